@@ -1,0 +1,159 @@
+// Plan: what one rank does in one collective, as a small DAG of ops over blocks.
+//
+// A Plan is a *template*. It does not know how long the data is: the executor cuts the data into
+// slices, and runs the whole DAG once for each slice, a bounded window of slices at a time. So the
+// length of a Plan grows with the number of messages a rank sends per slice, never with the size.
+//
+// Data is addressed by blocks. A collective has an input and an output buffer, each divided into
+// parts (see `Shape`), and a Plan may ask for scratch blocks, each as long as the longest part of a
+// slice. Ops name blocks, never pointers.
+//
+//   collective      input parts   output parts   in place
+//   all_reduce      weights       weights        yes: output part i is input part i
+//   reduce          weights       weights        yes (only the root's output counts)
+//   broadcast       weights       weights        yes (only the root's input counts)
+//   all_gather      1             n              no  (the caller may alias input and output[rank])
+//   reduce_scatter  n             1              no
+//   all_to_all      n             n              no
+//   gather          1             n (root), 0    no
+//   scatter         n (root), 0   1              no
+//   barrier         1             1              yes; one byte that means nothing
+//
+// Two kinds of shape. `kFlat` (all_reduce, reduce, broadcast): the buffer is one run of elements; a
+// slice is a consecutive piece of it, and is divided into parts in proportion to `part_weights`, so
+// slices complete in order. `kBlocked` (the others): each part is its own buffer with its own
+// length, and slice k of a part is its k-th chunk; parts of different lengths are fine, a part that
+// has no k-th chunk is empty there. Ops on empty blocks do nothing, send nothing and receive
+// nothing, on both sides.
+//
+// Every message carries (source, slice, message id). The id is unique among the messages from one
+// rank to another within one template.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace q7x2 {
+
+enum class Space : uint8_t { kInput, kOutput, kScratch };
+
+/// One part of the input or the output, or one scratch block.
+struct Block {
+  Space space = Space::kInput;
+  uint16_t index = 0;
+
+  static Block input(int part) { return {Space::kInput, static_cast<uint16_t>(part)}; }
+  static Block output(int part) { return {Space::kOutput, static_cast<uint16_t>(part)}; }
+  static Block scratch(int slot) { return {Space::kScratch, static_cast<uint16_t>(slot)}; }
+
+  bool operator==(const Block&) const = default;
+};
+
+enum class OpKind : uint8_t {
+  kSend,    ///< source -> message to `peer`
+  kRecv,    ///< message from `peer` -> destination
+  kCopy,    ///< source -> destination
+  kReduce,  ///< sources folded in their order -> destination (which may be one of the sources)
+};
+
+struct Op {
+  OpKind kind;
+  /// kReduce: the result is the collective's value, so the mean is taken here.
+  bool is_final = false;
+  uint16_t message = 0;  ///< kSend, kRecv: the message id
+  int32_t peer = -1;     ///< kSend, kRecv: the other rank
+  Block destination;     ///< kRecv, kCopy, kReduce
+  uint32_t first_source = 0;
+  uint32_t num_sources = 0;  ///< in Plan::sources; kSend and kCopy have one
+  /// The input or output part that this op's length is taken from: all its blocks have that many
+  /// bytes in each slice. Scratch blocks have no length of their own.
+  Block length_of;
+  uint32_t first_successor = 0;
+  uint32_t num_successors = 0;  ///< in Plan::successors: ops that wait for this one
+  uint32_t num_dependencies = 0;
+};
+
+struct Plan {
+  Collective collective;
+  std::string algorithm;  ///< the generator's name, for example "ring"
+  int rank = 0;
+  int world_size = 1;
+  int root = -1;  ///< rooted collectives only
+
+  /// kFlat shapes: how a slice is divided among the parts. Size = number of parts.
+  std::vector<uint32_t> part_weights;
+  uint16_t num_scratch = 0;
+
+  std::vector<Op> ops;
+  std::vector<Block> sources;
+  std::vector<uint32_t> successors;
+
+  /// True where each contribution to a result is rounded only once, when `is_final` is reached:
+  /// what floats of 16 and 8 bits need.
+  bool rounds_once = false;
+
+  std::span<const Block> sources_of(const Op& op) const {
+    return {sources.data() + op.first_source, op.num_sources};
+  }
+  std::span<const uint32_t> successors_of(const Op& op) const {
+    return {successors.data() + op.first_successor, op.num_successors};
+  }
+};
+
+/// What a Plan is asked for. Equal on all ranks of the group, apart from `rank`.
+struct PlanRequest {
+  Collective collective;
+  int rank = 0;
+  int world_size = 1;
+  int root = -1;  ///< rooted collectives only
+};
+
+/// Builds a Plan op by op. Message ids are given out in the order of the calls: the k-th send to a
+/// peer meets that peer's k-th receive from this rank, so generators emit both in one order.
+///
+///   PlanBuilder b(request, "ring", std::vector<uint32_t>(n, 1));
+///   auto got = b.recv(left, Block::scratch(0), {}, Block::input(3));
+///   auto sum = b.reduce({{Block::scratch(0), Block::input(3)}}, Block::output(3), true, {{got}});
+///   b.send(right, Block::output(3), {{sum}});
+class PlanBuilder {
+ public:
+  using OpId = uint32_t;
+
+  PlanBuilder(const PlanRequest& request, std::string algorithm,
+              std::vector<uint32_t> part_weights = {1});
+
+  /// `length_of` may be left out where the block is not scratch.
+  OpId send(int peer, Block source, std::span<const OpId> after = {},
+            std::optional<Block> length_of = {});
+  OpId recv(int peer, Block destination, std::span<const OpId> after = {},
+            std::optional<Block> length_of = {});
+  OpId copy(Block source, Block destination, std::span<const OpId> after = {},
+            std::optional<Block> length_of = {});
+  /// Sources fold from left to right. `is_final`: see Op.
+  OpId reduce(std::span<const Block> sources, Block destination, bool is_final,
+              std::span<const OpId> after = {}, std::optional<Block> length_of = {});
+
+  void set_rounds_once() { plan_.rounds_once = true; }
+
+  /// Sorts out successors and scratch count. The builder is empty afterwards.
+  Plan build();
+
+ private:
+  OpId add(Op op, std::span<const Block> sources, std::span<const OpId> after,
+           std::optional<Block> length_of);
+
+  Plan plan_;
+  std::vector<std::vector<OpId>> after_;
+  std::vector<uint16_t> next_send_;  // by peer
+  std::vector<uint16_t> next_recv_;
+};
+
+/// True for collectives whose buffers are flat runs of elements (all_reduce, reduce, broadcast).
+bool is_flat(Collective op);
+
+}  // namespace q7x2
