@@ -1,0 +1,36 @@
+# Compiler flags of our own targets: warnings, sanitizers, and what the numeric kernels need.
+
+function(q7x2_compile_options target)
+  set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+  if(Q7X2_WERROR)
+    list(APPEND warnings -Werror)
+  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
+  if(Q7X2_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${Q7X2_SANITIZE};-fno-omit-frame-pointer;-g>")
+    target_link_options(${target} PRIVATE -fsanitize=${Q7X2_SANITIZE})
+    if(Q7X2_SANITIZE STREQUAL "undefined")
+      target_compile_options(${target} PRIVATE
+        "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>")
+    endif()
+  endif()
+endfunction()
+
+# Kernels are optimised in every build type, and without contraction into fused multiply-adds:
+# otherwise the scalar, AVX2, AVX-512 and CUDA variants of one function would round differently.
+# A variant for an instruction set is a file of its own, chosen at run time.
+function(q7x2_kernel_options directory)
+  file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cpp)
+  foreach(source IN LISTS sources)
+    set(flags -O3 -ffp-contract=off)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+      if(source MATCHES "_avx2\\.cpp$")
+        list(APPEND flags -mavx2 -mf16c -mfma)
+      elseif(source MATCHES "_avx512\\.cpp$")
+        list(APPEND flags -mavx512f -mavx512bw -mavx512vl -mavx512dq)
+      endif()
+    endif()
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}")
+  endforeach()
+endfunction()
