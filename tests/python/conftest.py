@@ -1,0 +1,136 @@
+"""Runs ``@pytest.mark.ranks(...)`` tests on rank processes; see ``harness`` and docs/testing.md."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks share the cores; inherited by all of them
+
+import harness  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", default="q7x2", help="the c10d backend under test")
+    parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "ranks(*world_sizes, timeout=30, deadline=60, fresh=False, init='file', env=None, "
+        "backend='{backend}', device_id=None): call the test on every rank of a process group; "
+        "the test may take `world_size` as an argument",
+    )
+    config.addinivalue_line("markers", "slow: minutes or many gigabytes; run with --slow")
+    config.addinivalue_line(
+        "markers", "beyond(backend, reason): what a named other backend does not do"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    backend = config.getoption("--backend")
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+        for mark in item.iter_markers("beyond"):
+            if mark.args[0] == backend:
+                item.add_marker(pytest.mark.skip(reason=f"{backend}: {mark.args[1]}"))
+
+
+@pytest.fixture
+def world_size(request: pytest.FixtureRequest) -> int:
+    """The number of ranks a ``ranks`` test runs on (set by its mark)."""
+    return int(request.param)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("ranks")
+    if mark is None:
+        return
+    if "world_size" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("world_size")
+    metafunc.parametrize("world_size", mark.args or (2,), ids=lambda n: f"{n}r", indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Sends the body of a ``ranks`` test to the ranks in place of calling it here."""
+    mark = pyfuncitem.get_closest_marker("ranks")
+    if mark is None:
+        return None
+    options = dict(mark.kwargs)
+    world_size = pyfuncitem.callspec.params["world_size"]
+    names = pyfuncitem._fixtureinfo.argnames
+    kwargs = {name: pyfuncitem.funcargs[name] for name in names}
+    backend = pyfuncitem.config.getoption("--backend")
+    group = harness.GroupSpec(
+        backend=options.pop("backend", "{backend}").format(backend=backend),
+        key=pyfuncitem.module.__name__,
+        timeout=options.pop("timeout", 30.0),
+        init=options.pop("init", "file"),
+        device_id=options.pop("device_id", None),
+    )
+    deadline = options.pop("deadline", 60.0)
+    fresh = options.pop("fresh", False)
+    env = options.pop("env", None)
+    if options:
+        raise TypeError(f"pytest.mark.ranks has no option {', '.join(options)}")
+    if fresh or env:
+        pool = harness.RankPool(world_size, env)
+    else:
+        pool = pyfuncitem.config.stash[_POOLS].get(world_size)
+    problems: list[str] = []
+    try:
+        pool.run(pyfuncitem.obj, group, deadline, **kwargs)
+    except harness.RankFailure as failure:
+        problems.append(str(failure))
+    finally:
+        if fresh or env:
+            problems += pool.close()
+    if problems:
+        pytest.fail("\n".join(problems), pytrace=False)
+    return True
+
+
+_POOLS = pytest.StashKey[harness.RankPools]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _rank_pools(request: pytest.FixtureRequest) -> Iterator[None]:
+    pools = request.config.stash[_POOLS] = harness.RankPools()
+    yield
+    problems = pools.close()
+    if problems:
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of the backend under test."""
+    return str(request.config.getoption("--backend"))
+
+
+@pytest.fixture
+def new_pool() -> Iterator[Callable[..., harness.RankPool]]:
+    """Makes pools that a test drives itself (kills, interrupts); they end with the test."""
+    pools: list[harness.RankPool] = []
+
+    def make(world_size: int, **kwargs: Any) -> harness.RankPool:
+        pools.append(harness.RankPool(world_size, **kwargs))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.usable = False  # such a test has judged its ranks itself: they are simply ended
+        pool.close()
+
+
+@pytest.fixture
+def repository() -> pathlib.Path:
+    """The root of the checkout."""
+    return harness.TESTS.parent.parent

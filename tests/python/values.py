@@ -1,0 +1,130 @@
+"""Inputs that every rank can compute for every other rank, and comparisons that name the case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+FP8 = [
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+]
+SIGNED = [torch.int8, torch.int16, torch.int32, torch.int64]
+UNSIGNED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
+HALF = [torch.float16, torch.bfloat16]
+REAL = [torch.float32, torch.float64]
+COMPLEX = [torch.complex64, torch.complex128]
+ALL = [*SIGNED, *UNSIGNED, torch.bool, *HALF, *REAL, *FP8, *COMPLEX]
+
+# What Gloo can be asked to validate.
+GLOO_MOVES = [
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    *HALF,
+    *REAL,
+]
+
+# Sizes around the borders of vectors, cache lines, pages and the switch points of algorithms.
+SIZES = [0, 1, 2, 3, 7, 17, 64, 1023, 4097, 65537]
+
+
+def moved_dtypes() -> list[torch.dtype]:
+    """The dtypes that the group's backend moves."""
+    return GLOO_MOVES if dist.get_backend() == "gloo" else ALL
+
+
+def payload(
+    rank: int, shape: int | Sequence[int], dtype: torch.dtype, salt: int = 0
+) -> torch.Tensor:
+    """Random bytes as a tensor: NaN payloads and denormals included (bools are 0 or 1)."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    generator = torch.Generator().manual_seed(1 + 1000003 * salt + rank)
+    count = math.prod(shape)
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    width = torch.empty((), dtype=dtype).element_size()
+    raw = torch.randint(0, 256, (count * width,), dtype=torch.uint8, generator=generator)
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return raw.view(dtype).reshape(shape)
+
+
+def integers(
+    rank: int, shape: int | Sequence[int], dtype: torch.dtype, salt: int = 0
+) -> torch.Tensor:
+    """Small whole numbers: their sums over a few ranks are exact in every dtype of 8 bits or more."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    generator = torch.Generator().manual_seed(7 + 1000003 * salt + rank)
+    low = 0 if dtype in UNSIGNED or dtype is torch.bool else -1
+    high = 2 if dtype is torch.bool else 3
+    values = torch.randint(low, high, shape, generator=generator)
+    if dtype.is_complex:
+        other = torch.randint(low, high, shape, generator=generator)
+        return torch.complex(values.double(), other.double()).to(dtype)
+    return values.to(dtype)
+
+
+def blank(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """An output tensor full of 0x5a (bools: false), so that what is not written shows."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    tensor = torch.empty(shape, dtype=dtype)
+    if dtype is torch.bool:
+        return tensor.zero_()
+    if tensor.numel():
+        tensor.view(-1).view(torch.uint8).fill_(0x5A)
+    return tensor
+
+
+def raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def assert_bits(actual: torch.Tensor, expected: torch.Tensor, case: object = "") -> None:
+    """Equal shape, dtype and bits."""
+    assert actual.dtype == expected.dtype, f"{case}: dtype {actual.dtype}, not {expected.dtype}"
+    assert actual.shape == expected.shape, f"{case}: shape {actual.shape}, not {expected.shape}"
+    if torch.equal(raw(actual), raw(expected)):
+        return
+    width = max(1, actual.element_size())
+    wrong = (raw(actual) != raw(expected)).view(-1, width).any(1).nonzero().flatten()
+    first = int(wrong[0])
+    raise AssertionError(
+        f"{case}: {len(wrong)} of {actual.numel()} elements differ, the first at {first}: "
+        f"{actual.contiguous().reshape(-1)[first]} in place of "
+        f"{expected.contiguous().reshape(-1)[first]}"
+    )
+
+
+def assert_close(
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    case: object = "",
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> None:
+    torch.testing.assert_close(
+        actual, expected, rtol=rtol, atol=atol, msg=lambda text: f"{case}: {text}"
+    )
+
+
+def strided(contents: torch.Tensor) -> torch.Tensor:
+    """A view with gaps (every second element of a buffer) that holds ``contents``."""
+    buffer = blank((*contents.shape, 2), contents.dtype)
+    view = buffer[..., 0]
+    view.copy_(contents)
+    return view
+
+
+def transposed(contents: torch.Tensor) -> torch.Tensor:
+    """A dense but not contiguous view that holds a two-dimensional ``contents``."""
+    view = torch.empty(contents.shape[::-1], dtype=contents.dtype).t()
+    view.copy_(contents)
+    return view
