@@ -1,0 +1,30 @@
+// The Python module q7x2._C.
+#include <string>
+#include <string_view>
+
+#include <torch/version.h>
+
+#include "bindings/info.h"
+
+namespace {
+
+namespace py = pybind11;
+
+// torch's C++ classes change their layout between minor versions, so a module built against another
+// one would crash, not fail.
+void require_torch_of_the_build() {
+  const auto running = py::module_::import("torch").attr("__version__").cast<std::string>();
+  const std::string built =
+      std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
+  if (running.rfind(built + ".", 0) == 0) return;
+  throw py::import_error("q7x2 was built against torch " + built + ", but torch " + running +
+                         " is running; build q7x2 again with this torch "
+                         "(pip install --no-build-isolation --force-reinstall --no-deps q7x2)");
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  require_torch_of_the_build();
+  q7x2::bind_info(module);
+}
