@@ -10,7 +10,7 @@
 //
 //   collective      input parts   output parts   in place
 //   all_reduce      weights       weights        yes: output part i is input part i
-//   reduce          weights       weights        yes (only the root's output counts)
+//   reduce          weights       weights        yes (only the root writes to it)
 //   broadcast       weights       weights        yes (only the root's input counts)
 //   all_gather      1             n              no  (the caller may alias input and output[rank])
 //   reduce_scatter  n             1              no
@@ -30,6 +30,7 @@
 // rank to another within one template.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -62,7 +63,7 @@ enum class OpKind : uint8_t {
 };
 
 struct Op {
-  OpKind kind;
+  OpKind kind = OpKind::kCopy;
   /// kReduce: the result is the collective's value, so the mean is taken here.
   bool is_final = false;
   uint16_t message = 0;  ///< kSend, kRecv: the message id
@@ -127,7 +128,8 @@ class PlanBuilder {
   PlanBuilder(const PlanRequest& request, std::string algorithm,
               std::vector<uint32_t> part_weights = {1});
 
-  /// `length_of` may be left out where the block is not scratch.
+  /// `after`: ops that must be complete before this one starts; a send is complete when its source
+  /// may be overwritten. `length_of` may be left out where one of the op's blocks is not scratch.
   OpId send(int peer, Block source, std::span<const OpId> after = {},
             std::optional<Block> length_of = {});
   OpId recv(int peer, Block destination, std::span<const OpId> after = {},
@@ -140,12 +142,13 @@ class PlanBuilder {
 
   void set_rounds_once() { plan_.rounds_once = true; }
 
-  /// Sorts out successors and scratch count. The builder is empty afterwards.
+  /// Sorts out successors and scratch count. To be called once, last.
   Plan build();
 
  private:
   OpId add(Op op, std::span<const Block> sources, std::span<const OpId> after,
            std::optional<Block> length_of);
+  uint16_t next_message(std::vector<uint16_t>& counters, int peer);
 
   Plan plan_;
   std::vector<std::vector<OpId>> after_;
@@ -155,5 +158,14 @@ class PlanBuilder {
 
 /// True for collectives whose buffers are flat runs of elements (all_reduce, reduce, broadcast).
 bool is_flat(Collective op);
+
+/// kFlat shapes: where part `part` of a slice of `elements` elements begins, in elements; it ends
+/// where part `part + 1` begins. With prefix sums W of the weights that is
+/// floor(elements * W[part] / W[parts]), computed without overflow. A slice of a few elements has
+/// empty parts.
+size_t part_begin(std::span<const uint32_t> part_weights, size_t elements, size_t part);
+
+/// The Plan as text, one op a line, for people and for tests.
+std::string to_string(const Plan& plan);
 
 }  // namespace q7x2

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
+#include <tuple>
+#include <vector>
 
 #include "base/types.h"
+#include "plan/generators.h"
 #include "plan/plan.h"
 
 namespace q7x2 {
@@ -28,8 +31,13 @@ struct CallShape {
 
 struct Choice {
   std::shared_ptr<const Plan> plan;
-  /// kFlat: bytes of a slice. kBlocked: bytes of a part in a slice. A multiple of 64.
+  /// kFlat: bytes of a slice, a multiple of 64 times the sum of the part weights. kBlocked: bytes of
+  /// a part in a slice, a multiple of 64. Never zero, and equal on all ranks. So slices, and the
+  /// parts of all slices but a shorter last one, begin at whole elements of every dtype. Where the
+  /// parts of a slice begin says `part_begin`.
   size_t slice_bytes = 0;
+  /// The length of a scratch block, and of the longest part of a slice. A multiple of 64.
+  size_t part_bytes = 0;
   /// Slices in progress at once, 1 ... kMaxWindow.
   int window = 1;
 
@@ -40,20 +48,28 @@ struct Choice {
 class Planner {
  public:
   /// `one_host`: all ranks share one host (equal on all ranks).
-  /// `forced`: algorithm names that alone may be chosen, from `Q7X2_ALGO` ("ring,tree"); a name
-  /// nobody knows throws Error(kInvalidArgument) that lists what exists, and collectives that none
-  /// of the forced algorithms offers are chosen freely.
+  /// `forced`: algorithm names that alone may be chosen, from `Q7X2_ALGO` ("ring,binomial_tree"),
+  /// empty for a free choice; a name nobody knows throws Error(kInvalidArgument) that lists what
+  /// exists, and collectives that none of the forced algorithms offers are chosen freely.
   Planner(int rank, int world_size, bool one_host, const std::string& forced);
 
+  /// Throws Error(kInvalidArgument) where a rooted collective has no valid root.
   Choice choose(const CallShape& shape);
 
  private:
-  int rank_;
-  int world_size_;
-  bool one_host_;
-  std::string forced_;
+  /// Calls that are alike in these share a choice: collective, root, wide accumulation, and the
+  /// smallest power of two that is not less than the bytes.
+  using Key = std::tuple<Collective, int, bool, size_t>;
+
+  Choice make_choice(const CallShape& shape, size_t size_class) const;
+  const Generator& pick(const CallShape& shape, size_t size_class) const;
+
+  const int rank_;
+  const int world_size_;
+  const bool one_host_;
+  const std::vector<std::string> forced_;
   std::mutex mutex_;
-  std::unordered_map<std::string, Choice> cache_;
+  std::map<Key, Choice> cache_;
 };
 
 }  // namespace q7x2

@@ -1,0 +1,43 @@
+// Dissemination: in round k every rank tells rank + 2^k what it has heard so far.
+//
+//   round 0:  0 -> 1 -> 2 -> 3 -> 4 -> 0      After round k a rank has heard, directly or through
+//   round 1:  0 -> 2 -> 4 -> 1 -> 3 -> 0      others, of the 2^(k+1) - 1 ranks to its left; after
+//   round 2:  0 -> 4 -> 3 -> 2 -> 1 -> 0      ceil(log2 n) rounds of all.
+//
+//   barrier: ceil(log2 n) rounds, one message of one byte each. No rank is special, no n is.
+//
+// Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
+#include <bit>
+
+#include "plan/generators.h"
+
+namespace q7x2 {
+
+namespace {
+
+using OpId = PlanBuilder::OpId;
+
+Plan barrier(const PlanRequest& request) {
+  const int n = request.world_size;
+  PlanBuilder b(request, "dissemination");
+  std::vector<OpId> heard;
+  int round = 0;
+  for (int distance = 1; distance < n; distance *= 2) {
+    b.send((request.rank + distance) % n, Block::input(0), heard);
+    heard.push_back(b.recv((request.rank + n - distance) % n, Block::scratch(round++), {},
+                           Block::input(0)));
+  }
+  return b.build();
+}
+
+double barrier_cost(const LinkCost& link, double /*bytes*/, int n) {
+  return std::bit_width(static_cast<unsigned>(n - 1)) * link.step(1, 1);
+}
+
+}  // namespace
+
+std::vector<Generator> dissemination_generators() {
+  return {{"dissemination", Collective::kBarrier, barrier, barrier_cost}};
+}
+
+}  // namespace q7x2

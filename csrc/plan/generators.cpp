@@ -1,0 +1,32 @@
+// The table of algorithms.
+#include "plan/generators.h"
+
+namespace q7x2 {
+
+// One line an algorithm; of equally cheap algorithms the first is chosen.
+#define Q7X2_ALGORITHMS(ALGORITHM) \
+  ALGORITHM(direct)                \
+  ALGORITHM(recursive_doubling)    \
+  ALGORITHM(binomial_tree)         \
+  ALGORITHM(sra)                   \
+  ALGORITHM(ring)                  \
+  ALGORITHM(pairwise)              \
+  ALGORITHM(dissemination)
+
+#define Q7X2_DECLARE(name) std::vector<Generator> name##_generators();
+Q7X2_ALGORITHMS(Q7X2_DECLARE)
+#undef Q7X2_DECLARE
+
+std::span<const Generator> generators() {
+  static const std::vector<Generator> table = [] {
+    std::vector<Generator> all;
+#define Q7X2_APPEND(name) \
+  for (Generator& generator : name##_generators()) all.push_back(std::move(generator));
+    Q7X2_ALGORITHMS(Q7X2_APPEND)
+#undef Q7X2_APPEND
+    return all;
+  }();
+  return table;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,193 @@
+// PlanBuilder, and Plans as text.
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+
+namespace q7x2 {
+
+namespace {
+
+std::string to_string(const Block& block) {
+  const char* space = block.space == Space::kInput    ? "in"
+                      : block.space == Space::kOutput ? "out"
+                                                      : "scratch";
+  return std::string(space) + "[" + std::to_string(block.index) + "]";
+}
+
+bool is_scratch(const Block& block) { return block.space == Space::kScratch; }
+
+}  // namespace
+
+PlanBuilder::PlanBuilder(const PlanRequest& request, std::string algorithm,
+                         std::vector<uint32_t> part_weights) {
+  plan_.collective = request.collective;
+  plan_.algorithm = std::move(algorithm);
+  plan_.rank = request.rank;
+  plan_.world_size = request.world_size;
+  plan_.root = request.root;
+  if (is_flat(request.collective)) plan_.part_weights = std::move(part_weights);
+  next_send_.resize(static_cast<size_t>(request.world_size));
+  next_recv_.resize(static_cast<size_t>(request.world_size));
+}
+
+uint16_t PlanBuilder::next_message(std::vector<uint16_t>& counters, int peer) {
+  if (peer < 0 || peer >= plan_.world_size || peer == plan_.rank) {
+    throw Error(ErrorCode::kInternal, plan_.algorithm + ": rank " + std::to_string(plan_.rank) +
+                                          " cannot exchange messages with rank " +
+                                          std::to_string(peer));
+  }
+  uint16_t& next = counters[static_cast<size_t>(peer)];
+  if (next == std::numeric_limits<uint16_t>::max()) {
+    throw Error(ErrorCode::kInternal, plan_.algorithm + ": more than 65535 messages to one peer");
+  }
+  return next++;
+}
+
+PlanBuilder::OpId PlanBuilder::send(int peer, Block source, std::span<const OpId> after,
+                                    std::optional<Block> length_of) {
+  Op op;
+  op.kind = OpKind::kSend;
+  op.peer = peer;
+  op.message = next_message(next_send_, peer);
+  return add(op, {&source, 1}, after, length_of);
+}
+
+PlanBuilder::OpId PlanBuilder::recv(int peer, Block destination, std::span<const OpId> after,
+                                    std::optional<Block> length_of) {
+  Op op;
+  op.kind = OpKind::kRecv;
+  op.peer = peer;
+  op.message = next_message(next_recv_, peer);
+  op.destination = destination;
+  return add(op, {}, after, length_of);
+}
+
+PlanBuilder::OpId PlanBuilder::copy(Block source, Block destination, std::span<const OpId> after,
+                                    std::optional<Block> length_of) {
+  Op op;
+  op.kind = OpKind::kCopy;
+  op.destination = destination;
+  return add(op, {&source, 1}, after, length_of);
+}
+
+PlanBuilder::OpId PlanBuilder::reduce(std::span<const Block> sources, Block destination,
+                                      bool is_final, std::span<const OpId> after,
+                                      std::optional<Block> length_of) {
+  Op op;
+  op.kind = OpKind::kReduce;
+  op.is_final = is_final;
+  op.destination = destination;
+  return add(op, sources, after, length_of);
+}
+
+PlanBuilder::OpId PlanBuilder::add(Op op, std::span<const Block> sources,
+                                   std::span<const OpId> after, std::optional<Block> length_of) {
+  const auto id = static_cast<OpId>(plan_.ops.size());
+  std::vector<Block> blocks(sources.begin(), sources.end());
+  if (op.kind != OpKind::kSend) blocks.insert(blocks.begin(), op.destination);
+  for (const Block& block : blocks) {
+    if (!is_scratch(block)) {
+      if (!length_of) length_of = block;
+    } else {
+      plan_.num_scratch = std::max(plan_.num_scratch, static_cast<uint16_t>(block.index + 1));
+    }
+  }
+  if (!length_of || is_scratch(*length_of)) {
+    throw Error(ErrorCode::kInternal, plan_.algorithm + ": op " + std::to_string(id) +
+                                          " has only scratch blocks and no length_of");
+  }
+  op.length_of = *length_of;
+  op.first_source = static_cast<uint32_t>(plan_.sources.size());
+  op.num_sources = static_cast<uint32_t>(sources.size());
+  plan_.sources.insert(plan_.sources.end(), sources.begin(), sources.end());
+
+  std::vector<OpId> unique(after.begin(), after.end());
+  std::sort(unique.begin(), unique.end());
+  unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
+  if (!unique.empty() && unique.back() >= id) {
+    throw Error(ErrorCode::kInternal, plan_.algorithm + ": op " + std::to_string(id) +
+                                          " waits for an op that comes after it");
+  }
+  op.num_dependencies = static_cast<uint32_t>(unique.size());
+  plan_.ops.push_back(op);
+  after_.push_back(std::move(unique));
+  return id;
+}
+
+Plan PlanBuilder::build() {
+  std::vector<std::vector<uint32_t>> successors(plan_.ops.size());
+  for (size_t id = 0; id < after_.size(); ++id) {
+    for (OpId before : after_[id]) successors[before].push_back(static_cast<uint32_t>(id));
+  }
+  for (size_t id = 0; id < successors.size(); ++id) {
+    Op& op = plan_.ops[id];
+    op.first_successor = static_cast<uint32_t>(plan_.successors.size());
+    op.num_successors = static_cast<uint32_t>(successors[id].size());
+    plan_.successors.insert(plan_.successors.end(), successors[id].begin(), successors[id].end());
+  }
+  return std::move(plan_);
+}
+
+bool is_flat(Collective op) {
+  return op == Collective::kAllReduce || op == Collective::kReduce || op == Collective::kBroadcast;
+}
+
+size_t part_begin(std::span<const uint32_t> part_weights, size_t elements, size_t part) {
+  const auto prefix =
+      std::accumulate(part_weights.begin(),
+                      part_weights.begin() + static_cast<std::ptrdiff_t>(part), uint64_t{0});
+  const auto total = std::accumulate(part_weights.begin(), part_weights.end(), uint64_t{0});
+  return elements / total * prefix + elements % total * prefix / total;
+}
+
+std::string to_string(const Plan& plan) {
+  std::vector<std::vector<size_t>> after(plan.ops.size());
+  for (size_t id = 0; id < plan.ops.size(); ++id) {
+    for (uint32_t successor : plan.successors_of(plan.ops[id])) after[successor].push_back(id);
+  }
+  std::ostringstream text;
+  text << to_string(plan.collective) << ' ' << plan.algorithm << ", rank " << plan.rank << " of "
+       << plan.world_size;
+  if (plan.root >= 0) text << ", root " << plan.root;
+  text << ", scratch " << plan.num_scratch;
+  if (!plan.part_weights.empty()) {
+    text << ", parts";
+    for (uint32_t weight : plan.part_weights) text << ' ' << weight;
+  }
+  if (plan.rounds_once) text << ", rounds once";
+  text << '\n';
+  for (size_t id = 0; id < plan.ops.size(); ++id) {
+    const Op& op = plan.ops[id];
+    text << "  " << id << ": ";
+    switch (op.kind) {
+      case OpKind::kSend:
+        text << "send #" << op.message << " to " << op.peer;
+        break;
+      case OpKind::kRecv:
+        text << "recv #" << op.message << " from " << op.peer << " -> "
+             << to_string(op.destination);
+        break;
+      case OpKind::kCopy:
+        text << "copy -> " << to_string(op.destination);
+        break;
+      case OpKind::kReduce:
+        text << (op.is_final ? "final reduce -> " : "reduce -> ") << to_string(op.destination);
+        break;
+    }
+    if (op.num_sources > 0) text << " from";
+    for (const Block& source : plan.sources_of(op)) text << ' ' << to_string(source);
+    text << ", length of " << to_string(op.length_of);
+    if (!after[id].empty()) text << ", after";
+    for (size_t before : after[id]) text << ' ' << before;
+    text << '\n';
+  }
+  return text.str();
+}
+
+}  // namespace q7x2
