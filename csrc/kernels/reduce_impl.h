@@ -1,0 +1,453 @@
+// The reduction kernels, compiled once for each instruction set.
+//
+// A reduce_<isa>.cpp defines Q7X2_REDUCE_KERNEL, the name of its entry point, and includes this
+// file. All here has internal linkage, and nothing comes from the standard library but types: an
+// inline function compiled for AVX-512 must not become the copy that the linker keeps for all.
+//
+// A fold of two sources is one pass over memory. A fold of more runs in tiles that stay in the L1
+// cache: the partial results of a tile are held in the accumulator's type, so each element is read
+// once from each source and written, and rounded, once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "base/types.h"
+#include "kernels/elements.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__clang__)
+#define Q7X2_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define Q7X2_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#endif
+
+namespace q7x2 {
+namespace {
+
+constexpr size_t kTileBytes = 4096;
+
+template <class Real>
+struct Complex {
+  Real real;
+  Real imag;
+};
+
+// The type in which partial results of T are held, and the way there and back.
+
+template <class T>
+struct AccumulatorOf {
+  using Type = T;
+};
+template <>
+struct AccumulatorOf<Float16> {
+  using Type = float;
+};
+template <>
+struct AccumulatorOf<BFloat16> {
+  using Type = float;
+};
+template <>
+struct AccumulatorOf<Float8E4M3FN> {
+  using Type = float;
+};
+template <>
+struct AccumulatorOf<Float8E4M3FNUZ> {
+  using Type = float;
+};
+template <>
+struct AccumulatorOf<Float8E5M2> {
+  using Type = float;
+};
+template <>
+struct AccumulatorOf<Float8E5M2FNUZ> {
+  using Type = float;
+};
+
+template <class T>
+using Accumulator = typename AccumulatorOf<T>::Type;
+
+template <class T>
+Q7X2_ELEMENT Accumulator<T> widen(T value) {
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    return value;
+  } else {
+    return to_float(value);
+  }
+}
+
+template <class T>
+Q7X2_ELEMENT T narrow(Accumulator<T> value) {
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    return value;
+  } else {
+    return from_float<T>(value);
+  }
+}
+
+// The operations. Those on floats take a float, a double, or a vector of floats.
+
+struct FloatSum {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return a + b;
+  }
+};
+struct FloatProduct {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return a * b;
+  }
+};
+// Of two NaNs, and of two zeros of different sign, one is chosen by position: a NaN is taken from
+// the right if there is one, of equal values the left one stays.
+struct FloatMin {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return (b < a) | (b != b) ? b : a;
+  }
+};
+struct FloatMax {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return (b > a) | (b != b) ? b : a;
+  }
+};
+
+struct ComplexProduct {
+  template <class Real>
+  Q7X2_ELEMENT static Complex<Real> apply(Complex<Real> a, Complex<Real> b) {
+    return {a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};
+  }
+};
+
+// Integers are computed modulo 2^bits, in an unsigned type that is not promoted to int.
+template <class V>
+using Modular = std::conditional_t<sizeof(V) == 8, uint64_t, uint32_t>;
+
+struct IntSum {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return static_cast<V>(static_cast<Modular<V>>(a) + static_cast<Modular<V>>(b));
+  }
+};
+struct IntProduct {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return static_cast<V>(static_cast<Modular<V>>(a) * static_cast<Modular<V>>(b));
+  }
+};
+struct IntMin {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return b < a ? b : a;
+  }
+};
+struct IntMax {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return b > a ? b : a;
+  }
+};
+struct BitAnd {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return static_cast<V>(a & b);
+  }
+};
+struct BitOr {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return static_cast<V>(a | b);
+  }
+};
+struct BitXor {
+  template <class V>
+  Q7X2_ELEMENT static V apply(V a, V b) {
+    return static_cast<V>(a ^ b);
+  }
+};
+
+// Bools are bytes; any that is not zero is true.
+struct BoolAnd {
+  Q7X2_ELEMENT static uint8_t apply(uint8_t a, uint8_t b) { return (a != 0) & (b != 0); }
+};
+struct BoolOr {
+  Q7X2_ELEMENT static uint8_t apply(uint8_t a, uint8_t b) { return (a | b) != 0; }
+};
+struct BoolXor {
+  Q7X2_ELEMENT static uint8_t apply(uint8_t a, uint8_t b) { return (a != 0) ^ (b != 0); }
+};
+
+// Vectors of fp32 that are loaded from and stored to fp16 by the processor's own conversion.
+
+#if defined(__AVX512F__)
+#define Q7X2_HALF_VECTORS 1
+constexpr size_t kLanes = 16;
+
+// The masked conversions, with all lanes on: the plain ones of GCC 12 warn about the lanes off.
+constexpr __mmask16 kAllLanes = 0xFFFF;
+
+Q7X2_ELEMENT __m512 load(const float* from) {
+  return _mm512_loadu_ps(from);
+}
+Q7X2_ELEMENT __m512 load(const Float16* from) {
+  return _mm512_maskz_cvtph_ps(kAllLanes,
+                               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+Q7X2_ELEMENT void store(float* to, __m512 value) {
+  _mm512_storeu_ps(to, value);
+}
+Q7X2_ELEMENT void store(Float16* to, __m512 value) {
+  // The processor would keep a NaN's payload: clear it, as from_float does.
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  constexpr int kSelectOr = 0xEA;  // (a & b) | c
+  const __m512i clean = _mm512_mask_ternarylogic_epi32(
+      _mm512_castps_si512(value), is_nan, _mm512_set1_epi32(static_cast<int>(0xFF800000)),
+      _mm512_set1_epi32(0x00400000), kSelectOr);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_maskz_cvtps_ph(kAllLanes, _mm512_castsi512_ps(clean),
+                                            _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#elif defined(__F16C__) && defined(__AVX2__)
+#define Q7X2_HALF_VECTORS 1
+constexpr size_t kLanes = 8;
+
+Q7X2_ELEMENT __m256 load(const float* from) {
+  return _mm256_loadu_ps(from);
+}
+Q7X2_ELEMENT __m256 load(const Float16* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+Q7X2_ELEMENT void store(float* to, __m256 value) {
+  _mm256_storeu_ps(to, value);
+}
+Q7X2_ELEMENT void store(Float16* to, __m256 value) {
+  // The processor would keep a NaN's payload: clear it, as from_float does.
+  const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+  const __m256 sign_and_exponent =
+      _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xFF800000)));
+  const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x00400000));
+  const __m256 clean =
+      _mm256_blendv_ps(value, _mm256_or_ps(_mm256_and_ps(value, sign_and_exponent), quiet), is_nan);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm256_cvtps_ph(clean, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#endif
+
+// The passes. `dst` may be `a` or `b`.
+
+/// dst[i] = a[i] (op) b[i]; each may be of the element's or of the accumulator's type.
+template <class Op, class D, class A, class B>
+void combine(D* dst, const A* a, const B* b, size_t count) {
+  size_t i = 0;
+#if defined(Q7X2_HALF_VECTORS)
+  if constexpr (std::is_same_v<D, Float16> || std::is_same_v<B, Float16>) {
+    for (; count - i >= kLanes; i += kLanes) {
+      store(dst + i, Op::apply(load(a + i), load(b + i)));
+    }
+  }
+#endif
+  Q7X2_INDEPENDENT_ITERATIONS
+  for (; i < count; ++i) {
+    dst[i] = narrow<D>(Op::apply(widen(a[i]), widen(b[i])));
+  }
+}
+
+template <class T>
+Q7X2_ELEMENT T quotient(T value, int divisor) {
+  if constexpr (!std::is_integral_v<T>) {
+    return value / static_cast<T>(divisor);
+  } else if constexpr (sizeof(T) == 8) {
+    return value / static_cast<T>(divisor);
+  } else {
+    // Exact for 32 bits, and unlike a division of integers it vectorises.
+    return static_cast<T>(static_cast<double>(value) / divisor);
+  }
+}
+
+template <class Real>
+Q7X2_ELEMENT Complex<Real> quotient(Complex<Real> value, int divisor) {
+  return {quotient(value.real, divisor), quotient(value.imag, divisor)};
+}
+
+/// dst[i] = src[i] / divisor
+template <class D, class S>
+void divide(D* dst, const S* src, size_t count, int divisor) {
+  size_t i = 0;
+#if defined(Q7X2_HALF_VECTORS)
+  if constexpr (std::is_same_v<D, Float16>) {
+    for (; count - i >= kLanes; i += kLanes) {
+      store(dst + i, load(src + i) / static_cast<float>(divisor));
+    }
+  }
+#endif
+  Q7X2_INDEPENDENT_ITERATIONS
+  for (; i < count; ++i) {
+    dst[i] = narrow<D>(quotient(widen(src[i]), divisor));
+  }
+}
+
+struct Call {
+  void* dst;
+  const void* const* sources;
+  size_t source_count;
+  size_t count;
+  int divisor;
+
+  template <class T>
+  const T* source(size_t index) const {
+    return static_cast<const T*>(sources[index]);
+  }
+};
+
+template <class T, class Op>
+void fold(const Call& call) {
+  T* const dst = static_cast<T*>(call.dst);
+  if (call.source_count == 1) {
+    divide(dst, call.source<T>(0), call.count, call.divisor);
+    return;
+  }
+  if (call.source_count == 2 && call.divisor == 1) {
+    combine<Op>(dst, call.source<T>(0), call.source<T>(1), call.count);
+    return;
+  }
+  constexpr size_t kTile = kTileBytes / sizeof(Accumulator<T>);
+  alignas(64) Accumulator<T> tile[kTile];
+  // With a divisor the last source is no different: the division is the pass that rounds.
+  const size_t inner = call.divisor == 1 ? call.source_count - 1 : call.source_count;
+  for (size_t begin = 0; begin < call.count; begin += kTile) {
+    const size_t count = call.count - begin < kTile ? call.count - begin : kTile;
+    combine<Op>(tile, call.source<T>(0) + begin, call.source<T>(1) + begin, count);
+    for (size_t k = 2; k < inner; ++k) {
+      combine<Op>(tile, tile, call.source<T>(k) + begin, count);
+    }
+    if (call.divisor == 1) {
+      combine<Op>(dst + begin, tile, call.source<T>(inner) + begin, count);
+    } else {
+      divide(dst + begin, tile, count, call.divisor);
+    }
+  }
+}
+
+// From the values of the enums to the types.
+
+template <class T>
+void fold_floats(const Call& call, ReduceKind kind) {
+  switch (kind) {
+    case ReduceKind::kSum:
+      return fold<T, FloatSum>(call);
+    case ReduceKind::kProduct:
+      return fold<T, FloatProduct>(call);
+    case ReduceKind::kMin:
+      return fold<T, FloatMin>(call);
+    case ReduceKind::kMax:
+      return fold<T, FloatMax>(call);
+    case ReduceKind::kBitAnd:
+    case ReduceKind::kBitOr:
+    case ReduceKind::kBitXor:
+      __builtin_unreachable();
+  }
+}
+
+template <class Real>
+void fold_complex(Call call, ReduceKind kind) {
+  if (kind == ReduceKind::kProduct) {
+    return fold<Complex<Real>, ComplexProduct>(call);
+  }
+  call.count *= 2;
+  fold<Real, FloatSum>(call);
+}
+
+template <class T>
+void fold_integers(const Call& call, ReduceKind kind) {
+  switch (kind) {
+    case ReduceKind::kSum:
+      return fold<T, IntSum>(call);
+    case ReduceKind::kProduct:
+      return fold<T, IntProduct>(call);
+    case ReduceKind::kMin:
+      return fold<T, IntMin>(call);
+    case ReduceKind::kMax:
+      return fold<T, IntMax>(call);
+    case ReduceKind::kBitAnd:
+      return fold<T, BitAnd>(call);
+    case ReduceKind::kBitOr:
+      return fold<T, BitOr>(call);
+    case ReduceKind::kBitXor:
+      return fold<T, BitXor>(call);
+  }
+}
+
+void fold_bools(const Call& call, ReduceKind kind) {
+  switch (kind) {
+    case ReduceKind::kSum:
+    case ReduceKind::kMax:
+    case ReduceKind::kBitOr:
+      return fold<uint8_t, BoolOr>(call);
+    case ReduceKind::kProduct:
+    case ReduceKind::kMin:
+    case ReduceKind::kBitAnd:
+      return fold<uint8_t, BoolAnd>(call);
+    case ReduceKind::kBitXor:
+      return fold<uint8_t, BoolXor>(call);
+  }
+}
+
+void fold_any(const Call& call, DType dtype, ReduceKind kind) {
+  switch (dtype) {
+    case DType::kUInt8:
+      return fold_integers<uint8_t>(call, kind);
+    case DType::kInt8:
+      return fold_integers<int8_t>(call, kind);
+    case DType::kUInt16:
+      return fold_integers<uint16_t>(call, kind);
+    case DType::kInt16:
+      return fold_integers<int16_t>(call, kind);
+    case DType::kUInt32:
+      return fold_integers<uint32_t>(call, kind);
+    case DType::kInt32:
+      return fold_integers<int32_t>(call, kind);
+    case DType::kUInt64:
+      return fold_integers<uint64_t>(call, kind);
+    case DType::kInt64:
+      return fold_integers<int64_t>(call, kind);
+    case DType::kBool:
+      return fold_bools(call, kind);
+    case DType::kFloat16:
+      return fold_floats<Float16>(call, kind);
+    case DType::kBFloat16:
+      return fold_floats<BFloat16>(call, kind);
+    case DType::kFloat32:
+      return fold_floats<float>(call, kind);
+    case DType::kFloat64:
+      return fold_floats<double>(call, kind);
+    case DType::kFloat8E4M3FN:
+      return fold_floats<Float8E4M3FN>(call, kind);
+    case DType::kFloat8E4M3FNUZ:
+      return fold_floats<Float8E4M3FNUZ>(call, kind);
+    case DType::kFloat8E5M2:
+      return fold_floats<Float8E5M2>(call, kind);
+    case DType::kFloat8E5M2FNUZ:
+      return fold_floats<Float8E5M2FNUZ>(call, kind);
+    case DType::kComplex64:
+      return fold_complex<float>(call, kind);
+    case DType::kComplex128:
+      return fold_complex<double>(call, kind);
+    case DType::kBytes:
+      __builtin_unreachable();
+  }
+}
+
+}  // namespace
+
+void Q7X2_REDUCE_KERNEL(void* dst, const void* const* sources, size_t source_count, size_t count,
+                        DType dtype, ReduceKind kind, int divisor) {
+  fold_any({dst, sources, source_count, count, divisor}, dtype, kind);
+}
+
+}  // namespace q7x2
