@@ -19,20 +19,13 @@ std::string cuda_version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// hwloc packs major, minor and release into one byte each, from bit 16 down.
-std::string hwloc_version_text(unsigned version) {
-  return std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xff) + "." +
-         std::to_string(version & 0xff);
-}
-
 py::dict build_info() {
   const CudaInfo cuda = cuda_info();
-  return py::dict("version"_a = kVersion, "compiler"_a = "g++ " __VERSION__,
-                  "torch_version"_a = TORCH_VERSION, "ucx_headers"_a = ucx_header_version(),
-                  "hwloc"_a = hwloc_version_text(hwloc_get_api_version()),
-                  "cuda"_a = cuda.built
-                                 ? py::object(py::str(cuda_version_text(cuda.runtime_version)))
-                                 : py::object(py::none()));
+  return py::dict(
+      "version"_a = kVersion, "compiler"_a = "g++ " __VERSION__, "torch_version"_a = TORCH_VERSION,
+      "ucx_headers"_a = ucx_header_version(), "hwloc"_a = HWLOC_VERSION,
+      "cuda"_a = cuda.built ? py::object(py::str(cuda_version_text(cuda.runtime_version)))
+                            : py::object(py::none()));
 }
 
 py::dict ucx_info_dict() {

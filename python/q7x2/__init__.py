@@ -1,0 +1,38 @@
+"""A PyTorch distributed backend over UCX for training where the network is the bottleneck.
+
+``torch.distributed.init_process_group("q7x2")`` works as soon as the package is installed; nothing
+needs to be imported. This module holds what goes beyond the c10d interface. The compiled module and
+UCX are loaded when they are first needed, not on import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from q7x2._autoload import register
+from q7x2._barrier import monitored_barrier
+
+if TYPE_CHECKING:
+    from q7x2._C import Options
+
+    __version__: str
+
+__all__ = ["Options", "__version__", "monitored_barrier"]
+
+register()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Options":
+        from q7x2._extension import load
+
+        return load().Options
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("q7x2")
+    raise AttributeError(f"module 'q7x2' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

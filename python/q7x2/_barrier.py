@@ -1,0 +1,58 @@
+"""``monitored_barrier``: torch's own accepts Gloo groups only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+def monitored_barrier(
+    group: ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """Wait until all ranks of ``group`` are here, and name those that are not.
+
+    Takes the arguments of :func:`torch.distributed.monitored_barrier` and means the same by them.
+
+    Args:
+        group: The process group, with q7x2 as a backend. The default group if None.
+        timeout: How long to wait for the others. The group's timeout if None.
+        wait_all_ranks: Wait out the timeout and name every missing rank, instead of failing at the
+            first one.
+
+    Raises:
+        RuntimeError: A rank did not arrive in time. The message names it.
+        ValueError: The group has no q7x2 backend, or this process is not in it.
+    """
+    backend = _q7x2_backend(group)
+    backend.monitored_barrier(
+        timeout if timeout is not None else backend.options._timeout, wait_all_ranks
+    )
+
+
+def _q7x2_backend(group: ProcessGroup | None) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    from q7x2._extension import load
+
+    if group is None:
+        group = dist.group.WORLD
+    if group is None:
+        raise ValueError("no default process group: call init_process_group first")
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this process is not a member of the group")
+    for device in group._device_types:
+        backend = group._get_backend(torch.device(device))
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking group around each backend.
+        backend = getattr(backend, "wrapped_pg", backend)
+        if isinstance(backend, load().ProcessGroupQ7x2):
+            return backend
+    raise ValueError(
+        f"monitored_barrier needs a group with a q7x2 backend, but this one has "
+        f"{dist.get_backend_config(group)!r}"
+    )

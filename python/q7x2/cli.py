@@ -1,0 +1,33 @@
+"""The ``q7x2`` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from q7x2 import info
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="q7x2", description="A PyTorch distributed backend over UCX."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    info.add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line ``arguments`` (those of the process if None); return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone: nobody is left to tell
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
