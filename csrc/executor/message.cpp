@@ -1,0 +1,52 @@
+#include "executor/message.h"
+
+#include "transport/tag.h"
+
+namespace q7x2 {
+
+MessageTask::MessageTask(std::shared_ptr<Group> group, Direction direction, int peer,
+                         uint32_t user_tag, void* data, size_t bytes,
+                         std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout)
+    : Task(std::move(group), timeout),
+      direction_(direction),
+      peer_(peer),
+      user_tag_(user_tag),
+      data_(data),
+      bytes_(bytes),
+      keep_alive_(std::move(keep_alive)) {}
+
+std::string MessageTask::name() const {
+  std::string text = direction_ == Direction::kSend ? "send" : "recv";
+  text += " (" + std::to_string(bytes_) + " bytes, tag " + std::to_string(user_tag_);
+  text += direction_ == Direction::kSend ? ", to " : ", from ";
+  text += peer_ == kAnySource ? "any rank" : "rank " + std::to_string(peer_);
+  return text + ") on rank " + std::to_string(group().rank()) + " of " +
+         std::to_string(group().world_size()) + " in group '" + group().name() + "'";
+}
+
+void MessageTask::start() {
+  if (direction_ == Direction::kSend) {
+    group().send(*this, 0, peer_, tag::point_to_point(0, group().rank(), user_tag_), data_, bytes_);
+  } else {
+    const bool any = peer_ == kAnySource;
+    group().receive(*this, 0, peer_,
+                    tag::point_to_point(group().slot(), any ? 0 : peer_, user_tag_),
+                    any ? tag::kAnySourceMask : tag::kExact, data_, bytes_);
+  }
+}
+
+void MessageTask::completed(uint32_t, size_t length, uint64_t tag) {
+  if (direction_ == Direction::kReceive) {
+    source_ = tag::source_of(tag);
+    if (length != bytes_) {
+      fail(Error(ErrorCode::kMismatch,
+                 name() + ": rank " + std::to_string(source_) + " sent " + std::to_string(length) +
+                     " bytes, expected " + std::to_string(bytes_),
+                 source_));
+      return;
+    }
+  }
+  finish();
+}
+
+}  // namespace q7x2

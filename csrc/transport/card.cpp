@@ -1,0 +1,102 @@
+#include "transport/card.h"
+
+#include <array>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr std::string_view kMagic = "q7x2";
+constexpr uint32_t kVersion = 1;
+
+class Writer {
+ public:
+  template <typename T>
+  void put(T value) {
+    std::array<char, sizeof(T)> raw;
+    std::memcpy(raw.data(), &value, sizeof(T));
+    bytes_.append(raw.data(), raw.size());
+  }
+  void put(std::string_view text) {
+    put(static_cast<uint32_t>(text.size()));
+    bytes_.append(text);
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T get() {
+    T value;
+    std::memcpy(&value, next(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  std::string get_string() { return std::string(next(get<uint32_t>())); }
+  bool at_end() const { return bytes_.empty(); }
+
+ private:
+  std::string_view next(size_t count) {
+    if (count > bytes_.size()) {
+      throw Error(ErrorCode::kMismatch, "a rank's card is cut short: expected " +
+                                            std::to_string(count) + " more bytes, got " +
+                                            std::to_string(bytes_.size()));
+    }
+    const std::string_view part = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return part;
+  }
+
+  std::string_view bytes_;
+};
+
+}  // namespace
+
+std::string Card::encode() const {
+  Writer out;
+  out.put(kMagic);
+  out.put(kVersion);
+  out.put(process);
+  out.put(pid);
+  out.put(slot);
+  out.put(world_size);
+  out.put(std::string_view(host_key));
+  out.put(std::string_view(hostname));
+  out.put(std::string_view(address));
+  return out.take();
+}
+
+Card Card::decode(std::string_view bytes) {
+  Reader in(bytes);
+  if (in.get_string() != kMagic) {
+    throw Error(ErrorCode::kMismatch,
+                "the store holds something else than a q7x2 card for a rank: do all ranks use "
+                "the backend q7x2 for this group?");
+  }
+  if (const auto version = in.get<uint32_t>(); version != kVersion) {
+    throw Error(ErrorCode::kMismatch, "ranks run different versions of q7x2: card version " +
+                                          std::to_string(version) + ", expected " +
+                                          std::to_string(kVersion));
+  }
+  Card card;
+  card.process = in.get<uint64_t>();
+  card.pid = in.get<int32_t>();
+  card.slot = in.get<uint16_t>();
+  card.world_size = in.get<uint16_t>();
+  card.host_key = in.get_string();
+  card.hostname = in.get_string();
+  card.address = in.get_string();
+  if (!in.at_end()) {
+    throw Error(ErrorCode::kMismatch, "a rank's card has bytes left over");
+  }
+  return card;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,24 @@
+// Card: what a rank publishes about itself so that the others of a group can reach it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace q7x2 {
+
+struct Card {
+  uint64_t process = 0;     ///< random, unique for each process
+  int32_t pid = 0;          ///< in the process's own PID namespace
+  uint16_t slot = 0;        ///< the group's number at this rank; see transport/tag.h
+  uint16_t world_size = 0;  ///< as this rank was told
+  std::string host_key;     ///< equal where memory can be shared and PIDs mean the same
+  std::string hostname;
+  std::string address;      ///< the UCP worker's
+
+  std::string encode() const;
+  /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2.
+  static Card decode(std::string_view bytes);
+};
+
+}  // namespace q7x2

@@ -1,0 +1,73 @@
+#include "transport/control.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace q7x2 {
+namespace {
+
+constexpr uint16_t kVersion = 1;
+constexpr size_t kMaxText = 2048;
+
+// The wire form, followed by `text_length` bytes of text.
+struct Header {
+  uint16_t version;
+  uint8_t type;
+  uint8_t code;
+  uint16_t slot;
+  uint16_t sender_slot;
+  int32_t sender;
+  int32_t receiver;
+  int32_t subject;
+  uint32_t text_length;
+  uint64_t process;
+};
+static_assert(sizeof(Header) == 32);
+
+}  // namespace
+
+std::string Control::encode() const {
+  const size_t text_length = std::min(text.size(), kMaxText);
+  const Header header{kVersion,
+                      static_cast<uint8_t>(type),
+                      static_cast<uint8_t>(code),
+                      slot,
+                      sender_slot,
+                      sender,
+                      receiver,
+                      subject,
+                      static_cast<uint32_t>(text_length),
+                      process};
+  std::string bytes(sizeof(Header) + text_length, '\0');
+  std::memcpy(bytes.data(), &header, sizeof(Header));
+  std::memcpy(bytes.data() + sizeof(Header), text.data(), text_length);
+  return bytes;
+}
+
+std::optional<Control> Control::decode(const void* data, size_t length) {
+  Header header;
+  if (length < sizeof(Header)) {
+    return std::nullopt;
+  }
+  std::memcpy(&header, data, sizeof(Header));
+  if (header.version != kVersion || header.text_length > kMaxText ||
+      header.text_length != length - sizeof(Header) ||
+      header.type < static_cast<uint8_t>(ControlType::kHello) ||
+      header.type > static_cast<uint8_t>(ControlType::kAbort) ||
+      header.code > static_cast<uint8_t>(ErrorCode::kInternal)) {
+    return std::nullopt;
+  }
+  Control control;
+  control.type = static_cast<ControlType>(header.type);
+  control.slot = header.slot;
+  control.sender_slot = header.sender_slot;
+  control.sender = header.sender;
+  control.receiver = header.receiver;
+  control.process = header.process;
+  control.code = static_cast<ErrorCode>(header.code);
+  control.subject = header.subject;
+  control.text.assign(static_cast<const char*>(data) + sizeof(Header), header.text_length);
+  return control;
+}
+
+}  // namespace q7x2

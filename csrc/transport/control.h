@@ -1,0 +1,36 @@
+// Control messages between the ranks of a group: active messages, small and in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+
+namespace q7x2 {
+
+enum class ControlType : uint8_t {
+  kHello = 1,    ///< connects, and asks the other side to connect back, so that both see a failure
+  kGoodbye = 2,  ///< the sender left the group in good order
+  kAbort = 3,    ///< the group failed; carries the error
+};
+
+struct Control {
+  ControlType type = ControlType::kHello;
+  uint16_t slot = 0;         ///< of the group at the receiver
+  uint16_t sender_slot = 0;  ///< of the group at the sender
+  int32_t sender = -1;       ///< rank
+  int32_t receiver = -1;     ///< rank
+  uint64_t process = 0;      ///< the sender's
+  // kAbort:
+  ErrorCode code = ErrorCode::kAborted;
+  int32_t subject = -1;  ///< the rank the error is about
+  std::string text;
+
+  std::string encode() const;
+  /// Nothing where the bytes are not a control message; such bytes are dropped.
+  static std::optional<Control> decode(const void* data, size_t length);
+};
+
+}  // namespace q7x2

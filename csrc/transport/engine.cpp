@@ -1,0 +1,776 @@
+#include "transport/engine.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include "transport/group.h"
+#include "transport/tag.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr unsigned kControlId = 0;
+// A dead peer's last messages may still be on their way to be read.
+constexpr milliseconds kGrace{50};
+constexpr milliseconds kHousekeepingPeriod{5};
+// Threads that sleep look around this often: for interrupts and deadlines.
+constexpr milliseconds kNap{50};
+// While others drive the engine, its thread looks this often whether it is needed.
+constexpr milliseconds kStandBy{10};
+// Waiting without sleeping. Where ranks outnumber cores, the processor is given away meanwhile.
+constexpr microseconds kWaiterSpin{100};
+constexpr microseconds kThreadSpin{20};
+constexpr milliseconds kShutdownPatience{1000};
+constexpr milliseconds kClosePatience{1000};
+
+std::mutex instance_mutex;
+std::weak_ptr<Engine> instance_;
+std::function<void()> interrupt_check;
+
+uint64_t random_identity() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+int checked_fd(int fd, const char* what) {
+  if (fd < 0) {
+    throw Error(ErrorCode::kTransport, std::string(what) + ": " + std::strerror(errno));
+  }
+  return fd;
+}
+
+void signal_fd(int fd) {
+  const uint64_t one = 1;
+  // A full counter is readable already.
+  [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof(one));
+}
+
+void clear_fd(int fd) {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof(count));
+}
+
+int poll_timeout(milliseconds at_most, TimePoint deadline, TimePoint now) {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - now);
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, at_most.count()));
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A thread of ours leaves every signal to the user's threads.
+template <typename F>
+std::thread quiet_thread(const char* name, F&& body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::forward<F>(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread.native_handle(), name);
+  return thread;
+}
+
+}  // namespace
+
+Engine::Lock::Lock(Engine& engine) : engine_(engine) {
+  ++engine.lock_wanted_;
+  engine.mutex_.lock();
+  --engine.lock_wanted_;
+}
+
+Engine::Lock::~Lock() {
+  // Destroying a task frees the user's memory, which may need the GIL: not under the lock.
+  std::vector<std::shared_ptr<Task>> retired;
+  retired.swap(engine_.retired_);
+  engine_.mutex_.unlock();
+}
+
+std::shared_ptr<Engine> Engine::instance() {
+  const std::lock_guard<std::mutex> lock(instance_mutex);
+  std::shared_ptr<Engine> engine = instance_.lock();
+  if (engine && !engine->forked() && !engine->stop_) {
+    return engine;
+  }
+  engine.reset(new Engine(), [](Engine* e) {
+    const auto self = std::this_thread::get_id();
+    if (e->forked()) {
+      return;  // the threads, and the other end of every connection, belong to the parent
+    }
+    if (self == e->thread_.get_id() || self == e->notifier_.get_id()) {
+      std::thread([e] { delete e; }).detach();  // a thread cannot join itself
+    } else {
+      delete e;
+    }
+  });
+  instance_ = engine;
+  return engine;
+}
+
+void Engine::set_interrupt_check(std::function<void()> check) {
+  interrupt_check = std::move(check);
+}
+
+void Engine::shutdown_instance() {
+  std::shared_ptr<Engine> engine;
+  {
+    const std::lock_guard<std::mutex> lock(instance_mutex);
+    engine = instance_.lock();
+  }
+  if (!engine || engine->forked()) {
+    return;
+  }
+  const TimePoint give_up = Clock::now() + kShutdownPatience;
+  while (engine->unfinished_ > 0 && Clock::now() < give_up) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  for (size_t slot = 0; slot < engine->groups_.size(); ++slot) {
+    // Leaving takes the lock itself.
+    if (Group* group = engine->groups_[slot]; group != nullptr) {
+      group->leave();
+    }
+  }
+  engine->stop();
+}
+
+Engine::Engine()
+    : pid_(::getpid()), process_(random_identity()), worker_(context_), groups_(tag::kMaxGroups) {
+  thread_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+  waiter_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+  watch_fd_ = checked_fd(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
+
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kControlId;
+  handler.cb = on_control;
+  handler.arg = this;
+  check_ucx(ucp_worker_set_am_recv_handler(worker_.get(), &handler), "set a message handler");
+
+  thread_ = quiet_thread("q7x2-engine", [this] { run(); });
+}
+
+Engine::~Engine() {
+  stop();
+  for (const auto& [process, peer] : peers_) {
+    if (peer->pidfd >= 0) {
+      ::close(peer->pidfd);
+    }
+  }
+  for (const int fd : {thread_fd_, waiter_fd_, watch_fd_}) {
+    ::close(fd);
+  }
+}
+
+void Engine::stop() {
+  if (stop_.exchange(true)) {
+    return;
+  }
+  signal_fd(thread_fd_);
+  thread_.join();
+  {
+    const std::lock_guard<std::mutex> lock(notify_mutex_);
+    notifier_stop_ = true;
+  }
+  notify_condition_.notify_all();
+  if (notifier_.joinable()) {
+    notifier_.join();
+  }
+  close_endpoints();
+}
+
+bool Engine::forked() const { return ::getpid() != pid_; }
+
+// ---------------------------------------------------------------------------------------- tasks
+
+void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
+  if (forked()) {
+    throw Error(ErrorCode::kAborted,
+                "a q7x2 group cannot be used in a forked child; make a new one there");
+  }
+  activity_.fetch_add(1, std::memory_order_relaxed);
+  {
+    const Lock lock(*this);
+    task->submitted_ = Clock::now();
+    if (task->timeout_ > milliseconds::zero()) {
+      task->deadline_ = task->submitted_ + task->timeout_;
+    }
+    activate(task);
+    task->group().submit(task);
+    drain();
+  }
+  if (!caller_waits && !task->done()) {
+    wake_thread();
+  }
+}
+
+void Engine::activate(const std::shared_ptr<Task>& task) {
+  task->active_index_ = active_.size();
+  active_.push_back(task);
+  ++unfinished_;
+}
+
+void Engine::retire(Task& task) {
+  const size_t index = task.active_index_;
+  if (index == Task::kInactive) {
+    return;
+  }
+  task.active_index_ = Task::kInactive;
+  retired_.push_back(std::move(active_[index]));
+  if (index + 1 != active_.size()) {
+    active_[index] = std::move(active_.back());
+    active_[index]->active_index_ = index;
+  }
+  active_.pop_back();
+}
+
+void Engine::cancel_receives(Task& task) {
+  // Cancelling completes a request from inside the call; `ready_` collects it.
+  for (PendingRequest* p = task.requests_; p != nullptr; p = p->next) {
+    if (p->is_receive && p->request != nullptr) {
+      ucp_request_cancel(worker_.get(), p->request);
+    }
+  }
+}
+
+PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool is_receive) {
+  constexpr size_t kBlock = 256;
+  if (free_requests_ == nullptr) {
+    request_blocks_.push_back(std::make_unique<PendingRequest[]>(kBlock));
+    for (size_t i = 0; i < kBlock; ++i) {
+      request_blocks_.back()[i].next = free_requests_;
+      free_requests_ = &request_blocks_.back()[i];
+    }
+  }
+  PendingRequest* pending = free_requests_;
+  free_requests_ = pending->next;
+  *pending = {&task, token, peer, is_receive, nullptr, nullptr, task.requests_};
+  if (task.requests_ != nullptr) {
+    task.requests_->previous = pending;
+  }
+  task.requests_ = pending;
+  return pending;
+}
+
+void Engine::release_request(PendingRequest* pending) {
+  (pending->previous != nullptr ? pending->previous->next : pending->task->requests_) =
+      pending->next;
+  if (pending->next != nullptr) {
+    pending->next->previous = pending->previous;
+  }
+  pending->next = free_requests_;
+  free_requests_ = pending;
+}
+
+void Engine::drain() {
+  std::vector<Completion> batch;
+  while (!ready_.empty()) {
+    batch.swap(ready_);
+    for (const Completion& c : batch) {
+      Task& task = *c.pending->task;
+      const uint32_t token = c.pending->token;
+      const int peer = c.pending->peer;
+      release_request(c.pending);
+      if (task.done()) {
+        if (task.requests_ == nullptr) {
+          retire(task);
+        }
+      } else if (c.status == UCS_OK) {
+        task.completed(token, c.length, c.tag);
+      } else if (c.status == UCS_ERR_MESSAGE_TRUNCATED) {
+        task.truncated(token, c.tag);
+      } else if (c.status != UCS_ERR_CANCELED) {
+        task.group().request_failed(task, peer, c.status);
+      }
+    }
+    batch.clear();
+  }
+}
+
+bool Engine::progress() {
+  const bool any = worker_.progress();
+  drain();
+  if (!controls_.empty()) {
+    std::vector<Control> controls;
+    controls.swap(controls_);
+    for (const Control& control : controls) {
+      handle(control);
+    }
+    drain();
+  }
+  return any;
+}
+
+void Engine::housekeeping(TimePoint now) {
+  if (now < next_housekeeping_) {
+    return;
+  }
+  next_housekeeping_ = now + kHousekeepingPeriod;
+  if (dying_peers_) {
+    dying_peers_ = false;
+    for (const auto& [process, peer] : peers_) {
+      if (peer->fails_at && !peer->failed) {
+        if (now >= *peer->fails_at) {
+          fail_peer(*peer);
+        } else {
+          dying_peers_ = true;
+        }
+      }
+    }
+  }
+  std::vector<std::shared_ptr<Task>> late;
+  for (const auto& task : active_) {
+    if (!task->done() && now >= task->deadline_) {
+      late.push_back(task);
+    }
+  }
+  for (const auto& task : late) {
+    task->timed_out();
+  }
+  drain();
+}
+
+// ---------------------------------------------------------------------------------------- peers
+
+Peer& Engine::add_peer(const Card& card, bool same_host) {
+  auto& slot = peers_[card.process];
+  if (slot) {
+    return *slot;
+  }
+  slot = std::make_unique<Peer>();
+  Peer& peer = *slot;
+  peer.engine = this;
+  peer.card = card;
+  peer.same_host = same_host;
+  if (same_host) {
+    peer.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, card.pid, 0));
+    if (peer.pidfd >= 0) {
+      epoll_event event{};
+      event.events = EPOLLIN;
+      event.data.ptr = &peer;
+      ::epoll_ctl(watch_fd_, EPOLL_CTL_ADD, peer.pidfd, &event);
+    } else if (errno == ESRCH) {
+      peer_dying(peer, "its process has ended");
+    }
+  }
+  return peer;
+}
+
+bool Engine::connect(Peer& peer) {
+  if (peer.failed || peer.fails_at) {
+    return static_cast<bool>(peer.endpoint) && !peer.failed;
+  }
+  if (!peer.endpoint) {
+    try {
+      peer.endpoint =
+          std::make_unique<UcpEndpoint>(worker_, peer.card.address, on_endpoint_error, &peer);
+    } catch (const Error& error) {
+      peer_dying(peer, error.what());
+      return false;
+    }
+  }
+  return true;
+}
+
+void Engine::peer_dying(Peer& peer, const std::string& reason) {
+  if (!peer.fails_at) {
+    peer.fails_at = Clock::now() + kGrace;
+    peer.reason = reason;
+    dying_peers_ = true;
+  }
+}
+
+void Engine::fail_peer(Peer& peer) {
+  peer.failed = true;
+  peer.endpoint.reset();  // by force: completes what was being sent
+  drain();
+  for (Group* group : groups_) {
+    if (group != nullptr) {
+      if (const int rank = group->rank_of(peer); rank >= 0) {
+        group->peer_failed(rank, peer.reason);
+      }
+    }
+  }
+  drain();
+}
+
+void Engine::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) {
+  Peer& peer = *static_cast<Peer*>(arg);
+  peer.engine->peer_dying(peer, std::string("its connection broke (") + ucs_status_string(status) +
+                                    ")");
+}
+
+void Engine::look_for_deaths() {
+  std::array<epoll_event, 16> events;
+  const int count = ::epoll_wait(watch_fd_, events.data(), static_cast<int>(events.size()), 0);
+  if (count <= 0) {
+    return;
+  }
+  const Lock lock(*this);
+  for (int i = 0; i < count; ++i) {
+    Peer& peer = *static_cast<Peer*>(events[static_cast<size_t>(i)].data.ptr);
+    ::epoll_ctl(watch_fd_, EPOLL_CTL_DEL, peer.pidfd, nullptr);
+    ::close(peer.pidfd);
+    peer.pidfd = -1;
+    peer_dying(peer, "its process has ended");
+  }
+}
+
+// --------------------------------------------------------------------------------------- groups
+
+int Engine::register_group(Group& group) {
+  for (int tries = 0; tries < tag::kMaxGroups; ++tries) {
+    const int slot = next_slot_;
+    next_slot_ = (next_slot_ + 1) % tag::kMaxGroups;
+    if (groups_[static_cast<size_t>(slot)] == nullptr) {
+      groups_[static_cast<size_t>(slot)] = &group;
+      return slot;
+    }
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "a process can be in at most " + std::to_string(tag::kMaxGroups) +
+                  " q7x2 groups at once");
+}
+
+void Engine::group_ready(Group& group) {
+  if (!oversubscribed_) {
+    oversubscribed_ = group.ranks_on_host() > usable_cores();
+  }
+  std::vector<Control> early;
+  early.swap(early_controls_);
+  for (const Control& control : early) {
+    handle(control);
+  }
+}
+
+void Engine::unregister_group(Group& group) {
+  if (group.slot() < 0) {
+    return;
+  }
+  groups_[static_cast<size_t>(group.slot())] = nullptr;
+  std::erase_if(early_controls_, [&](const Control& c) { return c.slot == group.slot(); });
+  drop_unexpected(group.slot());
+}
+
+void Engine::drop_unexpected(int slot) {
+  for (;;) {
+    ucp_tag_recv_info_t info{};
+    ucp_tag_message_h message =
+        ucp_tag_probe_nb(worker_.get(), static_cast<uint64_t>(slot) << 51, tag::kSlotMask,
+                         /*remove=*/1, &info);
+    if (message == nullptr) {
+      return;
+    }
+    // Received into nothing: truncated, dropped.
+    ucp_request_param_t param{};
+    void* request = ucp_tag_msg_recv_nbx(worker_.get(), nullptr, 0, message, &param);
+    if (UCS_PTR_IS_PTR(request)) {
+      ucp_request_free(request);
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------------- control
+
+void Engine::send_control(Peer& peer, const Control& control) {
+  if (!peer.endpoint) {
+    return;
+  }
+  auto* bytes = new std::string(control.encode());
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_AM_SEND_FLAG_EAGER;
+  param.cb.send = on_control_sent;
+  param.user_data = bytes;
+  void* request = ucp_am_send_nbx(peer.endpoint->get(), kControlId, bytes->data(), bytes->size(),
+                                  nullptr, 0, &param);
+  if (!UCS_PTR_IS_PTR(request)) {
+    delete bytes;
+  }
+}
+
+void Engine::on_control_sent(void* request, ucs_status_t, void* user_data) {
+  delete static_cast<std::string*>(user_data);
+  ucp_request_free(request);
+}
+
+ucs_status_t Engine::on_control(void* arg, const void* header, size_t header_length, void*, size_t,
+                                const ucp_am_recv_param_t*) {
+  if (auto control = Control::decode(header, header_length)) {
+    static_cast<Engine*>(arg)->controls_.push_back(std::move(*control));
+  }
+  return UCS_OK;
+}
+
+void Engine::handle(const Control& control) {
+  if (control.slot >= groups_.size()) {
+    return;
+  }
+  Group* group = groups_[control.slot];
+  if (group == nullptr) {
+    // The group is over here. Whoever connects to it only now is told.
+    const auto it = peers_.find(control.process);
+    if (control.type == ControlType::kHello && it != peers_.end() && it->second->endpoint) {
+      Control goodbye = control;
+      goodbye.type = ControlType::kGoodbye;
+      goodbye.slot = control.sender_slot;
+      goodbye.sender = control.receiver;
+      goodbye.receiver = control.sender;
+      goodbye.process = process_;
+      send_control(*it->second, goodbye);
+    }
+    return;
+  }
+  if (group->cards_.empty()) {
+    early_controls_.push_back(control);
+    return;
+  }
+  // Only a member may speak for itself.
+  if (control.sender < 0 || control.sender >= group->world_size() ||
+      group->cards_[static_cast<size_t>(control.sender)].process != control.process) {
+    return;
+  }
+  group->handle(control);
+}
+
+// ------------------------------------------------------------------------------------ callbacks
+
+void Engine::on_sent(void* request, ucs_status_t status, void* user_data) {
+  auto* pending = static_cast<PendingRequest*>(user_data);
+  pending->request = nullptr;
+  ucp_request_free(request);
+  pending->task->group().engine().ready_.push_back({pending, status, 0, 0});
+}
+
+void Engine::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                         void* user_data) {
+  auto* pending = static_cast<PendingRequest*>(user_data);
+  pending->request = nullptr;
+  ucp_request_free(request);
+  pending->task->group().engine().ready_.push_back(
+      {pending, status, info->length, info->sender_tag});
+}
+
+// -------------------------------------------------------------------------------------- waiting
+
+bool Engine::wait(const Task& task, TimePoint deadline) {
+  if (task.done()) {
+    return true;
+  }
+  if (forked()) {
+    throw Error(ErrorCode::kAborted, "a q7x2 group cannot be used in a forked child");
+  }
+  activity_.fetch_add(1, std::memory_order_relaxed);
+  // Whoever leaves last hands what is unfinished to the engine's thread.
+  struct Presence {
+    explicit Presence(Engine& e) : engine(e) { ++engine.waiters_; }
+    ~Presence() {
+      if (--engine.waiters_ == 0 && engine.unfinished_ > 0) {
+        engine.wake_thread();
+      }
+    }
+    Engine& engine;
+  } const presence(*this);
+
+  TimePoint spin_until = Clock::now() + kWaiterSpin;
+  TimePoint next_interrupt_check = Clock::now() + kNap;
+  while (!task.done()) {
+    bool armed = false;
+    TimePoint now;
+    if (mutex_.try_lock()) {
+      const Lock lock(*this, std::adopt_lock);
+      bool any = false;
+      for (int i = 0; i < 16 && !task.done(); ++i) {
+        any |= progress();
+      }
+      now = Clock::now();
+      housekeeping(now);
+      if (any) {
+        spin_until = now + kWaiterSpin;
+      } else if (!task.done() && now >= spin_until) {
+        armed = worker_.arm();
+      }
+      if (armed) {
+        ++sleeping_waiters_;
+      }
+    } else {
+      now = Clock::now();
+    }
+    if (armed) {
+      std::array<pollfd, 2> fds{
+          {{worker_.event_fd(), POLLIN, 0}, {waiter_fd_, POLLIN, 0}}};
+      ::poll(fds.data(), fds.size(), poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
+      --sleeping_waiters_;
+      clear_fd(waiter_fd_);
+    } else if (oversubscribed_ || lock_wanted_ > 0) {
+      ::sched_yield();
+    } else {
+      relax();
+    }
+    if (now >= deadline && !task.done()) {
+      return false;
+    }
+    if (now >= next_interrupt_check) {
+      next_interrupt_check = now + kNap;
+      if (interrupt_check) {
+        interrupt_check();
+      }
+    }
+  }
+  return true;
+}
+
+void Engine::wake_thread() {
+  if (thread_sleeps_) {
+    signal_fd(thread_fd_);
+  }
+}
+
+void Engine::wake_waiters() {
+  if (sleeping_waiters_ > 0) {
+    signal_fd(waiter_fd_);
+  }
+}
+
+// -------------------------------------------------------------------------------------- threads
+
+void Engine::run() {
+  uint64_t seen_activity = 0;
+  TimePoint spin_until{};
+  while (!stop_) {
+    bool armed = false;
+    milliseconds nap = kStandBy;
+    if (waiters_ == 0) {
+      const Lock lock(*this);
+      bool any = false;
+      for (int i = 0; i < 16; ++i) {
+        any |= progress();
+      }
+      const TimePoint now = Clock::now();
+      housekeeping(now);
+      const bool busy = unfinished_ > 0;
+      if (any) {
+        spin_until = now + kThreadSpin;
+      }
+      const uint64_t activity = activity_.load(std::memory_order_relaxed);
+      if (busy && now < spin_until) {
+        nap = milliseconds::zero();
+      } else if (busy || activity == seen_activity) {
+        armed = worker_.arm();
+        nap = !armed ? milliseconds::zero() : dying_peers_ ? kHousekeepingPeriod
+              : busy || !active_.empty() ? kNap : milliseconds(-1);
+      }
+      seen_activity = activity;
+      thread_sleeps_ = nap != milliseconds::zero();
+    } else {
+      thread_sleeps_ = true;
+    }
+    if (nap == milliseconds::zero()) {
+      if (oversubscribed_ || lock_wanted_ > 0) {
+        ::sched_yield();
+      } else {
+        relax();
+      }
+      continue;
+    }
+    // Work that arrived since the look above is not slept on.
+    if (!stop_ && (armed || waiters_ > 0 || unfinished_ == 0)) {
+      std::array<pollfd, 3> fds{{{thread_fd_, POLLIN, 0},
+                                 {watch_fd_, POLLIN, 0},
+                                 {armed ? worker_.event_fd() : -1, POLLIN, 0}}};
+      ::poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
+    }
+    thread_sleeps_ = false;
+    clear_fd(thread_fd_);
+    look_for_deaths();
+  }
+}
+
+void Engine::notify(std::function<void()> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(notify_mutex_);
+    if (!notifier_stop_) {
+      notifications_.push_back(std::move(callback));
+      if (!notifier_.joinable()) {
+        notifier_ = quiet_thread("q7x2-notify", [this] { run_notifier(); });
+      }
+    }
+  }
+  notify_condition_.notify_one();
+}
+
+void Engine::run_notifier() {
+  std::unique_lock<std::mutex> lock(notify_mutex_);
+  for (;;) {
+    notify_condition_.wait(lock, [this] { return notifier_stop_ || !notifications_.empty(); });
+    if (notifications_.empty()) {
+      return;
+    }
+    std::vector<std::function<void()>> batch;
+    batch.swap(notifications_);
+    lock.unlock();
+    for (auto& callback : batch) {
+      callback();
+      callback = nullptr;  // what it holds on to may run anybody's code when it goes
+    }
+    batch.clear();
+    lock.lock();
+  }
+}
+
+void Engine::close_endpoints() {
+  const Lock lock(*this);
+  std::vector<void*> closing;
+  for (const auto& [process, peer] : peers_) {
+    if (peer->endpoint) {
+      if (void* request = peer->endpoint->close(/*flush=*/!peer->fails_at)) {
+        closing.push_back(request);
+      }
+      peer->endpoint.reset();
+    }
+  }
+  const TimePoint give_up = Clock::now() + kClosePatience;
+  while (!closing.empty() && Clock::now() < give_up) {
+    worker_.progress();
+    std::erase_if(closing, [](void* request) {
+      if (ucp_request_check_status(request) == UCS_INPROGRESS) {
+        return false;
+      }
+      ucp_request_free(request);
+      return true;
+    });
+  }
+  for (void* request : closing) {
+    ucp_request_free(request);
+  }
+  drain();
+}
+
+}  // namespace q7x2

@@ -1,0 +1,185 @@
+// Engine: owns the process's one UCP worker and drives it. All groups share it.
+//
+// One lock guards the worker, the groups' state and the tasks; whoever holds it may progress. A
+// thread that waits for a task progresses inline, so the latency path has no hand-over. The
+// engine's own thread drives tasks nobody waits for, and sleeps otherwise: armed on the worker's
+// event descriptor when the process is idle, on a timer while other threads do the work. Callbacks
+// of tasks run on a second thread, the notifier, without the lock, because they may run anybody's
+// code.
+//
+// Peers on this host are watched by pidfd, the others by UCX (TCP resets, keepalive). A peer that
+// died gets a short grace, in which what it had sent is still received; then every group it belongs
+// to fails, and tells its other ranks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/card.h"
+#include "transport/control.h"
+#include "transport/scratch_pool.h"
+#include "transport/task.h"
+#include "transport/ucx.h"
+
+namespace q7x2 {
+
+/// Another process. Lives as long as the engine.
+struct Peer {
+  Engine* engine = nullptr;
+  Card card;
+  bool same_host = false;
+  std::unique_ptr<UcpEndpoint> endpoint;
+  int pidfd = -1;
+  /// Set when it was noticed dead: the time at which its groups fail, and why.
+  std::optional<TimePoint> fails_at;
+  std::string reason;
+  bool failed = false;
+};
+
+class Engine {
+ public:
+  /// The process's engine; made on first use, gone when its last user is.
+  static std::shared_ptr<Engine> instance();
+  /// Called about every 50 ms by threads that wait, without a lock; may throw to stop the wait.
+  static void set_interrupt_check(std::function<void()> check);
+  /// Leaves every group in good order and stops the engine, for the end of the process. Tasks get a
+  /// second to complete first.
+  static void shutdown_instance();
+
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Starts `task`. `caller_waits`: the caller will `wait` for it at once, so the engine's thread
+  /// need not be woken.
+  void submit(const std::shared_ptr<Task>& task, bool caller_waits);
+  /// Waits until `task` is done, progressing it. False: `deadline` passed first.
+  bool wait(const Task& task, TimePoint deadline);
+
+  /// This process's identity, random.
+  uint64_t process() const { return process_; }
+  const UcpWorker& worker() const { return worker_; }
+  /// For tasks, under the lock.
+  ScratchPool& scratch() { return scratch_; }
+  /// True in a child made by fork, where nothing here may be touched.
+  bool forked() const;
+
+ private:
+  friend class Group;
+  friend class Task;
+
+  /// Holds the lock; destroys retired tasks after letting it go.
+  class Lock {
+   public:
+    explicit Lock(Engine& engine);
+    Lock(Engine& engine, std::adopt_lock_t) : engine_(engine) {}
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    Engine& engine_;
+  };
+
+  struct Completion {
+    PendingRequest* pending;
+    ucs_status_t status;
+    size_t length;
+    uint64_t tag;
+  };
+
+  Engine();
+
+  // Under the lock.
+  bool progress();
+  void drain();
+  void housekeeping(TimePoint now);
+  void handle(const Control& control);
+  void activate(const std::shared_ptr<Task>& task);
+  void retire(Task& task);
+  void cancel_receives(Task& task);
+  PendingRequest* new_request(Task& task, uint32_t token, int peer, bool is_receive);
+  void release_request(PendingRequest* pending);
+  Peer& add_peer(const Card& card, bool same_host);
+  /// False where it cannot be reached; it is on its way to fail then.
+  bool connect(Peer& peer);
+  void peer_dying(Peer& peer, const std::string& reason);
+  void fail_peer(Peer& peer);
+  void send_control(Peer& peer, const Control& control);
+  int register_group(Group& group);
+  void unregister_group(Group& group);
+  /// Its cards are there: control messages that came early are handled.
+  void group_ready(Group& group);
+  void drop_unexpected(int slot);
+
+  // Any thread, without the lock.
+  void look_for_deaths();
+  // Any thread.
+  void notify(std::function<void()> callback);
+  void wake_thread();
+  void wake_waiters();
+
+  void run();           // the engine's thread
+  void run_notifier();  // the notifier's
+  void stop();
+  void close_endpoints();
+
+  static ucs_status_t on_control(void* arg, const void* header, size_t header_length, void* data,
+                                 size_t length, const ucp_am_recv_param_t* param);
+  static void on_endpoint_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
+  static void on_sent(void* request, ucs_status_t status, void* user_data);
+  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                          void* user_data);
+  static void on_control_sent(void* request, ucs_status_t status, void* user_data);
+
+  const pid_t pid_;
+  const uint64_t process_;
+  UcpContext context_;
+  UcpWorker worker_;
+
+  std::mutex mutex_;
+  std::atomic<int> lock_wanted_{0};
+  std::vector<Completion> ready_;
+  std::vector<Control> controls_;
+  std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged
+  std::vector<std::shared_ptr<Task>> active_;
+  std::vector<std::shared_ptr<Task>> retired_;
+  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
+  std::vector<Group*> groups_;  // by slot
+  int next_slot_ = 0;
+  PendingRequest* free_requests_ = nullptr;
+  std::vector<std::unique_ptr<PendingRequest[]>> request_blocks_;
+  std::atomic<size_t> unfinished_{0};  // active tasks that are not done
+  TimePoint next_housekeeping_{};
+  bool dying_peers_ = false;
+  bool oversubscribed_ = false;
+
+  std::atomic<int> waiters_{0};
+  std::atomic<int> sleeping_waiters_{0};
+  std::atomic<bool> thread_sleeps_{false};
+  std::atomic<uint64_t> activity_{0};
+  std::atomic<bool> stop_{false};
+  int thread_fd_ = -1;  // eventfd: wakes the engine's thread
+  int waiter_fd_ = -1;  // eventfd: wakes waiters
+  int watch_fd_ = -1;   // epoll: pidfds of local peers
+  std::thread thread_;
+
+  std::mutex notify_mutex_;
+  std::condition_variable notify_condition_;
+  std::vector<std::function<void()>> notifications_;
+  bool notifier_stop_ = false;
+  std::thread notifier_;
+
+  ScratchPool scratch_;
+};
+
+}  // namespace q7x2

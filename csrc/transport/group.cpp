@@ -1,0 +1,358 @@
+#include "transport/group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "fabric/host.h"
+#include "transport/control.h"
+#include "transport/engine.h"
+#include "transport/tag.h"
+
+namespace q7x2 {
+namespace {
+
+// Collectives of one group in progress at once. Below the cycle of the sequence number in tags.
+constexpr int kMaxRunning = 64;
+
+}  // namespace
+
+Group::Group(Engine& engine, int rank, int world_size, std::string name)
+    : engine_(engine),
+      rank_(rank),
+      world_size_(world_size),
+      name_(std::move(name)),
+      peers_(static_cast<size_t>(world_size), nullptr),
+      departed_(static_cast<size_t>(world_size), false) {}
+
+std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
+                                     const std::string& name, const ExchangeCards& exchange,
+                                     bool eager) {
+  if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a group needs 1 to " + std::to_string(tag::kMaxRanks) +
+                    " ranks and a rank among them; got rank " + std::to_string(rank) + " of " +
+                    std::to_string(world_size));
+  }
+  std::shared_ptr<Group> group(new Group(engine, rank, world_size, name));
+  Card mine;
+  {
+    const Engine::Lock lock(engine);
+    group->slot_ = engine.register_group(*group);
+  }
+  mine.process = engine.process();
+  mine.pid = ::getpid();
+  mine.slot = static_cast<uint16_t>(group->slot_);
+  mine.world_size = static_cast<uint16_t>(world_size);
+  mine.host_key = host_key();
+  char hostname[256] = {};
+  ::gethostname(hostname, sizeof(hostname) - 1);
+  mine.hostname = hostname;
+  mine.address = engine.worker().address();
+
+  const std::vector<std::string> bytes = exchange(mine.encode());
+  std::vector<Card> cards;
+  cards.reserve(bytes.size());
+  for (const std::string& card : bytes) {
+    cards.push_back(Card::decode(card));
+    const Card& last = cards.back();
+    if (last.world_size != world_size || last.slot >= tag::kMaxGroups) {
+      throw Error(ErrorCode::kMismatch,
+                  "rank " + std::to_string(cards.size() - 1) + " of group '" + name +
+                      "' was told a world size of " + std::to_string(last.world_size) +
+                      ", this rank " + std::to_string(world_size));
+    }
+  }
+
+  {
+    const Engine::Lock lock(engine);
+    for (int r = 0; r < world_size; ++r) {
+      const Card& card = cards[static_cast<size_t>(r)];
+      if (r == rank) {
+        continue;
+      }
+      if (card.process == mine.process) {
+        throw Error(ErrorCode::kMismatch, "ranks " + std::to_string(rank) + " and " +
+                                              std::to_string(r) + " of group '" + name +
+                                              "' are the same process");
+      }
+      group->peers_[static_cast<size_t>(r)] =
+          &engine.add_peer(card, card.host_key == mine.host_key);
+    }
+    group->cards_ = std::move(cards);
+    engine.group_ready(*group);
+  }
+  if (eager) {
+    group->connect_all();
+  }
+  return group;
+}
+
+Group::~Group() {
+  if (!engine_.forked()) {
+    leave();
+  }
+}
+
+bool Group::same_host(int rank) const {
+  return rank == rank_ || peers_[static_cast<size_t>(rank)]->same_host;
+}
+
+int Group::ranks_on_host() const {
+  int count = 0;
+  for (int r = 0; r < world_size_; ++r) {
+    count += same_host(r) ? 1 : 0;
+  }
+  return count;
+}
+
+std::string Group::describe(int rank) const {
+  const Card& card = cards_[static_cast<size_t>(rank)];
+  return "rank " + std::to_string(rank) + " (pid " + std::to_string(card.pid) + " on " +
+         card.hostname + ")";
+}
+
+void Group::connect_all() {
+  const Engine::Lock lock(engine_);
+  // Each rank starts with its successor, so that no rank is called by all at once.
+  for (int step = 1; step < world_size_; ++step) {
+    ensure_connected((rank_ + step) % world_size_);
+  }
+}
+
+std::vector<std::string> Group::transports(int rank) {
+  if (rank < 0 || rank >= world_size_) {
+    throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) +
+                                                 " is not in a group of " +
+                                                 std::to_string(world_size_));
+  }
+  const Engine::Lock lock(engine_);
+  const Peer* peer = peers_[static_cast<size_t>(rank)];
+  return peer != nullptr && peer->endpoint ? peer->endpoint->transports()
+                                           : std::vector<std::string>();
+}
+
+std::optional<Error> Group::error() {
+  const Engine::Lock lock(engine_);
+  return error_;
+}
+
+void Group::abort(const Error& error) {
+  const Engine::Lock lock(engine_);
+  fail(error);
+}
+
+void Group::leave() {
+  const Engine::Lock lock(engine_);
+  if (closed_) {
+    return;
+  }
+  closed_ = true;
+  fail_tasks(Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
+  for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
+    Peer* peer = peers_[static_cast<size_t>(r)];
+    if (peer != nullptr && peer->endpoint && !peer->fails_at && !error_) {
+      engine_.send_control(*peer, control_to(r, ControlType::kGoodbye));
+    }
+  }
+  engine_.unregister_group(*this);
+}
+
+Control Group::control_to(int rank, ControlType type) const {
+  Control control;
+  control.type = type;
+  control.slot = static_cast<uint16_t>(slot_at(rank));
+  control.sender_slot = static_cast<uint16_t>(slot_);
+  control.sender = rank_;
+  control.receiver = rank;
+  control.process = engine_.process();
+  return control;
+}
+
+bool Group::ensure_connected(int rank) {
+  Peer& peer = *peers_[static_cast<size_t>(rank)];
+  const bool fresh = !peer.endpoint;
+  if (!engine_.connect(peer)) {
+    return false;
+  }
+  if (fresh) {
+    engine_.send_control(peer, control_to(rank, ControlType::kHello));
+  }
+  return true;
+}
+
+void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
+                 size_t length) {
+  PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
+  if (!ensure_connected(destination)) {
+    engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
+    return;
+  }
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = Engine::on_sent;
+  param.user_data = pending;
+  void* request =
+      ucp_tag_send_nbx(peers_[static_cast<size_t>(destination)]->endpoint->get(), data, length,
+                       tag | static_cast<uint64_t>(slot_at(destination)) << 51, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    pending->request = request;
+  } else {
+    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), length, tag});
+  }
+}
+
+void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
+                    size_t length) {
+  PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
+  // Connected in both directions, so that a death of the source is noticed.
+  if (source >= 0 && !departed_[static_cast<size_t>(source)] && !ensure_connected(source)) {
+    engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
+    return;
+  }
+  ucp_tag_recv_info_t info{};
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_RECV_INFO;
+  param.cb.recv = Engine::on_received;
+  param.user_data = pending;
+  param.recv_info.tag_info = &info;
+  void* request = ucp_tag_recv_nbx(engine_.worker_.get(), data, length, tag, mask, &param);
+  if (!UCS_PTR_IS_PTR(request)) {
+    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), info.length, info.sender_tag});
+    return;
+  }
+  pending->request = request;
+  if (source >= 0 && departed_[static_cast<size_t>(source)]) {
+    // All that it ever sent has arrived before its goodbye.
+    task.fail(left_error(source, task));
+  }
+}
+
+Error Group::left_error(int rank, const Task& task) const {
+  return Error(ErrorCode::kPeerLeft,
+               describe(rank) + " has left the group, but " + task.name() + " needs it", rank);
+}
+
+void Group::fail(const Error& error) {
+  if (closed_ || error_) {
+    return;
+  }
+  error_ = error;
+  fail_tasks(error);
+  for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
+    Peer* peer = peers_[static_cast<size_t>(r)];
+    if (peer != nullptr && !departed_[static_cast<size_t>(r)] && !peer->fails_at &&
+        ensure_connected(r)) {
+      Control control = control_to(r, ControlType::kAbort);
+      control.code = error.code();
+      control.subject = error.rank();
+      control.text = error.what();
+      engine_.send_control(*peer, control);
+    }
+  }
+}
+
+void Group::fail_tasks(const Error& error) {
+  waiting_.clear();
+  std::vector<std::shared_ptr<Task>> mine;
+  for (const auto& task : engine_.active_) {
+    if (&task->group() == this && !task->done()) {
+      mine.push_back(task);
+    }
+  }
+  for (const auto& task : mine) {
+    task->fail(Error(error.code(), task->name() + ": " + error.what(), error.rank()));
+  }
+}
+
+void Group::handle(const Control& control) {
+  switch (control.type) {
+    case ControlType::kHello:
+      if (!closed_ && !error_) {
+        ensure_connected(control.sender);
+      }
+      return;
+    case ControlType::kGoodbye:
+      peer_left(control.sender);
+      return;
+    case ControlType::kAbort:
+      fail(Error(control.code, control.text, control.subject));
+      return;
+  }
+}
+
+void Group::request_failed(Task& task, int rank, ucs_status_t status) {
+  if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
+    task.fail(left_error(rank, task));
+  } else if (rank >= 0) {
+    engine_.peer_dying(*peers_[static_cast<size_t>(rank)], ucs_status_string(status));
+  } else {
+    task.fail(Error(ErrorCode::kTransport,
+                    task.name() + ": UCX reported " + ucs_status_string(status)));
+  }
+}
+
+void Group::peer_failed(int rank, const std::string& reason) {
+  if (!departed_[static_cast<size_t>(rank)]) {
+    fail(Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + reason, rank));
+  }
+}
+
+void Group::peer_left(int rank) {
+  departed_[static_cast<size_t>(rank)] = true;
+  std::vector<std::shared_ptr<Task>> stranded;
+  for (const auto& task : engine_.active_) {
+    if (&task->group() != this || task->done()) {
+      continue;
+    }
+    for (const PendingRequest* p = task->requests_; p != nullptr; p = p->next) {
+      if (p->is_receive && p->peer == rank) {
+        stranded.push_back(task);
+        break;
+      }
+    }
+  }
+  for (const auto& task : stranded) {
+    task->fail(left_error(rank, *task));
+  }
+}
+
+int Group::rank_of(const Peer& peer) const {
+  const auto it = std::find(peers_.begin(), peers_.end(), &peer);
+  return it == peers_.end() ? -1 : static_cast<int>(it - peers_.begin());
+}
+
+void Group::submit(const std::shared_ptr<Task>& task) {
+  if (error_) {
+    task->fail(Error(error_->code(),
+                     task->name() + ": the group has failed: " + error_->what(), error_->rank()));
+  } else if (closed_) {
+    task->fail(Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
+  } else if (task->takes_turn() && running_ >= kMaxRunning) {
+    waiting_.push_back(task);
+  } else {
+    begin(task);
+  }
+}
+
+void Group::begin(const std::shared_ptr<Task>& task) {
+  running_ += task->takes_turn() ? 1 : 0;
+  task->started_ = true;
+  task->start();
+}
+
+void Group::task_done(Task& task) {
+  if (task.started_ && task.takes_turn()) {
+    --running_;
+    if (!waiting_.empty() && running_ < kMaxRunning) {
+      const std::shared_ptr<Task> next = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (!next->done()) {
+        begin(next);
+      }
+    }
+  }
+}
+
+}  // namespace q7x2

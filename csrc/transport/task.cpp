@@ -1,0 +1,99 @@
+#include "transport/task.h"
+
+#include <set>
+
+#include "transport/engine.h"
+#include "transport/group.h"
+
+namespace q7x2 {
+
+Task::Task(std::shared_ptr<Group> group, std::chrono::milliseconds timeout)
+    : group_(std::move(group)), timeout_(timeout) {}
+
+void Task::notify(std::function<void()> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(callback_mutex_);
+    if (!notified_) {
+      callback_ = std::move(callback);
+      return;
+    }
+  }
+  group_->engine().notify(std::move(callback));
+}
+
+void Task::finish() {
+  if (!done()) {
+    mark_done();
+  }
+}
+
+void Task::fail(const Error& error) {
+  if (done()) {
+    return;
+  }
+  error_ = error;
+  mark_done();
+  group_->engine().cancel_receives(*this);
+}
+
+void Task::mark_done() {
+  finished_ = Clock::now();
+  done_.store(true, std::memory_order_release);
+  Engine& engine = group_->engine();
+  if (active_index_ != kInactive) {
+    --engine.unfinished_;
+  }
+  engine.wake_waiters();
+  std::function<void()> callback;
+  {
+    const std::lock_guard<std::mutex> lock(callback_mutex_);
+    notified_ = true;
+    callback.swap(callback_);
+  }
+  if (callback) {
+    engine.notify(std::move(callback));
+  }
+  group_->task_done(*this);
+  if (requests_ == nullptr) {
+    engine.retire(*this);
+  }
+}
+
+void Task::truncated(uint32_t, uint64_t) {
+  fail(Error(ErrorCode::kMismatch, name() + ": the message is longer than the receive buffer"));
+}
+
+Error Task::timeout_error() const {
+  return Error(ErrorCode::kTimeout, "Timed out after " + std::to_string(timeout_.count()) +
+                                        " ms in " + name() + ", waiting for " + waiting_for());
+}
+
+void Task::timed_out() { fail(timeout_error()); }
+
+std::string Task::waiting_for() const {
+  std::set<int> sources;
+  std::set<int> destinations;
+  for (const PendingRequest* p = requests_; p != nullptr; p = p->next) {
+    (p->is_receive ? sources : destinations).insert(p->peer);
+  }
+  const auto list = [](const char* what, const std::set<int>& ranks) {
+    if (ranks.empty()) {
+      return std::string();
+    }
+    std::string text = what;
+    const char* separator = " ";
+    for (const int rank : ranks) {
+      text += separator + (rank < 0 ? std::string("any") : std::to_string(rank));
+      separator = ", ";
+    }
+    return text;
+  };
+  std::string text = list("messages from rank", sources);
+  const std::string sending = list("rank", destinations);
+  if (!sending.empty()) {
+    text += (text.empty() ? "" : " and ") + sending + " to take a message";
+  }
+  return text.empty() ? "its turn" : text;
+}
+
+}  // namespace q7x2

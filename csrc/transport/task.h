@@ -1,0 +1,113 @@
+// Task: something a group has in progress on the engine, a collective or a message.
+#pragma once
+
+#include <ucs/type/status.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+
+namespace q7x2 {
+
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+
+class Engine;
+class Group;
+class Task;
+
+/// One UCX request of a task. Owned by the engine, linked into its task while in progress.
+struct PendingRequest {
+  Task* task = nullptr;
+  uint32_t token = 0;       ///< what the task calls it
+  int peer = -1;            ///< rank in the group; -1 for any source
+  bool is_receive = false;
+  void* request = nullptr;  ///< UCX's handle; null once it completed
+  PendingRequest* previous = nullptr;
+  PendingRequest* next = nullptr;
+};
+
+/// Life: made by the caller, `Engine::submit`, started, progressed by whoever drives the engine,
+/// done. It stays registered until its last UCX request has come back, also after an error, because
+/// UCX may touch its memory until then.
+class Task : public std::enable_shared_from_this<Task> {
+ public:
+  Task(std::shared_ptr<Group> group, std::chrono::milliseconds timeout);
+  virtual ~Task() = default;
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  /// Any thread. Once true, results and `error` may be read.
+  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  /// Set if it did not succeed. Only after `done`.
+  const std::optional<Error>& error() const noexcept { return error_; }
+  /// Calls `callback` once, when done, from the engine's notifier thread without any lock held.
+  void notify(std::function<void()> callback);
+
+  Group& group() const noexcept { return *group_; }
+  TimePoint submitted() const noexcept { return submitted_; }
+  /// Only after `done`.
+  TimePoint finished() const noexcept { return finished_; }
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+
+  /// What it is, for messages: "all_reduce (sequence 12, 4096 bytes of float32, ring)".
+  virtual std::string name() const = 0;
+
+ protected:
+  // All below run under the engine's lock.
+
+  /// Posts the first requests.
+  virtual void start() = 0;
+  /// The request called `token` completed with success; `length` and `tag` for receives.
+  virtual void completed(uint32_t token, size_t length, uint64_t tag) = 0;
+  /// The request called `token` met a longer message than there was room for. Default: fails.
+  virtual void truncated(uint32_t token, uint64_t tag);
+  /// Its deadline passed. Default: fails it with what it was waiting for.
+  virtual void timed_out();
+  /// What it waits for, for time-outs: "receive from ranks 1, 3". Default: from its requests.
+  virtual std::string waiting_for() const;
+  /// Collectives: at most a fixed number run at once in a group, the rest queue.
+  virtual bool takes_turn() const { return false; }
+
+  void finish();
+  void fail(const Error& error);
+
+ protected:
+  /// "Timed out after 500 ms ..., waiting for ...".
+  Error timeout_error() const;
+
+ private:
+  friend class Engine;
+  friend class Group;
+
+  void mark_done();
+
+  const std::shared_ptr<Group> group_;
+  const std::chrono::milliseconds timeout_;
+  TimePoint submitted_;
+  TimePoint finished_;
+  TimePoint deadline_ = TimePoint::max();
+
+  std::atomic<bool> done_{false};
+  std::optional<Error> error_;
+  std::mutex callback_mutex_;  // guards the next two
+  std::function<void()> callback_;
+  bool notified_ = false;
+
+  // The engine's bookkeeping.
+  PendingRequest* requests_ = nullptr;
+  size_t active_index_ = kInactive;
+  bool started_ = false;
+
+  static constexpr size_t kInactive = ~size_t{0};
+};
+
+}  // namespace q7x2

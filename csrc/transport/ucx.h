@@ -1,0 +1,82 @@
+// RAII for UCP objects. Nothing here knows about groups or collectives.
+//
+// Only the API of UCX 1.13 is used, so that one binary runs on the wheel's UCX and on a cluster's.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace q7x2 {
+
+/// Throws Error(kTransport) naming `what` and the UCX status, unless `status` is UCS_OK.
+void check_ucx(ucs_status_t status, std::string_view what);
+
+/// A UCP context set up for q7x2: tag matching, active messages, wake-up, and shared memory that
+/// stays on although peer error handling is asked for.
+class UcpContext {
+ public:
+  UcpContext();
+
+  ucp_context_h get() const { return context_.get(); }
+
+ private:
+  std::unique_ptr<ucp_context, void (*)(ucp_context_h)> context_;
+};
+
+/// A UCP worker: progressed by one thread at a time (its owner serialises).
+class UcpWorker {
+ public:
+  explicit UcpWorker(const UcpContext& context);
+
+  ucp_worker_h get() const { return worker_.get(); }
+  /// Readable when something happened after a successful `arm`.
+  int event_fd() const { return event_fd_; }
+  /// What a peer needs to connect; opaque bytes.
+  const std::string& address() const { return address_; }
+  /// Drives communication; returns true if anything happened.
+  bool progress() { return ucp_worker_progress(worker_.get()) != 0; }
+  /// Arms the event fd. False: events are pending, progress first.
+  bool arm();
+
+ private:
+  std::unique_ptr<ucp_worker, void (*)(ucp_worker_h)> worker_;
+  int event_fd_ = -1;
+  std::string address_;
+};
+
+/// A connection to one peer process, with peer error handling on.
+class UcpEndpoint {
+ public:
+  using ErrorHandler = void (*)(void* arg, ucp_ep_h endpoint, ucs_status_t status);
+
+  /// `address` comes from the peer's UcpWorker. `on_error(arg, ...)` is called from within
+  /// `progress` when the connection breaks.
+  UcpEndpoint(UcpWorker& worker, const std::string& address, ErrorHandler on_error, void* arg);
+  /// Closes by force if `close` was not called.
+  ~UcpEndpoint();
+  UcpEndpoint(const UcpEndpoint&) = delete;
+  UcpEndpoint& operator=(const UcpEndpoint&) = delete;
+
+  ucp_ep_h get() const { return endpoint_; }
+
+  /// Starts to close; with `flush` after all that was sent has left. Returns the request to drive
+  /// until it completes (ucp_request_check_status, ucp_request_free), or null when done at once.
+  void* close(bool flush);
+
+  /// Names of the transports of its lanes, for example {"posix", "sysv"} or {"tcp"}.
+  std::vector<std::string> transports() const;
+
+ private:
+  ucp_ep_h endpoint_ = nullptr;
+};
+
+/// Version of the UCX library that is loaded, for example "1.22.0".
+std::string ucx_version();
+
+}  // namespace q7x2
