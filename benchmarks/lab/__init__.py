@@ -1,0 +1,7 @@
+"""The virtual-host lab: several hosts with shaped links between them, on one Linux machine."""
+
+from benchmarks.lab.lab import Lab, LabRun, Traffic
+from benchmarks.lab.namespaces import LabError, unavailable
+from benchmarks.lab.topology import Link, Topology
+
+__all__ = ["Lab", "LabError", "LabRun", "Link", "Topology", "Traffic", "unavailable"]

@@ -1,0 +1,117 @@
+"""Linux namespaces that belong to us: made, listed and destroyed by name.
+
+Every network namespace is called `q7x2-PID-START-PART`, with the process id and the start time of
+its owner. A name whose owner no longer lives is left over from a crash and may be removed; no other
+namespace is ever addressed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+_NAME = re.compile(r"(q7x2-(\d+)-(\d+))-\w+")
+_TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+}
+
+
+class LabError(RuntimeError):
+    """The lab could not do what was asked; the text says what it needs."""
+
+
+def unavailable() -> str | None:
+    """Why this machine cannot run the lab, or None."""
+    if os.geteuid() != 0:
+        return "the virtual-host lab makes network namespaces, which needs root (try sudo)"
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        packages = " ".join(sorted({_TOOLS[tool] for tool in missing}))
+        return f"{', '.join(missing)} not found: apt-get install {packages}"
+    return None
+
+
+def call(*command: str) -> str:
+    """Runs one administrative command and returns its output."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        hint = ""
+        if "not permitted" in reason or "Permission denied" in reason:
+            hint = " (a container needs the capabilities SYS_ADMIN and NET_ADMIN for this)"
+        raise LabError(f"`{' '.join(command)}` failed: {reason}{hint}")
+    return done.stdout
+
+
+def start_time(pid: int) -> str | None:
+    """The process's start in clock ticks since boot (with the pid: unique), None if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else fields[18]
+
+
+def lab_name(owner: int) -> str:
+    return f"q7x2-{owner}-{start_time(owner)}"
+
+
+def alive(lab: str) -> bool:
+    _, pid, start = lab.split("-")
+    return start_time(int(pid)) == start
+
+
+def labs() -> dict[str, list[str]]:
+    """The network namespaces of every lab on this machine, by lab."""
+    found: dict[str, list[str]] = {}
+    for line in call("ip", "netns", "list").splitlines():
+        match = _NAME.fullmatch(line.split()[0])
+        if match:
+            found.setdefault(match[1], []).append(match[0])
+    return found
+
+
+def pids(namespace: str) -> list[int]:
+    return [int(pid) for pid in call("ip", "netns", "pids", namespace).split()]
+
+
+def init_pid(namespace: str) -> int:
+    """The process that is number 1 in the namespace's own PID namespace."""
+    for pid in pids(namespace):
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        numbers = re.search(r"^NSpid:\s+(.*)$", status, re.MULTILINE)
+        if numbers and numbers[1].split()[1:] == ["1"]:
+            return pid
+    raise LabError(f"no init process in {namespace}: the virtual host is not up")
+
+
+def kill(processes: list[int]) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def destroy(namespaces: list[str]) -> None:
+    """Kills what runs in the namespaces, then deletes them and with them their links."""
+    for namespace in namespaces:
+        deadline = time.monotonic() + 5
+        while running := pids(namespace):
+            kill(running)
+            if time.monotonic() > deadline:
+                raise LabError(f"processes {running} in {namespace} do not end on SIGKILL")
+            time.sleep(0.01)
+        call("ip", "netns", "del", namespace)

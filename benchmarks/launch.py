@@ -1,0 +1,155 @@
+"""Starts the ranks of one benchmark job, here or on virtual hosts, and collects its cells."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.backends import OPENMPI
+from benchmarks.lab import Lab, Topology
+from benchmarks.openmpi import OpenMpi
+from benchmarks.processes import run_ranks
+from benchmarks.startline import StartLine
+
+ROOT = Path(__file__).parents[1]
+
+
+class TrafficError(RuntimeError):
+    """Fewer bytes crossed the network than the collective must move: it went another way."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one set of processes measures.
+
+    Attributes:
+        ops, sizes: every collective at every size (bytes), see ops.py.
+        backends: in the order in which they take turns; the first is the one under test.
+        ranks: in all; with a topology, ranks_per_host on each host.
+        blocks, block_seconds: how often each backend has its turn, and for about how long.
+        cores: the ranks share that many cores; 0 for all.
+        topology: virtual hosts to run on, or None for this machine.
+        placement: the hosts in rank order, or None for 0, 1, 2, ...
+        openmpi: the installation behind the backend "openmpi".
+    """
+
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+    backends: tuple[str, ...]
+    ranks: int
+    blocks: int = 5
+    block_seconds: float = 0.2
+    cores: int = 0
+    topology: Topology | None = None
+    ranks_per_host: int = 1
+    placement: tuple[int, ...] | None = None
+    openmpi: OpenMpi | None = None
+    timeout_s: float = 1800
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """Runs the job and returns its cells (see summary.summarize).
+
+    Args:
+        on_cell: is told of each cell as it is done.
+
+    Raises:
+        RanksFailed: with every rank's output.
+        TrafficError: on virtual hosts, when the bytes over the links are too few.
+    """
+    with tempfile.TemporaryDirectory(prefix="q7x2-bench-") as folder:
+        cells = Path(folder) / "cells.jsonl"
+        spec = Path(folder) / "spec.json"
+        line = Path(folder) / "start_line"
+        StartLine.create(line, job.ranks)
+        spec.write_text(
+            json.dumps(
+                {
+                    "ops": job.ops,
+                    "sizes": job.sizes,
+                    "backends": job.backends,
+                    "blocks": job.blocks,
+                    "block_seconds": job.block_seconds,
+                    "cores": job.cores,
+                    "ranks_per_host": job.ranks_per_host if job.topology else 0,
+                    "start_line": str(line),
+                    "cells": str(cells),
+                }
+            )
+        )
+        program = [sys.executable, "-m", "benchmarks.worker", str(spec)]
+
+        def show(_: int, text: str) -> None:
+            if on_cell and text.startswith("measured "):
+                on_cell(text.removeprefix("measured ").strip())
+
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": _python_path(), **job.env}
+        if job.topology:
+            with Lab(job.topology) as lab:
+                lab.run(
+                    program,
+                    ranks_per_host=job.ranks_per_host,
+                    placement=job.placement,
+                    env=env,
+                    timeout_s=job.timeout_s,
+                    on_line=show,
+                )
+        else:
+            commands, environments = _local(job, program, env)
+            run_ranks(commands, environments, job.timeout_s, show)
+        measured = [json.loads(text) for text in cells.read_text().splitlines()]
+    if job.topology:
+        for cell in measured:
+            assert_traffic(cell)
+    return measured
+
+
+def assert_traffic(cell: dict[str, Any]) -> None:
+    for label, figures in cell["backends"].items():
+        if figures["bytes_sent"] < figures["bytes_required"]:
+            raise TrafficError(
+                f"{cell['op']} of {cell['size']} B with {label}: {figures['bytes_sent']:.0f} B per "
+                f"operation left the hosts, at least {figures['bytes_required']:.0f} B must"
+            )
+
+
+def _local(
+    job: Job, program: list[str], env: dict[str, str]
+) -> tuple[list[list[str]], list[dict[str, str]]]:
+    shared = {
+        **os.environ,
+        **env,
+        "WORLD_SIZE": str(job.ranks),
+        "LOCAL_WORLD_SIZE": str(job.ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    if OPENMPI not in job.backends:
+        return [program] * job.ranks, [
+            {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(job.ranks)
+        ]
+    if job.openmpi is None:
+        raise ValueError("the backend openmpi needs an installation of Open MPI")
+    return [job.openmpi.command(job.ranks, program)], [
+        {**shared, "MPI4PY_LIBMPI": job.openmpi.library}
+    ]
+
+
+def _python_path() -> str:
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,236 @@
+"""The collectives as benchmarks see them: buffers, call, check, and the bytes they must move.
+
+A size S is counted as in nccl-tests: the larger of the whole send and the whole receive buffer of
+one rank. From the time t of an operation follow the algorithm bandwidth S / t and the bus bandwidth
+S / t x factor, with the factor that makes the figure comparable to the rate of a link whatever the
+number of ranks n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+DTYPE = torch.float32
+ROOT = 0
+
+
+@dataclass
+class Buffers:
+    """What one rank sends and receives; the same tensor where the operation works in place."""
+
+    send: torch.Tensor
+    receive: torch.Tensor
+
+    def dirty(self, rank: int) -> None:
+        """Writes the input with the CPU, as a training step does before it communicates."""
+        self.send.fill_(rank + 1)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One collective.
+
+    Attributes:
+        bus_factor: of n, see above.
+        crossing: the least bytes that leave hosts, over all hosts, of (S, n ranks, h hosts).
+        flow: "all" (no rank can end before every rank has begun), "from_root" or "to_root".
+        in_place: whether send and receive are one buffer of S bytes.
+        split_send, split_receive: whether that buffer holds S / n bytes instead of S.
+        torch_call: runs it on a process group, blocking.
+        mpi_call: runs it on an mpi4py communicator and the buffers' NumPy views, blocking.
+        expected: of (n, rank): the values a correct receive buffer holds after `dirty`, one for
+            each of n equal parts or one for all; None where this rank receives nothing.
+    """
+
+    name: str
+    bus_factor: Callable[[int], float]
+    crossing: Callable[[int, int, int], float]
+    flow: str
+    in_place: bool
+    split_send: bool
+    split_receive: bool
+    torch_call: Callable[[Buffers, dist.ProcessGroup], Any]
+    mpi_call: Callable[[Any, Any, Any], Any]
+    expected: Callable[[int, int], list[float] | None]
+
+    def round_size(self, size: int, n: int) -> int:
+        """The nearest size from above of which each rank can hold an equal part."""
+        unit = DTYPE.itemsize * (1 if self.in_place else n)
+        return max(unit, -(-size // unit) * unit)
+
+    def buffers(self, size: int, n: int) -> Buffers:
+        count = size // DTYPE.itemsize
+        send = torch.zeros(count // n if self.split_send else count, dtype=DTYPE)
+        if self.in_place:
+            return Buffers(send, send)
+        return Buffers(send, torch.zeros(count // n if self.split_receive else count, dtype=DTYPE))
+
+    def check(self, buffers: Buffers, n: int, rank: int) -> None:
+        """Raises ValueError unless the receive buffer holds the right values."""
+        expected = self.expected(n, rank)
+        if expected is None:
+            return
+        parts = buffers.receive.view(len(expected), -1)
+        for index, value in enumerate(expected):
+            if not bool((parts[index] == value).all()):
+                got = parts[index][parts[index] != value][0].item()
+                raise ValueError(
+                    f"{self.name}: rank {rank} of {n} holds {got} in part {index} of "
+                    f"{len(expected)}, expected {value}"
+                )
+
+
+def _total(n: int) -> float:
+    return n * (n + 1) / 2
+
+
+def _everyone(n: int, _: int) -> list[float]:
+    return [float(rank + 1) for rank in range(n)]
+
+
+def _shard(n: int) -> float:
+    return (n - 1) / n
+
+
+def _parts(tensor: torch.Tensor, n: int) -> list[torch.Tensor]:
+    return list(tensor.chunk(n))
+
+
+def _mpi() -> Any:
+    from mpi4py import MPI
+
+    return MPI
+
+
+OPS = {
+    op.name: op
+    for op in (
+        Op(
+            name="all_reduce",
+            bus_factor=lambda n: 2 * _shard(n),
+            crossing=lambda s, n, h: 2 * (h - 1) * s,
+            flow="all",
+            in_place=True,
+            split_send=False,
+            split_receive=False,
+            torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
+            mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
+            expected=lambda n, rank: [_total(n)],
+        ),
+        Op(
+            name="broadcast",
+            bus_factor=lambda n: 1.0,
+            crossing=lambda s, n, h: (h - 1) * s,
+            flow="from_root",
+            in_place=True,
+            split_send=False,
+            split_receive=False,
+            torch_call=lambda b, g: dist.broadcast(b.send, ROOT, group=g),
+            mpi_call=lambda c, s, r: c.Bcast(r, ROOT),
+            expected=lambda n, rank: [float(ROOT + 1)],
+        ),
+        Op(
+            name="reduce",
+            bus_factor=lambda n: 1.0,
+            crossing=lambda s, n, h: (h - 1) * s,
+            flow="to_root",
+            in_place=True,
+            split_send=False,
+            split_receive=False,
+            torch_call=lambda b, g: dist.reduce(b.send, ROOT, group=g),
+            mpi_call=lambda c, s, r: (
+                c.Reduce(_mpi().IN_PLACE, r, root=ROOT)
+                if c.rank == ROOT
+                else c.Reduce(s, None, root=ROOT)
+            ),
+            expected=lambda n, rank: [_total(n)] if rank == ROOT else None,
+        ),
+        Op(
+            name="all_gather",
+            bus_factor=_shard,
+            crossing=lambda s, n, h: (h - 1) * s,
+            flow="all",
+            in_place=False,
+            split_send=True,
+            split_receive=False,
+            torch_call=lambda b, g: dist.all_gather_into_tensor(b.receive, b.send, group=g),
+            mpi_call=lambda c, s, r: c.Allgather(s, r),
+            expected=_everyone,
+        ),
+        Op(
+            name="reduce_scatter",
+            bus_factor=_shard,
+            crossing=lambda s, n, h: (h - 1) * s,
+            flow="all",
+            in_place=False,
+            split_send=False,
+            split_receive=True,
+            torch_call=lambda b, g: dist.reduce_scatter_tensor(b.receive, b.send, group=g),
+            mpi_call=lambda c, s, r: c.Reduce_scatter_block(s, r),
+            expected=lambda n, rank: [_total(n)],
+        ),
+        Op(
+            name="all_to_all",
+            bus_factor=_shard,
+            crossing=lambda s, n, h: s * (n - n / h),
+            flow="all",
+            in_place=False,
+            split_send=False,
+            split_receive=False,
+            torch_call=lambda b, g: dist.all_to_all_single(b.receive, b.send, group=g),
+            mpi_call=lambda c, s, r: c.Alltoall(s, r),
+            expected=_everyone,
+        ),
+        Op(
+            name="gather",
+            bus_factor=_shard,
+            crossing=lambda s, n, h: s * (1 - 1 / h),
+            flow="to_root",
+            in_place=False,
+            split_send=True,
+            split_receive=False,
+            torch_call=lambda b, g: dist.gather(
+                b.send,
+                _parts(b.receive, dist.get_world_size()) if dist.get_rank() == ROOT else None,
+                ROOT,
+                group=g,
+            ),
+            mpi_call=lambda c, s, r: c.Gather(s, r if c.rank == ROOT else None, ROOT),
+            expected=lambda n, rank: _everyone(n, rank) if rank == ROOT else None,
+        ),
+        Op(
+            name="scatter",
+            bus_factor=_shard,
+            crossing=lambda s, n, h: s * (1 - 1 / h),
+            flow="from_root",
+            in_place=False,
+            split_send=False,
+            split_receive=True,
+            torch_call=lambda b, g: dist.scatter(
+                b.receive,
+                _parts(b.send, dist.get_world_size()) if dist.get_rank() == ROOT else None,
+                ROOT,
+                group=g,
+            ),
+            mpi_call=lambda c, s, r: c.Scatter(s if c.rank == ROOT else None, r, ROOT),
+            expected=lambda n, rank: [float(ROOT + 1)],
+        ),
+        Op(
+            name="barrier",
+            bus_factor=lambda n: 0.0,
+            crossing=lambda s, n, h: 0.0,
+            flow="all",
+            in_place=True,
+            split_send=False,
+            split_receive=False,
+            torch_call=lambda b, g: dist.barrier(group=g),
+            mpi_call=lambda c, s, r: c.Barrier(),
+            expected=lambda n, rank: None,
+        ),
+    )
+}

@@ -1,0 +1,105 @@
+"""Runs one process per rank: output collected, a deadline, and nobody left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+OnLine = Callable[[int, str], None]
+
+# When a rank has failed, the others get this long to notice it and report their own view.
+FAILURE_GRACE_S = 10.0
+
+
+@dataclass
+class RankResult:
+    rank: int
+    returncode: int | None = None
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+
+class RanksFailed(RuntimeError):
+    """At least one rank failed or ran past the deadline; the text holds every rank's last lines."""
+
+    def __init__(self, reason: str, results: Sequence[RankResult]) -> None:
+        tails = [
+            f"--- rank {r.rank}, exit status {r.returncode}\n{''.join(r.lines[-30:])}"
+            for r in results
+        ]
+        super().__init__(reason + "\n" + "\n".join(tails))
+        self.results = list(results)
+
+
+def run_ranks(
+    commands: Sequence[Sequence[str]],
+    environments: Sequence[dict[str, str]],
+    timeout_s: float,
+    on_line: OnLine | None = None,
+) -> list[RankResult]:
+    """Starts all commands, waits for all, and raises RanksFailed unless every one exits with 0.
+
+    Args:
+        commands: the argument vector of each rank.
+        environments: the whole environment of each rank.
+        timeout_s: when it has passed, all ranks are killed.
+        on_line: is given (rank, line) as the lines come, from reader threads.
+    """
+    results = [RankResult(rank) for rank in range(len(commands))]
+    processes: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
+
+    def read(rank: int) -> None:
+        stream = processes[rank].stdout
+        assert stream is not None
+        for line in stream:
+            results[rank].lines.append(line)
+            if on_line:
+                on_line(rank, line)
+
+    reason = ""
+    try:
+        for rank, (command, environment) in enumerate(zip(commands, environments, strict=True)):
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                )
+            )
+            readers.append(threading.Thread(target=read, args=(rank,), daemon=True))
+            readers[-1].start()
+        deadline = time.monotonic() + timeout_s
+        while any(process.poll() is None for process in processes):
+            if time.monotonic() > deadline:
+                reason = reason or f"not finished after {timeout_s:g} s"
+                break
+            failed = [r for r, process in enumerate(processes) if process.poll()]
+            if failed and not reason:
+                reason = f"rank {failed[0]} failed first"
+                deadline = min(deadline, time.monotonic() + FAILURE_GRACE_S)
+            time.sleep(0.02)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for reader in readers:
+            # A grandchild may hold the pipe open; its output is not worth a hang.
+            reader.join(timeout=2)
+    for result, process in zip(results, processes, strict=True):
+        result.returncode = process.returncode
+    if any(result.returncode for result in results):
+        raise RanksFailed(reason or "a rank failed", results)
+    return results

@@ -1,0 +1,100 @@
+"""Results as a JSON file and as a table for a person."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import facts, summary
+from benchmarks.lab.topology import Topology, bits_per_second
+
+
+def write_json(path: Path, machine: dict[str, Any], body: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": machine, **body}, indent=1) + "\n")
+
+
+def duration(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def size(count: int) -> str:
+    for unit, scale in (("G", 2**30), ("M", 2**20), ("K", 2**10)):
+        if count >= scale and count % scale == 0:
+            return f"{count // scale} {unit}iB"
+    return f"{count} B"
+
+
+def parse_size(text: str) -> int:
+    """`"64K"` -> 65536; the units are powers of 1024."""
+    scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:].upper(), 1)
+    digits = text if scale == 1 else text[:-1]
+    if not digits.isdigit():
+        raise ValueError(f"a size is a number of bytes with K, M or G at most; got {text!r}")
+    return int(digits) * scale
+
+
+def print_cells(
+    console: Console, title: str, cells: list[dict[str, Any]], topology: Topology | None = None
+) -> None:
+    """A table for each collective and number of ranks: medians, ratios, CPU time, bus bandwidth.
+
+    In brackets stands the range of the ratio over the blocks.
+    """
+    console.rule(title)
+    for (op, ranks), panel in panels(cells).items():
+        console.print(_table(f"{op}, {ranks} ranks", panel, topology))
+
+
+def panels(cells: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """The cells by collective and number of ranks, each list by size."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for cell in sorted(cells, key=lambda cell: int(cell["size"])):
+        found.setdefault((cell["op"], cell["ranks"]), []).append(cell)
+    return found
+
+
+def _table(title: str, cells: list[dict[str, Any]], topology: Topology | None) -> Table:
+    names = list(cells[0]["backends"])
+    table = Table(title=title, title_justify="left")
+    table.add_column("size", justify="right")
+    for heading in ["{}", "CPU {}", "GB/s {}"] + (["line {}"] if topology else []):
+        for name in names:
+            table.add_column(heading.format(name), justify="right")
+        if heading == "{}":
+            for name in names[1:]:
+                table.add_column(f"vs {name}", justify="right")
+    for cell in cells:
+        figures = list(cell["backends"].values())
+        row = [size(cell["size"])]
+        row += [duration(f["median"]) for f in figures]
+        for name in names[1:]:
+            value = summary.ratio(cell, names[0], name)
+            low, high = summary.ratio_spread(cell, names[0], name)
+            colour = "green" if value >= 1 else "red"
+            row.append(f"[{colour}]{value:.3g}x[/{colour}] [dim]({low:.3g}-{high:.3g})[/dim]")
+        row += [duration(f["cpu_seconds"]) for f in figures]
+        row += [f"{f['bus_bandwidth'] / 1e9:.3g}" for f in figures]
+        if topology:
+            row += [_line_share(cell, f, topology) for f in figures]
+        table.add_row(*row)
+    return table
+
+
+def print_facts(console: Console, machine: dict[str, Any]) -> None:
+    console.print(f"[dim]{facts.describe(machine)}[/dim]")
+
+
+def _line_share(cell: dict[str, Any], figures: dict[str, Any], topology: Topology) -> str:
+    """The share of the NIC's rate that an all-reduce reaches, against the ring's bound."""
+    if cell["op"] != "all_reduce" or topology.racks > 1 or cell["ranks"] != cell["hosts"]:
+        return "-"
+    bound = summary.ring_bound(cell, bits_per_second(topology.rate))
+    return f"{bound / figures['median']:.1%}"

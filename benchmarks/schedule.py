@@ -1,0 +1,117 @@
+"""The interleaved measurement of one collective at one size, as one rank runs it.
+
+Backends take turns in short blocks (A B A B ...) inside the same processes, so that whatever else
+the machine does, and however its clock drifts, hits all of them alike. Before each operation the
+input is written by the CPU. All ranks share the machine's monotonic clock, so an operation's time
+is taken across ranks: from the entry of the last rank whose data a result needs to the return of
+the last rank. Where ranks would otherwise not begin together (writing a large buffer takes them
+unequally long; a rooted collective lets some run ahead) they meet at a start line first.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch.distributed as dist
+
+from benchmarks.backends import Backend
+from benchmarks.ops import Op
+from benchmarks.startline import StartLine
+
+# Writing this much takes every rank well below a microsecond of the other ranks' time.
+_LINE_ABOVE_BYTES = 65536
+_WARM_UP = 5
+_MAX_ITERATIONS_PER_BLOCK = 1000
+
+
+@dataclass
+class Samples:
+    """One rank's stamps in nanoseconds, one list for each block."""
+
+    start: list[list[int]] = field(default_factory=list)
+    end: list[list[int]] = field(default_factory=list)
+    cpu: list[list[int]] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+
+
+def bytes_sent() -> int:
+    """Bytes that left this (virtual) host so far, over all its NICs."""
+    return sum(
+        int((nic / "statistics/tx_bytes").read_text())
+        for nic in Path("/sys/class/net").iterdir()
+        if nic.name != "lo"
+    )
+
+
+def measure(
+    op: Op,
+    size: int,
+    backends: dict[str, Backend],
+    line: StartLine,
+    blocks: int,
+    block_seconds: float,
+) -> dict[str, Samples]:
+    """Measures every backend and returns this rank's samples by label.
+
+    The default process group must exist: between blocks it keeps ranks together.
+    """
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffers = op.buffers(size, n)
+    calls = {label: backend.bind(op, buffers) for label, backend in backends.items()}
+    wait = line.wait if size > _LINE_ABOVE_BYTES or op.flow != "all" else None
+
+    def block(call: Callable[[], object], iterations: int) -> Samples:
+        start, end, cpu = [], [], []
+        for _ in range(iterations):
+            buffers.dirty(rank)
+            if wait:
+                wait()
+            cpu_before = time.process_time_ns()
+            start.append(time.monotonic_ns())
+            call()
+            end.append(time.monotonic_ns())
+            cpu.append(time.process_time_ns() - cpu_before)
+        return Samples([start], [end], [cpu])
+
+    iterations, warm_ups = {}, {}
+    for label, call in calls.items():
+        buffers.receive.zero_()
+        dist.barrier()
+        warm = block(call, _WARM_UP)
+        op.check(buffers, n, rank)
+        # The first operation also connects, so it says nothing about the others.
+        seconds = statistics.median(
+            (b - a) * 1e-9 for a, b in zip(warm.start[0][1:], warm.end[0][1:], strict=True)
+        )
+        wanted = min(_MAX_ITERATIONS_PER_BLOCK, max(1, round(block_seconds / seconds)))
+        warm_up = 0 if seconds > block_seconds else 2
+        agreed = [(wanted, warm_up)]
+        dist.broadcast_object_list(agreed, src=0)
+        iterations[label], warm_ups[label] = agreed[0]
+
+    samples = {label: Samples() for label in calls}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(blocks):
+            for label, call in calls.items():
+                buffers.receive.zero_()
+                dist.barrier()
+                block(call, warm_ups[label])
+                dist.barrier()
+                sent = bytes_sent()
+                done = block(call, iterations[label])
+                dist.barrier()
+                samples[label].sent.append(bytes_sent() - sent)
+                samples[label].start += done.start
+                samples[label].end += done.end
+                samples[label].cpu += done.cpu
+                op.check(buffers, n, rank)
+    finally:
+        gc.enable()
+    return samples

@@ -1,0 +1,80 @@
+"""From the stamps of all ranks to the figures of one cell (one collective at one size)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.ops import ROOT, Op
+from benchmarks.schedule import Samples
+
+_QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
+
+
+def summarize(
+    op: Op, size: int, ranks: list[dict[str, Samples]], ranks_per_host: int
+) -> dict[str, Any]:
+    """The cell as it stands in the results file; times in seconds, sizes in bytes.
+
+    Args:
+        ranks: by rank, the samples of each backend.
+        ranks_per_host: 0 on one host, else the ranks on each (virtual) host.
+    """
+    n = len(ranks)
+    cell: dict[str, Any] = {"op": op.name, "size": size, "ranks": n, "backends": {}}
+    if ranks_per_host:
+        cell["hosts"] = n // ranks_per_host
+    for label in ranks[0]:
+        samples = [rank[label] for rank in ranks]
+        times = [_times(op, samples, b) for b in range(len(samples[0].start))]
+        pooled = np.concatenate(times)
+        figures: dict[str, Any] = {
+            name: float(np.quantile(pooled, q)) for name, q in _QUANTILES.items()
+        }
+        figures["min"] = float(pooled.min())
+        figures["mean"] = float(pooled.mean())
+        figures["iterations"] = int(pooled.size)
+        figures["block_medians"] = [float(np.median(block)) for block in times]
+        cpu = sum(sum(block) for s in samples for block in s.cpu) * 1e-9
+        figures["cpu_seconds"] = cpu / pooled.size
+        figures["bus_bandwidth"] = size / figures["median"] * op.bus_factor(n)
+        if ranks_per_host:
+            # The counters belong to the host: one of its ranks speaks for it.
+            sent = sum(sum(s.sent) for s in samples[::ranks_per_host])
+            figures["bytes_sent"] = sent / pooled.size
+            figures["bytes_required"] = op.crossing(size, n, n // ranks_per_host)
+        cell["backends"][label] = figures
+    return cell
+
+
+def _times(op: Op, samples: list[Samples], block: int) -> np.ndarray:
+    starts = np.array([s.start[block] for s in samples])
+    ends = np.array([s.end[block] for s in samples])
+    begin = starts[ROOT] if op.flow == "from_root" else starts.max(axis=0)
+    # A rank may be descheduled between its stamp and its call; a time stays positive.
+    return np.maximum(ends.max(axis=0) - begin, 1) * 1e-9
+
+
+def ratio(cell: dict[str, Any], label: str, baseline: str) -> float:
+    """How many times faster `label` is than `baseline`, by medians."""
+    figures = cell["backends"]
+    return figures[baseline]["median"] / figures[label]["median"]
+
+
+def ratio_spread(cell: dict[str, Any], label: str, baseline: str) -> tuple[float, float]:
+    """The lowest and highest ratio between neighbouring blocks."""
+    figures = cell["backends"]
+    ratios = [
+        theirs / ours
+        for ours, theirs in zip(
+            figures[label]["block_medians"], figures[baseline]["block_medians"], strict=True
+        )
+    ]
+    return min(ratios), max(ratios)
+
+
+def ring_bound(cell: dict[str, Any], bits_per_second: float) -> float:
+    """Seconds that a ring all-reduce takes at least on hosts with NICs of that rate."""
+    hosts = cell["hosts"]
+    return 2 * (hosts - 1) / hosts * cell["size"] * 8 / bits_per_second
