@@ -1,7 +1,8 @@
 // Binomial tree: each step doubles the ranks that have the data, or halves those that still owe it.
 //
 //            0                 Positions are counted from the root. The parent of position v is v
-//        / / | \               without its lowest set bit; its children are v + 1, v + 2, v + 4, ...
+//        / / | \               without its lowest set bit; its children are v + 1, v + 2, v + 4,
+//        ...
 //       1 2  4  8              below that bit. Largest subtree first on the way down, smallest
 //         | /|  |\\            first on the way up.
 //         3 5 6 ...
@@ -88,7 +89,9 @@ Plan all_reduce(const PlanRequest& request) {
   return b.build();
 }
 
-int depth(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
+int depth(int n) {
+  return std::bit_width(static_cast<unsigned>(n - 1));
+}
 
 double broadcast_cost(const LinkCost& link, double bytes, int n) {
   return depth(n) * link.step(1, bytes);

@@ -11,8 +11,8 @@
 //
 // One step and one fold is the least latency there is: the choice for tiny data, and for small
 // groups. For gather and scatter it is optimal at every size, the root's link being the bottleneck.
-// Reductions fold in rank order and round once, so all ranks end bit-identical, and bit-identical to
-// every other Plan that rounds once.
+// Reductions fold in rank order and round once, so all ranks end bit-identical, and bit-identical
+// to every other Plan that rounds once.
 #include "plan/generators.h"
 
 namespace q7x2 {
@@ -47,8 +47,7 @@ Plan all_reduce(const PlanRequest& request) {
   std::vector<OpId> exchanged;
   for (int k = 1; k < request.world_size; ++k) {
     exchanged.push_back(b.send(right_of(request, k), Block::input(0)));
-    exchanged.push_back(
-        b.recv(left_of(request, k), Block::scratch(k - 1), {}, Block::input(0)));
+    exchanged.push_back(b.recv(left_of(request, k), Block::scratch(k - 1), {}, Block::input(0)));
   }
   if (request.world_size > 1) {
     b.reduce(operands_in_rank_order(request), Block::output(0), true, exchanged);

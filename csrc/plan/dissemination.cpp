@@ -24,8 +24,8 @@ Plan barrier(const PlanRequest& request) {
   int round = 0;
   for (int distance = 1; distance < n; distance *= 2) {
     b.send((request.rank + distance) % n, Block::input(0), heard);
-    heard.push_back(b.recv((request.rank + n - distance) % n, Block::scratch(round++), {},
-                           Block::input(0)));
+    heard.push_back(
+        b.recv((request.rank + n - distance) % n, Block::scratch(round++), {}, Block::input(0)));
   }
   return b.build();
 }

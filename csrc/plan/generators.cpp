@@ -21,7 +21,7 @@ std::span<const Generator> generators() {
   static const std::vector<Generator> table = [] {
     std::vector<Generator> all;
 #define Q7X2_APPEND(name) \
-  for (Generator& generator : name##_generators()) all.push_back(std::move(generator));
+  for (Generator & generator : name##_generators()) all.push_back(std::move(generator));
     Q7X2_ALGORITHMS(Q7X2_APPEND)
 #undef Q7X2_APPEND
     return all;

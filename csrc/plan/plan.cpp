@@ -20,7 +20,9 @@ std::string to_string(const Block& block) {
   return std::string(space) + "[" + std::to_string(block.index) + "]";
 }
 
-bool is_scratch(const Block& block) { return block.space == Space::kScratch; }
+bool is_scratch(const Block& block) {
+  return block.space == Space::kScratch;
+}
 
 }  // namespace
 
@@ -139,11 +141,32 @@ bool is_flat(Collective op) {
 }
 
 size_t part_begin(std::span<const uint32_t> part_weights, size_t elements, size_t part) {
-  const auto prefix =
-      std::accumulate(part_weights.begin(),
-                      part_weights.begin() + static_cast<std::ptrdiff_t>(part), uint64_t{0});
+  const auto prefix = std::accumulate(
+      part_weights.begin(), part_weights.begin() + static_cast<std::ptrdiff_t>(part), uint64_t{0});
   const auto total = std::accumulate(part_weights.begin(), part_weights.end(), uint64_t{0});
   return elements / total * prefix + elements % total * prefix / total;
+}
+
+std::string to_string(const Plan& plan, const Op& op) {
+  std::ostringstream text;
+  switch (op.kind) {
+    case OpKind::kSend:
+      text << "send #" << op.message << " to " << op.peer;
+      break;
+    case OpKind::kRecv:
+      text << "recv #" << op.message << " from " << op.peer << " -> " << to_string(op.destination);
+      break;
+    case OpKind::kCopy:
+      text << "copy -> " << to_string(op.destination);
+      break;
+    case OpKind::kReduce:
+      text << (op.is_final ? "final reduce -> " : "reduce -> ") << to_string(op.destination);
+      break;
+  }
+  if (op.num_sources > 0) text << " from";
+  for (const Block& source : plan.sources_of(op)) text << ' ' << to_string(source);
+  text << ", length of " << to_string(op.length_of);
+  return text.str();
 }
 
 std::string to_string(const Plan& plan) {
@@ -163,26 +186,7 @@ std::string to_string(const Plan& plan) {
   if (plan.rounds_once) text << ", rounds once";
   text << '\n';
   for (size_t id = 0; id < plan.ops.size(); ++id) {
-    const Op& op = plan.ops[id];
-    text << "  " << id << ": ";
-    switch (op.kind) {
-      case OpKind::kSend:
-        text << "send #" << op.message << " to " << op.peer;
-        break;
-      case OpKind::kRecv:
-        text << "recv #" << op.message << " from " << op.peer << " -> "
-             << to_string(op.destination);
-        break;
-      case OpKind::kCopy:
-        text << "copy -> " << to_string(op.destination);
-        break;
-      case OpKind::kReduce:
-        text << (op.is_final ? "final reduce -> " : "reduce -> ") << to_string(op.destination);
-        break;
-    }
-    if (op.num_sources > 0) text << " from";
-    for (const Block& source : plan.sources_of(op)) text << ' ' << to_string(source);
-    text << ", length of " << to_string(op.length_of);
+    text << "  " << id << ": " << to_string(plan, plan.ops[id]);
     if (!after[id].empty()) text << ", after";
     for (size_t before : after[id]) text << ' ' << before;
     text << '\n';

@@ -165,7 +165,9 @@ bool is_flat(Collective op);
 /// empty parts.
 size_t part_begin(std::span<const uint32_t> part_weights, size_t elements, size_t part);
 
-/// The Plan as text, one op a line, for people and for tests.
+/// The Plan as text, one op a line, for people and for tests; and one op of it, for example
+/// "recv #0 from 2 -> scratch[1], length of out[3]".
 std::string to_string(const Plan& plan);
+std::string to_string(const Plan& plan, const Op& op);
 
 }  // namespace q7x2

@@ -32,13 +32,13 @@ struct LinkClass {
 };
 
 constexpr LinkClass kOneHost = {
-    {.alpha = 1e-6, .overhead = 0.3e-6, .beta = 1 / 5e9, .gamma = 1 / 8e9, .incast = 0},
+    .cost = {.alpha = 1e-6, .overhead = 0.3e-6, .beta = 1 / 5e9, .gamma = 1 / 8e9, .incast = 0},
     .max_part_bytes = 256 * kKiB,
     .min_part_bytes = 32 * kKiB,
     .window = 4,
 };
 constexpr LinkClass kNetwork = {
-    {.alpha = 30e-6, .overhead = 3e-6, .beta = 1 / 125e6, .gamma = 1 / 8e9, .incast = 0.02},
+    .cost = {.alpha = 30e-6, .overhead = 3e-6, .beta = 1 / 125e6, .gamma = 1 / 8e9, .incast = 0.02},
     .max_part_bytes = 512 * kKiB,
     .min_part_bytes = 64 * kKiB,
     .window = 4,
@@ -57,7 +57,9 @@ size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-size_t divide_up(size_t value, size_t divisor) { return (value + divisor - 1) / divisor; }
+size_t divide_up(size_t value, size_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
 
 bool is_rooted(Collective op) {
   return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
@@ -104,8 +106,7 @@ std::vector<std::string> parse_names(const std::string& list) {
   for (std::string item; std::getline(items, item, ',');) {
     const size_t begin = item.find_first_not_of(" \t");
     const size_t end = item.find_last_not_of(" \t");
-    const std::string name =
-        begin == std::string::npos ? "" : item.substr(begin, end - begin + 1);
+    const std::string name = begin == std::string::npos ? "" : item.substr(begin, end - begin + 1);
     if (!known.contains(name)) {
       std::string message = "unknown algorithm '" + name + "' in '" + list + "': expected ";
       const char* separator = "";
@@ -143,10 +144,10 @@ Planner::Planner(int rank, int world_size, bool one_host, const std::string& for
 
 Choice Planner::choose(const CallShape& shape) {
   if (is_rooted(shape.collective) && (shape.root < 0 || shape.root >= world_size_)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(to_string(shape.collective)) + ": invalid root rank " +
-                    std::to_string(shape.root) + ", expected 0 ... " +
-                    std::to_string(world_size_ - 1));
+    throw Error(ErrorCode::kInvalidArgument, std::string(to_string(shape.collective)) +
+                                                 ": invalid root rank " +
+                                                 std::to_string(shape.root) + ", expected 0 ... " +
+                                                 std::to_string(world_size_ - 1));
   }
   // Beyond half of the address space the next power of two does not exist, nor does such a buffer.
   const size_t size_class =
@@ -216,9 +217,8 @@ Choice Planner::make_choice(const CallShape& shape, size_t size_class) const {
   const size_t wanted =
       std::clamp(divide_up(longest_part, window), link.min_part_bytes, link.max_part_bytes);
   const size_t scratch_blocks = std::max<size_t>(choice.plan->num_scratch, 1) * window;
-  const size_t part_bytes =
-      std::min({uneven ? link.max_part_bytes : wanted, longest_part,
-                kMaxScratchBytes / scratch_blocks});
+  const size_t part_bytes = std::min(
+      {uneven ? link.max_part_bytes : wanted, longest_part, kMaxScratchBytes / scratch_blocks});
   const size_t unit = round_up(std::max<size_t>(part_bytes / heaviest, 1), kAlignment);
   choice.slice_bytes = unit * total_weight;
   choice.part_bytes = unit * heaviest;

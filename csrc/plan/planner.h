@@ -31,8 +31,8 @@ struct CallShape {
 
 struct Choice {
   std::shared_ptr<const Plan> plan;
-  /// kFlat: bytes of a slice, a multiple of 64 times the sum of the part weights. kBlocked: bytes of
-  /// a part in a slice, a multiple of 64. Never zero, and equal on all ranks. So slices, and the
+  /// kFlat: bytes of a slice, a multiple of 64 times the sum of the part weights. kBlocked: bytes
+  /// of a part in a slice, a multiple of 64. Never zero, and equal on all ranks. So slices, and the
   /// parts of all slices but a shorter last one, begin at whole elements of every dtype. Where the
   /// parts of a slice begin says `part_begin`.
   size_t slice_bytes = 0;

@@ -62,8 +62,8 @@ Plan all_reduce(const PlanRequest& request) {
   OpId ready = n > 1 ? sums.back() : 0;
   for (int step = 0; step < n - 1; ++step) {
     b.send(ring.right, Block::output(ring.part(step)), {{ready}});
-    ready = b.recv(ring.left, Block::output(ring.part(step + 1)),
-                   {{sends[static_cast<size_t>(step)]}});
+    ready =
+        b.recv(ring.left, Block::output(ring.part(step + 1)), {{sends[static_cast<size_t>(step)]}});
   }
   return b.build();
 }
@@ -80,9 +80,9 @@ Plan reduce_scatter(const PlanRequest& request) {
     const Block outgoing = Block::input(ring.part(step + 1));
     const Block incoming = Block::input(ring.part(step + 2));
     const Block scratch = Block::scratch(step % 2);
-    sends.push_back(step == 0 ? b.send(ring.right, outgoing)
-                              : b.send(ring.right, Block::scratch((step - 1) % 2), {{sum}},
-                                       outgoing));
+    sends.push_back(step == 0
+                        ? b.send(ring.right, outgoing)
+                        : b.send(ring.right, Block::scratch((step - 1) % 2), {{sum}}, outgoing));
     std::vector<OpId> scratch_free;
     if (step > 1) scratch_free = {sends[static_cast<size_t>(step) - 1]};
     const OpId received = b.recv(ring.left, scratch, scratch_free, incoming);
