@@ -121,7 +121,19 @@ struct FloatMax {
 struct ComplexProduct {
   template <class Real>
   Q7X2_ELEMENT static Complex<Real> apply(Complex<Real> a, Complex<Real> b) {
-    return {a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};
+    return {rounded(a.real * b.real) - rounded(a.imag * b.imag),
+            rounded(a.real * b.imag) + rounded(a.imag * b.real)};
+  }
+
+  // GCC's vectoriser makes vfmaddsub of a complex product whatever -ffp-contract says, so that the
+  // instruction sets would differ in the last bit. It does not look through this barrier.
+  template <class Real>
+  Q7X2_ELEMENT static Real rounded(Real product) {
+#if __has_builtin(__builtin_assoc_barrier)
+    return __builtin_assoc_barrier(product);
+#else
+    return product;
+#endif
   }
 };
 
