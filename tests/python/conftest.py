@@ -11,7 +11,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks share the cores; inherited by all of them
 
-import harness  # noqa: E402
+import harness
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -189,7 +189,8 @@ class RankPool:
         **kwargs: Any,
     ) -> None:
         """Begins ``body(**kwargs)`` on ``ranks`` (all by default)."""
-        assert self.usable and not self._started, "the pool is spent, or still running a body"
+        assert self.usable, "the pool is spent"
+        assert not self._started, "the pool still runs a body"
         chosen = list(range(self.world_size)) if ranks is None else list(ranks)
         module, qualname = name_of(body)
         self._serial += 1
@@ -211,10 +212,9 @@ class RankPool:
         for rank in chosen:
             log = self._log(rank)
             self._log_start[rank] = log.stat().st_size if log.exists() else 0
-            try:
+            # Of a rank that is gone, collect() finds the exit code.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.pipes[rank].send(task)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # collect() finds the exit code
 
     def collect(self, grace: float = GRACE, stop_on_failure: bool = True) -> list[Outcome]:
         """Waits for every rank started; hung ranks dump their stacks and are killed.
@@ -347,8 +347,8 @@ def _serve(
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.enable(sys.stderr)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     os.environ.update(env)

@@ -1,4 +1,4 @@
-"""Every collective that moves data, over dtypes, sizes and layouts; values checked on every rank."""
+"""Every collective over sizes, dtypes and layouts; values checked on every rank."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def test_all_reduce_in_the_middle_of_a_buffer(world_size: int) -> None:
             buffer[offset : offset + size] = integers(dist.get_rank(), size, f32)
             dist.all_reduce(buffer[offset : offset + size])
             assert_bits(buffer[offset : offset + size], sum_of(world_size, size, f32))
-            assert (buffer[:offset] == -7).all() and (buffer[offset + size :] == -7).all()
+            assert (buffer[:offset] == -7).all()
+            assert (buffer[offset + size :] == -7).all()
 
 
 @pytest.mark.ranks(*WORLDS)
@@ -623,7 +624,8 @@ def test_all_reduce_sparse(world_size: int, dense) -> None:
     tensor = _sparse(dist.get_rank(), world_size, dense).coalesce()
     dist.all_reduce(tensor)
     expected = sum(_sparse(r, world_size, dense).to_dense() for r in range(world_size))
-    assert tensor.is_sparse and tensor.is_coalesced()
+    assert tensor.is_sparse
+    assert tensor.is_coalesced()
     assert_bits(tensor.to_dense(), expected)
 
 

@@ -60,7 +60,7 @@ def payload(
 def integers(
     rank: int, shape: int | Sequence[int], dtype: torch.dtype, salt: int = 0
 ) -> torch.Tensor:
-    """Small whole numbers: their sums over a few ranks are exact in every dtype of 8 bits or more."""
+    """Small whole numbers: their sums over a few ranks are exact in every dtype."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     generator = torch.Generator().manual_seed(7 + 1000003 * salt + rank)
     low = 0 if dtype in UNSIGNED or dtype is torch.bool else -1
