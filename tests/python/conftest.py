@@ -131,6 +131,12 @@ def new_pool() -> Iterator[Callable[..., harness.RankPool]]:
 
 
 @pytest.fixture
+def shared(tmp_path: pathlib.Path) -> str:
+    """A directory that all ranks of a test see."""
+    return str(tmp_path)
+
+
+@pytest.fixture
 def repository() -> pathlib.Path:
     """The root of the checkout."""
     return harness.TESTS.parent.parent

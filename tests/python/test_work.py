@@ -1,0 +1,351 @@
+"""What a Work promises: progress without a waiter, futures, timeouts, results, errors."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from values import assert_bits, blank, integers, payload
+
+f32 = torch.float32
+
+
+def until(condition, seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 4 << 20])
+@pytest.mark.ranks(2, 3)
+def test_advances_while_everybody_sleeps(world_size: int, size: int) -> None:
+    """No rank waits or polls through c10d: only the backend's own progress can finish it."""
+    me = dist.get_rank()
+    tensor = integers(me, size, f32)
+    expected = sum(integers(r, size, f32) for r in range(world_size))
+    dist.barrier()
+    work = dist.all_reduce(tensor, async_op=True)
+    time.sleep(1.0)
+    assert_bits(tensor, expected)
+    assert work.is_completed()
+    work.wait()
+
+
+@pytest.mark.ranks(2)
+def test_advances_while_python_computes() -> None:
+    """A busy interpreter that holds the GIL does not stop the operation."""
+    me = dist.get_rank()
+    size = 1 << 20
+    tensor = integers(me, size, f32)
+    expected = sum(integers(r, size, f32) for r in range(2))
+    dist.barrier()
+    work = dist.all_reduce(tensor, async_op=True)
+    end = time.monotonic() + 1.0
+    count = 0
+    while time.monotonic() < end:
+        count += 1
+    assert work.is_completed()
+    assert_bits(tensor, expected)
+
+
+@pytest.mark.ranks(2)
+def test_advances_while_the_other_rank_computes() -> None:
+    """Rank 1 only starts its part and goes on computing; rank 0 gets the result meanwhile."""
+    me = dist.get_rank()
+    tensor = torch.ones(1 << 20)
+    dist.barrier()
+    work = dist.all_reduce(tensor, async_op=True)
+    if me == 0:
+        start = time.monotonic()
+        work.wait()
+        assert time.monotonic() - start < 1.0
+        assert tensor[-1] == 2
+    else:
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            pass
+        work.wait()
+
+
+@pytest.mark.ranks(2)
+def test_wait_with_a_timeout() -> None:
+    me = dist.get_rank()
+    tensor = torch.ones(10)
+    dist.barrier()
+    if me == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        start = time.monotonic()
+        with pytest.raises(RuntimeError, match=r"(?i)time"):
+            work.wait(timedelta(seconds=0.3))
+        assert 0.2 < time.monotonic() - start < 2
+    else:
+        time.sleep(1.0)
+        work = dist.all_reduce(tensor, async_op=True)
+    if dist.get_backend() != "gloo":  # Gloo's work is lost with its first timeout
+        work.wait()
+        assert_bits(tensor, torch.full((10,), 2.0))
+
+
+@pytest.mark.ranks(2)
+def test_wait_returns_true() -> None:
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    assert work.wait() is True
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.exception() is None
+    work.synchronize()
+
+
+@pytest.mark.ranks(2)
+def test_wait_twice_and_from_two_threads() -> None:
+    tensor = torch.ones(100_000)
+    work = dist.all_reduce(tensor, async_op=True)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(work.wait())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 4
+    assert work.wait() is True
+
+
+@pytest.mark.ranks(2)
+def test_is_completed_is_false_before_the_other_rank_came() -> None:
+    dist.barrier()
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+        time.sleep(0.2)
+        assert not work.is_completed()
+    else:
+        time.sleep(0.5)
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+    work.wait()
+
+
+@pytest.mark.ranks(2, 3)
+def test_future(world_size: int) -> None:
+    """DDP's reducer takes the reduced bucket from the future's value."""
+    tensor = integers(dist.get_rank(), 500, f32)
+    expected = sum(integers(r, 500, f32) for r in range(world_size))
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    value = future.wait()
+    assert isinstance(value, list)
+    assert_bits(value[0], expected)
+    assert value[0].data_ptr() == tensor.data_ptr()
+    assert future.done()
+
+
+@pytest.mark.ranks(2)
+def test_future_callbacks() -> None:
+    tensor = torch.full((100,), 3.0)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    halved = future.then(lambda f: f.value()[0] / 2)
+    assert_bits(halved.wait(), torch.full((100,), 3.0))
+    after = future.then(lambda f: "late")  # on a future that is done
+    assert after.wait() == "late"
+
+
+@pytest.mark.ranks(2)
+def test_future_callback_runs_without_a_waiter() -> None:
+    ran = threading.Event()
+    dist.barrier()
+    future = dist.all_reduce(torch.ones(100), async_op=True).get_future()
+    future.add_done_callback(lambda f: ran.set())
+    assert ran.wait(5)
+
+
+@pytest.mark.ranks(2)
+def test_future_callback_may_start_another_operation() -> None:
+    second = {}
+    started = threading.Event()
+
+    def then(future) -> None:
+        second["tensor"] = torch.ones(10)
+        second["work"] = dist.all_reduce(second["tensor"], async_op=True)
+        started.set()
+
+    future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+    future.add_done_callback(then)
+    assert started.wait(5)
+    second["work"].wait()
+    assert_bits(second["tensor"], torch.full((10,), 2.0))
+
+
+@pytest.mark.beyond("gloo", "has no futures of reduce_scatter, send and receive")
+@pytest.mark.ranks(2)
+def test_futures_of_every_collective(world_size: int) -> None:
+    me = dist.get_rank()
+    gathered = [blank(4, f32) for _ in range(world_size)]
+    joined = blank(4 * world_size, f32)
+    part = blank(4, f32)
+    swapped = blank(4 * world_size, f32)
+    works = [
+        dist.broadcast(torch.ones(4), 0, async_op=True),
+        dist.all_gather(gathered, torch.ones(4), async_op=True),
+        dist.all_gather_into_tensor(joined, torch.ones(4), async_op=True),
+        dist.reduce_scatter_tensor(part, torch.ones(4 * world_size), async_op=True),
+        dist.all_to_all_single(swapped, torch.ones(4 * world_size), async_op=True),
+        dist.reduce(torch.ones(4), 0, async_op=True),
+        dist.barrier(async_op=True),
+        dist.isend(torch.ones(1), (me + 1) % world_size),
+        dist.irecv(torch.zeros(1), (me - 1) % world_size),
+    ]
+    for work in works:
+        future = work.get_future()
+        future.wait()
+        assert future.done()
+        assert work.is_completed()
+    assert_bits(part, torch.full((4,), float(world_size)))
+    assert_bits(joined, torch.ones(4 * world_size))
+
+
+@pytest.mark.ranks(2)
+def test_result() -> None:
+    tensor = torch.ones(10)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    (result,) = work.result()
+    assert result.data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.beyond("gloo", "has no such future")
+@pytest.mark.ranks(2)
+def test_future_of_the_outcome() -> None:
+    """get_future_result ends with WorkResult.SUCCESS, which is 0."""
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    assert work.get_future_result().wait() == 0
+
+
+@pytest.mark.beyond("gloo", "does not time its works")
+@pytest.mark.ranks(2)
+def test_duration() -> None:
+    """Milliseconds, once timing is enabled for the group."""
+    group = dist.new_group()
+    group._enable_collectives_timing()
+    dist.barrier(group=group)
+    if dist.get_rank() == 1:
+        time.sleep(0.2)
+    work = dist.all_reduce(torch.ones(10), group=group, async_op=True)
+    work.wait()
+    duration = work._get_duration()
+    assert 0 <= duration < 5000
+    if dist.get_rank() == 0:
+        assert duration > 100
+
+
+@pytest.mark.ranks(2)
+def test_destroyed_works_do_not_cancel_their_operation(world_size: int) -> None:
+    me = dist.get_rank()
+    tensors = [integers(me, n, f32, n) for n in (5, 1000, 1 << 20)]
+    for tensor in tensors:
+        dist.all_reduce(tensor, async_op=True)
+    gc.collect()
+    dist.barrier()
+    for tensor in tensors:
+        n = tensor.numel()
+        expected = sum(integers(r, n, f32, n) for r in range(world_size))
+        assert until(lambda t=tensor, e=expected: torch.equal(t, e)), n
+
+
+@pytest.mark.ranks(2)
+def test_tensors_live_as_long_as_their_operation() -> None:
+    """The caller drops the tensors; a view taken before sees the result, nothing else is hurt."""
+    me = dist.get_rank()
+    kept = []
+    for i in range(20):
+        tensor = torch.full((50_000,), float(i))
+        kept.append(tensor[-1:])
+        dist.all_reduce(tensor, async_op=True)
+        del tensor
+    other = [torch.full((50_000,), -1.0) for _ in range(20)]
+    dist.barrier()
+    for i, view in enumerate(kept):
+        assert until(lambda v=view, x=i: float(v) == 2.0 * x), (me, i, float(view))
+    assert all(bool((t == -1).all()) for t in other)
+
+
+@pytest.mark.beyond("gloo", "needs contiguous tensors")
+@pytest.mark.ranks(2)
+def test_inputs_that_are_not_contiguous_get_their_result_without_wait() -> None:
+    buffer = torch.zeros(1000, 2)
+    buffer[:, 0] = 1
+    dist.barrier()
+    future = dist.all_reduce(buffer[:, 0], async_op=True).get_future()
+    future.wait()
+    assert_bits(buffer[:, 0].contiguous(), torch.full((1000,), 2.0))
+    assert_bits(buffer[:, 1].contiguous(), torch.zeros(1000))
+
+
+@pytest.mark.ranks(2, fresh=True, timeout=1.0)
+def test_exception_of_a_failed_work() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(2.5)
+        return
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    assert until(work.is_completed, 6), "the deadline did not end the work"
+    if dist.get_backend() != "gloo":
+        assert not work.is_success()
+        assert isinstance(work.exception(), Exception)
+    with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+        work.wait()
+
+
+@pytest.mark.ranks(2, fresh=True, timeout=1.0)
+def test_future_of_a_failed_work() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(2.5)
+        return
+    future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+    with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+        future.wait()
+
+
+@pytest.mark.ranks(2)
+def test_operations_from_several_threads() -> None:
+    """One group a thread: c10d's rule for calls that are not ordered among themselves."""
+    groups = [dist.new_group() for _ in range(4)]
+    failures = []
+
+    def run(group, salt: int) -> None:
+        try:
+            for turn in range(30):
+                tensor = integers(dist.get_rank(), 777, f32, salt + turn)
+                dist.all_reduce(tensor, group=group)
+                expected = sum(integers(r, 777, f32, salt + turn) for r in range(2))
+                assert_bits(tensor, expected, (salt, turn))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(g, 100 * i)) for i, g in enumerate(groups)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+@pytest.mark.ranks(2)
+def test_work_objects_by_the_thousand() -> None:
+    tensor = torch.zeros(1)
+    works = [dist.all_reduce(tensor.clone(), async_op=True) for _ in range(2000)]
+    works[-1].wait()
+    for work in works:
+        work.wait()
+
+
+@pytest.mark.ranks(2)
+def test_sequence_number_and_type_of_a_work() -> None:
+    work = dist.broadcast(payload(0, 3, f32), 0, async_op=True)
+    work.wait()
+    assert work._get_op_type() == 0
+    assert dist.all_reduce(torch.ones(1), async_op=True)._get_op_type() == 1
+    dist.barrier()
