@@ -8,6 +8,7 @@ namespace q7x2 {
   ALGORITHM(direct)                \
   ALGORITHM(recursive_doubling)    \
   ALGORITHM(binomial_tree)         \
+  ALGORITHM(chain)                 \
   ALGORITHM(sra)                   \
   ALGORITHM(ring)                  \
   ALGORITHM(pairwise)              \

@@ -115,16 +115,13 @@ double all_reduce_cost(const LinkCost& link, double bytes, int n) {
   return reduce_scatter_cost(link, bytes / n, n) + link.step(n - 1, bytes / n, n - 1);
 }
 
-// Every rank holds n - 1 parts of the others in scratch blocks.
-constexpr int kMaxFoldedRanks = 256;
-
 }  // namespace
 
 std::vector<Generator> sra_generators() {
   return {
-      {"sra", Collective::kAllReduce, all_reduce, all_reduce_cost, true, kMaxFoldedRanks},
+      {"sra", Collective::kAllReduce, all_reduce, all_reduce_cost, true},
       {"sra", Collective::kReduceScatter, reduce_scatter, reduce_scatter_cost, true},
-      {"sra", Collective::kReduce, reduce, all_reduce_cost, true, kMaxFoldedRanks},
+      {"sra", Collective::kReduce, reduce, all_reduce_cost, true},
   };
 }
 
