@@ -82,7 +82,7 @@ def _bars(args: argparse.Namespace) -> None:
         raise ValueError(
             f"no bar {', '.join(unknown)}; there are {', '.join(b.name for b in BARS)}"
         )
-    console = Console()
+    console = report.console()
     machine = facts.collect()
     report.print_facts(console, machine)
     rows = []
@@ -128,16 +128,18 @@ def _measure(bar: Bar, subject: str, blocks: int, block_seconds: float) -> dict[
         jobs = [replace(job, openmpi=each) for each in openmpi.installations()]
     cells = [launch.run(each)[0] for each in jobs]
     cell = min(cells, key=lambda each: next(reversed(each["backends"].values()))["median"])
-    ours, theirs = next(iter(cell["backends"])), list(cell["backends"])[-1]
+    (ours, figures), *others = cell["backends"].items()
     row: dict[str, Any] = {"bar": asdict(bar), "what": bar.what, "cell": cell}
-    row["time"] = cell["backends"][ours]["median"]
-    if bar.against == LINE_RATE:
-        assert bar.topology is not None
-        row["against_time"] = summary.ring_bound(cell, bits_per_second(bar.topology.rate))
-        row["spread"] = None
-    else:
-        row["against_time"] = cell["backends"][theirs]["median"]
+    row["time"], row["cpu_seconds"] = figures["median"], figures["cpu_seconds"]
+    if others:
+        theirs, their_figures = others[0]
+        row["against_time"] = their_figures["median"]
+        row["against_cpu_seconds"] = their_figures["cpu_seconds"]
         row["spread"] = summary.ratio_spread(cell, ours, theirs)
+    else:
+        assert bar.topology is not None
+        share = summary.line_share(figures, bits_per_second(bar.topology.rate))
+        row["against_time"] = figures["median"] * share
     row["ratio"] = row["against_time"] / row["time"]
     row["reached"] = row["ratio"] >= bar.ratio
     return row
@@ -145,22 +147,35 @@ def _measure(bar: Bar, subject: str, blocks: int, block_seconds: float) -> dict[
 
 def _columns(row: dict[str, Any]) -> list[str]:
     bar = row["bar"]
+    start = [bar["name"], row["what"], bar["against"]]
     if "not_measured" in row:
-        return [bar["name"], row["what"], bar["against"], "", "", "", f"{bar['ratio']:g}x", "-"]
-    spread = "" if row["spread"] is None else " ({:.2f}-{:.2f})".format(*row["spread"])
+        return [*start, "", "", "", "", "", f"{bar['ratio']:g}x", "not measured"]
+    spread = " ({:.2f}-{:.2f})".format(*row["spread"]) if "spread" in row else ""
+    cpu = row.get("against_cpu_seconds")
     return [
-        bar["name"],
-        row["what"],
-        bar["against"],
+        *start,
         report.duration(row["time"]),
+        report.duration(row["cpu_seconds"]),
         report.duration(row["against_time"]),
+        report.duration(cpu) if cpu is not None else "",
         f"{row['ratio']:.2f}x{spread}",
         f"{bar['ratio']:g}x",
         "yes" if row["reached"] else "no",
     ]
 
 
-_HEADER = ("figure", "what", "against", "time", "theirs", "ratio (blocks)", "to reach", "reached")
+_HEADER = (
+    "figure",
+    "what",
+    "against",
+    "time",
+    "CPU",
+    "their time",
+    "their CPU",
+    "ratio (by block)",
+    "to reach",
+    "reached",
+)
 
 
 def _print(console: Console, rows: list[dict[str, Any]]) -> None:

@@ -52,7 +52,7 @@ def _add_common(parser: argparse.ArgumentParser, ops: str, sizes: str) -> None:
 
 
 def _collectives(args: argparse.Namespace) -> None:
-    console = Console()
+    console = report.console()
     backends, installation = args.backends, None
     if OPENMPI in backends:
         problem = openmpi.unavailable()
@@ -99,7 +99,7 @@ def _network(args: argparse.Namespace) -> None:
     )
     order = ", ranks interleaved" if args.interleaved else ""
     _measure(
-        Console(),
+        report.console(),
         f"Collectives on {topology.describe()}{order}",
         [job],
         args.out or RESULTS / "network.json",
@@ -112,7 +112,7 @@ def _measure(console: Console, title: str, jobs: list[launch.Job], out: Path) ->
     cells = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        total = sum(len(job.ops) * len(job.sizes) for job in jobs)
+        total = sum(len(job.cases) for job in jobs)
         task = progress.add_task("starting", total=total)
         for job in jobs:
             cells += launch.run(

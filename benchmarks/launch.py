@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.backends import OPENMPI
 from benchmarks.lab import Lab, Topology
 from benchmarks.openmpi import OpenMpi
+from benchmarks.ops import OPS
 from benchmarks.processes import run_ranks
 from benchmarks.startline import StartLine
 
@@ -54,6 +55,15 @@ class Job:
     timeout_s: float = 1800
     env: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def cases(self) -> list[tuple[str, int]]:
+        """(collective, size) of each cell; sizes are rounded so that ranks get equal parts."""
+        return [
+            (name, size)
+            for name in self.ops
+            for size in sorted({OPS[name].round_size(size, self.ranks) for size in self.sizes})
+        ]
+
 
 def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
     """Runs the job and returns its cells (see summary.summarize).
@@ -73,8 +83,7 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
         spec.write_text(
             json.dumps(
                 {
-                    "ops": job.ops,
-                    "sizes": job.sizes,
+                    "cases": job.cases,
                     "backends": job.backends,
                     "blocks": job.blocks,
                     "block_seconds": job.block_seconds,

@@ -59,7 +59,12 @@ class Op:
     expected: Callable[[int, int], list[float] | None]
 
     def round_size(self, size: int, n: int) -> int:
-        """The nearest size from above of which each rank can hold an equal part."""
+        """The nearest size from above of which each rank can hold an equal part.
+
+        A barrier has one size, whatever is asked for: it moves nothing.
+        """
+        if self.bus_factor(n) == 0:
+            return DTYPE.itemsize
         unit = DTYPE.itemsize * (1 if self.in_place else n)
         return max(unit, -(-size // unit) * unit)
 

@@ -34,6 +34,9 @@ def draw(path: Path, title: str, caption: str, cells: list[dict[str, Any]]) -> N
         _panel(axis, f"{op}, {ranks} ranks", panel)
     axes.flat[0].legend(frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=13)
+    first, *others = cells[0]["backends"]
+    if others:
+        caption = f"numbers: {first} is so many times faster than {others[0]}\n{caption}"
     figure.supxlabel(caption, fontsize=7, color="0.45")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=140)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -12,6 +14,7 @@ OnLine = Callable[[int, str], None]
 
 # When a rank has failed, the others get this long to notice it and report their own view.
 FAILURE_GRACE_S = 10.0
+TERMINATE_GRACE_S = 2.0
 
 
 @dataclass
@@ -91,10 +94,7 @@ def run_ranks(
                 deadline = min(deadline, time.monotonic() + FAILURE_GRACE_S)
             time.sleep(0.02)
     finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        _end(processes)
         for reader in readers:
             # A grandchild may hold the pipe open; its output is not worth a hang.
             reader.join(timeout=2)
@@ -103,3 +103,16 @@ def run_ranks(
     if any(result.returncode for result in results):
         raise RanksFailed(reason or "a rank failed", results)
     return results
+
+
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """SIGTERM first, because mpirun passes that on; then SIGKILL to the whole session."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + TERMINATE_GRACE_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

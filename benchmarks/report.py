@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ from rich.table import Table
 
 from benchmarks import facts, summary
 from benchmarks.lab.topology import Topology, bits_per_second
+
+
+def console() -> Console:
+    """A console whose tables stay whole when the output goes to a file."""
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def write_json(path: Path, machine: dict[str, Any], body: dict[str, Any]) -> None:
@@ -23,6 +29,15 @@ def duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} µs"
+
+
+def bandwidth(bytes_per_second: float) -> str:
+    if bytes_per_second == 0:
+        return "-"
+    for unit, scale in (("GB/s", 1e9), ("MB/s", 1e6)):
+        if bytes_per_second >= scale:
+            return f"{bytes_per_second / scale:.3g} {unit}"
+    return f"{bytes_per_second / 1e3:.3g} kB/s"
 
 
 def size(count: int) -> str:
@@ -54,9 +69,9 @@ def print_cells(
 
 
 def panels(cells: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """The cells by collective and number of ranks, each list by size."""
+    """The cells by collective and number of ranks, in their order, which is by size."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for cell in sorted(cells, key=lambda cell: int(cell["size"])):
+    for cell in cells:
         found.setdefault((cell["op"], cell["ranks"]), []).append(cell)
     return found
 
@@ -65,7 +80,7 @@ def _table(title: str, cells: list[dict[str, Any]], topology: Topology | None) -
     names = list(cells[0]["backends"])
     table = Table(title=title, title_justify="left")
     table.add_column("size", justify="right")
-    for heading in ["{}", "CPU {}", "GB/s {}"] + (["line {}"] if topology else []):
+    for heading in ["{}", "CPU {}", "bus {}"] + (["line {}"] if topology else []):
         for name in names:
             table.add_column(heading.format(name), justify="right")
         if heading == "{}":
@@ -81,7 +96,7 @@ def _table(title: str, cells: list[dict[str, Any]], topology: Topology | None) -
             colour = "green" if value >= 1 else "red"
             row.append(f"[{colour}]{value:.3g}x[/{colour}] [dim]({low:.3g}-{high:.3g})[/dim]")
         row += [duration(f["cpu_seconds"]) for f in figures]
-        row += [f"{f['bus_bandwidth'] / 1e9:.3g}" for f in figures]
+        row += [bandwidth(f["bus_bandwidth"]) for f in figures]
         if topology:
             row += [_line_share(cell, f, topology) for f in figures]
         table.add_row(*row)
@@ -93,8 +108,6 @@ def print_facts(console: Console, machine: dict[str, Any]) -> None:
 
 
 def _line_share(cell: dict[str, Any], figures: dict[str, Any], topology: Topology) -> str:
-    """The share of the NIC's rate that an all-reduce reaches, against the ring's bound."""
-    if cell["op"] != "all_reduce" or topology.racks > 1 or cell["ranks"] != cell["hosts"]:
+    if topology.racks > 1 or topology.links or cell["ranks"] != cell["hosts"]:
         return "-"
-    bound = summary.ring_bound(cell, bits_per_second(topology.rate))
-    return f"{bound / figures['median']:.1%}"
+    return f"{summary.line_share(figures, bits_per_second(topology.rate)):.1%}"

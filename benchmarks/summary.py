@@ -36,8 +36,9 @@ def summarize(
         figures["mean"] = float(pooled.mean())
         figures["iterations"] = int(pooled.size)
         figures["block_medians"] = [float(np.median(block)) for block in times]
-        cpu = sum(sum(block) for s in samples for block in s.cpu) * 1e-9
-        figures["cpu_seconds"] = cpu / pooled.size
+        cpu = np.sum([np.concatenate(s.cpu) for s in samples], axis=0) * 1e-9
+        figures["cpu_seconds"] = float(np.median(cpu))
+        figures["cpu_seconds_mean"] = float(np.mean(cpu))
         figures["bus_bandwidth"] = size / figures["median"] * op.bus_factor(n)
         if ranks_per_host:
             # The counters belong to the host: one of its ranks speaks for it.
@@ -74,7 +75,9 @@ def ratio_spread(cell: dict[str, Any], label: str, baseline: str) -> tuple[float
     return min(ratios), max(ratios)
 
 
-def ring_bound(cell: dict[str, Any], bits_per_second: float) -> float:
-    """Seconds that a ring all-reduce takes at least on hosts with NICs of that rate."""
-    hosts = cell["hosts"]
-    return 2 * (hosts - 1) / hosts * cell["size"] * 8 / bits_per_second
+def line_share(figures: dict[str, Any], bits_per_second: float) -> float:
+    """The share of a NIC's rate that a collective reaches with one rank a host.
+
+    For an all-reduce it is the ring's bound 2 (n - 1) / n * S / rate, divided by the time.
+    """
+    return float(figures["bus_bandwidth"]) * 8 / bits_per_second

@@ -30,19 +30,16 @@ def main(spec: dict[str, Any]) -> None:
     groups = backends.create(spec["backends"])
     line = StartLine(spec["start_line"], rank, world_size)
 
-    for name in spec["ops"]:
+    for name, size in spec["cases"]:
         op = OPS[name]
-        for size in sorted({op.round_size(size, world_size) for size in spec["sizes"]}):
-            samples = schedule.measure(
-                op, size, groups, line, spec["blocks"], spec["block_seconds"]
-            )
-            gathered: list[Any] = [None] * world_size
-            dist.all_gather_object(gathered, samples)
-            if rank == 0:
-                cell = summary.summarize(op, size, gathered, spec["ranks_per_host"])
-                with Path(spec["cells"]).open("a") as file:
-                    file.write(json.dumps(cell) + "\n")
-                print(f"measured {name} {size}", flush=True)
+        samples = schedule.measure(op, size, groups, line, spec["blocks"], spec["block_seconds"])
+        gathered: list[Any] = [None] * world_size
+        dist.all_gather_object(gathered, samples)
+        if rank == 0:
+            cell = summary.summarize(op, size, gathered, spec["ranks_per_host"])
+            with Path(spec["cells"]).open("a") as file:
+                file.write(json.dumps(cell) + "\n")
+            print(f"measured {name} {size}", flush=True)
 
     # An Open MPI that finalises while a rank still communicates elsewhere would hang it.
     dist.barrier()
