@@ -1,7 +1,8 @@
 """The entry point that ``import torch`` runs: makes the name "q7x2" known to torch.distributed.
 
 It registers a function and loads nothing else. An exception here would break ``import torch`` for
-every program on the machine, so a failure becomes a warning now and an error when the backend is used.
+every program of the environment, so a failure is a warning now and an error when the backend is
+used.
 """
 
 from __future__ import annotations

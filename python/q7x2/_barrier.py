@@ -44,7 +44,7 @@ def _q7x2_backend(group: ProcessGroup | None) -> Any:
         group = dist.group.WORLD
     if group is None:
         raise ValueError("no default process group: call init_process_group first")
-    if group == dist.GroupMember.NON_GROUP_MEMBER:
+    if not isinstance(group, dist.ProcessGroup):  # what new_group gives to those it leaves out
         raise ValueError("this process is not a member of the group")
     for device in group._device_types:
         backend = group._get_backend(torch.device(device))
