@@ -1,11 +1,12 @@
 """Runs PyTorch's own distributed tests against a backend and counts what passes.
 
-    python tests/python/upstream --backend gloo              # the baseline: what Gloo passes here
-    python tests/python/upstream --backend q7x2 --of gloo    # those tests, aimed at q7x2
+    python tests/python/upstream --backend gloo --record   # the baseline: what Gloo passes here
+    python tests/python/upstream --of gloo                 # those tests, aimed at q7x2
+    python tests/python/upstream --of gloo --quick         # twenty of them
 
-One JSON file a backend and world size records each test as soon as it ends, so that a run that
-was stopped goes on where it was (``--again`` starts afresh). World size 3 is what PyTorch's CI
-takes for Gloo; 4 and 8 open the tests that need as many.
+World size 3 is what PyTorch's CI takes for Gloo; what is skipped there for too few ranks runs at 4
+or 8. Each result is written as soon as its test ends, so that a run that was stopped goes on where
+it was (``--again`` starts afresh).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import json
 import multiprocessing
 import os
 import pathlib
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,44 +28,144 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-# Tests that only decide by their world size whether to run: the rest runs at the smallest size.
 WORLD_SIZES = (3, 4, 8)
+
+# One or two tests of each kind; together well below a minute.
+QUICK = """
+3 test_Backend_enum_class
+3 test_all_gather_object_default_pg
+3 test_all_reduce_coalesced_full_group_sum
+3 test_all_reduce_full_group_max
+3 test_all_reduce_sum_complex
+3 test_all_gather_coalesced_complex
+3 test_all_to_all_single_equal_split_cuda_complex
+3 test_average_parameters
+3 test_barrier_timeout_full_group
+3 test_batch_isend_irecv_gloo_tags
+3 test_broadcast_object_list
+3 test_ddp_grad_div_uneven_inputs
+3 test_ddp_logging_data_cpu
+3 test_gather_full_group
+3 test_isend_autograd_profiler
+3 test_monitored_barrier_gloo
+3 test_monitored_barrier_gloo_subgroup
+3 test_reduce_full_group_min
+3 test_scatter_checks
+3 test_send_recv_any_source_torch_profiler
+3 test_sparse_all_reduce_sum
+3 test_undefined_grad_parity_unused_parameters
+4 test_3_level_hierarchical_model_averager
+8 test_all_reduce_group_max
+8 test_scatter_group
+"""
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="upstream", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="upstream", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--backend", default="q7x2")
-    parser.add_argument("--of", help="only tests that this backend passed (its recorded baseline)")
-    parser.add_argument("--world-size", type=int, choices=WORLD_SIZES, default=WORLD_SIZES[0])
+    parser.add_argument(
+        "--of", help="only tests that this backend passed, by its recorded baseline"
+    )
+    parser.add_argument("--quick", action="store_true", help="only a chosen few")
     parser.add_argument("-k", action="append", default=[], help="only names matching this glob")
-    parser.add_argument("--names", type=pathlib.Path, help="only the names in this file")
-    parser.add_argument("--only-skipped-at", type=int, help="only what was skipped at this size")
-    parser.add_argument("--out", type=pathlib.Path, help="where the JSON goes")
+    parser.add_argument("--world-size", type=int, choices=WORLD_SIZES, help="only at this size")
     parser.add_argument("--again", action="store_true", help="forget earlier results")
+    parser.add_argument("--record", action="store_true", help="write the baseline of the backend")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("build/upstream"), help="folder of results"
+    )
     parser.add_argument("--timeout", type=int, default=120, help="seconds for a test")
-    parser.add_argument("--list", action="store_true", help="print the names and stop")
     return parser.parse_args()
 
 
-def baseline_path(backend: str, world_size: int) -> pathlib.Path:
-    import torch
+def baseline(backend: str) -> pathlib.Path:
+    from importlib.metadata import version
 
-    version = torch.__version__.split("+")[0]
-    return HERE / f"{backend}-torch{version}-world{world_size}.json"
+    return HERE / f"{backend}-torch{version('torch').split('+')[0]}.txt"
 
 
-def read(path: pathlib.Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+def read_cases(text: str) -> set[tuple[int, str]]:
+    """Lines of a world size and a test's name."""
+    cases = set()
+    for line in text.split("\n"):
+        if line and not line.startswith("#"):
+            size, name = line.split()
+            cases.add((int(size), name))
+    return cases
 
 
 def main() -> int:
     options = arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.world_size is None:
+        return run_all_sizes(options)
+    return run_size(options)
+
+
+def results_path(options: argparse.Namespace, world_size: int) -> pathlib.Path:
+    return pathlib.Path(options.out) / f"{options.backend}-world{world_size}.json"
+
+
+def run_all_sizes(options: argparse.Namespace) -> int:
+    """torch's module reads its world size when it is imported: each size is a process."""
+    worst = 0
+    for size in WORLD_SIZES:
+        command = [sys.executable, str(HERE), *sys.argv[1:], "--world-size", str(size)]
+        worst = max(worst, subprocess.run(command, check=False).returncode)
+    everything: dict[tuple[int, str], dict[str, Any]] = {}
+    for size in WORLD_SIZES:
+        path = results_path(options, size)
+        if path.exists():
+            for name, result in json.loads(path.read_text()).items():
+                everything[size, name] = result
+    if options.of:
+        wanted = read_cases(baseline(options.of).read_text())
+        everything = {case: result for case, result in everything.items() if case in wanted}
+    print(f"\n{options.backend}, all world sizes: ", end="")
+    summarise(everything)
+    if options.record:
+        lines = sorted(f"{s} {n}" for (s, n), r in everything.items() if r["status"] == "passed")
+        head = f"# PyTorch's tests that {options.backend} passes on the CPU: world size, name\n"
+        baseline(options.backend).write_text(head + "\n".join(lines) + "\n")
+    return worst
+
+
+def skipped_for_size(options: argparse.Namespace, size: int) -> set[str] | None:
+    """Names that the next smaller size skipped for its size; None at the smallest."""
+    smaller = [s for s in WORLD_SIZES if s < size]
+    if not smaller:
+        return None
+    path = results_path(options, smaller[-1])
+    before = json.loads(path.read_text()) if path.exists() else {}
+    return {
+        name
+        for name, result in before.items()
+        if result["status"] == "skipped" and re.search(r"world ?size", result["why"])
+    }
+
+
+def select(options: argparse.Namespace, names: list[str]) -> list[str]:
+    size = options.world_size
+    if options.quick:
+        quick = read_cases(QUICK)
+        names = [n for n in names if (size, n) in quick]
+    if options.of:
+        passed = read_cases(baseline(options.of).read_text())
+        return [n for n in names if (size, n) in passed and matches(n, options.k)]
+    larger = skipped_for_size(options, size)
+    return [n for n in names if (larger is None or n in larger) and matches(n, options.k)]
+
+
+def matches(name: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+def run_size(options: argparse.Namespace) -> int:
     os.environ["BACKEND"] = options.backend
     os.environ["WORLD_SIZE"] = str(options.world_size)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ["DISTRIBUTED_TESTS_DEFAULT_TIMEOUT"] = str(options.timeout)
-
+    os.environ["PYTORCH_PRINT_REPRO_ON_FAILURE"] = "0"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # The fork server takes its import path from the environment (Python 3.11's ignores sys.path).
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -74,36 +177,27 @@ def main() -> int:
     import upstream_suite
 
     case = upstream_suite.UpstreamTest
-    names = [n for n in unittest.TestLoader().getTestCaseNames(case) if wanted(n, options)]
-    if options.of:
-        passed = read(baseline_path(options.of, options.world_size)).get("tests", {})
-        names = [n for n in names if passed.get(n, {}).get("status") == "passed"]
-    if options.only_skipped_at:
-        before = read(baseline_path(options.of or options.backend, options.only_skipped_at))
-        skipped = {n for n, t in before.get("tests", {}).items() if t["status"] == "skipped"}
-        names = [n for n in names if n in skipped]
-    if options.list:
-        print("\n".join(names))
-        return 0
-
-    out = options.out or baseline_path(options.backend, options.world_size)
-    record = {} if options.again else read(out)
-    record.update(backend=options.backend, world_size=options.world_size)
-    results: dict[str, Any] = record.setdefault("tests", {})
+    names = select(options, list(unittest.TestLoader().getTestCaseNames(case)))
+    path = results_path(options, options.world_size)
+    results: dict[str, Any] = {}
+    if path.exists():
+        results = json.loads(path.read_text())
+    if options.again:
+        results = {n: r for n, r in results.items() if n not in names}
     for number, name in enumerate(names, 1):
         if name not in results:
             results[name] = run_one(case, name)
-            out.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+            path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         result = results[name]
-        line = f"[{number}/{len(names)}] {name} {result['status']} {result['seconds']:.1f} s"
-        print(line, result["why"].strip().splitlines()[-1:] or "", flush=True)
-    return summarise({n: results[n] for n in names})
-
-
-def wanted(name: str, options: argparse.Namespace) -> bool:
-    if options.names and name not in options.names.read_text().split():
-        return False
-    return not options.k or any(fnmatch.fnmatch(name, pattern) for pattern in options.k)
+        last = result["why"].strip().splitlines()[-1:]
+        print(
+            f"[{options.world_size}: {number}/{len(names)}] {name} {result['status']} "
+            f"{result['seconds']:.1f} s",
+            *last,
+            flush=True,
+        )
+    print(f"{options.backend}, world size {options.world_size}: ", end="")
+    return summarise({(options.world_size, n): results[n] for n in names})
 
 
 def run_one(case: type[unittest.TestCase], name: str) -> dict[str, Any]:
@@ -122,27 +216,30 @@ def run_one(case: type[unittest.TestCase], name: str) -> dict[str, Any]:
     elif result.failures or result.errors:
         trace = (result.failures + result.errors)[0][1]
         record.update(status="failed", why=trace[-3000:], output=output[-3000:])
+    elif any(code != 0 for code in codes) and not test.exit_codes_are_free:
+        # Upstream looks at rank 0's exit code only.
+        why = f"the ranks exited with {codes}"
+        record.update(status="failed", why=why, output=output[-3000:])
     else:
         record.update(status="passed")
-        # Upstream looks at rank 0's exit code only.
-        if any(code != 0 for code in codes) and not test.skip_return_code_checks:
-            record["exit_codes"] = codes
     for process in multiprocessing.active_children():
         process.kill()
         process.join()
     return record
 
 
-def summarise(results: dict[str, Any]) -> int:
+def summarise(results: dict[tuple[int, str], dict[str, Any]]) -> int:
     count = dict.fromkeys(("passed", "failed", "skipped"), 0)
-    for name, result in results.items():
+    for result in results.values():
         count[result["status"]] += 1
+    print(
+        f"{count['passed']} of {count['passed'] + count['failed']} passed, "
+        f"{count['skipped']} skipped",
+        flush=True,
+    )
+    for (size, name), result in results.items():
         if result["status"] == "failed":
-            print(f"FAILED {name}")
-        if any(c != 0 for c in result.get("exit_codes", [])):
-            print(f"passed, but its ranks exited with {result['exit_codes']}: {name}")
-    ran = count["passed"] + count["failed"]
-    print(f"{count['passed']} of {ran} passed, {count['skipped']} skipped")
+            print(f"FAILED at {size}: {name}")
     return 1 if count["failed"] else 0
 
 

@@ -49,7 +49,7 @@ def load(name: str, path: pathlib.Path, backend: str) -> types.ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    exec(compile(tree, str(path), "exec"), module.__dict__)
+    exec(compile(tree, str(path), "exec", dont_inherit=True), module.__dict__)
     return module
 
 
