@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -49,6 +50,8 @@ constexpr size_t kMaxScratchBytes = 32 * kMiB;
 /// What an uneven call is taken for: its parts may well be long.
 constexpr size_t kUnevenBytes = kMiB;
 constexpr size_t kAlignment = 64;
+/// Costs that differ by less are equal: rounding must not choose between two names of one thing.
+constexpr double kTie = 1e-6;
 #ifndef NDEBUG
 constexpr int kMaxCheckedRanks = 32;
 #endif
@@ -174,7 +177,7 @@ const Generator& Planner::pick(const CallShape& shape, size_t size_class) const 
       }
       if (forced_only && !std::count(forced_.begin(), forced_.end(), generator.name)) continue;
       const double cost = generator.cost(link, bytes, world_size_);
-      if (best == nullptr || cost < best_cost) {
+      if (best == nullptr || cost < best_cost * (1 - kTie)) {
         best = &generator;
         best_cost = cost;
       }
@@ -192,9 +195,9 @@ const Generator& Planner::pick(const CallShape& shape, size_t size_class) const 
   return *best;
 }
 
-// Data that fits into the window is cut into as many slices as the window holds, so that the steps
-// of one slice overlap those of another; longer data into the longest slices that the link class
-// and the scratch bound allow. Everything here follows from the CallShape alone.
+// Slices pipeline: k slices of p bytes cost k times alpha, and the first one's way through the
+// group about p * beta. With k * p given, the sum is least where p = sqrt(k * p * alpha / beta).
+// Everything here follows from the CallShape alone.
 Choice Planner::make_choice(const CallShape& shape, size_t size_class) const {
   const LinkClass& link = one_host_ ? kOneHost : kNetwork;
   const Generator& generator = pick(shape, size_class);
@@ -214,11 +217,15 @@ Choice Planner::make_choice(const CallShape& shape, size_t size_class) const {
   const size_t longest_part =
       uneven ? link.max_part_bytes : divide_up(size_class, total_weight) * heaviest;
   const auto window = static_cast<size_t>(link.window);
+  const auto balanced = static_cast<size_t>(std::sqrt(
+      static_cast<double>(longest_part) * (link.cost.alpha + link.cost.overhead) / link.cost.beta));
   const size_t wanted =
-      std::clamp(divide_up(longest_part, window), link.min_part_bytes, link.max_part_bytes);
+      uneven ? link.max_part_bytes : std::clamp(balanced, link.min_part_bytes, link.max_part_bytes);
   const size_t scratch_blocks = std::max<size_t>(choice.plan->num_scratch, 1) * window;
-  const size_t part_bytes = std::min(
-      {uneven ? link.max_part_bytes : wanted, longest_part, kMaxScratchBytes / scratch_blocks});
+  const size_t allowed = std::min(wanted, std::max<size_t>(kMaxScratchBytes / scratch_blocks, 1));
+  // Slices of one length, not many long ones and a rest.
+  const size_t slices = std::max<size_t>(divide_up(longest_part, allowed), 1);
+  const size_t part_bytes = divide_up(longest_part, slices);
   const size_t unit = round_up(std::max<size_t>(part_bytes / heaviest, 1), kAlignment);
   choice.slice_bytes = unit * total_weight;
   choice.part_bytes = unit * heaviest;

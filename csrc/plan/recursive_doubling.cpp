@@ -49,7 +49,7 @@ Plan all_reduce(const PlanRequest& request) {
   }
 
   // Each partial sum is built in the scratch block that the partner's operand arrived in. So no
-  // fold waits for a send, but for the last one, which overwrites what the first step sent.
+  // fold waits for a send, but for the last one, which overwrites the buffer, where that was sent.
   int next_scratch = 0;
   Block sum = own;
   std::vector<OpId> sum_ready;
@@ -58,16 +58,17 @@ Plan all_reduce(const PlanRequest& request) {
     const OpId received = b.recv(rank - 1, sum, {}, own);
     sum_ready = {b.reduce({{sum, own}}, sum, false, {{received}})};
   }
-  std::vector<OpId> sends;
+  std::vector<OpId> own_sent;
   const int index = doubling.index_of(rank);
   for (int distance = 1; distance < doubling.size; distance *= 2) {
     const int partner = index ^ distance;
     const bool is_final = 2 * distance == doubling.size;
     const Block incoming = Block::scratch(next_scratch++);
-    sends.push_back(b.send(doubling.rank_of(partner), sum, sum_ready, own));
+    const OpId sent = b.send(doubling.rank_of(partner), sum, sum_ready, own);
+    if (sum == own) own_sent = {sent};
     std::vector<OpId> operands = sum_ready;
     operands.push_back(b.recv(doubling.rank_of(partner), incoming, {}, own));
-    if (is_final) operands.push_back(sends.front());
+    if (is_final) operands.insert(operands.end(), own_sent.begin(), own_sent.end());
     const Block lower = partner < index ? incoming : sum;
     const Block upper = partner < index ? sum : incoming;
     const Block next = is_final ? result : incoming;

@@ -1,5 +1,6 @@
 // What the Planner chooses, and what it refuses.
-#include <numeric>
+#include <algorithm>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,7 +39,7 @@ TEST(Planner, TinyDataTakesOneSliceAndFewSteps) {
   }
   Planner network(0, 16, false, "");
   EXPECT_EQ(algorithm(network, {Collective::kAllReduce, 4}), "direct");
-  EXPECT_EQ(algorithm(network, {Collective::kAllReduce, 2048}), "recursive_doubling");
+  EXPECT_EQ(algorithm(network, {Collective::kAllReduce, 1024}), "recursive_doubling");
 }
 
 TEST(Planner, LargeDataTakesTheFewestBytes) {
@@ -112,6 +113,23 @@ TEST(Planner, UnevenCallsArePipelined) {
   const Choice choice = planner.choose({Collective::kAllGather, CallShape::kUneven});
   EXPECT_GT(choice.window, 1);
   EXPECT_GE(choice.slice_bytes, 64 * 1024U);
+}
+
+TEST(Planner, ChoicesOfOneAlgorithmGrowWithTheData) {
+  for (bool one_host : {true, false}) {
+    for (int n : {2, 4, 16}) {
+      for (const auto op : {Collective::kAllReduce, Collective::kBroadcast}) {
+        Planner planner(0, n, one_host, "");
+        std::vector<std::string> chosen;
+        for (size_t bytes = 1; bytes <= 256 * kMiB; bytes *= 2) {
+          const std::string name = algorithm(planner, {op, bytes, 0});
+          if (chosen.empty() || chosen.back() != name) chosen.push_back(name);
+        }
+        std::set<std::string> distinct(chosen.begin(), chosen.end());
+        EXPECT_EQ(chosen.size(), distinct.size()) << to_string(op) << ": flips back and forth";
+      }
+    }
+  }
 }
 
 TEST(Planner, RemembersChoices) {
