@@ -6,18 +6,28 @@ from typing import Any
 from torch._C._distributed_c10d import Backend
 
 class Options(Backend.Options):
-    """Settings of one q7x2 process group, passed as ``pg_options``."""
+    """Options of a q7x2 process group, for ``pg_options``."""
 
-    def __init__(self, timeout: timedelta = ...) -> None: ...
+    eager_connect: bool
+    """Connect to all ranks when the group is made, not on first use."""
+    algorithms: str
+    """Only these may be chosen, "ring,sra"; empty: the variable Q7X2_ALGO, or all."""
+
+    def __init__(self, *, eager_connect: bool = False, algorithms: str = "") -> None: ...
+    def __copy__(self) -> Options: ...
+    def __deepcopy__(self, memo: dict[int, Any]) -> Options: ...
 
 class ProcessGroupQ7x2(Backend):
-    """The q7x2 backend of one process group."""
+    """The c10d backend "q7x2"; made by init_process_group."""
 
     @property
     def options(self) -> Options: ...
-    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None: ...
+    def transports(self, rank: int) -> list[str]:
+        """UCX transports of the connection to ``rank``; empty before its first use."""
 
-def create_backend(dist_backend_opts: Any, options: Options | None) -> ProcessGroupQ7x2: ...
+    def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
+
+def create_backend(dist_backend_opts: Any, options: Options | None = None) -> ProcessGroupQ7x2: ...
 def build_info() -> dict[str, Any]:
     """What the module was compiled with: q7x2, compiler, torch, UCX headers, hwloc, CUDA."""
 

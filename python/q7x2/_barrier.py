@@ -28,10 +28,8 @@ def monitored_barrier(
         RuntimeError: A rank did not arrive in time. The message names it.
         ValueError: The group has no q7x2 backend, or this process is not in it.
     """
-    backend = _q7x2_backend(group)
-    backend.monitored_barrier(
-        timeout if timeout is not None else backend.options._timeout, wait_all_ranks
-    )
+    options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    _q7x2_backend(group).monitored_barrier(wait_all_ranks=wait_all_ranks, **options)
 
 
 def _q7x2_backend(group: ProcessGroup | None) -> Any:

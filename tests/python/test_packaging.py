@@ -1,0 +1,228 @@
+"""The package as users meet it: registration, lazy loading, the choice of UCX, good manners."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import q7x2
+
+HAS_SYSTEM_UCX = ctypes.util.find_library("ucp") is not None
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in an interpreter of its own, with ``env`` on top of a plain environment."""
+    ours = ("Q7X2_", "UCX_")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=plain | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def output(code: str, **env: str) -> str:
+    """What ``code`` prints; it has to succeed."""
+    done = python(code, **env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def wheel_directory() -> str:
+    import libucx
+
+    return str(pathlib.Path(libucx.__file__).parent / "lib")
+
+
+# ---- registration --------------------------------------------------------------------------------
+
+
+def test_the_backend_is_known_without_an_import() -> None:
+    code = "import sys, torch.distributed as d; print(d.is_backend_available('q7x2'))"
+    assert output(code) == "True"
+
+
+def test_both_entry_point_groups_name_the_same_function() -> None:
+    for group in ("torch.backends", "torch.distributed.backends"):
+        (entry,) = importlib.metadata.entry_points(group=group, name="q7x2")
+        assert entry.value == "q7x2._autoload:register"
+
+
+def test_import_torch_loads_neither_the_module_nor_ucx() -> None:
+    code = """
+import sys, torch
+heavy = {"q7x2._C", "q7x2._ucx", "q7x2.cli", "rich", "libucx"} & set(sys.modules)
+print(sorted(heavy), "libucp" in open("/proc/self/maps").read())
+"""
+    assert output(code) == "[] False"
+
+
+def test_an_explicit_import_registers_where_autoload_is_off() -> None:
+    code = """
+import torch.distributed as d
+before = d.is_backend_available("q7x2")
+import q7x2
+print(before, d.is_backend_available("q7x2"))
+"""
+    assert output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "False True"
+
+
+def test_importing_q7x2_before_torch_works() -> None:
+    code = "import q7x2, torch.distributed as d; print(d.is_backend_available('q7x2'))"
+    assert output(code) == "True"
+
+
+def test_registering_again_keeps_the_first_creator() -> None:
+    code = """
+import torch.distributed as d
+from q7x2._autoload import register
+first = d.Backend._plugins["Q7X2"]
+register()
+print(d.Backend._plugins["Q7X2"] is first, d.Backend.backend_capability["q7x2"])
+"""
+    assert output(code) == "True ['cpu', 'cuda']"
+
+
+def test_a_failing_registration_warns_and_does_not_break_import() -> None:
+    code = """
+import warnings, torch.distributed as d
+from q7x2 import _autoload
+del d.Backend._plugins["Q7X2"]
+d.Backend.register_backend = None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    _autoload.register()
+print(len(caught), "could not register" in str(caught[0].message))
+"""
+    assert output(code) == "1 True"
+
+
+# ---- public names --------------------------------------------------------------------------------
+
+
+def test_the_version_stands_in_one_place(repository: pathlib.Path) -> None:
+    declared = re.search(r'^version = "(.+)"', (repository / "pyproject.toml").read_text(), re.M)
+    assert declared is not None
+    native = output("from q7x2._extension import load; print(load().build_info()['version'])")
+    assert q7x2.__version__ == native == declared.group(1)
+
+
+def test_public_names_resolve_and_unknown_ones_do_not() -> None:
+    code = """
+import q7x2
+print(sorted(n for n in dir(q7x2)), all(getattr(q7x2, n) is not None for n in q7x2.__all__))
+q7x2.nothing
+"""
+    done = python(code)
+    assert done.stdout.strip() == "['Options', '__version__', 'monitored_barrier'] True"
+    assert "module 'q7x2' has no attribute 'nothing'" in done.stderr
+
+
+def test_the_stub_declares_what_the_module_has(repository: pathlib.Path) -> None:
+    stub = (repository / "python/q7x2/_C.pyi").read_text()
+    declared = set(re.findall(r"^(?:class|def) (\w+)", stub, re.M))
+    code = "from q7x2._extension import load; print(*(n for n in dir(load()) if n[0] != '_'))"
+    assert declared == set(output(code).split())
+
+
+def test_monitored_barrier_without_a_group_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match="call init_process_group first"):
+        q7x2.monitored_barrier()
+
+
+@pytest.mark.ranks(2, backend="gloo", fresh=True)
+def test_monitored_barrier_refuses_a_group_of_another_backend() -> None:
+    with pytest.raises(ValueError, match="needs a group with a q7x2 backend"):
+        q7x2.monitored_barrier()
+
+
+# ---- the choice of UCX ---------------------------------------------------------------------------
+
+LOADED = """
+from q7x2 import _extension, _ucx
+_extension.load()
+library = _ucx.load()
+print(library.origin, library.path)
+"""
+
+
+@pytest.mark.parametrize("setting", ["", "wheel"])
+def test_the_wheel_is_the_default(setting: str) -> None:
+    assert output(LOADED, Q7X2_UCX=setting) == f"wheel {wheel_directory()}/libucp.so.0"
+
+
+@pytest.mark.skipif(not HAS_SYSTEM_UCX, reason="no UCX is installed in the system")
+def test_the_systems_ucx() -> None:
+    origin, path = output(LOADED, Q7X2_UCX="system").split()
+    assert origin == "system"
+    assert not path.startswith(wheel_directory())
+
+
+@pytest.mark.parametrize("suffix", ["", "/libucp.so.0"])
+def test_a_path(suffix: str) -> None:
+    loaded = output(LOADED, Q7X2_UCX=wheel_directory() + suffix)
+    assert loaded == f"path {wheel_directory()}/libucp.so.0"
+
+
+def test_a_path_that_is_not_there(tmp_path: pathlib.Path) -> None:
+    done = python(LOADED, Q7X2_UCX=str(tmp_path / "ucx"))
+    assert done.returncode != 0
+    assert f"there is no file {tmp_path}/ucx" in done.stderr
+    assert "ImportError" in done.stderr
+
+
+def test_a_file_that_is_no_library(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "libucp.so.0").write_text("not a library")
+    done = python(LOADED, Q7X2_UCX=str(tmp_path))
+    assert done.returncode != 0
+    assert f"could not load UCX from {tmp_path}" in done.stderr
+
+
+def test_a_ucx_that_is_loaded_already_is_shared() -> None:
+    first = f"import ctypes; ctypes.CDLL('{wheel_directory()}/libucp.so.0')\n"
+    assert output(first + LOADED).startswith("process ")
+
+
+@pytest.mark.skipif(not HAS_SYSTEM_UCX, reason="no UCX is installed in the system")
+def test_two_ucx_in_a_process_are_refused() -> None:
+    first = "import ctypes; ctypes.CDLL('libucp.so.0')\n"
+    done = python(first + LOADED, Q7X2_UCX="wheel")
+    assert done.returncode != 0
+    assert "another package has loaded the UCX at" in done.stderr
+
+
+# ---- a guest in the user's process ---------------------------------------------------------------
+
+
+def test_loading_leaves_environment_signals_and_threads_as_they_were() -> None:
+    code = """
+import os, torch
+def state():
+    status = open("/proc/self/status").read().split()
+    return dict(os.environ), status[status.index("SigCgt:") + 1], len(os.listdir("/proc/self/task"))
+before = state()
+from q7x2._extension import load
+load()
+print(before == state())
+"""
+    assert output(code) == "True"
+
+
+def test_the_users_own_ucx_settings_win() -> None:
+    code = """
+import os
+from q7x2 import _ucx
+with _ucx._guest_settings():
+    print(os.environ["UCX_LOG_LEVEL"], os.environ["UCX_MEM_EVENTS"])
+print(os.environ["UCX_LOG_LEVEL"], "UCX_MEM_EVENTS" in os.environ)
+"""
+    assert output(code, UCX_LOG_LEVEL="info").splitlines() == ["info n", "info False"]
