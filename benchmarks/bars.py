@@ -15,11 +15,11 @@ from rich.table import Table
 
 from benchmarks import facts, launch, openmpi, report, summary
 from benchmarks.backends import OPENMPI
-from benchmarks.collectives import RESULTS
+from benchmarks.comparison import RESULTS
 from benchmarks.lab import Topology
 from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
-from benchmarks.report import parse_size
+from benchmarks.arguments import parse_size
 
 SUBJECT = "q7x2"
 LINE_RATE = "line rate"
@@ -66,22 +66,19 @@ BARS = (
 )
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("bars", help="the figures q7x2 must reach, pass or fail")
-    parser.add_argument("--only", help=f"comma-separated, of {', '.join(b.name for b in BARS)}")
+def main(argv: list[str]) -> None:
+    names = [bar.name for bar in BARS]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks bars", description=__doc__)
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(names)}")
     parser.add_argument("--subject", default=SUBJECT, help="the backend under test")
-    parser.add_argument("--blocks", type=int, default=9)
-    parser.add_argument("--block-seconds", type=float, default=0.3)
+    parser.add_argument("--blocks", type=int, default=9, help="turns of each backend")
+    parser.add_argument("--block-seconds", type=float, default=0.3, help="length of a turn")
     parser.add_argument("--out", type=Path, default=RESULTS / "bars.json")
-    parser.set_defaults(handler=_bars)
+    args = parser.parse_args(argv)
+    wanted = args.only.split(",") if args.only else names
+    if unknown := set(wanted) - set(names):
+        raise ValueError(f"no bar {', '.join(unknown)}; there are {', '.join(names)}")
 
-
-def _bars(args: argparse.Namespace) -> None:
-    wanted = args.only.split(",") if args.only else [bar.name for bar in BARS]
-    if unknown := set(wanted) - {bar.name for bar in BARS}:
-        raise ValueError(
-            f"no bar {', '.join(unknown)}; there are {', '.join(b.name for b in BARS)}"
-        )
     console = report.console()
     machine = facts.collect()
     report.print_facts(console, machine)

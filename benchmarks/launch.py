@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.backends import OPENMPI
-from benchmarks.lab import Lab, Topology
+from benchmarks.lab import Lab, LabError, Topology
 from benchmarks.openmpi import OpenMpi
 from benchmarks.ops import OPS
 from benchmarks.processes import run_ranks
@@ -22,7 +22,7 @@ from benchmarks.startline import StartLine
 ROOT = Path(__file__).parents[1]
 
 
-class TrafficError(RuntimeError):
+class TrafficError(LabError):
     """Fewer bytes crossed the network than the collective must move: it went another way."""
 
 

@@ -47,15 +47,6 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-def parse_size(text: str) -> int:
-    """`"64K"` -> 65536; the units are powers of 1024."""
-    scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:].upper(), 1)
-    digits = text if scale == 1 else text[:-1]
-    if not digits.isdigit():
-        raise ValueError(f"a size is a number of bytes with K, M or G at most; got {text!r}")
-    return int(digits) * scale
-
-
 def print_cells(
     console: Console, title: str, cells: list[dict[str, Any]], topology: Topology | None = None
 ) -> None:

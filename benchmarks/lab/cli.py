@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+from benchmarks.arguments import explained
 from benchmarks.lab import namespaces
 from benchmarks.lab.lab import STATE, Lab, LabRun, remove, remove_stale
 from benchmarks.lab.namespaces import LabError
@@ -24,7 +25,7 @@ def add_topology_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--link",
         action="append",
-        type=Link.parse,
+        type=explained(Link.parse),
         default=[],
         metavar="A:B:RATE",
         help="a private wire between two hosts; may be repeated",
@@ -35,9 +36,9 @@ def topology_from(args: argparse.Namespace) -> Topology:
     return Topology(args.hosts, args.rate, args.racks, args.uplink, tuple(args.link))
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("lab", help="virtual hosts on this machine: up, run, down")
-    commands = parser.add_subparsers(required=True)
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks lab", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     up = commands.add_parser("up", help="bring a lab up; it stays until `lab down`")
     add_topology_arguments(up)
@@ -55,6 +56,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     status = commands.add_parser("status", help="the lab that is up, and its byte counters")
     status.set_defaults(handler=_status)
+
+    args = parser.parse_args(argv)
+    args.handler(args)
 
 
 def _current() -> Lab:

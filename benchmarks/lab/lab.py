@@ -33,14 +33,19 @@ _BURST_BYTES = 131072
 # Queue behind the bucket: 20 ms, as in a switch with a moderate buffer.
 _QUEUE_S = 0.02
 
+# Interfaces that are made later stay free of IPv6, whose housekeeping would count as traffic.
+_NO_IPV6 = """
+if [ -d /proc/sys/net/ipv6 ]; then echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; fi
+"""
+
 # Number 1 of a host: sets the host up, says so, then reaps whatever is left to it.
-_INIT = """
+_INIT = f"""
 set -e
 hostname "$1"
 mount --bind "$2" /etc/hosts
 mount -t tmpfs -o size=50% tmpfs /dev/shm
 ip link set lo up
-if [ -d /proc/sys/net/ipv6 ]; then echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; fi
+{_NO_IPV6}
 echo ready
 exec < /dev/null > /dev/null 2>&1
 while :; do sleep 86400 & wait; done
@@ -102,6 +107,7 @@ class Lab:
         try:
             hosts_file = self._write_state()
             call("ip", "netns", "add", self._switch)
+            call("ip", "netns", "exec", self._switch, "sh", "-c", _NO_IPV6)
             for host in range(self.topology.hosts):
                 call("ip", "netns", "add", self._host(host))
                 self._start_host(host, hosts_file)
