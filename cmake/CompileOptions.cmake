@@ -2,6 +2,9 @@
 
 function(q7x2_compile_options target)
   set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    list(APPEND warnings -Wno-restrict)  # GCC 12 sees overlaps in std::string's operator+ (PR105329)
+  endif()
   if(Q7X2_WERROR)
     list(APPEND warnings -Werror)
   endif()
