@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import facts, launch, openmpi, report, summary
+from benchmarks.arguments import parse_size
 from benchmarks.backends import OPENMPI
 from benchmarks.comparison import RESULTS
 from benchmarks.lab import Topology
 from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
-from benchmarks.arguments import parse_size
 
 SUBJECT = "q7x2"
 LINE_RATE = "line rate"

@@ -45,6 +45,7 @@ def run_ranks(
     environments: Sequence[dict[str, str]],
     timeout_s: float,
     on_line: OnLine | None = None,
+    clean_up: Callable[[], None] | None = None,
 ) -> list[RankResult]:
     """Starts all commands, waits for all, and raises RanksFailed unless every one exits with 0.
 
@@ -53,6 +54,7 @@ def run_ranks(
         environments: the whole environment of each rank.
         timeout_s: when it has passed, all ranks are killed.
         on_line: is given (rank, line) as the lines come, from reader threads.
+        clean_up: ends what the ranks may have left running, once they themselves have ended.
     """
     results = [RankResult(rank) for rank in range(len(commands))]
     processes: list[subprocess.Popen[str]] = []
@@ -84,24 +86,29 @@ def run_ranks(
             readers.append(threading.Thread(target=read, args=(rank,), daemon=True))
             readers[-1].start()
         deadline = time.monotonic() + timeout_s
-        while any(process.poll() is None for process in processes):
-            if time.monotonic() > deadline:
-                reason = reason or f"not finished after {timeout_s:g} s"
-                break
-            failed = [r for r, process in enumerate(processes) if process.poll()]
+        while True:
+            states = [process.poll() for process in processes]
+            failed = [rank for rank, state in enumerate(states) if state]
             if failed and not reason:
                 reason = f"rank {failed[0]} failed first"
                 deadline = min(deadline, time.monotonic() + FAILURE_GRACE_S)
+            if None not in states:
+                break
+            if time.monotonic() > deadline:
+                reason = reason or f"not finished after {timeout_s:g} s"
+                break
             time.sleep(0.02)
     finally:
         _end(processes)
+        if clean_up:
+            clean_up()
         for reader in readers:
             # A grandchild may hold the pipe open; its output is not worth a hang.
             reader.join(timeout=2)
     for result, process in zip(results, processes, strict=True):
         result.returncode = process.returncode
-    if any(result.returncode for result in results):
-        raise RanksFailed(reason or "a rank failed", results)
+    if reason:
+        raise RanksFailed(reason, results)
     return results
 
 

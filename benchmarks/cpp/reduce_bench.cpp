@@ -109,6 +109,18 @@ void run_size(size_t bytes) {
 }  // namespace
 }  // namespace q7x2
 
-int main() {
-  for (const size_t kib : {16, 256, 4096, 65536}) q7x2::run_size(kib << 10);
+int main(int argc, char** argv) {
+  std::vector<size_t> sizes_kib = {16, 4096, 65536};
+  if (argc > 1) {
+    sizes_kib.clear();
+    for (int i = 1; i < argc; ++i) {
+      const long kib = std::strtol(argv[i], nullptr, 10);
+      if (kib < 1) {
+        std::fprintf(stderr, "usage: %s [KiB a buffer]...\n", argv[0]);
+        return 2;
+      }
+      sizes_kib.push_back(static_cast<size_t>(kib));
+    }
+  }
+  for (const size_t kib : sizes_kib) q7x2::run_size(kib << 10);
 }

@@ -68,14 +68,14 @@ def _current() -> Lab:
         name = _CURRENT.read_text()
     except FileNotFoundError:
         name = ""
-    if not name or not namespaces.alive(name):
+    if not name or namespaces.owner(name) is None:
         raise LabError("no lab is up; start one with `python -m benchmarks lab up`")
     return Lab.attach(name)
 
 
 def _up(args: argparse.Namespace) -> None:
     topology = topology_from(args)
-    if _CURRENT.exists() and namespaces.alive(_CURRENT.read_text()):
+    if _CURRENT.exists() and namespaces.owner(_CURRENT.read_text()):
         raise LabError("a lab is up already; `python -m benchmarks lab down` takes it down")
     # The lab outlives this command, so it belongs to a process that only waits to be ended.
     keeper = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
@@ -127,8 +127,9 @@ def _down(_: argparse.Namespace) -> None:
         raise LabError(problem)
     if _CURRENT.exists():
         name = _CURRENT.read_text()
-        if namespaces.alive(name):
-            namespaces.kill([int(name.split("-")[1])])
+        keeper = namespaces.owner(name)
+        if keeper:
+            namespaces.kill([keeper])
         remove(name)
         _CURRENT.unlink()
         print("down")

@@ -101,8 +101,6 @@ class Lab:
         if problem := namespaces.unavailable():
             raise LabError(problem)
         remove_stale()
-        if self.name in namespaces.labs():
-            raise LabError("this process has a lab up already; take it down first")
         STATE.mkdir(exist_ok=True)
         try:
             hosts_file = self._write_state()
@@ -166,12 +164,7 @@ class Lab:
                 )
         before = self.traffic()
         start = time.monotonic()
-        try:
-            ranks = run_ranks(commands, environments, timeout_s, on_line)
-        finally:
-            for host in hosts:
-                left = set(namespaces.pids(self._host(host))) - {self._inits[host]}
-                namespaces.kill([pid for pid in left if _in_pid_namespace(pid)])
+        ranks = run_ranks(commands, environments, timeout_s, on_line, self._clear)
         seconds = time.monotonic() - start
         traffic = [
             Traffic(b.received - a.received, b.sent - a.sent)
@@ -231,6 +224,12 @@ class Lab:
             *("--mount", "--uts", "--ipc", "--net", "--pid", f"--wdns={Path.cwd()}"),
             *("setpriv", "--pdeathsig", "KILL"),
         ]
+
+    def _clear(self) -> None:
+        """Ends every process on the hosts but each host's number 1."""
+        for host, init in enumerate(self._inits):
+            left = set(namespaces.pids(self._host(host))) - {init}
+            namespaces.kill([pid for pid in left if _in_pid_namespace(pid)])
 
     def _wire(self) -> None:
         topology = self.topology
@@ -296,7 +295,7 @@ def remove(name: str) -> None:
 def remove_stale() -> list[str]:
     """Removes the labs whose owners are dead; returns their names."""
     known = set(namespaces.labs()) | {path.stem for path in STATE.glob("q7x2-*.json")}
-    stale = sorted(name for name in known if not namespaces.alive(name))
+    stale = sorted(name for name in known if namespaces.owner(name) is None)
     for name in stale:
         remove(name)
     return stale

@@ -1,13 +1,14 @@
 """Linux namespaces that belong to us: made, listed and destroyed by name.
 
-Every network namespace is called `q7x2-PID-START-PART`, with the process id and the start time of
-its owner. A name whose owner no longer lives is left over from a crash and may be removed; no other
-namespace is ever addressed.
+Every network namespace is called `q7x2-PID-START-NUMBER-PART`: the process id and the start time of
+its owner, and the number of the lab among those that this process made. A name whose owner no
+longer lives is left over from a crash and may be removed; no other namespace is ever addressed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -16,7 +17,8 @@ import subprocess
 import time
 from pathlib import Path
 
-_NAME = re.compile(r"(q7x2-(\d+)-(\d+))-\w+")
+_NAME = re.compile(r"(q7x2-\d+-\d+-\d+)-\w+")
+_numbers = itertools.count()
 _TOOLS = {
     "ip": "iproute2",
     "tc": "iproute2",
@@ -64,12 +66,14 @@ def start_time(pid: int) -> str | None:
 
 
 def lab_name(owner: int) -> str:
-    return f"q7x2-{owner}-{start_time(owner)}"
+    """A name that no other lab has."""
+    return f"q7x2-{owner}-{start_time(owner)}-{next(_numbers)}"
 
 
-def alive(lab: str) -> bool:
-    _, pid, start = lab.split("-")
-    return start_time(int(pid)) == start
+def owner(lab: str) -> int | None:
+    """The process that the lab belongs to, None if it is gone."""
+    _, pid, start, _ = lab.split("-")
+    return int(pid) if start_time(int(pid)) == start else None
 
 
 def labs() -> dict[str, list[str]]:

@@ -1,0 +1,247 @@
+"""The virtual-host lab and the benchmark jobs that run in it: tiny runs on a tiny network."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import lab as lab_package  # noqa: E402
+from benchmarks import launch  # noqa: E402
+from benchmarks.lab import Lab, Link, Topology, namespaces  # noqa: E402
+from benchmarks.lab.lab import STATE, remove_stale  # noqa: E402
+from benchmarks.lab.topology import bits_per_second  # noqa: E402
+from benchmarks.ops import OPS  # noqa: E402
+from benchmarks.processes import RanksFailed  # noqa: E402
+
+RATE = "100mbit"
+PAYLOAD = 4 << 20
+
+needs_lab = pytest.mark.skipif(
+    lab_package.unavailable() is not None, reason=str(lab_package.unavailable())
+)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(Topology(hosts=2, rate=RATE)) as it:
+        yield it
+
+
+def python(text: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(text)]
+
+
+def test_a_topology_knows_its_racks() -> None:
+    topology = Topology(hosts=8, rate="200mbit", racks=2, uplink="50mbit")
+    assert [topology.rack_of(host) for host in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert topology.interleaved() == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert Topology.from_json(topology.to_json()) == topology
+    assert bits_per_second("1.5gbit") == 1.5e9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"hosts": 0}, "1 to 200 hosts"),
+        ({"hosts": 3, "racks": 2, "uplink": "1gbit"}, "do not divide into 2 racks"),
+        ({"racks": 2}, "uplink rate belongs to more than one rack"),
+        ({"rate": "fast"}, "a rate is a number above 0"),
+        ({"links": (Link(0, 4, "1gbit"),)}, "two different hosts of 0..3"),
+    ],
+)
+def test_a_wrong_topology_says_what_is_expected(arguments: dict, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        Topology(**arguments)
+
+
+@needs_lab
+def test_hosts_share_a_network_and_nothing_else(lab: Lab) -> None:
+    (Path("/dev/shm") / f"{lab.name}").touch()
+    try:
+        result = lab.run(
+            python(
+                """
+                import os, socket
+                rank = int(os.environ["RANK"])
+                port = int(os.environ["MASTER_PORT"])
+                assert socket.gethostname() == f"h{rank}"
+                assert socket.gethostbyname(f"h{rank}") == f"10.77.0.{rank + 1}"
+                assert os.listdir("/dev/shm") == [], "another host's shared memory"
+                assert len([p for p in os.listdir("/proc") if p.isdigit()]) < 6
+                if rank == 0:
+                    with socket.create_server(("", port)) as server:
+                        connection, peer = server.accept()
+                        print(peer[0])
+                else:
+                    while True:
+                        try:
+                            socket.create_connection((os.environ["MASTER_ADDR"], port)).close()
+                            break
+                        except ConnectionRefusedError:
+                            pass
+                """
+            ),
+            timeout_s=20,
+        )
+    finally:
+        (Path("/dev/shm") / f"{lab.name}").unlink()
+    assert result.ranks[0].output == "10.77.0.2\n"
+    assert all(traffic.sent > 0 and traffic.received > 0 for traffic in result.traffic)
+
+
+@needs_lab
+def test_a_transfer_has_the_rate_of_its_link(lab: Lab) -> None:
+    result = lab.run(
+        python(
+            f"""
+            import os, socket, time
+            address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+            if os.environ["RANK"] == "0":
+                with socket.create_server(address) as server:
+                    connection, _ = server.accept()
+                    start, got = time.monotonic(), 0
+                    while chunk := connection.recv(1 << 20):
+                        got += len(chunk)
+                    assert got == {PAYLOAD}
+                    print(got * 8 / (time.monotonic() - start))
+            else:
+                while True:
+                    try:
+                        connection = socket.create_connection(address)
+                        break
+                    except ConnectionRefusedError:
+                        pass
+                connection.sendall(bytes({PAYLOAD}))
+            """
+        ),
+        timeout_s=20,
+    )
+    goodput = float(result.ranks[0].output)
+    # The buckets at both ends pass 128 KiB each at once, so a short transfer may seem faster.
+    assert 0.5 * bits_per_second(RATE) < goodput < 1.15 * bits_per_second(RATE)
+    assert result.traffic[1].sent >= PAYLOAD
+    assert result.traffic[0].received >= PAYLOAD
+
+
+@needs_lab
+def test_ranks_are_placed_and_numbered(lab: Lab) -> None:
+    result = lab.run(
+        ["sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"],
+        ranks_per_host=2,
+        placement=[1, 0],
+    )
+    assert [rank.output.strip() for rank in result.ranks] == [
+        "0 0 4 h1",
+        "1 1 4 h1",
+        "2 0 4 h0",
+        "3 1 4 h0",
+    ]
+
+
+@needs_lab
+def test_a_deadline_leaves_nobody_behind(lab: Lab) -> None:
+    start = time.monotonic()
+    with pytest.raises(RanksFailed, match="not finished after 1 s"):
+        lab.run(["sh", "-c", "sleep 1000 & sleep 1000"], timeout_s=1)
+    assert time.monotonic() - start < 5
+    # What remains is each host's number 1, its sleep, and the holder outside.
+    names = [
+        Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        for namespace in namespaces.labs()[lab.name]
+        for pid in namespaces.pids(namespace)
+    ]
+    assert not [name for name in names if name.startswith("sleep 1000")]
+
+
+@needs_lab
+def test_a_failing_rank_is_named(lab: Lab) -> None:
+    with pytest.raises(RanksFailed, match="rank 1 failed first") as failure:
+        lab.run(["sh", "-c", "echo here is $RANK; exit $RANK"])
+    assert [result.returncode for result in failure.value.results] == [0, 1]
+    assert "here is 1" in str(failure.value)
+
+
+@needs_lab
+def test_a_crashed_lab_is_removed_by_the_next() -> None:
+    crash = python(
+        """
+        import os, signal
+        from benchmarks.lab import Lab, Topology
+        lab = Lab(Topology(hosts=2))
+        lab.up()
+        print(lab.name, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = subprocess.run(crash, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    name = done.stdout.strip()
+    left = [pid for namespace in namespaces.labs()[name] for pid in namespaces.pids(namespace)]
+    assert left
+    assert name in remove_stale()
+    assert name not in namespaces.labs()
+    assert not list(STATE.glob(f"{name}.*"))
+    assert all(namespaces.start_time(pid) is None for pid in left)
+
+
+@needs_lab
+def test_down_leaves_nothing() -> None:
+    owner = subprocess.Popen(["sleep", "60"])
+    try:
+        lab = Lab(Topology(hosts=4, racks=2, uplink=RATE, links=(Link(0, 3, RATE),)), owner.pid)
+        lab.up()
+        assert len(namespaces.labs()[lab.name]) == 5
+        assert Lab.attach(lab.name).topology == lab.topology
+        lab.down()
+        assert lab.name not in namespaces.labs()
+        assert not list(STATE.glob(f"{lab.name}.*"))
+    finally:
+        owner.kill()
+        owner.wait()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="says what it needs only when it is not root")
+def test_without_root_the_lab_says_so() -> None:
+    with pytest.raises(lab_package.LabError, match="needs root"):
+        Lab(Topology()).up()
+
+
+def test_every_collective_is_measured_and_checked() -> None:
+    job = launch.Job(tuple(OPS), (4096,), ("gloo", "gloo"), 2, blocks=2, block_seconds=0.005)
+    cells = launch.run(job)
+    assert [cell["op"] for cell in cells] == list(OPS)
+    for cell in cells:
+        assert list(cell["backends"]) == ["gloo", "gloo#2"]
+        for figures in cell["backends"].values():
+            assert 0 < figures["min"] <= figures["median"] <= figures["p99"]
+            assert len(figures["block_medians"]) == 2
+            assert figures["cpu_seconds"] > 0
+
+
+@needs_lab
+def test_a_collective_crosses_the_network() -> None:
+    job = launch.Job(
+        *(("all_reduce", "all_to_all"), (1 << 18,), ("gloo",), 2),
+        blocks=1,
+        block_seconds=0.01,
+        topology=Topology(hosts=2),
+    )
+    cells = launch.run(job)
+    for cell in cells:
+        figures = cell["backends"]["gloo"]
+        assert figures["bytes_required"] >= 1 << 18
+        assert figures["bytes_sent"] < 1.5 * figures["bytes_required"]
+        figures["bytes_sent"] /= 2
+        with pytest.raises(launch.TrafficError, match="left the hosts"):
+            launch.assert_traffic(cell)
