@@ -20,12 +20,13 @@ from pathlib import Path
 # libucs finds libucm by its own search path.
 _LIBRARIES = ("libucs.so.0", "libuct.so.0", "libucp.so.0")
 
-# UCX reads these once, while it loads. It is a guest in the user's process: crash handlers and
-# logging are torch's and the user's, hooks in mmap and malloc would slow down torch's allocators,
-# and a service thread would not survive a fork.
+# UCX reads these once, while it loads. It is a guest in the user's process: crash handlers, SIGHUP
+# and logging are torch's and the user's, hooks in mmap and malloc would slow down torch's
+# allocators, and a service thread would not survive a fork.
 _GUEST_SETTINGS = {
     "UCX_HANDLE_ERRORS": "none",
     "UCX_ERROR_SIGNALS": "",
+    "UCX_DEBUG_SIGNO": "0",
     "UCX_LOG_LEVEL": "fatal",
     "UCX_MEM_MMAP_HOOK_MODE": "none",
     "UCX_MEM_MALLOC_HOOKS": "n",

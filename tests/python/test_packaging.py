@@ -13,7 +13,9 @@ import sys
 import pytest
 import q7x2
 
-HAS_SYSTEM_UCX = ctypes.util.find_library("ucp") is not None
+needs_system_ucx = pytest.mark.skipif(
+    ctypes.util.find_library("ucp") is None, reason="no UCX is installed in the system"
+)
 
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -160,7 +162,7 @@ def test_the_wheel_is_the_default(setting: str) -> None:
     assert output(LOADED, Q7X2_UCX=setting) == f"wheel {wheel_directory()}/libucp.so.0"
 
 
-@pytest.mark.skipif(not HAS_SYSTEM_UCX, reason="no UCX is installed in the system")
+@needs_system_ucx
 def test_the_systems_ucx() -> None:
     origin, path = output(LOADED, Q7X2_UCX="system").split()
     assert origin == "system"
@@ -192,7 +194,7 @@ def test_a_ucx_that_is_loaded_already_is_shared() -> None:
     assert output(first + LOADED).startswith("process ")
 
 
-@pytest.mark.skipif(not HAS_SYSTEM_UCX, reason="no UCX is installed in the system")
+@needs_system_ucx
 def test_two_ucx_in_a_process_are_refused() -> None:
     first = "import ctypes; ctypes.CDLL('libucp.so.0')\n"
     done = python(first + LOADED, Q7X2_UCX="wheel")
@@ -203,7 +205,8 @@ def test_two_ucx_in_a_process_are_refused() -> None:
 # ---- a guest in the user's process ---------------------------------------------------------------
 
 
-def test_loading_leaves_environment_signals_and_threads_as_they_were() -> None:
+@pytest.mark.parametrize("ucx", ["wheel", pytest.param("system", marks=needs_system_ucx)])
+def test_loading_leaves_environment_signals_and_threads_as_they_were(ucx: str) -> None:
     code = """
 import os, torch
 def state():
@@ -214,7 +217,7 @@ from q7x2._extension import load
 load()
 print(before == state())
 """
-    assert output(code) == "True"
+    assert output(code, Q7X2_UCX=ucx) == "True"
 
 
 def test_the_users_own_ucx_settings_win() -> None:
