@@ -1,0 +1,81 @@
+"""The documentation holds: links lead somewhere, and examples marked to be run do run.
+
+A fenced block is run where its first line is ```` ```python run ```` or ```` ```bash run ````; such
+a block stands alone, and runs in an empty directory with this environment's programs on PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=ticks)\s*$", re.M | re.S)
+LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
+HEADING = re.compile(r"^#+\s+(?P<title>.+?)\s*$", re.M)
+
+
+@dataclass(frozen=True)
+class Example:
+    page: pathlib.Path
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def examples() -> list[Example]:
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for fence in FENCE.finditer(text):
+            words = fence["info"].split()
+            if words[1:] == ["run"]:
+                line = text.count("\n", 0, fence.start()) + 1
+                found.append(Example(page, line, words[0], fence["code"]))
+    return found
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """The anchors GitHub gives the headings of ``page``."""
+    titles = (match["title"] for match in HEADING.finditer(FENCE.sub("", page.read_text())))
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: pathlib.Path) -> None:
+    broken = []
+    for link in LINK.finditer(FENCE.sub("", page.read_text())):
+        target, _, anchor = link["target"].partition("#")
+        if re.match(r"\w+:", target):
+            continue  # another site: not ours to keep alive, and tests need no network
+        file = (page.parent / target).resolve() if target else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(link["target"])
+    assert broken == []
+
+
+@pytest.mark.parametrize("example", examples(), ids=str)
+def test_examples_run(example: Example, tmp_path: pathlib.Path) -> None:
+    command = {"python": [sys.executable, "-c"], "bash": ["bash", "-euo", "pipefail", "-c"]}
+    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*command[example.language], example.code],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{example}\n{done.stdout}\n{done.stderr}"
