@@ -25,7 +25,6 @@ from benchmarks.startline import StartLine
 
 # Writing this much takes every rank well below a microsecond of the other ranks' time.
 _LINE_ABOVE_BYTES = 65536
-_WARM_UP = 5
 _MAX_ITERATIONS_PER_BLOCK = 1000
 
 
@@ -82,17 +81,12 @@ def measure(
     for label, call in calls.items():
         buffers.receive.zero_()
         dist.barrier()
-        warm = block(call, _WARM_UP)
+        # The first operation also connects, so it only tells whether more of them are affordable.
+        first = _agree(_median_seconds(block(call, 1)))
         op.check(buffers, n, rank)
-        # The first operation also connects, so it says nothing about the others.
-        seconds = statistics.median(
-            (b - a) * 1e-9 for a, b in zip(warm.start[0][1:], warm.end[0][1:], strict=True)
-        )
-        wanted = min(_MAX_ITERATIONS_PER_BLOCK, max(1, round(block_seconds / seconds)))
-        warm_up = 0 if seconds > block_seconds else 2
-        agreed = [(wanted, warm_up)]
-        dist.broadcast_object_list(agreed, src=0)
-        iterations[label], warm_ups[label] = agreed[0]
+        seconds = _agree(_median_seconds(block(call, 4 if first < block_seconds else 1)))
+        iterations[label] = min(_MAX_ITERATIONS_PER_BLOCK, max(1, round(block_seconds / seconds)))
+        warm_ups[label] = 2 if seconds < block_seconds else 0
 
     samples = {label: Samples() for label in calls}
     gc.collect()
@@ -115,3 +109,15 @@ def measure(
     finally:
         gc.enable()
     return samples
+
+
+def _median_seconds(samples: Samples) -> float:
+    pairs = zip(samples.start[0], samples.end[0], strict=True)
+    return statistics.median(end - start for start, end in pairs) * 1e-9
+
+
+def _agree(value: float) -> float:
+    """Rank 0's value, on all ranks."""
+    holder = [value]
+    dist.broadcast_object_list(holder, src=0)
+    return holder[0]

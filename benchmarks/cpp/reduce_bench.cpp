@@ -1,14 +1,14 @@
 // Bandwidth of the reduction kernels on one core, for every instruction set, beside memcpy.
 //
 // A figure is the bytes read and written by a call (sources + 1 for a fold, 2 for memcpy) over the
-// median time of its repetitions. The rows of one size run interleaved, so that a noisy
+// median CPU time of its repetitions. The rows of one size run interleaved, so that a noisy
 // neighbour meets all of them alike.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,15 +47,21 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+/// Seconds this thread has computed: time in which others held the core does not count.
+double cpu_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 void measure(std::vector<Row>& rows, size_t bytes) {
-  using Clock = std::chrono::steady_clock;
   const size_t calls = std::max<size_t>(1, (size_t{8} << 20) / bytes);
   for (int round = -1; round < kRounds; ++round) {
     for (Row& row : rows) {
-      const auto start = Clock::now();
+      const double start = cpu_seconds();
       for (size_t i = 0; i < calls; ++i) row.call();
-      const std::chrono::duration<double> elapsed = Clock::now() - start;
-      if (round >= 0) row.seconds.push_back(elapsed.count() / static_cast<double>(calls));
+      const double elapsed = cpu_seconds() - start;
+      if (round >= 0) row.seconds.push_back(elapsed / static_cast<double>(calls));
     }
   }
 }
