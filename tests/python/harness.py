@@ -6,17 +6,19 @@ name and called on every rank with the same keyword arguments; its group comes f
 ``GroupSpec``. ``collect`` returns one ``Outcome`` a rank: its value, its traceback, its exit code
 if it died, or, past the deadline, the stack of every thread at the point where it hung.
 
-``run_script`` starts plain ``python script.py`` processes under torchrun's environment variables,
-for what only a whole interpreter shows: exit without clean-up, ``__main__``, signals.
+``run_script`` runs a program on every rank under torchrun's environment variables, for what only a
+whole interpreter shows: exit without clean-up, exit codes, signals.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import datetime
 import faulthandler
 import importlib
+import json
 import multiprocessing
 import os
 import pathlib
@@ -468,11 +470,86 @@ class ScriptResult:
     returncode: int | None
     stdout: str
     stderr: str
-    seconds: float
 
     def describe(self) -> str:
         state = "killed on the deadline" if self.returncode is None else f"exit {self.returncode}"
         return f"---- rank {self.rank}: {state}\n{_tail(self.stdout)}\n{_tail(self.stderr)}"
+
+
+class Zygote:
+    """The one process that forks those of scripts (see ``zygote.py``)."""
+
+    _instance: Zygote | None = None
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(TESTS / "zygote.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        )
+
+    @classmethod
+    def get(cls) -> Zygote:
+        if cls._instance is None:
+            cls._instance = cls()
+            atexit.register(cls._instance._process.kill)
+        return cls._instance
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+class ScriptProcess:
+    """A forked copy of the zygote that runs a script: the parts of ``Popen`` that tests need."""
+
+    def __init__(self, path: pathlib.Path, rank: int, env: dict[str, str], args: Sequence[str]):
+        self.rank = rank
+        self.returncode: int | None = None
+        self._out = path.parent / f"out{rank}"
+        self._err = path.parent / f"err{rank}"
+        request = {"run": str(path), "args": list(args), "env": env}
+        answer = Zygote.get().ask(**request, out=str(self._out), err=str(self._err))
+        self.pid: int = answer["pid"]
+
+    def poll(self) -> int | None:
+        """The exit code, or None; until this is called, a process that ended is a zombie."""
+        if self.returncode is None:
+            self.returncode = Zygote.get().ask(wait=self.pid)["status"]
+        return self.returncode
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit code, or None if the process still runs after ``timeout`` seconds."""
+        end = time.monotonic() + timeout
+        while self.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.returncode
+
+    def signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def stdout(self) -> str:
+        return self._out.read_text(errors="replace") if self._out.exists() else ""
+
+    def stderr(self) -> str:
+        return self._err.read_text(errors="replace") if self._err.exists() else ""
+
+    def result(self, deadline: float) -> ScriptResult:
+        """Waits; a process that still runs then shows where it hung and is killed."""
+        code = self.wait(deadline)
+        if code is None:
+            self.signal(signal.SIGABRT)  # PYTHONFAULTHANDLER has the stacks dumped
+            if self.wait(2) is None:
+                self.signal(signal.SIGKILL)
+                self.wait(5)
+        return ScriptResult(self.rank, code, self.stdout(), self.stderr())
 
 
 @contextlib.contextmanager
@@ -482,19 +559,17 @@ def script(
     directory: pathlib.Path,
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
-) -> Iterator[list[subprocess.Popen[str]]]:
-    """Starts ``source`` as ``python script.py`` on each rank; whatever still runs at exit dies."""
+) -> Iterator[list[ScriptProcess]]:
+    """Starts ``source`` as a program on each rank; whatever still runs at the end is killed."""
     path = directory / "script.py"
     path.write_text(textwrap.dedent(source))
     port = free_port()
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[ScriptProcess] = []
     try:
         for rank in range(world_size):
             full = {
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
-                "PYTHONUNBUFFERED": "1",
-                "PYTHONFAULTHANDLER": "1",
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(world_size),
@@ -502,49 +577,13 @@ def script(
                 "MASTER_PORT": str(port),
                 **(env or {}),
             }
-            out = (directory / f"out{rank}").open("w+")
-            err = (directory / f"err{rank}").open("w+")
-            with out, err:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, str(path), *args], env=full, stdout=out, stderr=err
-                    )
-                )
+            processes.append(ScriptProcess(path, rank, full, args))
         yield processes
     finally:
         for process in processes:
             if process.poll() is None:
-                process.kill()
-            process.wait()
-
-
-def finish(
-    processes: Sequence[subprocess.Popen[str]], directory: pathlib.Path, deadline: float = 60.0
-) -> list[ScriptResult]:
-    """Waits for the processes of ``script``; those past the deadline show where they hung."""
-    start = time.monotonic()
-    results = []
-    for rank, process in enumerate(processes):
-        code: int | None
-        try:
-            code = process.wait(max(0.0, start + deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER dumps the stacks
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2)
-            process.kill()
-            process.wait()
-            code = None
-        results.append(
-            ScriptResult(
-                rank,
-                code,
-                (directory / f"out{rank}").read_text(errors="replace"),
-                (directory / f"err{rank}").read_text(errors="replace"),
-                time.monotonic() - start,
-            )
-        )
-    return results
+                process.signal(signal.SIGKILL)
+                process.wait(5)
 
 
 def run_script(
@@ -553,20 +592,17 @@ def run_script(
     directory: pathlib.Path,
     deadline: float = 60.0,
     env: Mapping[str, str] | None = None,
-    expect: int | None = 0,
+    expect: int = 0,
     args: Sequence[str] = (),
 ) -> list[ScriptResult]:
-    """Runs ``source`` on every rank; each must exit with ``expect`` (None: any code, no hang)."""
+    """Runs ``source`` on every rank; each must exit with ``expect``."""
     with script(source, world_size, directory, env, args) as processes:
-        results = finish(processes, directory, deadline)
-    bad = [
-        r
-        for r in results
-        if r.returncode is None or (expect is not None and r.returncode != expect)
-    ]
+        end = time.monotonic() + deadline
+        results = [p.result(max(0.0, end - time.monotonic())) for p in processes]
+    bad = [r.rank for r in results if r.returncode != expect]
     if bad:
         raise AssertionError(
-            f"ranks {[r.rank for r in bad]} of {world_size} did not exit with {expect}\n"
+            f"ranks {bad} of {world_size} did not exit with {expect}\n"
             + "\n".join(r.describe() for r in results)
         )
     return results

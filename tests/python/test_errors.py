@@ -1,0 +1,353 @@
+"""Wrong calls: a typed error that says what was expected, on every rank, and never a hang."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+
+import harness
+import pytest
+import torch
+import torch.distributed as dist
+from values import assert_bits
+
+CPU = torch.device("cpu")
+ERRORS = (RuntimeError, ValueError)
+
+
+def works_still() -> None:
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    assert_bits(tensor, torch.full((10,), float(dist.get_world_size())))
+
+
+# --- one rank's mistake, found before anything is sent -------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_invalid_root_rank() -> None:
+    """c10d's words, as users match them."""
+    world = dist.group.WORLD
+    me = dist.get_rank()
+    for root in (-1, 2, 100):
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        options.rootTensor = 0
+        with pytest.raises(ERRORS, match="invalid root rank"):
+            world.broadcast([torch.ones(1)], options)
+        options = dist.ReduceOptions()
+        options.rootRank = root
+        with pytest.raises(ERRORS, match="invalid root rank"):
+            world.reduce([torch.ones(1)], options)
+        options = dist.GatherOptions()
+        options.rootRank = root
+        with pytest.raises(ERRORS, match="invalid root rank"):
+            world.gather([[torch.ones(1), torch.ones(1)]], [torch.ones(1)], options)
+        options = dist.ScatterOptions()
+        options.rootRank = root
+        with pytest.raises(ERRORS, match="invalid root rank"):
+            world.scatter([torch.ones(1)], [[torch.ones(1), torch.ones(1)]], options)
+    assert me == dist.get_rank()
+    works_still()
+
+
+@pytest.mark.ranks(2)
+def test_invalid_root_tensor() -> None:
+    options = dist.BroadcastOptions()
+    options.rootRank = 0
+    for tensor in (-1, 1):
+        options.rootTensor = tensor
+        with pytest.raises(ERRORS, match="invalid root tensor"):
+            dist.group.WORLD.broadcast([torch.ones(1)], options)
+    works_still()
+
+
+@pytest.mark.ranks(2)
+def test_no_tensors() -> None:
+    with pytest.raises(ERRORS, match="requires non-empty tensor list"):
+        dist.group.WORLD._get_backend(CPU).allreduce([])
+    works_still()
+
+
+@pytest.mark.ranks(2)
+def test_invalid_tensor_type_and_size_in_a_list() -> None:
+    """Several tensors in one call must agree."""
+    world = dist.group.WORLD
+    one = torch.ones(2)
+    with pytest.raises(ERRORS, match="invalid tensor type"):
+        world.allreduce([one, torch.ones(2, dtype=torch.float64)])
+    with pytest.raises(ERRORS, match="invalid tensor size"):
+        world.allreduce([one, torch.ones(3)])
+    works_still()
+
+
+@pytest.mark.ranks(2)
+def test_gather_and_scatter_lists() -> None:
+    me = dist.get_rank()
+    one = torch.ones(3)
+    if me == 0:
+        with pytest.raises(ERRORS):
+            dist.gather(one, [torch.ones(3)], dst=0)
+        with pytest.raises(ERRORS):
+            dist.gather(one, None, dst=0)
+        with pytest.raises(ERRORS):
+            dist.scatter(one, [torch.ones(3)] * 3, src=0)
+        with pytest.raises(ERRORS):
+            dist.scatter(one, None, src=0)
+        with pytest.raises(ERRORS, match="invalid tensor size"):
+            dist.gather(one, [torch.ones(3), torch.ones(4)], dst=0)
+        with pytest.raises(ERRORS, match=r"invalid tensor (type|size)"):
+            dist.scatter(one, [torch.ones(3), torch.ones(5)], src=0)
+    else:
+        with pytest.raises(ERRORS, match=r"(?i)must not be specified on non-(destination|source)"):
+            dist.gather(one, [torch.ones(3), torch.ones(3)], dst=0)
+        with pytest.raises(ERRORS, match=r"(?i)must not be specified on non-(destination|source)"):
+            dist.scatter(one, [torch.ones(3), torch.ones(3)], src=0)
+    works_still()
+
+
+@pytest.mark.ranks(2)
+def test_all_gather_lists() -> None:
+    with pytest.raises(ERRORS):
+        dist.all_gather([torch.ones(3)], torch.ones(3))
+    with pytest.raises(ERRORS):
+        dist.all_gather([torch.ones(3)] * 3, torch.ones(3))
+    with pytest.raises(ERRORS, match=r"(?i)dtype|type"):
+        dist.all_gather([torch.ones(3, dtype=torch.int32) for _ in range(2)], torch.ones(3))
+    works_still()
+
+
+@pytest.mark.ranks(2)
+def test_sizes_of_joined_tensors() -> None:
+    with pytest.raises(ERRORS):
+        dist.all_gather_into_tensor(torch.ones(5), torch.ones(3))
+    with pytest.raises(ERRORS):
+        dist.all_gather_into_tensor(torch.ones(6, dtype=torch.int32), torch.ones(3))
+    with pytest.raises(ERRORS):
+        dist.reduce_scatter_tensor(torch.ones(3), torch.ones(5))
+    with pytest.raises(ERRORS):
+        dist.reduce_scatter(torch.ones(3), [torch.ones(3)])
+    with pytest.raises(ERRORS):
+        dist.all_to_all_single(torch.ones(4), torch.ones(3))
+    with pytest.raises(ERRORS):
+        dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 2], [2, 2])
+    with pytest.raises(ERRORS):
+        dist.all_to_all_single(torch.ones(4), torch.ones(4), [2, 2], [4])
+    with pytest.raises(ERRORS):
+        dist.all_to_all_single(torch.ones(4), torch.ones(4), [5, -1], [2, 2])
+    works_still()
+
+
+@pytest.mark.beyond("gloo", "segfaults or accepts it")
+@pytest.mark.ranks(2)
+def test_sparse_tensors_where_dense_ones_belong() -> None:
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(ERRORS, match=r"(?i)sparse|dense|layout"):
+        dist.broadcast(sparse, 0)
+    with pytest.raises(ERRORS, match=r"(?i)sparse|SUM"):
+        dist.all_reduce(sparse, dist.ReduceOp.MAX)
+    with pytest.raises(ERRORS, match=r"(?i)csr|layout|sparse"):
+        dist.all_reduce(torch.eye(3).to_sparse_csr())
+    works_still()
+
+
+@pytest.mark.beyond("gloo", "accepts it")
+@pytest.mark.ranks(2)
+def test_tensors_of_another_device() -> None:
+    with pytest.raises((*ERRORS, NotImplementedError)):
+        dist.all_reduce(torch.ones(3, device="meta"))
+    works_still()
+
+
+# --- ranks that disagree -------------------------------------------------------------------------
+#
+# Every rank must raise, none may hang or return a wrong result, and the message says what differed.
+
+
+def disagree(call, *words: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(ERRORS) as caught:
+        call()
+    assert time.monotonic() - start < 8, "the error came by timeout"
+    text = str(caught.value).lower()
+    assert any(word in text for word in words), text
+    assert "timed out" not in text, text
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.ranks(2, 3, fresh=True, timeout=10)
+def test_different_sizes_in_one_all_reduce() -> None:
+    size = 100 if dist.get_rank() == 0 else 101
+    disagree(
+        lambda: dist.all_reduce(torch.ones(size)), "size", "shape", "bytes", "element", "count"
+    )
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.ranks(2, 3, fresh=True, timeout=10)
+def test_different_large_sizes_in_one_all_reduce() -> None:
+    size = (1 << 20) if dist.get_rank() == 0 else (1 << 20) + 8
+    disagree(
+        lambda: dist.all_reduce(torch.ones(size)), "size", "shape", "bytes", "element", "count"
+    )
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.ranks(2, 3, fresh=True, timeout=10)
+def test_different_dtypes_of_equal_width_in_one_all_reduce() -> None:
+    dtype = torch.float32 if dist.get_rank() == 0 else torch.int32
+    disagree(lambda: dist.all_reduce(torch.ones(64, dtype=dtype)), "dtype", "type")
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.ranks(2, 3, fresh=True, timeout=10)
+def test_different_reductions_in_one_all_reduce() -> None:
+    op = dist.ReduceOp.SUM if dist.get_rank() == 0 else dist.ReduceOp.MAX
+    disagree(lambda: dist.all_reduce(torch.ones(64), op), "op", "reduc")
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.ranks(2, 3, fresh=True, timeout=10)
+def test_different_collectives() -> None:
+    if dist.get_rank() == 0:
+        disagree(lambda: dist.all_reduce(torch.ones(64)), "broadcast", "operation", "collective")
+    else:
+        disagree(lambda: dist.broadcast(torch.ones(64), 0), "reduce", "operation", "collective")
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.ranks(2, 3, fresh=True, timeout=10)
+def test_different_roots() -> None:
+    """Rank 0 believes in itself, the others in rank 1."""
+    root = 0 if dist.get_rank() == 0 else 1
+    disagree(lambda: dist.broadcast(torch.ones(64), root), "root")
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_gather", "all_to_all"])
+@pytest.mark.ranks(2, fresh=True, timeout=10)
+def test_different_sizes_in_other_collectives(collective: str) -> None:
+    n = 64 + 8 * dist.get_rank()
+    calls = {
+        "broadcast": lambda: dist.broadcast(torch.ones(n), 0),
+        "reduce": lambda: dist.reduce(torch.ones(n), 0),
+        "all_gather": lambda: dist.all_gather_into_tensor(torch.ones(2 * n), torch.ones(n)),
+        "all_to_all": lambda: dist.all_to_all_single(torch.ones(n), torch.ones(n)),
+    }
+    disagree(calls[collective], "size", "shape", "bytes", "element", "count", "split")
+
+
+# --- groups and their making ---------------------------------------------------------------------
+
+
+@pytest.mark.beyond("gloo", "goes on working")
+@pytest.mark.ranks(2, fresh=True)
+def test_closed_group() -> None:
+    group = dist.new_group()
+    dist.barrier(group=group)
+    dist.destroy_process_group(group)
+    with pytest.raises((*ERRORS, AssertionError)):
+        dist.all_reduce(torch.ones(1), group=group)
+    works_still()
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_no_group() -> None:
+    dist.destroy_process_group()
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.ranks(1, init="none", fresh=True)
+def test_store_that_nobody_serves(backend: str) -> None:
+    start = time.monotonic()
+    with pytest.raises((RuntimeError, dist.DistStoreError, dist.DistNetworkError)) as caught:
+        dist.init_process_group(
+            backend,
+            init_method=f"tcp://127.0.0.1:{harness.free_port()}",
+            rank=1,
+            world_size=2,
+            timeout=timedelta(seconds=1),
+        )
+    assert time.monotonic() - start < 20
+    assert not dist.is_initialized()
+    assert str(caught.value)
+
+
+@pytest.mark.ranks(1, init="none", fresh=True, deadline=30)
+def test_peer_that_never_comes(backend: str, shared: str) -> None:
+    """A group of two that one rank makes alone fails within its timeout, and says so."""
+    start = time.monotonic()
+    store = dist.FileStore(f"{shared}/alone", 2)
+
+    def start_alone() -> None:
+        dist.init_process_group(
+            backend, store=store, rank=0, world_size=2, timeout=timedelta(seconds=1)
+        )
+        dist.all_reduce(torch.ones(1))
+
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        start_alone()
+    assert time.monotonic() - start < 15
+    assert any(word in str(caught.value).lower() for word in ("time", "wait"))
+
+
+@pytest.mark.ranks(1, init="none", fresh=True)
+def test_missing_environment(backend: str) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    with pytest.raises(ValueError, match="environment variable RANK expected"):
+        dist.init_process_group(backend)
+    os.environ.update(RANK="0", WORLD_SIZE="two", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    with pytest.raises(ValueError, match="two"):
+        dist.init_process_group(backend)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.beyond("gloo", "this is about q7x2's settings")
+@pytest.mark.ranks(1, init="none", fresh=True)
+def test_malformed_settings_name_the_variable(backend: str, shared: str) -> None:
+    """UCX chosen by a path that is no UCX."""
+    os.environ["Q7X2_UCX"] = "/nonexistent/ucx"
+    with pytest.raises(Exception, match=r"Q7X2_UCX") as caught:
+        dist.init_process_group(
+            backend, store=dist.FileStore(f"{shared}/s", 1), rank=0, world_size=1
+        )
+    assert "/nonexistent/ucx" in str(caught.value)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.beyond("gloo", "takes no options object of this kind")
+@pytest.mark.ranks(1, init="none", fresh=True)
+def test_options_of_another_backend(backend: str, shared: str) -> None:
+    options = dist.ProcessGroupGloo._Options()
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=r"(?i)options"):
+        dist.init_process_group(
+            backend,
+            store=dist.FileStore(f"{shared}/s", 1),
+            rank=0,
+            world_size=1,
+            pg_options=options,
+        )
+
+
+@pytest.mark.ranks(2)
+def test_errors_are_of_the_types_users_catch() -> None:
+    assert issubclass(dist.DistBackendError, RuntimeError)
+    with pytest.raises(ERRORS):
+        dist.broadcast(torch.ones(1), 7)
+    works_still()
+
+
+@pytest.mark.beyond("gloo", "raises a plain RuntimeError")
+@pytest.mark.ranks(2, fresh=True, timeout=0.7)
+def test_timeout_is_a_dist_backend_error() -> None:
+    if dist.get_rank() == 0:
+        with pytest.raises(dist.DistBackendError, match="Timed out") as caught:
+            dist.broadcast(torch.ones(4), 1)
+        text = str(caught.value).lower()
+        assert "broadcast" in text
+        assert "rank 1" in text or "ranks 1" in text or "rank(s) 1" in text, text
+    else:
+        time.sleep(1.5)
