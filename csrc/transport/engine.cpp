@@ -40,7 +40,7 @@ constexpr milliseconds kClosePatience{1000};
 
 std::mutex instance_mutex;
 std::weak_ptr<Engine> instance_;
-std::function<void()> interrupt_check;
+Engine::Hooks hooks_;
 
 uint64_t random_identity() {
   std::random_device device;
@@ -125,6 +125,8 @@ std::shared_ptr<Engine> Engine::instance() {
     }
     if (self == e->thread_.get_id() || self == e->notifier_.get_id()) {
       std::thread([e] { delete e; }).detach();  // a thread cannot join itself
+    } else if (hooks_.run_unlocked) {
+      hooks_.run_unlocked([e] { delete e; });
     } else {
       delete e;
     }
@@ -133,9 +135,7 @@ std::shared_ptr<Engine> Engine::instance() {
   return engine;
 }
 
-void Engine::set_interrupt_check(std::function<void()> check) {
-  interrupt_check = std::move(check);
-}
+void Engine::set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
 
 void Engine::shutdown_instance() {
   std::shared_ptr<Engine> engine;
@@ -178,6 +178,12 @@ Engine::Engine()
 
 Engine::~Engine() {
   stop();
+  {
+    // What never came back from UCX still refers to groups, which refer to this.
+    const Lock lock(*this);
+    retired_.insert(retired_.end(), active_.begin(), active_.end());
+    active_.clear();
+  }
   for (const auto& [process, peer] : peers_) {
     if (peer->pidfd >= 0) {
       ::close(peer->pidfd);
@@ -639,8 +645,8 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
     }
     if (now >= next_interrupt_check) {
       next_interrupt_check = now + kNap;
-      if (interrupt_check) {
-        interrupt_check();
+      if (hooks_.check_interrupt) {
+        hooks_.check_interrupt();
       }
     }
   }

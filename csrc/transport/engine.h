@@ -49,8 +49,14 @@ class Engine {
  public:
   /// The process's engine; made on first use, gone when its last user is.
   static std::shared_ptr<Engine> instance();
-  /// Called about every 50 ms by threads that wait, without a lock; may throw to stop the wait.
-  static void set_interrupt_check(std::function<void()> check);
+  /// How the host program's own locks and interrupts are respected.
+  struct Hooks {
+    /// Called about every 50 ms by threads that wait, without a lock; may throw to stop the wait.
+    std::function<void()> check_interrupt;
+    /// Runs its argument, which joins threads, without a lock that callbacks may need (the GIL).
+    std::function<void(const std::function<void()>&)> run_unlocked;
+  };
+  static void set_hooks(Hooks hooks);
   /// Leaves every group in good order and stops the engine, for the end of the process. Tasks get a
   /// second to complete first.
   static void shutdown_instance();

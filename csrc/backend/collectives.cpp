@@ -1,0 +1,704 @@
+// The c10d calls: arguments checked, and described to the executor as collectives and messages.
+#include <algorithm>
+#include <functional>
+
+#include "backend/process_group.h"
+#include "executor/message.h"
+#include "kernels/reduce.h"
+
+namespace q7x2 {
+namespace {
+
+using c10d::OpType;
+using Tensors = std::vector<at::Tensor>;
+using Complain = std::function<void(const std::string&)>;
+
+// Raises the errors that c10d's argument checks find, with the name of the call before them.
+Complain complain(const char* call) {
+  return [call](const std::string& message) {
+    TORCH_CHECK(false, "ProcessGroupQ7x2::", call, ": ", message);
+  };
+}
+
+void check_tensors(const Complain& fn, const Tensors& tensors) {
+  c10d::assertNonEmpty(fn, tensors);
+  c10d::assertDense(fn, tensors);
+  c10d::assertTypeAndSizesMatch(fn, tensors);
+}
+
+void check_dense(const Complain& fn, const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    c10d::assertDense(fn, tensor);
+  }
+}
+
+void check_same_type(const Complain& fn, const at::Tensor& expected, const Tensors& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    c10d::assertTypeMatch(fn, expected.options(), tensors, i);
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
+  auto work = c10::make_intrusive<WorkQ7x2>(engine_, rank_, launch.type, launch.title,
+                                            launch.profiled_inputs, std::move(launch.results),
+                                            ++sequence_);
+  std::vector<std::shared_ptr<Task>> tasks;
+  tasks.reserve(launch.calls.size());
+  try {
+    for (CollectiveCall& call : launch.calls) {
+      tasks.push_back(std::make_shared<CollectiveTask>(group_, *planner_, std::move(call),
+                                                       launch.buffers, effective(launch.timeout)));
+    }
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+  return start(work, std::move(tasks), std::move(launch.buffers), !launch.async_op);
+}
+
+// ---------------------------------------------------------------------------------- all-reduce
+
+void ProcessGroupQ7x2::add_all_reduce(Launch& launch, const at::Tensor& tensor,
+                                      const Reduction& reduction) {
+  if (reduction.premultiplies()) {
+    at::Tensor mutable_tensor = tensor;
+    mutable_tensor.copy_(reduction.premultiply(tensor));
+  }
+  const Region region = launch.buffers->in_place(tensor);
+  CollectiveCall call;
+  call.collective = Collective::kAllReduce;
+  call.input = {region};
+  call.output = {region};
+  call.dtype = reducible_dtype(tensor);
+  call.reduce = reduction.kind;
+  call.divisor = reduction.divisor;
+  launch.calls.push_back(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
+                                                           const c10d::AllreduceOptions& opts) {
+  const Complain fn = complain("allreduce");
+  c10d::assertNonEmpty(fn, tensors);
+  if (tensors[0].is_sparse()) {
+    return allreduce_sparse(tensors, opts);
+  }
+  check_tensors(fn, tensors);
+  const Reduction reduction(opts.reduceOp, size_);
+  Launch call{OpType::ALLREDUCE, "q7x2:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp};
+  // Several tensors of one rank are contributions like those of other ranks.
+  if (tensors.size() > 1) {
+    TORCH_CHECK(reduction.divisor == 1 && !reduction.premultiplies(),
+                "ProcessGroupQ7x2::allreduce: AVG and PREMUL_SUM take one tensor per rank, got ",
+                tensors.size());
+    const at::Tensor total = tensors[0].cpu().contiguous();
+    std::vector<at::Tensor> host;
+    std::vector<const void*> contributions{total.const_data_ptr()};
+    for (size_t i = 1; i < tensors.size(); ++i) {
+      host.push_back(tensors[i].cpu().contiguous());
+      contributions.push_back(host.back().const_data_ptr());
+    }
+    q7x2::reduce(total.mutable_data_ptr(), contributions, static_cast<size_t>(total.numel()),
+                 reducible_dtype(total), reduction.kind);
+    add_all_reduce(call, total, reduction);
+    for (const at::Tensor& tensor : tensors) {
+      call.buffers->also_copy(total, tensor);
+    }
+  } else {
+    add_all_reduce(call, tensors[0], reduction);
+  }
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  const Complain fn = complain("allreduce_coalesced");
+  c10d::assertNonEmpty(fn, tensors);
+  check_dense(fn, tensors);
+  c10d::assertSameDevice(fn, tensors);
+  check_same_type(fn, tensors[0], tensors);
+  const Reduction reduction(opts.reduceOp, size_);
+  Launch call{OpType::ALLREDUCE_COALESCED, "q7x2:all_reduce", tensors, tensors, opts.timeout,
+              opts.asyncOp};
+  for (const at::Tensor& tensor : tensors) {
+    add_all_reduce(call, tensor, reduction);
+  }
+  return launch(std::move(call));
+}
+
+// The sum of COO tensors: everybody gathers everybody's indices and values, and adds them in rank
+// order. Two rounds, because the numbers of non-zeros differ; the second cannot start before the
+// first is there, so the call blocks for it.
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
+    Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const Complain fn = complain("allreduce_sparse");
+  c10d::assertSingleElement(fn, tensors);
+  TORCH_CHECK(tensors[0].is_sparse(),
+              "ProcessGroupQ7x2::allreduce_sparse: expected a sparse COO tensor, got layout ",
+              tensors[0].layout());
+  TORCH_CHECK(opts.reduceOp == c10d::ReduceOp::SUM,
+              "unsupported reduction operation (allreduce_sparse only works with ReduceOp.SUM)");
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor input = tensors[0].detach().cpu().coalesce();
+  const at::Tensor indices = input.indices().contiguous();
+  const at::Tensor values = input.values().contiguous();
+
+  // Dimensions and sizes of everybody, so that a disagreement is an error and not a wrong sum.
+  constexpr int64_t kMaxDims = 64;
+  TORCH_CHECK(input.dim() <= kMaxDims, "ProcessGroupQ7x2::allreduce_sparse: at most ", kMaxDims,
+              " dimensions, got ", input.dim());
+  at::Tensor metadata = at::zeros({kMaxDims + 4}, at::kLong);
+  auto* fields = metadata.mutable_data_ptr<int64_t>();
+  fields[0] = input.sparse_dim();
+  fields[1] = input.dense_dim();
+  fields[2] = input._nnz();
+  fields[3] = static_cast<int64_t>(input.scalar_type());
+  std::copy(input.sizes().begin(), input.sizes().end(), fields + 4);
+  at::Tensor all_metadata = at::empty({size_, metadata.numel()}, at::kLong);
+  c10d::AllgatherOptions gather_opts;
+  gather_opts.timeout = opts.timeout;
+  gather_opts.asyncOp = false;
+  _allgather_base(all_metadata, metadata, gather_opts)->wait();
+
+  int64_t longest = 0;
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto* theirs = all_metadata[rank].const_data_ptr<int64_t>();
+    TORCH_CHECK(theirs[0] == fields[0] && theirs[1] == fields[1] && theirs[3] == fields[3] &&
+                    std::equal(fields + 4, fields + 4 + kMaxDims, theirs + 4),
+                "ProcessGroupQ7x2::allreduce_sparse: rank ", rank,
+                " has another shape or dtype than rank ", rank_,
+                ": sparse dimensions, dense dimensions, sizes and dtype must be equal");
+    longest = std::max(longest, theirs[2]);
+  }
+
+  // Padded to the longest, which keeps it one collective for each.
+  const auto padded = [&](const at::Tensor& part, int64_t dim) {
+    auto sizes = part.sizes().vec();
+    sizes[static_cast<size_t>(dim)] = longest;
+    at::Tensor full = at::zeros(sizes, part.options());
+    full.narrow(dim, 0, part.size(dim)).copy_(part);
+    return full;
+  };
+  const at::Tensor my_indices = padded(indices, 1);
+  const at::Tensor my_values = padded(values, 0);
+  auto all_indices = std::make_shared<Tensors>();
+  auto all_values = std::make_shared<Tensors>();
+  Launch call{OpType::_ALLREDUCE_SPARSE, "q7x2:sparse_all_reduce", tensors, tensors, opts.timeout,
+              opts.asyncOp};
+  for (int rank = 0; rank < size_; ++rank) {
+    all_indices->push_back(at::empty_like(my_indices));
+    all_values->push_back(at::empty_like(my_values));
+  }
+  add_all_gather(call, my_indices, *all_indices);
+  add_all_gather(call, my_values, *all_values);
+  call.buffers->then([=, output = tensors[0], sizes = input.sizes().vec(), size = size_] {
+    Tensors kept_indices;
+    Tensors kept_values;
+    for (int rank = 0; rank < size; ++rank) {
+      const int64_t count = all_metadata[rank][2].item<int64_t>();
+      const auto r = static_cast<size_t>(rank);
+      kept_indices.push_back((*all_indices)[r].narrow(1, 0, count));
+      kept_values.push_back((*all_values)[r].narrow(0, 0, count));
+    }
+    const at::Tensor sum = at::sparse_coo_tensor(at::cat(kept_indices, 1), at::cat(kept_values, 0),
+                                                 sizes, kept_values[0].options().layout(at::kSparse))
+                               .coalesce();
+    at::Tensor target = output;
+    target.copy_(sum);
+  });
+  return launch(std::move(call));
+}
+
+// ------------------------------------------------------------------------------ broadcast, reduce
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
+                                                           const c10d::BroadcastOptions& opts) {
+  const Complain fn = complain("broadcast");
+  c10d::assertRootRank(fn, opts.rootRank, size_);
+  c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
+  check_tensors(fn, tensors);
+  Launch call{OpType::BROADCAST, "q7x2:broadcast", tensors, tensors, opts.timeout, opts.asyncOp};
+  const at::Tensor& root_tensor = tensors[static_cast<size_t>(opts.rootTensor)];
+  const Region region = opts.rootRank == rank_ ? call.buffers->input(root_tensor)
+                                               : call.buffers->output(root_tensor);
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_same(root_tensor)) {
+      call.buffers->also_copy(root_tensor, tensor);
+    }
+  }
+  CollectiveCall collective;
+  collective.collective = Collective::kBroadcast;
+  collective.root = static_cast<int>(opts.rootRank);
+  collective.input = {region};
+  collective.output = {region};
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
+                                                        const c10d::ReduceOptions& opts) {
+  const Complain fn = complain("reduce");
+  c10d::assertRootRank(fn, opts.rootRank, size_);
+  c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
+  c10d::assertSingleElement(fn, tensors);
+  check_tensors(fn, tensors);
+  const Reduction reduction(opts.reduceOp, size_);
+  Launch call{OpType::REDUCE, "q7x2:reduce", tensors, tensors, opts.timeout, opts.asyncOp};
+  const bool root = opts.rootRank == rank_;
+  at::Tensor contribution = tensors[0];
+  if (reduction.premultiplies()) {
+    contribution = reduction.premultiply(contribution).to(contribution.scalar_type());
+    if (root) {
+      tensors[0].copy_(contribution);
+    }
+  }
+  // Partial sums pass through the buffer: only the root's tensor is the caller's to change.
+  const Region region =
+      root ? call.buffers->in_place(tensors[0]) : call.buffers->private_copy(contribution);
+  CollectiveCall collective;
+  collective.collective = Collective::kReduce;
+  collective.root = static_cast<int>(opts.rootRank);
+  collective.input = {region};
+  collective.output = {region};
+  collective.dtype = reducible_dtype(tensors[0]);
+  collective.reduce = reduction.kind;
+  collective.divisor = reduction.divisor;
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+// ---------------------------------------------------------------------------- all-gather, gather
+
+void ProcessGroupQ7x2::add_all_gather(Launch& launch, const at::Tensor& input,
+                                      const Tensors& outputs) {
+  CollectiveCall call;
+  call.collective = Collective::kAllGather;
+  call.input = {launch.buffers->input(input)};
+  for (const at::Tensor& output : outputs) {
+    call.output.push_back(launch.buffers->output(output));
+  }
+  launch.calls.push_back(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>& outputs,
+                                                           Tensors& inputs,
+                                                           const c10d::AllgatherOptions& opts) {
+  const Complain fn = complain("allgather");
+  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
+  c10d::assertInputOutputTensorListsSameSize(fn, outputs.size(), inputs.size());
+  const size_t expected = inputs.size() * static_cast<size_t>(size_);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].size() != expected) {
+      fn("invalid output tensor list at index " + std::to_string(i) + " (expected length " +
+         std::to_string(expected) + ", got " + std::to_string(outputs[i].size()) + ")");
+    }
+  }
+  check_tensors(fn, inputs);
+  for (const Tensors& list : outputs) {
+    c10d::assertTypeAndSizesMatch(fn, list, inputs[0].options(), inputs[0].sizes());
+  }
+  Tensors results;
+  for (const Tensors& list : outputs) {
+    results.insert(results.end(), list.begin(), list.end());
+  }
+  Launch call{OpType::ALLGATHER, "q7x2:all_gather", inputs, results, opts.timeout, opts.asyncOp};
+  // Input j of rank r goes to place r * inputs + j of every list.
+  for (size_t j = 0; j < inputs.size(); ++j) {
+    Tensors from_rank;
+    for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+      from_rank.push_back(outputs[0][r * inputs.size() + j]);
+    }
+    add_all_gather(call, inputs[j], from_rank);
+  }
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    for (size_t k = 0; k < outputs[i].size(); ++k) {
+      call.buffers->also_copy(outputs[0][k], outputs[i][k]);
+    }
+  }
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+  const Complain fn = complain("_allgather_base");
+  check_dense(fn, {output, input});
+  check_same_type(fn, input, {output});
+  TORCH_CHECK(output.numel() == input.numel() * size_,
+              "ProcessGroupQ7x2::_allgather_base: output tensor size must be equal to world_size "
+              "times input tensor size: expected ",
+              input.numel() * size_, " elements, got ", output.numel());
+  Launch call{OpType::_ALLGATHER_BASE, "q7x2:_all_gather_base", {input}, {output}, opts.timeout,
+              opts.asyncOp};
+  add_into_tensor(call, output, input);
+  return launch(std::move(call));
+}
+
+void ProcessGroupQ7x2::add_into_tensor(Launch& launch, const at::Tensor& output,
+                                       const at::Tensor& input) {
+  CollectiveCall call;
+  call.collective = Collective::kAllGather;
+  call.input = {launch.buffers->input(input)};
+  call.output = split_region(launch.buffers->output(output));
+  launch.calls.push_back(std::move(call));
+}
+
+std::vector<Region> ProcessGroupQ7x2::split_region(Region whole) const {
+  const size_t part = whole.bytes / static_cast<size_t>(size_);
+  std::vector<Region> parts;
+  for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+    parts.push_back({whole.data + r * part, part});
+  }
+  return parts;
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
+    std::vector<Tensors>& output_lists, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const Complain fn = complain("allgather_coalesced");
+  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
+  c10d::assertAllgatherCoalescedOutputTensorLists(fn, output_lists, inputs.size(), size_);
+  check_dense(fn, inputs);
+  Tensors results;
+  for (const Tensors& list : output_lists) {
+    for (size_t j = 0; j < list.size(); ++j) {
+      c10d::assertTypeMatch(fn, inputs[j].options(), list, j);
+      c10d::assertSizesMatch(fn, inputs[j].sizes(), list, j);
+    }
+    results.insert(results.end(), list.begin(), list.end());
+  }
+  Launch call{OpType::ALLGATHER_COALESCED, "q7x2:all_gather", inputs, results, opts.timeout,
+              opts.asyncOp};
+  for (size_t j = 0; j < inputs.size(); ++j) {
+    Tensors from_rank;
+    for (const Tensors& list : output_lists) {
+      from_rank.push_back(list[j]);
+    }
+    add_all_gather(call, inputs[j], from_rank);
+  }
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const Complain fn = complain("allgather_into_tensor_coalesced");
+  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
+  c10d::assertInputOutputTensorListsSameSize(fn, outputs.size(), inputs.size());
+  Launch call{OpType::ALLGATHER_COALESCED, "q7x2:all_gather_into_tensor_coalesced", inputs, outputs,
+              opts.timeout, opts.asyncOp};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(fn, {outputs[i], inputs[i]});
+    check_same_type(fn, inputs[i], {outputs[i]});
+    TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_,
+                "ProcessGroupQ7x2::allgather_into_tensor_coalesced: output ", i, " must have ",
+                inputs[i].numel() * size_, " elements, got ", outputs[i].numel());
+    add_into_tensor(call, outputs[i], inputs[i]);
+  }
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& outputs,
+                                                        Tensors& inputs,
+                                                        const c10d::GatherOptions& opts) {
+  const Complain fn = complain("gather");
+  c10d::assertRootRank(fn, opts.rootRank, size_);
+  c10d::assertSingleElementInput(fn, inputs);
+  check_dense(fn, inputs);
+  Launch call{OpType::GATHER, "q7x2:gather", inputs, {}, opts.timeout, opts.asyncOp};
+  CollectiveCall collective;
+  collective.collective = Collective::kGather;
+  collective.root = static_cast<int>(opts.rootRank);
+  collective.input = {call.buffers->input(inputs[0])};
+  if (opts.rootRank == rank_) {
+    c10d::assertGatherOutputTensorList(fn, outputs, size_);
+    c10d::assertTypeAndSizesMatch(fn, outputs[0], inputs[0].options(), inputs[0].sizes());
+    call.results = outputs[0];
+    for (const at::Tensor& output : outputs[0]) {
+      collective.output.push_back(call.buffers->output(output));
+    }
+  } else {
+    c10d::assertEmptyOutputTensorList(fn, outputs);
+  }
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
+                                                         std::vector<Tensors>& inputs,
+                                                         const c10d::ScatterOptions& opts) {
+  const Complain fn = complain("scatter");
+  c10d::assertRootRank(fn, opts.rootRank, size_);
+  c10d::assertSingleElementOutput(fn, outputs);
+  check_dense(fn, outputs);
+  Launch call{OpType::SCATTER, "q7x2:scatter", outputs, outputs, opts.timeout, opts.asyncOp};
+  CollectiveCall collective;
+  collective.collective = Collective::kScatter;
+  collective.root = static_cast<int>(opts.rootRank);
+  if (opts.rootRank == rank_) {
+    c10d::assertScatterInputTensorList(fn, inputs, size_);
+    c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
+    call.profiled_inputs = inputs[0];
+    for (const at::Tensor& input : inputs[0]) {
+      collective.input.push_back(call.buffers->input(input));
+    }
+  } else {
+    c10d::assertEmptyInputTensorList(fn, inputs);
+  }
+  collective.output = {call.buffers->output(outputs[0])};
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+// -------------------------------------------------------------------------------- reduce-scatter
+
+void ProcessGroupQ7x2::add_reduce_scatter(Launch& launch, const at::Tensor& output,
+                                          std::vector<Region> inputs, const Reduction& reduction) {
+  CollectiveCall call;
+  call.collective = Collective::kReduceScatter;
+  call.input = std::move(inputs);
+  call.output = {launch.buffers->output(output)};
+  call.dtype = reducible_dtype(output);
+  call.reduce = reduction.kind;
+  call.divisor = reduction.divisor;
+  launch.calls.push_back(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
+    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) {
+  const Complain fn = complain("reduce_scatter");
+  c10d::assertSingleElementOutput(fn, outputs);
+  if (inputs.size() != 1) {
+    fn("requires a single-element input list containing a list with " + std::to_string(size_) +
+       " tensors.");
+  }
+  c10d::assertInputTensorListSizeEqualsWorldSize(fn, inputs[0].size(), size_);
+  check_dense(fn, inputs[0]);
+  check_dense(fn, outputs);
+  c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
+  const Reduction reduction(opts.reduceOp, size_);
+  Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], outputs, opts.timeout,
+              opts.asyncOp};
+  std::vector<Region> regions;
+  for (const at::Tensor& input : inputs[0]) {
+    regions.push_back(contribution(call, input, reduction));
+  }
+  add_reduce_scatter(call, outputs[0], std::move(regions), reduction);
+  return launch(std::move(call));
+}
+
+Region ProcessGroupQ7x2::contribution(Launch& launch, const at::Tensor& input,
+                                      const Reduction& reduction) {
+  return reduction.premultiplies()
+             ? launch.buffers->private_copy(
+                   reduction.premultiply(input).to(input.scalar_type()))
+             : launch.buffers->input(input);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return reduce_scatter_tensors(OpType::_REDUCE_SCATTER_BASE, "q7x2:_reduce_scatter_base",
+                                complain("_reduce_scatter_base"), outputs, inputs, opts);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  return reduce_scatter_tensors(
+      OpType::REDUCE_SCATTER_TENSOR_COALESCED, "q7x2:reduce_scatter_tensor_coalesced",
+      complain("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
+    OpType type, const char* title, const Complain& fn, Tensors& outputs, Tensors& inputs,
+    const c10d::ReduceScatterOptions& opts) {
+  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
+  c10d::assertInputOutputTensorListsSameSize(fn, outputs.size(), inputs.size());
+  const Reduction reduction(opts.reduceOp, size_);
+  Launch call{type, title, inputs, outputs, opts.timeout, opts.asyncOp};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(fn, {outputs[i], inputs[i]});
+    check_same_type(fn, inputs[i], {outputs[i]});
+    if (inputs[i].numel() != outputs[i].numel() * size_) {
+      fn("input tensor must be the same size as output size times world size: expected " +
+         std::to_string(outputs[i].numel() * size_) + " elements, got " +
+         std::to_string(inputs[i].numel()));
+    }
+    add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
+                       reduction);
+  }
+  return launch(std::move(call));
+}
+
+// ------------------------------------------------------------------------------------ all-to-all
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(
+    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+  const Complain fn = complain("alltoall_base");
+  check_dense(fn, {output, input});
+  check_same_type(fn, input, {output});
+  const bool even = output_splits.empty() && input_splits.empty();
+  if (even) {
+    TORCH_CHECK(output.numel() == input.numel(),
+                "ProcessGroupQ7x2::alltoall_base: input and output must have as many elements "
+                "where no splits are given, got ",
+                input.numel(), " and ", output.numel());
+  }
+  const auto parts = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits,
+                         Region whole) {
+    TORCH_CHECK(tensor.dim() > 0, "ProcessGroupQ7x2::alltoall_base: expected at least one "
+                                  "dimension, got a scalar");
+    c10d::checkSplitSizes(splits, tensor, size_);
+    const size_t rows = static_cast<size_t>(tensor.size(0));
+    const size_t row_bytes = rows == 0 ? 0 : whole.bytes / rows;
+    std::vector<Region> regions;
+    size_t begin = 0;
+    for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+      const size_t count =
+          splits.empty() ? rows / static_cast<size_t>(size_) : static_cast<size_t>(splits[r]);
+      TORCH_CHECK(splits.empty() || splits[r] >= 0,
+                  "ProcessGroupQ7x2::alltoall_base: split sizes must not be negative, got ",
+                  splits[r]);
+      regions.push_back({whole.data + begin * row_bytes, count * row_bytes});
+      begin += count;
+    }
+    return regions;
+  };
+  Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {output}, opts.timeout,
+              opts.asyncOp};
+  CollectiveCall collective;
+  collective.collective = Collective::kAllToAll;
+  collective.uneven = !even;
+  collective.input = parts(input, input_splits, call.buffers->input(input));
+  collective.output = parts(output, output_splits, call.buffers->output(output));
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tensors& inputs,
+                                                          const c10d::AllToAllOptions& opts) {
+  const Complain fn = complain("alltoall");
+  c10d::assertAllToAllTensorListSizes(fn, outputs.size(), inputs.size(), size_);
+  check_dense(fn, inputs);
+  check_dense(fn, outputs);
+  check_same_type(fn, inputs[0], inputs);
+  check_same_type(fn, inputs[0], outputs);
+  Launch call{OpType::ALLTOALL, "q7x2:all_to_all", inputs, outputs, opts.timeout, opts.asyncOp};
+  CollectiveCall collective;
+  collective.collective = Collective::kAllToAll;
+  collective.uneven = true;
+  for (const at::Tensor& input : inputs) {
+    collective.input.push_back(call.buffers->input(input));
+  }
+  for (const at::Tensor& output : outputs) {
+    collective.output.push_back(call.buffers->output(output));
+  }
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+// --------------------------------------------------------------------------------------- barrier
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOptions& opts) {
+  Launch call{OpType::BARRIER, "q7x2:barrier", {}, {}, opts.timeout, opts.asyncOp};
+  const Region token = call.buffers->private_copy(at::zeros({1}, at::kByte));
+  CollectiveCall collective;
+  collective.collective = Collective::kBarrier;
+  collective.input = {token};
+  collective.output = {token};
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+// Rank 0 hears from every rank and then answers all, so that it can say who did not come.
+void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  // User tags are not negative as int32, so these never meet them.
+  const uint32_t tag = uint32_t{1} << 31 | (barriers_++ & ~(uint32_t{1} << 31));
+  const auto timeout = effective(opts.timeout);
+  const TimePoint deadline = Clock::now() + timeout;
+  const auto token = std::make_shared<std::byte>();
+  const auto post = [&](MessageTask::Direction direction, int peer) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    auto task = std::make_shared<MessageTask>(group_, direction, peer, tag, token.get(), 1, token,
+                                              std::max(left, std::chrono::milliseconds(1)));
+    engine_->submit(task, /*caller_waits=*/true);
+    return task;
+  };
+  ++sequence_;
+  if (rank_ != 0) {
+    for (const auto direction : {MessageTask::Direction::kSend, MessageTask::Direction::kReceive}) {
+      const auto task = post(direction, 0);
+      engine_->wait(*task, TimePoint::max());
+      TORCH_CHECK_WITH(DistBackendError, !task->error(), "[Rank ", rank_,
+                       "] successfully reached monitoredBarrier, but received errors while waiting "
+                       "for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+                       "Original exception: ",
+                       task->error()->what());
+    }
+    return;
+  }
+  std::vector<std::shared_ptr<MessageTask>> arrivals;
+  for (int rank = 1; rank < size_; ++rank) {
+    arrivals.push_back(post(MessageTask::Direction::kReceive, rank));
+  }
+  std::string missing;
+  size_t count = 0;
+  for (int rank = 1; rank < size_; ++rank) {
+    const auto& task = arrivals[static_cast<size_t>(rank) - 1];
+    engine_->wait(*task, TimePoint::max());
+    if (task->error()) {
+      missing += (count++ == 0 ? "" : ", ") + std::to_string(rank);
+      if (!wait_all_ranks) {
+        break;
+      }
+    }
+  }
+  TORCH_CHECK_WITH(DistBackendError, count == 0, "[Rank 0]: Rank", count > 1 ? "s " : " ", missing,
+                   " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+  std::vector<std::shared_ptr<MessageTask>> answers;
+  for (int rank = 1; rank < size_; ++rank) {
+    answers.push_back(post(MessageTask::Direction::kSend, rank));
+  }
+  for (const auto& task : answers) {
+    engine_->wait(*task, TimePoint::max());
+    TORCH_CHECK_WITH(DistBackendError, !task->error(),
+                     "[Rank 0]: monitoredBarrier could not answer: ", task->error()->what());
+  }
+}
+
+// --------------------------------------------------------------------------------- point to point
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::message(OpType type, const char* title,
+                                                         Tensors& tensors, int peer, int tag) {
+  const bool sends = type == OpType::SEND;
+  const Complain fn = complain(sends ? "send" : "recv");
+  c10d::assertSingleElement(fn, tensors);
+  check_dense(fn, tensors);
+  TORCH_CHECK(tag >= 0, "Tag must be nonnegative");
+  TORCH_CHECK(type == OpType::RECVANYSOURCE || (peer >= 0 && peer < size_ && peer != rank_),
+              "ProcessGroupQ7x2::", sends ? "send: invalid destination" : "recv: invalid source",
+              " rank ", peer, ": expected another rank of a group of ", size_);
+  auto buffers = std::make_shared<HostBuffers>();
+  const Region region = sends ? buffers->input(tensors[0]) : buffers->output(tensors[0]);
+  auto work = c10::make_intrusive<WorkQ7x2>(engine_, rank_, type, title, tensors, tensors,
+                                            static_cast<uint64_t>(sequence_));
+  auto task = std::make_shared<MessageTask>(
+      group_, sends ? MessageTask::Direction::kSend : MessageTask::Direction::kReceive,
+      type == OpType::RECVANYSOURCE ? MessageTask::kAnySource : peer, static_cast<uint32_t>(tag),
+      region.data, region.bytes, buffers, timeout_.load());
+  return start(work, {std::move(task)}, std::move(buffers), /*caller_waits=*/false);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::send(Tensors& tensors, int destination, int tag) {
+  return message(OpType::SEND, "q7x2:send", tensors, destination, tag);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::recv(Tensors& tensors, int source, int tag) {
+  return message(OpType::RECV, "q7x2:recv", tensors, source, tag);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::recvAnysource(Tensors& tensors, int tag) {
+  return message(OpType::RECVANYSOURCE, "q7x2:recvAnySource", tensors, -1, tag);
+}
+
+}  // namespace q7x2

@@ -1,0 +1,225 @@
+// The life of a group: creation, options, splitting, coalescing, errors, shutdown.
+#include "backend/process_group.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace q7x2 {
+namespace {
+
+std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
+  if (!options.algorithms.empty()) {
+    return options.algorithms;
+  }
+  const char* from_environment = std::getenv("Q7X2_ALGO");
+  return from_environment == nullptr ? "" : from_environment;
+}
+
+std::string card_key(int rank) { return "q7x2/card/" + std::to_string(rank); }
+
+std::vector<std::string> exchange_cards(c10d::Store& store, int rank, int size,
+                                        const std::string& group, const std::string& mine) {
+  store.set(card_key(rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+  std::vector<std::string> keys;
+  for (int r = 0; r < size; ++r) {
+    keys.push_back(card_key(r));
+  }
+  std::vector<std::vector<uint8_t>> values;
+  try {
+    if (store.hasExtendedApi()) {
+      store.wait(keys);
+      values = store.multiGet(keys);
+    } else {
+      for (const std::string& key : keys) {
+        values.push_back(store.get(key));
+      }
+    }
+  } catch (const std::exception& error) {
+    std::string missing;
+    for (int r = 0; r < size; ++r) {
+      try {
+        if (!store.check({card_key(r)})) {
+          missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+        }
+      } catch (const std::exception&) {
+        break;  // the store itself is gone; its own error says so
+      }
+    }
+    throw Error(ErrorCode::kTimeout,
+                "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                    " could not make the group '" + group + "'" +
+                    (missing.empty() ? "" : ": rank " + missing + " did not join") + ": " +
+                    error.what());
+  }
+  std::vector<std::string> cards;
+  cards.reserve(values.size());
+  for (const auto& value : values) {
+    cards.emplace_back(value.begin(), value.end());
+  }
+  return cards;
+}
+
+}  // namespace
+
+ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                   c10::intrusive_ptr<Options> options)
+    : c10d::Backend(rank, size),
+      options_(std::move(options)),
+      engine_(Engine::instance()),
+      timeout_(options_->timeout) {
+  TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
+  const std::string& name = options_->group_name.empty() ? "unnamed" : options_->group_name;
+  group_ = Group::create(
+      *engine_, rank, size, name,
+      [&](const std::string& mine) { return exchange_cards(*store, rank, size, name, mine); },
+      options_->eager_connect);
+  planner_ = std::make_unique<Planner>(rank, size, group_->one_host(), forced_algorithms(*options_));
+  init();
+}
+
+ProcessGroupQ7x2::~ProcessGroupQ7x2() {
+  if (!engine_->forked()) {
+    group_->leave();
+  }
+}
+
+std::chrono::milliseconds ProcessGroupQ7x2::effective(std::chrono::milliseconds timeout) const {
+  return timeout < std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
+}
+
+void ProcessGroupQ7x2::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  timeout_ = timeout;
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::start(const c10::intrusive_ptr<WorkQ7x2>& work,
+                                                       std::vector<std::shared_ptr<Task>> tasks,
+                                                       std::shared_ptr<HostBuffers> buffers,
+                                                       bool caller_waits) {
+  std::function<void(WorkQ7x2&)> on_settled;
+  if (onCompletionHook_) {
+    {
+      const std::lock_guard<std::mutex> lock(pending_->mutex);
+      ++pending_->count;
+    }
+    on_settled = [hook = onCompletionHook_, pending = pending_](WorkQ7x2& done) {
+      hook(std::make_shared<c10d::WorkInfo>(
+          done.retrieveOpType(), done.getSequencenumber(), done.submitted(), done.finished(),
+          std::chrono::duration<float>(done.finished() - done.submitted())));
+      const std::lock_guard<std::mutex> lock(pending->mutex);
+      if (--pending->count == 0) {
+        pending->none_left.notify_all();
+      }
+    };
+  }
+  {
+    const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+    if (coalescing_) {
+      coalescing_->push_back(work);
+    }
+  }
+  work->start(std::move(tasks), std::move(buffers), caller_waits, std::move(on_settled));
+  return work;
+}
+
+// Coalesced calls start at once; what they share is the Work that completes with the last of them.
+void ProcessGroupQ7x2::startCoalescing() {
+  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  TORCH_CHECK(!coalescing_, "q7x2: startCoalescing() was called twice without endCoalescing()");
+  coalescing_.emplace();
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
+  std::vector<c10::intrusive_ptr<WorkQ7x2>> parts;
+  {
+    const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+    TORCH_CHECK(coalescing_, "q7x2: endCoalescing() was called without startCoalescing()");
+    parts = std::move(*coalescing_);
+    coalescing_.reset();
+  }
+  auto work = c10::make_intrusive<WorkQ7x2>(engine_, rank_, c10d::OpType::COALESCED, nullptr,
+                                            std::nullopt, std::vector<at::Tensor>(), sequence_);
+  work->start(std::move(parts));
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  const auto it = std::find(ranks.begin(), ranks.end(), rank_);
+  const uint64_t number = splits_++;
+  if (it == ranks.end()) {
+    return nullptr;
+  }
+  std::string members;
+  for (const int rank : ranks) {
+    TORCH_CHECK(rank >= 0 && rank < size_, "q7x2: split: rank ", rank, " is not in a group of ",
+                size_);
+    members.append("_").append(std::to_string(rank));
+  }
+  auto* options = dynamic_cast<Options*>(opts.get());
+  TORCH_CHECK(options != nullptr, "q7x2: split needs options of the type q7x2.Options");
+  auto child = c10::make_intrusive<c10d::PrefixStore>(
+      "q7x2/split/" + options->group_name + "/" + std::to_string(number) + members, store);
+  auto copy = c10::make_intrusive<Options>(*options);
+  copy->global_ranks_in_group.clear();
+  for (const int rank : ranks) {
+    copy->global_ranks_in_group.push_back(
+        options_->global_ranks_in_group.empty()
+            ? static_cast<uint64_t>(rank)
+            : options_->global_ranks_in_group[static_cast<size_t>(rank)]);
+  }
+  return c10::make_intrusive<ProcessGroupQ7x2>(child, static_cast<int>(it - ranks.begin()),
+                                               static_cast<int>(ranks.size()), std::move(copy));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
+  auto* options = dynamic_cast<Options*>(opts.get());
+  TORCH_CHECK(options != nullptr, "q7x2: merge needs options of the type q7x2.Options");
+  auto child = c10::make_intrusive<c10d::PrefixStore>("q7x2/merge/" + options->group_name, store);
+  return c10::make_intrusive<ProcessGroupQ7x2>(child, rank, size,
+                                               c10::make_intrusive<Options>(*options));
+}
+
+void ProcessGroupQ7x2::eagerConnectSingleDevice(at::Device) { group_->connect_all(); }
+
+c10d::ErrorType ProcessGroupQ7x2::getError() {
+  const std::optional<Error> error = group_->error();
+  if (!error) {
+    return c10d::ErrorType::SUCCESS;
+  }
+  switch (error->code()) {
+    case ErrorCode::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case ErrorCode::kPeerFailed:
+    case ErrorCode::kPeerLeft:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void ProcessGroupQ7x2::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK(onCompletionHook_ == nullptr,
+              "q7x2: an on-completion hook is already registered for this group");
+  TORCH_CHECK(sequence_ == 0,
+              "q7x2: register the on-completion hook before the group's first collective");
+  onCompletionHook_ = std::move(hook);
+}
+
+void ProcessGroupQ7x2::waitForPendingWorks() {
+  std::unique_lock<std::mutex> lock(pending_->mutex);
+  pending_->none_left.wait(lock, [this] { return pending_->count == 0; });
+}
+
+void ProcessGroupQ7x2::abort() {
+  group_->abort(Error(ErrorCode::kAborted,
+                      "rank " + std::to_string(rank_) + " aborted the group", rank_));
+}
+
+void ProcessGroupQ7x2::shutdown() { group_->leave(); }
+
+}  // namespace q7x2

@@ -1,0 +1,185 @@
+// ProcessGroupQ7x2: the c10d backend "q7x2". A thin adapter: it checks the arguments of each c10d
+// call, turns them into a collective call or a message, and hands that to the executor.
+//
+// docs/c10d.md lists which of c10d's virtuals it implements, and why the others are absent.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/tensors.h"
+#include "backend/torch_compat.h"
+#include "backend/work.h"
+#include "executor/collective.h"
+#include "plan/planner.h"
+#include "transport/engine.h"
+#include "transport/group.h"
+
+namespace q7x2 {
+
+class ProcessGroupQ7x2 final : public c10d::Backend {
+ public:
+  struct Options final : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds op_timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options("q7x2", op_timeout) {}
+
+    /// Connects to all ranks when the group is made, not on first use.
+    bool eager_connect = false;
+    /// Only these algorithms may be chosen, for example "ring,sra"; empty: `Q7X2_ALGO`, or all.
+    std::string algorithms;
+  };
+
+  /// Blocks until all ranks have published themselves in `store`.
+  ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                   c10::intrusive_ptr<Options> options);
+  ~ProcessGroupQ7x2() override;
+
+  const std::string getBackendName() const override { return "q7x2"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<Options>& options() const { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
+  std::vector<std::string> transports(int rank) { return group_->transports(rank); }
+
+  // ------------------------------------------------------------------------------- collectives
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                  const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(
+      std::vector<std::vector<at::Tensor>>& output_lists, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                        std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                         std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_splits,
+                                               std::vector<int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs,
+                                          std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // ---------------------------------------------------------------------------- point to point
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination,
+                                      int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source,
+                                      int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+
+  // --------------------------------------------------------------------------------- coalescing
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  // ------------------------------------------------------------------------------------- groups
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size) override;
+  void eagerConnectSingleDevice(at::Device device) override;
+
+  // ---------------------------------------------------------------------------- state and hooks
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  c10d::ErrorType getError() override;
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override {}  // times are always there
+  void abort() override;
+  void shutdown() override;
+
+ private:
+  /// One c10d call on its way to the executor.
+  struct Launch {
+    c10d::OpType type;
+    const char* title;
+    std::vector<at::Tensor> profiled_inputs;
+    std::vector<at::Tensor> results;
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    bool async_op = true;
+    std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
+    std::vector<CollectiveCall> calls = {};
+  };
+
+  c10::intrusive_ptr<c10d::Work> launch(Launch launch);
+  c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
+                                         std::vector<at::Tensor>& tensors, int peer, int tag);
+  c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
+                                       std::vector<std::shared_ptr<Task>> tasks,
+                                       std::shared_ptr<HostBuffers> buffers, bool caller_waits);
+  std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
+
+  void add_all_reduce(Launch& launch, const at::Tensor& tensor, const Reduction& reduction);
+  void add_all_gather(Launch& launch, const at::Tensor& input,
+                      const std::vector<at::Tensor>& outputs);
+  void add_into_tensor(Launch& launch, const at::Tensor& output, const at::Tensor& input);
+  void add_reduce_scatter(Launch& launch, const at::Tensor& output, std::vector<Region> inputs,
+                          const Reduction& reduction);
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensors(
+      c10d::OpType type, const char* title, const std::function<void(const std::string&)>& complain,
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts);
+  /// What this rank gives to a reduction that must not change `input`.
+  Region contribution(Launch& launch, const at::Tensor& input, const Reduction& reduction);
+  /// World-size equal parts.
+  std::vector<Region> split_region(Region whole) const;
+
+  const c10::intrusive_ptr<Options> options_;
+  const std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Group> group_;
+  std::unique_ptr<Planner> planner_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint32_t> barriers_{0};
+  uint64_t splits_ = 0;
+
+  std::mutex coalescing_mutex_;
+  std::optional<std::vector<c10::intrusive_ptr<WorkQ7x2>>> coalescing_;
+
+  // Shared with works, which may outlive the group.
+  struct Pending {
+    std::mutex mutex;
+    std::condition_variable none_left;
+    size_t count = 0;
+  };
+  const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
+};
+
+}  // namespace q7x2

@@ -1,0 +1,166 @@
+#include "backend/tensors.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
+
+namespace q7x2 {
+namespace {
+
+bool usable_in_place(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
+         !tensor.is_neg();
+}
+
+}  // namespace
+
+DType reducible_dtype(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kByte:
+      return DType::kUInt8;
+    case at::kChar:
+      return DType::kInt8;
+    case at::kUInt16:
+      return DType::kUInt16;
+    case at::kShort:
+      return DType::kInt16;
+    case at::kUInt32:
+      return DType::kUInt32;
+    case at::kInt:
+      return DType::kInt32;
+    case at::kUInt64:
+      return DType::kUInt64;
+    case at::kLong:
+      return DType::kInt64;
+    case at::kBool:
+      return DType::kBool;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kFloat8_e4m3fn:
+      return DType::kFloat8E4M3FN;
+    case at::kFloat8_e4m3fnuz:
+      return DType::kFloat8E4M3FNUZ;
+    case at::kFloat8_e5m2:
+      return DType::kFloat8E5M2;
+    case at::kFloat8_e5m2fnuz:
+      return DType::kFloat8E5M2FNUZ;
+    case at::kComplexFloat:
+      return DType::kComplex64;
+    case at::kComplexDouble:
+      return DType::kComplex128;
+    default:
+      TORCH_CHECK(false, "q7x2: invalid tensor type: cannot reduce ", tensor.scalar_type(),
+                  "; expected an integer, bool, floating point or complex type");
+  }
+}
+
+Reduction::Reduction(const c10d::ReduceOp& op, int world_size) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return;
+    case c10d::ReduceOp::AVG:
+      divisor = world_size;
+      return;
+    case c10d::ReduceOp::PRODUCT:
+      kind = ReduceKind::kProduct;
+      return;
+    case c10d::ReduceOp::MIN:
+      kind = ReduceKind::kMin;
+      return;
+    case c10d::ReduceOp::MAX:
+      kind = ReduceKind::kMax;
+      return;
+    case c10d::ReduceOp::BAND:
+      kind = ReduceKind::kBitAnd;
+      return;
+    case c10d::ReduceOp::BOR:
+      kind = ReduceKind::kBitOr;
+      return;
+    case c10d::ReduceOp::BXOR:
+      kind = ReduceKind::kBitXor;
+      return;
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* supplement =
+          dynamic_cast<const compat::PreMulSumSupplement*>(op.supplement_.get());
+      TORCH_CHECK(supplement != nullptr,
+                  "q7x2: ReduceOp.PREMUL_SUM needs a factor; make it with "
+                  "torch.distributed._make_nccl_premul_sum");
+      if (supplement->tensor_factor.defined()) {
+        tensor_factor = supplement->tensor_factor;
+      } else {
+        factor = supplement->double_factor;
+      }
+      return;
+    }
+    case c10d::ReduceOp::UNUSED:
+      break;
+  }
+  TORCH_CHECK(false, "q7x2: unknown reduction; expected SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, "
+                     "BXOR or PREMUL_SUM");
+}
+
+at::Tensor Reduction::premultiply(const at::Tensor& contribution) const {
+  const c10::AutoGradMode no_grad(false);
+  return factor ? contribution * *factor
+                : contribution * tensor_factor->to(contribution.options());
+}
+
+Region HostBuffers::keep(at::Tensor host) {
+  const Region region{static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
+  kept_.push_back(std::move(host));
+  return region;
+}
+
+Region HostBuffers::input(const at::Tensor& tensor) {
+  return usable_in_place(tensor) ? keep(tensor) : private_copy(tensor);
+}
+
+Region HostBuffers::output(const at::Tensor& tensor) {
+  if (usable_in_place(tensor)) {
+    return keep(tensor);
+  }
+  at::Tensor host = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  copies_.emplace_back(host, tensor);
+  return keep(std::move(host));
+}
+
+Region HostBuffers::in_place(const at::Tensor& tensor) {
+  if (usable_in_place(tensor)) {
+    return keep(tensor);
+  }
+  const Region region = private_copy(tensor);
+  copies_.emplace_back(kept_.back(), tensor);
+  return region;
+}
+
+Region HostBuffers::private_copy(const at::Tensor& tensor) {
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor host = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  host.copy_(tensor.detach());
+  return keep(std::move(host));
+}
+
+void HostBuffers::also_copy(const at::Tensor& source, const at::Tensor& destination) {
+  copies_.emplace_back(source, destination);
+}
+
+void HostBuffers::copy_back() const {
+  // The tensors are results, whatever autograd or inference mode thinks of them.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const auto& [from, to] : copies_) {
+    const c10::OptionalDeviceGuard guard(to.device());
+    at::Tensor destination = to;
+    destination.copy_(from);
+  }
+  if (last_) {
+    last_();
+  }
+}
+
+}  // namespace q7x2

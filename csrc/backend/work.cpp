@@ -1,0 +1,219 @@
+#include "backend/work.h"
+
+#include <algorithm>
+
+#include "executor/message.h"
+
+namespace q7x2 {
+
+std::exception_ptr to_exception(const Error& error) {
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  if (error.code() == ErrorCode::kInvalidArgument) {
+    return std::make_exception_ptr(c10::Error(here, error.what()));
+  }
+  return std::make_exception_ptr(c10::DistBackendError(here, error.what()));
+}
+
+WorkQ7x2::WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title,
+                   const std::optional<std::vector<at::Tensor>>& profiled_inputs,
+                   std::vector<at::Tensor> results, uint64_t sequence)
+    : c10d::Work(rank, type, title, profiled_inputs),
+      engine_(std::move(engine)),
+      results_(std::move(results)),
+      sequence_(sequence) {}
+
+void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
+                     bool caller_waits, std::function<void(WorkQ7x2&)> on_settled) {
+  tasks_ = std::move(tasks);
+  buffers_ = std::move(buffers);
+  on_settled_ = std::move(on_settled);
+  for (const auto& task : tasks_) {
+    engine_->submit(task, caller_waits);
+  }
+  // A work that is dropped without a wait still has to do these.
+  if (on_settled_ || recordFunctionEndCallback_ || buffers_->has_copies()) {
+    settle_when_done();
+  }
+}
+
+void WorkQ7x2::start(std::vector<c10::intrusive_ptr<WorkQ7x2>> parts) {
+  parts_ = std::move(parts);
+  for (const auto& part : parts_) {
+    tasks_.insert(tasks_.end(), part->tasks_.begin(), part->tasks_.end());
+    results_.insert(results_.end(), part->results_.begin(), part->results_.end());
+  }
+}
+
+bool WorkQ7x2::tasks_done() const {
+  return std::all_of(tasks_.begin(), tasks_.end(), [](const auto& task) { return task->done(); });
+}
+
+bool WorkQ7x2::isCompleted() {
+  if (!tasks_done()) {
+    return false;
+  }
+  settle();
+  return true;
+}
+
+bool WorkQ7x2::isSuccess() const { return settled_ && exception_ == nullptr; }
+
+std::exception_ptr WorkQ7x2::exception() const { return settled_ ? exception_ : nullptr; }
+
+int WorkQ7x2::sourceRank() const {
+  const auto* message =
+      tasks_.size() == 1 ? dynamic_cast<const MessageTask*>(tasks_[0].get()) : nullptr;
+  TORCH_CHECK(message != nullptr && message->done(),
+              "sourceRank() may only be called on a completed recv or recv-from-any");
+  return message->source();
+}
+
+bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
+  const TimePoint deadline =
+      timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
+  for (const auto& task : tasks_) {
+    if (!engine_->wait(*task, deadline)) {
+      std::rethrow_exception(to_exception(
+          Error(ErrorCode::kTimeout, "Timed out after waiting " + std::to_string(timeout.count()) +
+                                         " ms for " + task->name() + "; it goes on")));
+    }
+  }
+  settle();
+  if (exception_ != nullptr) {
+    std::rethrow_exception(exception_);
+  }
+  return true;
+}
+
+void WorkQ7x2::abort() {
+  if (!tasks_.empty()) {
+    tasks_[0]->group().abort(Error(ErrorCode::kAborted, "aborted by the caller"));
+  }
+}
+
+void WorkQ7x2::settle() {
+  std::call_once(settle_once_, [this] {
+    for (const auto& part : parts_) {
+      part->settle();
+    }
+    for (const auto& task : tasks_) {
+      if (task->error() && exception_ == nullptr) {
+        exception_ = to_exception(*task->error());
+      }
+    }
+    if (exception_ == nullptr && buffers_) {
+      try {
+        buffers_->copy_back();
+      } catch (...) {
+        exception_ = std::current_exception();
+      }
+    }
+    if (recordFunctionEndCallback_) {
+      recordFunctionEndCallback_();
+      recordFunctionEndCallback_ = nullptr;
+    }
+    settled_ = true;
+    if (on_settled_) {
+      on_settled_(*this);
+      on_settled_ = nullptr;
+    }
+  });
+  complete_future();
+}
+
+void WorkQ7x2::settle_when_done() {
+  {
+    const std::lock_guard<std::mutex> lock(future_mutex_);
+    if (settles_itself_) {
+      return;
+    }
+    settles_itself_ = true;
+  }
+  tasks_left_ = tasks_.size();
+  if (tasks_.empty()) {
+    settle();
+    return;
+  }
+  for (const auto& task : tasks_) {
+    task->notify([self = c10::intrusive_ptr<WorkQ7x2>::reclaim_copy(this)] {
+      if (--self->tasks_left_ == 0) {
+        self->settle();
+      }
+    });
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkQ7x2::getFuture() {
+  {
+    const std::lock_guard<std::mutex> lock(future_mutex_);
+    if (!future_) {
+      std::vector<c10::Device> devices;
+      for (const at::Tensor& tensor : results_) {
+        if (!tensor.device().is_cpu() &&
+            std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
+          devices.push_back(tensor.device());
+        }
+      }
+      future_ = c10::make_intrusive<c10::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()), std::move(devices));
+    }
+  }
+  if (settled_) {
+    complete_future();
+  } else {
+    settle_when_done();
+  }
+  return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkQ7x2::getFutureResult() {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  getFuture()->addCallback([future](c10::ivalue::Future& done) {
+    future->markCompleted(static_cast<int64_t>(done.hasError() ? c10d::WorkResult::COMM_ERROR
+                                                               : c10d::WorkResult::SUCCESS));
+  });
+  return future;
+}
+
+void WorkQ7x2::complete_future() {
+  bool mine = false;
+  {
+    const std::lock_guard<std::mutex> lock(future_mutex_);
+    if (!future_) {
+      return;
+    }
+    mine = !future_completed_;
+    future_completed_ = true;
+  }
+  if (!mine) {
+    // Another thread is at it: whoever waited for the work finds its future complete.
+    future_->wait();
+  } else if (exception_ != nullptr) {
+    future_->setError(exception_);
+  } else {
+    future_->markCompleted(c10::IValue(results_));
+  }
+}
+
+TimePoint WorkQ7x2::submitted() const {
+  TimePoint first = TimePoint::max();
+  for (const auto& task : tasks_) {
+    first = std::min(first, task->submitted());
+  }
+  return tasks_.empty() ? TimePoint{} : first;
+}
+
+TimePoint WorkQ7x2::finished() const {
+  TimePoint last{};
+  for (const auto& task : tasks_) {
+    last = std::max(last, task->finished());
+  }
+  return last;
+}
+
+float WorkQ7x2::getDuration() const {
+  TORCH_CHECK(settled_, "getDuration() may only be called on a completed work");
+  return std::chrono::duration<float, std::milli>(finished() - submitted()).count();
+}
+
+}  // namespace q7x2

@@ -1,0 +1,78 @@
+// WorkQ7x2: one c10d call in progress, made of one task or several.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/tensors.h"
+#include "backend/torch_compat.h"
+#include "transport/engine.h"
+#include "transport/task.h"
+
+namespace q7x2 {
+
+/// Becomes complete in two steps: its tasks are done (the engine), then it is *settled*: results
+/// are copied to where the caller wants them, the profiler's event ends, the future completes.
+/// Whoever needs it first settles it: a thread in `wait`, or the notifier.
+class WorkQ7x2 final : public c10d::Work {
+ public:
+  WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title,
+           const std::optional<std::vector<at::Tensor>>& profiled_inputs,
+           std::vector<at::Tensor> results, uint64_t sequence);
+
+  /// Submits `tasks`; the work is theirs from then on. `buffers` are copied back when all succeeded.
+  /// `on_settled` runs once, at the end.
+  void start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
+             bool caller_waits, std::function<void(WorkQ7x2&)> on_settled = nullptr);
+  /// A work that is the sum of others, which have started.
+  void start(std::vector<c10::intrusive_ptr<WorkQ7x2>> parts);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override { return results_; }
+  void synchronize() override { wait(kNoTimeout); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+  TimePoint submitted() const;
+  TimePoint finished() const;
+
+ private:
+  bool tasks_done() const;
+  void settle();
+  void settle_when_done();
+  void complete_future();
+
+  const std::shared_ptr<Engine> engine_;
+  std::vector<at::Tensor> results_;
+  const uint64_t sequence_;
+  std::vector<std::shared_ptr<Task>> tasks_;
+  std::vector<c10::intrusive_ptr<WorkQ7x2>> parts_;
+  std::shared_ptr<HostBuffers> buffers_;
+  std::function<void(WorkQ7x2&)> on_settled_;
+
+  std::once_flag settle_once_;
+  std::atomic<bool> settled_{false};
+  std::atomic<size_t> tasks_left_{0};  // before the notifier settles it
+  bool settles_itself_ = false;        // registered with the notifier; guarded by future_mutex_
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  bool future_completed_ = false;  // by someone; guarded by future_mutex_
+};
+
+/// What Python gets to see of `error`: a DistBackendError, or for bad arguments the c10::Error that
+/// users of other backends know.
+std::exception_ptr to_exception(const Error& error);
+
+}  // namespace q7x2

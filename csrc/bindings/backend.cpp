@@ -1,0 +1,123 @@
+#include "bindings/backend.h"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "backend/process_group.h"
+
+namespace q7x2 {
+namespace {
+
+namespace py = pybind11;
+using Options = ProcessGroupQ7x2::Options;
+
+// A thread that waits for communication lets Python handle Ctrl-C.
+void check_signals() {
+  if (!Py_IsInitialized() || PyGILState_Check() != 0) {
+    return;
+  }
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) {
+    throw py::error_already_set();
+  }
+}
+
+// Stopping the engine joins threads that may be waiting for the GIL.
+void run_without_gil(const std::function<void()>& body) {
+  if (Py_IsInitialized() && PyGILState_Check() != 0) {
+    const py::gil_scoped_release no_gil;
+    body();
+  } else {
+    body();
+  }
+}
+
+c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
+    const c10d::DistributedBackendOptions& distributed, const py::object& given) {
+  c10::intrusive_ptr<Options> options;
+  if (given.is_none()) {
+    options = c10::make_intrusive<Options>();
+  } else if (py::isinstance<Options>(given)) {
+    options = c10::make_intrusive<Options>(*given.cast<c10::intrusive_ptr<Options>>());
+  } else {
+    throw py::type_error("pg_options for the backend q7x2 must be a q7x2.Options, got " +
+                         py::cast<std::string>(py::type::of(given).attr("__name__")));
+  }
+  options->timeout = std::chrono::duration_cast<std::chrono::milliseconds>(distributed.timeout);
+  options->group_name = distributed.group_id;
+  options->global_ranks_in_group.assign(distributed.global_ranks_in_group.begin(),
+                                        distributed.global_ranks_in_group.end());
+  const py::gil_scoped_release no_gil;
+  return c10::make_intrusive<ProcessGroupQ7x2>(distributed.store, distributed.group_rank,
+                                               distributed.group_size, std::move(options));
+}
+
+}  // namespace
+
+void bind_backend(py::module_& module) {
+  // The base classes are torch's; they must be known before ours.
+  const py::module_ c10d = py::module_::import("torch._C._distributed_c10d");
+
+  py::register_exception_translator([](std::exception_ptr raised) {
+    try {
+      if (raised) {
+        std::rethrow_exception(raised);
+      }
+    } catch (const Error& error) {
+      const py::object type =
+          error.code() == ErrorCode::kInvalidArgument
+              ? py::reinterpret_borrow<py::object>(PyExc_RuntimeError)
+              : py::module_::import("torch.distributed").attr("DistBackendError");
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+
+  py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options", R"(
+Options of a q7x2 process group, for ``pg_options``.
+
+Attributes:
+    eager_connect (bool): connect to all ranks when the group is made, not on first use.
+    algorithms (str): only these algorithms may be chosen, for example ``"ring,sra"``; empty means
+        the environment variable ``Q7X2_ALGO``, or all.
+)")
+      .def(py::init([](bool eager_connect, std::string algorithms) {
+             auto options = c10::make_intrusive<Options>();
+             options->eager_connect = eager_connect;
+             options->algorithms = std::move(algorithms);
+             return options;
+           }),
+           py::kw_only(), py::arg("eager_connect") = false, py::arg("algorithms") = "")
+      .def_readwrite("eager_connect", &Options::eager_connect)
+      .def_readwrite("algorithms", &Options::algorithms)
+      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
+      .def("__deepcopy__", [](const Options& self, const py::dict&) {
+        return c10::make_intrusive<Options>(self);
+      });
+
+  py::class_<ProcessGroupQ7x2, c10d::Backend, c10::intrusive_ptr<ProcessGroupQ7x2>>(
+      module, "ProcessGroupQ7x2", "The c10d backend \"q7x2\"; made by init_process_group.")
+      .def_property_readonly("options", &ProcessGroupQ7x2::options)
+      .def("transports", &ProcessGroupQ7x2::transports, py::arg("rank"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Names of the UCX transports of the connection to `rank`, for example ['posix', "
+           "'sysv']; empty before its first use.")
+      .def(
+          "monitored_barrier",
+          [](ProcessGroupQ7x2& self, std::chrono::milliseconds timeout, bool wait_all_ranks) {
+            c10d::BarrierOptions options;
+            options.timeout = timeout;
+            self.monitoredBarrier(options, wait_all_ranks);
+          },
+          py::arg("timeout") = c10d::kUnsetTimeout, py::arg("wait_all_ranks") = false,
+          py::call_guard<py::gil_scoped_release>());
+
+  module.def("create_backend", &create_backend, py::arg("dist_backend_opts"),
+             py::arg("options") = py::none(),
+             "Makes the backend of one process group; torch.distributed calls it.");
+
+  Engine::set_hooks({check_signals, run_without_gil});
+  py::module_::import("atexit").attr("register")(py::cpp_function(
+      [] { Engine::shutdown_instance(); }, py::call_guard<py::gil_scoped_release>()));
+}
+
+}  // namespace q7x2
