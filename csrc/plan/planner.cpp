@@ -114,7 +114,7 @@ std::vector<std::string> parse_names(const std::string& list) {
       std::string message = "unknown algorithm '" + name + "' in '" + list + "': expected ";
       const char* separator = "";
       for (const std::string& each : known) {
-        message += std::exchange(separator, ", ") + each;
+        message.append(std::exchange(separator, ", ")).append(each);
       }
       if (!name.empty()) message += "; did you mean '" + nearest(name, known) + "'?";
       throw Error(ErrorCode::kInvalidArgument, message);
