@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -43,14 +44,11 @@ def run(title: str, jobs: list[launch.Job], out: Path) -> None:
         task = progress.add_task("starting", total=total)
         for job in jobs:
             cells += launch.run(
-                job,
-                lambda cell, n=job.ranks: progress.update(
-                    task, advance=1, description=f"{cell} B, {n} ranks"
-                ),
+                job, lambda cell: progress.update(task, advance=1, description=f"{cell} B")
             )
     topology = jobs[0].topology
     report.print_cells(console, title, cells, topology)
-    body = {"title": title, "cells": cells}
+    body: dict[str, Any] = {"title": title, "cells": cells}
     if topology:
         body["topology"] = topology.to_json()
         body["placement"] = jobs[0].placement

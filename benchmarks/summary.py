@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.ops import ROOT, Op
 from benchmarks.schedule import Samples
@@ -49,18 +50,19 @@ def summarize(
     return cell
 
 
-def _times(op: Op, samples: list[Samples], block: int) -> np.ndarray:
+def _times(op: Op, samples: list[Samples], block: int) -> npt.NDArray[np.float64]:
     starts = np.array([s.start[block] for s in samples])
     ends = np.array([s.end[block] for s in samples])
     begin = starts[ROOT] if op.flow == "from_root" else starts.max(axis=0)
     # A rank may be descheduled between its stamp and its call; a time stays positive.
-    return np.maximum(ends.max(axis=0) - begin, 1) * 1e-9
+    nanoseconds: npt.NDArray[np.int64] = np.maximum(ends.max(axis=0) - begin, 1)
+    return nanoseconds * 1e-9
 
 
 def ratio(cell: dict[str, Any], label: str, baseline: str) -> float:
     """How many times faster `label` is than `baseline`, by medians."""
     figures = cell["backends"]
-    return figures[baseline]["median"] / figures[label]["median"]
+    return float(figures[baseline]["median"] / figures[label]["median"])
 
 
 def ratio_spread(cell: dict[str, Any], label: str, baseline: str) -> tuple[float, float]:

@@ -244,8 +244,8 @@ class Lab:
                 call("ip", "-n", self._switch, "link", "set", down[1], "master", "core")
         for host in range(topology.hosts):
             _cable((self._host(host), "eth0"), (self._switch, f"h{host}"), topology.rate)
-            rack = f"rack{topology.rack_of(host)}"
-            call("ip", "-n", self._switch, "link", "set", f"h{host}", "master", rack)
+            bridge = f"rack{topology.rack_of(host)}"
+            call("ip", "-n", self._switch, "link", "set", f"h{host}", "master", bridge)
             self._address(host, "eth0", f"{topology.address(host)}/24")
         for index, link in enumerate(topology.links):
             name = f"link{index}"
