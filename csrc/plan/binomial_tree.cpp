@@ -90,7 +90,7 @@ Plan all_reduce(const PlanRequest& request) {
 }
 
 int depth(int n) {
-  return std::bit_width(static_cast<unsigned>(n - 1));
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(n - 1)));
 }
 
 double broadcast_cost(const LinkCost& link, double bytes, int n) {

@@ -111,12 +111,14 @@ std::vector<std::string> parse_names(const std::string& list) {
     const size_t end = item.find_last_not_of(" \t");
     const std::string name = begin == std::string::npos ? "" : item.substr(begin, end - begin + 1);
     if (!known.contains(name)) {
-      std::string message = "unknown algorithm '" + name + "' in '" + list + "': expected ";
+      std::string message = "unknown algorithm '";
+      message.append(name).append("' in '").append(list).append("': expected ");
       const char* separator = "";
       for (const std::string& each : known) {
         message.append(std::exchange(separator, ", ")).append(each);
       }
-      if (!name.empty()) message += "; did you mean '" + nearest(name, known) + "'?";
+      if (!name.empty())
+        message.append("; did you mean '").append(nearest(name, known)).append("'?");
       throw Error(ErrorCode::kInvalidArgument, message);
     }
     names.push_back(name);
