@@ -55,7 +55,7 @@ def _times(op: Op, samples: list[Samples], block: int) -> npt.NDArray[np.float64
     ends = np.array([s.end[block] for s in samples])
     begin = starts[ROOT] if op.flow == "from_root" else starts.max(axis=0)
     # A rank may be descheduled between its stamp and its call; a time stays positive.
-    nanoseconds: npt.NDArray[np.int64] = np.maximum(ends.max(axis=0) - begin, 1)
+    nanoseconds: npt.NDArray[np.float64] = np.maximum(ends.max(axis=0) - begin, 1)
     return nanoseconds * 1e-9
 
 
