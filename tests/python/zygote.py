@@ -6,9 +6,16 @@ lines on standard input: ``{"run": path, "args": [...], "env": {...}, "out": pat
 answered with ``{"pid": n}``, ``{"wait": pid}`` with the wait status, or null while it runs.
 """
 
+import gc
+import importlib
 import json
 import os
+import pathlib
 import sys
+
+for _name in ("torch", "torch.distributed", "torch.nn.parallel"):
+    importlib.import_module(_name)
+gc.freeze()  # the copies need not take apart what they did not build
 
 
 def _serve():
@@ -37,13 +44,12 @@ def _become(request):
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    sys.stdin = open(0, closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = [request["run"], *request["args"]]
     globals()["__file__"] = request["run"]
-    with open(request["run"]) as file:
-        return compile(file.read(), request["run"], "exec")
+    return compile(pathlib.Path(request["run"]).read_text(), request["run"], "exec")
 
 
 exec(_become(_serve()))

@@ -1,0 +1,104 @@
+"""An idle group costs next to nothing: CPU time, which a busy machine does not change."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+LIMIT = 0.01  # of one core
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def share_while_asleep(seconds: float) -> float:
+    before, start = cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_seconds() - before) / (time.monotonic() - start)
+
+
+@pytest.mark.ranks(2, 4, fresh=True)
+def test_idle_group(world_size: int) -> None:
+    groups = [dist.new_group() for _ in range(3)]
+    for group in [None, *groups]:
+        dist.all_reduce(torch.ones(1 << 18), group=group)
+    dist.barrier()
+    time.sleep(0.3)
+    share = share_while_asleep(3.0)
+    assert share < LIMIT, f"{100 * share:.2f} % of a core"
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_waiting_for_a_late_rank_does_not_spin_for_long() -> None:
+    """Three seconds in wait() for a rank that is busy elsewhere; its core may be needed there."""
+    dist.all_reduce(torch.ones(10))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        before = cpu_seconds()
+        dist.all_reduce(torch.ones(10))
+        assert cpu_seconds() - before < 0.3
+    else:
+        time.sleep(3.0)
+        dist.all_reduce(torch.ones(10))
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_pending_receive_does_not_spin() -> None:
+    dist.barrier()
+    received = torch.zeros(1)
+    work = dist.irecv(received, 1 - dist.get_rank(), tag=3)
+    time.sleep(0.3)
+    share = share_while_asleep(2.0)
+    assert share < LIMIT, f"{100 * share:.2f} % of a core"
+    dist.send(torch.ones(1), 1 - dist.get_rank(), tag=3)
+    work.wait()
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_threads_and_descriptors_do_not_grow() -> None:
+    """A group costs no thread of its own, and destroyed groups give back what they took."""
+    dist.all_reduce(torch.ones(10))
+
+    def counts() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+    def cycle() -> None:
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(1000), group=group)
+        dist.barrier(group=group)
+        dist.destroy_process_group(group)
+
+    for _ in range(3):
+        cycle()
+    before = counts()
+    for _ in range(10):
+        cycle()
+    after = counts()
+    assert after[0] <= before[0] + 2, (before, after)
+    assert after[1] <= before[1] + 4, (before, after)
+    assert threading.active_count() < 10
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_memory_does_not_grow() -> None:
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    tensor = torch.ones(1 << 20)
+    for _ in range(20):
+        dist.all_reduce(tensor)
+    before = resident()
+    for _ in range(200):
+        dist.all_reduce(tensor)
+        dist.isend(tensor[:1000], 1 - dist.get_rank())
+        dist.recv(tensor[1000:2000], 1 - dist.get_rank())
+    assert resident() - before < 32 << 20, f"{(resident() - before) >> 20} MiB more"
