@@ -17,6 +17,8 @@ function(q7x2_package_directory package result)
     message(FATAL_ERROR "Python package '${package}' not found by ${Python_EXECUTABLE}")
   endif()
   set(${result} ${directory} PARENT_SCOPE)
+  # Another version of the package is another configuration.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${directory}/__init__.py)
 endfunction()
 
 # By path and not by find_package(Torch), which wants a CUDA toolkit for a CUDA build of torch.
