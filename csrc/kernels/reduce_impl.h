@@ -4,9 +4,9 @@
 // file. All here has internal linkage, and nothing comes from the standard library but types: an
 // inline function compiled for AVX-512 must not become the copy that the linker keeps for all.
 //
-// A fold of two sources is one pass over memory. A fold of more runs in tiles that stay in the L1
-// cache: the partial results of a tile are held in the accumulator's type, so each element is read
-// once from each source and written, and rounded, once.
+// A fold of few sources is one pass over memory with the partial results in registers. A fold of
+// more runs in tiles that stay in the L1 cache, their partial results in the accumulator's type.
+// Either way an element is read once from each source, and written, and rounded, once.
 #pragma once
 
 #include <cstddef>
@@ -195,7 +195,8 @@ struct BoolXor {
   Q7X2_ELEMENT static uint8_t apply(uint8_t a, uint8_t b) { return (a != 0) ^ (b != 0); }
 };
 
-// Vectors of fp32 that are loaded from and stored to fp16 by the processor's own conversion.
+// Vectors of fp32 that are loaded from and stored to fp16 by the processor's own conversion. The
+// loops over other types are left to the compiler.
 
 #if defined(__AVX512F__)
 #define Q7X2_HALF_VECTORS 1
@@ -251,22 +252,41 @@ Q7X2_ELEMENT void store(Float16* to, __m256 value) {
 }
 #endif
 
-// The passes. `dst` may be `a` or `b`.
+// The passes. `dst` may be one of the sources.
 
-/// dst[i] = a[i] (op) b[i]; each may be of the element's or of the accumulator's type.
-template <class Op, class D, class A, class B>
-void combine(D* dst, const A* a, const B* b, size_t count) {
+template <class Op, class V>
+Q7X2_ELEMENT V fold_values(V a, V b) {
+  return Op::apply(a, b);
+}
+template <class Op, class V, class... Rest>
+Q7X2_ELEMENT V fold_values(V a, V b, Rest... rest) {
+  return fold_values<Op>(Op::apply(a, b), rest...);
+}
+
+/// dst[i] = sources[0][i] (op) sources[1][i] ... ; each may be of the element's or of the
+/// accumulator's type.
+template <class Op, class D, class... S>
+void combine(D* dst, size_t count, const S*... sources) {
   size_t i = 0;
 #if defined(Q7X2_HALF_VECTORS)
-  if constexpr (std::is_same_v<D, Float16> || std::is_same_v<B, Float16>) {
+  if constexpr ((std::is_same_v<D, Float16> || ... || std::is_same_v<S, Float16>)) {
     for (; count - i >= kLanes; i += kLanes) {
-      store(dst + i, Op::apply(load(a + i), load(b + i)));
+      store(dst + i, fold_values<Op>(load(sources + i)...));
     }
   }
 #endif
   Q7X2_INDEPENDENT_ITERATIONS
   for (; i < count; ++i) {
-    dst[i] = narrow<D>(Op::apply(widen(a[i]), widen(b[i])));
+    dst[i] = narrow<D>(fold_values<Op>(widen(sources[i])...));
+  }
+}
+
+/// dst[i] = src[i], from the element's to the accumulator's type or back.
+template <class D, class S>
+void convert(D* dst, const S* src, size_t count) {
+  Q7X2_INDEPENDENT_ITERATIONS
+  for (size_t i = 0; i < count; ++i) {
+    dst[i] = narrow<D>(widen(src[i]));
   }
 }
 
@@ -277,8 +297,10 @@ Q7X2_ELEMENT T quotient(T value, int divisor) {
   } else if constexpr (sizeof(T) == 8) {
     return value / static_cast<T>(divisor);
   } else {
-    // Exact for 32 bits, and unlike a division of integers it vectorises.
-    return static_cast<T>(static_cast<double>(value) / divisor);
+    // Vectorises, unlike a division of integers, and truncates to the same: the quotient is at
+    // least 1 / divisor below the next integer, which is more than its rounding error.
+    using Real = std::conditional_t<sizeof(T) == 4, double, float>;
+    return static_cast<T>(static_cast<Real>(value) / static_cast<Real>(divisor));
   }
 }
 
@@ -310,55 +332,94 @@ struct Call {
   size_t source_count;
   size_t count;
   int divisor;
-
-  template <class T>
-  const T* source(size_t index) const {
-    return static_cast<const T*>(sources[index]);
-  }
 };
 
-template <class T, class Op>
+template <class T>
+constexpr size_t kTile = kTileBytes / sizeof(Accumulator<T>);
+
+/// `Mean` is the type of the same size in which a result is divided.
+template <class T, class Op, class Mean = T>
 void fold(const Call& call) {
+  const auto source = [&](size_t index) { return static_cast<const T*>(call.sources[index]); };
   T* const dst = static_cast<T*>(call.dst);
+  if (call.divisor == 1) {
+    switch (call.source_count) {
+      case 2:
+        return combine<Op>(dst, call.count, source(0), source(1));
+      case 3:
+        return combine<Op>(dst, call.count, source(0), source(1), source(2));
+      case 4:
+        return combine<Op>(dst, call.count, source(0), source(1), source(2), source(3));
+      default:
+        break;
+    }
+  }
   if (call.source_count == 1) {
-    divide(dst, call.source<T>(0), call.count, call.divisor);
-    return;
+    return divide(static_cast<Mean*>(call.dst), static_cast<const Mean*>(call.sources[0]),
+                  call.count, call.divisor);
   }
-  if (call.source_count == 2 && call.divisor == 1) {
-    combine<Op>(dst, call.source<T>(0), call.source<T>(1), call.count);
-    return;
-  }
-  constexpr size_t kTile = kTileBytes / sizeof(Accumulator<T>);
-  alignas(64) Accumulator<T> tile[kTile];
+  alignas(64) Accumulator<T> tile[kTile<T>];
   // With a divisor the last source is no different: the division is the pass that rounds.
   const size_t inner = call.divisor == 1 ? call.source_count - 1 : call.source_count;
-  for (size_t begin = 0; begin < call.count; begin += kTile) {
-    const size_t count = call.count - begin < kTile ? call.count - begin : kTile;
-    combine<Op>(tile, call.source<T>(0) + begin, call.source<T>(1) + begin, count);
+  for (size_t begin = 0; begin < call.count; begin += kTile<T>) {
+    const size_t count = call.count - begin < kTile<T> ? call.count - begin : kTile<T>;
+    combine<Op>(tile, count, source(0) + begin, source(1) + begin);
     for (size_t k = 2; k < inner; ++k) {
-      combine<Op>(tile, tile, call.source<T>(k) + begin, count);
+      combine<Op>(tile, count, tile, source(k) + begin);
     }
     if (call.divisor == 1) {
-      combine<Op>(dst + begin, tile, call.source<T>(inner) + begin, count);
+      combine<Op>(dst + begin, count, tile, source(inner) + begin);
     } else {
-      divide(dst + begin, tile, count, call.divisor);
+      divide(static_cast<Mean*>(call.dst) + begin, reinterpret_cast<const Accumulator<Mean>*>(tile),
+             count, call.divisor);
     }
+  }
+}
+
+/// As `fold`, for types whose conversion is most of the work: each is compiled once, and not into
+/// every operation.
+template <class T, class Op>
+void fold_converted(const Call& call) {
+  const auto source = [&](size_t index) { return static_cast<const T*>(call.sources[index]); };
+  T* const dst = static_cast<T*>(call.dst);
+  alignas(64) Accumulator<T> tile[kTile<T>];
+  alignas(64) Accumulator<T> next[kTile<T>];
+  for (size_t begin = 0; begin < call.count; begin += kTile<T>) {
+    const size_t count = call.count - begin < kTile<T> ? call.count - begin : kTile<T>;
+    convert(tile, source(0) + begin, count);
+    for (size_t k = 1; k < call.source_count; ++k) {
+      convert(next, source(k) + begin, count);
+      combine<Op>(tile, count, tile, next);
+    }
+    if (call.divisor != 1) {
+      divide(tile, tile, count, call.divisor);
+    }
+    convert(dst + begin, tile, count);
   }
 }
 
 // From the values of the enums to the types.
 
+template <class T, class Op>
+void fold_float(const Call& call) {
+  if constexpr (sizeof(T) == 1) {
+    fold_converted<T, Op>(call);
+  } else {
+    fold<T, Op>(call);
+  }
+}
+
 template <class T>
 void fold_floats(const Call& call, ReduceKind kind) {
   switch (kind) {
     case ReduceKind::kSum:
-      return fold<T, FloatSum>(call);
+      return fold_float<T, FloatSum>(call);
     case ReduceKind::kProduct:
-      return fold<T, FloatProduct>(call);
+      return fold_float<T, FloatProduct>(call);
     case ReduceKind::kMin:
-      return fold<T, FloatMin>(call);
+      return fold_float<T, FloatMin>(call);
     case ReduceKind::kMax:
-      return fold<T, FloatMax>(call);
+      return fold_float<T, FloatMax>(call);
     case ReduceKind::kBitAnd:
     case ReduceKind::kBitOr:
     case ReduceKind::kBitXor:
@@ -377,21 +438,23 @@ void fold_complex(Call call, ReduceKind kind) {
 
 template <class T>
 void fold_integers(const Call& call, ReduceKind kind) {
+  // Modulo 2^bits the sign makes no difference until results are compared or divided.
+  using Bits = std::make_unsigned_t<T>;
   switch (kind) {
     case ReduceKind::kSum:
-      return fold<T, IntSum>(call);
+      return fold<Bits, IntSum, T>(call);
     case ReduceKind::kProduct:
-      return fold<T, IntProduct>(call);
+      return fold<Bits, IntProduct, T>(call);
     case ReduceKind::kMin:
       return fold<T, IntMin>(call);
     case ReduceKind::kMax:
       return fold<T, IntMax>(call);
     case ReduceKind::kBitAnd:
-      return fold<T, BitAnd>(call);
+      return fold<Bits, BitAnd, T>(call);
     case ReduceKind::kBitOr:
-      return fold<T, BitOr>(call);
+      return fold<Bits, BitOr, T>(call);
     case ReduceKind::kBitXor:
-      return fold<T, BitXor>(call);
+      return fold<Bits, BitXor, T>(call);
   }
 }
 
