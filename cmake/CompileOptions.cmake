@@ -22,11 +22,13 @@ endfunction()
 
 # Kernels are optimised in every build type, and without contraction into fused multiply-adds:
 # otherwise the scalar, AVX2, AVX-512 and CUDA variants of one function would round differently.
+# Nobody reads the floating-point exception flags: with -fno-trapping-math GCC vectorises loops that
+# select between computed values, the conversions of 8- and 16-bit floats above all.
 # A variant for an instruction set is a file of its own, chosen at run time.
 function(q7x2_kernel_options directory)
   file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cpp)
   foreach(source IN LISTS sources)
-    set(flags -O3 -ffp-contract=off)
+    set(flags -O3 -ffp-contract=off -fno-trapping-math)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
       if(source MATCHES "_avx2\\.cpp$")
         list(APPEND flags -mavx2 -mf16c -mfma)
