@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 from benchmarks.lab import LabError
@@ -26,6 +27,8 @@ def main(argv: list[str]) -> int:
     module = importlib.import_module(
         "benchmarks.lab.cli" if argv[0] == "lab" else f"benchmarks.{argv[0]}"
     )
+    # `timeout` and job systems send SIGTERM: end the ranks and take the lab down on it too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         module.main(argv[1:])
     except (LabError, RanksFailed, ValueError) as error:

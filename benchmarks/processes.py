@@ -15,6 +15,9 @@ OnLine = Callable[[int, str], None]
 # When a rank has failed, the others get this long to notice it and report their own view.
 FAILURE_GRACE_S = 10.0
 TERMINATE_GRACE_S = 2.0
+# A rank dies with the process that started it, even when that one is killed: ranks that spin for a
+# launcher that is gone would take the machine away from everybody.
+_TIED = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
 @dataclass
@@ -73,7 +76,7 @@ def run_ranks(
         for rank, (command, environment) in enumerate(zip(commands, environments, strict=True)):
             processes.append(
                 subprocess.Popen(
-                    command,
+                    [*_TIED, *command],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,

@@ -222,7 +222,7 @@ class Lab:
         return [
             *("nsenter", "--target", str(self._inits[host])),
             *("--mount", "--uts", "--ipc", "--net", "--pid", f"--wdns={Path.cwd()}"),
-            *("setpriv", "--pdeathsig", "KILL"),
+            *("setpriv", "--pdeathsig", "KILL", "--"),
         ]
 
     def _clear(self) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,21 @@ def lab() -> Iterator[Lab]:
 
 def python(text: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(text)]
+
+
+def command_line(pid: int) -> str:
+    """Empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
 
 
 def test_a_topology_knows_its_racks() -> None:
@@ -157,7 +172,7 @@ def test_a_deadline_leaves_nobody_behind(lab: Lab) -> None:
     assert time.monotonic() - start < 5
     # What remains is each host's number 1, its sleep, and the holder outside.
     names = [
-        Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        command_line(pid)
         for namespace in namespaces.labs()[lab.name]
         for pid in namespaces.pids(namespace)
     ]
@@ -193,6 +208,37 @@ def test_a_crashed_lab_is_removed_by_the_next() -> None:
     assert name not in namespaces.labs()
     assert not list(STATE.glob(f"{name}.*"))
     assert all(namespaces.start_time(pid) is None for pid in left)
+
+
+@needs_lab
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_die_with_their_launcher(how: signal.Signals) -> None:
+    launcher = subprocess.Popen(
+        python(
+            """
+            from benchmarks.lab import Lab, Topology
+            with Lab(Topology(hosts=2)) as lab:
+                print(lab.name, flush=True)
+                lab.run(["sleep", "1001"], on_line=print)
+            """
+        ),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdout is not None
+    name = launcher.stdout.readline().strip()
+
+    def sleeping() -> int:
+        pids = [pid for one in namespaces.labs().get(name, []) for pid in namespaces.pids(one)]
+        return sum("sleep 1001" in command_line(pid) for pid in pids)
+
+    wait_until(lambda: sleeping() == 2)
+    launcher.send_signal(how)
+    launcher.wait()
+    wait_until(lambda: sleeping() == 0)
+    remove_stale()
+    assert name not in namespaces.labs()
 
 
 @needs_lab
