@@ -231,12 +231,16 @@ def test_ranks_die_with_their_launcher(how: signal.Signals) -> None:
 
     def sleeping() -> int:
         pids = [pid for one in namespaces.labs().get(name, []) for pid in namespaces.pids(one)]
-        return sum("sleep 1001" in command_line(pid) for pid in pids)
+        return sum(command_line(pid).startswith("sleep 1001") for pid in pids)
 
-    wait_until(lambda: sleeping() == 2)
-    launcher.send_signal(how)
-    launcher.wait()
-    wait_until(lambda: sleeping() == 0)
+    try:
+        wait_until(lambda: sleeping() == 2)
+        launcher.send_signal(how)
+        launcher.wait()
+        wait_until(lambda: sleeping() == 0)
+    finally:
+        launcher.kill()
+        launcher.wait()
     remove_stale()
     assert name not in namespaces.labs()
 
