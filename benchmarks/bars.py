@@ -20,6 +20,7 @@ from benchmarks.comparison import RESULTS
 from benchmarks.lab import Topology
 from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
+from benchmarks.processes import RanksFailed
 
 SUBJECT = "q7x2"
 LINE_RATE = "line rate"
@@ -91,8 +92,14 @@ def main(argv: list[str]) -> None:
             console.print(f"[yellow]{bar.name}: not measured: {problem}[/yellow]")
             rows.append({"bar": asdict(bar), "what": bar.what, "not_measured": problem})
             continue
-        with console.status(f"{bar.name}: {bar.what}"):
-            rows.append(_measure(bar, args.subject, args.blocks, args.block_seconds))
+        try:
+            with console.status(f"{bar.name}: {bar.what}"):
+                rows.append(_measure(bar, args.subject, args.blocks, args.block_seconds))
+        except (RanksFailed, launch.TrafficError) as failure:
+            # The other figures are still worth having.
+            console.print(f"{bar.name}: {failure}", style="red", markup=False)
+            reason = str(failure).splitlines()[0]
+            rows.append({"bar": asdict(bar), "what": bar.what, "not_measured": reason})
     _print(console, rows)
     report.write_json(args.out, machine, {"rows": rows})
     markdown = args.out.with_suffix(".md")

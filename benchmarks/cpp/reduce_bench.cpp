@@ -20,7 +20,7 @@ namespace q7x2 {
 namespace {
 
 constexpr size_t kMaxSources = 4;
-constexpr int kRounds = 15;
+constexpr int kRounds = 7;
 
 struct Free {
   void operator()(uint8_t* memory) const { std::free(memory); }
