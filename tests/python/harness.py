@@ -160,6 +160,7 @@ class RankPool:
         self._log_start = [0] * world_size
         self._pending: set[int] = set()
         self._started = False
+        self._closed = False
         self.usable = True
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
@@ -323,6 +324,9 @@ class RankPool:
     def close(self, grace: float = 15.0) -> list[str]:
         """Ends the ranks; returns what went wrong on the way out (exit codes, hangs)."""
         problems: list[str] = []
+        if self._closed:
+            return problems
+        self._closed = True
         spent = not self.usable
         for rank, pipe in enumerate(self.pipes):
             if spent and self.processes[rank].is_alive():

@@ -296,11 +296,20 @@ ENDINGS = {
 }
 
 
-def segments() -> set[str]:
-    """Shared memory that processes could leave behind."""
-    names = {f"/dev/shm/{p.name}" for p in pathlib.Path("/dev/shm").iterdir()}
-    sysv = subprocess.run(["ipcs", "-m"], capture_output=True, text=True, check=False).stdout
-    return names | {line.split()[1] for line in sysv.splitlines() if line.startswith("0x")}
+def segments(pids: set[int]) -> list[str]:
+    """System V shared memory that these processes created, and POSIX shared memory named for them.
+
+    Other programs on the machine may use the same library, so names and creators are looked at.
+    """
+    left = []
+    for line in pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[4]) in pids:
+            left.append(f"shmid {fields[1]}, {fields[3]} bytes, {fields[6]} attached")
+    for path in pathlib.Path("/dev/shm").iterdir():
+        if any(f"{pid:x}" in path.name or str(pid) in path.name for pid in pids):
+            left.append(str(path))
+    return left
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -316,7 +325,6 @@ LEFT = """
     import os, sys, time, torch, torch.distributed as dist
     dist.init_process_group(sys.argv[1])
     dist.all_reduce(torch.ones(1 << 20))
-    print("segments", *[n for n in os.listdir("/dev/shm")], flush=True)
     dist.barrier()
     if "kill" in sys.argv:
         os.kill(os.getpid(), 9)
@@ -326,18 +334,13 @@ LEFT = """
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_nothing_is_left_in_shared_memory(backend, tmp_path, how) -> None:
     """Neither after a clean exit nor after SIGKILL of every rank."""
-    expect = {"exit": 0, "kill": -signal.SIGKILL}[how]
-    before = segments()
-    harness.run_script(LEFT, 2, tmp_path, 60, expect=expect, args=[backend, how])
+    with harness.script(LEFT, 2, tmp_path, args=[backend, how]) as processes:
+        codes = [process.result(60).returncode for process in processes]
+    assert codes == [{"exit": 0, "kill": -signal.SIGKILL}[how]] * 2
     end = time.monotonic() + 2
-    mine: set[str] = set()
-    while time.monotonic() < end:
-        # Other programs of this machine come and go: only what stays, and is ours by name, counts.
-        mine = {n for n in segments() - before if "ucx" in n or "q7x2" in n or "/dev/shm" not in n}
-        if not mine:
-            return
+    while left := segments({process.pid for process in processes}):
+        assert time.monotonic() < end, left
         time.sleep(0.1)
-    raise AssertionError(f"left behind: {sorted(mine)}")
 
 
 # --- Ctrl-C --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pathlib
 import resource
 import threading
 import time
@@ -68,7 +68,8 @@ def test_threads_and_descriptors_do_not_grow() -> None:
     dist.all_reduce(torch.ones(10))
 
     def counts() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        own = pathlib.Path("/proc/self")
+        return len(list((own / "task").iterdir())), len(list((own / "fd").iterdir()))
 
     def cycle() -> None:
         group = dist.new_group()
@@ -90,8 +91,8 @@ def test_threads_and_descriptors_do_not_grow() -> None:
 @pytest.mark.ranks(2, fresh=True)
 def test_memory_does_not_grow() -> None:
     def resident() -> int:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
+        pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
 
     tensor = torch.ones(1 << 20)
     for _ in range(20):

@@ -172,7 +172,9 @@ def test_complex_sum_and_product(world_size: int) -> None:
         parts = [integers(r, 500, dtype) for r in range(world_size)]
         assert_bits(tensor, in_rank_order(parts, torch.add), dtype)
         tensor = integers(me, 500, dtype)
-        dist.all_reduce(tensor, PRODUCT)
+        options = dist.AllreduceOptions()  # dist.all_reduce itself refuses complex products
+        options.reduceOp = PRODUCT
+        dist.group.WORLD.allreduce([tensor], options).wait()
         assert_close(tensor, in_rank_order(parts, torch.mul), dtype)
 
 
