@@ -1,0 +1,35 @@
+"""A few of PyTorch's own tests, aimed at the backend; docs/testing.md says how to run them all."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import harness
+import pytest
+
+
+@pytest.mark.timeout(600)
+def test_chosen_tests_of_pytorch(backend: str, tmp_path) -> None:
+    command = [sys.executable, str(harness.TESTS / "upstream"), "--backend", backend, "--quick"]
+    with subprocess.Popen(
+        [*command, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=580)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    summary = re.search(r"all world sizes: (\d+) of (\d+) passed, (\d+) skipped", output)
+    assert summary is not None, output
+    passed, ran, skipped = (int(n) for n in summary.groups())
+    assert passed == ran, output
+    assert passed >= 20, output
+    assert skipped <= 2, output
