@@ -16,18 +16,15 @@ import types
 STAND_IN = "gloo"
 SUITE = "torch.testing._internal.distributed.distributed_test"
 
-# Tests that ask about Gloo's own environment variables once the backend is Gloo.
-ABOUT_GLOO_ITSELF = {"test_ddp_logging_data_cpu"}
+# Tests that no plug-in can pass, and why.
+NOT_FOR_PLUGINS = {
+    "test_ddp_logging_data_cpu": "DDP's log calls every plug-in 'custom'",
+}
 
 
 class _Renamer(ast.NodeTransformer):
     def __init__(self, backend: str) -> None:
         self.backend = backend
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if node.name in ABOUT_GLOO_ITSELF:
-            return node
-        return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if node.value == STAND_IN:
