@@ -293,9 +293,17 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
          std::to_string(expected) + ", got " + std::to_string(outputs[i].size()) + ")");
     }
   }
-  check_tensors(fn, inputs);
+  check_dense(fn, inputs);
+  // Ranks may contribute different sizes; every rank knows them all from its outputs.
   for (const Tensors& list : outputs) {
-    c10d::assertTypeAndSizesMatch(fn, list, inputs[0].options(), inputs[0].sizes());
+    check_same_type(fn, inputs[0], list);
+    for (size_t j = 0; j < inputs.size(); ++j) {
+      const size_t mine = static_cast<size_t>(rank_) * inputs.size() + j;
+      c10d::assertSizesMatch(fn, inputs[j].sizes(), list, mine);
+      for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+        c10d::assertDense(fn, list[r * inputs.size() + j]);
+      }
+    }
   }
   Tensors results;
   for (const Tensors& list : outputs) {
@@ -629,14 +637,16 @@ void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool w
     for (const auto direction : {MessageTask::Direction::kSend, MessageTask::Direction::kReceive}) {
       const auto task = post(direction, 0);
       engine_->wait(*task, TimePoint::max());
-      TORCH_CHECK_WITH(DistBackendError, !task->error(), "[Rank ", rank_,
-                       "] successfully reached monitoredBarrier, but received errors while waiting "
+      TORCH_CHECK_WITH(DistBackendError, !task->error(), "Rank ", rank_,
+                       " successfully reached monitoredBarrier, but received errors while waiting "
                        "for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
                        "Original exception: ",
                        task->error()->what());
     }
     return;
   }
+  TORCH_CHECK_WITH(DistBackendError, timeout > std::chrono::milliseconds::zero(),
+                   "Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms.");
   std::vector<std::shared_ptr<MessageTask>> arrivals;
   for (int rank = 1; rank < size_; ++rank) {
     arrivals.push_back(post(MessageTask::Direction::kReceive, rank));

@@ -17,8 +17,17 @@ std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
 
 std::string card_key(int rank) { return "q7x2/card/" + std::to_string(rank); }
 
+// A store for the group that this rank makes out of `store` for the k-th time under `name`. c10d
+// splits and merges once for each device type, with the same name.
+c10::intrusive_ptr<c10d::Store> store_for(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::string& name, int rank) {
+  const int64_t k = store->add(name + "/calls/" + std::to_string(rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(k), store);
+}
+
 std::vector<std::string> exchange_cards(c10d::Store& store, int rank, int size,
-                                        const std::string& group, const std::string& mine) {
+                                        const std::string& group, const std::string& mine,
+                                        std::chrono::milliseconds timeout) {
   store.set(card_key(rank), std::vector<uint8_t>(mine.begin(), mine.end()));
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) {
@@ -26,8 +35,8 @@ std::vector<std::string> exchange_cards(c10d::Store& store, int rank, int size,
   }
   std::vector<std::vector<uint8_t>> values;
   try {
+    store.wait(keys, timeout);
     if (store.hasExtendedApi()) {
-      store.wait(keys);
       values = store.multiGet(keys);
     } else {
       for (const std::string& key : keys) {
@@ -71,7 +80,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   const std::string& name = options_->group_name.empty() ? "unnamed" : options_->group_name;
   group_ = Group::create(
       *engine_, rank, size, name,
-      [&](const std::string& mine) { return exchange_cards(*store, rank, size, name, mine); },
+      [&](const std::string& mine) { return exchange_cards(*store, rank, size, name, mine, options_->timeout); },
       options_->eager_connect);
   planner_ = std::make_unique<Planner>(rank, size, group_->one_host(), forced_algorithms(*options_));
   init();
@@ -147,7 +156,6 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   const auto it = std::find(ranks.begin(), ranks.end(), rank_);
-  const uint64_t number = splits_++;
   if (it == ranks.end()) {
     return nullptr;
   }
@@ -159,8 +167,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
   }
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: split needs options of the type q7x2.Options");
-  auto child = c10::make_intrusive<c10d::PrefixStore>(
-      "q7x2/split/" + options->group_name + "/" + std::to_string(number) + members, store);
+  const auto child = store_for(store, "q7x2/split/" + options->group_name + members, rank_);
   auto copy = c10::make_intrusive<Options>(*options);
   copy->global_ranks_in_group.clear();
   for (const int rank : ranks) {
@@ -178,7 +185,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: merge needs options of the type q7x2.Options");
-  auto child = c10::make_intrusive<c10d::PrefixStore>("q7x2/merge/" + options->group_name, store);
+  const auto child = store_for(store, "q7x2/merge/" + options->group_name, rank);
   return c10::make_intrusive<ProcessGroupQ7x2>(child, rank, size,
                                                c10::make_intrusive<Options>(*options));
 }
@@ -211,6 +218,9 @@ void ProcessGroupQ7x2::registerOnCompletionHook(
 }
 
 void ProcessGroupQ7x2::waitForPendingWorks() {
+  for (const auto& task : group_->tasks()) {
+    engine_->wait(*task, TimePoint::max());
+  }
   std::unique_lock<std::mutex> lock(pending_->mutex);
   pending_->none_left.wait(lock, [this] { return pending_->count == 0; });
 }

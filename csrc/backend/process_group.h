@@ -168,7 +168,6 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};
-  uint64_t splits_ = 0;
 
   std::mutex coalescing_mutex_;
   std::optional<std::vector<c10::intrusive_ptr<WorkQ7x2>>> coalescing_;

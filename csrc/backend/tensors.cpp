@@ -8,6 +8,8 @@ namespace q7x2 {
 namespace {
 
 bool usable_in_place(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(),
+              "q7x2: invalid tensor device: expected cpu or cuda, got ", tensor.device());
   return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
          !tensor.is_neg();
 }

@@ -74,8 +74,8 @@ bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
   for (const auto& task : tasks_) {
     if (!engine_->wait(*task, deadline)) {
       std::rethrow_exception(to_exception(
-          Error(ErrorCode::kTimeout, "Timed out after waiting " + std::to_string(timeout.count()) +
-                                         " ms for " + task->name() + "; it goes on")));
+          Error(ErrorCode::kTimeout, task->name() + ": Timed out after waiting " +
+                                         std::to_string(timeout.count()) + " ms; it goes on")));
     }
   }
   settle();

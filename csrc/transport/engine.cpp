@@ -276,7 +276,7 @@ PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool i
   }
   PendingRequest* pending = free_requests_;
   free_requests_ = pending->next;
-  *pending = {&task, token, peer, is_receive, nullptr, nullptr, task.requests_};
+  *pending = {&task, token, peer, is_receive, false, nullptr, nullptr, task.requests_};
   if (task.requests_ != nullptr) {
     task.requests_->previous = pending;
   }
@@ -570,6 +570,7 @@ void Engine::handle(const Control& control) {
 
 void Engine::on_sent(void* request, ucs_status_t status, void* user_data) {
   auto* pending = static_cast<PendingRequest*>(user_data);
+  pending->completed = true;
   pending->request = nullptr;
   ucp_request_free(request);
   pending->task->group().engine().ready_.push_back({pending, status, 0, 0});
@@ -578,6 +579,7 @@ void Engine::on_sent(void* request, ucs_status_t status, void* user_data) {
 void Engine::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                          void* user_data) {
   auto* pending = static_cast<PendingRequest*>(user_data);
+  pending->completed = true;
   pending->request = nullptr;
   ucp_request_free(request);
   pending->task->group().engine().ready_.push_back(
@@ -609,6 +611,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   TimePoint next_interrupt_check = Clock::now() + kNap;
   while (!task.done()) {
     bool armed = false;
+    bool busy_elsewhere = false;
     TimePoint now;
     if (mutex_.try_lock()) {
       const Lock lock(*this, std::adopt_lock);
@@ -627,15 +630,16 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
         ++sleeping_waiters_;
       }
     } else {
+      busy_elsewhere = true;
       now = Clock::now();
     }
     if (armed) {
-      std::array<pollfd, 2> fds{
-          {{worker_.event_fd(), POLLIN, 0}, {waiter_fd_, POLLIN, 0}}};
-      ::poll(fds.data(), fds.size(), poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
+      std::array<pollfd, 2> fds{{{worker_.event_fd(), POLLIN, 0}, {waiter_fd_, POLLIN, 0}}};
+      ::poll(fds.data(), fds.size(),
+             poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
       --sleeping_waiters_;
       clear_fd(waiter_fd_);
-    } else if (oversubscribed_ || lock_wanted_ > 0) {
+    } else if (oversubscribed_ || busy_elsewhere || lock_wanted_ > 0) {
       ::sched_yield();
     } else {
       relax();

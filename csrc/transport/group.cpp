@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "fabric/host.h"
 #include "transport/control.h"
@@ -132,6 +133,14 @@ std::vector<std::string> Group::transports(int rank) {
                                            : std::vector<std::string>();
 }
 
+std::vector<std::shared_ptr<Task>> Group::tasks() {
+  const Engine::Lock lock(engine_);
+  std::vector<std::shared_ptr<Task>> mine;
+  std::copy_if(engine_.active_.begin(), engine_.active_.end(), std::back_inserter(mine),
+               [this](const auto& task) { return &task->group() == this; });
+  return mine;
+}
+
 std::optional<Error> Group::error() {
   const Engine::Lock lock(engine_);
   return error_;
@@ -210,16 +219,19 @@ void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64
     engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
     return;
   }
-  ucp_tag_recv_info_t info{};
   ucp_request_param_t param{};
+  // Completion always comes by the callback, maybe from inside the call: UCX 1.13 does not fill in
+  // the information of a receive that completes at once.
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FIELD_RECV_INFO;
+                       UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = Engine::on_received;
   param.user_data = pending;
-  param.recv_info.tag_info = &info;
   void* request = ucp_tag_recv_nbx(engine_.worker_.get(), data, length, tag, mask, &param);
-  if (!UCS_PTR_IS_PTR(request)) {
-    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), info.length, info.sender_tag});
+  if (UCS_PTR_IS_ERR(request)) {
+    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), 0, 0});
+    return;
+  }
+  if (pending->completed) {
     return;
   }
   pending->request = request;
@@ -336,7 +348,35 @@ void Group::submit(const std::shared_ptr<Task>& task) {
   }
 }
 
+// A message that no receive was ever posted for, of a collective that is complete here: the sender
+// called something else. So a root that nobody else takes for the root learns of it.
+std::optional<Error> Group::leftover() {
+  ucp_tag_recv_info_t info{};
+  if (ucp_tag_probe_nb(engine_.worker_.get(), tag::base(tag::Kind::kCollective, slot_, 0),
+                       tag::kKindMask | tag::kSlotMask, /*remove=*/0, &info) == nullptr) {
+    return std::nullopt;
+  }
+  const uint64_t behind = (sequence_ - tag::sequence_of(info.sender_tag)) % tag::kSequenceCycle;
+  const int sender = tag::source_of(info.sender_tag);
+  if (behind == 0 || behind > tag::kSequenceCycle / 2 || sender >= world_size_) {
+    return std::nullopt;
+  }
+  return Error(ErrorCode::kMismatch,
+               "ranks disagree about a collective: " + describe(sender) +
+                   " sent a message in collective number " + std::to_string(sequence_ - behind) +
+                   ", which rank " + std::to_string(rank_) +
+                   " completed without it (a different root, shape or collective)",
+               sender);
+}
+
 void Group::begin(const std::shared_ptr<Task>& task) {
+  if (task->takes_turn() && running_ == 0) {
+    if (const auto error = leftover()) {
+      task->fail(*error);
+      fail(*error);
+      return;
+    }
+  }
   running_ += task->takes_turn() ? 1 : 0;
   task->started_ = true;
   task->start();

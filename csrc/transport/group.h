@@ -52,6 +52,8 @@ class Group {
   void abort(const Error& error);
   /// Leaves in good order: what is still in progress here fails, peers are told. Idempotent.
   void leave();
+  /// What is in progress.
+  std::vector<std::shared_ptr<Task>> tasks();
   /// The error that ended the group, if any.
   std::optional<Error> error();
 
@@ -91,6 +93,7 @@ class Group {
   Control control_to(int rank, ControlType type) const;
   int rank_of(const Peer& peer) const;
   Error left_error(int rank, const Task& task) const;
+  std::optional<Error> leftover();
 
   Engine& engine_;
   const int rank_;

@@ -40,6 +40,8 @@ inline constexpr uint64_t kAnySourceMask = ~kSourceMask;
 /// Matches everything that is addressed to one slot.
 inline constexpr uint64_t kSlotMask = ((uint64_t{1} << kSlotBits) - 1) << 51;
 
+inline constexpr uint64_t kKindMask = uint64_t{3} << 62;
+
 enum class Kind : uint64_t { kCollective = 1, kPointToPoint = 2, kControl = 3 };
 
 inline constexpr uint64_t base(Kind kind, int slot, int source) {
@@ -67,6 +69,9 @@ inline constexpr int slot_of(uint64_t tag) {
 }
 inline constexpr int source_of(uint64_t tag) {
   return static_cast<int>((tag & kSourceMask) >> kSourceShift);
+}
+inline constexpr uint64_t sequence_of(uint64_t tag) {
+  return (tag >> 28) % kSequenceCycle;
 }
 inline constexpr uint64_t fingerprint_of(uint64_t tag) { return tag & kFingerprintMask; }
 

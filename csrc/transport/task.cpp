@@ -64,8 +64,9 @@ void Task::truncated(uint32_t, uint64_t) {
 }
 
 Error Task::timeout_error() const {
-  return Error(ErrorCode::kTimeout, "Timed out after " + std::to_string(timeout_.count()) +
-                                        " ms in " + name() + ", waiting for " + waiting_for());
+  return Error(ErrorCode::kTimeout, name() + ": Timed out after " +
+                                        std::to_string(timeout_.count()) + " ms, waiting for " +
+                                        waiting_for());
 }
 
 void Task::timed_out() { fail(timeout_error()); }

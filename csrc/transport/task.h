@@ -30,6 +30,7 @@ struct PendingRequest {
   uint32_t token = 0;       ///< what the task calls it
   int peer = -1;            ///< rank in the group; -1 for any source
   bool is_receive = false;
+  bool completed = false;   ///< UCX has called back
   void* request = nullptr;  ///< UCX's handle; null once it completed
   PendingRequest* previous = nullptr;
   PendingRequest* next = nullptr;
@@ -81,7 +82,7 @@ class Task : public std::enable_shared_from_this<Task> {
   void fail(const Error& error);
 
  protected:
-  /// "Timed out after 500 ms ..., waiting for ...".
+  /// "...: Timed out after 500 ms, waiting for ...".
   Error timeout_error() const;
 
  private:

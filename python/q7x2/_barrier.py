@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 def monitored_barrier(
     group: ProcessGroup | None = None,
-    timeout: timedelta | None = None,
+    timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
     """Wait until all ranks of ``group`` are here, and name those that are not.
@@ -20,14 +21,24 @@ def monitored_barrier(
 
     Args:
         group: The process group, with q7x2 as a backend. The default group if None.
-        timeout: How long to wait for the others. The group's timeout if None.
+        timeout: How long to wait for the others; a float means seconds. The group's timeout if
+            None.
         wait_all_ranks: Wait out the timeout and name every missing rank, instead of failing at the
             first one.
 
     Raises:
         RuntimeError: A rank did not arrive in time. The message names it.
-        ValueError: The group has no q7x2 backend, or this process is not in it.
+        ValueError: The group has no q7x2 backend.
+
+    A process outside of ``group`` gets a warning and returns at once, as with torch's.
     """
+    import torch.distributed as dist
+
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        warnings.warn("monitored_barrier: this process is not in the group", stacklevel=2)
+        return
+    if isinstance(timeout, (int, float)):
+        timeout = timedelta(seconds=timeout)
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     _q7x2_backend(group).monitored_barrier(wait_all_ranks=wait_all_ranks, **options)
 
@@ -42,8 +53,6 @@ def _q7x2_backend(group: ProcessGroup | None) -> Any:
         group = dist.group.WORLD
     if group is None:
         raise ValueError("no default process group: call init_process_group first")
-    if not isinstance(group, dist.ProcessGroup):  # what new_group gives to those it leaves out
-        raise ValueError("this process is not a member of the group")
     for device in group._device_types:
         backend = group._get_backend(torch.device(device))
         # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking group around each backend.
