@@ -34,7 +34,7 @@ def monitored_barrier(
     """
     import torch.distributed as dist
 
-    if group is dist.GroupMember.NON_GROUP_MEMBER:
+    if group is not None and not isinstance(group, dist.ProcessGroup):  # NON_GROUP_MEMBER
         warnings.warn("monitored_barrier: this process is not in the group", stacklevel=2)
         return
     if isinstance(timeout, (int, float)):
