@@ -41,9 +41,9 @@ void check_same_type(const Complain& fn, const at::Tensor& expected, const Tenso
 }  // namespace
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
-  auto work = c10::make_intrusive<WorkQ7x2>(engine_, rank_, launch.type, launch.title,
-                                            launch.profiled_inputs, std::move(launch.results),
-                                            ++sequence_);
+  auto work =
+      c10::make_intrusive<WorkQ7x2>(engine_, rank_, launch.type, launch.title,
+                                    launch.profiled_inputs, std::move(launch.results), ++sequence_);
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(launch.calls.size());
   try {
@@ -118,8 +118,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
   c10d::assertSameDevice(fn, tensors);
   check_same_type(fn, tensors[0], tensors);
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::ALLREDUCE_COALESCED, "q7x2:all_reduce", tensors, tensors, opts.timeout,
-              opts.asyncOp};
+  Launch call{
+      OpType::ALLREDUCE_COALESCED, "q7x2:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp};
   for (const at::Tensor& tensor : tensors) {
     add_all_reduce(call, tensor, reduction);
   }
@@ -183,7 +183,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   const at::Tensor my_values = padded(values, 0);
   auto all_indices = std::make_shared<Tensors>();
   auto all_values = std::make_shared<Tensors>();
-  Launch call{OpType::_ALLREDUCE_SPARSE, "q7x2:sparse_all_reduce", tensors, tensors, opts.timeout,
+  Launch call{OpType::_ALLREDUCE_SPARSE,
+              "q7x2:sparse_all_reduce",
+              tensors,
+              tensors,
+              opts.timeout,
               opts.asyncOp};
   for (int rank = 0; rank < size_; ++rank) {
     all_indices->push_back(at::empty_like(my_indices));
@@ -200,9 +204,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
       kept_indices.push_back((*all_indices)[r].narrow(1, 0, count));
       kept_values.push_back((*all_values)[r].narrow(0, 0, count));
     }
-    const at::Tensor sum = at::sparse_coo_tensor(at::cat(kept_indices, 1), at::cat(kept_values, 0),
-                                                 sizes, kept_values[0].options().layout(at::kSparse))
-                               .coalesce();
+    const at::Tensor sum =
+        at::sparse_coo_tensor(at::cat(kept_indices, 1), at::cat(kept_values, 0), sizes,
+                              kept_values[0].options().layout(at::kSparse))
+            .coalesce();
     at::Tensor target = output;
     target.copy_(sum);
   });
@@ -219,8 +224,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
   check_tensors(fn, tensors);
   Launch call{OpType::BROADCAST, "q7x2:broadcast", tensors, tensors, opts.timeout, opts.asyncOp};
   const at::Tensor& root_tensor = tensors[static_cast<size_t>(opts.rootTensor)];
-  const Region region = opts.rootRank == rank_ ? call.buffers->input(root_tensor)
-                                               : call.buffers->output(root_tensor);
+  const Region region =
+      opts.rootRank == rank_ ? call.buffers->input(root_tensor) : call.buffers->output(root_tensor);
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_same(root_tensor)) {
       call.buffers->also_copy(root_tensor, tensor);
@@ -335,7 +340,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
               "ProcessGroupQ7x2::_allgather_base: output tensor size must be equal to world_size "
               "times input tensor size: expected ",
               input.numel() * size_, " elements, got ", output.numel());
-  Launch call{OpType::_ALLGATHER_BASE, "q7x2:_all_gather_base", {input}, {output}, opts.timeout,
+  Launch call{OpType::_ALLGATHER_BASE,
+              "q7x2:_all_gather_base",
+              {input},
+              {output},
+              opts.timeout,
               opts.asyncOp};
   add_into_tensor(call, output, input);
   return launch(std::move(call));
@@ -373,8 +382,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
     }
     results.insert(results.end(), list.begin(), list.end());
   }
-  Launch call{OpType::ALLGATHER_COALESCED, "q7x2:all_gather", inputs, results, opts.timeout,
-              opts.asyncOp};
+  Launch call{
+      OpType::ALLGATHER_COALESCED, "q7x2:all_gather", inputs, results, opts.timeout, opts.asyncOp};
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
     for (const Tensors& list : output_lists) {
@@ -390,8 +399,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced
   const Complain fn = complain("allgather_into_tensor_coalesced");
   c10d::assertNonEmptyInputTensorList(fn, inputs.size());
   c10d::assertInputOutputTensorListsSameSize(fn, outputs.size(), inputs.size());
-  Launch call{OpType::ALLGATHER_COALESCED, "q7x2:all_gather_into_tensor_coalesced", inputs, outputs,
-              opts.timeout, opts.asyncOp};
+  Launch call{OpType::ALLGATHER_COALESCED,
+              "q7x2:all_gather_into_tensor_coalesced",
+              inputs,
+              outputs,
+              opts.timeout,
+              opts.asyncOp};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
@@ -482,8 +495,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
   check_dense(fn, outputs);
   c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], outputs, opts.timeout,
-              opts.asyncOp};
+  Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], outputs,
+              opts.timeout,           opts.asyncOp};
   std::vector<Region> regions;
   for (const at::Tensor& input : inputs[0]) {
     regions.push_back(contribution(call, input, reduction));
@@ -495,8 +508,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
 Region ProcessGroupQ7x2::contribution(Launch& launch, const at::Tensor& input,
                                       const Reduction& reduction) {
   return reduction.premultiplies()
-             ? launch.buffers->private_copy(
-                   reduction.premultiply(input).to(input.scalar_type()))
+             ? launch.buffers->private_copy(reduction.premultiply(input).to(input.scalar_type()))
              : launch.buffers->input(input);
 }
 
@@ -510,9 +522,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_reduce_scatter_base(
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  return reduce_scatter_tensors(
-      OpType::REDUCE_SCATTER_TENSOR_COALESCED, "q7x2:reduce_scatter_tensor_coalesced",
-      complain("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
+  return reduce_scatter_tensors(OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+                                "q7x2:reduce_scatter_tensor_coalesced",
+                                complain("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
@@ -538,9 +550,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
 
 // ------------------------------------------------------------------------------------ all-to-all
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(
-    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& output,
+                                                               at::Tensor& input,
+                                                               std::vector<int64_t>& output_splits,
+                                                               std::vector<int64_t>& input_splits,
+                                                               const c10d::AllToAllOptions& opts) {
   const Complain fn = complain("alltoall_base");
   check_dense(fn, {output, input});
   check_same_type(fn, input, {output});
@@ -553,8 +567,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(
   }
   const auto parts = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits,
                          Region whole) {
-    TORCH_CHECK(tensor.dim() > 0, "ProcessGroupQ7x2::alltoall_base: expected at least one "
-                                  "dimension, got a scalar");
+    TORCH_CHECK(tensor.dim() > 0,
+                "ProcessGroupQ7x2::alltoall_base: expected at least one "
+                "dimension, got a scalar");
     c10d::checkSplitSizes(splits, tensor, size_);
     const size_t rows = static_cast<size_t>(tensor.size(0));
     const size_t row_bytes = rows == 0 ? 0 : whole.bytes / rows;
@@ -571,8 +586,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(
     }
     return regions;
   };
-  Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {output}, opts.timeout,
-              opts.asyncOp};
+  Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {output},
+              opts.timeout,          opts.asyncOp};
   CollectiveCall collective;
   collective.collective = Collective::kAllToAll;
   collective.uneven = !even;

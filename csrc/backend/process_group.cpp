@@ -15,7 +15,9 @@ std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
   return from_environment == nullptr ? "" : from_environment;
 }
 
-std::string card_key(int rank) { return "q7x2/card/" + std::to_string(rank); }
+std::string card_key(int rank) {
+  return "q7x2/card/" + std::to_string(rank);
+}
 
 // A store for the group that this rank makes out of `store` for the k-th time under `name`. c10d
 // splits and merges once for each device type, with the same name.
@@ -80,9 +82,12 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   const std::string& name = options_->group_name.empty() ? "unnamed" : options_->group_name;
   group_ = Group::create(
       *engine_, rank, size, name,
-      [&](const std::string& mine) { return exchange_cards(*store, rank, size, name, mine, options_->timeout); },
+      [&](const std::string& mine) {
+        return exchange_cards(*store, rank, size, name, mine, options_->timeout);
+      },
       options_->eager_connect);
-  planner_ = std::make_unique<Planner>(rank, size, group_->one_host(), forced_algorithms(*options_));
+  planner_ =
+      std::make_unique<Planner>(rank, size, group_->one_host(), forced_algorithms(*options_));
   init();
 }
 
@@ -190,7 +195,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
                                                c10::make_intrusive<Options>(*options));
 }
 
-void ProcessGroupQ7x2::eagerConnectSingleDevice(at::Device) { group_->connect_all(); }
+void ProcessGroupQ7x2::eagerConnectSingleDevice(at::Device) {
+  group_->connect_all();
+}
 
 c10d::ErrorType ProcessGroupQ7x2::getError() {
   const std::optional<Error> error = group_->error();
@@ -226,10 +233,12 @@ void ProcessGroupQ7x2::waitForPendingWorks() {
 }
 
 void ProcessGroupQ7x2::abort() {
-  group_->abort(Error(ErrorCode::kAborted,
-                      "rank " + std::to_string(rank_) + " aborted the group", rank_));
+  group_->abort(
+      Error(ErrorCode::kAborted, "rank " + std::to_string(rank_) + " aborted the group", rank_));
 }
 
-void ProcessGroupQ7x2::shutdown() { group_->leave(); }
+void ProcessGroupQ7x2::shutdown() {
+  group_->leave();
+}
 
 }  // namespace q7x2

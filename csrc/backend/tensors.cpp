@@ -103,14 +103,14 @@ Reduction::Reduction(const c10d::ReduceOp& op, int world_size) {
     case c10d::ReduceOp::UNUSED:
       break;
   }
-  TORCH_CHECK(false, "q7x2: unknown reduction; expected SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, "
-                     "BXOR or PREMUL_SUM");
+  TORCH_CHECK(false,
+              "q7x2: unknown reduction; expected SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, "
+              "BXOR or PREMUL_SUM");
 }
 
 at::Tensor Reduction::premultiply(const at::Tensor& contribution) const {
   const c10::AutoGradMode no_grad(false);
-  return factor ? contribution * *factor
-                : contribution * tensor_factor->to(contribution.options());
+  return factor ? contribution * *factor : contribution * tensor_factor->to(contribution.options());
 }
 
 Region HostBuffers::keep(at::Tensor host) {

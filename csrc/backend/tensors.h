@@ -1,12 +1,12 @@
 // From torch's tensors, dtypes and reductions to the bytes that the layers below work on.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include <ATen/ATen.h>
 
 #include "backend/torch_compat.h"
 #include "base/types.h"

@@ -56,9 +56,13 @@ bool WorkQ7x2::isCompleted() {
   return true;
 }
 
-bool WorkQ7x2::isSuccess() const { return settled_ && exception_ == nullptr; }
+bool WorkQ7x2::isSuccess() const {
+  return settled_ && exception_ == nullptr;
+}
 
-std::exception_ptr WorkQ7x2::exception() const { return settled_ ? exception_ : nullptr; }
+std::exception_ptr WorkQ7x2::exception() const {
+  return settled_ ? exception_ : nullptr;
+}
 
 int WorkQ7x2::sourceRank() const {
   const auto* message =
@@ -69,8 +73,7 @@ int WorkQ7x2::sourceRank() const {
 }
 
 bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
-  const TimePoint deadline =
-      timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
+  const TimePoint deadline = timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
   for (const auto& task : tasks_) {
     if (!engine_->wait(*task, deadline)) {
       std::rethrow_exception(to_exception(

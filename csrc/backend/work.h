@@ -1,13 +1,13 @@
 // WorkQ7x2: one c10d call in progress, made of one task or several.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
 
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
@@ -25,8 +25,8 @@ class WorkQ7x2 final : public c10d::Work {
            const std::optional<std::vector<at::Tensor>>& profiled_inputs,
            std::vector<at::Tensor> results, uint64_t sequence);
 
-  /// Submits `tasks`; the work is theirs from then on. `buffers` are copied back when all succeeded.
-  /// `on_settled` runs once, at the end.
+  /// Submits `tasks`; the work is theirs from then on. `buffers` are copied back when all
+  /// succeeded. `on_settled` runs once, at the end.
   void start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
              bool caller_waits, std::function<void(WorkQ7x2&)> on_settled = nullptr);
   /// A work that is the sum of others, which have started.

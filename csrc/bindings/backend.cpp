@@ -90,9 +90,8 @@ Attributes:
       .def_readwrite("eager_connect", &Options::eager_connect)
       .def_readwrite("algorithms", &Options::algorithms)
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
-      .def("__deepcopy__", [](const Options& self, const py::dict&) {
-        return c10::make_intrusive<Options>(self);
-      });
+      .def("__deepcopy__",
+           [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
 
   py::class_<ProcessGroupQ7x2, c10d::Backend, c10::intrusive_ptr<ProcessGroupQ7x2>>(
       module, "ProcessGroupQ7x2", "The c10d backend \"q7x2\"; made by init_process_group.")

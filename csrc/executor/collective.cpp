@@ -14,9 +14,15 @@ namespace {
 // A request's token: the place in the window, and the op.
 constexpr int kOpBits = 24;
 
-uint32_t make_token(uint32_t place, uint32_t op) { return place << kOpBits | op; }
-uint32_t place_of(uint32_t token) { return token >> kOpBits; }
-uint32_t op_of(uint32_t token) { return token & ((uint32_t{1} << kOpBits) - 1); }
+uint32_t make_token(uint32_t place, uint32_t op) {
+  return place << kOpBits | op;
+}
+uint32_t place_of(uint32_t token) {
+  return token >> kOpBits;
+}
+uint32_t op_of(uint32_t token) {
+  return token & ((uint32_t{1} << kOpBits) - 1);
+}
 
 bool reduces(Collective op) {
   return op == Collective::kAllReduce || op == Collective::kReduce ||
@@ -35,8 +41,8 @@ CallShape shape_of(const CollectiveCall& call) {
   CallShape shape;
   shape.collective = call.collective;
   shape.root = call.root;
-  shape.bytes = call.uneven ? CallShape::kUneven
-                            : std::max(longest(call.input), longest(call.output));
+  shape.bytes =
+      call.uneven ? CallShape::kUneven : std::max(longest(call.input), longest(call.output));
   shape.wide_accumulation = reduces(call.collective) && accumulates_wider(call.dtype);
   return shape;
 }
@@ -117,7 +123,8 @@ void CollectiveTask::start() {
   for (Place& place : places_) {
     place.dependencies_left.resize(choice_.plan->ops.size());
     if (choice_.plan->num_scratch > 0) {
-      place.scratch = group().engine().scratch().take(choice_.plan->num_scratch * choice_.part_bytes);
+      place.scratch =
+          group().engine().scratch().take(choice_.plan->num_scratch * choice_.part_bytes);
     }
   }
   for (uint32_t place = 0; place < places_.size(); ++place) {
@@ -166,10 +173,10 @@ void CollectiveTask::run(uint32_t place_index, uint32_t op_index) {
   switch (op.kind) {
     case OpKind::kSend: {
       const Region source = region(place, plan.sources_of(op)[0], length);
-      group().send(*this, token, op.peer,
-                   tag::collective(0, group().rank(), sequence_, place.slice, op.message,
-                                   fingerprint_),
-                   source.data, length);
+      group().send(
+          *this, token, op.peer,
+          tag::collective(0, group().rank(), sequence_, place.slice, op.message, fingerprint_),
+          source.data, length);
       return;
     }
     case OpKind::kRecv: {
@@ -250,15 +257,17 @@ void CollectiveTask::truncated(uint32_t token, uint64_t) {
 }
 
 void CollectiveTask::mismatch(int peer) {
-  end_group(Error(
-      ErrorCode::kMismatch,
-      "ranks disagree about a collective: " + group().describe(peer) +
-          " made another call (a different collective, shape, dtype, root or reduction) where rank " +
-          std::to_string(group().rank()) + " called " + name(),
-      peer));
+  end_group(Error(ErrorCode::kMismatch,
+                  "ranks disagree about a collective: " + group().describe(peer) +
+                      " made another call (a different collective, shape, dtype, root or "
+                      "reduction) where rank " +
+                      std::to_string(group().rank()) + " called " + name(),
+                  peer));
 }
 
-void CollectiveTask::timed_out() { end_group(timeout_error()); }
+void CollectiveTask::timed_out() {
+  end_group(timeout_error());
+}
 
 void CollectiveTask::end_group(const Error& error) {
   fail(error);

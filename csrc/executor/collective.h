@@ -46,7 +46,8 @@ struct CollectiveCall {
 
 class CollectiveTask final : public Task {
  public:
-  /// The memory in `call` must stay until `keep_alive` is dropped, which happens when the task goes.
+  /// The memory in `call` must stay until `keep_alive` is dropped, which happens when the task
+  /// goes.
   CollectiveTask(std::shared_ptr<Group> group, Planner& planner, CollectiveCall call,
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;

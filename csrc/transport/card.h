@@ -14,7 +14,7 @@ struct Card {
   uint16_t world_size = 0;  ///< as this rank was told
   std::string host_key;     ///< equal where memory can be shared and PIDs mean the same
   std::string hostname;
-  std::string address;      ///< the UCP worker's
+  std::string address;  ///< the UCP worker's
 
   std::string encode() const;
   /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2.

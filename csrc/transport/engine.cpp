@@ -32,7 +32,7 @@ constexpr milliseconds kHousekeepingPeriod{5};
 constexpr milliseconds kNap{50};
 // While others drive the engine, its thread looks this often whether it is needed.
 constexpr milliseconds kStandBy{10};
-// Waiting without sleeping. Where ranks outnumber cores, the processor is given away meanwhile.
+// Looking without sleeping. Between looks the processor is offered to others.
 constexpr microseconds kWaiterSpin{100};
 constexpr microseconds kThreadSpin{20};
 constexpr milliseconds kShutdownPatience{1000};
@@ -68,20 +68,6 @@ void clear_fd(int fd) {
 int poll_timeout(milliseconds at_most, TimePoint deadline, TimePoint now) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - now);
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, at_most.count()));
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 // A thread of ours leaves every signal to the user's threads.
@@ -135,7 +121,9 @@ std::shared_ptr<Engine> Engine::instance() {
   return engine;
 }
 
-void Engine::set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
+void Engine::set_hooks(Hooks hooks) {
+  hooks_ = std::move(hooks);
+}
 
 void Engine::shutdown_instance() {
   std::shared_ptr<Engine> engine;
@@ -211,7 +199,9 @@ void Engine::stop() {
   close_endpoints();
 }
 
-bool Engine::forked() const { return ::getpid() != pid_; }
+bool Engine::forked() const {
+  return ::getpid() != pid_;
+}
 
 // ---------------------------------------------------------------------------------------- tasks
 
@@ -276,7 +266,7 @@ PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool i
   }
   PendingRequest* pending = free_requests_;
   free_requests_ = pending->next;
-  *pending = {&task, token, peer, is_receive, false, nullptr, nullptr, task.requests_};
+  *pending = {&task, token, peer, is_receive, nullptr, nullptr, task.requests_};
   if (task.requests_ != nullptr) {
     task.requests_->previous = pending;
   }
@@ -428,8 +418,8 @@ void Engine::fail_peer(Peer& peer) {
 
 void Engine::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) {
   Peer& peer = *static_cast<Peer*>(arg);
-  peer.engine->peer_dying(peer, std::string("its connection broke (") + ucs_status_string(status) +
-                                    ")");
+  peer.engine->peer_dying(peer,
+                          std::string("its connection broke (") + ucs_status_string(status) + ")");
 }
 
 void Engine::look_for_deaths() {
@@ -459,15 +449,12 @@ int Engine::register_group(Group& group) {
       return slot;
     }
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              "a process can be in at most " + std::to_string(tag::kMaxGroups) +
-                  " q7x2 groups at once");
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "a process can be in at most " + std::to_string(tag::kMaxGroups) + " q7x2 groups at once");
 }
 
-void Engine::group_ready(Group& group) {
-  if (!oversubscribed_) {
-    oversubscribed_ = group.ranks_on_host() > usable_cores();
-  }
+void Engine::group_ready() {
   std::vector<Control> early;
   early.swap(early_controls_);
   for (const Control& control : early) {
@@ -569,21 +556,20 @@ void Engine::handle(const Control& control) {
 // ------------------------------------------------------------------------------------ callbacks
 
 void Engine::on_sent(void* request, ucs_status_t status, void* user_data) {
-  auto* pending = static_cast<PendingRequest*>(user_data);
-  pending->completed = true;
-  pending->request = nullptr;
-  ucp_request_free(request);
-  pending->task->group().engine().ready_.push_back({pending, status, 0, 0});
+  request_done(request, {static_cast<PendingRequest*>(user_data), status, 0, 0});
 }
 
 void Engine::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                          void* user_data) {
-  auto* pending = static_cast<PendingRequest*>(user_data);
-  pending->completed = true;
-  pending->request = nullptr;
+  // `info` lies in the request.
+  request_done(request,
+               {static_cast<PendingRequest*>(user_data), status, info->length, info->sender_tag});
+}
+
+void Engine::request_done(void* request, const Completion& completion) {
+  completion.pending->request = nullptr;
+  completion.pending->task->group().engine().ready_.push_back(completion);
   ucp_request_free(request);
-  pending->task->group().engine().ready_.push_back(
-      {pending, status, info->length, info->sender_tag});
 }
 
 // -------------------------------------------------------------------------------------- waiting
@@ -611,7 +597,6 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   TimePoint next_interrupt_check = Clock::now() + kNap;
   while (!task.done()) {
     bool armed = false;
-    bool busy_elsewhere = false;
     TimePoint now;
     if (mutex_.try_lock()) {
       const Lock lock(*this, std::adopt_lock);
@@ -630,7 +615,6 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
         ++sleeping_waiters_;
       }
     } else {
-      busy_elsewhere = true;
       now = Clock::now();
     }
     if (armed) {
@@ -639,10 +623,10 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
              poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
       --sleeping_waiters_;
       clear_fd(waiter_fd_);
-    } else if (oversubscribed_ || busy_elsewhere || lock_wanted_ > 0) {
-      ::sched_yield();
     } else {
-      relax();
+      // The processor may be wanted by the very process that is waited for; where nobody wants it
+      // this returns at once.
+      ::sched_yield();
     }
     if (now >= deadline && !task.done()) {
       return false;
@@ -694,8 +678,10 @@ void Engine::run() {
         nap = milliseconds::zero();
       } else if (busy || activity == seen_activity) {
         armed = worker_.arm();
-        nap = !armed ? milliseconds::zero() : dying_peers_ ? kHousekeepingPeriod
-              : busy || !active_.empty() ? kNap : milliseconds(-1);
+        nap = !armed                     ? milliseconds::zero()
+              : dying_peers_             ? kHousekeepingPeriod
+              : busy || !active_.empty() ? kNap
+                                         : milliseconds(-1);
       }
       seen_activity = activity;
       thread_sleeps_ = nap != milliseconds::zero();
@@ -703,11 +689,7 @@ void Engine::run() {
       thread_sleeps_ = true;
     }
     if (nap == milliseconds::zero()) {
-      if (oversubscribed_ || lock_wanted_ > 0) {
-        ::sched_yield();
-      } else {
-        relax();
-      }
+      ::sched_yield();
       continue;
     }
     // Work that arrived since the look above is not slept on.

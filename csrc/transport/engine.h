@@ -123,8 +123,8 @@ class Engine {
   void send_control(Peer& peer, const Control& control);
   int register_group(Group& group);
   void unregister_group(Group& group);
-  /// Its cards are there: control messages that came early are handled.
-  void group_ready(Group& group);
+  /// A group's cards are there: control messages that came early are handled.
+  void group_ready();
   void drop_unexpected(int slot);
 
   // Any thread, without the lock.
@@ -145,6 +145,7 @@ class Engine {
   static void on_sent(void* request, ucs_status_t status, void* user_data);
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data);
+  static void request_done(void* request, const Completion& completion);
   static void on_control_sent(void* request, ucs_status_t status, void* user_data);
 
   const pid_t pid_;
@@ -167,7 +168,6 @@ class Engine {
   std::atomic<size_t> unfinished_{0};  // active tasks that are not done
   TimePoint next_housekeeping_{};
   bool dying_peers_ = false;
-  bool oversubscribed_ = false;
 
   std::atomic<int> waiters_{0};
   std::atomic<int> sleeping_waiters_{0};

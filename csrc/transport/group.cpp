@@ -58,10 +58,10 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
     cards.push_back(Card::decode(card));
     const Card& last = cards.back();
     if (last.world_size != world_size || last.slot >= tag::kMaxGroups) {
-      throw Error(ErrorCode::kMismatch,
-                  "rank " + std::to_string(cards.size() - 1) + " of group '" + name +
-                      "' was told a world size of " + std::to_string(last.world_size) +
-                      ", this rank " + std::to_string(world_size));
+      throw Error(ErrorCode::kMismatch, "rank " + std::to_string(cards.size() - 1) + " of group '" +
+                                            name + "' was told a world size of " +
+                                            std::to_string(last.world_size) + ", this rank " +
+                                            std::to_string(world_size));
     }
   }
 
@@ -81,7 +81,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
           &engine.add_peer(card, card.host_key == mine.host_key);
     }
     group->cards_ = std::move(cards);
-    engine.group_ready(*group);
+    engine.group_ready();
   }
   if (eager) {
     group->connect_all();
@@ -123,9 +123,9 @@ void Group::connect_all() {
 
 std::vector<std::string> Group::transports(int rank) {
   if (rank < 0 || rank >= world_size_) {
-    throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) +
-                                                 " is not in a group of " +
-                                                 std::to_string(world_size_));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "rank " + std::to_string(rank) + " is not in a group of " + std::to_string(world_size_));
   }
   const Engine::Lock lock(engine_);
   const Peer* peer = peers_[static_cast<size_t>(rank)];
@@ -219,19 +219,16 @@ void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64
     engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
     return;
   }
+  ucp_tag_recv_info_t info{};
   ucp_request_param_t param{};
-  // Completion always comes by the callback, maybe from inside the call: UCX 1.13 does not fill in
-  // the information of a receive that completes at once.
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_RECV_INFO;
   param.cb.recv = Engine::on_received;
   param.user_data = pending;
+  param.recv_info.tag_info = &info;
   void* request = ucp_tag_recv_nbx(engine_.worker_.get(), data, length, tag, mask, &param);
-  if (UCS_PTR_IS_ERR(request)) {
-    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), 0, 0});
-    return;
-  }
-  if (pending->completed) {
+  if (!UCS_PTR_IS_PTR(request)) {
+    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), info.length, info.sender_tag});
     return;
   }
   pending->request = request;
@@ -300,8 +297,8 @@ void Group::request_failed(Task& task, int rank, ucs_status_t status) {
   } else if (rank >= 0) {
     engine_.peer_dying(*peers_[static_cast<size_t>(rank)], ucs_status_string(status));
   } else {
-    task.fail(Error(ErrorCode::kTransport,
-                    task.name() + ": UCX reported " + ucs_status_string(status)));
+    task.fail(
+        Error(ErrorCode::kTransport, task.name() + ": UCX reported " + ucs_status_string(status)));
   }
 }
 
@@ -337,8 +334,8 @@ int Group::rank_of(const Peer& peer) const {
 
 void Group::submit(const std::shared_ptr<Task>& task) {
   if (error_) {
-    task->fail(Error(error_->code(),
-                     task->name() + ": the group has failed: " + error_->what(), error_->rank()));
+    task->fail(Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
+                     error_->rank()));
   } else if (closed_) {
     task->fail(Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
   } else if (task->takes_turn() && running_ >= kMaxRunning) {

@@ -100,8 +100,8 @@ class Group {
   const int world_size_;
   const std::string name_;
   int slot_ = -1;
-  std::vector<Card> cards_;    // by rank
-  std::vector<Peer*> peers_;   // by rank; null for this rank. Owned by the engine
+  std::vector<Card> cards_;     // by rank
+  std::vector<Peer*> peers_;    // by rank; null for this rank. Owned by the engine
   std::vector<bool> departed_;  // by rank: said goodbye
 
   uint64_t sequence_ = 0;

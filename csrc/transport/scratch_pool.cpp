@@ -32,7 +32,7 @@ ScratchPool::Buffer ScratchPool::take(size_t bytes) {
       return buffer;
     }
   }
-  return {static_cast<std::byte*>(::operator new(size, std::align_val_t{kAlignment})), size};
+  return {static_cast<std::byte*>(::operator new (size, std::align_val_t{kAlignment})), size};
 }
 
 void ScratchPool::give_back(Buffer buffer) {
@@ -48,7 +48,7 @@ void ScratchPool::give_back(Buffer buffer) {
 }
 
 void ScratchPool::destroy(Buffer buffer) {
-  ::operator delete(buffer.data, std::align_val_t{kAlignment});
+  ::operator delete (buffer.data, std::align_val_t{kAlignment});
 }
 
 }  // namespace q7x2

@@ -8,8 +8,8 @@
 // number in its card, so no agreement is needed. A slot belongs to one incarnation of a group and
 // is given out round robin, which makes it the epoch too: a late packet of an aborted group finds
 // no receive. `source` is the sender's rank in the group. The fingerprint, a hash of the call (op,
-// dtype, count, root, reduction, algorithm), is left out of the match and compared afterwards: ranks that
-// disagree about a call meet and get an error, instead of waiting for each other.
+// dtype, count, root, reduction, algorithm), is left out of the match and compared afterwards:
+// ranks that disagree about a call meet and get an error, instead of waiting for each other.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +73,8 @@ inline constexpr int source_of(uint64_t tag) {
 inline constexpr uint64_t sequence_of(uint64_t tag) {
   return (tag >> 28) % kSequenceCycle;
 }
-inline constexpr uint64_t fingerprint_of(uint64_t tag) { return tag & kFingerprintMask; }
+inline constexpr uint64_t fingerprint_of(uint64_t tag) {
+  return tag & kFingerprintMask;
+}
 
 }  // namespace q7x2::tag

@@ -69,7 +69,9 @@ Error Task::timeout_error() const {
                                         waiting_for());
 }
 
-void Task::timed_out() { fail(timeout_error()); }
+void Task::timed_out() {
+  fail(timeout_error());
+}
 
 std::string Task::waiting_for() const {
   std::set<int> sources;

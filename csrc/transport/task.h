@@ -1,8 +1,6 @@
 // Task: something a group has in progress on the engine, a collective or a message.
 #pragma once
 
-#include <ucs/type/status.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -12,6 +10,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+
+#include <ucs/type/status.h>
 
 #include "base/error.h"
 
@@ -27,10 +27,9 @@ class Task;
 /// One UCX request of a task. Owned by the engine, linked into its task while in progress.
 struct PendingRequest {
   Task* task = nullptr;
-  uint32_t token = 0;       ///< what the task calls it
-  int peer = -1;            ///< rank in the group; -1 for any source
+  uint32_t token = 0;  ///< what the task calls it
+  int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
-  bool completed = false;   ///< UCX has called back
   void* request = nullptr;  ///< UCX's handle; null once it completed
   PendingRequest* previous = nullptr;
   PendingRequest* next = nullptr;

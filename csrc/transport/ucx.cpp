@@ -24,8 +24,8 @@ void set_default(ucp_config_t* config, const char* key, const char* value) {
 
 void check_ucx(ucs_status_t status, std::string_view what) {
   if (status != UCS_OK) {
-    throw Error(ErrorCode::kTransport, "UCX could not " + std::string(what) + ": " +
-                                           ucs_status_string(status));
+    throw Error(ErrorCode::kTransport,
+                "UCX could not " + std::string(what) + ": " + ucs_status_string(status));
   }
 }
 
@@ -39,8 +39,8 @@ UcpContext::UcpContext() : context_(nullptr, ucp_cleanup) {
   set_default(config, "KEEPALIVE_INTERVAL", "200ms");
 
   ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED |
-                      UCP_PARAM_FIELD_NAME;
+  params.field_mask =
+      UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.mt_workers_shared = 0;
   params.name = "q7x2";

@@ -3,12 +3,12 @@
 // Only the API of UCX 1.13 is used, so that one binary runs on the wheel's UCX and on a cluster's.
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ucp/api/ucp.h>
 
 #include "base/error.h"
 
