@@ -28,7 +28,9 @@ struct CudaInfo {
 CudaInfo cuda_info();
 #else
 inline CudaInfo cuda_info() {
-  return {.problem = "built without CUDA"};
+  CudaInfo info;
+  info.problem = "built without CUDA";
+  return info;
 }
 #endif
 
