@@ -1,0 +1,136 @@
+// Cards come from a store that anybody can write to: every input decodes or is refused.
+#include "transport/card.h"
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace q7x2 {
+namespace {
+
+Card example() {
+  Card card;
+  card.process = 0x0123456789abcdefULL;
+  card.pid = 4242;
+  card.slot = 2047;
+  card.world_size = 65535;
+  card.host_key = "boot/ipc/pid";
+  card.hostname = "node-1";
+  card.address = std::string("\0\xff address\0", 11);
+  return card;
+}
+
+void expect_equal(const Card& a, const Card& b) {
+  EXPECT_EQ(a.process, b.process);
+  EXPECT_EQ(a.pid, b.pid);
+  EXPECT_EQ(a.slot, b.slot);
+  EXPECT_EQ(a.world_size, b.world_size);
+  EXPECT_EQ(a.host_key, b.host_key);
+  EXPECT_EQ(a.hostname, b.hostname);
+  EXPECT_EQ(a.address, b.address);
+}
+
+/// The refusal, or "" where it decodes. Anything but a refusal of the right type fails the test.
+std::string refusal(const std::string& bytes) {
+  // A copy of exactly this length, so that reading beyond it is seen by a sanitizer.
+  const std::unique_ptr<char[]> exact(new char[bytes.size()]);
+  std::memcpy(exact.get(), bytes.data(), bytes.size());
+  try {
+    Card::decode({exact.get(), bytes.size()});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
+    EXPECT_STRNE(error.what(), "");
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "not an Error: " << error.what();
+  }
+  return "";
+}
+
+void put_length(std::string& bytes, size_t at, uint32_t length) {
+  std::memcpy(bytes.data() + at, &length, sizeof(length));
+}
+
+// Where the fields of an encoded card begin.
+constexpr size_t kVersionAt = 4 + 4;
+constexpr size_t kHostKeyAt = kVersionAt + 4 + 8 + 4 + 2 + 2;
+
+TEST(Card, RoundTrip) {
+  expect_equal(Card::decode(example().encode()), example());
+  expect_equal(Card::decode(Card().encode()), Card());
+  Card long_one = example();
+  long_one.address.assign(100'000, 'x');
+  expect_equal(Card::decode(long_one.encode()), long_one);
+}
+
+TEST(Card, EveryPrefixIsRefused) {
+  const std::string bytes = example().encode();
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_NE(refusal(bytes.substr(0, length)), "") << length << " bytes";
+  }
+}
+
+TEST(Card, LeftoversAreRefused) {
+  EXPECT_NE(refusal(example().encode() + '\0').find("left over"), std::string::npos);
+}
+
+TEST(Card, AnotherBackendsBytesAreRefused) {
+  std::string bytes = example().encode();
+  bytes[4] ^= 1;
+  EXPECT_NE(refusal(bytes).find("do all ranks use"), std::string::npos);
+  EXPECT_NE(refusal(std::string("\4\0\0\0gloo and then some more bytes", 33)), "");
+  EXPECT_NE(refusal("127.0.0.1:12345"), "");
+}
+
+TEST(Card, AnotherVersionIsRefusedAndNamed) {
+  std::string bytes = example().encode();
+  put_length(bytes, kVersionAt, 77);
+  const std::string why = refusal(bytes);
+  EXPECT_NE(why.find("77"), std::string::npos) << why;
+  EXPECT_NE(why.find("version"), std::string::npos) << why;
+}
+
+TEST(Card, HostileLengthsAreRefused) {
+  for (const uint32_t length : {0xffffffffU, 0x80000000U, 0x7fffffffU, 0x10000U}) {
+    for (const size_t at : {size_t{0}, kHostKeyAt}) {
+      std::string bytes = example().encode();
+      put_length(bytes, at, length);
+      EXPECT_NE(refusal(bytes).find("cut short"), std::string::npos) << length << " at " << at;
+    }
+  }
+}
+
+TEST(Card, FlippedBitsDecodeOrAreRefused) {
+  const std::string bytes = example().encode();
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    std::string flipped = bytes;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ 1 << bit % 8);
+    refusal(flipped);
+  }
+}
+
+TEST(Card, RandomBytesDecodeOrAreRefused) {
+  std::mt19937_64 random(2);
+  const std::string valid = example().encode();
+  for (int i = 0; i < 100'000; ++i) {
+    std::string bytes = valid;
+    // Half of them keep a valid beginning, so that the later fields are reached.
+    const size_t from = i % 2 == 0 ? random() % 8 : random() % bytes.size();
+    bytes.resize(random() % 2 == 0 ? bytes.size() : random() % (2 * bytes.size()));
+    for (uint64_t changes = 1 + random() % 8; changes > 0; --changes) {
+      if (from < bytes.size()) {
+        bytes[from + random() % (bytes.size() - from)] = static_cast<char>(random());
+      }
+    }
+    refusal(bytes);
+  }
+}
+
+}  // namespace
+}  // namespace q7x2

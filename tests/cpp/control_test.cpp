@@ -1,0 +1,143 @@
+// Control messages come off the wire: every input decodes to something valid or is dropped.
+#include "transport/control.h"
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace q7x2 {
+namespace {
+
+Control example(ControlType type) {
+  Control control;
+  control.type = type;
+  control.slot = 2047;
+  control.sender_slot = 3;
+  control.sender = 12;
+  control.receiver = 16383;
+  control.process = 0xfedcba9876543210ULL;
+  if (type == ControlType::kAbort) {
+    control.code = ErrorCode::kPeerFailed;
+    control.subject = 7;
+    control.text = "rank 7 failed: its process has ended";
+  }
+  return control;
+}
+
+/// From a copy of exactly this length, so that reading beyond it is seen by a sanitizer.
+std::optional<Control> decode(const std::string& bytes) {
+  const std::unique_ptr<char[]> exact(new char[bytes.size()]);
+  std::memcpy(exact.get(), bytes.data(), bytes.size());
+  return Control::decode(exact.get(), bytes.size());
+}
+
+void expect_valid(const Control& control) {
+  EXPECT_TRUE(control.type == ControlType::kHello || control.type == ControlType::kGoodbye ||
+              control.type == ControlType::kAbort);
+  EXPECT_LE(static_cast<int>(control.code), static_cast<int>(ErrorCode::kInternal));
+  EXPECT_LE(control.text.size(), 2048U);
+}
+
+TEST(Control, RoundTrip) {
+  for (const ControlType type : {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort}) {
+    const Control sent = example(type);
+    const auto got = decode(sent.encode());
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->type, sent.type);
+    EXPECT_EQ(got->slot, sent.slot);
+    EXPECT_EQ(got->sender_slot, sent.sender_slot);
+    EXPECT_EQ(got->sender, sent.sender);
+    EXPECT_EQ(got->receiver, sent.receiver);
+    EXPECT_EQ(got->process, sent.process);
+    EXPECT_EQ(got->code, sent.code);
+    EXPECT_EQ(got->subject, sent.subject);
+    EXPECT_EQ(got->text, sent.text);
+  }
+}
+
+TEST(Control, EveryCodeRoundTrips) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kInternal); ++code) {
+    Control sent = example(ControlType::kAbort);
+    sent.code = static_cast<ErrorCode>(code);
+    const auto got = decode(sent.encode());
+    ASSERT_TRUE(got) << code;
+    EXPECT_EQ(got->code, sent.code);
+  }
+}
+
+TEST(Control, LongTextIsCut) {
+  Control sent = example(ControlType::kAbort);
+  sent.text.assign(1 << 20, 'x');
+  const auto got = decode(sent.encode());
+  ASSERT_TRUE(got);
+  EXPECT_GE(got->text.size(), 1024U);
+  EXPECT_EQ(got->text, sent.text.substr(0, got->text.size()));
+  EXPECT_LT(sent.encode().size(), 4096U) << "fits an eager message";
+}
+
+TEST(Control, EveryPrefixAndLeftoversAreDropped) {
+  const std::string bytes = example(ControlType::kAbort).encode();
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(decode(bytes.substr(0, length))) << length << " bytes";
+  }
+  EXPECT_FALSE(decode(bytes + '\0'));
+  EXPECT_FALSE(Control::decode(nullptr, 0));
+}
+
+TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
+  const std::string bytes = example(ControlType::kAbort).encode();
+  const auto changed = [&](size_t at, int value) {
+    std::string copy = bytes;
+    copy[at] = static_cast<char>(value);
+    return decode(copy);
+  };
+  constexpr size_t kVersionAt = 0;
+  constexpr size_t kTypeAt = 2;
+  constexpr size_t kCodeAt = 3;
+  EXPECT_FALSE(changed(kVersionAt, 2));
+  EXPECT_FALSE(changed(kTypeAt, 0));
+  EXPECT_FALSE(changed(kTypeAt, 4));
+  EXPECT_FALSE(changed(kTypeAt, 255));
+  EXPECT_FALSE(changed(kCodeAt, static_cast<int>(ErrorCode::kInternal) + 1));
+  EXPECT_FALSE(changed(kCodeAt, 255));
+}
+
+TEST(Control, FlippedBitsDecodeOrAreDropped) {
+  for (const ControlType type : {ControlType::kHello, ControlType::kAbort}) {
+    const std::string bytes = example(type).encode();
+    for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+      std::string flipped = bytes;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ 1 << bit % 8);
+      if (const auto control = decode(flipped)) expect_valid(*control);
+    }
+  }
+}
+
+TEST(Control, RandomBytesDecodeOrAreDropped) {
+  std::mt19937_64 random(3);
+  const std::string valid = example(ControlType::kAbort).encode();
+  int decoded = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    std::string bytes = valid;
+    if (random() % 4 == 0) bytes.resize(random() % (2 * valid.size()));
+    if (i % 2 == 0) {
+      for (char& byte : bytes) byte = static_cast<char>(random());
+    } else if (!bytes.empty()) {
+      for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) {
+        bytes[random() % bytes.size()] = static_cast<char>(random());
+      }
+    }
+    if (const auto control = decode(bytes)) {
+      ++decoded;
+      expect_valid(*control);
+    }
+  }
+  EXPECT_GT(decoded, 1000) << "the inputs reach the fields behind the checks";
+}
+
+}  // namespace
+}  // namespace q7x2
