@@ -1,0 +1,505 @@
+// Collectives between real processes: every algorithm against a naive result, many at once, and
+// calls that do not fit together.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm.h"
+#include "plan/generators.h"
+#include "ranks.h"
+
+namespace q7x2 {
+namespace {
+
+using test::Buffer;
+using test::buffer;
+using test::Comm;
+using test::Rank;
+using test::region;
+using test::run_ranks;
+
+using Parts = std::vector<std::vector<int32_t>>;
+
+// Nothing, less than a rank each, one slice, several slices; none a multiple of anything.
+const std::vector<size_t> kCounts = {0, 1, 3, 1021, 20'483, 300'007};
+
+/// The number at `index` of what `from` has for `to`.
+int32_t number(int from, int to, size_t index) {
+  return static_cast<int32_t>(1'000'003U * static_cast<uint32_t>(from + 1) +
+                              10'007U * static_cast<uint32_t>(to + 1) +
+                              31U * static_cast<uint32_t>(index));
+}
+
+std::vector<int32_t> numbers(int from, int to, size_t count) {
+  std::vector<int32_t> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = number(from, to, i);
+  return values;
+}
+
+std::vector<int32_t> sums(int ranks, int to, size_t count) {
+  std::vector<int32_t> values(count);
+  for (int from = 0; from < ranks; ++from) {
+    for (size_t i = 0; i < count; ++i) {
+      // Unsigned, where wrapping around is defined.
+      values[i] = static_cast<int32_t>(static_cast<uint32_t>(values[i]) +
+                                       static_cast<uint32_t>(number(from, to, i)));
+    }
+  }
+  return values;
+}
+
+bool is_rooted(Collective op) {
+  return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
+         op == Collective::kScatter;
+}
+
+/// What a rank puts in, and what it must get.
+struct Case {
+  Parts input;
+  Parts output;
+  Parts expected;
+  bool in_place = false;  ///< `output` is the input, too
+};
+
+Case make_case(Collective collective, int rank, int n, int root, size_t count) {
+  const Parts nothing(static_cast<size_t>(n), std::vector<int32_t>(count, -1));
+  const auto from_all = [&](int to) {
+    Parts parts;
+    for (int from = 0; from < n; ++from) parts.push_back(numbers(from, to, count));
+    return parts;
+  };
+  const auto to_all = [&](int from) {
+    Parts parts;
+    for (int to = 0; to < n; ++to) parts.push_back(numbers(from, to, count));
+    return parts;
+  };
+  switch (collective) {
+    case Collective::kAllReduce:
+      return {{}, {numbers(rank, 0, count)}, {sums(n, 0, count)}, true};
+    case Collective::kReduce:
+      return {{},
+              {numbers(rank, 0, count)},
+              {rank == root ? sums(n, 0, count) : numbers(rank, 0, count)},
+              true};
+    case Collective::kBroadcast:
+      return {{}, {numbers(rank, 0, count)}, {numbers(root, 0, count)}, true};
+    case Collective::kAllGather:
+      return {{numbers(rank, 0, count)}, nothing, from_all(0)};
+    case Collective::kReduceScatter:
+      return {to_all(rank), {std::vector<int32_t>(count, -1)}, {sums(n, rank, count)}};
+    case Collective::kAllToAll:
+      return {to_all(rank), nothing, from_all(rank)};
+    case Collective::kGather:
+      return {{numbers(rank, 0, count)},
+              rank == root ? nothing : Parts{},
+              rank == root ? from_all(0) : Parts{}};
+    case Collective::kScatter:
+      return {rank == root ? to_all(root) : Parts{},
+              {std::vector<int32_t>(count, -1)},
+              {numbers(root, rank, count)}};
+    case Collective::kBarrier:
+      break;
+  }
+  return {};
+}
+
+std::vector<Region> regions(Parts& parts) {
+  std::vector<Region> all;
+  for (auto& part : parts) all.push_back(region(part));
+  return all;
+}
+
+void check(Comm& comm, const Generator& generator, int root, size_t count) {
+  const auto memory = std::make_shared<Case>(
+      make_case(generator.collective, comm.rank(), comm.size(), root, count));
+  const Parts input_before = memory->input;
+  CollectiveCall call;
+  call.collective = generator.collective;
+  call.root = root;
+  call.output = regions(memory->output);
+  call.input = memory->in_place ? call.output : regions(memory->input);
+  call.dtype = DType::kInt32;
+  const auto task = comm.start(std::move(call), memory);
+  EXPECT_EQ(task->algorithm(), generator.name);
+  comm.succeed(*task);
+  // Not EXPECT_EQ, which would print a million numbers.
+  EXPECT_TRUE(memory->output == memory->expected) << task->name() << ", " << generator.name;
+  EXPECT_TRUE(memory->input == input_before) << "input changed: " << task->name();
+}
+
+class EveryAlgorithm : public ::testing::TestWithParam<int> {};
+
+TEST_P(EveryAlgorithm, GivesTheNaiveResult) {
+  run_ranks(GetParam(), [](Rank& rank) {
+    const auto group = rank.group();
+    std::map<std::string, std::unique_ptr<Comm>> comms;
+    int root = 0;
+    for (const Generator& generator : generators()) {
+      auto& comm = comms[generator.name];
+      if (!comm) comm = std::make_unique<Comm>(group, generator.name);
+      if (generator.collective == Collective::kBarrier) {
+        comm->succeed(*comm->barrier());
+        continue;
+      }
+      for (const size_t count : kCounts) {
+        rank.at(generator.name + " " + to_string(generator.collective) + ", " +
+                std::to_string(count) + " elements");
+        root = (root + 1) % rank.world_size;
+        check(*comm, generator, is_rooted(generator.collective) ? root : -1, count);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EveryAlgorithm, ::testing::Range(1, 6));
+
+TEST(Collective, AllGatherInPlace) {
+  run_ranks(3, [](Rank& rank) {
+    for (const std::string algorithm : {"direct", "ring"}) {
+      Comm comm(rank.group(algorithm), algorithm);
+      for (const size_t count : kCounts) {
+        const auto memory = std::make_shared<Case>(
+            make_case(Collective::kAllGather, rank.rank, rank.world_size, -1, count));
+        auto& mine = memory->output[static_cast<size_t>(rank.rank)];
+        mine = memory->input[0];
+        CollectiveCall call;
+        call.collective = Collective::kAllGather;
+        call.output = regions(memory->output);
+        call.input = {region(mine)};
+        comm.succeed(*comm.start(std::move(call), memory));
+        EXPECT_TRUE(memory->output == memory->expected) << algorithm << ", " << count;
+      }
+    }
+  });
+}
+
+TEST(Collective, AllToAllWithUnevenParts) {
+  // Some pairs exchange nothing, some several slices.
+  const auto count = [](int from, int to) {
+    return static_cast<size_t>((from * 3 + to * 5) % 4) * 60'013;
+  };
+  run_ranks(4, [&](Rank& rank) {
+    for (const std::string algorithm : {"direct", "pairwise"}) {
+      Comm comm(rank.group(algorithm), algorithm);
+      const auto memory = std::make_shared<Case>();
+      for (int other = 0; other < rank.world_size; ++other) {
+        memory->input.push_back(numbers(rank.rank, other, count(rank.rank, other)));
+        memory->output.emplace_back(count(other, rank.rank), -1);
+        memory->expected.push_back(numbers(other, rank.rank, count(other, rank.rank)));
+      }
+      CollectiveCall call;
+      call.collective = Collective::kAllToAll;
+      call.input = regions(memory->input);
+      call.output = regions(memory->output);
+      call.uneven = true;
+      const auto task = comm.start(std::move(call), memory);
+      EXPECT_EQ(task->algorithm(), algorithm);
+      comm.succeed(*task);
+      EXPECT_TRUE(memory->output == memory->expected) << algorithm;
+    }
+  });
+}
+
+TEST(Collective, OddNumbersOfBytes) {
+  run_ranks(3, [](Rank& rank) {
+    for (const std::string algorithm : {"direct", "binomial_tree", "chain"}) {
+      Comm comm(rank.group(algorithm), algorithm);
+      for (const size_t bytes : {size_t{1}, size_t{65}, size_t{8191}, size_t{700'001}}) {
+        const auto data = buffer<uint8_t>(bytes);
+        for (size_t i = 0; i < bytes; ++i) {
+          (*data)[i] = static_cast<uint8_t>(rank.rank == 2 ? i * 7 : 0);
+        }
+        comm.succeed(*comm.flat(Collective::kBroadcast, data, DType::kBytes, test::kLong, 2));
+        for (size_t i = 0; i < bytes; ++i) ASSERT_EQ((*data)[i], static_cast<uint8_t>(i * 7));
+      }
+    }
+  });
+}
+
+TEST(Collective, ReductionsAndMean) {
+  run_ranks(3, [](Rank& rank) {
+    Comm comm(rank.group());
+    const auto reduced = [&](ReduceKind kind, int32_t mine) {
+      const auto data = buffer<int32_t>(1000, mine);
+      comm.succeed(*comm.flat(Collective::kAllReduce, data, DType::kInt32, test::kLong, -1, kind));
+      EXPECT_EQ(std::set<int32_t>(data->begin(), data->end()).size(), 1U);
+      return data->front();
+    };
+    const int32_t one_based = rank.rank + 1;
+    EXPECT_EQ(reduced(ReduceKind::kSum, one_based), 6);
+    EXPECT_EQ(reduced(ReduceKind::kProduct, one_based), 6);
+    EXPECT_EQ(reduced(ReduceKind::kMin, -one_based), -3);
+    EXPECT_EQ(reduced(ReduceKind::kMax, -one_based), -1);
+    EXPECT_EQ(reduced(ReduceKind::kBitAnd, 8 | one_based), 8);
+    EXPECT_EQ(reduced(ReduceKind::kBitOr, 1 << rank.rank), 7);
+    EXPECT_EQ(reduced(ReduceKind::kBitXor, one_based), 1 ^ 2 ^ 3);
+
+    const auto data = buffer<float>(70'001, static_cast<float>(one_based));
+    CollectiveCall call;
+    call.collective = Collective::kAllReduce;
+    call.input = call.output = {region(*data)};
+    call.dtype = DType::kFloat32;
+    call.divisor = 3;
+    comm.succeed(*comm.start(std::move(call), data));
+    EXPECT_TRUE(std::all_of(data->begin(), data->end(), [](float x) { return x == 2.0F; }));
+  });
+}
+
+/// Bits of `count` floats whose sum depends on the order; also numbers, mostly, as 16-bit floats.
+Buffer<uint16_t> random_floats(int rank, DType dtype, size_t count) {
+  std::mt19937 random(static_cast<uint32_t>(rank) + 100);
+  std::uniform_real_distribution<float> uniform(-1000, 1000);
+  const auto bits = buffer<uint16_t>(count * element_size(dtype) / 2);
+  for (size_t i = 0; i < count; ++i) {
+    const float value = uniform(random) / static_cast<float>(1 + i % 1000);
+    if (dtype == DType::kFloat32) {
+      std::memcpy(bits->data() + 2 * i, &value, sizeof(value));
+    } else {
+      uint32_t wide = 0;
+      std::memcpy(&wide, &value, sizeof(wide));
+      (*bits)[i] = static_cast<uint16_t>(wide >> 16);  // the upper half of a float is a bfloat16
+    }
+  }
+  return bits;
+}
+
+std::string digest(const Buffer<uint16_t>& bits) {
+  const std::string_view bytes(reinterpret_cast<const char*>(bits->data()), bits->size() * 2);
+  return std::to_string(std::hash<std::string_view>()(bytes));
+}
+
+TEST(Collective, AllReduceIsBitIdenticalOnAllRanks) {
+  run_ranks(5, [](Rank& rank) {
+    const auto group = rank.group();
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      std::set<std::string> results;
+      for (const Generator& generator : generators()) {
+        if (generator.collective != Collective::kAllReduce) continue;
+        if (accumulates_wider(dtype) && !generator.rounds_once) continue;
+        Comm comm(group, generator.name);
+        for (const size_t count : {size_t{7}, size_t{50'021}}) {
+          const std::string key = generator.name + to_string(dtype) + " " + std::to_string(count);
+          rank.at(key);
+          const auto run = [&] {
+            const auto data = random_floats(rank.rank, dtype, count);
+            comm.succeed(*comm.flat(Collective::kAllReduce, data, dtype));
+            return digest(data);
+          };
+          const std::string mine = run();
+          EXPECT_EQ(run(), mine) << key << ": not the same a second time";
+          rank.put(key, mine);
+          for (int other = 0; other < rank.world_size; ++other) {
+            EXPECT_EQ(rank.get(other, key), mine) << key << ": differs from rank " << other;
+          }
+          if (count != 7) results.insert(mine);
+        }
+      }
+      // What rounds once, rounds the same sum.
+      EXPECT_TRUE(!accumulates_wider(dtype) || results.size() == 1) << results.size();
+    }
+  });
+}
+
+// ------------------------------------------------------------------------------------ concurrency
+
+/// All-reduces of many sizes, started at once and checked at the end.
+class Flight {
+ public:
+  Flight(Comm& comm, int count) : comm_(comm), count_(count) {}
+
+  void start(int i) {
+    const size_t length = i % 10 == 0 ? 50'000 : static_cast<size_t>(1 + i * 37 % 2000);
+    data_.push_back(buffer<int32_t>(length, 1000 * comm_.rank() + i));
+    tasks_.push_back(comm_.all_reduce(data_.back()));
+  }
+
+  void check() {
+    for (int i = 0; i < count_; ++i) {
+      const auto k = static_cast<size_t>(i);
+      comm_.succeed(*tasks_[k]);
+      const int32_t expected = comm_.size() * (comm_.size() - 1) / 2 * 1000 + i * comm_.size();
+      EXPECT_TRUE(std::all_of(data_[k]->begin(), data_[k]->end(), [&](int32_t x) {
+        return x == expected;
+      })) << tasks_[k]->name();
+    }
+  }
+
+ private:
+  Comm& comm_;
+  const int count_;
+  std::vector<Buffer<int32_t>> data_;
+  std::vector<std::shared_ptr<CollectiveTask>> tasks_;
+};
+
+TEST(Concurrency, ManyCollectivesOfOneGroup) {
+  run_ranks(3, [](Rank& rank) {
+    Comm comm(rank.group());
+    // Beyond what runs at once, and beyond the cycle of the sequence number in tags.
+    constexpr int kCount = 700;
+    Flight flight(comm, kCount);
+    for (int i = 0; i < kCount; ++i) flight.start(i);
+    flight.check();
+  });
+}
+
+TEST(Concurrency, OverlappingGroupsAtOnce) {
+  run_ranks(4, [](Rank& rank) {
+    constexpr int kCount = 100;
+    std::vector<std::unique_ptr<Comm>> comms;
+    const std::vector<std::vector<int>> memberships = {{0, 1, 2}, {3, 2, 1}, {0, 1, 2, 3}};
+    for (size_t g = 0; g < memberships.size(); ++g) {
+      const auto& members = memberships[g];
+      if (std::count(members.begin(), members.end(), rank.rank) > 0) {
+        comms.push_back(std::make_unique<Comm>(rank.group(std::to_string(g), members)));
+      }
+    }
+    // The order within a group is the same everywhere, between groups it is each rank's own.
+    if (rank.rank % 2 == 1) std::reverse(comms.begin(), comms.end());
+    std::vector<Flight> flights;
+    for (auto& comm : comms) flights.emplace_back(*comm, kCount);
+    for (int i = 0; i < kCount; ++i) {
+      for (Flight& flight : flights) flight.start(i);
+    }
+    for (Flight& flight : flights) flight.check();
+  });
+}
+
+TEST(Concurrency, AThreadForEachGroup) {
+  run_ranks(2, [](Rank& rank) {
+    std::vector<std::unique_ptr<Comm>> comms;
+    for (int g = 0; g < 3; ++g) {
+      comms.push_back(std::make_unique<Comm>(rank.group(std::to_string(g))));
+    }
+    std::vector<std::thread> threads;
+    for (auto& comm : comms) {
+      threads.emplace_back([&comm] {
+        for (int32_t i = 0; i < 200; ++i) {
+          const auto data = buffer<int32_t>(static_cast<size_t>(1 + i * 13 % 500), i);
+          comm->succeed(*comm->all_reduce(data));
+          EXPECT_EQ(data->front(), 2 * i);
+          EXPECT_EQ(data->back(), 2 * i);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(Concurrency, NobodyNeedsToWait) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    const auto data = buffer<int32_t>(1 << 20, 1);
+    const auto task = comm.all_reduce(data);
+    const TimePoint give_up = Clock::now() + test::kPatience;
+    while (!task->done() && Clock::now() < give_up) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(task->done());
+    EXPECT_EQ(data->back(), 2);
+    rank.barrier();
+  });
+}
+
+// --------------------------------------------------------------------------------------- mismatch
+
+/// Rank 1 makes another call than the others. Each rank learns of it in this call or, where the
+/// call needed nobody else, in the next.
+void expect_mismatch(const std::function<std::shared_ptr<Task>(Comm&, bool odd)>& start) {
+  run_ranks(3, [&](Rank& rank) {
+    Comm comm(rank.group());
+    const auto task = start(comm, rank.rank == 1);
+    comm.await(*task);
+    const Error error =
+        task->error() ? *task->error() : comm.failure(*comm.barrier(std::chrono::seconds(8)));
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
+    EXPECT_NE(std::string(error.what()).find("disagree"), std::string::npos) << error.what();
+    ASSERT_TRUE(comm.group().error());
+    EXPECT_EQ(comm.group().error()->code(), ErrorCode::kMismatch);
+    EXPECT_EQ(comm.failure(*comm.barrier()).code(), ErrorCode::kMismatch);
+    rank.barrier();
+  });
+}
+
+std::shared_ptr<Task> all_reduce_of(Comm& comm, size_t count) {
+  return comm.all_reduce(buffer<int32_t>(count));
+}
+
+TEST(Mismatch, Counts) {
+  expect_mismatch([](Comm& comm, bool odd) { return all_reduce_of(comm, odd ? 101 : 100); });
+}
+
+TEST(Mismatch, CountsOfSeveralSlices) {
+  expect_mismatch(
+      [](Comm& comm, bool odd) { return all_reduce_of(comm, odd ? 1'000'000 : 500'000); });
+}
+
+TEST(Mismatch, SmallAndLarge) {
+  expect_mismatch([](Comm& comm, bool odd) { return all_reduce_of(comm, odd ? 1'000'000 : 1); });
+}
+
+TEST(Mismatch, NothingAndSomething) {
+  expect_mismatch([](Comm& comm, bool odd) { return all_reduce_of(comm, odd ? 0 : 100); });
+}
+
+TEST(Mismatch, DTypes) {
+  expect_mismatch([](Comm& comm, bool odd) {
+    return comm.flat(Collective::kAllReduce, buffer<int32_t>(100),
+                     odd ? DType::kFloat32 : DType::kInt32);
+  });
+}
+
+TEST(Mismatch, Reductions) {
+  expect_mismatch([](Comm& comm, bool odd) {
+    return comm.flat(Collective::kAllReduce, buffer<int32_t>(100), DType::kInt32, test::kLong, -1,
+                     odd ? ReduceKind::kMax : ReduceKind::kSum);
+  });
+}
+
+TEST(Mismatch, Roots) {
+  expect_mismatch([](Comm& comm, bool odd) {
+    return comm.flat(Collective::kBroadcast, buffer<int32_t>(100), DType::kBytes, test::kLong,
+                     odd ? 1 : 0);
+  });
+}
+
+TEST(Mismatch, Collectives) {
+  expect_mismatch([](Comm& comm, bool odd) -> std::shared_ptr<Task> {
+    return odd ? comm.barrier() : all_reduce_of(comm, 100);
+  });
+}
+
+TEST(Collective, WhatMakesNoSenseIsRefusedAtOnce) {
+  run_ranks(1, [](Rank& rank) {
+    Comm comm(rank.group());
+    const auto refused = [&](const std::function<void()>& call) {
+      try {
+        call();
+        ADD_FAILURE() << "was not refused";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+      }
+    };
+    const auto data = buffer<float>(4);
+    refused([&] {
+      comm.flat(Collective::kAllReduce, data, DType::kFloat32, test::kLong, -1,
+                ReduceKind::kBitXor);
+    });
+    refused([&] { comm.flat(Collective::kAllReduce, data, DType::kBytes); });
+    refused([&] { comm.flat(Collective::kBroadcast, data, DType::kBytes, test::kLong, 1); });
+    refused([&] { comm.flat(Collective::kBroadcast, data, DType::kBytes, test::kLong, -1); });
+    comm.succeed(*comm.flat(Collective::kAllReduce, data, DType::kFloat32));
+  });
+}
+
+}  // namespace
+}  // namespace q7x2
