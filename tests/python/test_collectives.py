@@ -734,6 +734,7 @@ def test_ranks_arrive_at_different_times(world_size: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 @pytest.mark.ranks(2, fresh=True, deadline=400, timeout=300)
 def test_more_than_two_gigabytes(world_size: int) -> None:
     """Byte counts and element counts past 2^31: an int32 anywhere in the path shows here."""
