@@ -20,6 +20,25 @@ Complain complain(const char* call) {
   };
 }
 
+// The texts below are those of c10d's helpers, which are newer than the oldest torch q7x2 builds
+// with.
+void require(const Complain& fn, bool condition, const std::string& message) {
+  if (!condition) {
+    fn(message);
+  }
+}
+
+void require_list_of_lists(const Complain& fn, const std::string& what,
+                           const std::vector<Tensors>& lists, int size) {
+  require(fn, lists.size() == 1,
+          c10::str("requires a single-element ", what, " list containing a list with ", size,
+                   " tensors."));
+  require(fn, lists[0].size() == static_cast<size_t>(size),
+          c10::str("Incorrect ", what, " list size ", lists[0].size(), ". ",
+                   what == "input" ? "Input" : "Output", " list size should be ", size,
+                   ", same as size of the process group."));
+}
+
 void check_tensors(const Complain& fn, const Tensors& tensors) {
   c10d::assertNonEmpty(fn, tensors);
   c10d::assertDense(fn, tensors);
@@ -289,8 +308,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
                                                            Tensors& inputs,
                                                            const c10d::AllgatherOptions& opts) {
   const Complain fn = complain("allgather");
-  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
-  c10d::assertInputOutputTensorListsSameSize(fn, outputs.size(), inputs.size());
+  require(fn, !inputs.empty(), "requires non-empty input tensor list");
+  require(fn, outputs.size() == inputs.size(),
+          "requires input/output tensor lists to have the same length");
   const size_t expected = inputs.size() * static_cast<size_t>(size_);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].size() != expected) {
@@ -371,8 +391,14 @@ std::vector<Region> ProcessGroupQ7x2::split_region(Region whole) const {
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
     std::vector<Tensors>& output_lists, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const Complain fn = complain("allgather_coalesced");
-  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
-  c10d::assertAllgatherCoalescedOutputTensorLists(fn, output_lists, inputs.size(), size_);
+  require(fn, !inputs.empty(), "requires non-empty input tensor list");
+  require(fn, output_lists.size() == static_cast<size_t>(size_),
+          "output lists should be equal to world size");
+  for (const Tensors& list : output_lists) {
+    require(fn, list.size() == inputs.size(),
+            c10::str("invalid output size: (expected length ", inputs.size(), ", got ", list.size(),
+                     ")"));
+  }
   check_dense(fn, inputs);
   Tensors results;
   for (const Tensors& list : output_lists) {
@@ -397,8 +423,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const Complain fn = complain("allgather_into_tensor_coalesced");
-  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
-  c10d::assertInputOutputTensorListsSameSize(fn, outputs.size(), inputs.size());
+  require(fn, !inputs.empty(), "requires non-empty input tensor list");
+  require(fn, outputs.size() == inputs.size(),
+          "requires input/output tensor lists to have the same length");
   Launch call{OpType::ALLGATHER_COALESCED,
               "q7x2:all_gather_into_tensor_coalesced",
               inputs,
@@ -429,14 +456,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
   collective.root = static_cast<int>(opts.rootRank);
   collective.input = {call.buffers->input(inputs[0])};
   if (opts.rootRank == rank_) {
-    c10d::assertGatherOutputTensorList(fn, outputs, size_);
+    require_list_of_lists(fn, "output", outputs, size_);
     c10d::assertTypeAndSizesMatch(fn, outputs[0], inputs[0].options(), inputs[0].sizes());
     call.results = outputs[0];
     for (const at::Tensor& output : outputs[0]) {
       collective.output.push_back(call.buffers->output(output));
     }
   } else {
-    c10d::assertEmptyOutputTensorList(fn, outputs);
+    require(fn, outputs.empty(), "requires empty output on non-root");
   }
   call.calls.push_back(std::move(collective));
   return launch(std::move(call));
@@ -454,14 +481,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   collective.collective = Collective::kScatter;
   collective.root = static_cast<int>(opts.rootRank);
   if (opts.rootRank == rank_) {
-    c10d::assertScatterInputTensorList(fn, inputs, size_);
+    require_list_of_lists(fn, "input", inputs, size_);
     c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
     call.profiled_inputs = inputs[0];
     for (const at::Tensor& input : inputs[0]) {
       collective.input.push_back(call.buffers->input(input));
     }
   } else {
-    c10d::assertEmptyInputTensorList(fn, inputs);
+    require(fn, inputs.empty(), "requires empty input on non-root");
   }
   collective.output = {call.buffers->output(outputs[0])};
   call.calls.push_back(std::move(collective));
@@ -486,11 +513,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
     Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) {
   const Complain fn = complain("reduce_scatter");
   c10d::assertSingleElementOutput(fn, outputs);
-  if (inputs.size() != 1) {
-    fn("requires a single-element input list containing a list with " + std::to_string(size_) +
-       " tensors.");
-  }
-  c10d::assertInputTensorListSizeEqualsWorldSize(fn, inputs[0].size(), size_);
+  require(
+      fn, inputs.size() == 1,
+      c10::str("requires a single-element input list containing a list with ", size_, " tensors."));
+  require(fn, inputs[0].size() == static_cast<size_t>(size_),
+          "invalid input tensor list size, must be world size");
   check_dense(fn, inputs[0]);
   check_dense(fn, outputs);
   c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
@@ -530,8 +557,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensor_coalesced
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
     OpType type, const char* title, const Complain& fn, Tensors& outputs, Tensors& inputs,
     const c10d::ReduceScatterOptions& opts) {
-  c10d::assertNonEmptyInputTensorList(fn, inputs.size());
-  c10d::assertInputOutputTensorListsSameSize(fn, outputs.size(), inputs.size());
+  require(fn, !inputs.empty(), "requires non-empty input tensor list");
+  require(fn, outputs.size() == inputs.size(),
+          "requires input/output tensor lists to have the same length");
   const Reduction reduction(opts.reduceOp, size_);
   Launch call{type, title, inputs, outputs, opts.timeout, opts.asyncOp};
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -600,7 +628,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllToAllOptions& opts) {
   const Complain fn = complain("alltoall");
-  c10d::assertAllToAllTensorListSizes(fn, outputs.size(), inputs.size(), size_);
+  for (const auto& [name, list] : {std::pair("input", &inputs), std::pair("output", &outputs)}) {
+    require(
+        fn, list->size() == static_cast<size_t>(size_),
+        c10::str(name, " tensor list size ", list->size(), " does not match world size ", size_));
+  }
   check_dense(fn, inputs);
   check_dense(fn, outputs);
   check_same_type(fn, inputs[0], inputs);
