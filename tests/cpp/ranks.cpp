@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -22,6 +23,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <ucs/config/global_opts.h>
 
 namespace q7x2::test {
 namespace {
@@ -96,6 +98,8 @@ class FailuresToPipe : public ::testing::EmptyTestEventListener {
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new FailuresToPipe(fd));
+  // As the Python package has it: UCX speaks through errors.
+  if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
   try {
     body(rank);
     rank.drop_engine();
