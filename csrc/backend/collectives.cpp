@@ -41,6 +41,7 @@ void require_list_of_lists(const Complain& fn, const std::string& what,
 
 void check_tensors(const Complain& fn, const Tensors& tensors) {
   c10d::assertNonEmpty(fn, tensors);
+  c10d::assertLayoutMatch(fn, tensors);
   c10d::assertDense(fn, tensors);
   c10d::assertTypeAndSizesMatch(fn, tensors);
 }
@@ -104,7 +105,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
   }
   check_tensors(fn, tensors);
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::ALLREDUCE, "q7x2:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp};
+  Launch call{OpType::ALLREDUCE, "q7x2:all_reduce", tensors, {tensors}, opts.timeout, opts.asyncOp};
   // Several tensors of one rank are contributions like those of other ranks.
   if (tensors.size() > 1) {
     TORCH_CHECK(reduction.divisor == 1 && !reduction.premultiplies(),
@@ -135,10 +136,17 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
   c10d::assertNonEmpty(fn, tensors);
   check_dense(fn, tensors);
   c10d::assertSameDevice(fn, tensors);
-  check_same_type(fn, tensors[0], tensors);
+  for (const at::Tensor& tensor : tensors) {
+    require(fn, tensor.scalar_type() == tensors[0].scalar_type(),
+            "tensors must all have the same type");
+  }
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{
-      OpType::ALLREDUCE_COALESCED, "q7x2:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp};
+  Launch call{OpType::ALLREDUCE_COALESCED,
+              "q7x2:all_reduce",
+              tensors,
+              {tensors},
+              opts.timeout,
+              opts.asyncOp};
   for (const at::Tensor& tensor : tensors) {
     add_all_reduce(call, tensor, reduction);
   }
@@ -151,14 +159,20 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
     Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const Complain fn = complain("allreduce_sparse");
-  c10d::assertSingleElement(fn, tensors);
+  c10d::assertNonEmpty(fn, tensors);
   TORCH_CHECK(tensors[0].is_sparse(),
               "ProcessGroupQ7x2::allreduce_sparse: expected a sparse COO tensor, got layout ",
               tensors[0].layout());
+  c10d::assertLayoutMatch(fn, tensors);
+  c10d::assertTypeAndSizesMatch(fn, tensors);
   TORCH_CHECK(opts.reduceOp == c10d::ReduceOp::SUM,
               "unsupported reduction operation (allreduce_sparse only works with ReduceOp.SUM)");
   const c10::AutoGradMode no_grad(false);
-  const at::Tensor input = tensors[0].detach().cpu().coalesce();
+  at::Tensor input = tensors[0].detach().cpu();
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    input = input + tensors[i].detach().cpu();
+  }
+  input = input.coalesce();
   const at::Tensor indices = input.indices().contiguous();
   const at::Tensor values = input.values().contiguous();
 
@@ -205,7 +219,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   Launch call{OpType::_ALLREDUCE_SPARSE,
               "q7x2:sparse_all_reduce",
               tensors,
-              tensors,
+              {tensors},
               opts.timeout,
               opts.asyncOp};
   for (int rank = 0; rank < size_; ++rank) {
@@ -214,7 +228,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   }
   add_all_gather(call, my_indices, *all_indices);
   add_all_gather(call, my_values, *all_values);
-  call.buffers->then([=, output = tensors[0], sizes = input.sizes().vec(), size = size_] {
+  call.buffers->then([=, outputs = tensors, sizes = input.sizes().vec(), size = size_] {
     Tensors kept_indices;
     Tensors kept_values;
     for (int rank = 0; rank < size; ++rank) {
@@ -227,8 +241,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
         at::sparse_coo_tensor(at::cat(kept_indices, 1), at::cat(kept_values, 0), sizes,
                               kept_values[0].options().layout(at::kSparse))
             .coalesce();
-    at::Tensor target = output;
-    target.copy_(sum);
+    for (at::Tensor output : outputs) {
+      output.copy_(sum);
+    }
   });
   return launch(std::move(call));
 }
@@ -241,7 +256,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
   c10d::assertRootRank(fn, opts.rootRank, size_);
   c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
   check_tensors(fn, tensors);
-  Launch call{OpType::BROADCAST, "q7x2:broadcast", tensors, tensors, opts.timeout, opts.asyncOp};
+  Launch call{OpType::BROADCAST, "q7x2:broadcast", tensors, {tensors}, opts.timeout, opts.asyncOp};
   const at::Tensor& root_tensor = tensors[static_cast<size_t>(opts.rootTensor)];
   const Region region =
       opts.rootRank == rank_ ? call.buffers->input(root_tensor) : call.buffers->output(root_tensor);
@@ -267,7 +282,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
   c10d::assertSingleElement(fn, tensors);
   check_tensors(fn, tensors);
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::REDUCE, "q7x2:reduce", tensors, tensors, opts.timeout, opts.asyncOp};
+  Launch call{OpType::REDUCE, "q7x2:reduce", tensors, {tensors}, opts.timeout, opts.asyncOp};
   const bool root = opts.rootRank == rank_;
   at::Tensor contribution = tensors[0];
   if (reduction.premultiplies()) {
@@ -318,7 +333,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
          std::to_string(expected) + ", got " + std::to_string(outputs[i].size()) + ")");
     }
   }
-  check_dense(fn, inputs);
+  check_tensors(fn, inputs);
   // Ranks may contribute different sizes; every rank knows them all from its outputs.
   for (const Tensors& list : outputs) {
     check_same_type(fn, inputs[0], list);
@@ -330,11 +345,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
       }
     }
   }
-  Tensors results;
-  for (const Tensors& list : outputs) {
-    results.insert(results.end(), list.begin(), list.end());
-  }
-  Launch call{OpType::ALLGATHER, "q7x2:all_gather", inputs, results, opts.timeout, opts.asyncOp};
+  Launch call{OpType::ALLGATHER, "q7x2:all_gather", inputs, outputs, opts.timeout, opts.asyncOp};
   // Input j of rank r goes to place r * inputs + j of every list.
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
@@ -363,7 +374,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
   Launch call{OpType::_ALLGATHER_BASE,
               "q7x2:_all_gather_base",
               {input},
-              {output},
+              {{output}},
               opts.timeout,
               opts.asyncOp};
   add_into_tensor(call, output, input);
@@ -400,16 +411,20 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
                      ")"));
   }
   check_dense(fn, inputs);
-  Tensors results;
   for (const Tensors& list : output_lists) {
     for (size_t j = 0; j < list.size(); ++j) {
       c10d::assertTypeMatch(fn, inputs[j].options(), list, j);
-      c10d::assertSizesMatch(fn, inputs[j].sizes(), list, j);
+      require(fn, list[j].sizes() == inputs[j].sizes(),
+              c10::str("invalid size of output tensor at index ", j, " (expected ",
+                       inputs[j].sizes(), ", got ", list[j].sizes(), ")"));
     }
-    results.insert(results.end(), list.begin(), list.end());
   }
-  Launch call{
-      OpType::ALLGATHER_COALESCED, "q7x2:all_gather", inputs, results, opts.timeout, opts.asyncOp};
+  Launch call{OpType::ALLGATHER_COALESCED,
+              "q7x2:all_gather",
+              inputs,
+              output_lists,
+              opts.timeout,
+              opts.asyncOp};
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
     for (const Tensors& list : output_lists) {
@@ -429,7 +444,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced
   Launch call{OpType::ALLGATHER_COALESCED,
               "q7x2:all_gather_into_tensor_coalesced",
               inputs,
-              outputs,
+              {outputs},
               opts.timeout,
               opts.asyncOp};
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -458,7 +473,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
   if (opts.rootRank == rank_) {
     require_list_of_lists(fn, "output", outputs, size_);
     c10d::assertTypeAndSizesMatch(fn, outputs[0], inputs[0].options(), inputs[0].sizes());
-    call.results = outputs[0];
+    call.results = {outputs[0]};
     for (const at::Tensor& output : outputs[0]) {
       collective.output.push_back(call.buffers->output(output));
     }
@@ -476,7 +491,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   c10d::assertRootRank(fn, opts.rootRank, size_);
   c10d::assertSingleElementOutput(fn, outputs);
   check_dense(fn, outputs);
-  Launch call{OpType::SCATTER, "q7x2:scatter", outputs, outputs, opts.timeout, opts.asyncOp};
+  Launch call{OpType::SCATTER, "q7x2:scatter", outputs, {outputs}, opts.timeout, opts.asyncOp};
   CollectiveCall collective;
   collective.collective = Collective::kScatter;
   collective.root = static_cast<int>(opts.rootRank);
@@ -522,7 +537,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
   check_dense(fn, outputs);
   c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], outputs,
+  Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], {outputs},
               opts.timeout,           opts.asyncOp};
   std::vector<Region> regions;
   for (const at::Tensor& input : inputs[0]) {
@@ -549,7 +564,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_reduce_scatter_base(
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  return reduce_scatter_tensors(OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+  return reduce_scatter_tensors(compat::kReduceScatterCoalesced,
                                 "q7x2:reduce_scatter_tensor_coalesced",
                                 complain("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
 }
@@ -561,7 +576,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{type, title, inputs, outputs, opts.timeout, opts.asyncOp};
+  Launch call{type, title, inputs, {outputs}, opts.timeout, opts.asyncOp};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
@@ -614,7 +629,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
     }
     return regions;
   };
-  Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {output},
+  Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {{output}},
               opts.timeout,          opts.asyncOp};
   CollectiveCall collective;
   collective.collective = Collective::kAllToAll;
@@ -637,7 +652,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tens
   check_dense(fn, outputs);
   check_same_type(fn, inputs[0], inputs);
   check_same_type(fn, inputs[0], outputs);
-  Launch call{OpType::ALLTOALL, "q7x2:all_to_all", inputs, outputs, opts.timeout, opts.asyncOp};
+  Launch call{OpType::ALLTOALL, "q7x2:all_to_all", inputs, {outputs}, opts.timeout, opts.asyncOp};
   CollectiveCall collective;
   collective.collective = Collective::kAllToAll;
   collective.uneven = true;
@@ -737,7 +752,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::message(OpType type, const char
               " rank ", peer, ": expected another rank of a group of ", size_);
   auto buffers = std::make_shared<HostBuffers>();
   const Region region = sends ? buffers->input(tensors[0]) : buffers->output(tensors[0]);
-  auto work = c10::make_intrusive<WorkQ7x2>(engine_, rank_, type, title, tensors, tensors,
+  auto work = c10::make_intrusive<WorkQ7x2>(engine_, rank_, type, title, tensors,
+                                            std::vector<Tensors>{tensors},
                                             static_cast<uint64_t>(sequence_));
   auto task = std::make_shared<MessageTask>(
       group_, sends ? MessageTask::Direction::kSend : MessageTask::Direction::kReceive,

@@ -131,7 +131,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
     c10d::OpType type;
     const char* title;
     std::vector<at::Tensor> profiled_inputs;
-    std::vector<at::Tensor> results;
+    std::vector<std::vector<at::Tensor>> results;  // lists of them
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
     bool async_op = true;
     std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();

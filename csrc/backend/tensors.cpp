@@ -1,5 +1,7 @@
 #include "backend/tensors.h"
 
+#include <algorithm>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
@@ -133,7 +135,10 @@ Region HostBuffers::output(const at::Tensor& tensor) {
 }
 
 Region HostBuffers::in_place(const at::Tensor& tensor) {
-  if (usable_in_place(tensor)) {
+  const bool taken = std::any_of(kept_.begin(), kept_.end(), [&](const at::Tensor& other) {
+    return other.const_data_ptr() == tensor.const_data_ptr();
+  });
+  if (usable_in_place(tensor) && !taken) {
     return keep(tensor);
   }
   const Region region = private_copy(tensor);

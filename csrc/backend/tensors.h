@@ -38,6 +38,7 @@ class HostBuffers {
   Region input(const at::Tensor& tensor);
   /// Written entirely.
   Region output(const at::Tensor& tensor);
+  /// A tensor that occurs in a call twice contributes what it holds now, both times.
   Region in_place(const at::Tensor& tensor);
   /// A copy that belongs to the call, to be read and written.
   Region private_copy(const at::Tensor& tensor);

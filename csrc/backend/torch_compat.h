@@ -18,4 +18,11 @@ namespace q7x2::compat {
 // Named NCCLPreMulSumSupplement before 2.13, which keeps that name as an alias.
 using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;
 
+// How a coalesced reduce-scatter is called in a Work; 2.13 gave it a name of its own.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+inline constexpr auto kReduceScatterCoalesced = c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+#else
+inline constexpr auto kReduceScatterCoalesced = c10d::OpType::COALESCED;
+#endif
+
 }  // namespace q7x2::compat

@@ -16,7 +16,7 @@ std::exception_ptr to_exception(const Error& error) {
 
 WorkQ7x2::WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title,
                    const std::optional<std::vector<at::Tensor>>& profiled_inputs,
-                   std::vector<at::Tensor> results, uint64_t sequence)
+                   std::vector<std::vector<at::Tensor>> results, uint64_t sequence)
     : c10d::Work(rank, type, title, profiled_inputs),
       engine_(std::move(engine)),
       results_(std::move(results)),
@@ -38,14 +38,23 @@ void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<H
 
 void WorkQ7x2::start(std::vector<c10::intrusive_ptr<WorkQ7x2>> parts) {
   parts_ = std::move(parts);
+  results_.resize(1);
   for (const auto& part : parts_) {
     tasks_.insert(tasks_.end(), part->tasks_.begin(), part->tasks_.end());
-    results_.insert(results_.end(), part->results_.begin(), part->results_.end());
+    for (const auto& list : part->results_) {
+      results_[0].insert(results_[0].end(), list.begin(), list.end());
+    }
   }
 }
 
 bool WorkQ7x2::tasks_done() const {
   return std::all_of(tasks_.begin(), tasks_.end(), [](const auto& task) { return task->done(); });
+}
+
+std::vector<at::Tensor> WorkQ7x2::result() {
+  TORCH_CHECK(results_.size() <= 1,
+              "work result does not support list of lists, use .getFuture() and value()");
+  return results_.empty() ? std::vector<at::Tensor>() : results_[0];
 }
 
 bool WorkQ7x2::isCompleted() {
@@ -151,14 +160,19 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkQ7x2::getFuture() {
     const std::lock_guard<std::mutex> lock(future_mutex_);
     if (!future_) {
       std::vector<c10::Device> devices;
-      for (const at::Tensor& tensor : results_) {
-        if (!tensor.device().is_cpu() &&
-            std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
-          devices.push_back(tensor.device());
+      for (const auto& list : results_) {
+        for (const at::Tensor& tensor : list) {
+          if (!tensor.device().is_cpu() &&
+              std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
+            devices.push_back(tensor.device());
+          }
         }
       }
-      future_ = c10::make_intrusive<c10::ivalue::Future>(
-          c10::ListType::create(c10::TensorType::get()), std::move(devices));
+      c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
+      if (results_.size() > 1) {
+        type = c10::ListType::create(type);
+      }
+      future_ = c10::make_intrusive<c10::ivalue::Future>(type, std::move(devices));
     }
   }
   if (settled_) {
@@ -194,7 +208,7 @@ void WorkQ7x2::complete_future() {
   } else if (exception_ != nullptr) {
     future_->setError(exception_);
   } else {
-    future_->markCompleted(c10::IValue(results_));
+    future_->markCompleted(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(result()));
   }
 }
 

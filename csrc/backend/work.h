@@ -23,7 +23,7 @@ class WorkQ7x2 final : public c10d::Work {
  public:
   WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title,
            const std::optional<std::vector<at::Tensor>>& profiled_inputs,
-           std::vector<at::Tensor> results, uint64_t sequence);
+           std::vector<std::vector<at::Tensor>> results, uint64_t sequence);
 
   /// Submits `tasks`; the work is theirs from then on. `buffers` are copied back when all
   /// succeeded. `on_settled` runs once, at the end.
@@ -36,7 +36,9 @@ class WorkQ7x2 final : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   int sourceRank() const override;
-  std::vector<at::Tensor> result() override { return results_; }
+  /// The result tensors. Where there are several lists of them (all-gather of several tensors) only
+  /// the future holds them, as a list of lists.
+  std::vector<at::Tensor> result() override;
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
@@ -55,7 +57,7 @@ class WorkQ7x2 final : public c10d::Work {
   void complete_future();
 
   const std::shared_ptr<Engine> engine_;
-  std::vector<at::Tensor> results_;
+  std::vector<std::vector<at::Tensor>> results_;
   const uint64_t sequence_;
   std::vector<std::shared_ptr<Task>> tasks_;
   std::vector<c10::intrusive_ptr<WorkQ7x2>> parts_;

@@ -82,7 +82,7 @@ std::string CollectiveTask::name() const {
     bytes += region.bytes;
   }
   std::string text = call_.title.empty() ? to_string(call_.collective) : call_.title;
-  text += " (sequence " + std::to_string(sequence_);
+  text += " (sequence " + std::to_string(sequence());
   if (call_.collective != Collective::kBarrier) {
     text += ", " + std::to_string(bytes) + " bytes";
   }
@@ -114,7 +114,6 @@ uint64_t CollectiveTask::fingerprint() const {
 }
 
 void CollectiveTask::start() {
-  sequence_ = group().next_sequence();
   if (num_slices_ == 0 || choice_.plan->ops.empty()) {
     finish();
     return;
@@ -175,14 +174,14 @@ void CollectiveTask::run(uint32_t place_index, uint32_t op_index) {
       const Region source = region(place, plan.sources_of(op)[0], length);
       group().send(
           *this, token, op.peer,
-          tag::collective(0, group().rank(), sequence_, place.slice, op.message, fingerprint_),
+          tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint_),
           source.data, length);
       return;
     }
     case OpKind::kRecv: {
       const Region destination = region(place, op.destination, length);
       group().receive(*this, token, op.peer,
-                      tag::collective(group().slot(), op.peer, sequence_, place.slice, op.message,
+                      tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message,
                                       fingerprint_),
                       tag::kCollectiveMask, destination.data, length);
       return;

@@ -60,6 +60,7 @@ class CollectiveTask final : public Task {
   void start() override;
   void completed(uint32_t token, size_t length, uint64_t tag) override;
   void truncated(uint32_t token, uint64_t tag) override;
+  void stranded(const Error& error) override { end_group(error); }
   void timed_out() override;
   bool takes_turn() const override { return true; }
 
@@ -91,7 +92,6 @@ class CollectiveTask final : public Task {
   size_t num_slices_ = 0;
   size_t next_slice_ = 0;
   size_t slices_done_ = 0;
-  uint64_t sequence_ = 0;
   uint64_t fingerprint_ = 0;
   std::vector<Place> places_;
   std::vector<std::pair<uint32_t, uint32_t>> ready_;  // (place, op) that may run

@@ -266,7 +266,7 @@ PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool i
   }
   PendingRequest* pending = free_requests_;
   free_requests_ = pending->next;
-  *pending = {&task, token, peer, is_receive, nullptr, nullptr, task.requests_};
+  *pending = {&task, token, peer, is_receive, false, nullptr, nullptr, task.requests_};
   if (task.requests_ != nullptr) {
     task.requests_->previous = pending;
   }
@@ -338,6 +338,11 @@ void Engine::housekeeping(TimePoint now) {
           dying_peers_ = true;
         }
       }
+    }
+  }
+  for (Group* group : groups_) {
+    if (group != nullptr && group->running_ > 0) {
+      group->check_leftovers();
     }
   }
   std::vector<std::shared_ptr<Task>> late;
@@ -446,6 +451,8 @@ int Engine::register_group(Group& group) {
     next_slot_ = (next_slot_ + 1) % tag::kMaxGroups;
     if (groups_[static_cast<size_t>(slot)] == nullptr) {
       groups_[static_cast<size_t>(slot)] = &group;
+      // What came late for the slot's last group.
+      drop_unexpected(tag::slot_bits(slot), tag::kSlotMask);
       return slot;
     }
   }
@@ -468,15 +475,13 @@ void Engine::unregister_group(Group& group) {
   }
   groups_[static_cast<size_t>(group.slot())] = nullptr;
   std::erase_if(early_controls_, [&](const Control& c) { return c.slot == group.slot(); });
-  drop_unexpected(group.slot());
+  drop_unexpected(tag::slot_bits(group.slot()), tag::kSlotMask);
 }
 
-void Engine::drop_unexpected(int slot) {
+void Engine::drop_unexpected(uint64_t tag, uint64_t mask) {
   for (;;) {
     ucp_tag_recv_info_t info{};
-    ucp_tag_message_h message =
-        ucp_tag_probe_nb(worker_.get(), static_cast<uint64_t>(slot) << 51, tag::kSlotMask,
-                         /*remove=*/1, &info);
+    ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, mask, /*remove=*/1, &info);
     if (message == nullptr) {
       return;
     }
@@ -567,6 +572,7 @@ void Engine::on_received(void* request, ucs_status_t status, const ucp_tag_recv_
 }
 
 void Engine::request_done(void* request, const Completion& completion) {
+  completion.pending->completed = true;
   completion.pending->request = nullptr;
   completion.pending->task->group().engine().ready_.push_back(completion);
   ucp_request_free(request);
@@ -762,6 +768,7 @@ void Engine::close_endpoints() {
   for (void* request : closing) {
     ucp_request_free(request);
   }
+  drop_unexpected(0, 0);
   drain();
 }
 

@@ -125,7 +125,7 @@ class Engine {
   void unregister_group(Group& group);
   /// A group's cards are there: control messages that came early are handled.
   void group_ready();
-  void drop_unexpected(int slot);
+  void drop_unexpected(uint64_t tag, uint64_t mask);
 
   // Any thread, without the lock.
   void look_for_deaths();

@@ -52,6 +52,10 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   mine.address = engine.worker().address();
 
   const std::vector<std::string> bytes = exchange(mine.encode());
+  if (bytes.size() != static_cast<size_t>(world_size)) {
+    throw Error(ErrorCode::kMismatch, "group '" + name + "' of " + std::to_string(world_size) +
+                                          " ranks got " + std::to_string(bytes.size()) + " cards");
+  }
   std::vector<Card> cards;
   cards.reserve(bytes.size());
   for (const std::string& card : bytes) {
@@ -65,6 +69,12 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
     }
   }
 
+  if (const Card& own = cards[static_cast<size_t>(rank)];
+      own.process != mine.process || own.slot != mine.slot) {
+    throw Error(ErrorCode::kMismatch, "the card of rank " + std::to_string(rank) + " in group '" +
+                                          name + "' is another process's: two ranks " +
+                                          std::to_string(rank) + "?");
+  }
   {
     const Engine::Lock lock(engine);
     for (int r = 0; r < world_size; ++r) {
@@ -192,6 +202,10 @@ bool Group::ensure_connected(int rank) {
 
 void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
                  size_t length) {
+  if (departed_[static_cast<size_t>(destination)]) {
+    task.stranded(left_error(destination, task));
+    return;
+  }
   PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
   if (!ensure_connected(destination)) {
     engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
@@ -201,9 +215,8 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = Engine::on_sent;
   param.user_data = pending;
-  void* request =
-      ucp_tag_send_nbx(peers_[static_cast<size_t>(destination)]->endpoint->get(), data, length,
-                       tag | static_cast<uint64_t>(slot_at(destination)) << 51, &param);
+  void* request = ucp_tag_send_nbx(peers_[static_cast<size_t>(destination)]->endpoint->get(), data,
+                                   length, tag | tag::slot_bits(slot_at(destination)), &param);
   if (UCS_PTR_IS_PTR(request)) {
     pending->request = request;
   } else {
@@ -219,22 +232,25 @@ void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64
     engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
     return;
   }
-  ucp_tag_recv_info_t info{};
   ucp_request_param_t param{};
+  // Completion always comes by the callback, if need be from inside the call: UCX 1.13 does not say
+  // what a receive brought that completes at once.
   param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_RECV_INFO;
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = Engine::on_received;
   param.user_data = pending;
-  param.recv_info.tag_info = &info;
   void* request = ucp_tag_recv_nbx(engine_.worker_.get(), data, length, tag, mask, &param);
-  if (!UCS_PTR_IS_PTR(request)) {
-    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), info.length, info.sender_tag});
+  if (UCS_PTR_IS_ERR(request)) {
+    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), 0, 0});
+    return;
+  }
+  if (pending->completed) {
     return;
   }
   pending->request = request;
   if (source >= 0 && departed_[static_cast<size_t>(source)]) {
     // All that it ever sent has arrived before its goodbye.
-    task.fail(left_error(source, task));
+    task.stranded(left_error(source, task));
   }
 }
 
@@ -293,7 +309,7 @@ void Group::handle(const Control& control) {
 
 void Group::request_failed(Task& task, int rank, ucs_status_t status) {
   if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
-    task.fail(left_error(rank, task));
+    task.stranded(left_error(rank, task));
   } else if (rank >= 0) {
     engine_.peer_dying(*peers_[static_cast<size_t>(rank)], ucs_status_string(status));
   } else {
@@ -316,14 +332,14 @@ void Group::peer_left(int rank) {
       continue;
     }
     for (const PendingRequest* p = task->requests_; p != nullptr; p = p->next) {
-      if (p->is_receive && p->peer == rank) {
+      if (p->peer == rank) {
         stranded.push_back(task);
         break;
       }
     }
   }
   for (const auto& task : stranded) {
-    task->fail(left_error(rank, *task));
+    task->stranded(left_error(rank, *task));
   }
 }
 
@@ -346,35 +362,51 @@ void Group::submit(const std::shared_ptr<Task>& task) {
 }
 
 // A message that no receive was ever posted for, of a collective that is complete here: the sender
-// called something else. So a root that nobody else takes for the root learns of it.
-std::optional<Error> Group::leftover() {
+// called something else. So a root that nobody else takes for the root learns of it. `oldest` is
+// the number of the oldest collective that is not complete.
+std::optional<Error> Group::leftover(uint64_t oldest) {
   ucp_tag_recv_info_t info{};
   if (ucp_tag_probe_nb(engine_.worker_.get(), tag::base(tag::Kind::kCollective, slot_, 0),
                        tag::kKindMask | tag::kSlotMask, /*remove=*/0, &info) == nullptr) {
     return std::nullopt;
   }
-  const uint64_t behind = (sequence_ - tag::sequence_of(info.sender_tag)) % tag::kSequenceCycle;
+  const uint64_t behind = (oldest - tag::sequence_of(info.sender_tag)) % tag::kSequenceCycle;
   const int sender = tag::source_of(info.sender_tag);
   if (behind == 0 || behind > tag::kSequenceCycle / 2 || sender >= world_size_) {
     return std::nullopt;
   }
   return Error(ErrorCode::kMismatch,
                "ranks disagree about a collective: " + describe(sender) +
-                   " sent a message in collective number " + std::to_string(sequence_ - behind) +
+                   " sent a message in collective number " + std::to_string(oldest - behind) +
                    ", which rank " + std::to_string(rank_) +
                    " completed without it (a different root, shape or collective)",
                sender);
 }
 
-void Group::begin(const std::shared_ptr<Task>& task) {
-  if (task->takes_turn() && running_ == 0) {
-    if (const auto error = leftover()) {
-      task->fail(*error);
-      fail(*error);
-      return;
+void Group::check_leftovers() {
+  uint64_t oldest = sequence_;
+  for (const auto& task : engine_.active_) {
+    if (&task->group() == this && task->started_ && !task->done() && task->takes_turn()) {
+      oldest = std::min(oldest, task->sequence_);
     }
   }
-  running_ += task->takes_turn() ? 1 : 0;
+  if (const auto error = leftover(oldest)) {
+    fail(*error);
+  }
+}
+
+void Group::begin(const std::shared_ptr<Task>& task) {
+  if (task->takes_turn()) {
+    if (running_ == 0) {
+      if (const auto error = leftover(sequence_)) {
+        task->fail(*error);
+        fail(*error);
+        return;
+      }
+    }
+    task->sequence_ = sequence_++;
+    ++running_;
+  }
   task->started_ = true;
   task->start();
 }

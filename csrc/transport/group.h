@@ -68,7 +68,6 @@ class Group {
                size_t length);
   int slot() const { return slot_; }
   int slot_at(int rank) const { return cards_[static_cast<size_t>(rank)].slot; }
-  uint64_t next_sequence() { return sequence_++; }
   /// Ends the group here and tells the others, under the lock.
   void fail(const Error& error);
   /// "rank 3 (pid 41 on host a)".
@@ -93,7 +92,8 @@ class Group {
   Control control_to(int rank, ControlType type) const;
   int rank_of(const Peer& peer) const;
   Error left_error(int rank, const Task& task) const;
-  std::optional<Error> leftover();
+  std::optional<Error> leftover(uint64_t oldest);
+  void check_leftovers();
 
   Engine& engine_;
   const int rank_;

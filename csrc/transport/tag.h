@@ -64,6 +64,9 @@ inline constexpr uint64_t control(int slot, int source, uint32_t sequence) {
   return base(Kind::kControl, slot, source) | sequence;
 }
 
+inline constexpr uint64_t slot_bits(int slot) {
+  return static_cast<uint64_t>(slot) << 51;
+}
 inline constexpr int slot_of(uint64_t tag) {
   return static_cast<int>((tag & kSlotMask) >> 51);
 }

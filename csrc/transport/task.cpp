@@ -4,6 +4,7 @@
 
 #include "transport/engine.h"
 #include "transport/group.h"
+#include "transport/tag.h"
 
 namespace q7x2 {
 
@@ -59,8 +60,12 @@ void Task::mark_done() {
   }
 }
 
-void Task::truncated(uint32_t, uint64_t) {
-  fail(Error(ErrorCode::kMismatch, name() + ": the message is longer than the receive buffer"));
+void Task::truncated(uint32_t, uint64_t tag) {
+  const int source = tag::source_of(tag);
+  fail(Error(ErrorCode::kMismatch,
+             name() + ": the message of rank " + std::to_string(source) +
+                 " is longer than the receive buffer",
+             source));
 }
 
 Error Task::timeout_error() const {

@@ -30,6 +30,7 @@ struct PendingRequest {
   uint32_t token = 0;  ///< what the task calls it
   int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
+  bool completed = false;   ///< UCX has called back
   void* request = nullptr;  ///< UCX's handle; null once it completed
   PendingRequest* previous = nullptr;
   PendingRequest* next = nullptr;
@@ -70,6 +71,8 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void completed(uint32_t token, size_t length, uint64_t tag) = 0;
   /// The request called `token` met a longer message than there was room for. Default: fails.
   virtual void truncated(uint32_t token, uint64_t tag);
+  /// A rank that it needs has left the group. Default: fails.
+  virtual void stranded(const Error& error) { fail(error); }
   /// Its deadline passed. Default: fails it with what it was waiting for.
   virtual void timed_out();
   /// What it waits for, for time-outs: "receive from ranks 1, 3". Default: from its requests.
@@ -79,6 +82,8 @@ class Task : public std::enable_shared_from_this<Task> {
 
   void finish();
   void fail(const Error& error);
+  /// Its number among the group's tasks that take turns.
+  uint64_t sequence() const { return sequence_; }
 
  protected:
   /// "...: Timed out after 500 ms, waiting for ...".
@@ -106,6 +111,7 @@ class Task : public std::enable_shared_from_this<Task> {
   PendingRequest* requests_ = nullptr;
   size_t active_index_ = kInactive;
   bool started_ = false;
+  uint64_t sequence_ = 0;
 
   static constexpr size_t kInactive = ~size_t{0};
 };
