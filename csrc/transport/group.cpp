@@ -227,10 +227,10 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
 void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
                     size_t length) {
   PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
-  // Connected in both directions, so that a death of the source is noticed.
-  if (source >= 0 && !departed_[static_cast<size_t>(source)] && !ensure_connected(source)) {
-    engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
-    return;
+  // Connected in both directions, so that a death of the source is noticed. Where it cannot be
+  // reached any more, what it had sent before is still received.
+  if (source >= 0 && !departed_[static_cast<size_t>(source)]) {
+    ensure_connected(source);
   }
   ucp_request_param_t param{};
   // Completion always comes by the callback, if need be from inside the call: UCX 1.13 does not say
