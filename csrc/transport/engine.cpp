@@ -35,7 +35,7 @@ constexpr milliseconds kNap{50};
 constexpr milliseconds kStandBy{10};
 // Looking without sleeping. Between looks the processor is offered to others.
 constexpr microseconds kWaiterSpin{100};
-constexpr microseconds kThreadSpin{20};
+constexpr microseconds kSpinAfterEvent{20};
 constexpr milliseconds kShutdownPatience{1000};
 constexpr milliseconds kClosePatience{1000};
 
@@ -617,7 +617,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
       now = Clock::now();
       housekeeping(now);
       if (any) {
-        spin_until = now + kWaiterSpin;
+        spin_until = std::max(spin_until, now + kSpinAfterEvent);
       } else if (!task.done() && now >= spin_until) {
         armed = worker_.arm();
       }
@@ -681,7 +681,7 @@ void Engine::run() {
       housekeeping(now);
       const bool busy = unfinished_ > 0;
       if (any) {
-        spin_until = now + kThreadSpin;
+        spin_until = now + kSpinAfterEvent;
       }
       const uint64_t activity = activity_.load(std::memory_order_relaxed);
       if (busy && now < spin_until) {
