@@ -74,7 +74,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));
   }
-  return start(work, std::move(tasks), std::move(launch.buffers), !launch.async_op);
+  return start(work, std::move(tasks), std::move(launch.buffers), !launch.async_op,
+               std::move(launch.after));
 }
 
 // ---------------------------------------------------------------------------------- all-reduce
@@ -134,6 +135,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   const Complain fn = complain("allreduce_coalesced");
   c10d::assertNonEmpty(fn, tensors);
+  c10d::assertLayoutMatch(fn, tensors);
   check_dense(fn, tensors);
   c10d::assertSameDevice(fn, tensors);
   for (const at::Tensor& tensor : tensors) {
@@ -670,6 +672,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tens
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOptions& opts) {
   Launch call{OpType::BARRIER, "q7x2:barrier", {}, {}, opts.timeout, opts.asyncOp};
+  // A barrier is over when all collectives before it are.
+  call.after = group_->collectives();
   const Region token = call.buffers->private_copy(at::zeros({1}, at::kByte));
   CollectiveCall collective;
   collective.collective = Collective::kBarrier;

@@ -109,7 +109,8 @@ void ProcessGroupQ7x2::setTimeout(std::chrono::milliseconds timeout) {
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::start(const c10::intrusive_ptr<WorkQ7x2>& work,
                                                        std::vector<std::shared_ptr<Task>> tasks,
                                                        std::shared_ptr<HostBuffers> buffers,
-                                                       bool caller_waits) {
+                                                       bool caller_waits,
+                                                       std::vector<std::shared_ptr<Task>> after) {
   std::function<void(WorkQ7x2&)> on_settled;
   if (onCompletionHook_) {
     {
@@ -132,7 +133,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::start(const c10::intrusive_ptr<
       coalescing_->push_back(work);
     }
   }
-  work->start(std::move(tasks), std::move(buffers), caller_waits, std::move(on_settled));
+  work->start(std::move(tasks), std::move(buffers), caller_waits, std::move(on_settled),
+              std::move(after));
   return work;
 }
 

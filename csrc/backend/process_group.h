@@ -136,6 +136,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
     bool async_op = true;
     std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
     std::vector<CollectiveCall> calls = {};
+    std::vector<std::shared_ptr<Task>> after = {};  // must be complete as well
   };
 
   c10::intrusive_ptr<c10d::Work> launch(Launch launch);
@@ -143,7 +144,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                                          std::vector<at::Tensor>& tensors, int peer, int tag);
   c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
                                        std::vector<std::shared_ptr<Task>> tasks,
-                                       std::shared_ptr<HostBuffers> buffers, bool caller_waits);
+                                       std::shared_ptr<HostBuffers> buffers, bool caller_waits,
+                                       std::vector<std::shared_ptr<Task>> after = {});
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
 
   void add_all_reduce(Launch& launch, const at::Tensor& tensor, const Reduction& reduction);

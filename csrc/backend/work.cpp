@@ -23,13 +23,15 @@ WorkQ7x2::WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, 
       sequence_(sequence) {}
 
 void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
-                     bool caller_waits, std::function<void(WorkQ7x2&)> on_settled) {
+                     bool caller_waits, std::function<void(WorkQ7x2&)> on_settled,
+                     std::vector<std::shared_ptr<Task>> after) {
   tasks_ = std::move(tasks);
   buffers_ = std::move(buffers);
   on_settled_ = std::move(on_settled);
   for (const auto& task : tasks_) {
     engine_->submit(task, caller_waits);
   }
+  tasks_.insert(tasks_.end(), after.begin(), after.end());
   // A work that is dropped without a wait still has to do these.
   if (on_settled_ || recordFunctionEndCallback_ || buffers_->has_copies()) {
     settle_when_done();

@@ -26,9 +26,11 @@ class WorkQ7x2 final : public c10d::Work {
            std::vector<std::vector<at::Tensor>> results, uint64_t sequence);
 
   /// Submits `tasks`; the work is theirs from then on. `buffers` are copied back when all
-  /// succeeded. `on_settled` runs once, at the end.
+  /// succeeded. `on_settled` runs once, at the end. The work is complete when those in `after` are,
+  /// too.
   void start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
-             bool caller_waits, std::function<void(WorkQ7x2&)> on_settled = nullptr);
+             bool caller_waits, std::function<void(WorkQ7x2&)> on_settled = nullptr,
+             std::vector<std::shared_ptr<Task>> after = {});
   /// A work that is the sum of others, which have started.
   void start(std::vector<c10::intrusive_ptr<WorkQ7x2>> parts);
 

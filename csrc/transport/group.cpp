@@ -15,6 +15,8 @@ namespace {
 
 // Collectives of one group in progress at once. Below the cycle of the sequence number in tags.
 constexpr int kMaxRunning = 64;
+// How many collectives back a message is recognised as one that was never received.
+constexpr uint64_t kLeftoverWindow = 256;
 
 }  // namespace
 
@@ -148,6 +150,12 @@ std::vector<std::shared_ptr<Task>> Group::tasks() {
   std::vector<std::shared_ptr<Task>> mine;
   std::copy_if(engine_.active_.begin(), engine_.active_.end(), std::back_inserter(mine),
                [this](const auto& task) { return &task->group() == this; });
+  return mine;
+}
+
+std::vector<std::shared_ptr<Task>> Group::collectives() {
+  std::vector<std::shared_ptr<Task>> mine = tasks();
+  std::erase_if(mine, [](const auto& task) { return task->done() || !task->takes_turn(); });
   return mine;
 }
 
@@ -372,7 +380,8 @@ std::optional<Error> Group::leftover(uint64_t oldest) {
   }
   const uint64_t behind = (oldest - tag::sequence_of(info.sender_tag)) % tag::kSequenceCycle;
   const int sender = tag::source_of(info.sender_tag);
-  if (behind == 0 || behind > tag::kSequenceCycle / 2 || sender >= world_size_) {
+  // A sender may be far ahead, so most of the cycle means that.
+  if (behind == 0 || behind > kLeftoverWindow || sender >= world_size_) {
     return std::nullopt;
   }
   return Error(ErrorCode::kMismatch,

@@ -52,8 +52,9 @@ class Group {
   void abort(const Error& error);
   /// Leaves in good order: what is still in progress here fails, peers are told. Idempotent.
   void leave();
-  /// What is in progress.
+  /// What is in progress: everything, and the collectives only.
   std::vector<std::shared_ptr<Task>> tasks();
+  std::vector<std::shared_ptr<Task>> collectives();
   /// The error that ended the group, if any.
   std::optional<Error> error();
 

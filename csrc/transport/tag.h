@@ -1,8 +1,8 @@
 // The 64-bit tag that matches a message with its receive.
 //
-//   collective  | 01 | slot:11 | source:14 | sequence:9 | slice:4 | message:12 | fingerprint:12 |
-//   point to pt | 10 | slot:11 | source:14 | 0:5        | user tag:32                           |
-//   control     | 11 | slot:11 | source:14 | 0:5        | sequence:32                           |
+//   collective  | 01 | slot:10 | source:13 | sequence:13 | slice:4 | message:12 | fingerprint:10 |
+//   point to pt | 10 | slot:10 | source:13 | 0:7         | user tag:32                          |
+//   control     | 11 | slot:10 | source:13 | 0:7         | sequence:32                          |
 //
 // `slot` names the group *at the receiver*: each process numbers its own groups and tells the
 // number in its card, so no agreement is needed. A slot belongs to one incarnation of a group and
@@ -16,12 +16,12 @@
 
 namespace q7x2::tag {
 
-inline constexpr int kSlotBits = 11;
-inline constexpr int kSourceBits = 14;
-inline constexpr int kSequenceBits = 9;
+inline constexpr int kSlotBits = 10;
+inline constexpr int kSourceBits = 13;
+inline constexpr int kSequenceBits = 13;
 inline constexpr int kSliceBits = 4;
 inline constexpr int kMessageBits = 12;
-inline constexpr int kFingerprintBits = 12;
+inline constexpr int kFingerprintBits = 10;
 
 inline constexpr int kMaxGroups = 1 << kSlotBits;
 inline constexpr int kMaxRanks = 1 << kSourceBits;
@@ -33,26 +33,30 @@ inline constexpr uint64_t kFingerprintMask = (uint64_t{1} << kFingerprintBits) -
 inline constexpr uint64_t kExact = ~uint64_t{0};
 /// Matches a collective's message whatever its fingerprint.
 inline constexpr uint64_t kCollectiveMask = ~kFingerprintMask;
-inline constexpr int kSourceShift = 37;
+inline constexpr int kSourceShift = 39;
+inline constexpr int kSlotShift = kSourceShift + kSourceBits;
+inline constexpr int kSliceShift = kFingerprintBits + kMessageBits;
+inline constexpr int kSequenceShift = kSliceShift + kSliceBits;
+static_assert(kSequenceShift + kSequenceBits == kSourceShift && kSlotShift + kSlotBits == 62);
 inline constexpr uint64_t kSourceMask = ((uint64_t{1} << kSourceBits) - 1) << kSourceShift;
 /// Matches a point-to-point message from any source.
 inline constexpr uint64_t kAnySourceMask = ~kSourceMask;
 /// Matches everything that is addressed to one slot.
-inline constexpr uint64_t kSlotMask = ((uint64_t{1} << kSlotBits) - 1) << 51;
+inline constexpr uint64_t kSlotMask = ((uint64_t{1} << kSlotBits) - 1) << kSlotShift;
 
 inline constexpr uint64_t kKindMask = uint64_t{3} << 62;
 
 enum class Kind : uint64_t { kCollective = 1, kPointToPoint = 2, kControl = 3 };
 
 inline constexpr uint64_t base(Kind kind, int slot, int source) {
-  return static_cast<uint64_t>(kind) << 62 | static_cast<uint64_t>(slot) << 51 |
+  return static_cast<uint64_t>(kind) << 62 | static_cast<uint64_t>(slot) << kSlotShift |
          static_cast<uint64_t>(source) << kSourceShift;
 }
 
 inline constexpr uint64_t collective(int slot, int source, uint64_t sequence, uint64_t slice,
                                      uint64_t message, uint64_t fingerprint) {
-  return base(Kind::kCollective, slot, source) | (sequence % kSequenceCycle) << 28 |
-         (slice % kSliceCycle) << 24 | message << kFingerprintBits |
+  return base(Kind::kCollective, slot, source) | (sequence % kSequenceCycle) << kSequenceShift |
+         (slice % kSliceCycle) << kSliceShift | message << kFingerprintBits |
          (fingerprint & kFingerprintMask);
 }
 
@@ -65,16 +69,16 @@ inline constexpr uint64_t control(int slot, int source, uint32_t sequence) {
 }
 
 inline constexpr uint64_t slot_bits(int slot) {
-  return static_cast<uint64_t>(slot) << 51;
+  return static_cast<uint64_t>(slot) << kSlotShift;
 }
 inline constexpr int slot_of(uint64_t tag) {
-  return static_cast<int>((tag & kSlotMask) >> 51);
+  return static_cast<int>((tag & kSlotMask) >> kSlotShift);
 }
 inline constexpr int source_of(uint64_t tag) {
   return static_cast<int>((tag & kSourceMask) >> kSourceShift);
 }
 inline constexpr uint64_t sequence_of(uint64_t tag) {
-  return (tag >> 28) % kSequenceCycle;
+  return (tag >> kSequenceShift) % kSequenceCycle;
 }
 inline constexpr uint64_t fingerprint_of(uint64_t tag) {
   return tag & kFingerprintMask;

@@ -101,8 +101,8 @@ TEST(Tag, MasksMatchWhatTheySay) {
   EXPECT_FALSE(matches(message, tag::point_to_point(3, 5, 0xfffffff6), tag::kAnySourceMask));
 
   for (const uint64_t mine : {call, message, tag::control(3, 1, 2)}) {
-    EXPECT_TRUE(matches(mine, uint64_t{3} << 51, tag::kSlotMask));
-    EXPECT_FALSE(matches(mine, uint64_t{2} << 51, tag::kSlotMask));
+    EXPECT_TRUE(matches(mine, tag::slot_bits(3), tag::kSlotMask));
+    EXPECT_FALSE(matches(mine, tag::slot_bits(2), tag::kSlotMask));
   }
 }
 
