@@ -81,8 +81,11 @@ def train(
         if process.poll() is None:
             process.terminate()  # torchrun ends its ranks
             process.wait(60)
-    if process.returncode or follow() != until:
+    complete, (tested, _) = follow() == until, args.backends
+    if not complete or (process.returncode and backend == tested):
         raise RunFailed(f"{backend} ended at step {follow()} of {until}:\n{output.read_text()}")
+    if process.returncode:  # torch 2.13's Gloo aborts now and then while it is torn down
+        print(f"{backend} was done, but did not end in order: exit status {process.returncode}")
 
 
 def take_turns(args: argparse.Namespace) -> None:

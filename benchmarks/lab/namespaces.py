@@ -40,6 +40,12 @@ def unavailable() -> str | None:
     if missing:
         packages = " ".join(sorted({_TOOLS[tool] for tool in missing}))
         return f"{', '.join(missing)} not found: apt-get install {packages}"
+    # Containers without the capabilities, and chroots, whose root is no mount point, refuse this.
+    probe = subprocess.run(
+        ["unshare", "--mount", "--net", "true"], capture_output=True, text=True, check=False
+    )
+    if probe.returncode != 0:
+        return f"the virtual-host lab needs namespaces of its own: {probe.stderr.strip()}"
     return None
 
 

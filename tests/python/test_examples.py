@@ -61,7 +61,7 @@ def training(steps: list[Record]) -> list[tuple[float, ...]]:
     return [(r["step"], r["loss"], r["gradient_norm"]) for r in steps]
 
 
-@pytest.fixture(scope="module", params=["gloo", "q7x2"])
+@pytest.fixture(scope="module", params=["q7x2"])
 def backend(request: pytest.FixtureRequest) -> str:
     if not dist.is_backend_available(request.param):
         pytest.skip(f"torch has no backend {request.param} here")

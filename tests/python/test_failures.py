@@ -346,8 +346,9 @@ def test_nothing_is_left_in_shared_memory(backend, tmp_path, how) -> None:
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 INTERRUPTED = """
-    import sys, time, torch, torch.distributed as dist
+    import signal, sys, time, torch, torch.distributed as dist
     from datetime import timedelta
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=50))
     dist.all_reduce(torch.ones(4))
     if dist.get_rank() == 1:
