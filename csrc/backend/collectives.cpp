@@ -136,7 +136,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
   const Complain fn = complain("allreduce_coalesced");
   c10d::assertNonEmpty(fn, tensors);
   c10d::assertLayoutMatch(fn, tensors);
-  check_dense(fn, tensors);
+  require(fn, tensors[0].layout() == at::kStrided,
+          c10::str("unsupported layout ", tensors[0].layout(), ", expected dense tensors"));
   c10d::assertSameDevice(fn, tensors);
   for (const at::Tensor& tensor : tensors) {
     require(fn, tensor.scalar_type() == tensors[0].scalar_type(),
