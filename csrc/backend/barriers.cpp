@@ -1,0 +1,81 @@
+// The barrier, and the one that says who did not come.
+#include <algorithm>
+
+#include "backend/process_group.h"
+#include "executor/message.h"
+
+namespace q7x2 {
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOptions& opts) {
+  Launch call{c10d::OpType::BARRIER, "q7x2:barrier", {}, {}, opts.timeout, opts.asyncOp};
+  // A barrier is over when all collectives before it are.
+  call.after = group_->collectives();
+  const Region token = call.buffers->private_copy(at::zeros({1}, at::kByte));
+  CollectiveCall collective;
+  collective.collective = Collective::kBarrier;
+  collective.input = {token};
+  collective.output = {token};
+  call.calls.push_back(std::move(collective));
+  return launch(std::move(call));
+}
+
+// Rank 0 hears from every rank and then answers all, so that it can say who did not come.
+void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  // User tags are not negative as int32, so these never meet them.
+  const uint32_t tag = uint32_t{1} << 31 | (barriers_++ & ~(uint32_t{1} << 31));
+  const auto timeout = effective(opts.timeout);
+  const TimePoint deadline = Clock::now() + timeout;
+  const auto token = std::make_shared<std::byte>();
+  const auto post = [&](MessageTask::Direction direction, int peer) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    auto task = std::make_shared<MessageTask>(group_, direction, peer, tag, token.get(), 1, token,
+                                              std::max(left, std::chrono::milliseconds(1)));
+    engine_->submit(task, /*caller_waits=*/true);
+    return task;
+  };
+  ++sequence_;
+  if (rank_ != 0) {
+    for (const auto direction : {MessageTask::Direction::kSend, MessageTask::Direction::kReceive}) {
+      const auto task = post(direction, 0);
+      engine_->wait(*task, TimePoint::max());
+      TORCH_CHECK_WITH(DistBackendError, !task->error(), "Rank ", rank_,
+                       " successfully reached monitoredBarrier, but received errors while waiting "
+                       "for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+                       "Original exception: ",
+                       task->error()->what());
+    }
+    return;
+  }
+  TORCH_CHECK_WITH(DistBackendError, timeout > std::chrono::milliseconds::zero(),
+                   "Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms.");
+  std::vector<std::shared_ptr<MessageTask>> arrivals;
+  for (int rank = 1; rank < size_; ++rank) {
+    arrivals.push_back(post(MessageTask::Direction::kReceive, rank));
+  }
+  std::string missing;
+  size_t count = 0;
+  for (int rank = 1; rank < size_; ++rank) {
+    const auto& task = arrivals[static_cast<size_t>(rank) - 1];
+    engine_->wait(*task, TimePoint::max());
+    if (task->error()) {
+      missing += (count++ == 0 ? "" : ", ") + std::to_string(rank);
+      if (!wait_all_ranks) {
+        break;
+      }
+    }
+  }
+  TORCH_CHECK_WITH(DistBackendError, count == 0, "[Rank 0]: Rank", count > 1 ? "s " : " ", missing,
+                   " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+  std::vector<std::shared_ptr<MessageTask>> answers;
+  for (int rank = 1; rank < size_; ++rank) {
+    answers.push_back(post(MessageTask::Direction::kSend, rank));
+  }
+  for (const auto& task : answers) {
+    engine_->wait(*task, TimePoint::max());
+    TORCH_CHECK_WITH(DistBackendError, !task->error(),
+                     "[Rank 0]: monitoredBarrier could not answer: ", task->error()->what());
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,44 @@
+// Point to point: send, receive, and receive from any rank.
+#include "backend/argument_checks.h"
+#include "backend/process_group.h"
+#include "executor/message.h"
+
+namespace q7x2 {
+
+using c10d::OpType;
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::message(OpType type, const char* title,
+                                                         Tensors& tensors, int peer, int tag) {
+  const bool sends = type == OpType::SEND;
+  const Complain fn = complain(sends ? "send" : "recv");
+  c10d::assertSingleElement(fn, tensors);
+  check_dense(fn, tensors);
+  TORCH_CHECK(tag >= 0, "Tag must be nonnegative");
+  TORCH_CHECK(type == OpType::RECVANYSOURCE || (peer >= 0 && peer < size_ && peer != rank_),
+              "ProcessGroupQ7x2::", sends ? "send: invalid destination" : "recv: invalid source",
+              " rank ", peer, ": expected another rank of a group of ", size_);
+  auto buffers = std::make_shared<HostBuffers>();
+  const Region region = sends ? buffers->input(tensors[0]) : buffers->output(tensors[0]);
+  auto work = c10::make_intrusive<WorkQ7x2>(engine_, rank_, type, title, tensors,
+                                            std::vector<Tensors>{tensors},
+                                            static_cast<uint64_t>(sequence_));
+  auto task = std::make_shared<MessageTask>(
+      group_, sends ? MessageTask::Direction::kSend : MessageTask::Direction::kReceive,
+      type == OpType::RECVANYSOURCE ? MessageTask::kAnySource : peer, static_cast<uint32_t>(tag),
+      region.data, region.bytes, buffers, timeout_.load());
+  return start(work, {std::move(task)}, std::move(buffers), /*caller_waits=*/false);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::send(Tensors& tensors, int destination, int tag) {
+  return message(OpType::SEND, "q7x2:send", tensors, destination, tag);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::recv(Tensors& tensors, int source, int tag) {
+  return message(OpType::RECV, "q7x2:recv", tensors, source, tag);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::recvAnysource(Tensors& tensors, int tag) {
+  return message(OpType::RECVANYSOURCE, "q7x2:recvAnySource", tensors, -1, tag);
+}
+
+}  // namespace q7x2
