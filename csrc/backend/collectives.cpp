@@ -148,9 +148,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
       tensors[0].copy_(contribution);
     }
   }
-  // Partial sums pass through the buffer: only the root's tensor is the caller's to change.
+  // Plans of a reduce write to the root's buffer only; the checker proves it.
   const Region region =
-      root ? call.buffers->in_place(tensors[0]) : call.buffers->private_copy(contribution);
+      root ? call.buffers->in_place(tensors[0]) : call.buffers->input(contribution);
   CollectiveCall collective;
   collective.collective = Collective::kReduce;
   collective.root = static_cast<int>(opts.rootRank);

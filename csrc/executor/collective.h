@@ -53,7 +53,6 @@ class CollectiveTask final : public Task {
   ~CollectiveTask() override;
 
   std::string name() const override;
-  const CollectiveCall& call() const { return call_; }
   const std::string& algorithm() const { return choice_.plan->algorithm; }
 
  protected:

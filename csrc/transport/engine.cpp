@@ -87,9 +87,7 @@ std::thread quiet_thread(const char* name, F&& body) {
 }  // namespace
 
 Engine::Lock::Lock(Engine& engine) : engine_(engine) {
-  ++engine.lock_wanted_;
   engine.mutex_.lock();
-  --engine.lock_wanted_;
 }
 
 Engine::Lock::~Lock() {

@@ -154,7 +154,6 @@ class Engine {
   UcpWorker worker_;
 
   std::mutex mutex_;
-  std::atomic<int> lock_wanted_{0};
   std::vector<Completion> ready_;
   std::vector<Control> controls_;
   std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged

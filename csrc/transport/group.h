@@ -40,7 +40,6 @@ class Group {
   /// Ranks on this host, this one included.
   int ranks_on_host() const;
   bool one_host() const { return ranks_on_host() == world_size_; }
-  const std::string& hostname(int rank) const { return cards_[static_cast<size_t>(rank)].hostname; }
 
   // Any thread; these take the engine's lock.
 
