@@ -33,14 +33,19 @@ struct Generator {
   Collective collective;
   Plan (*generate)(const PlanRequest& request);
   /// Predicted seconds. `bytes` as in CallShape: flat shapes the whole buffer, else one part.
-  double (*cost)(const LinkCost& link, double bytes, int world_size);
+  double (*cost)(const LinkCost& link, double bytes, int world_size) = nullptr;
   /// See Plan::rounds_once.
   bool rounds_once = false;
   /// More ranks than this would need unreasonably many messages or scratch blocks.
   int max_world_size = 1 << 15;
+  /// The values of PlanRequest::parameter that are worth considering; none: the algorithm has
+  /// nothing to offer for this request, as a hierarchy where all hosts are alike. Null: it has no
+  /// parameter and always applies.
+  std::vector<int> (*parameters)(const PlanRequest& request) = nullptr;
 
   bool applies(const PlanRequest& request) const {
-    return request.collective == collective && request.world_size <= max_world_size;
+    return request.collective == collective && request.world_size <= max_world_size &&
+           (parameters == nullptr || !parameters(request).empty());
   }
 };
 

@@ -41,6 +41,8 @@
 
 namespace q7x2 {
 
+struct Fabric;
+
 enum class Space : uint8_t { kInput, kOutput, kScratch };
 
 /// One part of the input or the output, or one scratch block.
@@ -112,6 +114,10 @@ struct PlanRequest {
   int rank = 0;
   int world_size = 1;
   int root = -1;  ///< rooted collectives only
+  /// What is known of the group's hosts; null: nothing, all ranks are equally near.
+  const Fabric* fabric = nullptr;
+  /// Algorithms with a parameter ("aggregator:2"): its value; see Generator::parameters.
+  int parameter = 0;
 };
 
 /// Builds a Plan op by op. Message ids are given out in the order of the calls: the k-th send to a

@@ -173,7 +173,7 @@ const Generator& Planner::pick(const CallShape& shape, size_t size_class) const 
     const Generator* best = nullptr;
     double best_cost = 0;
     for (const Generator& generator : generators()) {
-      if (!generator.applies(request)) continue;
+      if (generator.cost == nullptr || !generator.applies(request)) continue;
       if (shape.wide_accumulation && is_reduction(shape.collective) && !generator.rounds_once) {
         continue;
       }

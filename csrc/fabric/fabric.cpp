@@ -1,0 +1,204 @@
+#include "fabric/fabric.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
+double rate_or_unlimited(double rate) {
+  return rate > 0 ? rate : kUnlimited;
+}
+
+[[noreturn]] void invalid(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, "invalid fabric: " + what);
+}
+
+void require_quantity(double value, const std::string& what) {
+  if (!std::isfinite(value) || value < 0) {
+    invalid(what + " is " + std::to_string(value) + ", expected a number of at least 0");
+  }
+}
+
+void require_index(int index, size_t count, const std::string& what) {
+  if (index < 0 || static_cast<size_t>(index) >= count) {
+    invalid(what + " is " + std::to_string(index) + ", expected 0 ... " +
+            std::to_string(static_cast<int64_t>(count) - 1));
+  }
+}
+
+}  // namespace
+
+std::vector<int> Fabric::near_order() const {
+  std::vector<int> order(host_of.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
+    const auto place = [this](int rank) {
+      return std::tuple(rack_of(rank), host_of[static_cast<size_t>(rank)]);
+    };
+    return place(a) < place(b);
+  });
+  return order;
+}
+
+Fabric Fabric::subset(const std::vector<int>& ranks) const {
+  Fabric part = *this;
+  part.host_of.clear();
+  part.hosts.clear();
+  part.racks.clear();
+  part.links.clear();
+  std::vector<int> new_host(hosts.size(), -1);
+  std::vector<int> new_rack(racks.size(), -1);
+  std::vector<bool> named(host_of.size());
+  for (const int rank : ranks) {
+    require_index(rank, host_of.size(), "a rank of the subset");
+    if (named[static_cast<size_t>(rank)]) invalid("rank " + std::to_string(rank) + " named twice");
+    named[static_cast<size_t>(rank)] = true;
+    const auto host = static_cast<size_t>(host_of[static_cast<size_t>(rank)]);
+    if (new_host[host] < 0) {
+      new_host[host] = static_cast<int>(part.hosts.size());
+      part.hosts.push_back(hosts[host]);
+      int& rack = new_rack[static_cast<size_t>(hosts[host].rack)];
+      if (rack < 0) {
+        rack = static_cast<int>(part.racks.size());
+        part.racks.push_back(racks[static_cast<size_t>(hosts[host].rack)]);
+      }
+      part.hosts.back().rack = rack;
+    }
+    part.host_of.push_back(new_host[host]);
+  }
+  for (const Link& link : links) {
+    const int a = new_host[static_cast<size_t>(link.a)];
+    const int b = new_host[static_cast<size_t>(link.b)];
+    if (a >= 0 && b >= 0) part.links.push_back({a, b, link.rate, link.alpha});
+  }
+  return part;
+}
+
+void Fabric::validate() const {
+  if (host_of.empty()) invalid("no ranks");
+  if (racks.empty()) invalid("no racks");
+  std::vector<bool> used(hosts.size());
+  for (size_t rank = 0; rank < host_of.size(); ++rank) {
+    require_index(host_of[rank], hosts.size(), "the host of rank " + std::to_string(rank));
+    used[static_cast<size_t>(host_of[rank])] = true;
+  }
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    const std::string name = "host " + std::to_string(i);
+    if (!used[i]) invalid(name + " has no rank");
+    if (hosts[i].cores < 1) invalid(name + " has " + std::to_string(hosts[i].cores) + " cores");
+    require_index(hosts[i].rack, racks.size(), "the rack of " + name);
+    require_quantity(hosts[i].egress, "the egress of " + name);
+    require_quantity(hosts[i].ingress, "the ingress of " + name);
+  }
+  for (size_t i = 0; i < racks.size(); ++i) {
+    require_quantity(racks[i].up, "the uplink of rack " + std::to_string(i));
+    require_quantity(racks[i].down, "the downlink of rack " + std::to_string(i));
+  }
+  for (size_t i = 0; i < links.size(); ++i) {
+    const std::string name = "link " + std::to_string(i);
+    require_index(links[i].a, hosts.size(), "an end of " + name);
+    require_index(links[i].b, hosts.size(), "an end of " + name);
+    if (links[i].a == links[i].b) invalid(name + " joins a host with itself");
+    require_quantity(links[i].rate, "the rate of " + name);
+    require_quantity(links[i].alpha, "the latency of " + name);
+  }
+  for (const auto& [name, cost] : {std::pair("memory", memory), std::pair("network", network)}) {
+    require_quantity(cost.alpha, std::string("the latency of ") + name);
+    require_quantity(cost.overhead, std::string("the overhead of ") + name);
+  }
+  require_quantity(copy_rate, "the copy rate");
+  require_quantity(reduce_rate, "the reduce rate");
+}
+
+Fabric Fabric::one_host_of(int ranks, int cores) {
+  Fabric fabric;
+  fabric.host_of.assign(static_cast<size_t>(ranks), 0);
+  fabric.hosts.push_back({.name = "h0", .key = {}, .cores = cores});
+  fabric.racks.emplace_back();
+  return fabric;
+}
+
+Fabric Fabric::uniform(int hosts, int ranks_per_host, double rate) {
+  Fabric fabric;
+  fabric.racks.emplace_back();
+  for (int host = 0; host < hosts; ++host) {
+    fabric.hosts.push_back({.name = "h" + std::to_string(host),
+                            .key = {},
+                            .cores = ranks_per_host,
+                            .rack = 0,
+                            .egress = rate,
+                            .ingress = rate});
+    fabric.host_of.insert(fabric.host_of.end(), static_cast<size_t>(ranks_per_host), host);
+  }
+  return fabric;
+}
+
+Routes::Routes(const Fabric& fabric) : host_of_(fabric.host_of) {
+  const auto count = static_cast<int>(fabric.hosts.size());
+  std::vector<int> egress, ingress, memory, up, down;
+  for (const Fabric::Host& host : fabric.hosts) {
+    egress.push_back(add(Kind::kEgress, "egress " + host.name, host.egress));
+    ingress.push_back(add(Kind::kIngress, "ingress " + host.name, host.ingress));
+    memory.push_back(add(Kind::kMemory, "memory " + host.name, host.cores * fabric.copy_rate));
+  }
+  for (size_t rack = 0; rack < fabric.racks.size(); ++rack) {
+    up.push_back(add(Kind::kUp, "up rack " + std::to_string(rack), fabric.racks[rack].up));
+    down.push_back(add(Kind::kDown, "down rack " + std::to_string(rack), fabric.racks[rack].down));
+  }
+  const auto route = [&](std::vector<int> resources, Fabric::Cost cost) {
+    double rate = kUnlimited;
+    for (const int resource : resources) {
+      rate = std::min(rate, resources_[static_cast<size_t>(resource)].rate);
+    }
+    return Route{std::move(resources), cost, rate};
+  };
+  for (int a = 0; a < count; ++a) {
+    for (int b = 0; b < count; ++b) {
+      const auto i = static_cast<size_t>(a);
+      const auto j = static_cast<size_t>(b);
+      if (a == b) {
+        by_hosts_[{a, b}] = route({memory[i]}, fabric.memory);
+        continue;
+      }
+      std::vector<int> resources{egress[i]};
+      const auto from = static_cast<size_t>(fabric.hosts[i].rack);
+      const auto to = static_cast<size_t>(fabric.hosts[j].rack);
+      if (from != to) {
+        resources.push_back(up[from]);
+        resources.push_back(down[to]);
+      }
+      resources.push_back(ingress[j]);
+      by_hosts_[{a, b}] = route(std::move(resources), fabric.network);
+    }
+  }
+  for (const Fabric::Link& link : fabric.links) {
+    for (const auto& [from, to] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
+      const int resource = add(Kind::kLink,
+                               "link " + fabric.hosts[static_cast<size_t>(from)].name + " -> " +
+                                   fabric.hosts[static_cast<size_t>(to)].name,
+                               link.rate);
+      by_hosts_[{from, to}] = route({resource}, {link.alpha, fabric.network.overhead});
+    }
+  }
+}
+
+int Routes::add(Kind kind, std::string name, double rate) {
+  resources_.push_back({kind, std::move(name), rate_or_unlimited(rate)});
+  return static_cast<int>(resources_.size()) - 1;
+}
+
+const Routes::Route& Routes::between(int source, int destination) const {
+  return by_hosts_.at(
+      {host_of_[static_cast<size_t>(source)], host_of_[static_cast<size_t>(destination)]});
+}
+
+}  // namespace q7x2
