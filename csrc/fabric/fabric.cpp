@@ -55,6 +55,7 @@ Fabric Fabric::subset(const std::vector<int>& ranks) const {
   part.hosts.clear();
   part.racks.clear();
   part.links.clear();
+  part.pairs.clear();
   std::vector<int> new_host(hosts.size(), -1);
   std::vector<int> new_rack(racks.size(), -1);
   std::vector<bool> named(host_of.size());
@@ -80,6 +81,12 @@ Fabric Fabric::subset(const std::vector<int>& ranks) const {
     const int b = new_host[static_cast<size_t>(link.b)];
     if (a >= 0 && b >= 0) part.links.push_back({a, b, link.rate, link.alpha});
   }
+  for (Pair pair : pairs) {
+    pair.from = new_host[static_cast<size_t>(pair.from)];
+    pair.to = new_host[static_cast<size_t>(pair.to)];
+    if (pair.from >= 0 && pair.to >= 0) part.pairs.push_back(pair);
+  }
+  if (part.hosts.size() != hosts.size()) part.tuned.clear();
   return part;
 }
 
@@ -110,6 +117,21 @@ void Fabric::validate() const {
     if (links[i].a == links[i].b) invalid(name + " joins a host with itself");
     require_quantity(links[i].rate, "the rate of " + name);
     require_quantity(links[i].alpha, "the latency of " + name);
+  }
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const std::string name = "pair " + std::to_string(i);
+    require_index(pairs[i].from, hosts.size(), "an end of " + name);
+    require_index(pairs[i].to, hosts.size(), "an end of " + name);
+    for (const double value : {pairs[i].alpha, pairs[i].alpha_spread, pairs[i].rate,
+                               pairs[i].rate_spread, pairs[i].solo}) {
+      require_quantity(value, "a figure of " + name);
+    }
+  }
+  for (size_t i = 0; i < tuned.size(); ++i) {
+    const std::string name = "tuned time " + std::to_string(i);
+    if (tuned[i].ranks < 1) invalid(name + " is of " + std::to_string(tuned[i].ranks) + " ranks");
+    if (tuned[i].algorithm.empty()) invalid(name + " names no algorithm");
+    require_quantity(tuned[i].seconds, "the seconds of " + name);
   }
   for (const auto& [name, cost] : {std::pair("memory", memory), std::pair("network", network)}) {
     require_quantity(cost.alpha, std::string("the latency of ") + name);

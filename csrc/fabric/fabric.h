@@ -12,13 +12,29 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "base/types.h"
+#include "fabric/host.h"
+
 namespace q7x2 {
 
 struct Fabric {
+  /// What hwloc and the kernel say of a host; all zero in a Fabric made by hand.
+  struct Hardware {
+    std::string cpu;  ///< model
+    int packages = 0;
+    int numa_nodes = 0;
+    int cores = 0;
+    int threads = 0;                     ///< hardware threads
+    uint64_t memory = 0;                 ///< bytes
+    std::vector<NetworkInterface> nics;  ///< up, loopback left out
+    std::vector<IoDevice> rdma;
+    std::vector<IoDevice> gpus;
+  };
   /// A machine whose processes share memory.
   struct Host {
     std::string name;
@@ -27,6 +43,7 @@ struct Fabric {
     int rack = 0;        ///< index into `racks`
     double egress = 0;   ///< bytes a second out of the NIC it shares with the switched network
     double ingress = 0;  ///< bytes a second into it
+    Hardware hardware = {};
   };
   /// Hosts behind one cable to the rest. A Fabric has at least one rack; the only one has no cable.
   struct Rack {
@@ -42,16 +59,46 @@ struct Fabric {
     double alpha = 0;  ///< seconds from one end to the other
   };
 
-  /// What one message costs beside its bytes.
+  /// What one message costs beside its bytes. A tiny one takes alpha + 2 overhead.
   struct Cost {
-    double alpha = 0;     ///< seconds from one rank to another, whatever the size
-    double overhead = 0;  ///< seconds of CPU time for each message, at each end
+    double alpha = 0;       ///< seconds from one rank to another, whatever the size
+    double overhead = 0;    ///< seconds of CPU time for each message, at each end
+    bool measured = false;  ///< else a documented default
+  };
+  /// What was measured from one host to another.
+  struct Pair {
+    int from = 0;  ///< hosts
+    int to = 0;
+    double alpha = 0;         ///< seconds, as in Cost
+    double alpha_spread = 0;  ///< interquartile range of the repetitions, relative to the median
+    double rate = 0;          ///< bytes a second, while all hosts talked in pairs
+    double rate_spread = 0;   ///< range of the rates of parts of the run, relative to the rate
+    double solo = 0;          ///< bytes a second with nobody else talking; 0: not measured
+  };
+  /// The time that a collective was measured to take.
+  struct Tuned {
+    Collective collective = Collective::kAllReduce;
+    int ranks = 0;
+    uint64_t bytes = 0;     ///< of one rank's tensor
+    std::string algorithm;  ///< as the planner calls it, "aggregator:2"
+    double seconds = 0;     ///< median
+  };
+  /// Where a Fabric comes from.
+  struct Provenance {
+    std::string source = "default";  ///< "default", "probe"; anything in a file made by hand
+    std::string note;                ///< why it is not better than it is
+    int64_t time = 0;                ///< of the probe, seconds since 1970
+    double seconds = 0;              ///< that the probe took
+    std::string q7x2, ucx, torch, driver, kernel;  ///< versions on rank 0
   };
 
   std::vector<int> host_of;  ///< by rank
   std::vector<Host> hosts;
   std::vector<Rack> racks;
   std::vector<Link> links;
+  std::vector<Pair> pairs;
+  std::vector<Tuned> tuned;
+  Provenance made;
 
   Cost memory{1e-6, 0.3e-6};  ///< between ranks of one host
   double copy_rate = 8e9;     ///< bytes a second that one core copies
@@ -70,7 +117,8 @@ struct Fabric {
   /// Ranks in an order in which neighbours are near: by rack, host and rank.
   std::vector<int> near_order() const;
   /// The Fabric of some of the ranks, renumbered in the given order; hosts and racks that lose all
-  /// their ranks go. Throws Error(kInvalidArgument) where a rank is out of range or named twice.
+  /// their ranks go, and with them the tuned times, which were all hosts'. Throws
+  /// Error(kInvalidArgument) where a rank is out of range or named twice.
   Fabric subset(const std::vector<int>& ranks) const;
   /// Throws Error(kInvalidArgument) unless every index is in range, every host has a rank, and
   /// every rate and cost is finite and not negative.
