@@ -15,8 +15,8 @@ std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
   return from_environment == nullptr ? "" : from_environment;
 }
 
-std::string card_key(int rank) {
-  return "q7x2/card/" + std::to_string(rank);
+std::string exchange_key(const std::string& what, int rank) {
+  return "q7x2/" + what + "/" + std::to_string(rank);
 }
 
 // A store for the group that this rank makes out of `store` for the k-th time under `name`. c10d
@@ -27,13 +27,13 @@ c10::intrusive_ptr<c10d::Store> store_for(const c10::intrusive_ptr<c10d::Store>&
   return c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(k), store);
 }
 
-std::vector<std::string> exchange_cards(c10d::Store& store, int rank, int size,
-                                        const std::string& group, const std::string& mine,
-                                        std::chrono::milliseconds timeout) {
-  store.set(card_key(rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+std::vector<std::string> exchange(c10d::Store& store, int rank, int size, const std::string& group,
+                                  const std::string& what, const std::string& mine,
+                                  std::chrono::milliseconds timeout) {
+  store.set(exchange_key(what, rank), std::vector<uint8_t>(mine.begin(), mine.end()));
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) {
-    keys.push_back(card_key(r));
+    keys.push_back(exchange_key(what, r));
   }
   std::vector<std::vector<uint8_t>> values;
   try {
@@ -49,7 +49,7 @@ std::vector<std::string> exchange_cards(c10d::Store& store, int rank, int size,
     std::string missing;
     for (int r = 0; r < size; ++r) {
       try {
-        if (!store.check({card_key(r)})) {
+        if (!store.check({exchange_key(what, r)})) {
           missing += (missing.empty() ? "" : ", ") + std::to_string(r);
         }
       } catch (const std::exception&) {
@@ -62,12 +62,12 @@ std::vector<std::string> exchange_cards(c10d::Store& store, int rank, int size,
                     (missing.empty() ? "" : ": rank " + missing + " did not join") + ": " +
                     error.what());
   }
-  std::vector<std::string> cards;
-  cards.reserve(values.size());
+  std::vector<std::string> all;
+  all.reserve(values.size());
   for (const auto& value : values) {
-    cards.emplace_back(value.begin(), value.end());
+    all.emplace_back(value.begin(), value.end());
   }
-  return cards;
+  return all;
 }
 
 }  // namespace
@@ -82,8 +82,8 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   const std::string& name = options_->group_name.empty() ? "unnamed" : options_->group_name;
   group_ = Group::create(
       *engine_, rank, size, name,
-      [&](const std::string& mine) {
-        return exchange_cards(*store, rank, size, name, mine, options_->timeout);
+      [&](const std::string& what, const std::string& mine) {
+        return exchange(*store, rank, size, name, what, mine, options_->timeout);
       },
       options_->eager_connect);
   planner_ =

@@ -13,6 +13,7 @@ namespace {
 
 // A request's token: the place in the window, and the op.
 constexpr int kOpBits = 24;
+constexpr size_t kLine = 64;
 
 uint32_t make_token(uint32_t place, uint32_t op) {
   return place << kOpBits | op;
@@ -64,8 +65,8 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, C
   if (reduces(call_.collective)) {
     check_reducible(call_.dtype, call_.reduce, call_.divisor);
   }
-  const size_t bytes = std::max(longest(call_.input), longest(call_.output));
-  num_slices_ = (bytes + choice_.slice_bytes - 1) / choice_.slice_bytes;
+  bytes_ = std::max(longest(call_.input), longest(call_.output));
+  num_slices_ = (bytes_ + choice_.slice_bytes - 1) / choice_.slice_bytes;
   fingerprint_ = fingerprint();
 }
 
@@ -118,18 +119,85 @@ void CollectiveTask::start() {
     finish();
     return;
   }
-  places_.resize(std::min(static_cast<size_t>(choice_.window), num_slices_));
-  for (Place& place : places_) {
-    place.dependencies_left.resize(choice_.plan->ops.size());
-    if (choice_.plan->num_scratch > 0) {
-      place.scratch =
-          group().engine().scratch().take(choice_.plan->num_scratch * choice_.part_bytes);
+  const Plan& plan = *choice_.plan;
+  places_.resize(tickets_.empty() ? wanted_places() : tickets_.size());
+  for (size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    place.ops_left = 0;
+    place.dependencies_left.resize(plan.ops.size());
+    place.scratch_at.resize(plan.num_scratch);
+    if (plan.num_scratch > 0) {
+      place.scratch = group().engine().scratch().take(plan.num_scratch * choice_.part_bytes);
+    }
+    if (staging_) {
+      place.ticket = tickets_[i];
+      place.staging =
+          group().channel()->arena() + staging_->offset + i * stage_bytes_ * plan.num_stages;
+      place.staged.resize(plan.num_stages);
     }
   }
-  for (uint32_t place = 0; place < places_.size(); ++place) {
+  start_slices();
+  run_ready();
+}
+
+size_t CollectiveTask::wanted_places() const {
+  return std::min(static_cast<size_t>(choice_.window), num_slices_);
+}
+
+// Collectives of a group take staging in their order, on every rank, and never wait for more while
+// they run: what the oldest one needs is held by none that waits for it.
+bool CollectiveTask::reserve() {
+  const Plan& plan = *choice_.plan;
+  HostChannel* channel = group().channel();
+  if (channel == nullptr || num_slices_ == 0 || plan.num_stages == 0 || staging_) {
+    return true;
+  }
+  if (bytes_ <= HostChannel::kInlineBytes) {
+    return true;
+  }
+  stage_bytes_ = std::min(choice_.part_bytes, (bytes_ + kLine - 1) / kLine * kLine);
+  const size_t place_bytes = stage_bytes_ * plan.num_stages;
+  for (size_t places = wanted_places(); places > 0; places /= 2) {
+    staging_ = channel->reserve(places * place_bytes);
+    if (!staging_) {
+      continue;
+    }
+    while (tickets_.size() < places) {
+      const std::optional<int> ticket = channel->take_ticket();
+      if (!ticket) {
+        break;
+      }
+      tickets_.push_back(*ticket);
+    }
+    if (!tickets_.empty()) {
+      return true;
+    }
+    channel->free(*staging_);
+    staging_.reset();
+  }
+  return false;
+}
+
+void CollectiveTask::start_slices() {
+  while (next_slice_ < num_slices_ && next_slice_ < slices_done_ + places_.size()) {
+    const auto place = static_cast<uint32_t>(next_slice_ % places_.size());
+    if (staging_ && !group().channel()->is_returned(places_[place].ticket)) {
+      if (!is_stalled_) {
+        is_stalled_ = true;
+        group().stall(*this);
+      }
+      return;
+    }
     start_slice(place);
   }
+}
+
+bool CollectiveTask::stalled() {
+  is_stalled_ = false;
+  const size_t before = next_slice_;
+  start_slices();
   run_ready();
+  return next_slice_ > before;
 }
 
 void CollectiveTask::start_slice(uint32_t place_index) {
@@ -137,6 +205,10 @@ void CollectiveTask::start_slice(uint32_t place_index) {
   place.slice = next_slice_++;
   const std::vector<Op>& ops = choice_.plan->ops;
   place.ops_left = static_cast<uint32_t>(ops.size());
+  place.staged.assign(place.staged.size(), false);
+  for (size_t i = 0; i < place.scratch_at.size(); ++i) {
+    place.scratch_at[i] = own_scratch(place, i);
+  }
   for (uint32_t i = 0; i < ops.size(); ++i) {
     place.dependencies_left[i] = ops[i].num_dependencies;
     if (ops[i].num_dependencies == 0) {
@@ -168,27 +240,16 @@ void CollectiveTask::run(uint32_t place_index, uint32_t op_index) {
     complete(place_index, op_index);
     return;
   }
-  const uint32_t token = make_token(place_index, op_index);
   switch (op.kind) {
-    case OpKind::kSend: {
-      const Region source = region(place, plan.sources_of(op)[0], length);
-      group().send(
-          *this, token, op.peer,
-          tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint_),
-          source.data, length);
+    case OpKind::kSend:
+      send(place_index, op_index, length);
       return;
-    }
-    case OpKind::kRecv: {
-      const Region destination = region(place, op.destination, length);
-      group().receive(*this, token, op.peer,
-                      tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message,
-                                      fingerprint_),
-                      tag::kCollectiveMask, destination.data, length);
+    case OpKind::kRecv:
+      receive(place_index, op_index, length);
       return;
-    }
     case OpKind::kCopy: {
       const Region source = region(place, plan.sources_of(op)[0], length);
-      const Region destination = region(place, op.destination, length);
+      const Region destination = writable(place, op.destination, length);
       if (source.data != destination.data) {
         std::memcpy(destination.data, source.data, length);
       }
@@ -206,11 +267,79 @@ void CollectiveTask::run(uint32_t place_index, uint32_t op_index) {
       }
       std::transform(plan.sources_of(op).begin(), plan.sources_of(op).end(), operands.begin(),
                      [&](const Block& block) { return region(place, block, length).data; });
-      reduce(region(place, op.destination, length).data, operands,
+      reduce(writable(place, op.destination, length).data, operands,
              length / element_size(call_.dtype), call_.dtype, call_.reduce,
              op.is_final ? call_.divisor : 1);
       break;
     }
+  }
+  complete(place_index, op_index);
+}
+
+void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length) {
+  Place& place = places_[place_index];
+  const Op& op = choice_.plan->ops[op_index];
+  const std::byte* source = region(place, choice_.plan->sources_of(op)[0], length).data;
+  const uint32_t token = make_token(place_index, op_index);
+  const uint64_t tag =
+      tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint_);
+  if (!group().shares_memory(op.peer)) {
+    group().send(*this, token, op.peer, tag, source, length);
+    return;
+  }
+  int ticket = HostChannel::kNoTicket;
+  if (length > HostChannel::kInlineBytes) {
+    std::byte* stage = place.staging + op.stage * stage_bytes_;
+    if (!place.staged[op.stage]) {
+      place.staged[op.stage] = true;
+      std::memcpy(stage, source, length);
+    }
+    source = stage;
+    ticket = place.ticket;
+  }
+  if (group().send_shared(*this, token, op.peer, tag, source, length, ticket)) {
+    complete(place_index, op_index);
+  }
+}
+
+void CollectiveTask::receive(uint32_t place_index, uint32_t op_index, size_t length) {
+  Place& place = places_[place_index];
+  const Op& op = choice_.plan->ops[op_index];
+  const uint32_t token = make_token(place_index, op_index);
+  if (!group().shares_memory(op.peer)) {
+    group().receive(
+        *this, token, op.peer,
+        tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, fingerprint_),
+        tag::kCollectiveMask, writable(place, op.destination, length).data, length);
+    return;
+  }
+  const uint64_t tag = tag::collective(0, op.peer, sequence(), place.slice, op.message, 0);
+  if (const auto message = group().receive_shared(*this, token, op.peer, tag)) {
+    take(place_index, op_index, *message);
+  }
+}
+
+void CollectiveTask::arrived(uint32_t token, const HostChannel::Message& message) {
+  take(place_of(token), op_of(token), message);
+  run_ready();
+}
+
+void CollectiveTask::take(uint32_t place_index, uint32_t op_index,
+                          const HostChannel::Message& message) {
+  Place& place = places_[place_index];
+  const Op& op = choice_.plan->ops[op_index];
+  if (!is_expected(place, op, message.tag, message.length)) {
+    mismatch(op.peer);
+    return;
+  }
+  if (op.destination.space == Space::kScratch && message.staged != nullptr) {
+    // Read where it lies. Only `writable` gives a block away to be changed, and not this memory.
+    place.scratch_at[op.destination.index] = const_cast<std::byte*>(message.staged);
+    place.held.emplace_back(op.peer, message);
+  } else {
+    std::memcpy(writable(place, op.destination, message.length).data, message.data(),
+                message.length);
+    group().give_back(op.peer, message);
   }
   complete(place_index, op_index);
 }
@@ -226,29 +355,44 @@ void CollectiveTask::complete(uint32_t place_index, uint32_t op_index) {
   if (--place.ops_left > 0) {
     return;
   }
-  if (++slices_done_ == num_slices_) {
-    for (Place& each : places_) {
-      group().engine().scratch().give_back(each.scratch);
-    }
-    places_.clear();
-    finish();
-  } else if (next_slice_ < num_slices_) {
-    start_slice(place_index);
+  for (const auto& [source, message] : place.held) {
+    group().give_back(source, message);
   }
+  place.held.clear();
+  while (slices_done_ < next_slice_ && places_[slices_done_ % places_.size()].ops_left == 0) {
+    ++slices_done_;
+  }
+  if (slices_done_ < num_slices_) {
+    start_slices();
+    return;
+  }
+  for (Place& each : places_) {
+    group().engine().scratch().give_back(each.scratch);
+  }
+  places_.clear();
+  if (staging_) {
+    group().retire_staging(*staging_, std::move(tickets_));
+    staging_.reset();
+  }
+  finish();
 }
 
 void CollectiveTask::completed(uint32_t token, size_t length, uint64_t tag) {
   const uint32_t place = place_of(token);
   const uint32_t op_index = op_of(token);
   const Op& op = choice_.plan->ops[op_index];
-  if (op.kind == OpKind::kRecv &&
-      (tag::fingerprint_of(tag) != (fingerprint_ & tag::kFingerprintMask) ||
-       length != part(op.length_of, places_[place].slice).bytes)) {
+  if (op.kind == OpKind::kRecv && !is_expected(places_[place], op, tag, length)) {
     mismatch(op.peer);
     return;
   }
   complete(place, op_index);
   run_ready();
+}
+
+bool CollectiveTask::is_expected(const Place& place, const Op& op, uint64_t tag,
+                                 size_t length) const {
+  return tag::fingerprint_of(tag) == (fingerprint_ & tag::kFingerprintMask) &&
+         length == part(op.length_of, place.slice).bytes;
 }
 
 void CollectiveTask::truncated(uint32_t token, uint64_t) {
@@ -292,9 +436,20 @@ Region CollectiveTask::part(const Block& block, size_t slice) const {
 
 Region CollectiveTask::region(const Place& place, const Block& block, size_t length) const {
   if (block.space == Space::kScratch) {
-    return {place.scratch.data + block.index * choice_.part_bytes, length};
+    return {place.scratch_at[block.index], length};
   }
   return part(block, place.slice);
+}
+
+Region CollectiveTask::writable(Place& place, const Block& block, size_t length) const {
+  if (block.space == Space::kScratch) {
+    place.scratch_at[block.index] = own_scratch(place, block.index);
+  }
+  return region(place, block, length);
+}
+
+std::byte* CollectiveTask::own_scratch(const Place& place, size_t index) const {
+  return place.scratch.data + index * choice_.part_bytes;
 }
 
 }  // namespace q7x2

@@ -3,20 +3,27 @@
 // The data is cut into slices, and the Plan's DAG runs once for each: a bounded window of slices at
 // a time, each with its own dependency counters and scratch memory. An op starts when all it waits
 // for is complete; sends and receives complete when UCX says so, copies and reductions run at once
-// in the thread that drives the engine, while the data is in its cache. When a slice is complete
-// its place in the window goes to the next one, so slices complete in order up to the window.
+// in the thread that drives the engine, while the data is in its cache. The window slides: slice k
+// starts when slice k - window is complete, so slices complete in order up to the window.
+//
+// Between ranks that share memory a send copies its block into this rank's arena, once for all its
+// receivers, and is complete. A receive into a scratch block moves nothing: until the slice is
+// complete, or something else is written to it, the block *is* the sender's memory. A place in the
+// window is used again when all receivers are done with what was staged for its slice.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/types.h"
 #include "plan/planner.h"
 #include "transport/group.h"
+#include "transport/host_channel.h"
 #include "transport/scratch_pool.h"
 #include "transport/task.h"
 
@@ -58,10 +65,13 @@ class CollectiveTask final : public Task {
  protected:
   void start() override;
   void completed(uint32_t token, size_t length, uint64_t tag) override;
+  void arrived(uint32_t token, const HostChannel::Message& message) override;
   void truncated(uint32_t token, uint64_t tag) override;
   void stranded(const Error& error) override { end_group(error); }
   void timed_out() override;
   bool takes_turn() const override { return true; }
+  bool reserve() override;
+  bool stalled() override;
 
  private:
   /// A slice in progress.
@@ -70,14 +80,32 @@ class CollectiveTask final : public Task {
     uint32_t ops_left = 0;
     std::vector<uint32_t> dependencies_left;  // by op
     ScratchPool::Buffer scratch;
+    // Shared memory:
+    int ticket = HostChannel::kNoTicket;
+    std::byte* staging = nullptr;
+    std::vector<bool> staged;            // by stage: the block has been copied
+    std::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
+    std::vector<std::pair<int, HostChannel::Message>>
+        held;  // (source, message), until the slice ends
   };
 
+  /// Starts slices as far as the window goes.
+  void start_slices();
   void start_slice(uint32_t place);
+  void send(uint32_t place, uint32_t op, size_t length);
+  void receive(uint32_t place, uint32_t op, size_t length);
+  /// Gives a message in shared memory to its op.
+  void take(uint32_t place, uint32_t op, const HostChannel::Message& message);
+  size_t wanted_places() const;
+  std::byte* own_scratch(const Place& place, size_t index) const;
+  bool is_expected(const Place& place, const Op& op, uint64_t tag, size_t length) const;
   void run(uint32_t place, uint32_t op);
   /// Counts `op` complete and runs what waited for it, until nothing more can run.
   void complete(uint32_t place, uint32_t op);
   void run_ready();
   Region region(const Place& place, const Block& block, size_t length) const;
+  /// The same for a block that is about to be overwritten.
+  Region writable(Place& place, const Block& block, size_t length) const;
   /// The part's place in its slice.
   Region part(const Block& block, size_t slice) const;
   uint64_t fingerprint() const;
@@ -88,9 +116,14 @@ class CollectiveTask final : public Task {
   CollectiveCall call_;
   std::shared_ptr<void> keep_alive_;
   Choice choice_;
+  size_t bytes_ = 0;  // of the longest region
   size_t num_slices_ = 0;
   size_t next_slice_ = 0;
-  size_t slices_done_ = 0;
+  size_t slices_done_ = 0;  // all slices before this one are complete
+  std::optional<HostChannel::Staging> staging_;
+  std::vector<int> tickets_;  // by place
+  size_t stage_bytes_ = 0;
+  bool is_stalled_ = false;
   uint64_t fingerprint_ = 0;
   std::vector<Place> places_;
   std::vector<std::pair<uint32_t, uint32_t>> ready_;  // (place, op) that may run

@@ -117,6 +117,12 @@ PlanBuilder::OpId PlanBuilder::add(Op op, std::span<const Block> sources,
                                           " waits for an op that comes after it");
   }
   op.num_dependencies = static_cast<uint32_t>(unique.size());
+  if (op.kind == OpKind::kSend) {
+    const auto [stage, is_new] =
+        stages_.try_emplace({sources[0].space, sources[0].index, unique}, plan_.num_stages);
+    op.stage = stage->second;
+    plan_.num_stages = static_cast<uint16_t>(plan_.num_stages + (is_new ? 1 : 0));
+  }
   plan_.ops.push_back(op);
   after_.push_back(std::move(unique));
   return id;

@@ -32,9 +32,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/types.h"
@@ -69,8 +71,10 @@ struct Op {
   /// kReduce: the result is the collective's value, so the mean is taken here.
   bool is_final = false;
   uint16_t message = 0;  ///< kSend, kRecv: the message id
-  int32_t peer = -1;     ///< kSend, kRecv: the other rank
-  Block destination;     ///< kRecv, kCopy, kReduce
+  /// kSend: sends of one stage carry the same bytes, so they need be put into shared memory once.
+  uint16_t stage = 0;
+  int32_t peer = -1;  ///< kSend, kRecv: the other rank
+  Block destination;  ///< kRecv, kCopy, kReduce
   uint32_t first_source = 0;
   uint32_t num_sources = 0;  ///< in Plan::sources; kSend and kCopy have one
   /// The input or output part that this op's length is taken from: all its blocks have that many
@@ -91,6 +95,7 @@ struct Plan {
   /// kFlat shapes: how a slice is divided among the parts. Size = number of parts.
   std::vector<uint32_t> part_weights;
   uint16_t num_scratch = 0;
+  uint16_t num_stages = 0;
 
   std::vector<Op> ops;
   std::vector<Block> sources;
@@ -148,7 +153,7 @@ class PlanBuilder {
 
   void set_rounds_once() { plan_.rounds_once = true; }
 
-  /// Sorts out successors and scratch count. To be called once, last.
+  /// Sorts out successors, stages and the scratch count. To be called once, last.
   Plan build();
 
  private:
@@ -158,6 +163,8 @@ class PlanBuilder {
 
   Plan plan_;
   std::vector<std::vector<OpId>> after_;
+  /// By what a send carries: its source, and what it waits for.
+  std::map<std::tuple<Space, uint16_t, std::vector<OpId>>, uint16_t> stages_;
   std::vector<uint16_t> next_send_;  // by peer
   std::vector<uint16_t> next_recv_;
 };

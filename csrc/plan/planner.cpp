@@ -47,6 +47,8 @@ constexpr LinkClass kNetwork = {
 
 /// All scratch blocks of all slices in progress together.
 constexpr size_t kMaxScratchBytes = 32 * kMiB;
+/// What all slices in progress together put into shared memory. Two of the largest calls fit.
+constexpr size_t kMaxStagedBytes = 8 * kMiB;
 /// What an uneven call is taken for: its parts may well be long.
 constexpr size_t kUnevenBytes = kMiB;
 constexpr size_t kAlignment = 64;
@@ -224,7 +226,10 @@ Choice Planner::make_choice(const CallShape& shape, size_t size_class) const {
   const size_t wanted =
       uneven ? link.max_part_bytes : std::clamp(balanced, link.min_part_bytes, link.max_part_bytes);
   const size_t scratch_blocks = std::max<size_t>(choice.plan->num_scratch, 1) * window;
-  const size_t allowed = std::min(wanted, std::max<size_t>(kMaxScratchBytes / scratch_blocks, 1));
+  // A rank sends each part at most twice. What one rank's Plan stages differs from the others'.
+  const size_t staged_blocks = 2 * static_cast<size_t>(world_size_) * window;
+  const size_t allowed = std::min({wanted, std::max<size_t>(kMaxScratchBytes / scratch_blocks, 1),
+                                   std::max<size_t>(kMaxStagedBytes / staged_blocks, 1)});
   // Slices of one length, not many long ones and a rest.
   const size_t slices = std::max<size_t>(divide_up(longest_part, allowed), 1);
   const size_t part_bytes = divide_up(longest_part, slices);

@@ -25,6 +25,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr unsigned kControlId = 0;
+constexpr unsigned kWakeId = 1;
 // A dead peer's last messages may still be on their way to be read.
 constexpr milliseconds kGrace{50};
 constexpr int kLastLooks = 10000;
@@ -159,6 +160,9 @@ Engine::Engine()
   handler.cb = on_control;
   handler.arg = this;
   check_ucx(ucp_worker_set_am_recv_handler(worker_.get(), &handler), "set a message handler");
+  handler.id = kWakeId;
+  handler.cb = on_wake;
+  check_ucx(ucp_worker_set_am_recv_handler(worker_.get(), &handler), "set a wake-up handler");
 
   thread_ = quiet_thread("q7x2-engine", [this] { run(); });
 }
@@ -222,6 +226,7 @@ void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   }
   if (!caller_waits && !task->done()) {
     wake_thread();
+    wake_waiters();  // one that sleeps was not told of this group's shared memory
   }
 }
 
@@ -252,6 +257,10 @@ void Engine::cancel_receives(Task& task) {
       ucp_request_cancel(worker_.get(), p->request);
     }
   }
+  task.group().forget_shared(task);
+  if (task.requests_ == nullptr) {
+    retire(task);
+  }
 }
 
 PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool is_receive) {
@@ -265,7 +274,7 @@ PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool i
   }
   PendingRequest* pending = free_requests_;
   free_requests_ = pending->next;
-  *pending = {&task, token, peer, is_receive, false, nullptr, nullptr, task.requests_};
+  *pending = {&task, token, peer, is_receive, false, false, nullptr, nullptr, task.requests_};
   if (task.requests_ != nullptr) {
     task.requests_->previous = pending;
   }
@@ -309,8 +318,11 @@ void Engine::drain() {
 }
 
 bool Engine::progress() {
-  const bool any = worker_.progress();
+  bool any = worker_.progress();
   drain();
+  for (size_t i = 0; i < sharing_.size(); ++i) {
+    any |= sharing_[i]->progress_shared();
+  }
   if (!controls_.empty()) {
     std::vector<Control> controls;
     controls.swap(controls_);
@@ -463,6 +475,17 @@ int Engine::register_group(Group& group) {
       "a process can be in at most " + std::to_string(tag::kMaxGroups) + " q7x2 groups at once");
 }
 
+void Engine::update_sharing(Group& group) {
+  const bool needed = group.channel_ && (group.running_ > 0 || !group.waiting_.empty());
+  const auto found = std::find(sharing_.begin(), sharing_.end(), &group);
+  if (needed && found == sharing_.end()) {
+    sharing_.push_back(&group);
+  } else if (!needed && found != sharing_.end()) {
+    group.channel_->set_asleep(false);
+    sharing_.erase(found);
+  }
+}
+
 void Engine::group_ready() {
   std::vector<Control> early;
   early.swap(early_controls_);
@@ -476,6 +499,7 @@ void Engine::unregister_group(Group& group) {
     return;
   }
   groups_[static_cast<size_t>(group.slot())] = nullptr;
+  std::erase(sharing_, &group);
   std::erase_if(early_controls_, [&](const Control& c) { return c.slot == group.slot(); });
   drop_unexpected(tag::slot_bits(group.slot()), tag::kSlotMask);
 }
@@ -519,6 +543,24 @@ void Engine::send_control(Peer& peer, const Control& control) {
 void Engine::on_control_sent(void* request, ucs_status_t, void* user_data) {
   delete static_cast<std::string*>(user_data);
   ucp_request_free(request);
+}
+
+void Engine::send_wake(Peer& peer) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_AM_SEND_FLAG_EAGER;
+  param.cb.send = on_wake_sent;
+  ucp_am_send_nbx(peer.endpoint->get(), kWakeId, nullptr, 0, nullptr, 0, &param);
+}
+
+void Engine::on_wake_sent(void* request, ucs_status_t, void*) {
+  ucp_request_free(request);
+}
+
+// That it came is all: whoever slept looks at the shared memory next.
+ucs_status_t Engine::on_wake(void*, const void*, size_t, void*, size_t,
+                             const ucp_am_recv_param_t*) {
+  return UCS_OK;
 }
 
 ucs_status_t Engine::on_control(void* arg, const void* header, size_t header_length, void*, size_t,
@@ -594,8 +636,12 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   struct Presence {
     explicit Presence(Engine& e) : engine(e) { ++engine.waiters_; }
     ~Presence() {
-      if (--engine.waiters_ == 0 && engine.unfinished_ > 0) {
-        engine.wake_thread();
+      if (--engine.waiters_ == 0) {
+        if (engine.unfinished_ > 0) {
+          engine.wake_thread();
+        }
+      } else {
+        engine.wake_waiters();
       }
     }
     Engine& engine;
@@ -608,6 +654,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
     TimePoint now;
     if (mutex_.try_lock()) {
       const Lock lock(*this, std::adopt_lock);
+      awake();
       bool any = false;
       for (int i = 0; i < 16 && !task.done(); ++i) {
         any |= progress();
@@ -617,7 +664,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
       if (any) {
         spin_until = std::max(spin_until, now + kSpinAfterEvent);
       } else if (!task.done() && now >= spin_until) {
-        armed = worker_.arm();
+        armed = prepare_sleep();
       }
       if (armed) {
         ++sleeping_waiters_;
@@ -649,6 +696,35 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   return true;
 }
 
+bool Engine::prepare_sleep() {
+  if (!worker_.arm()) {
+    return false;
+  }
+  asleep_ = true;
+  // First the sign, then the last look: who writes after the look sees the sign.
+  for (Group* group : sharing_) {
+    group->channel_->set_asleep(true);
+  }
+  bool any = false;
+  for (size_t i = 0; i < sharing_.size(); ++i) {
+    any |= sharing_[i]->progress_shared();
+  }
+  if (any) {
+    awake();
+  }
+  return !any;
+}
+
+void Engine::awake() {
+  if (!asleep_) {
+    return;
+  }
+  asleep_ = false;
+  for (Group* group : sharing_) {
+    group->channel_->set_asleep(false);
+  }
+}
+
 void Engine::wake_thread() {
   if (thread_sleeps_) {
     signal_fd(thread_fd_);
@@ -671,6 +747,7 @@ void Engine::run() {
     milliseconds nap = kStandBy;
     if (waiters_ == 0) {
       const Lock lock(*this);
+      awake();
       bool any = false;
       for (int i = 0; i < 16; ++i) {
         any |= progress();
@@ -685,7 +762,7 @@ void Engine::run() {
       if (busy && now < spin_until) {
         nap = milliseconds::zero();
       } else if (busy || activity == seen_activity) {
-        armed = worker_.arm();
+        armed = prepare_sleep();
         nap = !armed                     ? milliseconds::zero()
               : dying_peers_             ? kHousekeepingPeriod
               : busy || !active_.empty() ? kNap

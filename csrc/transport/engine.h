@@ -121,8 +121,16 @@ class Engine {
   void peer_dying(Peer& peer, const std::string& reason);
   void fail_peer(Peer& peer);
   void send_control(Peer& peer, const Control& control);
+  /// Wakes the peer's process, which sleeps while a message for it lies in shared memory.
+  void send_wake(Peer& peer);
+  /// Arms the worker and lets others know that they must wake this process. False: there is
+  /// something to do.
+  bool prepare_sleep();
+  void awake();
   int register_group(Group& group);
   void unregister_group(Group& group);
+  /// Whether the group's shared memory must be looked at.
+  void update_sharing(Group& group);
   /// A group's cards are there: control messages that came early are handled.
   void group_ready();
   void drop_unexpected(uint64_t tag, uint64_t mask);
@@ -147,6 +155,9 @@ class Engine {
                           void* user_data);
   static void request_done(void* request, const Completion& completion);
   static void on_control_sent(void* request, ucs_status_t status, void* user_data);
+  static ucs_status_t on_wake(void* arg, const void* header, size_t header_length, void* data,
+                              size_t length, const ucp_am_recv_param_t* param);
+  static void on_wake_sent(void* request, ucs_status_t status, void* user_data);
 
   const pid_t pid_;
   const uint64_t process_;
@@ -162,6 +173,8 @@ class Engine {
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<Group*> groups_;  // by slot
   int next_slot_ = 0;
+  std::vector<Group*> sharing_;  // groups that run collectives through shared memory
+  bool asleep_ = false;
   PendingRequest* free_requests_ = nullptr;
   std::vector<std::unique_ptr<PendingRequest[]>> request_blocks_;
   std::atomic<size_t> unfinished_{0};  // active tasks that are not done

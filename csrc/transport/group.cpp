@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
+#include <set>
+#include <string_view>
 
 #include "fabric/host.h"
 #include "transport/control.h"
@@ -26,10 +29,11 @@ Group::Group(Engine& engine, int rank, int world_size, std::string name)
       world_size_(world_size),
       name_(std::move(name)),
       peers_(static_cast<size_t>(world_size), nullptr),
-      departed_(static_cast<size_t>(world_size), false) {}
+      departed_(static_cast<size_t>(world_size), false),
+      member_at_(static_cast<size_t>(world_size), -1) {}
 
 std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
-                                     const std::string& name, const ExchangeCards& exchange,
+                                     const std::string& name, const Exchange& exchange,
                                      bool eager) {
   if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -53,7 +57,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   mine.hostname = hostname;
   mine.address = engine.worker().address();
 
-  const std::vector<std::string> bytes = exchange(mine.encode());
+  const std::vector<std::string> bytes = exchange("card", mine.encode());
   if (bytes.size() != static_cast<size_t>(world_size)) {
     throw Error(ErrorCode::kMismatch, "group '" + name + "' of " + std::to_string(world_size) +
                                           " ranks got " + std::to_string(bytes.size()) + " cards");
@@ -95,6 +99,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
     group->cards_ = std::move(cards);
     engine.group_ready();
   }
+  group->share_memory(exchange);
   if (eager) {
     group->connect_all();
   }
@@ -315,6 +320,241 @@ void Group::handle(const Control& control) {
   }
 }
 
+// -------------------------------------------------------------------------------- shared memory
+
+// That two ranks have the same host key says that they should be able to share memory; whether they
+// can is tried, and both must have succeeded. All ranks of the group take part where any two could.
+void Group::share_memory(const Exchange& exchange) {
+  std::set<std::string_view> hosts;
+  for (int r = 0; r < world_size_; ++r) {
+    hosts.insert(cards_[static_cast<size_t>(r)].host_key);
+    if (same_host(r)) {
+      members_.emplace_back().rank = r;
+    }
+  }
+  if (hosts.size() == cards_.size()) {
+    return;
+  }
+  const auto self =
+      static_cast<int>(std::find_if(members_.begin(), members_.end(),
+                                    [this](const Member& member) { return member.rank == rank_; }) -
+                       members_.begin());
+  std::unique_ptr<HostChannel> channel;
+  if (members_.size() > 1 && members_.size() <= HostChannel::kMaxMembers) {
+    try {
+      const Engine::Lock lock(engine_);
+      channel = std::make_unique<HostChannel>(engine_.context_, engine_.process(), self,
+                                              static_cast<int>(members_.size()));
+    } catch (const Error&) {
+      // No shared memory to be had: the messages go through UCX's transports.
+    }
+  }
+  const std::vector<std::string> keys =
+      exchange("memory", channel ? channel->key() : std::string());
+
+  std::string mapped(static_cast<size_t>(world_size_), '0');
+  for (int member = 0; channel && member < channel->members(); ++member) {
+    const int rank = members_[static_cast<size_t>(member)].rank;
+    const auto r = static_cast<size_t>(rank);
+    if (member == self || keys[r].empty()) {
+      continue;
+    }
+    try {
+      const Engine::Lock lock(engine_);
+      if (ensure_connected(rank)) {
+        channel->map(member, *peers_[r]->endpoint, keys[r], cards_[r].process);
+        mapped[r] = '1';
+      }
+    } catch (const Error&) {
+      // As above, between these two.
+    }
+  }
+  const std::vector<std::string> mapped_by = exchange("mapped", mapped);
+
+  const Engine::Lock lock(engine_);
+  for (int member = 0; channel && member < channel->members(); ++member) {
+    const auto r = static_cast<size_t>(members_[static_cast<size_t>(member)].rank);
+    const std::string& theirs = mapped_by[r];
+    if (mapped[r] == '1' && theirs.size() == mapped.size() &&
+        theirs[static_cast<size_t>(rank_)] == '1') {
+      channel->open(member);
+      member_at_[r] = member;
+    }
+  }
+  channel_ = std::move(channel);
+}
+
+bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
+                        size_t length, int ticket) {
+  if (departed_[static_cast<size_t>(destination)]) {
+    task.stranded(left_error(destination, task));
+    return false;
+  }
+  const int number = member_at_[static_cast<size_t>(destination)];
+  Member& member = members_[static_cast<size_t>(number)];
+  const bool staged = ticket != HostChannel::kNoTicket;
+  const size_t offset =
+      staged ? static_cast<size_t>(static_cast<const std::byte*>(data) - channel_->arena()) : 0;
+  if (staged) {
+    channel_->expect_return(number, ticket);
+  }
+  if (member.outgoing.empty() &&
+      (staged ? channel_->send_staged(number, tag, offset, length, ticket)
+              : channel_->send(number, tag, data, length))) {
+    wake(number);
+    return true;
+  }
+  PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
+  pending->shared = true;
+  member.outgoing.push_back({tag, {}, offset, length, ticket, pending});
+  if (!staged) {
+    std::memcpy(member.outgoing.back().carried.data(), data, length);
+  }
+  return false;
+}
+
+std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t token, int source,
+                                                          uint64_t tag) {
+  Member& member = members_[static_cast<size_t>(member_at_[static_cast<size_t>(source)])];
+  const auto found = std::find_if(
+      member.unexpected.begin(), member.unexpected.end(),
+      [&](const auto& message) { return ((message.tag ^ tag) & tag::kCollectiveMask) == 0; });
+  if (found != member.unexpected.end()) {
+    HostChannel::Message message = *found;
+    member.unexpected.erase(found);
+    return message;
+  }
+  PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
+  pending->shared = true;
+  member.expected.push_back({tag, pending});
+  if (departed_[static_cast<size_t>(source)]) {
+    // All that it ever sent was taken when it left.
+    task.stranded(left_error(source, task));
+  }
+  return std::nullopt;
+}
+
+void Group::give_back(int source, const HostChannel::Message& message) {
+  if (message.ticket != HostChannel::kNoTicket) {
+    const int member = member_at_[static_cast<size_t>(source)];
+    channel_->give_back(member, message.ticket);
+    wake(member);
+  }
+}
+
+void Group::wake(int member) {
+  if (channel_->must_wake(member)) {
+    Peer& peer = *peers_[static_cast<size_t>(members_[static_cast<size_t>(member)].rank)];
+    if (peer.endpoint && !peer.fails_at) {
+      engine_.send_wake(peer);
+    }
+  }
+}
+
+void Group::retire_staging(HostChannel::Staging staging, std::vector<int> tickets) {
+  retired_.push_back({staging, std::move(tickets)});
+  free_returned();
+}
+
+void Group::free_returned() {
+  std::erase_if(retired_, [this](Retired& retired) {
+    std::erase_if(retired.tickets, [this](int ticket) {
+      const bool returned = channel_->is_returned(ticket);
+      if (returned) {
+        channel_->free_ticket(ticket);
+      }
+      return returned;
+    });
+    if (!retired.tickets.empty()) {
+      return false;
+    }
+    channel_->free(retired.staging);
+    return true;
+  });
+}
+
+bool Group::progress_shared() {
+  bool any = false;
+  try {
+    for (int number = 0; number < channel_->members(); ++number) {
+      if (!channel_->is_open(number)) {
+        continue;
+      }
+      Member& member = members_[static_cast<size_t>(number)];
+      while (const auto message = channel_->take(number)) {
+        any = true;
+        dispatch(member, *message);
+      }
+      while (!member.outgoing.empty()) {
+        const Outgoing& out = member.outgoing.front();
+        if (!(out.ticket == HostChannel::kNoTicket
+                  ? channel_->send(number, out.tag, out.carried.data(), out.length)
+                  : channel_->send_staged(number, out.tag, out.offset, out.length, out.ticket))) {
+          any = true;  // looks again instead of sleeping: nobody wakes the sender for this
+          break;
+        }
+        engine_.ready_.push_back({out.send, UCS_OK, out.length, out.tag});
+        member.outgoing.pop_front();
+        wake(number);
+        any = true;
+      }
+    }
+  } catch (const Error& error) {
+    fail(error);
+    return true;
+  }
+  if (!stalled_.empty()) {
+    std::vector<Task*> stalled;
+    stalled.swap(stalled_);
+    for (Task* task : stalled) {
+      any |= !task->done() && task->stalled();
+    }
+  }
+  if (!waiting_.empty()) {
+    free_returned();
+    start_waiting();
+  }
+  engine_.drain();
+  return any;
+}
+
+void Group::dispatch(Member& member, const HostChannel::Message& message) {
+  const auto found =
+      std::find_if(member.expected.begin(), member.expected.end(), [&](const auto& expected) {
+        return ((message.tag ^ expected.tag) & tag::kCollectiveMask) == 0;
+      });
+  if (found == member.expected.end()) {
+    member.unexpected.push_back(message);
+    return;
+  }
+  PendingRequest* pending = found->receive;
+  member.expected.erase(found);
+  Task& task = *pending->task;
+  const uint32_t token = pending->token;
+  engine_.release_request(pending);
+  task.arrived(token, message);
+}
+
+// What a task that is over waited for. Its requests would else outlive it.
+void Group::forget_shared(Task& task) {
+  for (Member& member : members_) {
+    std::erase_if(member.expected, [&](const Expected& expected) {
+      const bool is_its = expected.receive->task == &task;
+      if (is_its) {
+        engine_.release_request(expected.receive);
+      }
+      return is_its;
+    });
+    std::erase_if(member.outgoing, [&](const Outgoing& out) {
+      const bool is_its = out.send->task == &task;
+      if (is_its) {
+        engine_.release_request(out.send);
+      }
+      return is_its;
+    });
+  }
+}
+
 void Group::request_failed(Task& task, int rank, ucs_status_t status) {
   if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
     task.stranded(left_error(rank, task));
@@ -333,6 +573,9 @@ void Group::peer_failed(int rank, const std::string& reason) {
 }
 
 void Group::peer_left(int rank) {
+  if (channel_) {
+    progress_shared();  // what it wrote before it left
+  }
   departed_[static_cast<size_t>(rank)] = true;
   std::vector<std::shared_ptr<Task>> stranded;
   for (const auto& task : engine_.active_) {
@@ -362,10 +605,27 @@ void Group::submit(const std::shared_ptr<Task>& task) {
                      error_->rank()));
   } else if (closed_) {
     task->fail(Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
-  } else if (task->takes_turn() && running_ >= kMaxRunning) {
+  } else if (task->takes_turn() &&
+             (running_ >= kMaxRunning || !waiting_.empty() || !task->reserve())) {
     waiting_.push_back(task);
+    engine_.update_sharing(*this);
   } else {
     begin(task);
+  }
+}
+
+void Group::start_waiting() {
+  while (!waiting_.empty() && running_ < kMaxRunning) {
+    const std::shared_ptr<Task> next = waiting_.front();
+    if (!next->done()) {
+      if (!next->reserve()) {
+        return;
+      }
+      waiting_.pop_front();
+      begin(next);
+    } else {
+      waiting_.pop_front();
+    }
   }
 }
 
@@ -373,13 +633,24 @@ void Group::submit(const std::shared_ptr<Task>& task) {
 // called something else. So a root that nobody else takes for the root learns of it. `oldest` is
 // the number of the oldest collective that is not complete.
 std::optional<Error> Group::leftover(uint64_t oldest) {
+  for (const Member& member : members_) {
+    for (const HostChannel::Message& message : member.unexpected) {
+      if (const auto error = leftover_error(message.tag, oldest)) {
+        return error;
+      }
+    }
+  }
   ucp_tag_recv_info_t info{};
   if (ucp_tag_probe_nb(engine_.worker_.get(), tag::base(tag::Kind::kCollective, slot_, 0),
                        tag::kKindMask | tag::kSlotMask, /*remove=*/0, &info) == nullptr) {
     return std::nullopt;
   }
-  const uint64_t behind = (oldest - tag::sequence_of(info.sender_tag)) % tag::kSequenceCycle;
-  const int sender = tag::source_of(info.sender_tag);
+  return leftover_error(info.sender_tag, oldest);
+}
+
+std::optional<Error> Group::leftover_error(uint64_t tag, uint64_t oldest) const {
+  const uint64_t behind = (oldest - tag::sequence_of(tag)) % tag::kSequenceCycle;
+  const int sender = tag::source_of(tag);
   // A sender may be far ahead, so most of the cycle means that.
   if (behind == 0 || behind > kLeftoverWindow || sender >= world_size_) {
     return std::nullopt;
@@ -415,6 +686,7 @@ void Group::begin(const std::shared_ptr<Task>& task) {
     }
     task->sequence_ = sequence_++;
     ++running_;
+    engine_.update_sharing(*this);
   }
   task->started_ = true;
   task->start();
@@ -422,14 +694,10 @@ void Group::begin(const std::shared_ptr<Task>& task) {
 
 void Group::task_done(Task& task) {
   if (task.started_ && task.takes_turn()) {
+    std::erase(stalled_, &task);
     --running_;
-    if (!waiting_.empty() && running_ < kMaxRunning) {
-      const std::shared_ptr<Task> next = std::move(waiting_.front());
-      waiting_.pop_front();
-      if (!next->done()) {
-        begin(next);
-      }
-    }
+    start_waiting();
+    engine_.update_sharing(*this);
   }
 }
 

@@ -1,6 +1,7 @@
 // Group: the ranks of one process group, as this rank reaches them.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -10,22 +11,24 @@
 
 #include "transport/card.h"
 #include "transport/control.h"
+#include "transport/host_channel.h"
 #include "transport/task.h"
 
 namespace q7x2 {
 
 struct Peer;
 
-/// Gives this rank's card to all ranks and returns everybody's, by rank. Blocks, with a deadline of
-/// its own.
-using ExchangeCards = std::function<std::vector<std::string>(const std::string& mine)>;
+/// Gives `mine` to all ranks and returns what each gave, by rank. Blocks, with a deadline of its
+/// own. `what` names the exchange, the same on all ranks and once a group.
+using Exchange =
+    std::function<std::vector<std::string>(const std::string& what, const std::string& mine)>;
 
 class Group {
  public:
-  /// Registers a slot, exchanges cards once, and knows all peers afterwards; connects on first use,
-  /// or at once with `eager`.
+  /// Registers a slot, exchanges cards, and knows all peers afterwards. Ranks of one host map each
+  /// other's memory; the others connect on first use, or at once with `eager`.
   static std::shared_ptr<Group> create(Engine& engine, int rank, int world_size,
-                                       const std::string& name, const ExchangeCards& exchange,
+                                       const std::string& name, const Exchange& exchange,
                                        bool eager);
   ~Group();
   Group(const Group&) = delete;
@@ -66,6 +69,27 @@ class Group {
   /// `source` -1: from any. `tag` must carry this rank's slot.
   void receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
                size_t length);
+
+  // Messages of collectives between ranks that share memory, under the engine's lock.
+
+  /// Whether messages to and from `rank` go through shared memory. Both ranks say the same.
+  bool shares_memory(int rank) const { return member_at_[static_cast<size_t>(rank)] >= 0; }
+  /// Null where no rank shares memory with this one.
+  HostChannel* channel() const { return channel_.get(); }
+  /// Sends bytes that a letter carries (`staged` null, at most HostChannel::kInlineBytes), or that
+  /// lie staged in the channel's arena under a ticket. True: done; else Task::completed follows.
+  bool send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
+                   size_t length, int ticket);
+  /// The message, if it is there; it is the caller's then. Else Task::arrived follows.
+  std::optional<HostChannel::Message> receive_shared(Task& task, uint32_t token, int source,
+                                                     uint64_t tag);
+  /// This rank is done with a message's staged bytes.
+  void give_back(int source, const HostChannel::Message& message);
+  /// Frees the staging and the tickets as soon as nobody reads them any more.
+  void retire_staging(HostChannel::Staging staging, std::vector<int> tickets);
+  /// Calls Task::stalled once, when something may have changed.
+  void stall(Task& task) { stalled_.push_back(&task); }
+
   int slot() const { return slot_; }
   int slot_at(int rank) const { return cards_[static_cast<size_t>(rank)].slot; }
   /// Ends the group here and tells the others, under the lock.
@@ -76,6 +100,30 @@ class Group {
  private:
   friend class Engine;
   friend class Task;
+
+  struct Expected {
+    uint64_t tag;
+    PendingRequest* receive;  // of a task that waits for it
+  };
+  struct Outgoing {
+    uint64_t tag;
+    std::array<std::byte, HostChannel::kInlineBytes> carried;
+    size_t offset;
+    size_t length;
+    int ticket;
+    PendingRequest* send;
+  };
+  /// A rank of this host. Members are numbered in the order of their ranks.
+  struct Member {
+    int rank = -1;
+    std::vector<Expected> expected;
+    std::vector<HostChannel::Message> unexpected;
+    std::deque<Outgoing> outgoing;  // where the mailbox is full
+  };
+  struct Retired {
+    HostChannel::Staging staging;
+    std::vector<int> tickets;
+  };
 
   Group(Engine& engine, int rank, int world_size, std::string name);
 
@@ -93,7 +141,15 @@ class Group {
   int rank_of(const Peer& peer) const;
   Error left_error(int rank, const Task& task) const;
   std::optional<Error> leftover(uint64_t oldest);
+  std::optional<Error> leftover_error(uint64_t tag, uint64_t oldest) const;
   void check_leftovers();
+  void share_memory(const Exchange& exchange);
+  void wake(int member);
+  bool progress_shared();
+  void dispatch(Member& member, const HostChannel::Message& message);
+  void forget_shared(Task& task);
+  void free_returned();
+  void start_waiting();
 
   Engine& engine_;
   const int rank_;
@@ -109,6 +165,13 @@ class Group {
   bool closed_ = false;
   int running_ = 0;                            // tasks that take turns and have started
   std::deque<std::shared_ptr<Task>> waiting_;  // for their turn
+
+  // Shared memory.
+  std::unique_ptr<HostChannel> channel_;
+  std::vector<int> member_at_;  // by rank; -1 where it does not share memory, and for this rank
+  std::vector<Member> members_;
+  std::vector<Retired> retired_;
+  std::vector<Task*> stalled_;
 };
 
 }  // namespace q7x2

@@ -60,6 +60,10 @@ void Task::mark_done() {
   }
 }
 
+void Task::arrived(uint32_t, const HostChannel::Message&) {
+  fail(Error(ErrorCode::kInternal, name() + ": does not receive from shared memory"));
+}
+
 void Task::truncated(uint32_t, uint64_t tag) {
   const int source = tag::source_of(tag);
   fail(Error(ErrorCode::kMismatch,

@@ -14,6 +14,7 @@
 #include <ucs/type/status.h>
 
 #include "base/error.h"
+#include "transport/host_channel.h"
 
 namespace q7x2 {
 
@@ -30,6 +31,7 @@ struct PendingRequest {
   uint32_t token = 0;  ///< what the task calls it
   int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
+  bool shared = false;      ///< goes through shared memory: UCX does not know of it
   bool completed = false;   ///< UCX has called back
   void* request = nullptr;  ///< UCX's handle; null once it completed
   PendingRequest* previous = nullptr;
@@ -69,6 +71,9 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void start() = 0;
   /// The request called `token` completed with success; `length` and `tag` for receives.
   virtual void completed(uint32_t token, size_t length, uint64_t tag) = 0;
+  /// The message for the receive called `token` is there, in shared memory. See
+  /// Group::receive_shared.
+  virtual void arrived(uint32_t token, const HostChannel::Message& message);
   /// The request called `token` met a longer message than there was room for. Default: fails.
   virtual void truncated(uint32_t token, uint64_t tag);
   /// A rank that it needs has left the group. Default: fails.
@@ -79,6 +84,10 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual std::string waiting_for() const;
   /// Collectives: at most a fixed number run at once in a group, the rest queue.
   virtual bool takes_turn() const { return false; }
+  /// Takes the memory it needs to start. False: there is none now, to be asked again.
+  virtual bool reserve() { return true; }
+  /// Called after Group::stall: goes on if it can, and says whether it did.
+  virtual bool stalled() { return false; }
 
   void finish();
   void fail(const Error& error);

@@ -137,10 +137,14 @@ void check(Comm& comm, const Generator& generator, int root, size_t count) {
   EXPECT_TRUE(memory->input == input_before) << "input changed: " << task->name();
 }
 
-class EveryAlgorithm : public ::testing::TestWithParam<int> {};
+/// (ranks, ranks a host): hosts that are told apart send through UCX, the ranks of one through the
+/// memory they share.
+class EveryAlgorithm : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(EveryAlgorithm, GivesTheNaiveResult) {
-  run_ranks(GetParam(), [](Rank& rank) {
+  const auto [ranks, ranks_per_host] = GetParam();
+  run_ranks(ranks, [ranks_per_host = ranks_per_host](Rank& rank) {
+    setenv("Q7X2_HOST_ID", std::to_string(rank.rank / ranks_per_host).c_str(), 1);
     const auto group = rank.group();
     std::map<std::string, std::unique_ptr<Comm>> comms;
     int root = 0;
@@ -161,7 +165,11 @@ TEST_P(EveryAlgorithm, GivesTheNaiveResult) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, EveryAlgorithm, ::testing::Range(1, 6));
+INSTANTIATE_TEST_SUITE_P(OneHost, EveryAlgorithm,
+                         ::testing::Combine(::testing::Range(1, 6), ::testing::Values(5)));
+INSTANTIATE_TEST_SUITE_P(ManyHosts, EveryAlgorithm,
+                         ::testing::Combine(::testing::Range(2, 5), ::testing::Values(1)));
+INSTANTIATE_TEST_SUITE_P(TwoHosts, EveryAlgorithm, ::testing::Values(std::tuple(5, 3)));
 
 TEST(Collective, AllGatherInPlace) {
   run_ranks(3, [](Rank& rank) {

@@ -52,34 +52,32 @@ ErrorCode code_of(const std::function<void()>& call) {
 // ------------------------------------------------------------------------------------- connecting
 
 TEST(Group, UsesSharedMemoryOnOneHost) {
-  for (const bool eager : {false, true}) {
-    run_ranks(3, [eager](Rank& rank) {
-      Comm comm(rank.group("world", {}, eager));
-      EXPECT_TRUE(comm.group().one_host());
-      EXPECT_EQ(comm.group().ranks_on_host(), 3);
-      const int right = (rank.rank + 1) % 3;
-      EXPECT_EQ(comm.group().transports(right).empty(), !eager);
-      rank.barrier();
-      comm.succeed(*comm.all_reduce(buffer<int32_t>(300'000)));
-      for (int other = 0; other < 3; ++other) {
-        EXPECT_TRUE(comm.group().same_host(other));
-        if (other == rank.rank) continue;
-        const auto transports = comm.group().transports(other);
-        EXPECT_FALSE(transports.empty());
-        for (const std::string& name : transports) {
-          EXPECT_TRUE(name == "posix" || name == "sysv") << name;
-        }
+  run_ranks(3, [](Rank& rank) {
+    Comm comm(rank.group());
+    EXPECT_TRUE(comm.group().one_host());
+    EXPECT_EQ(comm.group().ranks_on_host(), 3);
+    comm.succeed(*comm.all_reduce(buffer<int32_t>(300'000)));
+    for (int other = 0; other < 3; ++other) {
+      EXPECT_TRUE(comm.group().same_host(other));
+      if (other == rank.rank) continue;
+      EXPECT_TRUE(comm.group().shares_memory(other));
+      const auto transports = comm.group().transports(other);
+      EXPECT_FALSE(transports.empty());
+      for (const std::string& name : transports) {
+        EXPECT_TRUE(name == "posix" || name == "sysv") << name;
       }
-      EXPECT_EQ(code_of([&] { comm.group().transports(3); }), ErrorCode::kInvalidArgument);
-      EXPECT_EQ(code_of([&] { comm.group().transports(-1); }), ErrorCode::kInvalidArgument);
-    });
-  }
+    }
+    EXPECT_EQ(code_of([&] { comm.group().transports(3); }), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code_of([&] { comm.group().transports(-1); }), ErrorCode::kInvalidArgument);
+  });
 }
 
 TEST(Group, RefusesWhatDoesNotFit) {
   run_ranks(2, [](Rank& rank) {
-    const auto echo = [](const std::string& mine) { return std::vector<std::string>{mine}; };
-    const auto refused = [&](int own, int size, const ExchangeCards& exchange) {
+    const auto echo = [](const std::string&, const std::string& mine) {
+      return std::vector<std::string>{mine};
+    };
+    const auto refused = [&](int own, int size, const Exchange& exchange) {
       return code_of([&] { Group::create(rank.engine(), own, size, "bad", exchange, false); });
     };
     EXPECT_EQ(refused(0, 0, echo), ErrorCode::kInvalidArgument);
@@ -87,20 +85,22 @@ TEST(Group, RefusesWhatDoesNotFit) {
     EXPECT_EQ(refused(-1, 1, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(0, 1 << 20, echo), ErrorCode::kInvalidArgument);
     // One process as two ranks, foreign bytes, another world size.
-    const auto twice = [](const std::string& mine) { return std::vector{mine, mine}; };
+    const auto twice = [](const std::string&, const std::string& mine) {
+      return std::vector{mine, mine};
+    };
     EXPECT_EQ(refused(rank.rank, 2, twice), ErrorCode::kMismatch);
-    const auto foreign = [](const std::string& mine) {
+    const auto foreign = [](const std::string&, const std::string& mine) {
       return std::vector{mine, std::string("?")};
     };
     EXPECT_EQ(refused(0, 2, foreign), ErrorCode::kMismatch);
-    const auto other_size = [&](const std::string& mine) {
+    const auto other_size = [&](const std::string&, const std::string& mine) {
       rank.put("size", mine);
       const std::string theirs = rank.get(1 - rank.rank, "size");
       return rank.rank == 0 ? std::vector{mine, theirs} : std::vector{theirs, mine, mine};
     };
     EXPECT_EQ(refused(rank.rank, 2 + rank.rank, other_size), ErrorCode::kMismatch);
     // An exchange that fails leaves nothing behind.
-    const auto broken = [](const std::string&) -> std::vector<std::string> {
+    const auto broken = [](const std::string&, const std::string&) -> std::vector<std::string> {
       throw Error(ErrorCode::kTimeout, "the store is gone");
     };
     EXPECT_EQ(refused(0, 2, broken), ErrorCode::kTimeout);
@@ -111,7 +111,9 @@ TEST(Group, RefusesWhatDoesNotFit) {
 
 TEST(Group, TooFewCardsAreRefused) {
   run_ranks(1, [](Rank& rank) {
-    const auto echo = [](const std::string& mine) { return std::vector<std::string>{mine}; };
+    const auto echo = [](const std::string&, const std::string& mine) {
+      return std::vector<std::string>{mine};
+    };
     EXPECT_EQ(code_of([&] { Group::create(rank.engine(), 0, 2, "bad", echo, false); }),
               ErrorCode::kMismatch);
   });

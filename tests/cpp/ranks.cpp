@@ -180,11 +180,11 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
   }
   const auto me = std::find(ranks.begin(), ranks.end(), rank);
   if (me == ranks.end()) throw std::logic_error("this rank is not in the group " + name);
-  const auto exchange = [&](const std::string& mine) {
-    put("card " + name, mine);
-    std::vector<std::string> cards;
-    for (const int member : ranks) cards.push_back(get(member, "card " + name));
-    return cards;
+  const auto exchange = [&](const std::string& what, const std::string& mine) {
+    put(what + " " + name, mine);
+    std::vector<std::string> all;
+    for (const int member : ranks) all.push_back(get(member, what + " " + name));
+    return all;
   };
   return Group::create(engine(), static_cast<int>(me - ranks.begin()),
                        static_cast<int>(ranks.size()), name, exchange, eager);

@@ -1,0 +1,196 @@
+#include "transport/host_channel.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace q7x2 {
+namespace {
+
+constexpr uint64_t kMagic = 0x31306c6832783771;  // "q7x2hl01"
+
+constexpr size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+HostChannel::HostChannel(const UcpContext& context, uint64_t process, int self, int members)
+    : self_(static_cast<size_t>(self)),
+      memory_(context, kArenaOffset + kArenaBytes),
+      peers_(static_cast<size_t>(members)),
+      holes_{{0, kArenaBytes}} {
+  own().header.magic = kMagic;
+  own().header.process = process;
+  for (int ticket = kTickets; ticket-- > 0;) {
+    free_ticket(ticket);
+  }
+}
+
+void HostChannel::map(int member, const UcpEndpoint& endpoint, std::string_view key,
+                      uint64_t process) {
+  Peer& peer = peers_[static_cast<size_t>(member)];
+  peer.memory.emplace(endpoint, key);
+  const Header& header = peer.segment().header;
+  if (header.magic != kMagic || header.process != process) {
+    peer.memory.reset();
+    throw Error(ErrorCode::kTransport, "the memory that was mapped is not the peer's");
+  }
+}
+
+HostChannel::Letter* HostChannel::next_letter(Peer& peer, int member) {
+  const uint32_t taken = peer.segment().taken[self_].value.load(std::memory_order_acquire);
+  if (peer.sent - taken >= kLetters) {
+    return nullptr;
+  }
+  return &own().mailboxes[static_cast<size_t>(member)][peer.sent++ % kLetters];
+}
+
+bool HostChannel::send(int member, uint64_t tag, const void* data, size_t length) {
+  Peer& peer = peers_[static_cast<size_t>(member)];
+  Letter* letter = next_letter(peer, member);
+  if (letter == nullptr) {
+    return false;
+  }
+  letter->tag = tag;
+  letter->length = static_cast<uint32_t>(length);
+  letter->ticket = kNoTicket;
+  std::memcpy(letter->carried.data(), data, length);
+  letter->number.store(peer.sent, std::memory_order_release);
+  return true;
+}
+
+bool HostChannel::send_staged(int member, uint64_t tag, size_t offset, size_t length, int ticket) {
+  Peer& peer = peers_[static_cast<size_t>(member)];
+  Letter* letter = next_letter(peer, member);
+  if (letter == nullptr) {
+    return false;
+  }
+  letter->tag = tag;
+  letter->length = static_cast<uint32_t>(length);
+  letter->offset = static_cast<uint32_t>(offset);
+  letter->ticket = static_cast<uint16_t>(ticket);
+  letter->number.store(peer.sent, std::memory_order_release);
+  return true;
+}
+
+void HostChannel::expect_return(int member, int ticket) {
+  ++peers_[static_cast<size_t>(member)].expected[static_cast<size_t>(ticket)];
+}
+
+bool HostChannel::must_wake(int member) {
+  Peer& peer = peers_[static_cast<size_t>(member)];
+  // The letter before the look; the sleeper's flag before its own look.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint32_t epoch = peer.segment().header.sleep_epoch.load(std::memory_order_relaxed);
+  if (epoch % 2 == 0 || epoch == peer.woken_epoch) {
+    return false;
+  }
+  peer.woken_epoch = epoch;
+  return true;
+}
+
+std::optional<HostChannel::Message> HostChannel::take(int member) {
+  Peer& peer = peers_[static_cast<size_t>(member)];
+  const Letter& letter = peer.segment().mailboxes[self_][peer.taken % kLetters];
+  if (letter.number.load(std::memory_order_acquire) != peer.taken + 1) {
+    return std::nullopt;
+  }
+  Message message;
+  message.tag = letter.tag;
+  message.length = letter.length;
+  message.ticket = letter.ticket;
+  if (letter.ticket == kNoTicket) {
+    if (message.length > kInlineBytes) {
+      throw Error(ErrorCode::kTransport, "a message in shared memory carries " +
+                                             std::to_string(message.length) + " bytes");
+    }
+    message.carried = letter.carried;
+  } else {
+    const size_t offset = letter.offset;
+    if (letter.ticket >= kTickets || offset > kArenaBytes ||
+        message.length > kArenaBytes - offset) {
+      throw Error(ErrorCode::kTransport, "a message in shared memory lies outside of it");
+    }
+    message.staged = peer.memory->data() + kArenaOffset + offset;
+  }
+  own().taken[static_cast<size_t>(member)].value.store(++peer.taken, std::memory_order_release);
+  return message;
+}
+
+void HostChannel::give_back(int member, int ticket) {
+  std::atomic<uint32_t>& count =
+      own().returned[static_cast<size_t>(member)][static_cast<size_t>(ticket)];
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+bool HostChannel::has_mail() const {
+  return std::any_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+    return peer.open && peer.segment().mailboxes[self_][peer.taken % kLetters].number.load(
+                            std::memory_order_acquire) == peer.taken + 1;
+  });
+}
+
+void HostChannel::set_asleep(bool asleep) {
+  std::atomic<uint32_t>& epoch = own().header.sleep_epoch;
+  const uint32_t now = epoch.load(std::memory_order_relaxed);
+  if ((now % 2 == 1) == asleep) {
+    return;
+  }
+  epoch.store(now + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+std::optional<HostChannel::Staging> HostChannel::reserve(size_t bytes) {
+  // The first piece that fits: the memory that was used last is at the front, and warm.
+  const size_t rounded = round_up(bytes, kPage);
+  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+    if (hole->bytes < rounded) {
+      continue;
+    }
+    const Staging staging{hole->offset, rounded};
+    hole->offset += rounded;
+    hole->bytes -= rounded;
+    if (hole->bytes == 0) {
+      holes_.erase(hole);
+    }
+    return staging;
+  }
+  return std::nullopt;
+}
+
+void HostChannel::free(Staging staging) {
+  const auto next =
+      std::lower_bound(holes_.begin(), holes_.end(), staging.offset,
+                       [](const Staging& hole, size_t offset) { return hole.offset < offset; });
+  auto hole = holes_.insert(next, staging);
+  if (const auto after = hole + 1;
+      after != holes_.end() && hole->offset + hole->bytes == after->offset) {
+    hole->bytes += after->bytes;
+    holes_.erase(after);
+  }
+  if (hole != holes_.begin()) {
+    if (const auto before = hole - 1; before->offset + before->bytes == hole->offset) {
+      before->bytes += hole->bytes;
+      holes_.erase(hole);
+    }
+  }
+}
+
+std::optional<int> HostChannel::take_ticket() {
+  if (free_tickets_.empty()) {
+    return std::nullopt;
+  }
+  const int ticket = free_tickets_.back();
+  free_tickets_.pop_back();
+  return ticket;
+}
+
+bool HostChannel::is_returned(int ticket) const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    const auto i = static_cast<size_t>(ticket);
+    return !peer.open ||
+           peer.segment().returned[self_][i].load(std::memory_order_acquire) == peer.expected[i];
+  });
+}
+
+}  // namespace q7x2

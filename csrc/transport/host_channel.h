@@ -1,0 +1,161 @@
+// HostChannel: the messages of one group between ranks of one host, through memory they all map.
+//
+// Every member owns a segment that it alone writes and the others read:
+//
+//   header      who owns it, and whether it sleeps (odd) or is awake (even)
+//   taken       for each member: how many of that member's letters the owner has taken
+//   returned    for each member and ticket: how many of its messages the owner is done with
+//   mailboxes   for each member: a ring of letters to it, each one cache line
+//   arena       what the letters tell of and do not carry themselves
+//
+// A letter carries up to 40 bytes itself: a tiny message costs one cache line. A longer one is
+// copied into the arena once, for all its receivers, and each of them reads it there, in place
+// where it only folds it. The sender must know when its memory is free again: each staged message
+// has a *ticket*, one of a fixed number, and a receiver returns the ticket when it is done. A
+// ticket is free when every message that was sent under it has been returned.
+//
+// Nothing here waits. A sleeper is seen by its header and woken by other means (Engine).
+// Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory
+// collectives", 2008.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/shared_memory.h"
+
+namespace q7x2 {
+
+class HostChannel {
+ public:
+  static constexpr int kMaxMembers = 128;
+  static constexpr int kTickets = 256;
+  static constexpr int kNoTicket = 0xffff;
+  static constexpr size_t kInlineBytes = 40;
+  static constexpr size_t kArenaBytes = size_t{16} << 20;
+
+  struct Message {
+    uint64_t tag = 0;
+    uint32_t length = 0;
+    uint16_t ticket = kNoTicket;
+    /// In the sender's arena; null where the bytes are in `carried`.
+    const std::byte* staged = nullptr;
+    std::array<std::byte, kInlineBytes> carried;
+
+    const std::byte* data() const { return staged != nullptr ? staged : carried.data(); }
+  };
+  /// A piece of this rank's arena.
+  struct Staging {
+    size_t offset = 0;
+    size_t bytes = 0;
+  };
+
+  /// Allocates this rank's segment. `self`: its number among the `members` of the host; `process`:
+  /// its identity, by which others know that they mapped the right memory.
+  HostChannel(const UcpContext& context, uint64_t process, int self, int members);
+
+  /// What other members need to `map` this segment.
+  const std::string& key() const { return memory_.key(); }
+  /// Maps a member's segment and looks whether it is `process`'s. Throws Error(kTransport).
+  void map(int member, const UcpEndpoint& endpoint, std::string_view key, uint64_t process);
+  /// From now on messages to and from `member` pass here.
+  void open(int member) { peers_[static_cast<size_t>(member)].open = true; }
+  bool is_open(int member) const { return peers_[static_cast<size_t>(member)].open; }
+  int members() const { return static_cast<int>(peers_.size()); }
+
+  // Sending. False: the mailbox is full, try again later.
+
+  /// `length` is at most kInlineBytes.
+  bool send(int member, uint64_t tag, const void* data, size_t length);
+  /// What lies at `offset` of the arena, under a ticket that `expect_return` was told of.
+  bool send_staged(int member, uint64_t tag, size_t offset, size_t length, int ticket);
+  /// One more message to `member` goes under `ticket`.
+  void expect_return(int member, int ticket);
+  /// True once for each time that `member` has gone to sleep: it must be woken after a send.
+  bool must_wake(int member);
+
+  // Receiving.
+
+  /// The next message from `member`, if there is one. Throws Error(kTransport) where a letter tells
+  /// of memory that does not exist.
+  std::optional<Message> take(int member);
+  /// This rank is done with a staged message of `member`.
+  void give_back(int member, int ticket);
+  /// A letter waits to be taken.
+  bool has_mail() const;
+  /// Others must wake this rank from now on, or no more.
+  void set_asleep(bool asleep);
+
+  // Staging.
+
+  std::byte* arena() const { return memory_.data() + kArenaOffset; }
+  std::optional<Staging> reserve(size_t bytes);
+  void free(Staging staging);
+  std::optional<int> take_ticket();
+  void free_ticket(int ticket) { free_tickets_.push_back(static_cast<uint16_t>(ticket)); }
+  /// Nobody holds messages under `ticket` any more.
+  bool is_returned(int ticket) const;
+
+ private:
+  static constexpr size_t kLine = 64;
+  static constexpr size_t kLetters = 64;  // in a mailbox
+
+  struct alignas(kLine) Header {
+    uint64_t magic;
+    uint64_t process;
+    alignas(kLine) std::atomic<uint32_t> sleep_epoch;
+  };
+  struct alignas(kLine) Letter {
+    std::atomic<uint32_t> number;  // 1 + its number in the mailbox; written last
+    uint32_t length;
+    uint64_t tag;
+    uint32_t offset;  // in the arena
+    uint16_t ticket;  // kNoTicket: the letter carries the bytes
+    std::array<std::byte, kInlineBytes> carried;
+  };
+  static_assert(sizeof(Letter) == kLine);
+  struct alignas(kLine) Count {
+    std::atomic<uint32_t> value;
+  };
+  using Returned = std::array<std::atomic<uint32_t>, kTickets>;
+  using Mailbox = std::array<Letter, kLetters>;
+  static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+  struct Segment {
+    Header header;
+    std::array<Count, kMaxMembers> taken;
+    std::array<Returned, kMaxMembers> returned;
+    std::array<Mailbox, kMaxMembers> mailboxes;
+  };
+  static constexpr size_t kPage = 4096;
+  static constexpr size_t kArenaOffset = (sizeof(Segment) + kPage - 1) / kPage * kPage;
+
+  struct Peer {
+    std::optional<MappedMemory> memory;
+    bool open = false;
+    uint32_t sent = 0;   // letters to it
+    uint32_t taken = 0;  // letters of its that this rank has taken
+    uint32_t woken_epoch = 0;
+    std::array<uint32_t, kTickets> expected{};  // returns of each ticket, in all
+
+    Segment& segment() const { return *reinterpret_cast<Segment*>(memory->data()); }
+  };
+
+  Segment& own() const { return *reinterpret_cast<Segment*>(memory_.data()); }
+  Letter* next_letter(Peer& peer, int member);
+
+  const size_t self_;
+  SharedMemory memory_;
+  std::vector<Peer> peers_;     // by member; this rank's own stays empty
+  std::vector<Staging> holes_;  // free pieces of the arena, in the order of their offsets
+  std::vector<uint16_t> free_tickets_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,165 @@
+// The memory that ranks of one host share: its room, its limits, and who may still read it.
+#include "transport/host_channel.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm.h"
+#include "ranks.h"
+
+namespace q7x2 {
+namespace {
+
+using test::buffer;
+using test::Buffer;
+using test::Comm;
+using test::Rank;
+using test::run_ranks;
+
+constexpr size_t kLarge = size_t{12} << 20;  // more than any window of slices
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+std::shared_ptr<CollectiveTask> broadcast(Comm& comm, const Buffer<int32_t>& data) {
+  return comm.flat(Collective::kBroadcast, data, DType::kInt32, test::kLong, 0);
+}
+
+TEST(HostChannel, StagingIsReusedAndJoinsUp) {
+  run_ranks(1, [](Rank&) {
+    const UcpContext context;
+    HostChannel channel(context, 1, 0, 1);
+    const auto a = channel.reserve(1000);
+    const auto b = channel.reserve(HostChannel::kArenaBytes / 2);
+    ASSERT_TRUE(a && b);
+    EXPECT_GE(b->offset, a->offset + a->bytes);
+    EXPECT_FALSE(channel.reserve(HostChannel::kArenaBytes / 2));
+    const auto c = channel.reserve(5000);
+    ASSERT_TRUE(c);
+    channel.free(*a);
+    EXPECT_EQ(channel.reserve(100)->offset, a->offset);
+    channel.free(*a);
+    channel.free(*c);
+    channel.free(*b);
+    const auto all = channel.reserve(HostChannel::kArenaBytes);
+    ASSERT_TRUE(all);
+    EXPECT_FALSE(channel.reserve(1));
+    channel.free(*all);
+  });
+}
+
+TEST(HostChannel, TicketsAreFinite) {
+  run_ranks(1, [](Rank&) {
+    const UcpContext context;
+    HostChannel channel(context, 1, 0, 1);
+    std::set<int> taken;
+    while (const auto ticket = channel.take_ticket()) taken.insert(*ticket);
+    EXPECT_EQ(taken.size(), static_cast<size_t>(HostChannel::kTickets));
+    channel.free_ticket(7);
+    EXPECT_EQ(channel.take_ticket(), 7);
+  });
+}
+
+// Others that come late find the data of a root that could not wait for them: first as much as the
+// arena holds, then the rest as they make room.
+TEST(HostChannel, ARootAheadOfTheOthersStalls) {
+  run_ranks(3, [](Rank& rank) {
+    Comm comm(rank.group());
+    if (rank.rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::vector<Buffer<int32_t>> data;
+    std::vector<std::shared_ptr<CollectiveTask>> tasks;
+    for (int32_t i = 0; i < 6; ++i) {
+      data.push_back(buffer<int32_t>(kLarge / sizeof(int32_t), rank.rank == 0 ? i + 1 : 0));
+      tasks.push_back(broadcast(comm, data.back()));
+    }
+    for (int32_t i = 0; i < 6; ++i) {
+      comm.succeed(*tasks[static_cast<size_t>(i)]);
+      EXPECT_EQ(*data[static_cast<size_t>(i)],
+                std::vector<int32_t>(kLarge / sizeof(int32_t), i + 1));
+    }
+  });
+}
+
+// More letters than a mailbox holds.
+TEST(HostChannel, TinyMessagesQueueForOneWhoIsLate) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    if (rank.rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::vector<Buffer<int32_t>> data;
+    std::vector<std::shared_ptr<CollectiveTask>> tasks;
+    for (int32_t i = 0; i < 500; ++i) {
+      data.push_back(buffer<int32_t>(1, rank.rank == 0 ? i : -1));
+      tasks.push_back(broadcast(comm, data.back()));
+    }
+    for (int32_t i = 0; i < 500; ++i) {
+      comm.succeed(*tasks[static_cast<size_t>(i)]);
+      EXPECT_EQ(data[static_cast<size_t>(i)]->front(), i);
+    }
+  });
+}
+
+TEST(HostChannel, WhoLeavesIsStillRead) {
+  run_ranks(3, [](Rank& rank) {
+    auto data = buffer<int32_t>(50'000, rank.rank == 0 ? 42 : 0);
+    {
+      Comm comm(rank.group());
+      if (rank.rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      comm.succeed(*broadcast(comm, data));
+      comm.group().leave();
+    }
+    EXPECT_EQ(*data, std::vector<int32_t>(50'000, 42));
+    rank.barrier();
+  });
+}
+
+// A stalled sender and a waiting receiver sleep, and are woken.
+TEST(HostChannel, WaitingTakesNoProcessor) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    constexpr int kTurns = 5;
+    const double before = cpu_seconds();
+    const auto begin = Clock::now();
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const auto data = buffer<int32_t>(kLarge / sizeof(int32_t), turn);
+      // In turns the sender waits for room and the receiver for data.
+      if (turn % 2 == rank.rank) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      comm.succeed(*broadcast(comm, data));
+    }
+    const std::chrono::duration<double> elapsed = Clock::now() - begin;
+    EXPECT_LT(cpu_seconds() - before, elapsed.count() / 2);
+  });
+}
+
+TEST(HostChannel, AReceiverThatWaitsIsNotLeftBehindByADeath) {
+  run_ranks(3,
+            [](Rank& rank) {
+              Comm comm(rank.group());
+              const auto data = buffer<int32_t>(kLarge / sizeof(int32_t), 1);
+              comm.succeed(*comm.all_reduce(data));
+              if (rank.rank == 2) {
+                raise(SIGKILL);
+              }
+              const Error error = comm.failure(*comm.all_reduce(data));
+              EXPECT_EQ(error.code(), ErrorCode::kPeerFailed);
+              EXPECT_EQ(error.rank(), 2);
+            },
+            {.killed = {2}});
+}
+
+}  // namespace
+}  // namespace q7x2
