@@ -11,6 +11,8 @@
 namespace q7x2 {
 namespace {
 
+static_assert(Plan::kMaxMessages == tag::kMaxMessages);
+
 // A request's token: the place in the window, and the op.
 constexpr int kOpBits = 24;
 constexpr size_t kLine = 64;

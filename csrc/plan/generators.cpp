@@ -11,6 +11,10 @@ namespace q7x2 {
   ALGORITHM(chain)                 \
   ALGORITHM(sra)                   \
   ALGORITHM(ring)                  \
+  ALGORITHM(halving_doubling)      \
+  ALGORITHM(double_binary_tree)    \
+  ALGORITHM(hierarchical)          \
+  ALGORITHM(aggregator)            \
   ALGORITHM(pairwise)              \
   ALGORITHM(dissemination)
 

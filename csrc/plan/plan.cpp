@@ -2,7 +2,6 @@
 #include "plan/plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -30,6 +29,7 @@ PlanBuilder::PlanBuilder(const PlanRequest& request, std::string algorithm,
                          std::vector<uint32_t> part_weights) {
   plan_.collective = request.collective;
   plan_.algorithm = std::move(algorithm);
+  if (request.parameter > 0) plan_.algorithm += ":" + std::to_string(request.parameter);
   plan_.rank = request.rank;
   plan_.world_size = request.world_size;
   plan_.root = request.root;
@@ -38,34 +38,37 @@ PlanBuilder::PlanBuilder(const PlanRequest& request, std::string algorithm,
   next_recv_.resize(static_cast<size_t>(request.world_size));
 }
 
-uint16_t PlanBuilder::next_message(std::vector<uint16_t>& counters, int peer) {
+uint16_t PlanBuilder::message_to(int peer, std::vector<uint16_t>& counters,
+                                 std::optional<int> message) {
   if (peer < 0 || peer >= plan_.world_size || peer == plan_.rank) {
     throw Error(ErrorCode::kInternal, plan_.algorithm + ": rank " + std::to_string(plan_.rank) +
                                           " cannot exchange messages with rank " +
                                           std::to_string(peer));
   }
-  uint16_t& next = counters[static_cast<size_t>(peer)];
-  if (next == std::numeric_limits<uint16_t>::max()) {
-    throw Error(ErrorCode::kInternal, plan_.algorithm + ": more than 65535 messages to one peer");
+  if (!message) message = counters[static_cast<size_t>(peer)]++;
+  if (*message >= Plan::kMaxMessages) {
+    throw Error(ErrorCode::kInternal, plan_.algorithm + ": more than " +
+                                          std::to_string(Plan::kMaxMessages) +
+                                          " messages to one peer");
   }
-  return next++;
+  return static_cast<uint16_t>(*message);
 }
 
 PlanBuilder::OpId PlanBuilder::send(int peer, Block source, std::span<const OpId> after,
-                                    std::optional<Block> length_of) {
+                                    std::optional<Block> length_of, std::optional<int> message) {
   Op op;
   op.kind = OpKind::kSend;
   op.peer = peer;
-  op.message = next_message(next_send_, peer);
+  op.message = message_to(peer, next_send_, message);
   return add(op, {&source, 1}, after, length_of);
 }
 
 PlanBuilder::OpId PlanBuilder::recv(int peer, Block destination, std::span<const OpId> after,
-                                    std::optional<Block> length_of) {
+                                    std::optional<Block> length_of, std::optional<int> message) {
   Op op;
   op.kind = OpKind::kRecv;
   op.peer = peer;
-  op.message = next_message(next_recv_, peer);
+  op.message = message_to(peer, next_recv_, message);
   op.destination = destination;
   return add(op, {}, after, length_of);
 }

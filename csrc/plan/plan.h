@@ -87,7 +87,7 @@ struct Op {
 
 struct Plan {
   Collective collective;
-  std::string algorithm;  ///< the generator's name, for example "ring"
+  std::string algorithm;  ///< the generator's name and its parameter: "ring", "aggregator:2"
   int rank = 0;
   int world_size = 1;
   int root = -1;  ///< rooted collectives only
@@ -104,6 +104,9 @@ struct Plan {
   /// True where each contribution to a result is rounded only once, when `is_final` is reached:
   /// what floats of 16 and 8 bits need.
   bool rounds_once = false;
+
+  /// Message ids are less than this.
+  static constexpr int kMaxMessages = 1 << 12;
 
   std::span<const Block> sources_of(const Op& op) const {
     return {sources.data() + op.first_source, op.num_sources};
@@ -126,7 +129,8 @@ struct PlanRequest {
 };
 
 /// Builds a Plan op by op. Message ids are given out in the order of the calls: the k-th send to a
-/// peer meets that peer's k-th receive from this rank, so generators emit both in one order.
+/// peer meets that peer's k-th receive from this rank, so generators emit both in one order, or
+/// else name the id of each message.
 ///
 ///   PlanBuilder b(request, "ring", std::vector<uint32_t>(n, 1));
 ///   auto got = b.recv(left, Block::scratch(0), {}, Block::input(3));
@@ -142,9 +146,9 @@ class PlanBuilder {
   /// `after`: ops that must be complete before this one starts; a send is complete when its source
   /// may be overwritten. `length_of` may be left out where one of the op's blocks is not scratch.
   OpId send(int peer, Block source, std::span<const OpId> after = {},
-            std::optional<Block> length_of = {});
+            std::optional<Block> length_of = {}, std::optional<int> message = {});
   OpId recv(int peer, Block destination, std::span<const OpId> after = {},
-            std::optional<Block> length_of = {});
+            std::optional<Block> length_of = {}, std::optional<int> message = {});
   OpId copy(Block source, Block destination, std::span<const OpId> after = {},
             std::optional<Block> length_of = {});
   /// Sources fold from left to right. `is_final`: see Op.
@@ -159,7 +163,7 @@ class PlanBuilder {
  private:
   OpId add(Op op, std::span<const Block> sources, std::span<const OpId> after,
            std::optional<Block> length_of);
-  uint16_t next_message(std::vector<uint16_t>& counters, int peer);
+  uint16_t message_to(int peer, std::vector<uint16_t>& counters, std::optional<int> message);
 
   Plan plan_;
   std::vector<std::vector<OpId>> after_;

@@ -4,7 +4,8 @@
 //     0 ---------> 1 ---------> 2            travels once round the ring, each rank adds its own
 //     ^                         |            contribution, and ends at rank p, its owner.
 //     +---------- 3 <-----------+            All-gather: each part travels once round the ring
-//                                            from its owner and is copied by everyone.
+//                                            from its owner and is copied by everyone. Near ranks
+//                                            are neighbours.
 //
 //   collective       steps     bytes sent by a rank    (B: the whole buffer)
 //   all_reduce       2(n-1)    2 B (n-1)/n
@@ -15,6 +16,7 @@
 // neighbour links: the choice for large data on networks. Its latency grows with n.
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 #include "plan/generators.h"
+#include "plan/order.h"
 
 namespace q7x2 {
 
@@ -22,17 +24,21 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-struct Neighbours {
-  explicit Neighbours(const PlanRequest& request)
-      : rank(request.rank),
+struct Ring {
+  explicit Ring(const PlanRequest& request)
+      : order(near_order(request)),
+        position(index_in(order, request.rank)),
         size(request.world_size),
-        left((rank + size - 1) % size),
-        right((rank + 1) % size) {}
+        left(part(1)),
+        right(part(size - 1)) {}
 
-  /// The part `steps` ranks to the left of this rank's own.
-  int part(int steps) const { return ((rank - steps) % size + size) % size; }
+  /// The part of the rank `steps` places to the left, which has the rank's number.
+  int part(int steps) const {
+    return order[static_cast<size_t>((position + size - steps % size) % size)];
+  }
 
-  int rank;
+  std::vector<int> order;
+  int position;
   int size;
   int left;
   int right;
@@ -41,7 +47,7 @@ struct Neighbours {
 // In place: part q is sent in step s of the reduce-scatter and overwritten in step s of the
 // all-gather, so the receive of the latter waits for the send of the former.
 Plan all_reduce(const PlanRequest& request) {
-  const Neighbours ring(request);
+  const Ring ring(request);
   const int n = ring.size;
   PlanBuilder b(request, "ring", std::vector<uint32_t>(static_cast<size_t>(n), 1));
   std::vector<OpId> sends;
@@ -70,7 +76,7 @@ Plan all_reduce(const PlanRequest& request) {
 
 // The partial sum is built in the scratch block that it arrived in, and sent from there.
 Plan reduce_scatter(const PlanRequest& request) {
-  const Neighbours ring(request);
+  const Ring ring(request);
   const int n = ring.size;
   PlanBuilder b(request, "ring");
   if (n == 1) b.copy(Block::input(0), Block::output(0));
@@ -94,9 +100,9 @@ Plan reduce_scatter(const PlanRequest& request) {
 }
 
 Plan all_gather(const PlanRequest& request) {
-  const Neighbours ring(request);
+  const Ring ring(request);
   PlanBuilder b(request, "ring");
-  b.copy(Block::input(0), Block::output(ring.rank));
+  b.copy(Block::input(0), Block::output(request.rank));
   OpId received = 0;
   for (int step = 0; step < ring.size - 1; ++step) {
     if (step == 0) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "fabric/fabric.h"
 #include "plan/checker.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
@@ -351,10 +352,15 @@ TEST(Checker, PlansOfDifferentRequests) {
 TEST(Checker, EveryMutationIsCaught) {
   for (const Generator& generator : generators()) {
     for (int n : {2, 3, 6}) {
-      const int root = 1;
+      Fabric fabric = Fabric::uniform(2, n, 1e9);
+      fabric.host_of.resize(static_cast<size_t>(n));
+      for (int rank = 0; rank < n; ++rank) fabric.host_of[static_cast<size_t>(rank)] = rank % 2;
+      PlanRequest request{generator.collective, 0, n, 1, &fabric};
+      if (!generator.applies(request)) continue;
+      if (generator.parameters != nullptr) request.parameter = generator.parameters(request).back();
       std::vector<Plan> plans;
-      for (int rank = 0; rank < n; ++rank) {
-        plans.push_back(generator.generate({generator.collective, rank, n, root}));
+      for (request.rank = 0; request.rank < n; ++request.rank) {
+        plans.push_back(generator.generate(request));
       }
       ASSERT_EQ(complaint(plans), "");
       for (Plan& plan : plans) {

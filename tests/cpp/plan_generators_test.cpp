@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -11,9 +12,11 @@
 #include <gtest/gtest.h>
 
 #include "base/types.h"
+#include "fabric/fabric.h"
 #include "plan/checker.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
+#include "random_fabric.h"
 
 namespace q7x2 {
 namespace {
@@ -25,22 +28,53 @@ bool is_rooted(Collective op) {
          op == Collective::kScatter;
 }
 
-std::vector<Plan> plans_of(const Generator& generator, int n, int root) {
+std::vector<Plan> plans_of(const Generator& generator, PlanRequest request) {
   std::vector<Plan> plans;
-  for (int rank = 0; rank < n; ++rank) {
-    plans.push_back(generator.generate({generator.collective, rank, n, root}));
+  for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
+    plans.push_back(generator.generate(request));
   }
   return plans;
 }
 
-template <typename Visit>
-void for_each_group(const Generator& generator, Visit visit) {
-  for (int n = 1; n <= kMaxRanks; ++n) {
-    if (!is_rooted(generator.collective)) {
-      visit(plans_of(generator, n, -1), n, -1);
-      continue;
+// Each number of ranks with nothing known of the hosts, and on hosts at random.
+const std::vector<std::optional<Fabric>>& fabrics_of(int n) {
+  static const auto all = [] {
+    std::vector<std::vector<std::optional<Fabric>>> by_size(kMaxRanks + 1);
+    for (int size = 1; size <= kMaxRanks; ++size) {
+      by_size[static_cast<size_t>(size)] = {std::nullopt, Fabric::one_host_of(size, 2)};
+      for (uint64_t seed = 1; seed <= 4; ++seed) {
+        by_size[static_cast<size_t>(size)].push_back(random_fabric(size, seed));
+      }
     }
-    for (int root = 0; root < n; ++root) visit(plans_of(generator, n, root), n, root);
+    return by_size;
+  }();
+  return all[static_cast<size_t>(n)];
+}
+
+// `visit(request)` for every group size, fabric, parameter and root that the generator applies to.
+template <typename Visit>
+void for_each_request(const Generator& generator, Visit visit) {
+  for (int n = 1; n <= kMaxRanks; ++n) {
+    int fabric_number = 0;
+    for (const std::optional<Fabric>& fabric : fabrics_of(n)) {
+      PlanRequest request{generator.collective, 0, n};
+      request.fabric = fabric ? &*fabric : nullptr;
+      const int roots = is_rooted(generator.collective) ? n : 1;
+      for (int root = 0; root < roots; ++root) {
+        request.root = is_rooted(generator.collective) ? root : -1;
+        if (!generator.applies(request)) continue;
+        std::vector<int> parameters{0};
+        if (generator.parameters != nullptr) parameters = generator.parameters(request);
+        for (const int parameter : parameters) {
+          request.parameter = parameter;
+          SCOPED_TRACE("n = " + std::to_string(n) + ", fabric " + std::to_string(fabric_number) +
+                       ", root " + std::to_string(root) + ", parameter " +
+                       std::to_string(parameter));
+          visit(request);
+        }
+      }
+      ++fabric_number;
+    }
   }
 }
 
@@ -239,19 +273,22 @@ class GeneratorTest : public testing::TestWithParam<size_t> {
 };
 
 TEST_P(GeneratorTest, PassesTheChecker) {
-  for_each_group(generator(), [&](const std::vector<Plan>& plans, int n, int root) {
-    SCOPED_TRACE("n = " + std::to_string(n) + ", root " + std::to_string(root));
+  for_each_request(generator(), [&](const PlanRequest& request) {
+    const std::vector<Plan> plans = plans_of(generator(), request);
     EXPECT_NO_THROW(check_plans(plans)) << to_string(plans[0]);
-    EXPECT_EQ(plans[0].algorithm, generator().name);
+    EXPECT_EQ(
+        plans[0].algorithm,
+        generator().name + (request.parameter > 0 ? ":" + std::to_string(request.parameter) : ""));
     EXPECT_EQ(plans[0].rounds_once, generator().rounds_once);
   });
 }
 
 TEST_P(GeneratorTest, ComputesTheNaiveResult) {
-  for_each_group(generator(), [&](const std::vector<Plan>& plans, int n, int root) {
+  for_each_request(generator(), [&](const PlanRequest& request) {
+    if (HasFailure()) return;
+    const std::vector<Plan> plans = plans_of(generator(), request);
     for (const auto& [length, slice] : {std::pair<size_t, size_t>{1, 64}, {37, 64}, {131, 48}}) {
-      SCOPED_TRACE("n = " + std::to_string(n) + ", root " + std::to_string(root) + ", " +
-                   std::to_string(length) + " elements in slices of " + std::to_string(slice));
+      SCOPED_TRACE(std::to_string(length) + " elements in slices of " + std::to_string(slice));
       run_and_compare(plans, length, slice);
       if (HasFailure()) FAIL() << to_string(plans[0]);
     }
@@ -259,6 +296,7 @@ TEST_P(GeneratorTest, ComputesTheNaiveResult) {
 }
 
 TEST_P(GeneratorTest, CostGrowsWithBytes) {
+  if (generator().cost == nullptr) return;
   const LinkCost link{1e-6, 1e-7, 1e-9, 1e-10, 0.02};
   for (int n = 2; n <= kMaxRanks; ++n) {
     const double small = generator().cost(link, 1e3, n);

@@ -1,0 +1,124 @@
+// Aggregator-k: k of the ranks reduce for all, each a k-th of the data.
+//
+//   k = 2 of 4:   part 0: 1, 2, 3 -> 0, which folds      then 0 -> 1, 2, 3
+//                 part 1: 0, 1, 3 -> 2, which folds      then 2 -> 0, 1, 3
+//
+//   collective    steps   bytes sent by a rank      and by an aggregator
+//   all_reduce    2       B                         B (k-1)/k + (n-1) B/k
+//   reduce        2       B                         B (k-1)/k + B/k to the root
+//
+// k = 1 is the central parameter server, k = n a server sharded over all ranks, which is SRA. In
+// between it spares those with a slow link: the aggregators are the ranks with the fastest hosts,
+// of equally fast ones one a host before a second. Each contribution is folded in rank order and
+// rounded once, so it serves floats of 16 and 8 bits, and all ranks end bit-identical.
+// Li et al., "Scaling distributed machine learning with the parameter server", 2014; Sapio et al.,
+// "Scaling distributed machine learning with in-network aggregation", 2021, has the aggregators
+// outside the group.
+#include <algorithm>
+#include <numeric>
+
+#include "fabric/fabric.h"
+#include "plan/generators.h"
+#include "plan/order.h"
+#include "plan/tree.h"
+
+namespace q7x2 {
+
+namespace {
+
+/// What a host can send to and receive from all the others at once, in bytes a second.
+double rate_of_host(const Fabric& fabric, int host) {
+  const auto or_infinite = [](double rate) {
+    return rate > 0 ? rate : std::numeric_limits<double>::infinity();
+  };
+  const Fabric::Host& it = fabric.hosts[static_cast<size_t>(host)];
+  double rate = std::min(or_infinite(it.egress), or_infinite(it.ingress));
+  for (const Fabric::Link& link : fabric.links) {
+    if (link.a == host || link.b == host) rate += or_infinite(link.rate);
+  }
+  return rate;
+}
+
+std::vector<int> aggregators(const PlanRequest& request) {
+  std::vector<int> ranks = near_order(request);
+  if (request.fabric != nullptr) {
+    const Fabric& fabric = *request.fabric;
+    std::vector<int> place_on_host(ranks.size());
+    std::vector<int> ranks_of_host(fabric.hosts.size());
+    for (const int rank : ranks) {
+      const int host = fabric.host_of[static_cast<size_t>(rank)];
+      place_on_host[static_cast<size_t>(rank)] = ranks_of_host[static_cast<size_t>(host)]++;
+    }
+    std::ranges::stable_sort(ranks, {}, [&](int rank) {
+      const int host = fabric.host_of[static_cast<size_t>(rank)];
+      return std::pair(-rate_of_host(fabric, host), place_on_host[static_cast<size_t>(rank)]);
+    });
+  }
+  ranks.resize(static_cast<size_t>(std::clamp(request.parameter, 1, request.world_size)));
+  return ranks;
+}
+
+std::vector<Branch> stars(const PlanRequest& request, const std::vector<int>& centres) {
+  std::vector<Branch> trees;
+  for (const int centre : centres) {
+    const std::vector<int> order = near_order_from(request, centre);
+    trees.push_back(star_branch(order, request.rank == centre ? 0 : 1));
+  }
+  return trees;
+}
+
+Plan all_reduce(const PlanRequest& request) {
+  const std::vector<int> centres = aggregators(request);
+  const std::vector<Branch> trees = stars(request, centres);
+  Forest forest(request, "aggregator", equal_parts(static_cast<int>(centres.size())));
+  forest.set_rounds_once();
+  forest.reduce_up(trees);
+  forest.broadcast_down(trees);
+  return forest.build();
+}
+
+Plan reduce(const PlanRequest& request) {
+  const std::vector<int> centres = aggregators(request);
+  Forest forest(request, "aggregator", equal_parts(static_cast<int>(centres.size())));
+  forest.set_rounds_once();
+  forest.reduce_up(stars(request, centres));
+  std::vector<Branch> to_the_root(centres.size());
+  for (size_t i = 0; i < centres.size(); ++i) {
+    if (centres[i] == request.root) continue;
+    if (request.rank == request.root) to_the_root[i].parent = centres[i];
+    if (request.rank == centres[i]) to_the_root[i].children = {request.root};
+  }
+  forest.broadcast_down(to_the_root);
+  return forest.build();
+}
+
+/// Powers of two, and all ranks.
+std::vector<int> parameters(const PlanRequest& request) {
+  std::vector<int> counts;
+  for (int k = 1; k < request.world_size; k *= 2) counts.push_back(k);
+  counts.push_back(request.world_size);
+  return counts;
+}
+
+constexpr int kMaxRanks = Plan::kMaxMessages / 2;
+
+}  // namespace
+
+std::vector<Generator> aggregator_generators() {
+  return {
+      {.name = "aggregator",
+       .collective = Collective::kAllReduce,
+       .generate = all_reduce,
+       .rounds_once = true,
+       .max_world_size = kMaxRanks,
+       .parameters = parameters},
+      {.name = "aggregator",
+       .collective = Collective::kReduce,
+       .generate = reduce,
+       .rounds_once = true,
+       .max_world_size = kMaxRanks,
+       .parameters = parameters},
+  };
+}
+
+}  // namespace q7x2

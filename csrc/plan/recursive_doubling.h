@@ -1,0 +1,14 @@
+// Recursive doubling as a piece of other algorithms' Plans.
+#pragma once
+
+#include <vector>
+
+#include "plan/tree.h"
+
+namespace q7x2 {
+
+/// Adds to the Forest's present phase an all-reduce among `team` of what each of them holds of
+/// `part`. `rank` is one of the team; all of the team name it in the same order.
+void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& team, int rank);
+
+}  // namespace q7x2

@@ -1,0 +1,48 @@
+#include "random_fabric.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace q7x2 {
+
+Fabric random_fabric(int ranks, uint64_t seed) {
+  // Distributions differ between standard libraries, the engine does not.
+  std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>(ranks));
+  const auto below = [&](int limit) {
+    return static_cast<int>(random() % static_cast<uint64_t>(limit));
+  };
+  const auto rate = [&] { return 1e6 * below(20); };
+  Fabric fabric;
+  const int hosts = 1 + below(ranks);
+  const int racks = 1 + below(std::min(hosts, 4));
+  for (int rack = 0; rack < racks; ++rack) {
+    fabric.racks.push_back({"r" + std::to_string(rack), rate(), rate()});
+  }
+  for (int host = 0; host < hosts; ++host) {
+    fabric.hosts.push_back({.name = "h" + std::to_string(host),
+                            .key = {},
+                            .cores = 1 + below(4),
+                            .rack = host < racks ? host : below(racks),
+                            .egress = rate(),
+                            .ingress = rate()});
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    fabric.host_of.push_back(rank < hosts ? rank : below(hosts));
+  }
+  for (size_t rank = fabric.host_of.size(); rank > 1; --rank) {
+    std::swap(fabric.host_of[rank - 1],
+              fabric.host_of[static_cast<size_t>(below(static_cast<int>(rank)))]);
+  }
+  for (int a = 0; a < hosts; ++a) {
+    for (int b = a + 1; b < hosts; ++b) {
+      if (below(6) == 0) fabric.links.push_back({a, b, rate(), 1e-5});
+    }
+  }
+  fabric.validate();
+  return fabric;
+}
+
+}  // namespace q7x2
