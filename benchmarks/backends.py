@@ -1,4 +1,9 @@
-"""The two kinds of things that run a collective: a torch process group and an MPI communicator."""
+"""What runs a collective: a torch process group or an MPI communicator.
+
+`gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 with its algorithms restricted, as
+`Q7X2_ALGO=ring` does. `empty` is torch's own C++ backend that does nothing: what a call costs in any
+case.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,32 @@ import torch.distributed as dist
 from benchmarks.ops import Buffers, Op
 
 OPENMPI = "openmpi"
+EMPTY = "empty"
 
 
 class Backend(Protocol):
+    computes: bool  # whether its results mean anything
+
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
         """A call without arguments that runs `op` on `buffers` and returns when it is done."""
 
 
 class TorchBackend:
     def __init__(self, name: str) -> None:
-        self._group = dist.new_group(backend=name)
+        name, _, algorithms = name.partition(":")
+        self.computes = name != EMPTY
+        if name == EMPTY:
+            # Registers the backend "fake".
+            import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+            self._group = dist.new_group(backend="fake")
+        elif algorithms:
+            from q7x2._extension import load
+
+            options = load().Options(algorithms=algorithms)
+            self._group = dist.new_group(backend=name, pg_options=options)
+        else:
+            self._group = dist.new_group(backend=name)
 
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
         group = self._group
@@ -28,6 +49,8 @@ class TorchBackend:
 
 class OpenMpiBackend:
     """Open MPI through mpi4py's buffer interface, on the memory of the same tensors."""
+
+    computes = True
 
     def __init__(self) -> None:
         from mpi4py import MPI
