@@ -1,8 +1,7 @@
 """What runs a collective: a torch process group or an MPI communicator.
 
-`gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 with its algorithms restricted, as
-`gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 restricted to some algorithms, as with
-`Q7X2_ALGO=ring`. `empty` is torch's own C++ backend that does nothing: what a call costs in any
+`gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 restricted to some algorithms, as
+`Q7X2_ALGO=ring` does. `empty` is torch's own C++ backend that does nothing: what any call costs.
 """
 
 from __future__ import annotations
