@@ -13,6 +13,7 @@ namespace q7x2 {
   ALGORITHM(ring)                  \
   ALGORITHM(halving_doubling)      \
   ALGORITHM(double_binary_tree)    \
+  ALGORITHM(ccube)                 \
   ALGORITHM(hierarchical)          \
   ALGORITHM(aggregator)            \
   ALGORITHM(pairwise)              \

@@ -1,6 +1,7 @@
 #include "plan/tree.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -20,6 +21,36 @@ Branch binomial_branch(std::span<const int> order, int index) {
   }
   if (index > 0) branch.parent = rank_at(index & (index - 1));
   return branch;
+}
+
+// Positions count from 1: a leaf is odd, and the tree above is known by the lowest bit. Where there
+// are not 2^k - 1 ranks, those that do not exist are skipped.
+Branch in_order_branch(std::span<const int> order, int index) {
+  const int n = static_cast<int>(order.size());
+  const int position = index + 1;
+  const auto rank_at = [&](int other) { return order[static_cast<size_t>(other - 1)]; };
+  const auto above = [](int child) {
+    const int bit = child & -child;
+    return (child ^ bit) | (bit << 1);
+  };
+  Branch branch;
+  if (order[static_cast<size_t>(index)] != in_order_root(order)) {
+    int parent = above(position);
+    while (parent > n) parent = above(parent);
+    branch.parent = rank_at(parent);
+  }
+  const int half = (position & -position) / 2;
+  if (half > 0) branch.children.push_back(rank_at(position - half));
+  for (int right = half; right > 0; right /= 2) {
+    if (position + right > n) continue;
+    branch.children.push_back(rank_at(position + right));
+    break;
+  }
+  return branch;
+}
+
+int in_order_root(std::span<const int> order) {
+  return order[std::bit_floor(order.size()) - 1];
 }
 
 Branch branch_of(const Tree& tree, int rank) {

@@ -23,10 +23,15 @@ struct Branch {
   std::vector<int> children;  ///< in the order in which they are sent to
 };
 
-/// Trees over `order`, a list of ranks that begins with the root; the place of order[index].
+/// The place of order[index] in a tree over the ranks in `order`, of which the first is the root.
 Branch star_branch(std::span<const int> order, int index);
 /// The parent of position v is v without its lowest set bit.
 Branch binomial_branch(std::span<const int> order, int index);
+
+/// The binary tree in which the ranks stand in order; each second one, from the first on, is a
+/// leaf.
+Branch in_order_branch(std::span<const int> order, int index);
+int in_order_root(std::span<const int> order);
 
 /// A whole tree: the parent of each rank, -1 for the root.
 using Tree = std::vector<int>;

@@ -1,0 +1,215 @@
+// The bytes that algorithms promise to move: per rank, per cable, per private link.
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "fabric/fabric.h"
+#include "plan/generators.h"
+#include "plan/loads.h"
+#include "plan/plan.h"
+#include "random_fabric.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr double kMegabit = 1e6 / 8;
+
+std::vector<Plan> plans_of(const std::string& name, PlanRequest request) {
+  for (const Generator& generator : generators()) {
+    if (generator.name != name || generator.collective != request.collective) continue;
+    EXPECT_TRUE(generator.applies(request)) << name;
+    std::vector<Plan> plans;
+    for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
+      plans.push_back(generator.generate(request));
+    }
+    return plans;
+  }
+  ADD_FAILURE() << "no generator " << name;
+  return {};
+}
+
+std::vector<Plan> plans_on(const Fabric& fabric, const std::string& name, Collective op,
+                           int parameter = 0, int root = -1) {
+  return plans_of(name, {op, 0, fabric.world_size(), root, &fabric, parameter});
+}
+
+// The most that a resource of one kind carries.
+double busiest(const Fabric& fabric, const std::vector<Plan>& plans, Routes::Kind kind) {
+  const Routes routes(fabric);
+  const Loads loads = measure_loads(plans, &routes);
+  double most = 0;
+  for (size_t i = 0; i < loads.resources.size(); ++i) {
+    if (routes.resources()[i].kind == kind) most = std::max(most, loads.resources[i]);
+  }
+  return most;
+}
+
+// Seconds for each byte of the buffer, were all messages on their way at the same time.
+double bound(const Fabric& fabric, const std::vector<Plan>& plans) {
+  const Routes routes(fabric);
+  const Loads loads = measure_loads(plans, &routes);
+  double seconds = 0;
+  for (size_t i = 0; i < loads.resources.size(); ++i) {
+    seconds = std::max(seconds, loads.resources[i] / routes.resources()[i].rate);
+  }
+  return seconds;
+}
+
+// Racks of hosts with one rank each; the ranks in rack order or interleaved.
+Fabric racks(int count, int hosts, double host_rate, double uplink, bool interleaved) {
+  Fabric fabric = Fabric::uniform(count * hosts, 1, host_rate);
+  fabric.racks.assign(static_cast<size_t>(count), {"", uplink, uplink});
+  for (int host = 0; host < count * hosts; ++host) {
+    fabric.hosts[static_cast<size_t>(host)].rack = interleaved ? host % count : host / hosts;
+  }
+  return fabric;
+}
+
+// Host 0 has a private link to each other host; all share a slow net besides.
+Fabric star_of_links() {
+  Fabric fabric = Fabric::uniform(4, 1, 20 * kMegabit);
+  for (int host = 1; host < 4; ++host) fabric.links.push_back({0, host, 100 * kMegabit, 30e-6});
+  return fabric;
+}
+
+TEST(Loads, RingAndSraMoveTheLeast) {
+  for (const int n : {1, 2, 3, 8, 13}) {
+    for (const std::string name : {"ring", "sra"}) {
+      const Loads loads = measure_loads(plans_of(name, {Collective::kAllReduce, 0, n}), nullptr);
+      for (int rank = 0; rank < n; ++rank) {
+        EXPECT_NEAR(loads.sent[static_cast<size_t>(rank)], 2.0 * (n - 1) / n, 1e-9) << name;
+        EXPECT_NEAR(loads.received[static_cast<size_t>(rank)], 2.0 * (n - 1) / n, 1e-9) << name;
+      }
+    }
+  }
+}
+
+TEST(Loads, HalvingDoubling) {
+  for (const int n : {2, 4, 16}) {
+    const Loads loads =
+        measure_loads(plans_of("halving_doubling", {Collective::kAllReduce, 0, n}), nullptr);
+    for (const double sent : loads.sent) EXPECT_NEAR(sent, 2.0 * (n - 1) / n, 1e-9);
+  }
+  // Seven owners of a fourth or an eighth each, and surplus ranks that bring and fetch everything.
+  const Loads loads =
+      measure_loads(plans_of("halving_doubling", {Collective::kAllReduce, 0, 11}), nullptr);
+  for (size_t rank = 0; rank < 11; ++rank) {
+    EXPECT_NEAR(loads.sent[rank], rank < 8 ? 2 * 7.0 / 8 + 3.0 / 8 : 1, 1e-9);
+  }
+}
+
+TEST(Loads, DoubleBinaryTreeSpreadsTheWork) {
+  for (const int n : {2, 3, 7, 8, 16, 17}) {
+    const Loads loads =
+        measure_loads(plans_of("double_binary_tree", {Collective::kAllReduce, 0, n}), nullptr);
+    for (size_t rank = 0; rank < loads.sent.size(); ++rank) {
+      EXPECT_LE(loads.sent[rank], 2) << n;
+      EXPECT_LE(loads.received[rank], 2) << n;
+    }
+    const Loads broadcast =
+        measure_loads(plans_of("double_binary_tree", {Collective::kBroadcast, 0, n, 1}), nullptr);
+    for (const double sent : broadcast.sent) EXPECT_LE(sent, 1) << n;
+  }
+}
+
+TEST(Loads, ChainSendsEverythingOnce) {
+  const Loads loads = measure_loads(plans_of("chain", {Collective::kBroadcast, 0, 9, 4}), nullptr);
+  for (const double sent : loads.sent) EXPECT_LE(sent, 1);
+  EXPECT_EQ(*std::ranges::max_element(loads.received), 1);
+}
+
+TEST(Loads, AggregatorsCarryWhatTheySpareTheOthers) {
+  const Loads loads = measure_loads(
+      plans_of("aggregator", {Collective::kAllReduce, 0, 8, -1, nullptr, 2}), nullptr);
+  EXPECT_EQ(std::ranges::count(loads.sent, 1.0), 6);
+  EXPECT_EQ(*std::ranges::max_element(loads.sent), 0.5 + 7 * 0.5);
+}
+
+// The uplinks carry each byte once in each direction, hosts no more than in a flat algorithm.
+TEST(Loads, HierarchicalOverTwoRacks) {
+  for (const bool interleaved : {false, true}) {
+    const Fabric fabric = racks(2, 4, 200 * kMegabit, 50 * kMegabit, interleaved);
+    const auto plans = plans_on(fabric, "hierarchical", Collective::kAllReduce, 4);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kUp), 1, 1e-9);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kDown), 1, 1e-9);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kEgress), 1.75, 1e-9);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kIngress), 1.75, 1e-9);
+  }
+}
+
+TEST(Loads, HierarchicalOverManyRacks) {
+  for (const int count : {3, 4, 5}) {
+    const Fabric fabric = racks(count, 4, 200 * kMegabit, 50 * kMegabit, true);
+    const auto plans = plans_on(fabric, "hierarchical", Collective::kAllReduce, 4);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kUp), 2.0 * (count - 1) / count, 1e-9);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kDown), 2.0 * (count - 1) / count, 1e-9);
+  }
+}
+
+TEST(Loads, HierarchicalWithRanksOfOneHostShareItsNic) {
+  const Fabric fabric = Fabric::uniform(4, 3, 1e9);
+  const auto plans = plans_on(fabric, "hierarchical", Collective::kAllReduce, 3);
+  EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kEgress), 2.0 * 3 / 4, 1e-9);
+  EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kIngress), 2.0 * 3 / 4, 1e-9);
+}
+
+TEST(Loads, HierarchicalEntersEachRackOnce) {
+  const Fabric fabric = racks(2, 4, 200 * kMegabit, 50 * kMegabit, true);
+  const auto gathered = plans_on(fabric, "hierarchical", Collective::kAllGather, 4);
+  EXPECT_NEAR(busiest(fabric, gathered, Routes::Kind::kUp), 4, 1e-9);
+  const auto scattered = plans_on(fabric, "hierarchical", Collective::kReduceScatter, 4);
+  EXPECT_NEAR(busiest(fabric, scattered, Routes::Kind::kUp), 4, 1e-9);
+  const auto sent = plans_on(fabric, "hierarchical", Collective::kBroadcast, 1, 5);
+  EXPECT_NEAR(busiest(fabric, sent, Routes::Kind::kUp), 1, 1e-9);
+}
+
+TEST(Loads, WalksEnterEachRackOnce) {
+  const Fabric fabric = racks(2, 4, 200 * kMegabit, 50 * kMegabit, true);
+  const auto ring = plans_on(fabric, "ring", Collective::kAllReduce);
+  EXPECT_NEAR(busiest(fabric, ring, Routes::Kind::kUp), 2.0 * 7 / 8, 1e-9);
+  const auto chain = plans_on(fabric, "chain", Collective::kBroadcast, 0, 3);
+  EXPECT_NEAR(busiest(fabric, chain, Routes::Kind::kUp), 1, 1e-9);
+  const auto halving = plans_on(fabric, "halving_doubling", Collective::kAllReduce);
+  EXPECT_NEAR(busiest(fabric, halving, Routes::Kind::kUp), 1, 1e-9);
+  const auto ccube = plans_on(fabric, "ccube", Collective::kAllReduce);
+  EXPECT_NEAR(busiest(fabric, ccube, Routes::Kind::kUp), 1, 1e-9);
+  EXPECT_NEAR(busiest(fabric, ccube, Routes::Kind::kEgress), 2, 1e-9);
+}
+
+TEST(Loads, CcubeTakesPrivateLinks) {
+  const Fabric fabric = star_of_links();
+  const auto plans = plans_on(fabric, "ccube", Collective::kAllReduce);
+  EXPECT_EQ(busiest(fabric, plans, Routes::Kind::kEgress), 0);
+  EXPECT_EQ(busiest(fabric, plans, Routes::Kind::kLink), 1);
+  EXPECT_NEAR(bound(fabric, plans), 1 / (100 * kMegabit), 1e-12);
+}
+
+// Scratch for one slice never holds more than the slice of every rank.
+TEST(Loads, ScratchIsBounded) {
+  for (const Generator& generator : generators()) {
+    for (const int n : {2, 5, 16}) {
+      for (uint64_t seed = 1; seed <= 5; ++seed) {
+        const Fabric fabric = random_fabric(n, seed);
+        PlanRequest request{generator.collective, 0, n, 0, &fabric};
+        if (!generator.applies(request)) continue;
+        for (const int parameter : generator.parameters != nullptr ? generator.parameters(request)
+                                                                   : std::vector<int>{0}) {
+          request.parameter = parameter;
+          const Loads loads = measure_loads(plans_of(generator.name, request), nullptr);
+          const double whole = is_flat(generator.collective) ? 1 : n;
+          for (const double scratch : loads.scratch) {
+            EXPECT_LE(scratch, n * whole)
+                << generator.name << ' ' << to_string(generator.collective) << " of " << n
+                << " ranks, seed " << seed;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace q7x2
