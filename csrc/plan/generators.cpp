@@ -15,6 +15,8 @@ namespace q7x2 {
   ALGORITHM(double_binary_tree)    \
   ALGORITHM(ccube)                 \
   ALGORITHM(hierarchical)          \
+  ALGORITHM(blink)                 \
+  ALGORITHM(multitree)             \
   ALGORITHM(aggregator)            \
   ALGORITHM(pairwise)              \
   ALGORITHM(dissemination)

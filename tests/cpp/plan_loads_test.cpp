@@ -187,6 +187,47 @@ TEST(Loads, CcubeTakesPrivateLinks) {
   EXPECT_NEAR(bound(fabric, plans), 1 / (100 * kMegabit), 1e-12);
 }
 
+// The best packing: the links' 300 and half of the switch's 3 x 20, over trees of three edges.
+TEST(Loads, BlinkPacksPrivateLinksAndTheSwitch) {
+  const Fabric fabric = star_of_links();
+  const auto plans = plans_on(fabric, "blink", Collective::kAllReduce);
+  EXPECT_LE(bound(fabric, plans), 1.04 / (110 * kMegabit));
+  EXPECT_LE(plans[0].part_weights.size(), 8);
+  const auto broadcast = plans_on(fabric, "blink", Collective::kBroadcast, 0, 0);
+  EXPECT_LE(bound(fabric, broadcast), 1 / (100 * kMegabit));
+}
+
+TEST(Loads, BlinkEntersEachRackOnce) {
+  const Fabric fabric = racks(2, 4, 200 * kMegabit, 50 * kMegabit, true);
+  const auto plans = plans_on(fabric, "blink", Collective::kAllReduce);
+  EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kUp), 1, 1e-9);
+  EXPECT_LE(bound(fabric, plans), 1.001 / (50 * kMegabit));
+}
+
+// Two hosts of half the speed: no host can be spared, but the fast ones can do the work.
+TEST(Loads, BlinkSparesSlowHosts) {
+  Fabric fabric = Fabric::uniform(6, 1, 100 * kMegabit);
+  for (const size_t host : {1, 4})
+    fabric.hosts[host].egress = fabric.hosts[host].ingress = 50 * kMegabit;
+  const auto plans = plans_on(fabric, "blink", Collective::kAllReduce);
+  EXPECT_LE(bound(fabric, plans), 1.1 / (50 * kMegabit));
+}
+
+TEST(Loads, MultiTreeOnOneSwitchMovesTheLeast) {
+  for (const int n : {2, 5, 8}) {
+    const Fabric fabric = Fabric::uniform(n, 1, 1e9);
+    const auto plans = plans_on(fabric, "multitree", Collective::kAllReduce);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kEgress), 2.0 * (n - 1) / n, 1e-9);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kIngress), 2.0 * (n - 1) / n, 1e-9);
+  }
+}
+
+TEST(Loads, MultiTreeCrossesSlowCablesSeldom) {
+  const Fabric fabric = racks(2, 4, 200 * kMegabit, 50 * kMegabit, true);
+  const auto plans = plans_on(fabric, "multitree", Collective::kAllReduce);
+  EXPECT_LE(busiest(fabric, plans, Routes::Kind::kUp), 1.25);
+}
+
 // Scratch for one slice never holds more than the slice of every rank.
 TEST(Loads, ScratchIsBounded) {
   for (const Generator& generator : generators()) {
