@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/copy.h"
 #include "kernels/reduce.h"
 #include "transport/engine.h"
 #include "transport/tag.h"
@@ -16,6 +17,8 @@ static_assert(Plan::kMaxMessages == tag::kMaxMessages);
 // A request's token: the place in the window, and the op.
 constexpr int kOpBits = 24;
 constexpr size_t kLine = 64;
+// A multiple of every element's size; with a few operands it stays in the L1 cache.
+constexpr size_t kTile = 4096;
 
 uint32_t make_token(uint32_t place, uint32_t op) {
   return place << kOpBits | op;
@@ -138,6 +141,14 @@ void CollectiveTask::start() {
       place.staged.resize(plan.num_stages);
     }
   }
+  if (staging_) {
+    is_shared_stage_.resize(plan.num_stages);
+    for (const Op& op : plan.ops) {
+      if (op.kind == OpKind::kSend && group().shares_memory(op.peer)) {
+        is_shared_stage_[op.stage] = true;
+      }
+    }
+  }
   start_slices();
   run_ready();
 }
@@ -253,29 +264,50 @@ void CollectiveTask::run(uint32_t place_index, uint32_t op_index) {
       const Region source = region(place, plan.sources_of(op)[0], length);
       const Region destination = writable(place, op.destination, length);
       if (source.data != destination.data) {
-        std::memcpy(destination.data, source.data, length);
+        copy_bytes(destination.data, source.data, length);
       }
       break;
     }
-    case OpKind::kReduce: {
-      std::array<const void*, 16> few;
-      std::vector<const void*> many;
-      std::span<const void*> operands;
-      if (op.num_sources <= few.size()) {
-        operands = std::span(few.data(), op.num_sources);
-      } else {
-        many.resize(op.num_sources);
-        operands = many;
-      }
-      std::transform(plan.sources_of(op).begin(), plan.sources_of(op).end(), operands.begin(),
-                     [&](const Block& block) { return region(place, block, length).data; });
-      reduce(writable(place, op.destination, length).data, operands,
-             length / element_size(call_.dtype), call_.dtype, call_.reduce,
-             op.is_final ? call_.divisor : 1);
+    case OpKind::kReduce:
+      fold(place, op, length);
       break;
-    }
   }
   complete(place_index, op_index);
+}
+
+// What goes on to others is put into shared memory tile by tile, as it leaves the reduction: from
+// the nearest cache.
+void CollectiveTask::fold(Place& place, const Op& op, size_t length) {
+  const Plan& plan = *choice_.plan;
+  std::array<const void*, 16> few;
+  std::vector<const void*> many;
+  std::span<const void*> operands;
+  if (op.num_sources <= few.size()) {
+    operands = std::span(few.data(), op.num_sources);
+  } else {
+    many.resize(op.num_sources);
+    operands = many;
+  }
+  std::transform(plan.sources_of(op).begin(), plan.sources_of(op).end(), operands.begin(),
+                 [&](const Block& block) { return region(place, block, length).data; });
+  std::byte* result = writable(place, op.destination, length).data;
+  const int divisor = op.is_final ? call_.divisor : 1;
+  const size_t element = element_size(call_.dtype);
+  if (op.stage == Op::kNoStage || length <= HostChannel::kInlineBytes || !staging_ ||
+      !is_shared_stage_[op.stage]) {
+    reduce(result, operands, length / element, call_.dtype, call_.reduce, divisor);
+    return;
+  }
+  std::byte* stage = place.staging + op.stage * stage_bytes_;
+  for (size_t begin = 0; begin < length; begin += kTile) {
+    const size_t tile = std::min(kTile, length - begin);
+    reduce(result + begin, operands, tile / element, call_.dtype, call_.reduce, divisor);
+    copy_bytes(stage + begin, result + begin, tile);
+    for (const void*& operand : operands) {
+      operand = static_cast<const std::byte*>(operand) + tile;
+    }
+  }
+  place.staged[op.stage] = true;
 }
 
 void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length) {
@@ -294,7 +326,7 @@ void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length
     std::byte* stage = place.staging + op.stage * stage_bytes_;
     if (!place.staged[op.stage]) {
       place.staged[op.stage] = true;
-      std::memcpy(stage, source, length);
+      copy_bytes(stage, source, length);
     }
     source = stage;
     ticket = place.ticket;
@@ -339,8 +371,8 @@ void CollectiveTask::take(uint32_t place_index, uint32_t op_index,
     place.scratch_at[op.destination.index] = const_cast<std::byte*>(message.staged);
     place.held.emplace_back(op.peer, message);
   } else {
-    std::memcpy(writable(place, op.destination, message.length).data, message.data(),
-                message.length);
+    copy_bytes(writable(place, op.destination, message.length).data, message.data(),
+               message.length);
     group().give_back(op.peer, message);
   }
   complete(place_index, op_index);

@@ -92,6 +92,7 @@ class CollectiveTask final : public Task {
   /// Starts slices as far as the window goes.
   void start_slices();
   void start_slice(uint32_t place);
+  void fold(Place& place, const Op& op, size_t length);
   void send(uint32_t place, uint32_t op, size_t length);
   void receive(uint32_t place, uint32_t op, size_t length);
   /// Gives a message in shared memory to its op.
@@ -123,6 +124,7 @@ class CollectiveTask final : public Task {
   std::optional<HostChannel::Staging> staging_;
   std::vector<int> tickets_;  // by place
   size_t stage_bytes_ = 0;
+  std::vector<bool> is_shared_stage_;  // by stage: a rank that shares memory receives it
   bool is_stalled_ = false;
   uint64_t fingerprint_ = 0;
   std::vector<Place> places_;

@@ -125,6 +125,12 @@ PlanBuilder::OpId PlanBuilder::add(Op op, std::span<const Block> sources,
         stages_.try_emplace({sources[0].space, sources[0].index, unique}, plan_.num_stages);
     op.stage = stage->second;
     plan_.num_stages = static_cast<uint16_t>(plan_.num_stages + (is_new ? 1 : 0));
+    for (const OpId before : unique) {
+      Op& producer = plan_.ops[before];
+      if (producer.kind == OpKind::kReduce && producer.destination == sources[0]) {
+        producer.stage = op.stage;
+      }
+    }
   }
   plan_.ops.push_back(op);
   after_.push_back(std::move(unique));

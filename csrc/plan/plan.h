@@ -72,7 +72,8 @@ struct Op {
   bool is_final = false;
   uint16_t message = 0;  ///< kSend, kRecv: the message id
   /// kSend: sends of one stage carry the same bytes, so they need be put into shared memory once.
-  uint16_t stage = 0;
+  /// kReduce: the stage that carries its result, if any.
+  uint16_t stage = kNoStage;
   int32_t peer = -1;  ///< kSend, kRecv: the other rank
   Block destination;  ///< kRecv, kCopy, kReduce
   uint32_t first_source = 0;
@@ -83,6 +84,8 @@ struct Op {
   uint32_t first_successor = 0;
   uint32_t num_successors = 0;  ///< in Plan::successors: ops that wait for this one
   uint32_t num_dependencies = 0;
+
+  static constexpr uint16_t kNoStage = 0xffff;
 };
 
 struct Plan {
