@@ -4,6 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <torch/version.h>
+
+#include "executor/survey.h"
+#include "fabric/json.h"
+
 namespace q7x2 {
 namespace {
 
@@ -70,6 +75,37 @@ std::vector<std::string> exchange(c10d::Store& store, int rank, int size, const 
   return all;
 }
 
+// Rank 0's text, for all ranks. Its peers learn of each other's deaths meanwhile, so that a rank 0
+// that died is not waited for until the deadline.
+std::string share_text(c10d::Store& store, Group& group, const std::string* mine,
+                       std::chrono::milliseconds timeout) {
+  const std::string key = "q7x2/fabric";
+  if (mine != nullptr) {
+    store.set(key, std::vector<uint8_t>(mine->begin(), mine->end()));
+    return *mine;
+  }
+  constexpr std::chrono::milliseconds kSlice{500};
+  const TimePoint deadline = Clock::now() + timeout;
+  while (true) {
+    const TimePoint started = Clock::now();
+    try {
+      store.wait({key}, kSlice);
+      const std::vector<uint8_t> value = store.get(key);
+      return {value.begin(), value.end()};
+    } catch (const std::exception& error) {
+      if (const auto failure = group.error()) {
+        throw Error(*failure);
+      }
+      const TimePoint now = Clock::now();
+      if (now >= deadline || now - started < kSlice / 2) {
+        throw Error(ErrorCode::kTimeout,
+                    "rank " + std::to_string(group.rank()) + " could not make the group '" +
+                        group.name() + "': rank 0 did not say what the fabric is: " + error.what());
+      }
+    }
+  }
+}
+
 }  // namespace
 
 ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -86,6 +122,14 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
         return exchange(*store, rank, size, name, what, mine, options_->timeout);
       },
       options_->eager_connect);
+  fabric_ =
+      survey(group_, {.share =
+                          [&](const std::string* mine) {
+                            return share_text(*store, *group_, mine, options_->timeout);
+                          },
+                      .warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+                      .torch = TORCH_VERSION,
+                      .timeout = options_->timeout});
   planner_ =
       std::make_unique<Planner>(rank, size, group_->one_host(), forced_algorithms(*options_));
   init();
@@ -95,6 +139,10 @@ ProcessGroupQ7x2::~ProcessGroupQ7x2() {
   if (!engine_->forked()) {
     group_->leave();
   }
+}
+
+std::string ProcessGroupQ7x2::fabric_json() const {
+  return to_json(*fabric_);
 }
 
 std::chrono::milliseconds ProcessGroupQ7x2::effective(std::chrono::milliseconds timeout) const {

@@ -16,6 +16,7 @@
 #include "backend/torch_compat.h"
 #include "backend/work.h"
 #include "executor/collective.h"
+#include "fabric/fabric.h"
 #include "plan/planner.h"
 #include "transport/engine.h"
 #include "transport/group.h"
@@ -45,6 +46,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override;
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
   std::vector<std::string> transports(int rank) { return group_->transports(rank); }
+  /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.
+  std::string fabric_json() const;
 
   // ------------------------------------------------------------------------------- collectives
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
@@ -166,6 +169,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
+  std::shared_ptr<const Fabric> fabric_;
   std::unique_ptr<Planner> planner_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};

@@ -100,6 +100,9 @@ Attributes:
            py::call_guard<py::gil_scoped_release>(),
            "Names of the UCX transports of the connection to `rank`, for example ['posix', "
            "'sysv']; empty before its first use.")
+      .def_property_readonly("fabric_json", &ProcessGroupQ7x2::fabric_json,
+                             "What the group knows of its hosts and network, as JSON; equal on "
+                             "all ranks.")
       .def(
           "monitored_barrier",
           [](ProcessGroupQ7x2& self, std::chrono::milliseconds timeout, bool wait_all_ranks) {

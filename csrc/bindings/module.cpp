@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include "bindings/backend.h"
+#include "bindings/fabric.h"
 #include "bindings/info.h"
 
 namespace {
@@ -28,5 +29,6 @@ void require_torch_of_the_build() {
 PYBIND11_MODULE(_C, module) {
   require_torch_of_the_build();
   q7x2::bind_info(module);
+  q7x2::bind_fabric(module);
   q7x2::bind_backend(module);
 }

@@ -38,6 +38,8 @@ class Group {
   int world_size() const { return world_size_; }
   const std::string& name() const { return name_; }
   Engine& engine() const { return engine_; }
+  /// What `rank` published of itself.
+  const Card& card(int rank) const { return cards_[static_cast<size_t>(rank)]; }
   /// Whether `rank` can share memory with this one.
   bool same_host(int rank) const;
   /// Ranks on this host, this one included.

@@ -25,9 +25,16 @@ class ProcessGroupQ7x2(Backend):
     def transports(self, rank: int) -> list[str]:
         """UCX transports of the connection to ``rank``; empty before its first use."""
 
+    @property
+    def fabric_json(self) -> str:
+        """What the group knows of its hosts and network, as JSON; equal on all ranks."""
+
     def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
 
 def create_backend(dist_backend_opts: Any, options: Options | None = None) -> ProcessGroupQ7x2: ...
+def canonical_fabric(text: str) -> str:
+    """Check the JSON of a Fabric and return it as q7x2 writes it; ValueError names what is wrong."""
+
 def build_info() -> dict[str, Any]:
     """What the module was compiled with: q7x2, compiler, torch, UCX headers, hwloc, CUDA."""
 

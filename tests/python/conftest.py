@@ -101,7 +101,13 @@ _POOLS = pytest.StashKey[harness.RankPools]()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _rank_pools(request: pytest.FixtureRequest) -> Iterator[None]:
+def _catalogue(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The ranks of a session measure this host once, and leave the user's catalogue alone."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _rank_pools(request: pytest.FixtureRequest, _catalogue: None) -> Iterator[None]:
     pools = request.config.stash[_POOLS] = harness.RankPools()
     yield
     problems = pools.close()

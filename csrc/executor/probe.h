@@ -1,0 +1,54 @@
+// The probe: all ranks of a new group measure their hosts and the network between them.
+//
+// Rank 0 conducts. It tells ranks whom to talk to, waits for their reports, and goes on to the next
+// round, so that measurements that would disturb each other do not overlap, and those that are to
+// compete do. The other ranks follow until they are told the result.
+//
+//   1. Each host's first rank, its *leader*, describes its host and measures how fast one core
+//      copies and adds.
+//   2. Leaders ping a rank or two of their own host.
+//   3. A tournament of the leaders: in each round all talk in pairs, first a ping, then a stream in
+//      both directions. Up to kAllRounds hosts every two meet; of more, each meets those at
+//      distances 1, 2, 4, ... and the rounds grow with the logarithm.
+//
+// fabric/infer.h makes the Fabric of it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fabric/fabric.h"
+#include "transport/group.h"
+
+namespace q7x2 {
+
+struct ProbeOptions {
+  /// Also every two hosts with nobody else talking, whatever their number: for reports.
+  bool all_pairs = false;
+  /// Of each message.
+  std::chrono::milliseconds timeout{30'000};
+};
+
+/// All ranks of `group` call it; rank 0 conducts and returns what was found.
+Fabric conduct_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options);
+/// Rank 0, after conduct_probe: tells the others the result.
+void announce(const std::shared_ptr<Group>& group, const std::string& result,
+              const ProbeOptions& options);
+/// The other ranks: do as they are told until the result is announced, and return it.
+std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options);
+
+/// The host of each rank, numbered in the order of their first ranks, and the hosts' names: host
+/// names, made unique.
+struct Placement {
+  std::vector<int> host_of;
+  std::vector<std::string> names;
+  std::vector<std::string> keys;
+};
+Placement placement_of(const Group& group);
+
+/// Rounds in which hosts meet in pairs; every two once if there are at most `all`.
+std::vector<std::vector<std::pair<int, int>>> tournament(int hosts, int all);
+
+}  // namespace q7x2

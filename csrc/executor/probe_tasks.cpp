@@ -1,0 +1,254 @@
+#include "executor/probe_tasks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "transport/tag.h"
+
+namespace q7x2 {
+namespace {
+
+// Channels. No message of the user is there yet: the group is still being made.
+constexpr uint32_t kPing = 1;
+constexpr uint32_t kBurst = 2;
+constexpr uint32_t kAnswer = 3;
+constexpr uint32_t kData = 4;
+constexpr uint32_t kAcknowledgement = 5;
+
+constexpr int kMostPings = 300;
+constexpr int kWarmUp = 5;
+constexpr int kLeastPings = 8;
+constexpr auto kPingTime = std::chrono::milliseconds(4);
+constexpr int kBurstLength = 32;
+constexpr int kBursts = 4;
+
+constexpr size_t kLeastWindow = size_t{64} << 10;
+constexpr size_t kMostWindow = size_t{8} << 20;
+constexpr double kWindowSeconds = 0.01;
+constexpr size_t kShortest = size_t{8} << 10;
+constexpr size_t kEnoughBytes = size_t{2} << 20;
+constexpr double kEnoughSeconds = 0.01;
+// Left out: the first bytes, or on slow links the first part of the time.
+constexpr size_t kIgnoredBytes = size_t{512} << 10;
+constexpr double kIgnoredPart = 0.4;
+constexpr size_t kParts = 5;
+
+double seconds_between(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double quantile(std::vector<double> values, double part) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<std::ptrdiff_t>(part * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[static_cast<size_t>(at)];
+}
+
+}  // namespace
+
+// -------------------------------------------------------------------------------- conversation
+
+std::string Conversation::name() const {
+  return std::string("probe (") + what_ + " with rank " + std::to_string(peer_) + ") on rank " +
+         std::to_string(group().rank()) + " of group '" + group().name() + "'";
+}
+
+void Conversation::send(uint32_t channel, const void* data, size_t bytes) {
+  if (done()) return;
+  ++open_;
+  group().send(*this, channel << 1, peer_, tag::point_to_point(0, group().rank(), channel), data,
+               bytes);
+}
+
+void Conversation::receive(uint32_t channel, void* data, size_t bytes) {
+  if (done()) return;
+  ++open_;
+  group().receive(*this, channel << 1 | 1, peer_,
+                  tag::point_to_point(group().slot(), peer_, channel), tag::kExact, data, bytes);
+}
+
+void Conversation::completed(uint32_t token, size_t length, uint64_t) {
+  --open_;
+  if ((token & 1) != 0) {
+    received(token >> 1, length);
+  } else {
+    sent(token >> 1);
+  }
+  if (open_ == 0) finish();
+}
+
+// ---------------------------------------------------------------------------------------- ping
+
+void PingTask::start() {
+  if (first_) {
+    ping();
+  } else {
+    receive(kPing, &heard_, sizeof(heard_));
+  }
+}
+
+void PingTask::ping() {
+  const size_t count = round_trips_.size();
+  if (count <= kWarmUp) started_at_ = Clock::now();  // the first may have had to connect
+  last_ =
+      count + 1 >= kMostPings || (count >= kLeastPings && Clock::now() - started_at_ >= kPingTime);
+  receive(kPing, &heard_, sizeof(heard_));
+  ping_at_ = Clock::now();
+  send(kPing, &last_, sizeof(last_));
+}
+
+void PingTask::pong() {
+  if (heard_ != 0) {
+    expect_burst();
+  } else {
+    receive(kPing, &heard_, sizeof(heard_));
+  }
+  send(kPing, &last_, sizeof(last_));
+}
+
+// Before the peer is told that it may begin.
+void PingTask::expect_burst() {
+  for (int i = 0; i < kBurstLength; ++i) receive(kBurst, nullptr, 0);
+}
+
+void PingTask::burst() {
+  receive(kAnswer, nullptr, 0);
+  burst_at_ = Clock::now();
+  for (int i = 0; i < kBurstLength; ++i) send(kBurst, nullptr, 0);
+}
+
+void PingTask::received(uint32_t channel, size_t) {
+  switch (channel) {
+    case kPing:
+      if (!first_) {
+        pong();
+        return;
+      }
+      round_trips_.push_back(seconds_between(ping_at_, Clock::now()));
+      if (last_ == 0) {
+        ping();
+      } else {
+        burst();
+      }
+      return;
+    case kBurst:
+      if (++burst_received_ % kBurstLength == 0) {
+        if (burst_received_ < kBursts * kBurstLength) expect_burst();
+        send(kAnswer, nullptr, 0);
+      }
+      return;
+    case kAnswer:
+      bursts_.push_back(seconds_between(burst_at_, Clock::now()));
+      if (bursts_.size() < kBursts) burst();
+      return;
+  }
+}
+
+double PingTask::quantile_of_round_trips(double part) const {
+  return quantile({round_trips_.begin() + kWarmUp, round_trips_.end()}, part);
+}
+
+double PingTask::round_trip() const {
+  return quantile_of_round_trips(0.25);
+}
+
+double PingTask::spread() const {
+  return (quantile_of_round_trips(0.75) - quantile_of_round_trips(0.25)) /
+         std::max(quantile_of_round_trips(0.5), 1e-9);
+}
+
+double PingTask::overhead() const {
+  const double burst = *std::min_element(bursts_.begin(), bursts_.end());
+  return std::max(0.0, burst - round_trip()) / kBurstLength;
+}
+
+// -------------------------------------------------------------------------------------- stream
+
+StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, double seconds,
+                       std::chrono::milliseconds timeout)
+    : Conversation(std::move(group), "stream", peer, timeout),
+      seconds_(seconds),
+      outgoing_(std::make_unique<std::byte[]>(kLongest)),
+      incoming_(std::make_unique<std::byte[]>(kLongest)) {}
+
+void StreamTask::start() {
+  started_at_ = Clock::now();
+  for (int i = 0; i < kPosted; ++i) receive(kData, incoming_.get(), kLongest);
+  fill();
+}
+
+void StreamTask::fill() {
+  if (finished_sending_ || done()) return;
+  const double elapsed = seconds_between(started_at_, Clock::now());
+  if (elapsed >= seconds_ || (acknowledged_ >= kEnoughBytes && elapsed >= kEnoughSeconds)) {
+    finished_sending_ = true;
+    // An empty message for each receive that the peer has posted.
+    for (int i = 0; i < kPosted; ++i) send(kData, outgoing_.get(), 0);
+    return;
+  }
+  // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
+  const double carried = static_cast<double>(acknowledged_) / std::max(elapsed, 1e-6);
+  const size_t window =
+      std::clamp(std::min(acknowledged_ / 2, static_cast<size_t>(carried * kWindowSeconds)),
+                 kLeastWindow, kMostWindow);
+  const size_t length = std::clamp(window / 8, kShortest, kLongest);
+  while (!done() && sent_ - acknowledged_ + length <= window) {
+    unacknowledged_.push_back(length);
+    sent_ += length;
+    receive(kAcknowledgement, nullptr, 0);
+    send(kData, outgoing_.get(), length);
+  }
+}
+
+void StreamTask::acknowledged() {
+  acknowledged_ += unacknowledged_[oldest_++];
+  fill();
+}
+
+void StreamTask::received(uint32_t channel, size_t bytes) {
+  if (channel == kAcknowledgement) {
+    acknowledged();
+    return;
+  }
+  if (bytes == 0) {
+    peer_finished_ = true;
+    return;
+  }
+  arrivals_.push_back({Clock::now(), bytes + (arrivals_.empty() ? 0 : arrivals_.back().bytes)});
+  send(kAcknowledgement, nullptr, 0);
+  if (!peer_finished_) receive(kData, incoming_.get(), kLongest);
+}
+
+std::vector<double> StreamTask::part_rates() const {
+  if (arrivals_.size() < 2) return {};
+  const Arrival& begin = arrivals_.front();
+  auto first = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& arrival) {
+    return arrival.bytes >= kIgnoredBytes ||
+           seconds_between(begin.time, arrival.time) >= kIgnoredPart * seconds_;
+  });
+  if (arrivals_.end() - first < 2) first = arrivals_.end() - 2;
+  const auto intervals = static_cast<size_t>(arrivals_.end() - first) - 1;
+  const size_t parts = std::min(kParts, intervals);
+  std::vector<double> rates;
+  for (size_t part = 0; part < parts; ++part) {
+    const Arrival& from = first[static_cast<std::ptrdiff_t>(part * intervals / parts)];
+    const Arrival& to = first[static_cast<std::ptrdiff_t>((part + 1) * intervals / parts)];
+    rates.push_back(static_cast<double>(to.bytes - from.bytes) /
+                    std::max(seconds_between(from.time, to.time), 1e-9));
+  }
+  return rates;
+}
+
+double StreamTask::rate() const {
+  return quantile(part_rates(), 0.5);
+}
+
+double StreamTask::spread() const {
+  const std::vector<double> rates = part_rates();
+  if (rates.empty()) return 0;
+  const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
+  return (*most - *least) / rate();
+}
+
+}  // namespace q7x2

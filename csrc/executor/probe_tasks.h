@@ -1,0 +1,125 @@
+// The two conversations a probe measures by: a ping-pong of tiny messages, and a stream in both
+// directions at once. Both ends submit the same task with each other as the peer.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/group.h"
+#include "transport/task.h"
+
+namespace q7x2 {
+
+/// A task of several messages with one peer, done when no request of its is in progress.
+class Conversation : public Task {
+ public:
+  std::string name() const override;
+
+ protected:
+  Conversation(std::shared_ptr<Group> group, const char* what, int peer,
+               std::chrono::milliseconds timeout)
+      : Task(std::move(group), timeout), what_(what), peer_(peer) {}
+
+  /// `channel` tells the kinds of messages apart: a message meets a receive of its channel.
+  void send(uint32_t channel, const void* data, size_t bytes);
+  void receive(uint32_t channel, void* data, size_t bytes);
+  virtual void sent(uint32_t) {}
+  virtual void received(uint32_t channel, size_t bytes) = 0;
+
+ private:
+  void completed(uint32_t token, size_t length, uint64_t tag) final;
+
+  const char* const what_;
+  const int peer_;
+  int open_ = 0;  // requests in progress
+};
+
+/// Round trips of a few bytes, then a few bursts of messages in one direction.
+///
+///   first   ping >  ping >  ... ping, last >  message message ... message >         ...
+///   other        < pong  < pong           < pong                          < answer
+///
+/// A burst takes a round trip and the CPU time of each message.
+class PingTask final : public Conversation {
+ public:
+  PingTask(std::shared_ptr<Group> group, int peer, bool first, std::chrono::milliseconds timeout)
+      : Conversation(std::move(group), "ping", peer, timeout), first_(first) {}
+
+  // Only at the end that is `first`, and only after `done`.
+  /// Seconds: the lower quartile, since whatever else runs on the machine only adds.
+  double round_trip() const;
+  double spread() const;    ///< interquartile range over the median
+  double overhead() const;  ///< seconds for each message of the fastest burst
+
+ private:
+  void start() override;
+  void received(uint32_t channel, size_t bytes) override;
+  void ping();
+  void pong();
+  void expect_burst();
+  void burst();
+  double quantile_of_round_trips(double part) const;
+
+  const bool first_;
+  std::vector<double> round_trips_;
+  TimePoint started_at_;
+  TimePoint ping_at_;
+  TimePoint burst_at_;
+  int burst_received_ = 0;
+  uint64_t last_ = 0;  // the content of a ping: whether it is the last
+  uint64_t heard_ = 0;
+  std::vector<double> bursts_;  // seconds
+};
+
+/// Both ends send as fast as the other takes it, for a time; each measures what it receives.
+///
+/// What is on the way is bounded by acknowledgements, so that a slow link need not be drained for
+/// long: at least kLeastWindow, at most what the link has been seen to carry in some milliseconds.
+/// The beginning is not counted: the buckets of shaped links and the buffers of NICs let it pass
+/// faster than what follows.
+class StreamTask final : public Conversation {
+ public:
+  /// Ends after `seconds`, or as soon as enough has passed.
+  StreamTask(std::shared_ptr<Group> group, int peer, double seconds,
+             std::chrono::milliseconds timeout);
+
+  // Only after `done`.
+  double rate() const;    ///< bytes a second received
+  double spread() const;  ///< range of the rates of parts of the run, over the rate
+
+ private:
+  static constexpr size_t kLongest = size_t{256} << 10;
+  static constexpr int kPosted = 16;
+
+  struct Arrival {
+    TimePoint time;
+    size_t bytes;  // so far
+  };
+
+  void start() override;
+  void received(uint32_t channel, size_t bytes) override;
+  void fill();
+  void acknowledged();
+  std::vector<double> part_rates() const;
+
+  const double seconds_;
+  std::unique_ptr<std::byte[]> outgoing_;
+  std::unique_ptr<std::byte[]> incoming_;  // all messages land here: nobody reads them
+
+  TimePoint started_at_;
+  size_t sent_ = 0;
+  size_t acknowledged_ = 0;
+  std::vector<size_t> unacknowledged_;  // lengths, oldest first
+  size_t oldest_ = 0;                   // index of the oldest
+  bool finished_sending_ = false;
+
+  std::vector<Arrival> arrivals_;
+  bool peer_finished_ = false;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,38 @@
+// Survey: how the ranks of a new group come to one and the same Fabric.
+//
+// Rank 0 decides and all parse the text it gives out, so they hold equal Fabrics whatever they know
+// or are set to themselves. In this order:
+//
+//   1. the file that Q7X2_FABRIC names
+//   2. what this process has found for an earlier group on these hosts
+//   3. defaults, where Q7X2_PROBE=0, and for groups of one rank
+//   4. the catalogue, unless Q7X2_PROBE=force (or pairs)
+//   5. a probe, whose result goes into the catalogue
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "fabric/fabric.h"
+#include "transport/group.h"
+
+namespace q7x2 {
+
+struct SurveyOptions {
+  /// Gives rank 0's text to all ranks. Rank 0 is called with it, the others with null; all return
+  /// it. Blocks, with a deadline of its own.
+  std::function<std::string(const std::string*)> share;
+  /// Called with one sentence where something failed that the group can do without.
+  std::function<void(const std::string&)> warn;
+  std::string torch;  ///< its version, for the record
+  std::chrono::milliseconds timeout{30'000};
+};
+
+/// All ranks of a new group call it. Throws on all ranks what went wrong on rank 0, and the error
+/// of the group where a rank dies during a probe.
+std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
+                                     const SurveyOptions& options);
+
+}  // namespace q7x2

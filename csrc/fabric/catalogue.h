@@ -1,0 +1,36 @@
+// The living catalogue: Fabrics that were measured before, one file for each set of hosts, in
+// $XDG_CACHE_HOME/q7x2 or ~/.cache/q7x2. Its files are JSON, made to be read and compared.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fabric/fabric.h"
+
+namespace q7x2 {
+
+/// The Fabric in `file`. Throws Error(kInvalidArgument), which names the file and what is wrong.
+Fabric read_fabric(const std::string& file);
+/// Replaces `file` in one step. Throws Error(kTransport) where that is refused.
+void write_fabric(const std::string& file, const Fabric& fabric);
+
+/// The file for these hosts (see host_key()) under the UCX_* settings of this process, which change
+/// what is measured. Empty without a home directory.
+std::string catalogue_file(std::vector<std::string> host_keys);
+
+/// `Q7X2_FABRIC_MAX_AGE`: "90s", "12h", "7d" (the default). Throws Error(kInvalidArgument).
+std::chrono::seconds catalogue_max_age();
+
+/// What the catalogue has in `file`, if it is younger than `max_age`. An entry that cannot be read
+/// is none: it will be replaced.
+std::optional<Fabric> catalogued(const std::string& file, std::chrono::seconds max_age);
+
+/// The Fabric of ranks on the hosts `host_of[rank]`, made of those of `known`: the host with the
+/// same key, or else one with the same name where `by_name`. None where `known` lacks a host.
+std::optional<Fabric> placed(const Fabric& known, const std::vector<int>& host_of,
+                             const std::vector<std::string>& keys,
+                             const std::vector<std::string>& names, bool by_name);
+
+}  // namespace q7x2

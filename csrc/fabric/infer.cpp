@@ -1,0 +1,276 @@
+#include "fabric/infer.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace q7x2 {
+namespace {
+
+// Rates of undisturbed flows vary by some ten per cent, on busy machines by half.
+constexpr double kSlow = 0.5;
+// Below this ease a flow counts as held up by its rack's cable.
+constexpr double kHeldUp = 0.75;
+
+using Flow = Measurements::Flow;
+using HostPair = std::pair<int, int>;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const size_t middle = values.size() / 2;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle),
+                   values.end());
+  const double upper = values[middle];
+  if (values.size() % 2 == 1) return upper;
+  return (upper +
+          *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle))) /
+         2;
+}
+
+HostPair unordered(int a, int b) {
+  return {std::min(a, b), std::max(a, b)};
+}
+
+/// The rate of a NIC: of the flows through it, those that nothing else held up.
+double nic_rate(std::vector<double> rates) {
+  if (rates.empty()) return 0;
+  const double best = *std::max_element(rates.begin(), rates.end());
+  std::erase_if(rates, [best](double rate) { return rate < kSlow * best; });
+  return median(std::move(rates));
+}
+
+void set_nic_rates(const std::vector<Flow>& flows, Fabric& fabric) {
+  std::vector<std::vector<double>> out(fabric.hosts.size());
+  std::vector<std::vector<double>> in(fabric.hosts.size());
+  for (const Flow& flow : flows) {
+    out[static_cast<size_t>(flow.from)].push_back(flow.rate);
+    in[static_cast<size_t>(flow.to)].push_back(flow.rate);
+  }
+  for (size_t host = 0; host < fabric.hosts.size(); ++host) {
+    fabric.hosts[host].egress = nic_rate(std::move(out[host]));
+    fabric.hosts[host].ingress = nic_rate(std::move(in[host]));
+  }
+}
+
+double ease_of(const Flow& flow, const Fabric& fabric) {
+  const double nics = std::min(fabric.hosts[static_cast<size_t>(flow.from)].egress,
+                               fabric.hosts[static_cast<size_t>(flow.to)].ingress);
+  return nics > 0 ? flow.rate / nics : 1;
+}
+
+/// Groups of hosts, joined while the average ease between two is high.
+class Linkage {
+ public:
+  explicit Linkage(size_t hosts) : group_(hosts) { std::iota(group_.begin(), group_.end(), 0); }
+
+  void add(int a, int b, double ease) {
+    Between& between = between_[unordered(a, b)];
+    between.sum += ease;
+    ++between.count;
+  }
+
+  /// The group of each host.
+  std::vector<int> joined() {
+    std::vector<std::pair<double, HostPair>> order;
+    for (const auto& [pair, between] : between_) order.emplace_back(between.average(), pair);
+    std::sort(order.begin(), order.end(), std::greater<>());
+    for (const auto& [ease, pair] : order) {
+      const int a = group_[static_cast<size_t>(pair.first)];
+      const int b = group_[static_cast<size_t>(pair.second)];
+      if (a != b && between_.at(unordered(a, b)).average() >= kSlow) join(a, b);
+    }
+    return group_;
+  }
+
+ private:
+  struct Between {
+    double sum = 0;
+    int count = 0;
+    double average() const { return count > 0 ? sum / count : 0; }
+  };
+
+  void join(int kept, int gone) {
+    std::replace(group_.begin(), group_.end(), gone, kept);
+    between_.erase(unordered(kept, gone));
+    std::vector<std::pair<int, Between>> moved;
+    for (auto it = between_.begin(); it != between_.end();) {
+      const auto [a, b] = it->first;
+      if (a == gone || b == gone) {
+        moved.emplace_back(a == gone ? b : a, it->second);
+        it = between_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    for (const auto& [other, between] : moved) {
+      Between& sum = between_[unordered(kept, other)];
+      sum.sum += between.sum;
+      sum.count += between.count;
+    }
+  }
+
+  std::vector<int> group_;               // a group is called by one of its hosts
+  std::map<HostPair, Between> between_;  // of groups
+};
+
+void set_racks(const std::vector<Flow>& flows, Fabric& fabric) {
+  Linkage linkage(fabric.hosts.size());
+  for (const Flow& flow : flows) linkage.add(flow.from, flow.to, ease_of(flow, fabric));
+  const std::vector<int> group = linkage.joined();
+  std::map<int, int> rack_of_group;
+  for (size_t host = 0; host < fabric.hosts.size(); ++host) {
+    const int next = static_cast<int>(rack_of_group.size());
+    fabric.hosts[host].rack = rack_of_group.try_emplace(group[host], next).first->second;
+  }
+  fabric.racks.clear();
+  for (size_t rack = 0; rack < rack_of_group.size(); ++rack) {
+    fabric.racks.push_back({.name = "rack " + std::to_string(rack)});
+  }
+}
+
+void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
+  struct Sums {
+    std::vector<double> held_up;
+    double most = 0;
+    double rate() const { return held_up.empty() ? most : median(held_up); }
+  };
+  std::vector<Sums> up(fabric.racks.size());
+  std::vector<Sums> down(fabric.racks.size());
+  for (const auto& round : rounds) {
+    struct Crossing {
+      double rate = 0;
+      bool held_up = false;
+    };
+    std::map<int, Crossing> leaving;
+    std::map<int, Crossing> entering;
+    for (const Flow& flow : round) {
+      const int from = fabric.hosts[static_cast<size_t>(flow.from)].rack;
+      const int to = fabric.hosts[static_cast<size_t>(flow.to)].rack;
+      if (from == to || flow.wire != Measurements::kShared) continue;
+      for (Crossing* crossing : {&leaving[from], &entering[to]}) {
+        crossing->rate += flow.rate;
+        crossing->held_up |= ease_of(flow, fabric) < kHeldUp;
+      }
+    }
+    const auto add = [](const std::map<int, Crossing>& crossings, std::vector<Sums>& sums) {
+      for (const auto& [rack, crossing] : crossings) {
+        Sums& sum = sums[static_cast<size_t>(rack)];
+        sum.most = std::max(sum.most, crossing.rate);
+        if (crossing.held_up) sum.held_up.push_back(crossing.rate);
+      }
+    };
+    add(leaving, up);
+    add(entering, down);
+  }
+  for (size_t rack = 0; rack < fabric.racks.size(); ++rack) {
+    fabric.racks[rack].up = up[rack].rate();
+    fabric.racks[rack].down = down[rack].rate();
+  }
+}
+
+Fabric::Cost cost_of(double round_trip, double overhead) {
+  // A one-way trip is alpha and an overhead at each end. Where sender and receiver share a core the
+  // measured overhead is both, and may seem to be all of it.
+  const double one_way = round_trip / 2;
+  const double each = std::min(overhead, one_way * 3 / 8);
+  return {one_way - 2 * each, each, true};
+}
+
+void set_costs(const std::vector<Measurements::Ping>& pings, Fabric& fabric) {
+  const auto set = [&pings](bool inside, Fabric::Cost& cost) {
+    std::vector<double> round_trips;
+    std::vector<double> overheads;
+    for (const auto& ping : pings) {
+      if ((ping.a == ping.b) != inside || ping.wire != Measurements::kShared) continue;
+      round_trips.push_back(ping.round_trip);
+      overheads.push_back(ping.overhead);
+    }
+    if (!round_trips.empty()) cost = cost_of(median(round_trips), median(overheads));
+  };
+  set(true, fabric.memory);
+  set(false, fabric.network);
+}
+
+void set_pairs(const Measurements& measured, const std::vector<Flow>& flows, Fabric& fabric) {
+  std::map<HostPair, Fabric::Pair> pairs;
+  const auto pair = [&pairs](int from, int to) -> Fabric::Pair& {
+    Fabric::Pair& found = pairs[{from, to}];
+    found.from = from;
+    found.to = to;
+    return found;
+  };
+  for (const Flow& flow : flows) {
+    pair(flow.from, flow.to).rate = flow.rate;
+    pair(flow.from, flow.to).rate_spread = flow.spread;
+  }
+  for (const Flow& flow : measured.solo) pair(flow.from, flow.to).solo = flow.rate;
+  for (const auto& ping : measured.pings) {
+    if (ping.a == ping.b || ping.wire != Measurements::kShared) continue;
+    for (const auto& [from, to] : {HostPair(ping.a, ping.b), HostPair(ping.b, ping.a)}) {
+      pair(from, to).alpha = cost_of(ping.round_trip, ping.overhead).alpha;
+      pair(from, to).alpha_spread = ping.spread;
+    }
+  }
+  for (const auto& [hosts, measurement] : pairs) fabric.pairs.push_back(measurement);
+}
+
+void set_links(const Measurements& measured, Fabric& fabric) {
+  struct Wire {
+    std::vector<double> rates;
+    std::vector<double> alphas;
+  };
+  std::map<std::pair<int, HostPair>, Wire> wires;
+  for (const auto& round : measured.rounds) {
+    for (const Flow& flow : round) {
+      if (flow.wire == Measurements::kShared) continue;
+      wires[{flow.wire, unordered(flow.from, flow.to)}].rates.push_back(flow.rate);
+    }
+  }
+  for (const auto& ping : measured.pings) {
+    if (ping.wire == Measurements::kShared) continue;
+    wires[{ping.wire, unordered(ping.a, ping.b)}].alphas.push_back(
+        cost_of(ping.round_trip, ping.overhead).alpha);
+  }
+  for (const auto& [place, wire] : wires) {
+    const auto [a, b] = place.second;
+    if (!wire.rates.empty()) {
+      fabric.links.push_back({a, b, median(wire.rates), median(wire.alphas)});
+    }
+  }
+}
+
+}  // namespace
+
+Fabric infer(const Measurements& measured) {
+  Fabric fabric;
+  fabric.host_of = measured.host_of;
+  fabric.racks.emplace_back();
+  std::vector<double> copy_rates;
+  std::vector<double> reduce_rates;
+  for (const auto& host : measured.hosts) {
+    fabric.hosts.push_back(
+        {.name = host.name, .key = host.key, .cores = host.cores, .hardware = host.hardware});
+    if (host.copy_rate > 0) copy_rates.push_back(host.copy_rate);
+    if (host.reduce_rate > 0) reduce_rates.push_back(host.reduce_rate);
+  }
+  if (!copy_rates.empty()) fabric.copy_rate = median(copy_rates);
+  if (!reduce_rates.empty()) fabric.reduce_rate = median(reduce_rates);
+
+  std::vector<Flow> flows;
+  for (const auto& round : measured.rounds) {
+    std::copy_if(round.begin(), round.end(), std::back_inserter(flows),
+                 [](const Flow& flow) { return flow.wire == Measurements::kShared; });
+  }
+  set_costs(measured.pings, fabric);
+  set_nic_rates(flows, fabric);
+  if (!flows.empty()) set_racks(flows, fabric);
+  if (fabric.racks.size() > 1) set_cables(measured.rounds, fabric);
+  set_pairs(measured, flows, fabric);
+  set_links(measured, fabric);
+  fabric.validate();
+  return fabric;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,71 @@
+// From what a probe measured to a Fabric.
+//
+// The hosts have talked in rounds, in each of them all hosts at once, in pairs and both ways:
+//
+//   round 1   h0=h7  h1=h6  h2=h5  h3=h4        A host sends and receives one flow in a round, so
+//   its round 2   h0=h6  h7=h5  h1=h4  h2=h3        NIC limits none of the others' flows; what they
+//   share
+//   ...                                         is the cable between racks.
+//
+// 1. A host's egress is the rate that most of its undisturbed flows reach: the median of those of
+// at
+//    least kSlow of its best; its ingress likewise.
+// 2. A flow's *ease* is its rate over what the two NICs allow. Hosts are grouped by average
+// linkage:
+//    the easiest pairs first, and two groups join where the average ease between them is at least
+//    kSlow. One noisy flow neither joins two racks nor splits one.
+// 3. Where more than one group is left they are racks. All flows that leave a rack in one round
+//    share its cable, so their rates add up to the cable's, in each round in which they are slow;
+//    its rate is the median of those sums.
+//
+// A cable is found where it carries less than kSlow of what its hosts send when they meet in pairs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fabric/fabric.h"
+
+namespace q7x2 {
+
+/// What a probe measured. Hosts are numbered in the order of their first ranks.
+struct Measurements {
+  /// The wires that a flow or ping can be made over: the network that all hosts share, or beside it
+  /// a private link of the two.
+  static constexpr int kShared = 0;
+
+  struct Host {
+    std::string name;
+    std::string key;
+    int cores = 1;
+    double copy_rate = 0;  ///< bytes a second of one core
+    double reduce_rate = 0;
+    Fabric::Hardware hardware = {};
+  };
+  struct Ping {
+    int a = 0;  ///< hosts; equal for two ranks of one
+    int b = 0;
+    double round_trip = 0;  ///< seconds, with little disturbance
+    double spread = 0;      ///< interquartile range over the median
+    double overhead = 0;    ///< seconds for each of many messages sent at once
+    int wire = kShared;
+  };
+  struct Flow {
+    int from = 0;  ///< hosts
+    int to = 0;
+    double rate = 0;  ///< bytes a second
+    double spread = 0;
+    int wire = kShared;
+  };
+
+  std::vector<int> host_of;  ///< by rank
+  std::vector<Host> hosts;
+  std::vector<Ping> pings;
+  std::vector<std::vector<Flow>> rounds;  ///< the flows of a round were there at the same time
+  std::vector<Flow> solo;                 ///< each alone
+};
+
+/// Throws Error(kInvalidArgument) where the measurements make no valid Fabric.
+Fabric infer(const Measurements& measured);
+
+}  // namespace q7x2
