@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -37,12 +38,26 @@ constexpr milliseconds kStandBy{10};
 // Looking without sleeping. Between looks the processor is offered to others.
 constexpr microseconds kWaiterSpin{100};
 constexpr microseconds kSpinAfterEvent{20};
+// Looks between two offers, where every rank of this host has a processor of its own.
+constexpr int kLooksPerYield = 8;
 constexpr milliseconds kShutdownPatience{1000};
 constexpr milliseconds kClosePatience{1000};
 
 std::mutex instance_mutex;
 std::weak_ptr<Engine> instance_;
 Engine::Hooks hooks_;
+
+// Counts the forks that led to this process: cheaper to ask than getpid().
+std::atomic<uint32_t> forks{0};
+
+uint32_t count_forks() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  if (registered != 0) {
+    throw Error(ErrorCode::kTransport, std::string("pthread_atfork: ") + std::strerror(registered));
+  }
+  return forks.load(std::memory_order_relaxed);
+}
 
 uint64_t random_identity() {
   std::random_device device;
@@ -148,7 +163,10 @@ void Engine::shutdown_instance() {
 }
 
 Engine::Engine()
-    : pid_(::getpid()), process_(random_identity()), worker_(context_), groups_(tag::kMaxGroups) {
+    : forks_(count_forks()),
+      process_(random_identity()),
+      worker_(context_),
+      groups_(tag::kMaxGroups) {
   thread_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
   waiter_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
   watch_fd_ = checked_fd(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
@@ -203,7 +221,7 @@ void Engine::stop() {
 }
 
 bool Engine::forked() const {
-  return ::getpid() != pid_;
+  return forks.load(std::memory_order_relaxed) != forks_;
 }
 
 // ---------------------------------------------------------------------------------------- tasks
@@ -648,7 +666,8 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   } const presence(*this);
 
   TimePoint spin_until = Clock::now() + kWaiterSpin;
-  TimePoint next_interrupt_check = Clock::now() + kNap;
+  TimePoint next_interrupt_check = spin_until + kNap;
+  int looks = 0;
   while (!task.done()) {
     bool armed = false;
     TimePoint now;
@@ -678,7 +697,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
              poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
       --sleeping_waiters_;
       clear_fd(waiter_fd_);
-    } else {
+    } else if (crowded_ || ++looks % kLooksPerYield == 0) {
       // The processor may be wanted by the very process that is waited for; where nobody wants it
       // this returns at once.
       ::sched_yield();

@@ -12,7 +12,6 @@
 // to fails, and tells its other ranks.
 #pragma once
 
-#include <sys/types.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -159,7 +158,7 @@ class Engine {
                               size_t length, const ucp_am_recv_param_t* param);
   static void on_wake_sent(void* request, ucs_status_t status, void* user_data);
 
-  const pid_t pid_;
+  const uint32_t forks_;
   const uint64_t process_;
   UcpContext context_;
   UcpWorker worker_;
@@ -175,6 +174,7 @@ class Engine {
   int next_slot_ = 0;
   std::vector<Group*> sharing_;  // groups that run collectives through shared memory
   bool asleep_ = false;
+  std::atomic<bool> crowded_{false};  // ranks outnumber the processors of this host
   PendingRequest* free_requests_ = nullptr;
   std::vector<std::unique_ptr<PendingRequest[]>> request_blocks_;
   std::atomic<size_t> unfinished_{0};  // active tasks that are not done

@@ -372,6 +372,9 @@ void Group::share_memory(const Exchange& exchange) {
   const std::vector<std::string> mapped_by = exchange("mapped", mapped);
 
   const Engine::Lock lock(engine_);
+  if (members_.size() > static_cast<size_t>(usable_cpus())) {
+    engine_.crowded_ = true;
+  }
   for (int member = 0; channel && member < channel->members(); ++member) {
     const auto r = static_cast<size_t>(members_[static_cast<size_t>(member)].rank);
     const std::string& theirs = mapped_by[r];
