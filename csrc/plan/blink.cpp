@@ -31,6 +31,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "fabric/fabric.h"
@@ -260,29 +261,47 @@ constexpr size_t kSharesForMany = 8;
 /// Fewer shares are preferred over more that are faster by less than this.
 constexpr double kWorthIt = 0.02;
 
+WeightedTrees weigh(const std::vector<Tree>& host_trees, const Fabric& fabric, int root) {
+  std::map<Tree, uint32_t> weights;
+  for (const Tree& tree : host_trees) ++weights[tree];
+  WeightedTrees result;
+  for (const auto& [tree, weight] : weights) {
+    result.trees.push_back(tree_of_ranks(tree, fabric, result.trees.size(), root));
+    result.weights.push_back(weight);
+  }
+  return result;
+}
+
+/// The scratch blocks that the busiest rank needs to hold what its children send, in slices. A
+/// block is as long as the heaviest part.
+double scratch(const WeightedTrees& packed) {
+  std::vector<uint32_t> children(packed.trees.front().size());
+  for (const Tree& tree : packed.trees) {
+    for (const int parent : tree) {
+      if (parent >= 0) ++children[static_cast<size_t>(parent)];
+    }
+  }
+  const auto total = std::accumulate(packed.weights.begin(), packed.weights.end(), 0.0);
+  return *std::ranges::max_element(children) * *std::ranges::max_element(packed.weights) / total;
+}
+
 WeightedTrees pack_trees(const PlanRequest& request) {
   const Fabric& fabric = *request.fabric;
   Packing packing(fabric, {.up = request.collective != Collective::kBroadcast,
                            .down = request.collective != Collective::kReduce});
   const int root = request.root < 0 ? -1 : fabric.host_of[static_cast<size_t>(request.root)];
-  std::vector<Tree> best;
+  WeightedTrees best;
   double best_time = std::numeric_limits<double>::infinity();
   for (const size_t shares : kShares) {
     if (fabric.hosts.size() > kManyHosts && shares > kSharesForMany) break;
-    std::vector<Tree> trees = packing.pack(shares, root);
+    WeightedTrees packed = weigh(packing.pack(shares, root), fabric, request.root);
     const double time = packing.last_finish() / static_cast<double>(shares);
     if (time >= best_time * (1 - kWorthIt)) continue;
-    best = std::move(trees);
+    if (scratch(packed) > kMaxScratchSlices * request.world_size) continue;
+    best = std::move(packed);
     best_time = time;
   }
-  std::map<Tree, uint32_t> weights;
-  for (const Tree& tree : best) ++weights[tree];
-  WeightedTrees result;
-  for (const auto& [tree, weight] : weights) {
-    result.trees.push_back(tree_of_ranks(tree, fabric, result.trees.size(), request.root));
-    result.weights.push_back(weight);
-  }
-  return result;
+  return best;
 }
 
 Plan generate(const PlanRequest& request) {

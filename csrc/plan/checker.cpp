@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -75,21 +76,26 @@ class Expressions {
 /// Which ops of one Plan are complete before which others start, by its dependencies alone.
 class HappensBefore {
  public:
-  explicit HappensBefore(const Plan& plan) : reachable_(plan.ops.size()) {
-    for (auto& row : reachable_) row.resize(plan.ops.size());
-  }
+  explicit HappensBefore(const Plan& plan)
+      : words_((plan.ops.size() + kBits - 1) / kBits), bits_(plan.ops.size() * words_) {}
 
+  /// To be called in an order in which whatever is before `before` has been added already.
   void add(uint32_t before, uint32_t after) {
-    reachable_[after][before] = true;
-    for (size_t op = 0; op < reachable_.size(); ++op) {
-      if (reachable_[before][op]) reachable_[after][op] = true;
-    }
+    bits_[after * words_ + before / kBits] |= uint64_t{1} << before % kBits;
+    for (size_t i = 0; i < words_; ++i) bits_[after * words_ + i] |= bits_[before * words_ + i];
   }
 
-  bool ordered(size_t a, size_t b) const { return reachable_[b][a] || reachable_[a][b]; }
+  bool ordered(size_t a, size_t b) const { return is_before(a, b) || is_before(b, a); }
 
  private:
-  std::vector<std::vector<bool>> reachable_;  // [op][earlier op]
+  static constexpr size_t kBits = 64;
+
+  bool is_before(size_t a, size_t b) const {
+    return (bits_[b * words_ + a / kBits] >> a % kBits & 1) != 0;
+  }
+
+  size_t words_;
+  std::vector<uint64_t> bits_;  // [op][earlier op]
 };
 
 class Checker {
@@ -203,6 +209,16 @@ class Checker {
     require(each.part_weights == first.part_weights, "has other part weights than rank 0's");
     require(each.rounds_once == first.rounds_once, "rounds otherwise than rank 0's");
     require(!is_flat(op_) || !each.part_weights.empty(), "has no parts");
+    require(scratch_slices(each) <= kMaxScratchSlices * n_,
+            "has " + std::to_string(each.num_scratch) + " scratch blocks, too many for " +
+                std::to_string(n_) + " ranks");
+  }
+
+  double scratch_slices(const Plan& plan) const {
+    if (!is_flat(op_)) return static_cast<double>(plan.num_scratch) / n_;
+    const auto& weights = plan.part_weights;
+    const double longest = *std::max_element(weights.begin(), weights.end());
+    return plan.num_scratch * longest / std::accumulate(weights.begin(), weights.end(), 0.0);
   }
 
   void check_blocks(int rank) const {
@@ -506,11 +522,14 @@ class Checker {
       if (node.is_final) fail(rank, id, "folds a result that was final already");
     }
     const int result = expressions_.fold(children, op.is_final);
+    const std::vector<int>& counts = expressions_.at(result).counts;
     for (int source = 0; source < n_; ++source) {
-      const int count = expressions_.at(result).counts[static_cast<size_t>(source)];
-      const std::string contribution = "the contribution of rank " + std::to_string(source);
-      if (count > 1) fail(rank, id, "counts " + contribution + " twice");
-      if (op.is_final && count == 0) fail(rank, id, "is final without " + contribution);
+      const int count = counts[static_cast<size_t>(source)];
+      const auto contribution = [&] {
+        return "the contribution of rank " + std::to_string(source);
+      };
+      if (count > 1) fail(rank, id, "counts " + contribution() + " twice");
+      if (op.is_final && count == 0) fail(rank, id, "is final without " + contribution());
     }
     return result;
   }

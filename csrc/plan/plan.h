@@ -176,6 +176,10 @@ class PlanBuilder {
   std::vector<uint16_t> next_recv_;
 };
 
+/// The scratch blocks of a Plan hold at most this many times the world size what a slice holds: of
+/// a flat buffer a slice of it, else a slice of each of n parts.
+inline constexpr int kMaxScratchSlices = 2;
+
 /// True for collectives whose buffers are flat runs of elements (all_reduce, reduce, broadcast).
 bool is_flat(Collective op);
 

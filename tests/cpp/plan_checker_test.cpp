@@ -220,6 +220,14 @@ TEST(Checker, ScratchBeyondItsCount) {
   EXPECT_COMPLAINT(plans, "names a block that does not exist");
 }
 
+TEST(Checker, MoreScratchThanPromised) {
+  auto plans = build(Collective::kAllReduce, 2, exchange_and_fold);
+  plans[1].num_scratch = 4;
+  EXPECT_EQ(complaint(plans), "");
+  plans[1].num_scratch = 5;
+  EXPECT_COMPLAINT(plans, "rank 1 of 2: has 5 scratch blocks, too many for 2 ranks");
+}
+
 TEST(Checker, OrderOfTheFoldDiffersBetweenRanks) {
   auto plans = build(Collective::kAllReduce, 2, exchange_and_fold);
   const uint32_t first = plans[1].ops[2].first_source;
