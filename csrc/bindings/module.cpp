@@ -7,6 +7,7 @@
 #include "bindings/backend.h"
 #include "bindings/fabric.h"
 #include "bindings/info.h"
+#include "bindings/plan.h"
 
 namespace {
 
@@ -31,4 +32,5 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_info(module);
   q7x2::bind_fabric(module);
   q7x2::bind_backend(module);
+  q7x2::bind_plan(module);
 }

@@ -46,3 +46,20 @@ def host_info() -> dict[str, Any]:
 
 def cuda_info() -> dict[str, Any]:
     """The CUDA driver and devices, or the problem that hides them."""
+
+def make_plans(
+    collective: str,
+    algorithm: str,
+    world_size: int | None = None,
+    root: int = -1,
+    fabric: str | None = None,
+) -> list[dict[str, Any]]:
+    """The Plans of all ranks, by rank, as plain data.
+
+    ``algorithm`` may name its parameter, "aggregator:2"; else it is the largest one on offer.
+    ``fabric`` is JSON, or None where nothing is known of the hosts; ``world_size`` may be left out
+    where there is one. A Plan has ``algorithm``,
+    ``rank``, ``root``, ``part_weights``, ``scratch_blocks`` and ``ops``; an op has ``kind`` (send,
+    recv, copy, reduce), ``peer``, ``message``, ``part``, ``is_final``, ``after`` (indices of the
+    ops it waits for) and ``text``. Raises RuntimeError for what does not exist.
+    """

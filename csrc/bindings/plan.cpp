@@ -1,0 +1,148 @@
+#include "bindings/plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/stl.h>
+
+#include "base/error.h"
+#include "fabric/fabric.h"
+#include "fabric/json.h"
+#include "plan/generators.h"
+#include "plan/plan.h"
+
+namespace q7x2 {
+namespace {
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+
+[[noreturn]] void invalid(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, what);
+}
+
+/// "aggregator:2" as ("aggregator", 2).
+std::pair<std::string, std::optional<int>> split(const std::string& algorithm) {
+  const size_t colon = algorithm.find(':');
+  if (colon == std::string::npos) return {algorithm, std::nullopt};
+  const std::string digits = algorithm.substr(colon + 1);
+  if (digits.empty() || digits.size() > 6 ||
+      digits.find_first_not_of("0123456789") != std::string::npos) {
+    invalid("invalid algorithm '" + algorithm + "': expected a number after the colon");
+  }
+  return {algorithm.substr(0, colon), std::stoi(digits)};
+}
+
+const Generator& find_generator(const std::string& collective, const std::string& name) {
+  std::set<std::string> names;
+  for (const Generator& generator : generators()) {
+    if (to_string(generator.collective) != collective) continue;
+    if (generator.name == name) return generator;
+    names.insert(generator.name);
+  }
+  std::string known;
+  for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
+  invalid(names.empty() ? "no collective is called '" + collective + "'"
+                        : "no algorithm for " + collective + " is called '" + name +
+                              "': expected one of " + known);
+}
+
+bool is_rooted(Collective op) {
+  return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
+         op == Collective::kScatter;
+}
+
+/// `wished`, or the largest one.
+int choose_parameter(const Generator& generator, const PlanRequest& request,
+                     std::optional<int> wished) {
+  if (generator.parameters == nullptr) {
+    if (wished) invalid(generator.name + " takes no parameter");
+    return 0;
+  }
+  const std::vector<int> offered = generator.parameters(request);
+  if (!wished) return offered.back();
+  if (std::ranges::find(offered, *wished) != offered.end()) return *wished;
+  std::string known;
+  for (const int each : offered) known += (known.empty() ? "" : ", ") + std::to_string(each);
+  invalid(generator.name + " does not take " + std::to_string(*wished) + " here: expected one of " +
+          known);
+}
+
+const char* to_string(OpKind kind) {
+  switch (kind) {
+    case OpKind::kSend:
+      return "send";
+    case OpKind::kRecv:
+      return "recv";
+    case OpKind::kCopy:
+      return "copy";
+    case OpKind::kReduce:
+      return "reduce";
+  }
+  return "";
+}
+
+py::dict to_dict(const Plan& plan) {
+  std::vector<std::vector<size_t>> after(plan.ops.size());
+  for (size_t id = 0; id < plan.ops.size(); ++id) {
+    for (const uint32_t successor : plan.successors_of(plan.ops[id]))
+      after[successor].push_back(id);
+  }
+  py::list ops;
+  for (size_t id = 0; id < plan.ops.size(); ++id) {
+    const Op& op = plan.ops[id];
+    ops.append(py::dict("kind"_a = to_string(op.kind), "peer"_a = op.peer, "message"_a = op.message,
+                        "part"_a = op.length_of.index, "is_final"_a = op.is_final,
+                        "after"_a = after[id], "text"_a = q7x2::to_string(plan, op)));
+  }
+  return py::dict("algorithm"_a = plan.algorithm, "rank"_a = plan.rank, "root"_a = plan.root,
+                  "part_weights"_a = plan.part_weights, "scratch_blocks"_a = plan.num_scratch,
+                  "ops"_a = ops);
+}
+
+py::list make_plans(const std::string& collective, const std::string& algorithm,
+                    std::optional<int> ranks, int root,
+                    const std::optional<std::string>& fabric_json) {
+  const auto [name, parameter] = split(algorithm);
+  const Generator& generator = find_generator(collective, name);
+  std::optional<Fabric> fabric;
+  if (fabric_json) fabric = fabric_from_json(*fabric_json);
+  if (!ranks && !fabric) invalid("neither the number of ranks nor a fabric is given");
+  const int world_size = ranks ? *ranks : fabric->world_size();
+  if (world_size < 1) invalid("a group has at least one rank, got " + std::to_string(world_size));
+  if (fabric && fabric->world_size() != world_size) {
+    invalid("the fabric has " + std::to_string(fabric->world_size()) + " ranks, expected " +
+            std::to_string(world_size));
+  }
+  if (is_rooted(generator.collective) ? root < 0 || root >= world_size : root != -1) {
+    invalid(is_rooted(generator.collective)
+                ? "invalid root " + std::to_string(root) + " in a group of " +
+                      std::to_string(world_size)
+                : collective + " has no root: expected -1, got " + std::to_string(root));
+  }
+  PlanRequest request{generator.collective, 0, world_size, root, fabric ? &*fabric : nullptr};
+  if (!generator.applies(request)) {
+    invalid(name + " has nothing to offer for " + std::to_string(world_size) + " ranks " +
+            (fabric ? "on this fabric" : "without a fabric"));
+  }
+  request.parameter = choose_parameter(generator, request, parameter);
+  py::list plans;
+  for (; request.rank < world_size; ++request.rank) {
+    plans.append(to_dict(generator.generate(request)));
+  }
+  return plans;
+}
+
+}  // namespace
+
+void bind_plan(py::module_& module) {
+  module.def("make_plans", &make_plans, "collective"_a, "algorithm"_a,
+             "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
+             "The Plans of all ranks, by rank, as plain data.");
+}
+
+}  // namespace q7x2
