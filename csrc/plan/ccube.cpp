@@ -17,10 +17,10 @@
 //   - a binary tree over the near ranks: twice as busy, but of logarithmic depth;
 //   - the private links, breadth first from their centre, where they reach all hosts.
 //
-// binomial_tree has as many children as bits: its root receives log2 n times B. double_binary_tree
-// spreads the load over two trees with half of the data each, which needs n children's links to one
-// switch, and a part of the first slice waits for either. Here the whole data takes one tree, so
-// slices complete in order: what needs the first can start when it is there.
+// binomial_tree runs the same way, but its root has log2 n children and receives log2 n times B.
+// double_binary_tree spreads the load better over one switch; it halves the data for that, so a
+// slice is complete when both trees have delivered. Here all data takes one tree, and slices
+// complete in order: what needs the first can start when it is there.
 // It wins where links are wires of their own, and where the first result matters more than the
 // last. Cho, Son and Kim, "Logical/physical topology-aware collective communication in deep
 // learning training", HPCA 2023.

@@ -8,9 +8,9 @@
 //                                                          same tree one position further on.
 //
 //   collective    steps                     bytes sent by the busiest rank
-//   all_reduce    2 ceil(log2 n)            2 B, and as many received
-//   broadcast     1 + ceil(log2 n)          B
-//   reduce        1 + ceil(log2 n)          B, and as many received
+//   all_reduce    2 floor(log2 n)           2 B, and as many received
+//   broadcast     1 + floor(log2 (n-1))     B
+//   reduce        1 + floor(log2 (n-1))     B, and as many received
 //
 // A rank with two children in one tree and none in the other moves 3 B/2 and B/2: no more than in a
 // chain, after a logarithmic number of steps. The root of a broadcast or a reduce stands above both

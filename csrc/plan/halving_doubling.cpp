@@ -12,10 +12,10 @@
 // leaves of all trees, right below the owner, and so cost every rank the same; where parts belong
 // to ranks (reduce_scatter, all_gather), a surplus owner is put on top of another's tree.
 //
-//   collective       steps           bytes sent by a rank, n = p    (B: the whole buffer)
-//   all_reduce       2 log2 n        2 B (n-1)/n
-//   reduce_scatter   log2 n          B (n-1)/n
-//   all_gather       log2 n          B (n-1)/n
+//   collective       steps                      bytes sent by a rank, n = p   (B: the whole buffer)
+//   all_reduce       2 log2 p                   2 B (n-1)/n
+//   reduce_scatter   log2 p, n > p: 1 more      B (n-1)/n
+//   all_gather       log2 p, n > p: 1 more      B (n-1)/n
 //
 // The bytes of the ring in logarithmic time, without the incast of SRA, but partners at all
 // distances. Surplus ranks send and receive B, and all others B (n-p)/p more than for n = p.
