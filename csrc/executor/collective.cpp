@@ -318,7 +318,7 @@ void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length
   const uint64_t tag =
       tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint_);
   if (!group().shares_memory(op.peer)) {
-    group().send(*this, token, op.peer, tag, source, length);
+    group().send(*this, token, op.peer, tag, source, length, group().wire(op.peer));
     return;
   }
   int ticket = HostChannel::kNoTicket;
@@ -344,7 +344,8 @@ void CollectiveTask::receive(uint32_t place_index, uint32_t op_index, size_t len
     group().receive(
         *this, token, op.peer,
         tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, fingerprint_),
-        tag::kCollectiveMask, writable(place, op.destination, length).data, length);
+        tag::kCollectiveMask, writable(place, op.destination, length).data, length,
+        group().wire(op.peer));
     return;
   }
   const uint64_t tag = tag::collective(0, op.peer, sequence(), place.slice, op.message, 0);

@@ -31,6 +31,9 @@ constexpr double kStreamBudget = 1.3;
 constexpr double kLongestStream = 0.3;
 constexpr double kShortestStream = 0.12;
 
+// A private link that says nothing for so long leads nowhere.
+constexpr std::chrono::milliseconds kTrial{1000};
+
 constexpr uint32_t kConductTag = 0x7000;
 constexpr uint32_t kReportTag = 0x7001;
 constexpr uint32_t kTextTag = 0x7002;
@@ -42,7 +45,7 @@ struct Order {
   Act act = Act::kEnd;
   int32_t peer = -1;
   int32_t first = 0;
-  int32_t reserved = 0;
+  int32_t wire = 0;
   double seconds = 0;   // of a stream
   uint64_t length = 0;  // of the result that follows kEnd
 };
@@ -86,16 +89,15 @@ class Participant {
     return value;
   }
 
-  Report ping(int peer, bool first) {
-    const auto task = std::make_shared<PingTask>(group_, peer, first, options_.timeout);
-    run(task);
-    if (!first) return {};
+  Report ping(int peer, Wire wire, bool first) {
+    const auto task = std::make_shared<PingTask>(group_, peer, wire, first, timeout_of(wire));
+    if (!run_over(wire, task) || !first) return {};
     return {{task->round_trip(), task->spread(), task->overhead()}};
   }
 
-  Report stream(int peer, double seconds) {
-    const auto task = std::make_shared<StreamTask>(group_, peer, seconds, options_.timeout);
-    run(task);
+  Report stream(int peer, Wire wire, double seconds) {
+    const auto task = std::make_shared<StreamTask>(group_, peer, wire, seconds, timeout_of(wire));
+    if (!run_over(wire, task)) return {};
     return {{task->rate(), task->spread()}};
   }
 
@@ -132,6 +134,22 @@ class Participant {
     const size_t length = bytes->size();
     return std::make_shared<MessageTask>(group_, direction, peer, tag, data, length,
                                          std::move(bytes), options_.timeout);
+  }
+
+  std::chrono::milliseconds timeout_of(Wire wire) const {
+    return wire == Wire::kPrivate ? std::min(options_.timeout, kTrial) : options_.timeout;
+  }
+
+  /// False where a private link turned out not to work: then there is none.
+  bool run_over(Wire wire, const std::shared_ptr<Task>& task) {
+    if (wire == Wire::kShared) {
+      run(task);
+      return true;
+    }
+    group_->engine().submit(task, /*caller_waits=*/true);
+    group_->engine().wait(*task, TimePoint::max());
+    if (const auto error = group_->error()) throw Error(*error);
+    return !task->error();
   }
 
   void run(const std::shared_ptr<Task>& task) {
@@ -223,7 +241,8 @@ class Conductor {
   }
 
   /// The disjoint `meetings` of ranks, all at once; each end's report.
-  std::map<int, Report> meet(Act act, const std::vector<Meeting>& meetings, double seconds) {
+  std::map<int, Report> meet(Act act, const std::vector<Meeting>& meetings, Wire wire,
+                             double seconds) {
     const Meeting* own = nullptr;
     std::vector<int> others;
     for (const Meeting& meeting : meetings) {
@@ -234,7 +253,11 @@ class Conductor {
           continue;
         }
         me_.send_value(rank, kConductTag,
-                       Order{.act = act, .peer = peer, .first = first, .seconds = seconds});
+                       Order{.act = act,
+                             .peer = peer,
+                             .first = first,
+                             .wire = static_cast<int32_t>(wire),
+                             .seconds = seconds});
         others.push_back(rank);
       }
     }
@@ -242,31 +265,38 @@ class Conductor {
     if (own != nullptr) {
       const bool first = own->first == 0;
       const int peer = first ? own->second : own->first;
-      reports[0] = act == Act::kPing ? me_.ping(peer, first) : me_.stream(peer, seconds);
+      reports[0] =
+          act == Act::kPing ? me_.ping(peer, wire, first) : me_.stream(peer, wire, seconds);
     }
     for (const int rank : others) reports[rank] = me_.receive_value<Report>(rank, kReportTag);
     return reports;
   }
 
-  void ping(const std::vector<Meeting>& meetings) {
-    const auto reports = meet(Act::kPing, meetings, 0);
+  /// The meetings that came about.
+  std::vector<Meeting> ping(const std::vector<Meeting>& meetings, Wire wire = Wire::kShared) {
+    const auto reports = meet(Act::kPing, meetings, wire, 0);
+    std::vector<Meeting> done;
     for (const auto& [a, b] : meetings) {
       const auto& [round_trip, spread, overhead] = reports.at(a).figures;
+      if (round_trip <= 0) continue;
+      done.emplace_back(a, b);
       measured_.pings.push_back({placement_.host_of[static_cast<size_t>(a)],
                                  placement_.host_of[static_cast<size_t>(b)], round_trip, spread,
-                                 overhead});
+                                 overhead, static_cast<int>(wire)});
     }
+    return done;
   }
 
-  std::vector<Measurements::Flow> stream(const std::vector<Meeting>& meetings, double seconds) {
-    const auto reports = meet(Act::kStream, meetings, seconds);
+  std::vector<Measurements::Flow> stream(const std::vector<Meeting>& meetings, double seconds,
+                                         Wire wire = Wire::kShared) {
+    const auto reports = meet(Act::kStream, meetings, wire, seconds);
     std::vector<Measurements::Flow> flows;
     for (const auto& [a, b] : meetings) {
       for (const auto& [from, to] : {Meeting(a, b), Meeting(b, a)}) {
         const Report& report = reports.at(to);
         flows.push_back({placement_.host_of[static_cast<size_t>(from)],
                          placement_.host_of[static_cast<size_t>(to)], report.figures[0],
-                         report.figures[1]});
+                         report.figures[1], static_cast<int>(wire)});
       }
     }
     return flows;
@@ -295,8 +325,22 @@ class Conductor {
     const double seconds = std::clamp(kStreamBudget / static_cast<double>(rounds.size()),
                                       kShortestStream, kLongestStream);
     for (const auto& round : rounds) {
-      ping(leaders(round));
-      measured_.rounds.push_back(stream(leaders(round), seconds));
+      const std::vector<Meeting> meetings = leaders(round);
+      ping(meetings);
+      measured_.rounds.push_back(stream(meetings, seconds));
+      measure_private_links(meetings, seconds);
+    }
+  }
+
+  void measure_private_links(std::vector<Meeting> meetings, double seconds) {
+    std::erase_if(meetings, [this](const Meeting& meeting) {
+      return !me_.group().has_private_link(meeting.first, meeting.second);
+    });
+    if (meetings.empty()) return;
+    const auto flows = stream(ping(meetings, Wire::kPrivate), seconds, Wire::kPrivate);
+    // A direction that carried nothing makes the link useless.
+    for (const Measurements::Flow& flow : flows) {
+      if (flow.rate > 0) measured_.rounds.back().push_back(flow);
     }
   }
 
@@ -319,6 +363,15 @@ class Conductor {
   std::vector<std::vector<int>> ranks_of_;  // by host
   Measurements measured_;
 };
+
+Wire wire_of(const Order& order, const Group& group) {
+  if (order.wire == static_cast<int32_t>(Wire::kShared)) return Wire::kShared;
+  if (order.wire != static_cast<int32_t>(Wire::kPrivate) ||
+      !group.has_private_link(group.rank(), order.peer)) {
+    throw Error(ErrorCode::kMismatch, "the probe wants a talk over a link that is not there", 0);
+  }
+  return Wire::kPrivate;
+}
 
 std::string driver_version() {
   std::ifstream file("/sys/module/nvidia/version");
@@ -416,8 +469,9 @@ std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions
           throw Error(ErrorCode::kMismatch,
                       "the probe wants a talk with rank " + std::to_string(order.peer), 0);
         }
-        report = order.act == Act::kPing ? me.ping(order.peer, order.first != 0)
-                                         : me.stream(order.peer, order.seconds);
+        report = order.act == Act::kPing
+                     ? me.ping(order.peer, wire_of(order, *group), order.first != 0)
+                     : me.stream(order.peer, wire_of(order, *group), order.seconds);
         break;
       case Act::kEnd:
         if (order.length > kMaxFabricBytes) {

@@ -58,14 +58,15 @@ void Conversation::send(uint32_t channel, const void* data, size_t bytes) {
   if (done()) return;
   ++open_;
   group().send(*this, channel << 1, peer_, tag::point_to_point(0, group().rank(), channel), data,
-               bytes);
+               bytes, wire_);
 }
 
 void Conversation::receive(uint32_t channel, void* data, size_t bytes) {
   if (done()) return;
   ++open_;
   group().receive(*this, channel << 1 | 1, peer_,
-                  tag::point_to_point(group().slot(), peer_, channel), tag::kExact, data, bytes);
+                  tag::point_to_point(group().slot(), peer_, channel), tag::kExact, data, bytes,
+                  wire_);
 }
 
 void Conversation::completed(uint32_t token, size_t length, uint64_t) {
@@ -165,9 +166,9 @@ double PingTask::overhead() const {
 
 // -------------------------------------------------------------------------------------- stream
 
-StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, double seconds,
+StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
                        std::chrono::milliseconds timeout)
-    : Conversation(std::move(group), "stream", peer, timeout),
+    : Conversation(std::move(group), "stream", peer, wire, timeout),
       seconds_(seconds),
       outgoing_(std::make_unique<std::byte[]>(kLongest)),
       incoming_(std::make_unique<std::byte[]>(kLongest)) {}

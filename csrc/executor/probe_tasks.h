@@ -21,9 +21,9 @@ class Conversation : public Task {
   std::string name() const override;
 
  protected:
-  Conversation(std::shared_ptr<Group> group, const char* what, int peer,
+  Conversation(std::shared_ptr<Group> group, const char* what, int peer, Wire wire,
                std::chrono::milliseconds timeout)
-      : Task(std::move(group), timeout), what_(what), peer_(peer) {}
+      : Task(std::move(group), timeout), what_(what), peer_(peer), wire_(wire) {}
 
   /// `channel` tells the kinds of messages apart: a message meets a receive of its channel.
   void send(uint32_t channel, const void* data, size_t bytes);
@@ -36,6 +36,7 @@ class Conversation : public Task {
 
   const char* const what_;
   const int peer_;
+  const Wire wire_;
   int open_ = 0;  // requests in progress
 };
 
@@ -47,8 +48,9 @@ class Conversation : public Task {
 /// A burst takes a round trip and the CPU time of each message.
 class PingTask final : public Conversation {
  public:
-  PingTask(std::shared_ptr<Group> group, int peer, bool first, std::chrono::milliseconds timeout)
-      : Conversation(std::move(group), "ping", peer, timeout), first_(first) {}
+  PingTask(std::shared_ptr<Group> group, int peer, Wire wire, bool first,
+           std::chrono::milliseconds timeout)
+      : Conversation(std::move(group), "ping", peer, wire, timeout), first_(first) {}
 
   // Only at the end that is `first`, and only after `done`.
   /// Seconds: the lower quartile, since whatever else runs on the machine only adds.
@@ -85,7 +87,7 @@ class PingTask final : public Conversation {
 class StreamTask final : public Conversation {
  public:
   /// Ends after `seconds`, or as soon as enough has passed.
-  StreamTask(std::shared_ptr<Group> group, int peer, double seconds,
+  StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
              std::chrono::milliseconds timeout);
 
   // Only after `done`.

@@ -194,6 +194,18 @@ std::string follow(const std::shared_ptr<Group>& group, const SurveyOptions& opt
   return decision;
 }
 
+/// Collectives go over the links that the Fabric has and that are there.
+void take_private_links(Group& group, const Fabric& fabric) {
+  const auto host = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const bool linked =
+        std::any_of(fabric.links.begin(), fabric.links.end(), [&](const Fabric::Link& link) {
+          return std::minmax(link.a, link.b) == std::minmax(host(rank), host(group.rank()));
+        });
+    if (linked && group.has_private_link(group.rank(), rank)) group.use_private_link(rank);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
@@ -206,6 +218,7 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
                          .find([&](const Fabric& f) { return sufficient_part(f, placement); })
                          .has_value();
   if (!known && sufficient(*fabric)) Memory::instance().keep(fabric);
+  take_private_links(*group, *fabric);
   return fabric;
 }
 

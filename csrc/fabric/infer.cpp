@@ -235,7 +235,12 @@ void set_links(const Measurements& measured, Fabric& fabric) {
   }
   for (const auto& [place, wire] : wires) {
     const auto [a, b] = place.second;
-    if (!wire.rates.empty()) {
+    // Both ways, or it is no link; and only one that is faster than the shared network is worth it.
+    const auto shared = [&](int from, int to) {
+      return std::min(fabric.hosts[static_cast<size_t>(from)].egress,
+                      fabric.hosts[static_cast<size_t>(to)].ingress);
+    };
+    if (wire.rates.size() >= 2 && median(wire.rates) > std::max(shared(a, b), shared(b, a))) {
       fabric.links.push_back({a, b, median(wire.rates), median(wire.alphas)});
     }
   }

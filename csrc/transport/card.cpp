@@ -9,7 +9,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 class Writer {
  public:
@@ -70,6 +70,12 @@ std::string Card::encode() const {
   out.put(std::string_view(host_key));
   out.put(std::string_view(hostname));
   out.put(std::string_view(address));
+  out.put(static_cast<uint32_t>(beside.size()));
+  for (const Nic& nic : beside) {
+    out.put(std::string_view(nic.name));
+    out.put(nic.address);
+    out.put(nic.prefix);
+  }
   return out.take();
 }
 
@@ -93,10 +99,39 @@ Card Card::decode(std::string_view bytes) {
   card.host_key = in.get_string();
   card.hostname = in.get_string();
   card.address = in.get_string();
+  const auto nics = in.get<uint32_t>();
+  for (uint32_t i = 0; i < nics; ++i) {
+    Nic nic;
+    nic.name = in.get_string();
+    nic.address = in.get<uint32_t>();
+    nic.prefix = in.get<uint8_t>();
+    if (nic.prefix > 32) {
+      throw Error(ErrorCode::kMismatch,
+                  "a rank's card has a network of " + std::to_string(nic.prefix) + " bits");
+    }
+    card.beside.push_back(std::move(nic));
+  }
   if (!in.at_end()) {
     throw Error(ErrorCode::kMismatch, "a rank's card has bytes left over");
   }
   return card;
+}
+
+std::string encode_list(const std::vector<std::string>& texts) {
+  Writer out;
+  for (const std::string& text : texts) {
+    out.put(std::string_view(text));
+  }
+  return out.take();
+}
+
+std::vector<std::string> decode_list(std::string_view bytes) {
+  Reader in(bytes);
+  std::vector<std::string> texts;
+  while (!in.at_end()) {
+    texts.push_back(in.get_string());
+  }
+  return texts;
 }
 
 }  // namespace q7x2

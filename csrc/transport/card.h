@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "transport/nics.h"
 
 namespace q7x2 {
 
@@ -14,11 +17,17 @@ struct Card {
   uint16_t world_size = 0;  ///< as this rank was told
   std::string host_key;     ///< equal where memory can be shared and PIDs mean the same
   std::string hostname;
-  std::string address;  ///< the UCP worker's
+  std::string address;      ///< the UCP worker's
+  std::vector<Nic> beside;  ///< interfaces beside the network that all hosts share
 
   std::string encode() const;
   /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2.
   static Card decode(std::string_view bytes);
 };
+
+/// Several strings in one.
+std::string encode_list(const std::vector<std::string>& texts);
+/// Throws Error(kMismatch) where `bytes` is not such a list.
+std::vector<std::string> decode_list(std::string_view bytes);
 
 }  // namespace q7x2

@@ -165,6 +165,8 @@ void Engine::shutdown_instance() {
 Engine::Engine()
     : forks_(count_forks()),
       process_(random_identity()),
+      nics_(nic_roles()),
+      context_(nics_.shared),
       worker_(context_),
       groups_(tag::kMaxGroups) {
   thread_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
@@ -272,7 +274,11 @@ void Engine::cancel_receives(Task& task) {
   // Cancelling completes a request from inside the call; `ready_` collects it.
   for (PendingRequest* p = task.requests_; p != nullptr; p = p->next) {
     if (p->is_receive && p->request != nullptr) {
-      ucp_request_cancel(worker_.get(), p->request);
+      const UcpWorker& worker =
+          p->wire == Wire::kPrivate
+              ? task.group().peers_[static_cast<size_t>(p->peer)]->rail->worker
+              : worker_;
+      ucp_request_cancel(worker.get(), p->request);
     }
   }
   task.group().forget_shared(task);
@@ -292,7 +298,11 @@ PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool i
   }
   PendingRequest* pending = free_requests_;
   free_requests_ = pending->next;
-  *pending = {&task, token, peer, is_receive, false, false, nullptr, nullptr, task.requests_};
+  *pending = {.task = &task,
+              .token = token,
+              .peer = peer,
+              .is_receive = is_receive,
+              .next = task.requests_};
   if (task.requests_ != nullptr) {
     task.requests_->previous = pending;
   }
@@ -318,6 +328,7 @@ void Engine::drain() {
       Task& task = *c.pending->task;
       const uint32_t token = c.pending->token;
       const int peer = c.pending->peer;
+      const Wire wire = c.pending->wire;
       release_request(c.pending);
       if (task.done()) {
         if (task.requests_ == nullptr) {
@@ -328,7 +339,7 @@ void Engine::drain() {
       } else if (c.status == UCS_ERR_MESSAGE_TRUNCATED) {
         task.truncated(token, c.tag);
       } else if (c.status != UCS_ERR_CANCELED) {
-        task.group().request_failed(task, peer, c.status);
+        task.group().request_failed(task, peer, wire, c.status);
       }
     }
     batch.clear();
@@ -337,6 +348,9 @@ void Engine::drain() {
 
 bool Engine::progress() {
   bool any = worker_.progress();
+  for (const auto& [name, rail] : rails_) {
+    any |= rail->worker.progress();
+  }
   drain();
   for (size_t i = 0; i < sharing_.size(); ++i) {
     any |= sharing_[i]->progress_shared();
@@ -431,6 +445,28 @@ bool Engine::connect(Peer& peer) {
   return true;
 }
 
+Rail& Engine::rail(const Nic& nic) {
+  std::unique_ptr<Rail>& rail = rails_[nic.name];
+  if (!rail) {
+    rail = std::make_unique<Rail>(nic);
+  }
+  return *rail;
+}
+
+void Engine::connect_rail(Peer& peer) {
+  if (!peer.rail_endpoint) {
+    peer.rail_endpoint =
+        std::make_unique<UcpEndpoint>(peer.rail->worker, peer.rail_address, on_rail_error, &peer);
+  }
+}
+
+void Engine::on_rail_error(void* arg, ucp_ep_h endpoint, ucs_status_t status) {
+  Peer& peer = *static_cast<Peer*>(arg);
+  if (peer.rail_in_use) {
+    on_endpoint_error(arg, endpoint, status);
+  }
+}
+
 void Engine::peer_dying(Peer& peer, const std::string& reason) {
   if (!peer.fails_at) {
     peer.fails_at = Clock::now() + kGrace;
@@ -442,6 +478,7 @@ void Engine::peer_dying(Peer& peer, const std::string& reason) {
 void Engine::fail_peer(Peer& peer) {
   peer.failed = true;
   peer.endpoint.reset();  // by force: completes what was being sent
+  peer.rail_endpoint.reset();
   drain();
   for (Group* group : groups_) {
     if (group != nullptr) {
@@ -523,18 +560,24 @@ void Engine::unregister_group(Group& group) {
 }
 
 void Engine::drop_unexpected(uint64_t tag, uint64_t mask) {
-  for (;;) {
-    ucp_tag_recv_info_t info{};
-    ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, mask, /*remove=*/1, &info);
-    if (message == nullptr) {
-      return;
+  const auto drop = [&](ucp_worker_h worker) {
+    for (;;) {
+      ucp_tag_recv_info_t info{};
+      ucp_tag_message_h message = ucp_tag_probe_nb(worker, tag, mask, /*remove=*/1, &info);
+      if (message == nullptr) {
+        return;
+      }
+      // Received into nothing: truncated, dropped.
+      ucp_request_param_t param{};
+      void* request = ucp_tag_msg_recv_nbx(worker, nullptr, 0, message, &param);
+      if (UCS_PTR_IS_PTR(request)) {
+        ucp_request_free(request);
+      }
     }
-    // Received into nothing: truncated, dropped.
-    ucp_request_param_t param{};
-    void* request = ucp_tag_msg_recv_nbx(worker_.get(), nullptr, 0, message, &param);
-    if (UCS_PTR_IS_PTR(request)) {
-      ucp_request_free(request);
-    }
+  };
+  drop(worker_.get());
+  for (const auto& [name, rail] : rails_) {
+    drop(rail->worker.get());
   }
 }
 
@@ -670,6 +713,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   int looks = 0;
   while (!task.done()) {
     bool armed = false;
+    std::vector<pollfd> fds;
     TimePoint now;
     if (mutex_.try_lock()) {
       const Lock lock(*this, std::adopt_lock);
@@ -686,13 +730,14 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
         armed = prepare_sleep();
       }
       if (armed) {
+        fds = event_fds();
         ++sleeping_waiters_;
       }
     } else {
       now = Clock::now();
     }
     if (armed) {
-      std::array<pollfd, 2> fds{{{worker_.event_fd(), POLLIN, 0}, {waiter_fd_, POLLIN, 0}}};
+      fds.push_back({waiter_fd_, POLLIN, 0});
       ::poll(fds.data(), fds.size(),
              poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
       --sleeping_waiters_;
@@ -715,8 +760,17 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   return true;
 }
 
+std::vector<pollfd> Engine::event_fds() const {
+  std::vector<pollfd> fds{{worker_.event_fd(), POLLIN, 0}};
+  for (const auto& [name, rail] : rails_) {
+    fds.push_back({rail->worker.event_fd(), POLLIN, 0});
+  }
+  return fds;
+}
+
 bool Engine::prepare_sleep() {
-  if (!worker_.arm()) {
+  if (!worker_.arm() || !std::all_of(rails_.begin(), rails_.end(),
+                                     [](auto& rail) { return rail.second->worker.arm(); })) {
     return false;
   }
   asleep_ = true;
@@ -763,6 +817,7 @@ void Engine::run() {
   TimePoint spin_until{};
   while (!stop_) {
     bool armed = false;
+    std::vector<pollfd> fds;
     milliseconds nap = kStandBy;
     if (waiters_ == 0) {
       const Lock lock(*this);
@@ -787,6 +842,9 @@ void Engine::run() {
               : busy || !active_.empty() ? kNap
                                          : milliseconds(-1);
       }
+      if (armed) {
+        fds = event_fds();
+      }
       seen_activity = activity;
       thread_sleeps_ = nap != milliseconds::zero();
     } else {
@@ -798,9 +856,8 @@ void Engine::run() {
     }
     // Work that arrived since the look above is not slept on.
     if (!stop_ && (armed || waiters_ > 0 || unfinished_ == 0)) {
-      std::array<pollfd, 3> fds{{{thread_fd_, POLLIN, 0},
-                                 {watch_fd_, POLLIN, 0},
-                                 {armed ? worker_.event_fd() : -1, POLLIN, 0}}};
+      fds.push_back({thread_fd_, POLLIN, 0});
+      fds.push_back({watch_fd_, POLLIN, 0});
       ::poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
     }
     thread_sleeps_ = false;
@@ -851,10 +908,20 @@ void Engine::close_endpoints() {
       }
       peer->endpoint.reset();
     }
+    if (peer->rail_endpoint) {
+      if (void* request =
+              peer->rail_endpoint->close(/*flush=*/peer->rail_in_use && !peer->fails_at)) {
+        closing.push_back(request);
+      }
+      peer->rail_endpoint.reset();
+    }
   }
   const TimePoint give_up = Clock::now() + kClosePatience;
   while (!closing.empty() && Clock::now() < give_up) {
     worker_.progress();
+    for (const auto& [name, rail] : rails_) {
+      rail->worker.progress();
+    }
     std::erase_if(closing, [](void* request) {
       if (ucp_request_check_status(request) == UCS_INPROGRESS) {
         return false;

@@ -12,10 +12,12 @@
 // to fails, and tells its other ranks.
 #pragma once
 
+#include <poll.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -31,6 +33,14 @@
 
 namespace q7x2 {
 
+/// A worker of its own for one network interface beside the shared network.
+struct Rail {
+  explicit Rail(const Nic& nic) : context({nic.name}, /*tcp_only=*/true), worker(context) {}
+
+  UcpContext context;
+  UcpWorker worker;
+};
+
 /// Another process. Lives as long as the engine.
 struct Peer {
   Engine* engine = nullptr;
@@ -42,6 +52,13 @@ struct Peer {
   std::optional<TimePoint> fails_at;
   std::string reason;
   bool failed = false;
+
+  // A private link to its host, if there is one.
+  Rail* rail = nullptr;
+  std::string rail_address;  ///< its worker's at the other end
+  std::unique_ptr<UcpEndpoint> rail_endpoint;
+  /// Groups rely on the link, so its failure is the peer's. Until then it is only a failed attempt.
+  bool rail_in_use = false;
 };
 
 class Engine {
@@ -73,6 +90,8 @@ class Engine {
   /// This process's identity, random.
   uint64_t process() const { return process_; }
   const UcpWorker& worker() const { return worker_; }
+  /// Interfaces beside the shared network.
+  const std::vector<Nic>& nics_beside() const { return nics_.beside; }
   /// For tasks, under the lock.
   ScratchPool& scratch() { return scratch_; }
   /// True in a child made by fork, where nothing here may be touched.
@@ -117,6 +136,10 @@ class Engine {
   Peer& add_peer(const Card& card, bool same_host);
   /// False where it cannot be reached; it is on its way to fail then.
   bool connect(Peer& peer);
+  /// Throws Error(kTransport) where the private link does not work.
+  void connect_rail(Peer& peer);
+  /// The worker for an interface beside the shared network; made on first use.
+  Rail& rail(const Nic& nic);
   void peer_dying(Peer& peer, const std::string& reason);
   void fail_peer(Peer& peer);
   void send_control(Peer& peer, const Control& control);
@@ -125,6 +148,8 @@ class Engine {
   /// Arms the worker and lets others know that they must wake this process. False: there is
   /// something to do.
   bool prepare_sleep();
+  /// What becomes readable when there is something to do: the workers' event descriptors.
+  std::vector<pollfd> event_fds() const;
   void awake();
   int register_group(Group& group);
   void unregister_group(Group& group);
@@ -149,6 +174,7 @@ class Engine {
   static ucs_status_t on_control(void* arg, const void* header, size_t header_length, void* data,
                                  size_t length, const ucp_am_recv_param_t* param);
   static void on_endpoint_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
+  static void on_rail_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* user_data);
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data);
@@ -160,8 +186,10 @@ class Engine {
 
   const uint32_t forks_;
   const uint64_t process_;
+  const NicRoles nics_;
   UcpContext context_;
   UcpWorker worker_;
+  std::map<std::string, std::unique_ptr<Rail>> rails_;  // by interface
 
   std::mutex mutex_;
   std::vector<Completion> ready_;

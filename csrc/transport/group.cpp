@@ -30,6 +30,7 @@ Group::Group(Engine& engine, int rank, int world_size, std::string name)
       name_(std::move(name)),
       peers_(static_cast<size_t>(world_size), nullptr),
       departed_(static_cast<size_t>(world_size), false),
+      wires_(static_cast<size_t>(world_size), Wire::kShared),
       member_at_(static_cast<size_t>(world_size), -1) {}
 
 std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
@@ -56,6 +57,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   ::gethostname(hostname, sizeof(hostname) - 1);
   mine.hostname = hostname;
   mine.address = engine.worker().address();
+  mine.beside = engine.nics_beside();
 
   const std::vector<std::string> bytes = exchange("card", mine.encode());
   if (bytes.size() != static_cast<size_t>(world_size)) {
@@ -100,6 +102,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
     engine.group_ready();
   }
   group->share_memory(exchange);
+  group->find_private_links(exchange);
   if (eager) {
     group->connect_all();
   }
@@ -214,13 +217,14 @@ bool Group::ensure_connected(int rank) {
 }
 
 void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-                 size_t length) {
+                 size_t length, Wire wire) {
   if (departed_[static_cast<size_t>(destination)]) {
     task.stranded(left_error(destination, task));
     return;
   }
   PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
-  if (!ensure_connected(destination)) {
+  pending->wire = wire;
+  if (!ensure_connected(destination) || !ensure_rail(destination, wire)) {
     engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
     return;
   }
@@ -228,8 +232,10 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = Engine::on_sent;
   param.user_data = pending;
-  void* request = ucp_tag_send_nbx(peers_[static_cast<size_t>(destination)]->endpoint->get(), data,
-                                   length, tag | tag::slot_bits(slot_at(destination)), &param);
+  Peer& peer = *peers_[static_cast<size_t>(destination)];
+  const UcpEndpoint& endpoint = wire == Wire::kPrivate ? *peer.rail_endpoint : *peer.endpoint;
+  void* request = ucp_tag_send_nbx(endpoint.get(), data, length,
+                                   tag | tag::slot_bits(slot_at(destination)), &param);
   if (UCS_PTR_IS_PTR(request)) {
     pending->request = request;
   } else {
@@ -238,13 +244,17 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
 }
 
 void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
-                    size_t length) {
+                    size_t length, Wire wire) {
   PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
+  pending->wire = wire;
   // Connected in both directions, so that a death of the source is noticed. Where it cannot be
   // reached any more, what it had sent before is still received.
   if (source >= 0 && !departed_[static_cast<size_t>(source)]) {
     ensure_connected(source);
+    ensure_rail(source, wire);
   }
+  const UcpWorker& worker =
+      wire == Wire::kPrivate ? peers_[static_cast<size_t>(source)]->rail->worker : engine_.worker_;
   ucp_request_param_t param{};
   // Completion always comes by the callback, if need be from inside the call: UCX 1.13 does not say
   // what a receive brought that completes at once.
@@ -252,7 +262,7 @@ void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = Engine::on_received;
   param.user_data = pending;
-  void* request = ucp_tag_recv_nbx(engine_.worker_.get(), data, length, tag, mask, &param);
+  void* request = ucp_tag_recv_nbx(worker.get(), data, length, tag, mask, &param);
   if (UCS_PTR_IS_ERR(request)) {
     engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), 0, 0});
     return;
@@ -558,8 +568,11 @@ void Group::forget_shared(Task& task) {
   }
 }
 
-void Group::request_failed(Task& task, int rank, ucs_status_t status) {
-  if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
+void Group::request_failed(Task& task, int rank, Wire wire, ucs_status_t status) {
+  if (wire == Wire::kPrivate && !peers_[static_cast<size_t>(rank)]->rail_in_use) {
+    task.fail(Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
+                                               " does not work: " + ucs_status_string(status)));
+  } else if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
     task.stranded(left_error(rank, task));
   } else if (rank >= 0) {
     engine_.peer_dying(*peers_[static_cast<size_t>(rank)], ucs_status_string(status));
@@ -635,6 +648,83 @@ void Group::start_waiting() {
 // A message that no receive was ever posted for, of a collective that is complete here: the sender
 // called something else. So a root that nobody else takes for the root learns of it. `oldest` is
 // the number of the oldest collective that is not complete.
+// Two hosts that are both on a network beside the shared one, over interfaces of their own, have a
+// private link. Every rank sees who has, since all see all cards.
+std::optional<std::pair<size_t, size_t>> Group::private_network(int a, int b) const {
+  const Card& one = cards_[static_cast<size_t>(std::min(a, b))];
+  const Card& other = cards_[static_cast<size_t>(std::max(a, b))];
+  if (one.host_key == other.host_key) {
+    return std::nullopt;
+  }
+  auto networks = common_network(one.beside, other.beside);
+  if (networks && a > b) {
+    std::swap(networks->first, networks->second);
+  }
+  return networks;
+}
+
+void Group::find_private_links(const Exchange& exchange) {
+  bool any = false;
+  for (int a = 0; a < world_size_ && !any; ++a) {
+    if (cards_[static_cast<size_t>(a)].beside.empty()) {
+      continue;
+    }
+    for (int b = a + 1; b < world_size_ && !any; ++b) {
+      any = has_private_link(a, b);
+    }
+  }
+  if (!any) {
+    return;
+  }
+  // One worker's address an interface, in the card's order.
+  const std::vector<Nic>& nics = cards_[static_cast<size_t>(rank_)].beside;
+  std::vector<std::string> addresses(nics.size());
+  {
+    const Engine::Lock lock(engine_);
+    for (int r = 0; r < world_size_; ++r) {
+      if (const auto networks = private_network(rank_, r)) {
+        addresses[networks->first] = engine_.rail(nics[networks->first]).worker.address();
+      }
+    }
+  }
+  const std::vector<std::string> all = exchange("rails", encode_list(addresses));
+  const Engine::Lock lock(engine_);
+  for (int r = 0; r < world_size_; ++r) {
+    const auto networks = private_network(rank_, r);
+    if (!networks) {
+      continue;
+    }
+    const std::vector<std::string> theirs = decode_list(all[static_cast<size_t>(r)]);
+    Peer& peer = *peers_[static_cast<size_t>(r)];
+    if (peer.rail == nullptr && networks->second < theirs.size()) {
+      peer.rail = &engine_.rail(nics[networks->first]);
+      peer.rail_address = theirs[networks->second];
+    }
+  }
+}
+
+void Group::use_private_link(int rank) {
+  const Engine::Lock lock(engine_);
+  Peer& peer = *peers_[static_cast<size_t>(rank)];
+  if (peer.rail == nullptr) {
+    throw Error(ErrorCode::kInternal, "there is no private link to " + describe(rank));
+  }
+  peer.rail_in_use = true;
+  wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
+}
+
+bool Group::ensure_rail(int rank, Wire wire) {
+  if (wire == Wire::kShared) {
+    return true;
+  }
+  try {
+    engine_.connect_rail(*peers_[static_cast<size_t>(rank)]);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::optional<Error> Group::leftover(uint64_t oldest) {
   for (const Member& member : members_) {
     for (const HostChannel::Message& message : member.unexpected) {

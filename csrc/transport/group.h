@@ -62,15 +62,24 @@ class Group {
   /// The error that ended the group, if any.
   std::optional<Error> error();
 
+  /// Whether the hosts of two ranks have a private link; all ranks say the same. That it works must
+  /// be tried.
+  bool has_private_link(int a, int b) const { return private_network(a, b).has_value(); }
+  /// From now on collectives send to and receive from `rank` over its private link. To be called by
+  /// both ranks, before the first collective.
+  void use_private_link(int rank);
+
   // For tasks, under the engine's lock. Completion comes to Task::completed, never from inside
   // these calls.
 
   /// `tag`: see transport/tag.h; its slot is filled in here.
   void send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-            size_t length);
-  /// `source` -1: from any. `tag` must carry this rank's slot.
+            size_t length, Wire wire = Wire::kShared);
+  /// `source` -1: from any, over the shared network. `tag` must carry this rank's slot.
   void receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
-               size_t length);
+               size_t length, Wire wire = Wire::kShared);
+  /// What collectives use towards `rank`.
+  Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
 
   // Messages of collectives between ranks that share memory, under the engine's lock.
 
@@ -135,10 +144,11 @@ class Group {
   void task_done(Task& task);
   void fail_tasks(const Error& error);
   void handle(const Control& control);
-  void request_failed(Task& task, int rank, ucs_status_t status);
+  void request_failed(Task& task, int rank, Wire wire, ucs_status_t status);
   void peer_failed(int rank, const std::string& reason);
   void peer_left(int rank);
   bool ensure_connected(int rank);
+  bool ensure_rail(int rank, Wire wire);
   Control control_to(int rank, ControlType type) const;
   int rank_of(const Peer& peer) const;
   Error left_error(int rank, const Task& task) const;
@@ -146,6 +156,9 @@ class Group {
   std::optional<Error> leftover_error(uint64_t tag, uint64_t oldest) const;
   void check_leftovers();
   void share_memory(const Exchange& exchange);
+  void find_private_links(const Exchange& exchange);
+  /// The interfaces of its ends, as indices into the ranks' cards.
+  std::optional<std::pair<size_t, size_t>> private_network(int a, int b) const;
   void wake(int member);
   bool progress_shared();
   void dispatch(Member& member, const HostChannel::Message& message);
@@ -161,6 +174,7 @@ class Group {
   std::vector<Card> cards_;     // by rank
   std::vector<Peer*> peers_;    // by rank; null for this rank. Owned by the engine
   std::vector<bool> departed_;  // by rank: said goodbye
+  std::vector<Wire> wires_;     // by rank
 
   uint64_t sequence_ = 0;
   std::optional<Error> error_;

@@ -25,13 +25,18 @@ class Engine;
 class Group;
 class Task;
 
+/// What a message between two hosts goes over: the network that all hosts share, or a private link
+/// of the two beside it.
+enum class Wire : uint8_t { kShared, kPrivate };
+
 /// One UCX request of a task. Owned by the engine, linked into its task while in progress.
 struct PendingRequest {
   Task* task = nullptr;
   uint32_t token = 0;  ///< what the task calls it
   int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
-  bool shared = false;      ///< goes through shared memory: UCX does not know of it
+  bool shared = false;  ///< goes through shared memory: UCX does not know of it
+  Wire wire = Wire::kShared;
   bool completed = false;   ///< UCX has called back
   void* request = nullptr;  ///< UCX's handle; null once it completed
   PendingRequest* previous = nullptr;

@@ -29,7 +29,8 @@ void check_ucx(ucs_status_t status, std::string_view what) {
   }
 }
 
-UcpContext::UcpContext() : context_(nullptr, ucp_cleanup) {
+UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_only)
+    : context_(nullptr, ucp_cleanup) {
   ucp_config_t* config = nullptr;
   check_ucx(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
   std::unique_ptr<ucp_config_t, void (*)(ucp_config_t*)> owner(config, ucp_config_release);
@@ -37,6 +38,16 @@ UcpContext::UcpContext() : context_(nullptr, ucp_cleanup) {
   set_default(config, "MM_ERROR_HANDLING", "y");
   // A process in another PID namespace cannot be watched by pidfd; this notices its death.
   set_default(config, "KEEPALIVE_INTERVAL", "200ms");
+  if (!net_devices.empty()) {
+    std::string list;
+    for (const std::string& device : net_devices) {
+      list += (list.empty() ? "" : ",") + device;
+    }
+    set_default(config, "NET_DEVICES", list.c_str());
+  }
+  if (tcp_only) {
+    check_ucx(ucp_config_modify(config, "TLS", "tcp"), "set TLS");
+  }
 
   ucp_params_t params{};
   params.field_mask =

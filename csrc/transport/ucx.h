@@ -21,7 +21,9 @@ void check_ucx(ucs_status_t status, std::string_view what);
 /// stays on although peer error handling is asked for.
 class UcpContext {
  public:
-  UcpContext();
+  /// `net_devices`: the network interfaces it may use, all where empty, unless the user has set
+  /// UCX_NET_DEVICES. `tcp_only`: no other transport, not even shared memory.
+  explicit UcpContext(const std::vector<std::string>& net_devices = {}, bool tcp_only = false);
 
   ucp_context_h get() const { return context_.get(); }
 

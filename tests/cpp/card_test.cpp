@@ -23,6 +23,7 @@ Card example() {
   card.host_key = "boot/ipc/pid";
   card.hostname = "node-1";
   card.address = std::string("\0\xff address\0", 11);
+  card.beside = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
   return card;
 }
 
@@ -34,6 +35,12 @@ void expect_equal(const Card& a, const Card& b) {
   EXPECT_EQ(a.host_key, b.host_key);
   EXPECT_EQ(a.hostname, b.hostname);
   EXPECT_EQ(a.address, b.address);
+  ASSERT_EQ(a.beside.size(), b.beside.size());
+  for (size_t i = 0; i < a.beside.size(); ++i) {
+    EXPECT_EQ(a.beside[i].name, b.beside[i].name);
+    EXPECT_EQ(a.beside[i].address, b.beside[i].address);
+    EXPECT_EQ(a.beside[i].prefix, b.beside[i].prefix);
+  }
 }
 
 /// The refusal, or "" where it decodes. Anything but a refusal of the right type fails the test.

@@ -247,7 +247,8 @@ TEST_F(Survey, ARankThatDiesDuringTheProbeEndsIt) {
 TEST(PingTask, MeasuresRoundTripsAndOverhead) {
   run_ranks(2, [](Rank& rank) {
     const auto group = rank.group();
-    const auto task = std::make_shared<PingTask>(group, 1 - rank.rank, rank.rank == 0, kTimeout);
+    const auto task =
+        std::make_shared<PingTask>(group, 1 - rank.rank, Wire::kShared, rank.rank == 0, kTimeout);
     rank.engine().submit(task, true);
     ASSERT_TRUE(rank.engine().wait(*task, Clock::now() + kTimeout));
     ASSERT_FALSE(task->error()) << task->error()->what();
@@ -261,7 +262,8 @@ TEST(PingTask, MeasuresRoundTripsAndOverhead) {
 TEST(StreamTask, MeasuresBothDirections) {
   run_ranks(2, [](Rank& rank) {
     const auto group = rank.group();
-    const auto task = std::make_shared<StreamTask>(group, 1 - rank.rank, 0.1, kTimeout);
+    const auto task =
+        std::make_shared<StreamTask>(group, 1 - rank.rank, Wire::kShared, 0.1, kTimeout);
     rank.engine().submit(task, true);
     ASSERT_TRUE(rank.engine().wait(*task, Clock::now() + kTimeout));
     ASSERT_FALSE(task->error()) << task->error()->what();

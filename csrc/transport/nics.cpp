@@ -1,0 +1,125 @@
+#include "transport/nics.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+namespace q7x2 {
+namespace {
+
+uint32_t network_mask(uint8_t prefix) {
+  return prefix == 0 ? 0 : ~uint32_t{0} << (32 - prefix);
+}
+
+bool is_bridge(const std::string& name) {
+  std::error_code ignored;
+  return std::filesystem::exists("/sys/class/net/" + name + "/bridge", ignored);
+}
+
+bool has_rdma() {
+  std::error_code ignored;
+  return !std::filesystem::is_empty("/sys/class/infiniband", ignored) && !ignored;
+}
+
+/// The address this host would send from to reach `target`; no packet is sent.
+std::optional<uint32_t> source_address(const sockaddr_in& target) {
+  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return std::nullopt;
+  sockaddr_in own{};
+  socklen_t length = sizeof(own);
+  const bool found =
+      ::connect(fd, reinterpret_cast<const sockaddr*>(&target), sizeof(target)) == 0 &&
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0;
+  ::close(fd);
+  return found ? std::optional(ntohl(own.sin_addr.s_addr)) : std::nullopt;
+}
+
+std::optional<uint32_t> address_towards_master() {
+  sockaddr_in target{};
+  target.sin_family = AF_INET;
+  target.sin_port = htons(9);
+  // Any address outside: the default route is asked for, nobody is called.
+  target.sin_addr.s_addr = htonl(0x08080808);
+  if (const char* master = std::getenv("MASTER_ADDR"); master != nullptr && *master != '\0') {
+    addrinfo hints{};
+    hints.ai_family = AF_INET;
+    hints.ai_socktype = SOCK_DGRAM;
+    addrinfo* found = nullptr;
+    if (::getaddrinfo(master, nullptr, &hints, &found) != 0) return std::nullopt;
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+    std::memcpy(&target.sin_addr, &reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr,
+                sizeof(target.sin_addr));
+  }
+  return source_address(target);
+}
+
+}  // namespace
+
+bool Nic::same_network(const Nic& other) const {
+  return prefix == other.prefix && ((address ^ other.address) & network_mask(prefix)) == 0;
+}
+
+std::vector<Nic> usable_nics() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  std::vector<Nic> nics;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET ||
+        each->ifa_netmask == nullptr || (each->ifa_flags & IFF_LOOPBACK) != 0 ||
+        (each->ifa_flags & IFF_RUNNING) == 0 || is_bridge(each->ifa_name)) {
+      continue;
+    }
+    const auto number = [](const sockaddr* address) {
+      return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+    };
+    nics.push_back({each->ifa_name, number(each->ifa_addr),
+                    static_cast<uint8_t>(std::popcount(number(each->ifa_netmask)))});
+  }
+  return nics;
+}
+
+NicRoles nic_roles() {
+  const std::vector<Nic> nics = usable_nics();
+  if (nics.size() < 2 || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) return {};
+  const std::optional<uint32_t> own = address_towards_master();
+  const auto main = std::find_if(nics.begin(), nics.end(),
+                                 [&](const Nic& nic) { return own && nic.address == *own; });
+  if (main == nics.end()) return {};
+  NicRoles roles;
+  for (const Nic& nic : nics) {
+    if (nic.name == main->name || nic.same_network(*main)) {
+      if (!std::count(roles.shared.begin(), roles.shared.end(), nic.name)) {
+        roles.shared.push_back(nic.name);
+      }
+    } else {
+      roles.beside.push_back(nic);
+    }
+  }
+  return roles;
+}
+
+std::optional<std::pair<size_t, size_t>> common_network(const std::vector<Nic>& mine,
+                                                        const std::vector<Nic>& theirs) {
+  for (size_t i = 0; i < mine.size(); ++i) {
+    for (size_t j = 0; j < theirs.size(); ++j) {
+      if (mine[i].same_network(theirs[j]) && mine[i].address != theirs[j].address) {
+        return std::pair(i, j);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace q7x2
