@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from q7x2 import draw_plan, info
+from q7x2 import draw_plan, fabric, info
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -15,6 +15,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info.add_parser(commands)
+    fabric.add_parser(commands)
     plan = commands.add_parser("plan", help="look at the Plans that algorithms make")
     draw_plan.add_parser(plan.add_subparsers(dest="plan", required=True, metavar="ACTION"))
     return parser

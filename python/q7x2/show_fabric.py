@@ -1,0 +1,175 @@
+"""A Fabric for a person: a tree of racks, hosts and devices, and a table of the links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+    from rich.tree import Tree
+
+
+def rate(bytes_per_second: float) -> str:
+    """As links are sold: ``rate(1.25e8)`` is ``"1 Gbit/s"``; nothing known is ``"-"``."""
+    bits = 8 * bytes_per_second
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3), ("bit/s", 1.0)):
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return "-"
+
+
+def memory_rate(bytes_per_second: float) -> str:
+    """``memory_rate(1.2e10)`` is ``"12 GB/s"``."""
+    return f"{bytes_per_second / 1e9:.3g} GB/s"
+
+
+def time(seconds: float) -> str:
+    """``time(3.2e-5)`` is ``"32 µs"``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _spread(part: float) -> str:
+    return f"±{50 * part:.0f} %" if part else ""
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """Consecutive ranks as a range: ``ranks_text([0, 1, 2, 7])`` is ``"0-2, 7"``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def rank_text_of(fabric: dict[str, Any], host: int) -> str:
+    """The ranks on the host of that number: ``"ranks 0-3"``."""
+    ranks = [rank for rank, place in enumerate(fabric["ranks"]) if place == host]
+    return ("ranks " if len(ranks) > 1 else "rank ") + ranks_text(ranks)
+
+
+def show(fabric: dict[str, Any], console: Console | None = None) -> None:
+    """Print ``fabric``, as ``fabric.load`` returns it, to ``console`` (standard output)."""
+    from rich.console import Console
+
+    console = console or Console()
+    console.print(_tree(fabric))
+    console.print(_costs(fabric))
+    if fabric["pairs"]:
+        console.print(_pairs(fabric))
+
+
+def _line(name: str, *details: str) -> Text:
+    from rich.text import Text
+
+    text = Text(name, style="bold")
+    text.append("  " + ", ".join(detail for detail in details if detail), style="not bold")
+    return text
+
+
+def _tree(fabric: dict[str, Any]) -> Tree:
+    from rich.tree import Tree
+
+    made = fabric["made"]
+    versions = [
+        f"{name} {made[name]}"
+        for name in ("q7x2", "ucx", "torch", "driver", "kernel")
+        if made[name]
+    ]
+    measured = f"{made['time']}, in {time(made['seconds'])}" if made["seconds"] else ""
+    tree = Tree(_line("fabric", made["source"], made["note"], measured))
+    if versions:
+        tree.add(", ".join(versions), style="dim")
+    for number, rack in enumerate(fabric["racks"]):
+        branch = tree
+        if len(fabric["racks"]) > 1:
+            cable = f"up {rate(rack['up'])}, down {rate(rack['down'])}"
+            branch = tree.add(_line(rack["name"] or f"rack {number}", cable))
+        for index, host in enumerate(fabric["hosts"]):
+            if host["rack"] == number:
+                _add_host(branch, host, rank_text_of(fabric, index))
+    return tree
+
+
+def _add_host(branch: Tree, host: dict[str, Any], ranks: str) -> None:
+    nic = f"out {rate(host['egress'])}, in {rate(host['ingress'])}" if host["egress"] else ""
+    node = branch.add(_line(host["name"], ranks, f"{host['cores']} usable CPUs", nic))
+    hardware = host["hardware"]
+    if hardware["threads"]:
+        node.add(
+            _line(
+                hardware["cpu"] or "processor",
+                f"{hardware['packages']} package(s)",
+                f"{hardware['numa_nodes']} NUMA node(s)",
+                f"{hardware['cores']} core(s)",
+                f"{hardware['threads']} hardware thread(s)",
+                f"{hardware['memory'] / 2**30:.3g} GiB",
+            )
+        )
+    for name, details in _devices(hardware):
+        node.add(_line(name, *details))
+
+
+def _devices(hardware: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Names and details, NUMA node by NUMA node."""
+    devices = [(nic, ["NIC", " ".join(nic["addresses"])]) for nic in hardware["nics"]] + [
+        (device, [kind, device["pci"]])
+        for kind, key in (("RDMA", "rdma"), ("GPU", "gpus"))
+        for device in hardware[key]
+    ]
+    for device, details in sorted(devices, key=lambda item: int(item[0]["numa_node"])):
+        numa = device["numa_node"]
+        yield device["name"], [*details, f"NUMA node {numa}" if numa >= 0 else ""]
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("link", "from", "to") else "right")
+    return table
+
+
+def _costs(fabric: dict[str, Any]) -> Table:
+    table = _table("link", "latency", "CPU a message", "rate", "")
+    for name, key in (("inside a host", "memory"), ("between hosts", "network")):
+        cost = fabric[key]
+        table.add_row(
+            name,
+            time(cost["alpha"]),
+            time(cost["overhead"]),
+            memory_rate(fabric["copy_rate"]) if key == "memory" else "",
+            "measured" if cost["measured"] else "assumed",
+        )
+    names = [host["name"] for host in fabric["hosts"]]
+    for link in fabric["links"]:
+        ends = f"{names[link['a']]} = {names[link['b']]} (private)"
+        table.add_row(ends, time(link["alpha"]), "", rate(link["rate"]), "")
+    table.add_row("one core adds", "", "", memory_rate(fabric["reduce_rate"]), "")
+    return table
+
+
+def _pairs(fabric: dict[str, Any]) -> Table:
+    solo = any(pair["solo"] for pair in fabric["pairs"])
+    table = _table("from", "to", "latency", "", "rate", "", *(["alone"] if solo else []))
+    names = [host["name"] for host in fabric["hosts"]]
+    for pair in fabric["pairs"]:
+        table.add_row(
+            names[pair["from"]],
+            names[pair["to"]],
+            time(pair["alpha"]),
+            _spread(pair["alpha_spread"]),
+            rate(pair["rate"]),
+            _spread(pair["rate_spread"]),
+            *([rate(pair["solo"])] if solo else []),
+        )
+    return table
