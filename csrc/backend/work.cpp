@@ -99,6 +99,29 @@ bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+bool WorkQ7x2::is_ready_in_order() const {
+  return tasks_.size() == 1 && parts_.empty() && !(buffers_ && buffers_->has_copies());
+}
+
+size_t WorkQ7x2::ready_bytes() const {
+  if (settled_) {
+    return exception_ == nullptr ? Engine::kAll : 0;
+  }
+  return is_ready_in_order() ? tasks_[0]->ready_bytes() : 0;
+}
+
+void WorkQ7x2::wait_bytes(size_t bytes, std::chrono::milliseconds timeout) {
+  const TimePoint deadline = timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
+  if (!is_ready_in_order() || (engine_->wait(*tasks_[0], deadline, bytes) && tasks_[0]->done())) {
+    wait(timeout);
+  } else if (tasks_[0]->ready_bytes() < bytes) {
+    std::rethrow_exception(to_exception(
+        Error(ErrorCode::kTimeout, tasks_[0]->name() + ": Timed out after waiting " +
+                                       std::to_string(timeout.count()) + " ms for " +
+                                       std::to_string(bytes) + " bytes of the result")));
+  }
+}
+
 void WorkQ7x2::abort() {
   if (!tasks_.empty()) {
     tasks_[0]->group().abort(Error(ErrorCode::kAborted, "aborted by the caller"));

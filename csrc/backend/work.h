@@ -44,6 +44,12 @@ class WorkQ7x2 final : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
+  /// How many bytes from the beginning of the result are final and may be read: pieces of an
+  /// all-reduce, a reduce or a broadcast of one contiguous CPU tensor become so in their order.
+  /// Other results all at once.
+  size_t ready_bytes() const;
+  /// Waits until so many are. Throws what `wait` throws.
+  void wait_bytes(size_t bytes, std::chrono::milliseconds timeout = kNoTimeout);
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
@@ -54,6 +60,7 @@ class WorkQ7x2 final : public c10d::Work {
 
  private:
   bool tasks_done() const;
+  bool is_ready_in_order() const;
   void settle();
   void settle_when_done();
   void complete_future();

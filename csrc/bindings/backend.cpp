@@ -113,6 +113,18 @@ Attributes:
           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("wait_all_ranks") = false,
           py::call_guard<py::gil_scoped_release>());
 
+  py::class_<WorkQ7x2, c10d::Work, c10::intrusive_ptr<WorkQ7x2>>(
+      module, "WorkQ7x2", "What an asynchronous call on a q7x2 group returns.")
+      .def_property_readonly(
+          "ready_bytes", [](const WorkQ7x2& self) { return self.ready_bytes(); },
+          "How many bytes from the beginning of the result are final and may be read already. The "
+          "pieces of an all_reduce, reduce or broadcast of one contiguous CPU tensor become so in "
+          "their order; other results all at once. 2**64 - 1 when complete.")
+      .def("wait_bytes", &WorkQ7x2::wait_bytes, py::arg("nbytes"), py::arg("timeout") = kNoTimeout,
+           py::call_guard<py::gil_scoped_release>(),
+           "Waits until the first `nbytes` bytes of the result are final. Raises what `wait` "
+           "raises.");
+
   module.def("create_backend", &create_backend, py::arg("dist_backend_opts"),
              py::arg("options") = py::none(),
              "Makes the backend of one process group; torch.distributed calls it.");

@@ -398,6 +398,9 @@ void CollectiveTask::complete(uint32_t place_index, uint32_t op_index) {
     ++slices_done_;
   }
   if (slices_done_ < num_slices_) {
+    if (is_flat(call_.collective)) {
+      set_ready(slices_done_ * choice_.slice_bytes);
+    }
     start_slices();
     return;
   }

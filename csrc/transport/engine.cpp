@@ -685,8 +685,9 @@ void Engine::request_done(void* request, const Completion& completion) {
 
 // -------------------------------------------------------------------------------------- waiting
 
-bool Engine::wait(const Task& task, TimePoint deadline) {
-  if (task.done()) {
+bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
+  const auto satisfied = [&] { return task.done() || task.ready_bytes() >= bytes; };
+  if (satisfied()) {
     return true;
   }
   if (forked()) {
@@ -711,7 +712,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
   TimePoint spin_until = Clock::now() + kWaiterSpin;
   TimePoint next_interrupt_check = spin_until + kNap;
   int looks = 0;
-  while (!task.done()) {
+  while (!satisfied()) {
     bool armed = false;
     std::vector<pollfd> fds;
     TimePoint now;
@@ -719,14 +720,14 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
       const Lock lock(*this, std::adopt_lock);
       awake();
       bool any = false;
-      for (int i = 0; i < 16 && !task.done(); ++i) {
+      for (int i = 0; i < 16 && !satisfied(); ++i) {
         any |= progress();
       }
       now = Clock::now();
       housekeeping(now);
       if (any) {
         spin_until = std::max(spin_until, now + kSpinAfterEvent);
-      } else if (!task.done() && now >= spin_until) {
+      } else if (!satisfied() && now >= spin_until) {
         armed = prepare_sleep();
       }
       if (armed) {
@@ -747,7 +748,7 @@ bool Engine::wait(const Task& task, TimePoint deadline) {
       // this returns at once.
       ::sched_yield();
     }
-    if (now >= deadline && !task.done()) {
+    if (now >= deadline && !satisfied()) {
       return false;
     }
     if (now >= next_interrupt_check) {

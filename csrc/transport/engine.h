@@ -84,8 +84,10 @@ class Engine {
   /// Starts `task`. `caller_waits`: the caller will `wait` for it at once, so the engine's thread
   /// need not be woken.
   void submit(const std::shared_ptr<Task>& task, bool caller_waits);
-  /// Waits until `task` is done, progressing it. False: `deadline` passed first.
-  bool wait(const Task& task, TimePoint deadline);
+  static constexpr size_t kAll = ~size_t{0};
+  /// Waits until `task` is done, or the first `bytes` of its output are ready, progressing it.
+  /// False: `deadline` passed first.
+  bool wait(const Task& task, TimePoint deadline, size_t bytes = kAll);
 
   /// This process's identity, random.
   uint64_t process() const { return process_; }

@@ -37,6 +37,11 @@ void Task::fail(const Error& error) {
   group_->engine().cancel_receives(*this);
 }
 
+void Task::set_ready(size_t bytes) {
+  ready_bytes_.store(bytes, std::memory_order_release);
+  group_->engine().wake_waiters();
+}
+
 void Task::mark_done() {
   finished_ = Clock::now();
   done_.store(true, std::memory_order_release);

@@ -55,6 +55,8 @@ class Task : public std::enable_shared_from_this<Task> {
 
   /// Any thread. Once true, results and `error` may be read.
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  /// Any thread. So many bytes from the beginning of the output are final and may be read already.
+  size_t ready_bytes() const noexcept { return ready_bytes_.load(std::memory_order_acquire); }
   /// Set if it did not succeed. Only after `done`.
   const std::optional<Error>& error() const noexcept { return error_; }
   /// Calls `callback` once, when done, from the engine's notifier thread without any lock held.
@@ -96,6 +98,7 @@ class Task : public std::enable_shared_from_this<Task> {
 
   void finish();
   void fail(const Error& error);
+  void set_ready(size_t bytes);
   /// Its number among the group's tasks that take turns.
   uint64_t sequence() const { return sequence_; }
 
@@ -116,6 +119,7 @@ class Task : public std::enable_shared_from_this<Task> {
   TimePoint deadline_ = TimePoint::max();
 
   std::atomic<bool> done_{false};
+  std::atomic<size_t> ready_bytes_{0};
   std::optional<Error> error_;
   std::mutex callback_mutex_;  // guards the next two
   std::function<void()> callback_;

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, Work
 
 class Options(Backend.Options):
     """Options of a q7x2 process group, for ``pg_options``."""
@@ -31,9 +31,23 @@ class ProcessGroupQ7x2(Backend):
 
     def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
 
+class WorkQ7x2(Work):
+    """What an asynchronous call on a q7x2 group returns."""
+
+    @property
+    def ready_bytes(self) -> int:
+        """How many bytes from the beginning of the result are final and may be read already.
+
+        The pieces of an all_reduce, reduce or broadcast of one contiguous CPU tensor become so in
+        their order; other results all at once. 2**64 - 1 when complete.
+        """
+
+    def wait_bytes(self, nbytes: int, timeout: timedelta = ...) -> None:
+        """Wait until the first ``nbytes`` bytes are final; raises as ``wait`` does."""
+
 def create_backend(dist_backend_opts: Any, options: Options | None = None) -> ProcessGroupQ7x2: ...
 def canonical_fabric(text: str) -> str:
-    """Check the JSON of a Fabric and return it as q7x2 writes it; ValueError names what is wrong."""
+    """Check the JSON of a Fabric, return it as q7x2 writes it; ValueError names what is wrong."""
 
 def build_info() -> dict[str, Any]:
     """What the module was compiled with: q7x2, compiler, torch, UCX headers, hwloc, CUDA."""

@@ -349,3 +349,42 @@ def test_sequence_number_and_type_of_a_work() -> None:
     assert work._get_op_type() == 0
     assert dist.all_reduce(torch.ones(1), async_op=True)._get_op_type() == 1
     dist.barrier()
+
+
+@pytest.mark.ranks(2, 3)
+def test_pieces_are_ready_in_their_order(world_size: int) -> None:
+    """What needs the beginning of a large result can start before the end has arrived."""
+    me = dist.get_rank()
+    size = 8 << 20
+    tensor = integers(me, size, f32)
+    expected = sum(integers(r, size, f32) for r in range(world_size))
+    dist.barrier()
+    work = dist.all_reduce(tensor, async_op=True)
+    ready = 0
+    while ready < tensor.nbytes:
+        work.wait_bytes(min(ready + (4 << 20), tensor.nbytes))
+        assert work.ready_bytes > ready
+        ready = min(work.ready_bytes, tensor.nbytes)
+        assert_bits(tensor[: ready // 4], expected[: ready // 4])
+    work.wait()
+    assert work.ready_bytes == 2**64 - 1
+
+
+@pytest.mark.ranks(2)
+def test_waiting_for_a_piece_ends() -> None:
+    """With the work where pieces have no order, at the deadline, and with the group's failure."""
+    me = dist.get_rank()
+    strided = torch.ones(1000, 2)[:, 0]
+    work = dist.all_reduce(strided, async_op=True)
+    work.wait_bytes(4)
+    assert_bits(strided, torch.full((1000,), 2.0))
+    dist.barrier()
+    if me == 0:
+        late = dist.all_reduce(torch.ones(4 << 20), async_op=True)
+        with pytest.raises(dist.DistBackendError, match="Timed out"):
+            late.wait_bytes(4, timedelta(milliseconds=100))
+    dist.barrier(group=dist.new_group([0, 1]))
+    if me == 0:
+        late.wait()
+    else:
+        dist.all_reduce(torch.ones(4 << 20))
