@@ -1,11 +1,11 @@
 // C-Cube: one tree, up and down at the same time, slice after slice.
 //
-//   reduce      0 -> 1 -> 2 <- 3 <- 4      slice k + 1     While one slice comes down, the next
-//   ones broadcast   0 <- 1 <- 2 -> 3 -> 4      slice k         go up: every link carries both
-//   directions.
+//   reduce      0 -> 1 -> 2 <- 3 <- 4    slice k + 1    While one slice comes down, the next ones
+//   broadcast   0 <- 1 <- 2 -> 3 -> 4    slice k        go up: every link carries both directions.
 //
 //   all_reduce: twice the depth of the tree in steps. The busiest rank of a path sends 2 B and
-//   receives 2 B, of a binary tree 3 B. Each wire of the tree carries B each way.
+//   receives 2 B, of a binary tree 3 B. Each wire of the tree carries B each way. reduce and
+//   broadcast are its two halves alone.
 //
 // Any tree here runs like that, since a slice turns round at the root as soon as it is complete
 // and waits for no other. What matters is the tree: one whose reduction and broadcast load the two
@@ -27,6 +27,7 @@
 #include <algorithm>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
@@ -135,16 +136,33 @@ Tree best_tree(const PlanRequest& request) {
   });
 }
 
-Plan all_reduce(const PlanRequest& request) {
+/// The same wires, led to another root.
+Tree rerooted(Tree tree, int root) {
+  for (int rank = root, parent = -1; rank >= 0;) {
+    parent = std::exchange(tree[static_cast<size_t>(rank)], parent);
+    std::swap(rank, parent);
+  }
+  return tree;
+}
+
+/// An all-reduce, or one of its two halves alone.
+Plan plan(const PlanRequest& request) {
   static RecentResults<Tree> recent;
-  const auto tree = recent.get(request, [&] { return best_tree(request); });
+  const auto tree = recent.get(request, [&] {
+    return request.root < 0 ? best_tree(request) : rerooted(best_tree(request), request.root);
+  });
   return forest_plan(request, "ccube", {{branch_of(*tree, request.rank)}});
 }
 
 }  // namespace
 
 std::vector<Generator> ccube_generators() {
-  return {{.name = "ccube", .collective = Collective::kAllReduce, .generate = all_reduce}};
+  std::vector<Generator> all;
+  for (const Collective op :
+       {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast}) {
+    all.push_back({.name = "ccube", .collective = op, .generate = plan});
+  }
+  return all;
 }
 
 }  // namespace q7x2
