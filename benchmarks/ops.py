@@ -41,7 +41,8 @@ class Op:
         flow: "all" (no rank can end before every rank has begun), "from_root" or "to_root".
         in_place: whether send and receive are one buffer of S bytes.
         split_send, split_receive: whether that buffer holds S / n bytes instead of S.
-        torch_call: runs it on a process group, blocking.
+        torch_call: runs it on a process group, blocking. What it returns, if anything, is waited
+            for after the time has been taken.
         mpi_call: runs it on an mpi4py communicator and the buffers' NumPy views, blocking.
         expected: of (n, rank): the values a correct receive buffer holds after `dirty`, one for
             each of n equal parts or one for all; None where this rank receives nothing.
@@ -106,6 +107,21 @@ def _parts(tensor: torch.Tensor, n: int) -> list[torch.Tensor]:
     return list(tensor.chunk(n))
 
 
+def _reduce_then_broadcast(buffers: Buffers, group: dist.ProcessGroup) -> None:
+    middle = dist.get_world_size() // 2
+    dist.reduce(buffers.send, middle, group=group)
+    dist.broadcast(buffers.send, middle, group=group)
+
+
+def _first_piece(buffers: Buffers, group: dist.ProcessGroup) -> Any:
+    work = dist.all_reduce(buffers.send, group=group, async_op=True)
+    if not hasattr(work, "wait_bytes"):
+        work.wait()
+        return None
+    work.wait_bytes(1)
+    return work
+
+
 def _mpi() -> Any:
     from mpi4py import MPI
 
@@ -125,6 +141,33 @@ OPS = {
             split_receive=False,
             torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
             mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
+            expected=lambda n, rank: [_total(n)],
+        ),
+        # The two halves of an all-reduce one after the other, over the same tree where the
+        # algorithm says so.
+        Op(
+            name="reduce_then_broadcast",
+            bus_factor=lambda n: 2 * _shard(n),
+            crossing=lambda s, n, h: 2 * (h - 1) * s,
+            flow="all",
+            in_place=True,
+            split_send=False,
+            split_receive=False,
+            torch_call=_reduce_then_broadcast,
+            mpi_call=lambda c, s, r: None,
+            expected=lambda n, rank: [_total(n)],
+        ),
+        # An all-reduce until its first piece is there; backends that tell of no pieces complete it.
+        Op(
+            name="first_piece",
+            bus_factor=lambda n: 2 * _shard(n),
+            crossing=lambda s, n, h: 2 * (h - 1) * s,
+            flow="all",
+            in_place=True,
+            split_send=False,
+            split_receive=False,
+            torch_call=_first_piece,
+            mpi_call=lambda c, s, r: None,
             expected=lambda n, rank: [_total(n)],
         ),
         Op(

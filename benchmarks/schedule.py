@@ -72,8 +72,10 @@ def measure(
                 wait()
             cpu_before = time.process_time_ns()
             start.append(time.monotonic_ns())
-            call()
+            rest = call()
             end.append(time.monotonic_ns())
+            if rest is not None:
+                rest.wait()
             cpu.append(time.process_time_ns() - cpu_before)
         return Samples([start], [end], [cpu])
 
