@@ -9,6 +9,17 @@ namespace q7x2 {
 
 using c10d::OpType;
 
+namespace {
+
+thread_local std::string algorithms_of_thread;
+
+}  // namespace
+
+std::string ProcessGroupQ7x2::exchange_algorithms(std::string algorithms) {
+  parse_algorithms(algorithms);
+  return std::exchange(algorithms_of_thread, std::move(algorithms));
+}
+
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   auto work =
       c10::make_intrusive<WorkQ7x2>(engine_, rank_, launch.type, launch.title,
@@ -17,6 +28,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   tasks.reserve(launch.calls.size());
   try {
     for (CollectiveCall& call : launch.calls) {
+      call.algorithms = algorithms_of_thread;
       tasks.push_back(std::make_shared<CollectiveTask>(group_, *planner_, std::move(call),
                                                        launch.buffers, effective(launch.timeout)));
     }

@@ -122,7 +122,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
         return exchange(*store, rank, size, name, what, mine, options_->timeout);
       },
       options_->eager_connect);
-  fabric_ =
+  const auto fabric =
       survey(group_, {.share =
                           [&](const std::string* mine) {
                             return share_text(*store, *group_, mine, options_->timeout);
@@ -130,8 +130,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                       .warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
                       .torch = TORCH_VERSION,
                       .timeout = options_->timeout});
-  planner_ =
-      std::make_unique<Planner>(rank, size, group_->one_host(), forced_algorithms(*options_));
+  planner_ = std::make_unique<Planner>(rank, fabric, forced_algorithms(*options_));
   init();
 }
 
@@ -142,7 +141,7 @@ ProcessGroupQ7x2::~ProcessGroupQ7x2() {
 }
 
 std::string ProcessGroupQ7x2::fabric_json() const {
-  return to_json(*fabric_);
+  return to_json(*planner_->fabric());
 }
 
 std::chrono::milliseconds ProcessGroupQ7x2::effective(std::chrono::milliseconds timeout) const {

@@ -44,6 +44,10 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   const c10::intrusive_ptr<Options>& options() const { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
+  /// What `CallShape::algorithms` of this thread's collectives is from now on; returns what it was.
+  /// Throws as parse_algorithms does.
+  static std::string exchange_algorithms(std::string algorithms);
+  Planner& planner() { return *planner_; }
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
   std::vector<std::string> transports(int rank) { return group_->transports(rank); }
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.
@@ -169,7 +173,6 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
-  std::shared_ptr<const Fabric> fabric_;
   std::unique_ptr<Planner> planner_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};

@@ -9,11 +9,14 @@
 
 #include <pybind11/stl.h>
 
+#include "backend/process_group.h"
 #include "base/error.h"
 #include "fabric/fabric.h"
 #include "fabric/json.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
+#include "plan/planner.h"
+#include "plan/simulator.h"
 
 namespace q7x2 {
 namespace {
@@ -137,12 +140,76 @@ py::list make_plans(const std::string& collective, const std::string& algorithm,
   return plans;
 }
 
+Collective parse_collective(const std::string& name) {
+  for (const Generator& generator : generators()) {
+    if (to_string(generator.collective) == name) return generator.collective;
+  }
+  invalid("no collective is called '" + name + "'");
+}
+
+py::list loads_of(const Prediction& prediction) {
+  py::list loads;
+  for (const Prediction::Load& load : prediction.loads) {
+    loads.append(py::dict("name"_a = load.name, "bytes"_a = load.bytes, "busy"_a = load.busy));
+  }
+  return loads;
+}
+
+py::list explain(const std::string& collective, size_t bytes, const std::string& fabric_json,
+                 int root, const std::string& algorithms) {
+  std::vector<Candidate> candidates;
+  {
+    const py::gil_scoped_release no_gil;
+    const Planner planner(0, std::make_shared<Fabric>(fabric_from_json(fabric_json)), algorithms);
+    candidates = planner.explain({parse_collective(collective), bytes, root});
+  }
+  py::list list;
+  for (const Candidate& each : candidates) {
+    const Prediction& prediction = each.prediction;
+    list.append(py::dict(
+        "algorithm"_a = each.algorithm, "slice_bytes"_a = each.slice_bytes,
+        "window"_a = each.window, "measured"_a = each.measured, "seconds"_a = prediction.seconds,
+        "first_slice_seconds"_a = prediction.first_slice_seconds, "loads"_a = loads_of(prediction),
+        "bottleneck"_a = prediction.bottleneck < 0 ? py::object(py::none())
+                                                   : py::object(py::int_(prediction.bottleneck))));
+  }
+  return list;
+}
+
+py::list timeline(const std::string& collective, size_t bytes, const std::string& fabric_json,
+                  int root, const std::string& algorithm, size_t slice_bytes, int window) {
+  const Fabric fabric = fabric_from_json(fabric_json);
+  const auto [name, parameter] = split(algorithm);
+  const Generator& generator = find_generator(collective, name);
+  PlanRequest request{generator.collective, 0, fabric.world_size(), root, &fabric};
+  request.parameter = choose_parameter(generator, request, parameter);
+  std::vector<Plan> plans;
+  for (; request.rank < request.world_size; ++request.rank) {
+    plans.push_back(generator.generate(request));
+  }
+  py::list steps;
+  const Prediction run = Simulator(plans, fabric).run({bytes, slice_bytes, window, 0, true});
+  for (const Prediction::Step& step : run.timeline) {
+    const Op& op = plans[static_cast<size_t>(step.rank)].ops[step.op];
+    steps.append(py::dict("rank"_a = step.rank, "slice"_a = step.slice,
+                          "kind"_a = to_string(op.kind), "peer"_a = op.peer, "begin"_a = step.begin,
+                          "end"_a = step.end));
+  }
+  return steps;
+}
+
 }  // namespace
 
 void bind_plan(py::module_& module) {
+  module.def("exchange_algorithms", &ProcessGroupQ7x2::exchange_algorithms, "algorithms"_a,
+             "Forces the algorithms of this thread's collectives; returns what was forced before.");
   module.def("make_plans", &make_plans, "collective"_a, "algorithm"_a,
              "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
              "The Plans of all ranks, by rank, as plain data.");
+  module.def("explain", &explain, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1,
+             "algorithms"_a = "", "The planner's candidates for a call, the best one first.");
+  module.def("timeline", &timeline, "collective"_a, "bytes"_a, "fabric"_a, "root"_a, "algorithm"_a,
+             "slice_bytes"_a, "window"_a, "Every op of a simulated call, with its times.");
 }
 
 }  // namespace q7x2

@@ -50,6 +50,7 @@ CallShape shape_of(const CollectiveCall& call) {
   shape.bytes =
       call.uneven ? CallShape::kUneven : std::max(longest(call.input), longest(call.output));
   shape.wide_accumulation = reduces(call.collective) && accumulates_wider(call.dtype);
+  shape.algorithms = call.algorithms;
   return shape;
 }
 

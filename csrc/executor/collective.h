@@ -48,7 +48,8 @@ struct CollectiveCall {
   int divisor = 1;  ///< the mean of a sum: the world size
   /// Parts differ in length between ranks, so that a Plan may not depend on them (all_to_all).
   bool uneven = false;
-  std::string title;  ///< how the caller calls it, for messages; empty: the collective's name
+  std::string algorithms;  ///< see CallShape
+  std::string title;       ///< how the caller calls it, for messages; empty: the collective's name
 };
 
 class CollectiveTask final : public Task {

@@ -79,14 +79,13 @@ std::optional<Fabric> sufficient_part(const Fabric& known, const Placement& plac
 }
 
 Fabric default_fabric(const Placement& placement, const std::string& note) {
-  Fabric fabric;
-  fabric.host_of = placement.host_of;
-  fabric.racks.emplace_back();
+  Fabric fabric = Fabric::assumed(placement.host_of);
   fabric.made.note = note;
   for (size_t host = 0; host < placement.names.size(); ++host) {
+    fabric.hosts[host].name = placement.names[host];
+    fabric.hosts[host].key = placement.keys[host];
     // Of the other hosts only a probe would know.
-    fabric.hosts.push_back(
-        {.name = placement.names[host], .key = placement.keys[host], .cores = usable_cpus()});
+    fabric.hosts[host].cores = usable_cpus();
   }
   return fabric;
 }

@@ -13,6 +13,7 @@ namespace q7x2 {
 namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+constexpr double kGigabit = 125e6;
 
 double rate_or_unlimited(double rate) {
   return rate > 0 ? rate : kUnlimited;
@@ -149,6 +150,23 @@ Fabric Fabric::one_host_of(int ranks, int cores) {
   return fabric;
 }
 
+Fabric Fabric::assumed(std::vector<int> host_of) {
+  Fabric fabric;
+  fabric.racks.emplace_back();
+  for (const int host : host_of) {
+    for (auto next = static_cast<int>(fabric.hosts.size()); next <= host; ++next) {
+      fabric.hosts.push_back({.name = "h" + std::to_string(next),
+                              .key = {},
+                              .cores = 0,
+                              .egress = kGigabit,
+                              .ingress = kGigabit});
+    }
+    ++fabric.hosts[static_cast<size_t>(host)].cores;
+  }
+  fabric.host_of = std::move(host_of);
+  return fabric;
+}
+
 Fabric Fabric::uniform(int hosts, int ranks_per_host, double rate) {
   Fabric fabric;
   fabric.racks.emplace_back();
@@ -164,43 +182,17 @@ Fabric Fabric::uniform(int hosts, int ranks_per_host, double rate) {
   return fabric;
 }
 
-Routes::Routes(const Fabric& fabric) : host_of_(fabric.host_of) {
-  const auto count = static_cast<int>(fabric.hosts.size());
-  std::vector<int> egress, ingress, memory, up, down;
+Routes::Routes(const Fabric& fabric)
+    : host_of_(fabric.host_of), memory_(fabric.memory), network_(fabric.network) {
   for (const Fabric::Host& host : fabric.hosts) {
-    egress.push_back(add(Kind::kEgress, "egress " + host.name, host.egress));
-    ingress.push_back(add(Kind::kIngress, "ingress " + host.name, host.ingress));
-    memory.push_back(add(Kind::kMemory, "memory " + host.name, host.cores * fabric.copy_rate));
+    hosts_.push_back({host.rack, add(Kind::kEgress, "egress " + host.name, host.egress),
+                      add(Kind::kIngress, "ingress " + host.name, host.ingress),
+                      add(Kind::kMemory, "memory " + host.name, host.cores * fabric.copy_rate)});
   }
   for (size_t rack = 0; rack < fabric.racks.size(); ++rack) {
-    up.push_back(add(Kind::kUp, "up rack " + std::to_string(rack), fabric.racks[rack].up));
-    down.push_back(add(Kind::kDown, "down rack " + std::to_string(rack), fabric.racks[rack].down));
-  }
-  const auto route = [&](std::vector<int> resources, Fabric::Cost cost) {
-    double rate = kUnlimited;
-    for (const int resource : resources) {
-      rate = std::min(rate, resources_[static_cast<size_t>(resource)].rate);
-    }
-    return Route{std::move(resources), cost, rate};
-  };
-  for (int a = 0; a < count; ++a) {
-    for (int b = 0; b < count; ++b) {
-      const auto i = static_cast<size_t>(a);
-      const auto j = static_cast<size_t>(b);
-      if (a == b) {
-        by_hosts_[{a, b}] = route({memory[i]}, fabric.memory);
-        continue;
-      }
-      std::vector<int> resources{egress[i]};
-      const auto from = static_cast<size_t>(fabric.hosts[i].rack);
-      const auto to = static_cast<size_t>(fabric.hosts[j].rack);
-      if (from != to) {
-        resources.push_back(up[from]);
-        resources.push_back(down[to]);
-      }
-      resources.push_back(ingress[j]);
-      by_hosts_[{a, b}] = route(std::move(resources), fabric.network);
-    }
+    racks_.push_back(
+        {add(Kind::kUp, "up rack " + std::to_string(rack), fabric.racks[rack].up),
+         add(Kind::kDown, "down rack " + std::to_string(rack), fabric.racks[rack].down)});
   }
   for (const Fabric::Link& link : fabric.links) {
     for (const auto& [from, to] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
@@ -208,7 +200,7 @@ Routes::Routes(const Fabric& fabric) : host_of_(fabric.host_of) {
                                "link " + fabric.hosts[static_cast<size_t>(from)].name + " -> " +
                                    fabric.hosts[static_cast<size_t>(to)].name,
                                link.rate);
-      by_hosts_[{from, to}] = route({resource}, {link.alpha, fabric.network.overhead});
+      links_[{from, to}] = route({resource}, {link.alpha, fabric.network.overhead});
     }
   }
 }
@@ -218,9 +210,25 @@ int Routes::add(Kind kind, std::string name, double rate) {
   return static_cast<int>(resources_.size()) - 1;
 }
 
-const Routes::Route& Routes::between(int source, int destination) const {
-  return by_hosts_.at(
-      {host_of_[static_cast<size_t>(source)], host_of_[static_cast<size_t>(destination)]});
+Routes::Route Routes::route(std::vector<int> resources, Fabric::Cost cost) const {
+  double rate = kUnlimited;
+  for (const int resource : resources) {
+    rate = std::min(rate, resources_[static_cast<size_t>(resource)].rate);
+  }
+  return {std::move(resources), cost, rate};
+}
+
+Routes::Route Routes::between(int source, int destination) const {
+  const int a = host_of_[static_cast<size_t>(source)];
+  const int b = host_of_[static_cast<size_t>(destination)];
+  if (const auto link = links_.find({a, b}); link != links_.end()) return link->second;
+  const Host& from = hosts_[static_cast<size_t>(a)];
+  const Host& to = hosts_[static_cast<size_t>(b)];
+  if (a == b) return route({from.memory}, memory_);
+  if (from.rack == to.rack) return route({from.egress, to.ingress}, network_);
+  return route({from.egress, racks_[static_cast<size_t>(from.rack)].up,
+                racks_[static_cast<size_t>(to.rack)].down, to.ingress},
+               network_);
 }
 
 }  // namespace q7x2

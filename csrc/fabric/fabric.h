@@ -79,9 +79,11 @@ struct Fabric {
   struct Tuned {
     Collective collective = Collective::kAllReduce;
     int ranks = 0;
-    uint64_t bytes = 0;     ///< of one rank's tensor
-    std::string algorithm;  ///< as the planner calls it, "aggregator:2"
-    double seconds = 0;     ///< median
+    uint64_t bytes = 0;        ///< of the buffer; where each rank has a part of it: of one part
+    std::string algorithm;     ///< as the planner calls it, "aggregator:2"
+    uint64_t slice_bytes = 0;  ///< how it was cut, see Choice
+    int window = 1;            ///< slices in progress
+    double seconds = 0;        ///< median
   };
   /// Where a Fabric comes from.
   struct Provenance {
@@ -126,6 +128,9 @@ struct Fabric {
 
   /// All ranks on one host.
   static Fabric one_host_of(int ranks, int cores);
+  /// What is taken for granted of hosts that nobody has measured: 1 Gbit/s, a core for each rank.
+  /// `host_of`: by rank.
+  static Fabric assumed(std::vector<int> host_of);
   /// One switch; `rate` bytes a second into and out of each host.
   static Fabric uniform(int hosts, int ranks_per_host, double rate);
 };
@@ -149,15 +154,27 @@ class Routes {
   explicit Routes(const Fabric& fabric);
 
   const std::vector<Resource>& resources() const { return resources_; }
-  /// Between two ranks. The reference stays valid as long as this object.
-  const Route& between(int source, int destination) const;
+  /// Between two ranks.
+  Route between(int source, int destination) const;
 
  private:
+  struct Host {
+    int rack;
+    int egress, ingress, memory;  // resources
+  };
+  struct Rack {
+    int up, down;
+  };
+
   int add(Kind kind, std::string name, double rate);
+  Route route(std::vector<int> resources, Fabric::Cost cost) const;
 
   std::vector<int> host_of_;
+  Fabric::Cost memory_, network_;
   std::vector<Resource> resources_;
-  std::map<std::pair<int, int>, Route> by_hosts_;
+  std::vector<Host> hosts_;
+  std::vector<Rack> racks_;
+  std::map<std::pair<int, int>, Route> links_;  // by hosts
 };
 
 }  // namespace q7x2

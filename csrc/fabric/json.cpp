@@ -344,6 +344,8 @@ Fabric::Tuned read_tuned(const Place& place) {
   tuned.ranks = fields.required("ranks").count(1);
   tuned.bytes = fields.required("bytes").bytes();
   tuned.algorithm = fields.required("algorithm").text();
+  tuned.slice_bytes = fields.required("slice_bytes").bytes();
+  tuned.window = fields.required("window").count(1);
   tuned.seconds = fields.required("seconds").quantity();
   fields.end();
   return tuned;
@@ -446,6 +448,8 @@ std::string to_json(const Fabric& fabric) {
                     {"ranks", tuned.ranks},
                     {"bytes", tuned.bytes},
                     {"algorithm", tuned.algorithm},
+                    {"slice_bytes", tuned.slice_bytes},
+                    {"window", tuned.window},
                     {"seconds", rounded(tuned.seconds)}};
       }));
   return text + "\n}\n";

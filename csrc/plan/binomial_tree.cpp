@@ -17,7 +17,6 @@
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // 2005.
 #include <algorithm>
-#include <bit>
 
 #include "plan/generators.h"
 #include "plan/order.h"
@@ -33,29 +32,13 @@ Plan generate(const PlanRequest& request) {
   return forest_plan(request, "binomial_tree", {{branch}});
 }
 
-int depth(int n) {
-  return static_cast<int>(std::bit_width(static_cast<unsigned>(n - 1)));
-}
-
-double broadcast_cost(const LinkCost& link, double bytes, int n) {
-  return depth(n) * link.step(1, bytes);
-}
-
-double reduce_cost(const LinkCost& link, double bytes, int n) {
-  return depth(n) * (link.step(1, bytes) + bytes * link.gamma);
-}
-
-double all_reduce_cost(const LinkCost& link, double bytes, int n) {
-  return reduce_cost(link, bytes, n) + broadcast_cost(link, bytes, n);
-}
-
 }  // namespace
 
 std::vector<Generator> binomial_tree_generators() {
   return {
-      {"binomial_tree", Collective::kBroadcast, generate, broadcast_cost},
-      {"binomial_tree", Collective::kReduce, generate, reduce_cost},
-      {"binomial_tree", Collective::kAllReduce, generate, all_reduce_cost},
+      {"binomial_tree", Collective::kBroadcast, generate},
+      {"binomial_tree", Collective::kReduce, generate},
+      {"binomial_tree", Collective::kAllReduce, generate},
   };
 }
 

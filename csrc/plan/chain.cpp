@@ -12,8 +12,6 @@
 // choice for large data. The first slice pays n-1 latencies; the others follow one slice apart. The
 // root's host and rack come first, so that the chain enters every other one once.
 // The pipelined chain is textbook; Thakur et al. 2005 compare it with scatter + all-gather.
-#include <algorithm>
-
 #include "plan/generators.h"
 #include "plan/order.h"
 #include "plan/tree.h"
@@ -31,25 +29,12 @@ Plan generate(const PlanRequest& request) {
   return forest_plan(request, "chain", {{branch}});
 }
 
-// About what the Planner cuts medium data into; longer slices come only with longer data.
-constexpr double kSliceBytes = 64 * 1024;
-
-double broadcast_cost(const LinkCost& link, double bytes, int n) {
-  const double first = std::min(bytes, kSliceBytes);
-  return (n - 1) * link.step(1, first) + (bytes - first) * link.beta;
-}
-
-double reduce_cost(const LinkCost& link, double bytes, int n) {
-  const double first = std::min(bytes, kSliceBytes);
-  return broadcast_cost(link, bytes, n) + (bytes + (n - 2) * first) * link.gamma;
-}
-
 }  // namespace
 
 std::vector<Generator> chain_generators() {
   return {
-      {"chain", Collective::kBroadcast, generate, broadcast_cost},
-      {"chain", Collective::kReduce, generate, reduce_cost},
+      {"chain", Collective::kBroadcast, generate},
+      {"chain", Collective::kReduce, generate},
   };
 }
 

@@ -128,19 +128,6 @@ Plan all_to_all(const PlanRequest& request) {
   return b.build();
 }
 
-double all_reduce_cost(const LinkCost& link, double bytes, int n) {
-  return link.step(n - 1, bytes, n - 1) + (n - 1) * bytes * link.gamma;
-}
-
-// For all but all_reduce: the busiest rank sends or receives `bytes` n - 1 times.
-double exchange_cost(const LinkCost& link, double bytes, int n) {
-  return link.step(n - 1, bytes, n - 1);
-}
-
-double broadcast_cost(const LinkCost& link, double bytes, int n) {
-  return link.step(n - 1, bytes);
-}
-
 // Every rank holds n - 1 whole slices of the others in scratch blocks.
 constexpr int kMaxFoldedRanks = 64;
 
@@ -148,13 +135,13 @@ constexpr int kMaxFoldedRanks = 64;
 
 std::vector<Generator> direct_generators() {
   return {
-      {"direct", Collective::kAllReduce, all_reduce, all_reduce_cost, true, kMaxFoldedRanks},
-      {"direct", Collective::kReduce, reduce, all_reduce_cost, true, kMaxFoldedRanks},
-      {"direct", Collective::kBroadcast, broadcast, broadcast_cost},
-      {"direct", Collective::kAllGather, all_gather, exchange_cost},
-      {"direct", Collective::kGather, gather, exchange_cost},
-      {"direct", Collective::kScatter, scatter, broadcast_cost},
-      {"direct", Collective::kAllToAll, all_to_all, exchange_cost},
+      {"direct", Collective::kAllReduce, all_reduce, true, kMaxFoldedRanks},
+      {"direct", Collective::kReduce, reduce, true, kMaxFoldedRanks},
+      {"direct", Collective::kBroadcast, broadcast},
+      {"direct", Collective::kAllGather, all_gather},
+      {"direct", Collective::kGather, gather},
+      {"direct", Collective::kScatter, scatter},
+      {"direct", Collective::kAllToAll, all_to_all},
   };
 }
 

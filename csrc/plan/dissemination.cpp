@@ -30,14 +30,10 @@ Plan barrier(const PlanRequest& request) {
   return b.build();
 }
 
-double barrier_cost(const LinkCost& link, double /*bytes*/, int n) {
-  return std::bit_width(static_cast<unsigned>(n - 1)) * link.step(1, 1);
-}
-
 }  // namespace
 
 std::vector<Generator> dissemination_generators() {
-  return {{"dissemination", Collective::kBarrier, barrier, barrier_cost}};
+  return {{"dissemination", Collective::kBarrier, barrier}};
 }
 
 }  // namespace q7x2

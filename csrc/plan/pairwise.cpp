@@ -34,14 +34,10 @@ Plan all_to_all(const PlanRequest& request) {
   return b.build();
 }
 
-double all_to_all_cost(const LinkCost& link, double bytes, int n) {
-  return (n - 1) * link.step(1, bytes);
-}
-
 }  // namespace
 
 std::vector<Generator> pairwise_generators() {
-  return {{"pairwise", Collective::kAllToAll, all_to_all, all_to_all_cost}};
+  return {{"pairwise", Collective::kAllToAll, all_to_all}};
 }
 
 }  // namespace q7x2

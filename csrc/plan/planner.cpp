@@ -1,15 +1,14 @@
-// The built-in link classes, and the choice of Plan, slice and window.
 #include "plan/planner.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <numeric>
-#include <set>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "plan/generators.h"
 #ifndef NDEBUG
 #include "plan/checker.h"
 #endif
@@ -21,41 +20,29 @@ namespace {
 constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
-/// What a class of links costs, and the pipelining that fits it.
-struct LinkClass {
-  LinkCost cost;
-  /// The longest message. Longer ones do not use the link better; shorter ones start the next step
-  /// earlier, and stay in the cache between their arrival and their fold.
-  size_t max_part_bytes;
-  /// The shortest message worth cutting data into, where alpha is still small beside the transfer.
-  size_t min_part_bytes;
-  int window;
-};
-
-constexpr LinkClass kOneHost = {
-    .cost = {.alpha = 1e-6, .overhead = 0.3e-6, .beta = 1 / 5e9, .gamma = 1 / 8e9, .incast = 0},
-    .max_part_bytes = 256 * kKiB,
-    .min_part_bytes = 32 * kKiB,
-    .window = 4,
-};
-constexpr LinkClass kNetwork = {
-    .cost = {.alpha = 30e-6, .overhead = 3e-6, .beta = 1 / 125e6, .gamma = 1 / 8e9, .incast = 0.02},
-    .max_part_bytes = 512 * kKiB,
-    .min_part_bytes = 64 * kKiB,
-    .window = 4,
-};
-
+/// The longest parts that are tried. Longer ones do not use a link better, and leave the cache
+/// between their arrival and their fold; shorter ones start the next step earlier.
+constexpr std::array kHostParts = {256 * kKiB, 64 * kKiB, 16 * kKiB};
+constexpr std::array kNetworkParts = {512 * kKiB, 128 * kKiB, 32 * kKiB};
+/// Slices in progress, and what the best candidate is tried with besides.
+constexpr int kWindow = 4;
+constexpr int kWideWindow = 8;
+/// Every candidate is looked at for some slices, and the best into their steady state.
+constexpr int kFirstLook = 2;
+constexpr size_t kFinalists = 3;
+/// Plans that have more ops, those of all ranks together, are simulated once, for one slice.
+constexpr size_t kManyOps = 5000;
 /// All scratch blocks of all slices in progress together.
 constexpr size_t kMaxScratchBytes = 32 * kMiB;
-/// What all slices in progress together put into shared memory. Two of the largest calls fit.
+/// What all slices in progress put into shared memory. Two of the largest calls fit.
 constexpr size_t kMaxStagedBytes = 8 * kMiB;
 /// What an uneven call is taken for: its parts may well be long.
 constexpr size_t kUnevenBytes = kMiB;
 constexpr size_t kAlignment = 64;
-/// Costs that differ by less are equal: rounding must not choose between two names of one thing.
-constexpr double kTie = 1e-6;
+/// Measured times speak for size classes up to so many times as long or short.
+constexpr double kTunedReach = 4;
 #ifndef NDEBUG
-constexpr int kMaxCheckedRanks = 32;
+constexpr size_t kMaxCheckedRanks = 32;
 #endif
 
 size_t round_up(size_t value, size_t multiple) {
@@ -76,170 +63,345 @@ bool is_reduction(Collective op) {
          op == Collective::kReduceScatter;
 }
 
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substituted}));
-    }
-  }
-  return row[b.size()];
+/// Beyond half of the address space the next power of two does not exist, nor does such a buffer.
+size_t size_class(size_t bytes) {
+  return bytes > CallShape::kUneven / 2 ? bytes : std::bit_ceil(bytes);
 }
 
-/// A name that contains the wrong one, as binomial_tree does tree, beats one that is spelled alike.
-std::string nearest(const std::string& wrong, const std::set<std::string>& names) {
-  return *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-    const auto distance = [&](const std::string& name) {
-      const bool contained = !wrong.empty() && name.find(wrong) != std::string::npos;
-      return std::pair(!contained, edit_distance(wrong, name));
-    };
-    return distance(a) < distance(b);
+/// What a call is simulated with.
+size_t typical_bytes(const CallShape& shape) {
+  return shape.bytes == CallShape::kUneven ? kUnevenBytes : size_class(shape.bytes);
+}
+
+/// How the data is cut; see Choice.
+struct Cut {
+  size_t slice_bytes;
+  size_t part_bytes;
+  int window;
+};
+
+/// One algorithm with the Plans of all ranks.
+class Contender {
+ public:
+  Contender(const Generator& generator, int parameter, const CallShape& shape, const Fabric& fabric)
+      : name_(generator.full_name(parameter)), uneven_(shape.bytes == CallShape::kUneven) {
+    PlanRequest request{shape.collective, 0, fabric.world_size(), shape.root, &fabric, parameter};
+    for (; request.rank < request.world_size; ++request.rank) {
+      plans_.push_back(generator.generate(request));
+      num_ops_ += plans_.back().ops.size();
+      scratch_ = std::max<size_t>(scratch_, plans_.back().num_scratch);
+      stages_ = std::max<size_t>(stages_, plans_.back().num_stages);
+    }
+    const std::vector<uint32_t>& weights = plans_[0].part_weights;
+    if (!weights.empty()) {
+      total_weight_ = std::accumulate(weights.begin(), weights.end(), size_t{0});
+      heaviest_ = *std::max_element(weights.begin(), weights.end());
+    }
+    simulator_.emplace(plans_, fabric);
+  }
+
+  const std::string& name() const { return name_; }
+  const std::vector<Plan>& plans() const { return plans_; }
+  bool has_many_ops() const { return num_ops_ > kManyOps; }
+
+  /// Into parts of at most `part_bytes`, less where the scratch blocks of all slices in progress
+  /// would take too much memory.
+  Cut cut(size_t bytes, size_t part_bytes, int window) const {
+    const auto slices_at_once = static_cast<size_t>(window);
+    const size_t allowed =
+        std::max<size_t>(std::min({part_bytes, kMaxScratchBytes / (scratch_ * slices_at_once),
+                                   kMaxStagedBytes / (stages_ * slices_at_once)}),
+                         1);
+    const size_t longest = uneven_ ? allowed : divide_up(bytes, total_weight_) * heaviest_;
+    // Slices of one length, not many long ones and a rest.
+    const size_t slices = std::max<size_t>(divide_up(longest, allowed), 1);
+    return in_slices(bytes, divide_up(longest, slices) / heaviest_ * total_weight_, window);
+  }
+
+  /// Into slices of `slice_bytes`, or the next longer ones that are possible.
+  Cut in_slices(size_t bytes, size_t slice_bytes, int window) const {
+    const size_t unit =
+        round_up(std::max<size_t>(divide_up(slice_bytes, total_weight_), 1), kAlignment);
+    const size_t slice = unit * total_weight_;
+    const size_t useful = uneven_
+                              ? Choice::kMaxWindow
+                              : std::clamp<size_t>(divide_up(bytes, slice), 1, Choice::kMaxWindow);
+    return {slice, unit * heaviest_, std::clamp(window, 1, static_cast<int>(useful))};
+  }
+
+  /// `max_slices`: see SimulatedCall.
+  Prediction predict(size_t bytes, const Cut& cut, int max_slices) const {
+    return simulator_->run({bytes, cut.slice_bytes, cut.window, max_slices});
+  }
+
+  double bound(size_t bytes, const Cut& cut) const {
+    return simulator_->bound({bytes, cut.slice_bytes, cut.window});
+  }
+
+ private:
+  std::string name_;
+  bool uneven_;
+  std::vector<Plan> plans_;
+  size_t num_ops_ = 0;
+  size_t scratch_ = 1;
+  size_t stages_ = 1;
+  size_t total_weight_ = 1;
+  size_t heaviest_ = 1;
+  std::optional<Simulator> simulator_;  // over plans_
+};
+
+/// A contender's best cut.
+struct Standing {
+  std::shared_ptr<const Contender> contender;
+  Cut cut;
+  Prediction prediction;
+  std::optional<double> measured;
+
+  double seconds() const { return measured.value_or(prediction.seconds); }
+};
+
+/// Those with the least time first; measured ones before others.
+void sort_standings(std::vector<Standing>& standings) {
+  std::stable_sort(standings.begin(), standings.end(), [](const Standing& a, const Standing& b) {
+    return std::pair(!a.measured, a.seconds()) < std::pair(!b.measured, b.seconds());
   });
 }
 
-std::vector<std::string> parse_names(const std::string& list) {
-  std::set<std::string> known;
-  for (const Generator& generator : generators()) known.insert(generator.name);
-
-  std::vector<std::string> names;
-  if (list.find_first_not_of(" \t") == std::string::npos) return names;
-  // A comma at the end leaves an empty name behind, which getline would not report.
-  std::istringstream items(list + ",");
-  for (std::string item; std::getline(items, item, ',');) {
-    const size_t begin = item.find_first_not_of(" \t");
-    const size_t end = item.find_last_not_of(" \t");
-    const std::string name = begin == std::string::npos ? "" : item.substr(begin, end - begin + 1);
-    if (!known.contains(name)) {
-      std::string message = "unknown algorithm '";
-      message.append(name).append("' in '").append(list).append("': expected ");
-      const char* separator = "";
-      for (const std::string& each : known) {
-        message.append(std::exchange(separator, ", ")).append(each);
-      }
-      if (!name.empty())
-        message.append("; did you mean '").append(nearest(name, known)).append("'?");
-      throw Error(ErrorCode::kInvalidArgument, message);
+class Contest {
+ public:
+  Contest(const CallShape& shape, const Fabric& fabric, const std::vector<AlgorithmName>& wishes)
+      : shape_(shape), fabric_(fabric), bytes_(typical_bytes(shape)) {
+    find_entrants(wishes);
+    if (entrants_.empty()) find_entrants({});
+    if (entrants_.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  std::string("no algorithm offers ") + to_string(shape.collective) + " for " +
+                      std::to_string(fabric.world_size()) + " ranks" +
+                      (shape.wide_accumulation ? " with one rounding" : ""));
     }
-    names.push_back(name);
   }
-  return names;
-}
 
-#ifndef NDEBUG
-void check_all_ranks(const Generator& generator, PlanRequest request) {
-  if (request.world_size > kMaxCheckedRanks) return;
-  std::vector<Plan> plans;
-  for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
-    plans.push_back(generator.generate(request));
+  /// The contenders that the Fabric has measured times for; see kTunedReach.
+  std::vector<Standing> measured() const {
+    std::vector<Standing> standings;
+    if (shape_.bytes == CallShape::kUneven) return standings;
+    const std::vector<Fabric::Tuned> times = nearest_times();
+    for (const Entrant& entrant : entrants_) {
+      std::shared_ptr<const Contender> contender;
+      for (const Fabric::Tuned& time : times) {
+        if (time.algorithm != entrant.generator->full_name(entrant.parameter)) continue;
+        if (!contender) contender = enter(entrant);
+        const Cut cut = contender->in_slices(bytes_, time.slice_bytes, time.window);
+        Prediction prediction = contender->predict(bytes_, cut, slices_of(*contender));
+        double seconds = time.seconds;
+        if (time.bytes != bytes_) {
+          // The other size's time, changed as the model says that it changes with the size.
+          const Cut then = contender->in_slices(time.bytes, time.slice_bytes, time.window);
+          seconds *= prediction.seconds /
+                     contender->predict(time.bytes, then, slices_of(*contender)).seconds;
+        }
+        standings.push_back({contender, cut, std::move(prediction), seconds});
+      }
+    }
+    sort_standings(standings);
+    return standings;
   }
-  check_plans(plans);
-}
-#endif
+
+  /// All contenders by simulated time, those that cannot be the best left out unless `all`.
+  std::vector<Standing> simulated(bool all) const {
+    std::vector<Standing> standings;
+    double best = std::numeric_limits<double>::infinity();
+    for (const Entrant& entrant : entrants_) {
+      const auto contender = enter(entrant);
+      std::optional<Standing> standing;
+      for (const size_t part : fabric_.one_host() ? kHostParts : kNetworkParts) {
+        const Cut cut = contender->cut(bytes_, part, kWindow);
+        if (standing && cut.slice_bytes == standing->cut.slice_bytes) continue;
+        if (!all && contender->bound(bytes_, cut) >= best) continue;
+        Prediction prediction =
+            contender->predict(bytes_, cut, contender->has_many_ops() ? 1 : kFirstLook);
+        best = std::min(best, prediction.seconds);
+        if (!standing || prediction.seconds < standing->prediction.seconds) {
+          standing = {contender, cut, std::move(prediction), std::nullopt};
+        }
+        if (contender->has_many_ops()) break;
+      }
+      if (standing) standings.push_back(std::move(*standing));
+    }
+    sort_standings(standings);
+    if (!all && standings.size() > kFinalists) standings.resize(kFinalists);
+    for (Standing& standing : standings) {
+      standing.prediction =
+          standing.contender->predict(bytes_, standing.cut, slices_of(*standing.contender));
+    }
+    sort_standings(standings);
+    if (!standings.empty()) try_wide_window(standings.front());
+    return standings;
+  }
+
+ private:
+  struct Entrant {
+    const Generator* generator;
+    int parameter;
+  };
+
+  void find_entrants(const std::vector<AlgorithmName>& wishes) {
+    const PlanRequest request{shape_.collective, 0, fabric_.world_size(), shape_.root, &fabric_};
+    for (const Generator& generator : generators()) {
+      if (!generator.applies(request)) continue;
+      if (shape_.wide_accumulation && is_reduction(shape_.collective) && !generator.rounds_once) {
+        continue;
+      }
+      const std::vector<int> parameters =
+          generator.parameters == nullptr ? std::vector{0} : generator.parameters(request);
+      for (const AlgorithmName& wish : wishes) check_parameter(wish, generator, parameters);
+      for (const int parameter : parameters) {
+        const bool wished =
+            wishes.empty() || std::any_of(wishes.begin(), wishes.end(), [&](const auto& wish) {
+              return wish.matches(generator.name, parameter);
+            });
+        if (wished) entrants_.push_back({&generator, parameter});
+      }
+    }
+  }
+
+  void check_parameter(const AlgorithmName& wish, const Generator& generator,
+                       const std::vector<int>& parameters) const {
+    if (wish.name != generator.name || !wish.parameter ||
+        std::count(parameters.begin(), parameters.end(), *wish.parameter) > 0) {
+      return;
+    }
+    std::string message = "invalid algorithm '" + generator.full_name(*wish.parameter) + "' for " +
+                          to_string(shape_.collective) + " by " +
+                          std::to_string(fabric_.world_size()) + " ranks: expected ";
+    const char* separator = "";
+    for (const int parameter : parameters) {
+      message.append(std::exchange(separator, ", ")).append(generator.full_name(parameter));
+    }
+    throw Error(ErrorCode::kInvalidArgument, message);
+  }
+
+  std::shared_ptr<const Contender> enter(const Entrant& entrant) const {
+    return std::make_shared<const Contender>(*entrant.generator, entrant.parameter, shape_,
+                                             fabric_);
+  }
+
+  static int slices_of(const Contender& contender) { return contender.has_many_ops() ? 1 : 0; }
+
+  void try_wide_window(Standing& standing) const {
+    const Contender& contender = *standing.contender;
+    if (contender.has_many_ops() || standing.cut.window < kWindow) return;
+    const Cut wide = contender.cut(bytes_, standing.cut.part_bytes, kWideWindow);
+    Prediction prediction = contender.predict(bytes_, wide, 0);
+    if (prediction.seconds < standing.prediction.seconds) {
+      standing.cut = wide;
+      standing.prediction = std::move(prediction);
+    }
+  }
+
+  /// The measured times of the nearest size, the smaller one of two.
+  std::vector<Fabric::Tuned> nearest_times() const {
+    std::vector<Fabric::Tuned> nearest;
+    double least = kTunedReach;
+    for (const Fabric::Tuned& time : fabric_.tuned) {
+      if (time.collective != shape_.collective || time.ranks != fabric_.world_size() ||
+          time.bytes == 0 || bytes_ == 0) {
+        continue;
+      }
+      const auto a = static_cast<double>(time.bytes);
+      const auto b = static_cast<double>(bytes_);
+      const double factor = std::max(a / b, b / a);
+      if (factor > least) continue;
+      if (!nearest.empty() && (factor < least || time.bytes < nearest.front().bytes)) {
+        nearest.clear();
+      }
+      if (nearest.empty() || time.bytes == nearest.front().bytes) nearest.push_back(time);
+      least = factor;
+    }
+    return nearest;
+  }
+
+  const CallShape& shape_;
+  const Fabric& fabric_;
+  const size_t bytes_;
+  std::vector<Entrant> entrants_;
+};
 
 }  // namespace
 
-Planner::Planner(int rank, int world_size, bool one_host, const std::string& forced)
-    : rank_(rank), world_size_(world_size), one_host_(one_host), forced_(parse_names(forced)) {
-  if (world_size < 1 || rank < 0 || rank >= world_size) {
+Planner::Planner(int rank, std::shared_ptr<const Fabric> fabric, const std::string& forced)
+    : rank_(rank), forced_(parse_algorithms(forced)), fabric_(std::move(fabric)) {
+  fabric_->validate();
+  if (rank < 0 || rank >= fabric_->world_size()) {
     throw Error(ErrorCode::kInvalidArgument, "invalid rank " + std::to_string(rank) +
-                                                 " in a group of " + std::to_string(world_size));
+                                                 " in a group of " +
+                                                 std::to_string(fabric_->world_size()));
+  }
+}
+
+void Planner::check(const CallShape& shape) const {
+  if (is_rooted(shape.collective) && (shape.root < 0 || shape.root >= fabric_->world_size())) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(to_string(shape.collective)) +
+                                                 ": invalid root rank " +
+                                                 std::to_string(shape.root) + ", expected 0 ... " +
+                                                 std::to_string(fabric_->world_size() - 1));
   }
 }
 
 Choice Planner::choose(const CallShape& shape) {
-  if (is_rooted(shape.collective) && (shape.root < 0 || shape.root >= world_size_)) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(to_string(shape.collective)) +
-                                                 ": invalid root rank " +
-                                                 std::to_string(shape.root) + ", expected 0 ... " +
-                                                 std::to_string(world_size_ - 1));
-  }
-  // Beyond half of the address space the next power of two does not exist, nor does such a buffer.
-  const size_t size_class =
-      shape.bytes > CallShape::kUneven / 2 ? shape.bytes : std::bit_ceil(shape.bytes);
-  const Key key{shape.collective, shape.root, shape.wide_accumulation, size_class};
   const std::lock_guard lock(mutex_);
+  check(shape);
+  const Key key{shape.collective, shape.root, shape.wide_accumulation, size_class(shape.bytes),
+                shape.algorithms};
   auto found = cache_.find(key);
-  if (found == cache_.end()) found = cache_.emplace(key, make_choice(shape, size_class)).first;
+  if (found == cache_.end()) found = cache_.emplace(key, make_choice(shape)).first;
   return found->second;
 }
 
-const Generator& Planner::pick(const CallShape& shape, size_t size_class) const {
-  const LinkCost& link = (one_host_ ? kOneHost : kNetwork).cost;
-  const PlanRequest request{shape.collective, rank_, world_size_, shape.root};
-  const auto bytes =
-      static_cast<double>(shape.bytes == CallShape::kUneven ? kUnevenBytes : size_class);
-  const auto cheapest = [&](bool forced_only) {
-    const Generator* best = nullptr;
-    double best_cost = 0;
-    for (const Generator& generator : generators()) {
-      if (generator.cost == nullptr || !generator.applies(request)) continue;
-      if (shape.wide_accumulation && is_reduction(shape.collective) && !generator.rounds_once) {
-        continue;
-      }
-      if (forced_only && !std::count(forced_.begin(), forced_.end(), generator.name)) continue;
-      const double cost = generator.cost(link, bytes, world_size_);
-      if (best == nullptr || cost < best_cost * (1 - kTie)) {
-        best = &generator;
-        best_cost = cost;
-      }
-    }
-    return best;
-  };
-  const Generator* best = cheapest(true);
-  if (best == nullptr) best = cheapest(false);
-  if (best == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string("no algorithm offers ") + to_string(shape.collective) + " for " +
-                    std::to_string(world_size_) + " ranks" +
-                    (shape.wide_accumulation ? " with one rounding" : ""));
-  }
-  return *best;
+Choice Planner::make_choice(const CallShape& shape) const {
+  const Contest contest(shape, *fabric_,
+                        shape.algorithms.empty() ? forced_ : parse_algorithms(shape.algorithms));
+  std::vector<Standing> standings = contest.measured();
+  if (standings.empty()) standings = contest.simulated(false);
+  const Standing& best = standings.front();
+#ifndef NDEBUG
+  if (best.contender->plans().size() <= kMaxCheckedRanks) check_plans(best.contender->plans());
+#endif
+  return {std::make_shared<const Plan>(best.contender->plans()[static_cast<size_t>(rank_)]),
+          best.cut.slice_bytes, best.cut.part_bytes, best.cut.window};
 }
 
-// Slices pipeline: k slices of p bytes cost k times alpha, and the first one's way through the
-// group about p * beta. With k * p given, the sum is least where p = sqrt(k * p * alpha / beta).
-// Everything here follows from the CallShape alone.
-Choice Planner::make_choice(const CallShape& shape, size_t size_class) const {
-  const LinkClass& link = one_host_ ? kOneHost : kNetwork;
-  const Generator& generator = pick(shape, size_class);
-  const PlanRequest request{shape.collective, rank_, world_size_, shape.root};
-#ifndef NDEBUG
-  check_all_ranks(generator, request);
-#endif
-  Choice choice;
-  choice.plan = std::make_shared<const Plan>(generator.generate(request));
+std::vector<Candidate> Planner::explain(const CallShape& shape) const {
+  const std::lock_guard lock(mutex_);
+  check(shape);
+  const Contest contest(shape, *fabric_,
+                        shape.algorithms.empty() ? forced_ : parse_algorithms(shape.algorithms));
+  std::vector<Standing> standings = contest.simulated(true);
+  for (Standing& standing : contest.measured()) standings.push_back(std::move(standing));
+  sort_standings(standings);
+  std::vector<Candidate> candidates;
+  for (Standing& standing : standings) {
+    candidates.push_back({standing.contender->name(), standing.cut.slice_bytes, standing.cut.window,
+                          std::move(standing.prediction), standing.measured});
+  }
+  return candidates;
+}
 
-  const std::vector<uint32_t>& weights = choice.plan->part_weights;
-  const size_t total_weight =
-      weights.empty() ? 1 : std::accumulate(weights.begin(), weights.end(), size_t{0});
-  const size_t heaviest = weights.empty() ? 1 : *std::max_element(weights.begin(), weights.end());
+std::shared_ptr<const Fabric> Planner::fabric() const {
+  const std::lock_guard lock(mutex_);
+  return fabric_;
+}
 
-  const bool uneven = shape.bytes == CallShape::kUneven;
-  const size_t longest_part =
-      uneven ? link.max_part_bytes : divide_up(size_class, total_weight) * heaviest;
-  const auto window = static_cast<size_t>(link.window);
-  const auto balanced = static_cast<size_t>(std::sqrt(
-      static_cast<double>(longest_part) * (link.cost.alpha + link.cost.overhead) / link.cost.beta));
-  const size_t wanted =
-      uneven ? link.max_part_bytes : std::clamp(balanced, link.min_part_bytes, link.max_part_bytes);
-  const size_t scratch_blocks = std::max<size_t>(choice.plan->num_scratch, 1) * window;
-  // A rank sends each part at most twice. What one rank's Plan stages differs from the others'.
-  const size_t staged_blocks = 2 * static_cast<size_t>(world_size_) * window;
-  const size_t allowed = std::min({wanted, std::max<size_t>(kMaxScratchBytes / scratch_blocks, 1),
-                                   std::max<size_t>(kMaxStagedBytes / staged_blocks, 1)});
-  // Slices of one length, not many long ones and a rest.
-  const size_t slices = std::max<size_t>(divide_up(longest_part, allowed), 1);
-  const size_t part_bytes = divide_up(longest_part, slices);
-  const size_t unit = round_up(std::max<size_t>(part_bytes / heaviest, 1), kAlignment);
-  choice.slice_bytes = unit * total_weight;
-  choice.part_bytes = unit * heaviest;
-  choice.window = uneven ? link.window
-                         : static_cast<int>(std::clamp<size_t>(
-                               divide_up(size_class, choice.slice_bytes), 1, window));
-  return choice;
+void Planner::set_fabric(std::shared_ptr<const Fabric> fabric) {
+  fabric->validate();
+  const std::lock_guard lock(mutex_);
+  if (fabric->world_size() != fabric_->world_size()) {
+    throw Error(ErrorCode::kInvalidArgument, "a fabric of " + std::to_string(fabric->world_size()) +
+                                                 " ranks for a group of " +
+                                                 std::to_string(fabric_->world_size()));
+  }
+  fabric_ = std::move(fabric);
+  cache_.clear();
 }
 
 }  // namespace q7x2

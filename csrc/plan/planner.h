@@ -1,17 +1,24 @@
 // Planner: picks the Plan, the slice length and the window for a call, and remembers the choice.
+//
+// Every algorithm that offers the collective is cut into slices in a few ways, and all of these
+// candidates are simulated on the Fabric; the one that takes the least time is chosen. Where the
+// Fabric has measured times for calls of about that size, those decide instead.
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "base/types.h"
-#include "plan/generators.h"
+#include "fabric/fabric.h"
+#include "plan/algorithm_names.h"
 #include "plan/plan.h"
+#include "plan/simulator.h"
 
 namespace q7x2 {
 
@@ -25,6 +32,8 @@ struct CallShape {
   int root = -1;
   /// Partial sums must be held in a wider type: only Plans that round once may be chosen.
   bool wide_accumulation = false;
+  /// In place of the planner's forced algorithms, for this call; empty: those.
+  std::string algorithms = {};
 
   static constexpr size_t kUneven = ~size_t{0};
 };
@@ -44,31 +53,50 @@ struct Choice {
   static constexpr int kMaxWindow = 16;
 };
 
+/// An algorithm that could serve a call, cut in the way that suits it best.
+struct Candidate {
+  std::string algorithm;  ///< "ring", "aggregator:2"
+  size_t slice_bytes = 0;
+  int window = 1;
+  Prediction prediction;
+  std::optional<double> measured;  ///< seconds, from the Fabric's tuned times
+
+  double seconds() const { return measured.value_or(prediction.seconds); }
+};
+
 /// One per group. Thread-safe.
 class Planner {
  public:
-  /// `one_host`: all ranks share one host (equal on all ranks).
-  /// `forced`: algorithm names that alone may be chosen, from `Q7X2_ALGO` ("ring,binomial_tree"),
-  /// empty for a free choice; a name nobody knows throws Error(kInvalidArgument) that lists what
-  /// exists, and collectives that none of the forced algorithms offers are chosen freely.
-  Planner(int rank, int world_size, bool one_host, const std::string& forced);
+  /// `fabric`: of the group's ranks, equal on all of them.
+  /// `forced`: algorithms that alone may be chosen, from `Q7X2_ALGO` ("ring,aggregator:2"), empty
+  /// for a free choice. Throws as parse_algorithms does. Collectives that none of the forced
+  /// algorithms offers are chosen freely.
+  Planner(int rank, std::shared_ptr<const Fabric> fabric, const std::string& forced);
 
-  /// Throws Error(kInvalidArgument) where a rooted collective has no valid root.
+  /// Throws Error(kInvalidArgument) where a rooted collective has no valid root, or where the
+  /// call's algorithms do not exist.
   Choice choose(const CallShape& shape);
 
- private:
-  /// Calls that are alike in these share a choice: collective, root, wide accumulation, and the
-  /// smallest power of two that is not less than the bytes.
-  using Key = std::tuple<Collective, int, bool, size_t>;
+  /// All candidates for the call, in the order in which they would be chosen. Throws as `choose`.
+  std::vector<Candidate> explain(const CallShape& shape) const;
 
-  Choice make_choice(const CallShape& shape, size_t size_class) const;
-  const Generator& pick(const CallShape& shape, size_t size_class) const;
+  std::shared_ptr<const Fabric> fabric() const;
+  /// Chooses by another Fabric of the same ranks from now on. All ranks must do so between the same
+  /// two collectives.
+  void set_fabric(std::shared_ptr<const Fabric> fabric);
+
+ private:
+  /// Calls that are alike in these share a choice: collective, root, wide accumulation, size class
+  /// (the smallest power of two that is not less than the bytes), and the call's algorithms.
+  using Key = std::tuple<Collective, int, bool, size_t, std::string>;
+
+  void check(const CallShape& shape) const;
+  Choice make_choice(const CallShape& shape) const;
 
   const int rank_;
-  const int world_size_;
-  const bool one_host_;
-  const std::vector<std::string> forced_;
-  std::mutex mutex_;
+  const std::vector<AlgorithmName> forced_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Fabric> fabric_;
   std::map<Key, Choice> cache_;
 };
 

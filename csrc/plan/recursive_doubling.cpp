@@ -42,13 +42,6 @@ Plan all_reduce(const PlanRequest& request) {
   return forest.build();
 }
 
-double all_reduce_cost(const LinkCost& link, double bytes, int n) {
-  const Doubling doubling(n);
-  const int steps = std::countr_zero(static_cast<unsigned>(doubling.size));
-  const double exchange = link.step(1, bytes) + bytes * link.gamma;
-  return steps * exchange + (doubling.surplus > 0 ? exchange + link.step(1, bytes) : 0);
-}
-
 }  // namespace
 
 void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& team, int rank) {
@@ -79,7 +72,7 @@ void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& te
 }
 
 std::vector<Generator> recursive_doubling_generators() {
-  return {{"recursive_doubling", Collective::kAllReduce, all_reduce, all_reduce_cost}};
+  return {{"recursive_doubling", Collective::kAllReduce, all_reduce}};
 }
 
 }  // namespace q7x2

@@ -115,26 +115,13 @@ Plan all_gather(const PlanRequest& request) {
   return b.build();
 }
 
-double all_reduce_cost(const LinkCost& link, double bytes, int n) {
-  const double part = bytes / n;
-  return (n - 1) * (2 * link.step(1, part) + part * link.gamma);
-}
-
-double reduce_scatter_cost(const LinkCost& link, double bytes, int n) {
-  return (n - 1) * (link.step(1, bytes) + bytes * link.gamma);
-}
-
-double all_gather_cost(const LinkCost& link, double bytes, int n) {
-  return (n - 1) * link.step(1, bytes);
-}
-
 }  // namespace
 
 std::vector<Generator> ring_generators() {
   return {
-      {"ring", Collective::kAllReduce, all_reduce, all_reduce_cost},
-      {"ring", Collective::kReduceScatter, reduce_scatter, reduce_scatter_cost},
-      {"ring", Collective::kAllGather, all_gather, all_gather_cost},
+      {"ring", Collective::kAllReduce, all_reduce},
+      {"ring", Collective::kReduceScatter, reduce_scatter},
+      {"ring", Collective::kAllGather, all_gather},
   };
 }
 

@@ -106,22 +106,13 @@ Plan reduce(const PlanRequest& request) {
   return b.build();
 }
 
-double reduce_scatter_cost(const LinkCost& link, double bytes, int n) {
-  return link.step(n - 1, bytes, n - 1) + (n - 1) * bytes * link.gamma;
-}
-
-// The root's link receives what it scatters and what it gathers, all others send as much.
-double all_reduce_cost(const LinkCost& link, double bytes, int n) {
-  return reduce_scatter_cost(link, bytes / n, n) + link.step(n - 1, bytes / n, n - 1);
-}
-
 }  // namespace
 
 std::vector<Generator> sra_generators() {
   return {
-      {"sra", Collective::kAllReduce, all_reduce, all_reduce_cost, true},
-      {"sra", Collective::kReduceScatter, reduce_scatter, reduce_scatter_cost, true},
-      {"sra", Collective::kReduce, reduce, all_reduce_cost, true},
+      {"sra", Collective::kAllReduce, all_reduce, true},
+      {"sra", Collective::kReduceScatter, reduce_scatter, true},
+      {"sra", Collective::kReduce, reduce, true},
   };
 }
 

@@ -61,6 +61,30 @@ def host_info() -> dict[str, Any]:
 def cuda_info() -> dict[str, Any]:
     """The CUDA driver and devices, or the problem that hides them."""
 
+def exchange_algorithms(algorithms: str) -> str:
+    """Force the algorithms of this thread's collectives; return what was forced before."""
+
+def explain(
+    collective: str, bytes: int, fabric: str, root: int = -1, algorithms: str = ""
+) -> list[dict[str, Any]]:
+    """The planner's candidates for a call on a Fabric (JSON), the best one first.
+
+    Each has ``algorithm``, ``slice_bytes``, ``window``, ``seconds`` (predicted), ``measured``
+    (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
+    each resource in use) and ``bottleneck``, the index of the busiest load, or None.
+    """
+
+def timeline(
+    collective: str,
+    bytes: int,
+    fabric: str,
+    root: int,
+    algorithm: str,
+    slice_bytes: int,
+    window: int,
+) -> list[dict[str, Any]]:
+    """Every op of a simulated call: ``rank``, ``slice``, ``kind``, ``peer``, ``begin``, ``end``."""
+
 def make_plans(
     collective: str,
     algorithm: str,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from q7x2._algorithm import algorithm
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Options", "__version__", "monitored_barrier"]
+__all__ = ["Options", "__version__", "algorithm", "monitored_barrier"]
 
 register()
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from q7x2 import draw_plan, fabric, info
+from q7x2 import draw_plan, explain_plan, fabric, info, simulate
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -17,7 +17,10 @@ def _parser() -> argparse.ArgumentParser:
     info.add_parser(commands)
     fabric.add_parser(commands)
     plan = commands.add_parser("plan", help="look at the Plans that algorithms make")
-    draw_plan.add_parser(plan.add_subparsers(dest="plan", required=True, metavar="ACTION"))
+    actions = plan.add_subparsers(dest="plan", required=True, metavar="ACTION")
+    draw_plan.add_parser(actions)
+    explain_plan.add_parser(actions)
+    simulate.add_parser(commands)
     return parser
 
 

@@ -119,7 +119,7 @@ std::vector<Region> regions(Parts& parts) {
   return all;
 }
 
-void check(Comm& comm, const Generator& generator, int root, size_t count) {
+void check(Comm& comm, const Generator& generator, int parameter, int root, size_t count) {
   const auto memory = std::make_shared<Case>(
       make_case(generator.collective, comm.rank(), comm.size(), root, count));
   const Parts input_before = memory->input;
@@ -129,8 +129,9 @@ void check(Comm& comm, const Generator& generator, int root, size_t count) {
   call.output = regions(memory->output);
   call.input = memory->in_place ? call.output : regions(memory->input);
   call.dtype = DType::kInt32;
+  call.algorithms = generator.full_name(parameter);
   const auto task = comm.start(std::move(call), memory);
-  EXPECT_EQ(task->algorithm(), generator.name);
+  EXPECT_EQ(task->algorithm(), generator.full_name(parameter));
   comm.succeed(*task);
   // Not EXPECT_EQ, which would print a million numbers.
   EXPECT_TRUE(memory->output == memory->expected) << task->name() << ", " << generator.name;
@@ -146,20 +147,25 @@ TEST_P(EveryAlgorithm, GivesTheNaiveResult) {
   run_ranks(ranks, [ranks_per_host = ranks_per_host](Rank& rank) {
     setenv("Q7X2_HOST_ID", std::to_string(rank.rank / ranks_per_host).c_str(), 1);
     const auto group = rank.group();
-    std::map<std::string, std::unique_ptr<Comm>> comms;
+    Comm comm(group);
     int root = 0;
     for (const Generator& generator : generators()) {
-      auto& comm = comms[generator.name];
-      if (!comm) comm = std::make_unique<Comm>(group, generator.name);
+      const PlanRequest request{generator.collective, rank.rank, rank.world_size, 0,
+                                &comm.fabric()};
+      if (!generator.applies(request)) continue;
       if (generator.collective == Collective::kBarrier) {
-        comm->succeed(*comm->barrier());
+        comm.succeed(*comm.barrier());
         continue;
       }
-      for (const size_t count : kCounts) {
-        rank.at(generator.name + " " + to_string(generator.collective) + ", " +
-                std::to_string(count) + " elements");
-        root = (root + 1) % rank.world_size;
-        check(*comm, generator, is_rooted(generator.collective) ? root : -1, count);
+      const std::vector<int> parameters =
+          generator.parameters == nullptr ? std::vector{0} : generator.parameters(request);
+      for (const int parameter : parameters) {
+        for (const size_t count : kCounts) {
+          rank.at(generator.full_name(parameter) + " " + to_string(generator.collective) + ", " +
+                  std::to_string(count) + " elements");
+          root = (root + 1) % rank.world_size;
+          check(comm, generator, parameter, is_rooted(generator.collective) ? root : -1, count);
+        }
       }
     }
   });

@@ -12,6 +12,7 @@
 
 #include "executor/collective.h"
 #include "executor/message.h"
+#include "executor/probe.h"
 #include "plan/planner.h"
 #include "transport/engine.h"
 #include "transport/group.h"
@@ -40,9 +41,11 @@ class Comm {
  public:
   explicit Comm(std::shared_ptr<Group> group, const std::string& algorithm = "")
       : group_(std::move(group)),
-        planner_(group_->rank(), group_->world_size(), group_->one_host(), algorithm) {}
+        fabric_(std::make_shared<Fabric>(Fabric::assumed(placement_of(*group_).host_of))),
+        planner_(group_->rank(), fabric_, algorithm) {}
 
   Group& group() { return *group_; }
+  const Fabric& fabric() const { return *fabric_; }
   int rank() const { return group_->rank(); }
   int size() const { return group_->world_size(); }
 
@@ -124,6 +127,7 @@ class Comm {
   }
 
   const std::shared_ptr<Group> group_;
+  const std::shared_ptr<const Fabric> fabric_;
   Planner planner_;
 };
 

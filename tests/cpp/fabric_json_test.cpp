@@ -36,7 +36,7 @@ Fabric full() {
                               .gpus = {{"GPU", "0000:01:00.0", -1}}};
   fabric.links = {{0, 2, 1.25e7, 2e-5}};
   fabric.pairs = {{0, 1, 3e-5, 0.1, 1.2e8, 0.05, 1.22e8}, {1, 0, 3e-5, 0.1, 1.2e8, 0.05, 0}};
-  fabric.tuned = {{Collective::kAllGather, 6, 1 << 20, "ring", 1.5e-3}};
+  fabric.tuned = {{Collective::kAllGather, 6, 1 << 20, "ring", 65536, 4, 1.5e-3}};
   fabric.network = {4e-5, 2e-6, true};
   return fabric;
 }

@@ -295,17 +295,6 @@ TEST_P(GeneratorTest, ComputesTheNaiveResult) {
   });
 }
 
-TEST_P(GeneratorTest, CostGrowsWithBytes) {
-  if (generator().cost == nullptr) return;
-  const LinkCost link{1e-6, 1e-7, 1e-9, 1e-10, 0.02};
-  for (int n = 2; n <= kMaxRanks; ++n) {
-    const double small = generator().cost(link, 1e3, n);
-    EXPECT_GT(small, 0);
-    if (generator().collective == Collective::kBarrier) continue;
-    EXPECT_GT(generator().cost(link, 1e6, n), small);
-  }
-}
-
 std::vector<size_t> all_generators() {
   std::vector<size_t> indices(generators().size());
   std::iota(indices.begin(), indices.end(), size_t{0});

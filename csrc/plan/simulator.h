@@ -1,0 +1,112 @@
+// Simulator: the Plans of all ranks, run on a virtual clock over a Fabric.
+//
+// It is the one cost function there is: the planner chooses by it, and `q7x2 plan explain` and
+// `q7x2 simulate` show what it says. It runs what the executor would run, op by op, slice by slice
+// and with the executor's window, and counts time in this model:
+//
+//   wire    A message passes the resources of its route one after the other, and begins to leave
+//           each as soon as it begins to enter it (cut-through), so it takes alpha + bytes / (least
+//           rate) between idle hosts. A resource serves first come, first served.
+//   offer   Messages of more than `kEagerBytes` between hosts wait for their receiver: an offer
+//           and its answer take one alpha each before the data may leave.
+//   CPU     A rank does one thing at a time: `overhead` at each end of a message, folds, copies. A
+//           host has as many servers as cores; its ranks take turns where they are more than that.
+//   memory  Within a host the sender copies a block into shared memory, once however many receive
+//           it. The receiver copies it out, or reads it where it lies if its block is scratch.
+//
+// Everything is counted in the order of events, equal times in the order in which they came up: all
+// ranks that ask get the same answer, bit for bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fabric/fabric.h"
+#include "plan/plan.h"
+
+namespace q7x2 {
+
+/// One call, cut into slices as the executor would do it; see Choice.
+struct SimulatedCall {
+  /// Flat collectives: bytes of the buffer. Others: of each part.
+  size_t bytes = 0;
+  size_t slice_bytes = 64;
+  int window = 1;
+  /// After that many slices the rest is extrapolated; 0: as many as a steady state takes.
+  int max_slices = 0;
+  bool trace = false;  ///< fill Prediction::timeline
+};
+
+struct Prediction {
+  /// What a resource of the Fabric, or the cores of a host, had to do.
+  struct Load {
+    std::string name;  ///< "egress h0", "cores h3"
+    double bytes = 0;  ///< none for cores
+    double busy = 0;   ///< seconds it was in use; for cores on average over them
+  };
+  /// An op as it ran. A send begins when its rank turns to it, a receive when its data sets out.
+  struct Step {
+    int rank = 0;
+    uint32_t slice = 0;
+    uint32_t op = 0;  ///< index into the Plan's ops
+    double begin = 0;
+    double end = 0;
+  };
+
+  double seconds = 0;
+  double first_slice_seconds = 0;  ///< until the first slice is complete on all ranks
+  std::vector<Load> loads;         ///< that are in use at all
+  int bottleneck = -1;             ///< the busiest of `loads`; -1: none is in use
+  std::vector<Step> timeline;
+};
+
+/// The Plans of one algorithm, ready to be run for any size and slicing.
+class Simulator {
+ public:
+  /// Messages between hosts up to this size are sent before the receiver asks for them.
+  static constexpr size_t kEagerBytes = 8192;
+
+  /// `plans` by rank; they and the `fabric` must stay. Throws Error(kInvalidArgument) where a
+  /// message is sent that nobody receives, or the reverse.
+  Simulator(std::span<const Plan> plans, const Fabric& fabric);
+
+  /// Throws Error(kInvalidArgument) where the Plans wait for each other for ever.
+  Prediction run(const SimulatedCall& call) const;
+
+  /// Seconds that no schedule of these Plans can beat: what the busiest resource has to do.
+  double bound(const SimulatedCall& call) const;
+
+ private:
+  friend class SimulatedRun;
+
+  struct Message {
+    uint32_t receive = 0;  ///< the op that receives it
+    uint32_t route = 0;
+    bool local = false;
+    bool staged = false;  ///< an earlier send left the block in shared memory
+  };
+  struct Path {
+    std::vector<int> resources;
+    double alpha = 0;
+    double overhead = 0;
+  };
+
+  const Op& op(uint32_t index) const;
+  /// CPU seconds that an op takes on its rank for `bytes` bytes.
+  double work(uint32_t index, size_t bytes) const;
+
+  std::span<const Plan> plans_;
+  const Fabric& fabric_;
+  Routes routes_;
+  // By op, counted through all ranks.
+  std::vector<uint32_t> first_op_;  // by rank, and the total at the end
+  std::vector<uint32_t> rank_of_;
+  std::vector<Message> messages_;  // sends
+  std::vector<uint32_t> send_of_;  // receives
+  std::vector<Path> paths_;
+};
+
+}  // namespace q7x2

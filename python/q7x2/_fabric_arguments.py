@@ -1,0 +1,103 @@
+"""The command line's ways to say on which Fabric, and for which call, a Plan is looked at."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+COLLECTIVES = (
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "barrier",
+)
+_ROOTED = ("reduce", "broadcast", "gather", "scatter")
+
+
+def size(text: str) -> int:
+    """``"16M"`` -> 16777216; the units are powers of 1024."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected bytes, with K, M or G at most; got {text!r}")
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+
+
+def rate(text: str) -> float:
+    """``"1gbit"`` -> 125000000 bytes a second."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected a rate such as 100mbit or 1gbit; got {text!r}")
+    return float(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]] / 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the call (``--op``, ``--size``, ``--root``) and the Fabric."""
+    parser.add_argument("--op", choices=COLLECTIVES, default="all_reduce", help="the collective")
+    parser.add_argument(
+        "--size",
+        type=size,
+        required=True,
+        help="bytes of the tensor, or of each part where every rank has one, such as 16M",
+    )
+    parser.add_argument("--root", type=int, default=0, help="of rooted collectives (default 0)")
+    fabric = parser.add_argument_group("where", "a measured Fabric, or one made up here")
+    fabric.add_argument("--fabric", type=Path, metavar="FILE", help="hosts and links, as JSON")
+    fabric.add_argument("--hosts", type=int, default=4, help="on one switch (default 4)")
+    fabric.add_argument("--rate", type=rate, default="1gbit", help="of each NIC (default 1gbit)")
+    fabric.add_argument("--racks", type=int, default=1, help="the hosts fill them in order")
+    fabric.add_argument("--uplink", type=rate, help="of each rack; default: all its hosts together")
+    fabric.add_argument(
+        "--ranks", type=int, help="spread over the hosts in order; default: one each"
+    )
+
+
+def root_of(options: argparse.Namespace) -> int:
+    """The root as the planner wants it: -1 where the collective has none."""
+    return options.root if options.op in _ROOTED else -1
+
+
+def fabric_json(options: argparse.Namespace) -> str:
+    """The Fabric that ``options`` describe. Raises ValueError where they contradict each other."""
+    fabric = json.loads(options.fabric.read_text()) if options.fabric else _made_up(options)
+    if options.ranks is not None:
+        fabric["ranks"] = _spread(options.ranks, len(fabric["hosts"]))
+        for host, entry in enumerate(fabric["hosts"]):
+            if not options.fabric:
+                entry["cores"] = max(fabric["ranks"].count(host), 1)
+    return json.dumps(fabric)
+
+
+def _spread(ranks: int, hosts: int) -> list[int]:
+    if ranks < hosts:
+        raise ValueError(f"{ranks} ranks are too few for {hosts} hosts: each has at least one")
+    return [rank * hosts // ranks for rank in range(ranks)]
+
+
+def _made_up(options: argparse.Namespace) -> dict[str, Any]:
+    hosts, racks = options.hosts, options.racks
+    if hosts < 1 or racks < 1 or hosts % racks:
+        raise ValueError(f"{hosts} hosts do not divide into {racks} racks")
+    per_rack = hosts // racks
+    uplink = options.uplink or per_rack * options.rate
+    return {
+        "q7x2_fabric": 1,
+        "hosts": [
+            {
+                "name": f"h{host}",
+                "rack": host // per_rack,
+                "egress": options.rate,
+                "ingress": options.rate,
+            }
+            for host in range(hosts)
+        ],
+        "racks": [{"up": uplink, "down": uplink} if racks > 1 else {} for _ in range(racks)],
+        "ranks": list(range(hosts)),
+    }

@@ -1,0 +1,106 @@
+"""``q7x2 simulate``: a collective on a virtual clock, on machines that nobody need have."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from q7x2 import _fabric_arguments
+from q7x2.explain_plan import amount, duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLOURS = {"send": "tab:blue", "recv": "tab:green", "reduce": "tab:red", "copy": "tab:gray"}
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``simulate`` to the subcommands of the ``q7x2`` command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="run a collective on a virtual clock",
+        epilog="for example: q7x2 simulate --op all_reduce --size 64M --hosts 1024 "
+        "--algorithm ring",
+    )
+    _fabric_arguments.add_arguments(parser)
+    parser.add_argument(
+        "--algorithm", default="", metavar="NAMES", help="the best of these; default: of all"
+    )
+    parser.add_argument("--timeline", type=Path, metavar="FILE", help="draw it: .svg, .png, .pdf")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from q7x2._extension import load
+
+    try:
+        fabric = _fabric_arguments.fabric_json(options)
+        root = _fabric_arguments.root_of(options)
+        best = load().explain(options.op, options.size, fabric, root, options.algorithm)[0]
+        _print(best, f"{options.op} of {amount(options.size)}")
+        if options.timeline:
+            steps = load().timeline(
+                options.op,
+                options.size,
+                fabric,
+                root,
+                best["algorithm"],
+                best["slice_bytes"],
+                best["window"],
+            )
+            draw(steps).savefig(options.timeline)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        print(f"q7x2 simulate: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print(best: dict[str, Any], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"{title} by {best['algorithm']}: {duration(best['seconds'])}, the first slice of "
+        f"{amount(best['slice_bytes'])} after {duration(best['first_slice_seconds'])}"
+    )
+    table = Table(title="Busiest resources")
+    for name in ("resource", "bytes", "busy", "share of the time"):
+        table.add_column(name, justify="left" if name == "resource" else "right")
+    loads = sorted(best["loads"], key=lambda load: -load["busy"])
+    for load in loads[:10]:
+        table.add_row(
+            load["name"],
+            amount(load["bytes"]) if load["bytes"] else "",
+            duration(load["busy"]),
+            f"{load['busy'] / best['seconds']:.0%}",
+        )
+    console.print(table)
+
+
+def draw(steps: list[dict[str, Any]]) -> Figure:
+    """A timeline of what ``q7x2._C.timeline`` returned: a row for each rank, sends above."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    ranks = max((step["rank"] for step in steps), default=0) + 1
+    figure = Figure(figsize=(11, 1.5 + 0.4 * ranks), layout="constrained")
+    axes = figure.add_subplot()
+    rows = {"send": -0.3, "recv": -0.1, "reduce": 0.1, "copy": 0.1}
+    for kind, colour in _COLOURS.items():
+        for rank in range(ranks):
+            bars = [
+                (step["begin"] * 1e3, (step["end"] - step["begin"]) * 1e3)
+                for step in steps
+                if step["kind"] == kind and step["rank"] == rank
+            ]
+            axes.broken_barh(bars, (rank + rows[kind], 0.2), color=colour, alpha=0.5)
+    axes.set(xlabel="milliseconds", ylabel="rank", yticks=range(ranks))
+    axes.invert_yaxis()
+    axes.legend(
+        handles=[Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()],
+        loc="upper right",
+    )
+    return figure

@@ -1,0 +1,220 @@
+// The virtual clock against sums done by hand.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "plan/generators.h"
+#include "plan/simulator.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr double kRate = 100e6;
+constexpr double kAlpha = 50e-6;
+constexpr double kOverhead = 5e-6;
+
+Fabric network(int hosts) {
+  Fabric fabric = Fabric::uniform(hosts, 1, kRate);
+  fabric.network = {kAlpha, kOverhead};
+  fabric.reduce_rate = 1e9;
+  fabric.copy_rate = 2e9;
+  return fabric;
+}
+
+std::vector<Plan> plans(const std::string& name, Collective collective, const Fabric& fabric,
+                        int root = -1) {
+  for (const Generator& generator : generators()) {
+    if (generator.name != name || generator.collective != collective) continue;
+    std::vector<Plan> all;
+    for (int rank = 0; rank < fabric.world_size(); ++rank) {
+      all.push_back(generator.generate({collective, rank, fabric.world_size(), root, &fabric}));
+    }
+    return all;
+  }
+  throw Error(ErrorCode::kInvalidArgument, "no " + name);
+}
+
+Prediction simulate(const std::string& name, Collective collective, const Fabric& fabric,
+                    const SimulatedCall& call, int root = -1) {
+  const std::vector<Plan> all = plans(name, collective, fabric, root);
+  return Simulator(all, fabric).run(call);
+}
+
+const Prediction::Load& load(const Prediction& prediction, const std::string& name) {
+  for (const auto& each : prediction.loads) {
+    if (each.name == name) return each;
+  }
+  throw Error(ErrorCode::kInvalidArgument, "nothing passes " + name);
+}
+
+TEST(Simulator, ASmallMessageTakesAlphaAndItsEnds) {
+  const Prediction prediction =
+      simulate("direct", Collective::kBroadcast, network(2), {1000, 1024, 1}, 0);
+  EXPECT_NEAR(prediction.seconds, kAlpha + 2 * kOverhead + 1000 / kRate, 1e-12);
+  EXPECT_DOUBLE_EQ(prediction.first_slice_seconds, prediction.seconds);
+  EXPECT_DOUBLE_EQ(load(prediction, "egress h0").bytes, 1000);
+  EXPECT_DOUBLE_EQ(load(prediction, "ingress h1").busy, 1000 / kRate);
+}
+
+TEST(Simulator, ALargeMessageIsOfferedAndCutsThrough) {
+  const Prediction prediction =
+      simulate("direct", Collective::kBroadcast, network(2), {kMiB, kMiB, 1}, 0);
+  EXPECT_NEAR(prediction.seconds, 3 * kAlpha + 2 * kOverhead + kMiB / kRate, 1e-9)
+      << "the bytes pass both NICs at the same time";
+}
+
+TEST(Simulator, MessagesOfOneHostQueueAtItsNic) {
+  const int n = 5;
+  const Prediction prediction =
+      simulate("direct", Collective::kBroadcast, network(n), {kMiB, kMiB, 1}, 0);
+  EXPECT_NEAR(prediction.seconds, (n - 1) * kMiB / kRate, 5e-4);
+  EXPECT_GT(prediction.seconds, (n - 1) * kMiB / kRate);
+  EXPECT_EQ(prediction.loads[static_cast<size_t>(prediction.bottleneck)].name, "egress h0");
+}
+
+TEST(Simulator, TheRingReachesItsBound) {
+  const Fabric fabric = network(4);
+  const SimulatedCall call{64 * kMiB, kMiB, 4};
+  const Prediction prediction = simulate("ring", Collective::kAllReduce, fabric, call);
+  const double bound = 2 * 0.75 * 64 * kMiB / kRate;
+  EXPECT_GE(prediction.seconds, bound);
+  EXPECT_LE(prediction.seconds, 1.05 * bound);
+  const std::vector<Plan> all = plans("ring", Collective::kAllReduce, fabric);
+  EXPECT_NEAR(Simulator(all, fabric).bound(call), bound, 1e-6 * bound);
+  for (int host = 0; host < 4; ++host) {
+    EXPECT_NEAR(load(prediction, "egress h" + std::to_string(host)).bytes, 96.0 * kMiB, 1);
+  }
+}
+
+TEST(Simulator, ASharedUplinkSlowsAllWhoCrossIt) {
+  Fabric fabric = network(4);
+  fabric.racks = {{"a", kRate, kRate}, {"b", kRate, kRate}};
+  fabric.hosts[2].rack = fabric.hosts[3].rack = 1;
+  // A ring that was made without knowing the racks, of ranks that are interleaved between them: all
+  // four messages of a step cross.
+  const std::vector<Plan> all = plans("ring", Collective::kAllReduce, network(4));
+  std::swap(fabric.host_of[1], fabric.host_of[2]);
+  const Prediction prediction = Simulator(all, fabric).run({64 * kMiB, kMiB, 4});
+  const double bound = 2 * 2 * 0.75 * 64 * kMiB / kRate;
+  EXPECT_GE(prediction.seconds, bound);
+  EXPECT_LE(prediction.seconds, 1.05 * bound);
+  EXPECT_EQ(prediction.loads[static_cast<size_t>(prediction.bottleneck)].name, "up rack 0");
+}
+
+TEST(Simulator, APrivateLinkIsARouteOfItsOwn) {
+  Fabric fabric = network(2);
+  fabric.links = {{0, 1, 10 * kRate, 1e-6}};
+  const Prediction prediction =
+      simulate("direct", Collective::kBroadcast, fabric, {kMiB, kMiB, 1}, 0);
+  EXPECT_NEAR(prediction.seconds, kMiB / (10 * kRate), 1e-4);
+  EXPECT_THROW(load(prediction, "egress h0"), Error);
+}
+
+TEST(Simulator, WithinAHostABlockIsStagedOnceAndCopiedOut) {
+  Fabric fabric = Fabric::one_host_of(4, 4);
+  fabric.memory = {0, 0};
+  fabric.copy_rate = 1e9;
+  const double copy = kMiB / 1e9;
+  EXPECT_NEAR(simulate("direct", Collective::kBroadcast, fabric, {kMiB, kMiB, 1}, 0).seconds,
+              2 * copy, 1e-9)
+      << "one copy in, and three out at the same time";
+  // All stage their block at the same time, and fold the others' where they lie.
+  fabric.reduce_rate = 1e9;
+  EXPECT_NEAR(simulate("direct", Collective::kAllReduce, fabric, {kMiB, kMiB, 1}).seconds,
+              copy + 3 * copy, 1e-9);
+}
+
+TEST(Simulator, RanksShareTheCoresOfTheirHost) {
+  Fabric fabric = Fabric::one_host_of(4, 4);
+  fabric.memory = {0, 0};
+  const SimulatedCall call{16 * kMiB, kMiB, 4};
+  const double alone = simulate("sra", Collective::kAllReduce, fabric, call).seconds;
+  fabric.hosts[0].cores = 2;
+  const double shared = simulate("sra", Collective::kAllReduce, fabric, call).seconds;
+  EXPECT_NEAR(shared / alone, 2, 0.1);
+}
+
+TEST(Simulator, MoreSlicesAreExtrapolated) {
+  const Fabric fabric = network(4);
+  for (const auto& name : {"ring", "sra", "binomial_tree"}) {
+    for (const int window : {1, 2, 4}) {
+      const size_t slice = 256 * 1024;
+      const SimulatedCall all{100 * slice + 1000 * 64, slice, window, 101};
+      SimulatedCall few = all;
+      few.max_slices = 0;
+      const double exact = simulate(name, Collective::kAllReduce, fabric, all).seconds;
+      const double extrapolated = simulate(name, Collective::kAllReduce, fabric, few).seconds;
+      EXPECT_NEAR(extrapolated / exact, 1, 0.02) << name << ", window " << window;
+    }
+  }
+}
+
+TEST(Simulator, AWindowHidesLatency) {
+  Fabric fabric = network(8);
+  fabric.network.alpha = 1e-3;
+  const auto seconds = [&](int window) {
+    return simulate("ring", Collective::kAllReduce, fabric, {8 * kMiB, 64 * 1024, window}).seconds;
+  };
+  EXPECT_NEAR(seconds(1) / seconds(4), 4, 0.5);
+}
+
+TEST(Simulator, TheTimelineHasEveryOpOfEverySlice) {
+  const Fabric fabric = network(3);
+  const std::vector<Plan> all = plans("ring", Collective::kAllReduce, fabric);
+  const Prediction prediction = Simulator(all, fabric).run({3 * kMiB, kMiB, 2, 0, true});
+  EXPECT_EQ(prediction.timeline.size(), 3 * 3 * all[0].ops.size());
+  double last = 0;
+  for (const Prediction::Step& step : prediction.timeline) {
+    EXPECT_LE(step.begin, step.end);
+    EXPECT_LT(step.op, all[0].ops.size());
+    last = std::max(last, step.end);
+  }
+  EXPECT_DOUBLE_EQ(last, prediction.seconds);
+}
+
+TEST(Simulator, EveryAlgorithmEndsAtItsBoundAtTheEarliest) {
+  for (const Generator& generator : generators()) {
+    for (const Fabric& fabric : {network(6), Fabric::one_host_of(5, 2)}) {
+      PlanRequest request{generator.collective, 0, fabric.world_size(), 1, &fabric};
+      if (!generator.applies(request)) continue;
+      if (generator.parameters != nullptr) {
+        request.parameter = generator.parameters(request).front();
+      }
+      std::vector<Plan> all;
+      for (; request.rank < fabric.world_size(); ++request.rank) {
+        all.push_back(generator.generate(request));
+      }
+      const Simulator simulator(all, fabric);
+      for (const size_t bytes : {size_t{4}, size_t{5000}, kMiB}) {
+        const SimulatedCall call{bytes, 64 * 1024 * 30, 2};
+        const Prediction once = simulator.run(call);
+        EXPECT_GE(once.seconds, simulator.bound(call)) << generator.name;
+        EXPECT_EQ(once.seconds, simulator.run(call).seconds) << "the same every time";
+      }
+    }
+  }
+}
+
+TEST(Simulator, AThousandRanksAreASimulationOfSeconds) {
+  const Fabric fabric = network(1024);
+  const Prediction prediction =
+      simulate("ring", Collective::kAllReduce, fabric, {64 * kMiB, 64 * kMiB, 1});
+  EXPECT_GT(prediction.seconds, 2 * 1023 * (kAlpha + 2 * kOverhead));
+  EXPECT_LT(prediction.seconds, 2 * 1023 * (3 * kAlpha + 2 * kOverhead + 65536 / kRate) * 1.1);
+}
+
+TEST(Simulator, PlansThatDoNotFitAreRefused) {
+  const Fabric fabric = network(3);
+  std::vector<Plan> all = plans("ring", Collective::kAllReduce, fabric);
+  EXPECT_THROW(Simulator(std::span(all).first(2), fabric), Error);
+  std::vector<Plan> unmatched = all;
+  unmatched[1] = plans("direct", Collective::kAllReduce, fabric)[1];
+  EXPECT_THROW(Simulator(unmatched, fabric), Error);
+}
+
+}  // namespace
+}  // namespace q7x2

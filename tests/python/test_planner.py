@@ -1,0 +1,88 @@
+"""The planner from Python: explain, simulate, and algorithms forced for a call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from q7x2.cli import main
+
+
+def explain(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
+    assert main(["plan", "explain", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_explain_ranks_the_candidates(capsys: pytest.CaptureFixture[str]) -> None:
+    candidates = explain(capsys, "--size", "16M", "--hosts", "4")
+    times = [each["seconds"] for each in candidates]
+    assert times == sorted(times)
+    assert {"ring", "sra", "direct"} <= {each["algorithm"] for each in candidates}
+    bound = 1.5 * 2**24 / 125e6
+    assert bound <= times[0] <= 1.05 * bound
+
+
+def test_explain_knows_racks(capsys: pytest.CaptureFixture[str]) -> None:
+    racks = ("--hosts", "8", "--racks", "2", "--rate", "200mbit", "--uplink", "50mbit")
+    best = explain(capsys, "--size", "16M", *racks)[0]
+    assert str(best["algorithm"]).startswith("hierarchical")
+
+
+def test_explain_takes_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "fabric.json"
+    file.write_text(
+        json.dumps({"q7x2_fabric": 1, "hosts": [{"name": "a", "cores": 4}], "ranks": [0, 0]})
+    )
+    candidates = explain(capsys, "--size", "4", "--fabric", str(file), "--ranks", "4")
+    assert candidates[0]["algorithm"] == "direct"
+    assert main(["plan", "explain", "--size", "4", "--fabric", str(tmp_path / "none")]) == 1
+    assert "none" in capsys.readouterr().err
+
+
+def test_explain_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "explain", "--op", "broadcast", "--size", "1M"]) == 0
+    assert "chain" in capsys.readouterr().out
+
+
+def test_simulate_a_thousand_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", "--size", "64M", "--hosts", "1024", "--algorithm", "halving_doubling"]
+    assert main(arguments) == 0
+    assert "halving_doubling" in capsys.readouterr().out
+
+
+def test_simulate_draws_a_timeline(tmp_path: Path) -> None:
+    picture = tmp_path / "timeline.svg"
+    assert main(["simulate", "--size", "1M", "--timeline", str(picture)]) == 0
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_unknown_algorithms_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--size", "1M", "--algorithm", "rung"]) == 1
+    assert "did you mean 'ring'" in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="did you mean 'ring'"), q7x2.algorithm("rung"):
+        pass
+
+
+@pytest.mark.beyond("gloo", "has no algorithms to force")
+@pytest.mark.ranks(2, 3)
+def test_an_algorithm_for_one_block(world_size: int) -> None:
+    for names in ("ring", "sra,aggregator:1", "ring"):
+        with q7x2.algorithm(names):
+            tensor = torch.full((1000,), float(dist.get_rank()))
+            dist.all_reduce(tensor)
+            assert tensor.eq(world_size * (world_size - 1) / 2).all()
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    assert tensor.eq(world_size).all()
+
+
+@pytest.mark.beyond("gloo", "has no algorithms to force")
+@pytest.mark.ranks(2, fresh=True)
+def test_algorithms_that_differ_between_ranks_are_an_error(world_size: int) -> None:
+    names = ("ring", "direct")[dist.get_rank()]
+    with q7x2.algorithm(names), pytest.raises(dist.DistBackendError, match="disagree"):
+        dist.all_reduce(torch.ones(1000))
