@@ -45,6 +45,12 @@ double quantile(std::vector<double> values, double part) {
   return values[static_cast<size_t>(at)];
 }
 
+/// In shared memory the low bits of a tag, a collective's fingerprint, do not take part in the
+/// match.
+uint64_t tag_of(int source, uint32_t channel) {
+  return tag::point_to_point(0, source, channel << tag::kFingerprintBits);
+}
+
 }  // namespace
 
 // -------------------------------------------------------------------------------- conversation
@@ -54,19 +60,39 @@ std::string Conversation::name() const {
          std::to_string(group().rank()) + " of group '" + group().name() + "'";
 }
 
+void Conversation::start() {
+  begin();
+  settle();
+}
+
 void Conversation::send(uint32_t channel, const void* data, size_t bytes) {
   if (done()) return;
   ++open_;
-  group().send(*this, channel << 1, peer_, tag::point_to_point(0, group().rank(), channel), data,
-               bytes, wire_);
+  const uint32_t token = channel << 1;
+  if (shares_memory_) {
+    if (group().send_shared(*this, token, peer_, tag_of(group().rank(), channel), data, bytes,
+                            HostChannel::kNoTicket)) {
+      --open_;
+    }
+    return;
+  }
+  group().send(*this, token, peer_, tag::point_to_point(0, group().rank(), channel), data, bytes,
+               wire_);
 }
 
 void Conversation::receive(uint32_t channel, void* data, size_t bytes) {
   if (done()) return;
   ++open_;
-  group().receive(*this, channel << 1 | 1, peer_,
-                  tag::point_to_point(group().slot(), peer_, channel), tag::kExact, data, bytes,
-                  wire_);
+  const uint32_t token = channel << 1 | 1;
+  if (shares_memory_) {
+    destinations_[channel] = {data, bytes};
+    if (auto message = group().receive_shared(*this, token, peer_, tag_of(peer_, channel))) {
+      early_.push_back({channel, *message});
+    }
+    return;
+  }
+  group().receive(*this, token, peer_, tag::point_to_point(group().slot(), peer_, channel),
+                  tag::kExact, data, bytes, wire_);
 }
 
 void Conversation::completed(uint32_t token, size_t length, uint64_t) {
@@ -76,12 +102,34 @@ void Conversation::completed(uint32_t token, size_t length, uint64_t) {
   } else {
     sent(token >> 1);
   }
+  settle();
+}
+
+void Conversation::arrived(uint32_t token, const HostChannel::Message& message) {
+  take(token >> 1, message);
+  settle();
+}
+
+void Conversation::take(uint32_t channel, const HostChannel::Message& message) {
+  --open_;
+  const auto [data, bytes] = destinations_[channel];
+  const size_t length = std::min<size_t>(message.length, bytes);
+  if (length > 0) std::memcpy(data, message.data(), length);
+  received(channel, length);
+}
+
+void Conversation::settle() {
+  while (!early_.empty() && !done()) {
+    const Early early = early_.front();
+    early_.pop_front();
+    take(early.channel, early.message);
+  }
   if (open_ == 0) finish();
 }
 
 // ---------------------------------------------------------------------------------------- ping
 
-void PingTask::start() {
+void PingTask::begin() {
   if (first_) {
     ping();
   } else {
@@ -168,12 +216,12 @@ double PingTask::overhead() const {
 
 StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
                        std::chrono::milliseconds timeout)
-    : Conversation(std::move(group), "stream", peer, wire, timeout),
+    : Conversation(std::move(group), "stream", peer, wire, /*tiny=*/false, timeout),
       seconds_(seconds),
       outgoing_(std::make_unique<std::byte[]>(kLongest)),
       incoming_(std::make_unique<std::byte[]>(kLongest)) {}
 
-void StreamTask::start() {
+void StreamTask::begin() {
   started_at_ = Clock::now();
   for (int i = 0; i < kPosted; ++i) receive(kData, incoming_.get(), kLongest);
   fill();

@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/group.h"
@@ -21,10 +24,18 @@ class Conversation : public Task {
   std::string name() const override;
 
  protected:
-  Conversation(std::shared_ptr<Group> group, const char* what, int peer, Wire wire,
+  /// `tiny`: no message is longer than shared memory's letters carry, so that two ranks that talk
+  /// through it as collectives do, do so here.
+  Conversation(std::shared_ptr<Group> group, const char* what, int peer, Wire wire, bool tiny,
                std::chrono::milliseconds timeout)
-      : Task(std::move(group), timeout), what_(what), peer_(peer), wire_(wire) {}
+      : Task(std::move(group), timeout),
+        what_(what),
+        peer_(peer),
+        wire_(wire),
+        shares_memory_(tiny && wire == Wire::kShared && this->group().shares_memory(peer)) {}
 
+  void start() final;
+  virtual void begin() = 0;
   /// `channel` tells the kinds of messages apart: a message meets a receive of its channel.
   void send(uint32_t channel, const void* data, size_t bytes);
   void receive(uint32_t channel, void* data, size_t bytes);
@@ -32,11 +43,23 @@ class Conversation : public Task {
   virtual void received(uint32_t channel, size_t bytes) = 0;
 
  private:
+  struct Early {
+    uint32_t channel;
+    HostChannel::Message message;
+  };
+
   void completed(uint32_t token, size_t length, uint64_t tag) final;
+  void arrived(uint32_t token, const HostChannel::Message& message) final;
+  void take(uint32_t channel, const HostChannel::Message& message);
+  /// Takes the messages that were there before their receives, and finishes where nothing is open.
+  void settle();
 
   const char* const what_;
   const int peer_;
   const Wire wire_;
+  const bool shares_memory_;
+  std::map<uint32_t, std::pair<void*, size_t>> destinations_;  // by channel
+  std::deque<Early> early_;
   int open_ = 0;  // requests in progress
 };
 
@@ -50,7 +73,7 @@ class PingTask final : public Conversation {
  public:
   PingTask(std::shared_ptr<Group> group, int peer, Wire wire, bool first,
            std::chrono::milliseconds timeout)
-      : Conversation(std::move(group), "ping", peer, wire, timeout), first_(first) {}
+      : Conversation(std::move(group), "ping", peer, wire, /*tiny=*/true, timeout), first_(first) {}
 
   // Only at the end that is `first`, and only after `done`.
   /// Seconds: the lower quartile, since whatever else runs on the machine only adds.
@@ -59,7 +82,7 @@ class PingTask final : public Conversation {
   double overhead() const;  ///< seconds for each message of the fastest burst
 
  private:
-  void start() override;
+  void begin() override;
   void received(uint32_t channel, size_t bytes) override;
   void ping();
   void pong();
@@ -103,7 +126,7 @@ class StreamTask final : public Conversation {
     size_t bytes;  // so far
   };
 
-  void start() override;
+  void begin() override;
   void received(uint32_t channel, size_t bytes) override;
   void fill();
   void acknowledged();

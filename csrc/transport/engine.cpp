@@ -531,7 +531,8 @@ int Engine::register_group(Group& group) {
 }
 
 void Engine::update_sharing(Group& group) {
-  const bool needed = group.channel_ && (group.running_ > 0 || !group.waiting_.empty());
+  const bool needed =
+      group.channel_ && (group.running_ > 0 || !group.waiting_.empty() || group.expects_mail());
   const auto found = std::find(sharing_.begin(), sharing_.end(), &group);
   if (needed && found == sharing_.end()) {
     sharing_.push_back(&group);

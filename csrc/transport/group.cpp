@@ -420,7 +420,7 @@ bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t ta
   PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
   pending->shared = true;
   member.outgoing.push_back({tag, {}, offset, length, ticket, pending});
-  if (!staged) {
+  if (!staged && length > 0) {
     std::memcpy(member.outgoing.back().carried.data(), data, length);
   }
   return false;
@@ -440,6 +440,9 @@ std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t t
   PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
   pending->shared = true;
   member.expected.push_back({tag, pending});
+  if (running_ == 0) {
+    engine_.update_sharing(*this);
+  }
   if (departed_[static_cast<size_t>(source)]) {
     // All that it ever sent was taken when it left.
     task.stranded(left_error(source, task));
@@ -546,6 +549,15 @@ void Group::dispatch(Member& member, const HostChannel::Message& message) {
   const uint32_t token = pending->token;
   engine_.release_request(pending);
   task.arrived(token, message);
+  if (running_ == 0) {
+    engine_.update_sharing(*this);
+  }
+}
+
+bool Group::expects_mail() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    return !member.expected.empty() || !member.outgoing.empty();
+  });
 }
 
 // What a task that is over waited for. Its requests would else outlive it.
@@ -566,6 +578,7 @@ void Group::forget_shared(Task& task) {
       return is_its;
     });
   }
+  engine_.update_sharing(*this);
 }
 
 void Group::request_failed(Task& task, int rank, Wire wire, ucs_status_t status) {

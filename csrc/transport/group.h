@@ -162,6 +162,7 @@ class Group {
   void wake(int member);
   bool progress_shared();
   void dispatch(Member& member, const HostChannel::Message& message);
+  bool expects_mail() const;
   void forget_shared(Task& task);
   void free_returned();
   void start_waiting();

@@ -54,7 +54,9 @@ bool HostChannel::send(int member, uint64_t tag, const void* data, size_t length
   letter->tag = tag;
   letter->length = static_cast<uint32_t>(length);
   letter->ticket = kNoTicket;
-  std::memcpy(letter->carried.data(), data, length);
+  if (length > 0) {
+    std::memcpy(letter->carried.data(), data, length);
+  }
   letter->number.store(peer.sent, std::memory_order_release);
   return true;
 }
