@@ -144,6 +144,10 @@ std::string ProcessGroupQ7x2::fabric_json() const {
   return to_json(*planner_->fabric());
 }
 
+void ProcessGroupQ7x2::set_fabric(const std::string& json) {
+  planner_->set_fabric(std::make_shared<const Fabric>(fabric_from_json(json)));
+}
+
 std::chrono::milliseconds ProcessGroupQ7x2::effective(std::chrono::milliseconds timeout) const {
   return timeout < std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
 }

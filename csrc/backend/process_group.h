@@ -52,6 +52,10 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   std::vector<std::string> transports(int rank) { return group_->transports(rank); }
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.
   std::string fabric_json() const;
+  /// Has the planner choose by another Fabric of the same ranks. Collectives that have begun keep
+  /// their Plans. All ranks must call it between the same two collectives. Throws
+  /// Error(kInvalidArgument).
+  void set_fabric(const std::string& json);
 
   // ------------------------------------------------------------------------------- collectives
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,

@@ -103,6 +103,10 @@ Attributes:
       .def_property_readonly("fabric_json", &ProcessGroupQ7x2::fabric_json,
                              "What the group knows of its hosts and network, as JSON; equal on "
                              "all ranks.")
+      .def("set_fabric", &ProcessGroupQ7x2::set_fabric, py::arg("json"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Chooses by this Fabric from now on. All ranks must call it between the same two "
+           "collectives.")
       .def(
           "monitored_barrier",
           [](ProcessGroupQ7x2& self, std::chrono::milliseconds timeout, bool wait_all_ranks) {

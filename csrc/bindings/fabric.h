@@ -1,11 +1,11 @@
-// A Fabric's JSON as Python sees it.
+// Fabrics as Python sees them: JSON to be checked, and measured times to be kept.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace q7x2 {
 
-/// Adds canonical_fabric to `module`.
+/// Adds canonical_fabric, learn_times, remember_times and catalogue_times to `module`.
 void bind_fabric(pybind11::module_& module);
 
 }  // namespace q7x2

@@ -156,12 +156,12 @@ py::list loads_of(const Prediction& prediction) {
 }
 
 py::list explain(const std::string& collective, size_t bytes, const std::string& fabric_json,
-                 int root, const std::string& algorithms) {
+                 int root, const std::string& algorithms, bool wide_accumulation) {
   std::vector<Candidate> candidates;
   {
     const py::gil_scoped_release no_gil;
     const Planner planner(0, std::make_shared<Fabric>(fabric_from_json(fabric_json)), algorithms);
-    candidates = planner.explain({parse_collective(collective), bytes, root});
+    candidates = planner.explain({parse_collective(collective), bytes, root, wide_accumulation});
   }
   py::list list;
   for (const Candidate& each : candidates) {
@@ -207,7 +207,8 @@ void bind_plan(py::module_& module) {
              "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
              "The Plans of all ranks, by rank, as plain data.");
   module.def("explain", &explain, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1,
-             "algorithms"_a = "", "The planner's candidates for a call, the best one first.");
+             "algorithms"_a = "", "wide_accumulation"_a = false,
+             "The planner's candidates for a call, the best one first.");
   module.def("timeline", &timeline, "collective"_a, "bytes"_a, "fabric"_a, "root"_a, "algorithm"_a,
              "slice_bytes"_a, "window"_a, "Every op of a simulated call, with its times.");
 }

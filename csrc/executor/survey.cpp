@@ -53,13 +53,31 @@ class Memory {
   }
 
   void keep(const std::shared_ptr<const Fabric>& fabric) {
-    constexpr size_t kMost = 8;
     const std::lock_guard<std::mutex> lock(mutex_);
+    push(fabric);
+  }
+
+  /// A Fabric of the same hosts learns the times of `measured`; where there is none, that is kept.
+  void learn(const Fabric& measured) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bool known = false;
+    for (auto& fabric : fabrics_) {
+      if (!fabric->same_hosts(measured)) continue;
+      known = true;
+      auto wiser = std::make_shared<Fabric>(*fabric);
+      wiser->learn(measured.tuned);
+      fabric = std::move(wiser);
+    }
+    if (!known) push(std::make_shared<const Fabric>(measured));
+  }
+
+ private:
+  void push(const std::shared_ptr<const Fabric>& fabric) {
+    constexpr size_t kMost = 8;
     fabrics_.push_front(fabric);
     if (fabrics_.size() > kMost) fabrics_.pop_back();
   }
 
- private:
   std::mutex mutex_;
   std::deque<std::shared_ptr<const Fabric>> fabrics_;
 };
@@ -219,6 +237,10 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
   if (!known && sufficient(*fabric)) Memory::instance().keep(fabric);
   take_private_links(*group, *fabric);
   return fabric;
+}
+
+void remember_times(const Fabric& measured) {
+  if (measured.made.source == "probe" && sufficient(measured)) Memory::instance().learn(measured);
 }
 
 }  // namespace q7x2

@@ -35,4 +35,8 @@ struct SurveyOptions {
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
                                      const SurveyOptions& options);
 
+/// Later groups of this process on the hosts of `measured` know its tuned times, and it has no
+/// others. Those of Fabrics that come from Q7X2_FABRIC or are defaults do not: they are read anew.
+void remember_times(const Fabric& measured);
+
 }  // namespace q7x2

@@ -139,6 +139,21 @@ std::optional<Fabric> catalogued(const std::string& file, std::chrono::seconds m
   }
 }
 
+bool catalogue_times(const Fabric& measured, std::chrono::seconds max_age) {
+  std::vector<std::string> keys;
+  for (const Fabric::Host& host : measured.hosts) keys.push_back(host.key);
+  const std::string file = catalogue_file(std::move(keys));
+  if (file.empty()) return false;
+  if (auto entry = catalogued(file, max_age); entry && entry->same_hosts(measured)) {
+    entry->learn(measured.tuned);
+    write_fabric(file, *entry);
+    return true;
+  }
+  if (measured.made.source != "probe" || !measured.same_hosts(measured)) return false;
+  write_fabric(file, measured);
+  return true;
+}
+
 std::optional<Fabric> placed(const Fabric& known, const std::vector<int>& host_of,
                              const std::vector<std::string>& keys,
                              const std::vector<std::string>& names, bool by_name) {

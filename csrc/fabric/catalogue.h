@@ -27,6 +27,11 @@ std::chrono::seconds catalogue_max_age();
 /// is none: it will be replaced.
 std::optional<Fabric> catalogued(const std::string& file, std::chrono::seconds max_age);
 
+/// Adds the tuned times of `measured`, which has these and no others, to the entry of its hosts;
+/// see Fabric::learn. Where there is none younger than `max_age`, `measured` becomes it if it comes
+/// from a probe. False where there is no such entry to write. Throws as write_fabric does.
+bool catalogue_times(const Fabric& measured, std::chrono::seconds max_age);
+
 /// The Fabric of ranks on the hosts `host_of[rank]`, made of those of `known`: the host with the
 /// same key, or else one with the same name where `by_name`. None where `known` lacks a host.
 std::optional<Fabric> placed(const Fabric& known, const std::vector<int>& host_of,

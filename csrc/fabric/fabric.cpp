@@ -91,6 +91,27 @@ Fabric Fabric::subset(const std::vector<int>& ranks) const {
   return part;
 }
 
+bool Fabric::same_hosts(const Fabric& other) const {
+  const auto keys = [](const Fabric& fabric) {
+    std::vector<std::string> all;
+    for (const Host& host : fabric.hosts) all.push_back(host.key);
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const std::vector<std::string> mine = keys(*this);
+  return !mine.empty() && !mine.front().empty() && mine == keys(other);
+}
+
+void Fabric::learn(const std::vector<Tuned>& times) {
+  std::erase_if(tuned, [&](const Tuned& old) {
+    return std::any_of(times.begin(), times.end(), [&](const Tuned& time) {
+      return time.collective == old.collective && time.ranks == old.ranks &&
+             time.bytes == old.bytes;
+    });
+  });
+  tuned.insert(tuned.end(), times.begin(), times.end());
+}
+
 void Fabric::validate() const {
   if (host_of.empty()) invalid("no ranks");
   if (racks.empty()) invalid("no racks");

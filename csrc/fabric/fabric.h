@@ -122,6 +122,11 @@ struct Fabric {
   /// their ranks go, and with them the tuned times, which were all hosts'. Throws
   /// Error(kInvalidArgument) where a rank is out of range or named twice.
   Fabric subset(const std::vector<int>& ranks) const;
+  /// Whether both have the same hosts, by key, in any order. False where a key is empty.
+  bool same_hosts(const Fabric& other) const;
+  /// Adds measured times. They take the place of all that was measured before of the same
+  /// collective, ranks and bytes: only times of one run are compared with each other.
+  void learn(const std::vector<Tuned>& times);
   /// Throws Error(kInvalidArgument) unless every index is in range, every host has a rank, and
   /// every rate and cost is finite and not negative.
   void validate() const;

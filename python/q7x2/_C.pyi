@@ -29,6 +29,9 @@ class ProcessGroupQ7x2(Backend):
     def fabric_json(self) -> str:
         """What the group knows of its hosts and network, as JSON; equal on all ranks."""
 
+    def set_fabric(self, json: str) -> None:
+        """Choose by this Fabric from now on; all ranks between the same two collectives."""
+
     def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
 
 class WorkQ7x2(Work):
@@ -49,6 +52,19 @@ def create_backend(dist_backend_opts: Any, options: Options | None = None) -> Pr
 def canonical_fabric(text: str) -> str:
     """Check the JSON of a Fabric, return it as q7x2 writes it; ValueError names what is wrong."""
 
+def learn_times(fabric: str, measured: str) -> str:
+    """The Fabric with the tuned times of another one in place of its own of the same calls."""
+
+def remember_times(measured: str) -> None:
+    """Later groups of this process know the tuned times of this Fabric, which has no others."""
+
+def catalogue_times(measured: str) -> bool:
+    """Add the tuned times of this Fabric, which has no others, to the catalogue.
+
+    False where the catalogue has no entry of its hosts and it was not measured by a probe, so that
+    there is nothing to write. Raises DistBackendError where the file cannot be written.
+    """
+
 def build_info() -> dict[str, Any]:
     """What the module was compiled with: q7x2, compiler, torch, UCX headers, hwloc, CUDA."""
 
@@ -65,13 +81,19 @@ def exchange_algorithms(algorithms: str) -> str:
     """Force the algorithms of this thread's collectives; return what was forced before."""
 
 def explain(
-    collective: str, bytes: int, fabric: str, root: int = -1, algorithms: str = ""
+    collective: str,
+    bytes: int,
+    fabric: str,
+    root: int = -1,
+    algorithms: str = "",
+    wide_accumulation: bool = False,
 ) -> list[dict[str, Any]]:
     """The planner's candidates for a call on a Fabric (JSON), the best one first.
 
     Each has ``algorithm``, ``slice_bytes``, ``window``, ``seconds`` (predicted), ``measured``
     (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
     each resource in use) and ``bottleneck``, the index of the busiest load, or None.
+    ``wide_accumulation``: only those that may sum floats of 16 and 8 bits.
     """
 
 def timeline(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from q7x2._algorithm import algorithm
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
+from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
     from q7x2._C import Options
 
     __version__: str
 
-__all__ = ["Options", "__version__", "algorithm", "monitored_barrier"]
+__all__ = ["Measurement", "Options", "__version__", "algorithm", "monitored_barrier", "tune"]
 
 register()
 

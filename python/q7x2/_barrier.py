@@ -34,32 +34,13 @@ def monitored_barrier(
     """
     import torch.distributed as dist
 
+    from q7x2._groups import backend_of
+
     if group is not None and not isinstance(group, dist.ProcessGroup):  # NON_GROUP_MEMBER
         warnings.warn("monitored_barrier: this process is not in the group", stacklevel=2)
         return
     if isinstance(timeout, (int, float)):
         timeout = timedelta(seconds=timeout)
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    _q7x2_backend(group).monitored_barrier(wait_all_ranks=wait_all_ranks, **options)
-
-
-def _q7x2_backend(group: ProcessGroup | None) -> Any:
-    import torch
-    import torch.distributed as dist
-
-    from q7x2._extension import load
-
-    if group is None:
-        group = dist.group.WORLD
-    if group is None:
-        raise ValueError("no default process group: call init_process_group first")
-    for device in group._device_types:
-        backend = group._get_backend(torch.device(device))
-        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking group around each backend.
-        backend = getattr(backend, "wrapped_pg", backend)
-        if isinstance(backend, load().ProcessGroupQ7x2):
-            return backend
-    raise ValueError(
-        f"monitored_barrier needs a group with a q7x2 backend, but this one has "
-        f"{dist.get_backend_config(group)!r}"
-    )
+    backend = backend_of(group, "monitored_barrier")
+    backend.monitored_barrier(wait_all_ranks=wait_all_ranks, **options)

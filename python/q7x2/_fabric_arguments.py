@@ -22,12 +22,20 @@ COLLECTIVES = (
 _ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
-def size(text: str) -> int:
-    """``"16M"`` -> 16777216; the units are powers of 1024."""
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
+def parse_size(text: str) -> int:
+    """``"16M"`` -> 16777216; the units are powers of 1024. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,18})([KMG]?)", text.upper())
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected bytes, with K, M or G at most; got {text!r}")
+        raise ValueError(f"expected bytes, with K, M or G at most; got {text!r}")
     return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+
+
+def size(text: str) -> int:
+    """``parse_size`` for argparse."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def rate(text: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from q7x2 import draw_plan, explain_plan, fabric, info, simulate
+from q7x2 import draw_plan, explain_plan, fabric, info, simulate, tune_collectives
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -21,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
     draw_plan.add_parser(actions)
     explain_plan.add_parser(actions)
     simulate.add_parser(commands)
+    tune_collectives.add_parser(commands)
     return parser
 
 

@@ -155,6 +155,53 @@ TEST_F(Survey, AnUnwritableCatalogueIsAWarning) {
   });
 }
 
+Fabric::Tuned time_of(int ranks, uint64_t bytes, const std::string& algorithm) {
+  return {Collective::kAllReduce, ranks, bytes, algorithm, 64, 1, 1e-3};
+}
+
+std::vector<std::string> algorithms_tuned(const Fabric& fabric) {
+  std::vector<std::string> names;
+  for (const Fabric::Tuned& time : fabric.tuned) names.push_back(time.algorithm);
+  return names;
+}
+
+TEST(Fabric, LearnsTimesOfOneRunInPlaceOfOlderOnes) {
+  Fabric fabric = Fabric::one_host_of(2, 2);
+  fabric.learn({time_of(2, 64, "ring"), time_of(2, 64, "sra"), time_of(2, 128, "direct")});
+  fabric.learn({time_of(2, 64, "chain"), time_of(4, 64, "blink")});
+  EXPECT_EQ(algorithms_tuned(fabric), (std::vector<std::string>{"direct", "chain", "blink"}));
+}
+
+TEST_F(Survey, TunedTimesAreKnownToLaterGroupsAndJobs) {
+  run_ranks(2, [](Rank& rank) {
+    Fabric measured = *survey_of(rank);
+    measured.tuned = {time_of(2, 64, "ring"), time_of(2, 64, "sra")};
+    remember_times(measured);
+    if (rank.rank == 0) {
+      EXPECT_TRUE(catalogue_times(measured, std::chrono::hours(1)));
+    }
+    measured.tuned = {time_of(3, 64, "direct")};
+    remember_times(measured);
+    EXPECT_EQ(algorithms_tuned(*survey_of(rank, "later")),
+              (std::vector<std::string>{"ring", "sra", "direct"}));
+  });
+  run_ranks(2, [](Rank& rank) {
+    EXPECT_EQ(algorithms_tuned(*survey_of(rank)), (std::vector<std::string>{"ring", "sra"}));
+  });
+}
+
+TEST_F(Survey, TimesWithoutAMeasuredFabricAreNotCatalogued) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("Q7X2_PROBE", "0", 1);
+    Fabric measured = *survey_of(rank);
+    measured.tuned = {time_of(2, 64, "ring")};
+    remember_times(measured);
+    EXPECT_FALSE(catalogue_times(measured, std::chrono::hours(1)));
+    EXPECT_TRUE(survey_of(rank, "later")->tuned.empty());
+  });
+  EXPECT_TRUE(entries().empty());
+}
+
 TEST_F(Survey, SubgroupsTakeTheirPart) {
   run_ranks(4, [](Rank& rank) {
     ::setenv("Q7X2_HOST_ID", std::to_string(rank.rank / 2).c_str(), 1);

@@ -1,0 +1,34 @@
+"""From a process group of torch to its q7x2 backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+def backend_of(group: ProcessGroup | None, function: str) -> Any:
+    """The q7x2 backend of ``group``, of the default group if None.
+
+    Raises ValueError, in the name of ``function``, where it has none.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from q7x2._extension import load
+
+    if group is None:
+        group = dist.group.WORLD
+    if group is None:
+        raise ValueError("no default process group: call init_process_group first")
+    for device in group._device_types:
+        backend = group._get_backend(torch.device(device))
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking group around each backend.
+        backend = getattr(backend, "wrapped_pg", backend)
+        if isinstance(backend, load().ProcessGroupQ7x2):
+            return backend
+    raise ValueError(
+        f"{function} needs a group with a q7x2 backend, but this one has "
+        f"{dist.get_backend_config(group)!r}"
+    )

@@ -1,0 +1,407 @@
+"""``tune``: measured times in place of predictions, for the calls that a program makes."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from q7x2._algorithm import algorithm
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+T = TypeVar("T")
+
+COLLECTIVES = (
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+)
+_ROOTED = ("reduce", "broadcast", "gather", "scatter")
+_REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
+# Times speak for sizes up to four times as long or short: these for 1 KiB to 64 MiB.
+SIZES = ("4K", "64K", "1M", "16M")
+_MAX_BYTES = 2**40
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 200
+# A round is a few calls back to back where that keeps the ranks together, since the first call
+# after a barrier mostly measures how the ranks leave it.
+_ROUND_SECONDS = 5e-3
+_MOST_CALLS = 50
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What ``tune`` found about one algorithm for one collective and size."""
+
+    collective: str
+    bytes: int
+    """Of the tensor, or of each part where every rank has one."""
+    algorithm: str
+    """As ``q7x2.algorithm`` takes it, ``"aggregator:2"``."""
+    predicted: float
+    """Seconds."""
+    measured: float
+    """Seconds a call took on the slowest rank; the median of the rounds."""
+    chosen: bool
+    """Whether calls of this size take it from now on, unless they force another one."""
+
+
+def tune(
+    group: ProcessGroup | None = None,
+    collectives: Sequence[str] = ("all_reduce",),
+    sizes: Iterable[int | str] = SIZES,
+    candidates: int = 4,
+    seconds: float = 1.0,
+    out: str | PathLike[str] | None = None,
+) -> list[Measurement]:
+    """Measure the best candidates on the real ranks, and choose by what was measured from now on.
+
+    >>> q7x2.tune(collectives=["all_reduce", "all_gather"], sizes=["64K", "16M"])
+
+    A collective call: all ranks of the group must make it, with the same arguments, and none of
+    them may have another thread call collectives of the group meanwhile. All ranks end with the
+    same choices. Rank 0 keeps the times in the catalogue, where later groups on these hosts find
+    them; so do groups that the same processes make later. A Fabric that was not measured but read
+    from a file (``Q7X2_FABRIC``) or left at its defaults is not kept but for ``out``.
+
+    Args:
+        group: The process group, with q7x2 as a backend. The default group if None.
+        collectives: Of all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all,
+            gather and scatter. Rooted ones are measured with rank 0 as the root.
+        sizes: Bytes of the tensor, or of each part where every rank has one: 65536 or "64K". The
+            next power of two is measured, since all sizes up to it share a choice.
+        candidates: How many algorithms to measure, those of the shortest predicted times. Sums also
+            get the best one that suits floats of 16 and 8 bits, if it is not among them.
+        seconds: About how long to measure for each collective and size. Every algorithm is
+            measured in at least three rounds however long that takes.
+        out: Rank 0 writes the Fabric with the times here as well, for ``Q7X2_FABRIC``.
+
+    Returns:
+        All measurements, by collective, size and measured time; the same on all ranks.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong, or differs between ranks. Raised on all ranks.
+        RuntimeError: A rank has no memory for the tensors, or rank 0 cannot write ``out``. Raised
+            on all ranks.
+
+    A process outside of ``group`` gets a warning and returns at once.
+    """
+    import torch.distributed as dist
+
+    from q7x2._groups import backend_of
+
+    if group is not None and not isinstance(group, dist.ProcessGroup):  # NON_GROUP_MEMBER
+        warnings.warn("tune: this process is not in the group", stacklevel=2)
+        return []
+    backend = backend_of(group, "tune")
+    with algorithm(""):  # what the caller forces is for his own calls
+        request = _agreed_request(
+            group, lambda: _request(collectives, sizes, candidates, seconds, out)
+        )
+        return _Tuner(group, backend, request).run()
+
+
+@dataclass(frozen=True)
+class _Request:
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    candidates: int
+    seconds: float
+    out: str | None
+
+
+def _request(collectives: Any, sizes: Any, candidates: Any, seconds: Any, out: Any) -> _Request:
+    for name, value in (("collectives", collectives), ("sizes", sizes)):
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            raise TypeError(f"tune: {name}: expected a sequence, got {value!r}")
+    names = tuple(collectives)
+    for each in names:
+        if each not in COLLECTIVES:
+            expected = ", ".join(COLLECTIVES)
+            raise ValueError(f"tune: collectives: expected some of {expected}; got {each!r}")
+    count = _whole_number("candidates", candidates)
+    if count < 1:
+        raise ValueError(f"tune: candidates: expected at least 1, got {count}")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"tune: seconds: expected a number, got {seconds!r}")
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"tune: seconds: expected more than 0, got {seconds}")
+    if out is not None and not isinstance(out, (str, PathLike)):
+        raise TypeError(f"tune: out: expected a path, got {out!r}")
+    path = None if out is None else str(fspath(out))
+    classes = tuple(sorted({_size_class(each) for each in sizes}))
+    return _Request(tuple(dict.fromkeys(names)), classes, count, float(seconds), path)
+
+
+def _whole_number(name: str, value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"tune: {name}: expected a whole number, got {value!r}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"tune: {name}: expected a whole number, got {value!r}") from None
+
+
+def _clamp(value: float, least: int, most: int) -> int:
+    return int(min(max(value, least), most))
+
+
+def _size_class(size: Any) -> int:
+    """The power of two that stands for all sizes with which it shares a choice."""
+    from q7x2._fabric_arguments import parse_size
+
+    try:
+        count = parse_size(size) if isinstance(size, str) else _whole_number("sizes", size)
+    except ValueError as error:
+        raise ValueError(f"tune: sizes: {error}") from None
+    if not 1 <= count <= _MAX_BYTES:
+        raise ValueError(f"tune: sizes: expected 1 byte to 1024G, got {size!r}")
+    return max(1 << (count - 1).bit_length(), 4)  # no less than an element
+
+
+def _on_all(
+    group: ProcessGroup | None, work: Callable[[], T], error: type[Exception] = RuntimeError
+) -> list[T]:
+    """What ``work`` returns on each rank; where it fails on one, all ranks raise."""
+    import torch.distributed as dist
+
+    mine: T | None = None
+    failure: Exception | None = None
+    try:
+        mine = work()
+    except Exception as problem:
+        failure = problem
+    everybodys: list[Any] = [None] * dist.get_world_size(group)
+    said = None if failure is None else str(failure)
+    dist.all_gather_object(everybodys, (mine, said), group=group)
+    if failure is not None:
+        raise failure
+    for rank, (_, said) in enumerate(everybodys):
+        if said is not None:
+            raise error(f"tune: rank {rank} of the group failed: {said}")
+    return [value for value, _ in everybodys]
+
+
+def _agreed_request(group: ProcessGroup | None, make: Callable[[], _Request]) -> _Request:
+    requests = _on_all(group, make, ValueError)
+    for rank, request in enumerate(requests):
+        for field in fields(_Request):
+            first, other = getattr(requests[0], field.name), getattr(request, field.name)
+            if first != other:
+                raise ValueError(
+                    f"tune: the ranks disagree about {field.name}: expected the same on all, got "
+                    f"{first!r} on rank 0 and {other!r} on rank {rank} of the group"
+                )
+    return requests[0]
+
+
+class _Tuner:
+    """One call of ``tune``, on one rank."""
+
+    def __init__(self, group: ProcessGroup | None, backend: Any, request: _Request) -> None:
+        import torch.distributed as dist
+
+        from q7x2._extension import load
+
+        self._extension = load()
+        self._group = group
+        self._backend = backend
+        self._request = request
+        self._rank = dist.get_rank(group)
+        self._before: str = backend.fabric_json
+
+    def run(self) -> list[Measurement]:
+        trials: list[dict[str, Any]] = self._from_rank_0(self._trials)
+        try:
+            # Calls of a trial's size that force its algorithm are now cut as the trial says.
+            self._backend.set_fabric(self._with_times(trials))
+            for collective in self._request.collectives:
+                for size in self._request.sizes:
+                    self._measure(
+                        collective,
+                        size,
+                        [t for t in trials if (t["collective"], t["bytes"]) == (collective, size)],
+                    )
+        except BaseException:
+            self._backend.set_fabric(self._before)
+            raise
+        measured: str
+        fabric: str
+        results: list[Measurement]
+        measured, fabric, results = self._from_rank_0(lambda: self._conclude(trials))
+        self._backend.set_fabric(fabric)
+        self._extension.remember_times(measured)
+        self._from_rank_0(lambda: self._keep(measured, fabric))
+        return results
+
+    def _from_rank_0(self, work: Callable[[], Any]) -> Any:
+        return _on_all(self._group, lambda: work() if self._rank == 0 else None)[0]
+
+    def _with_times(self, times: list[dict[str, Any]]) -> str:
+        """The group's Fabric with these tuned times alone."""
+        return json.dumps(json.loads(self._before) | {"tuned": times})
+
+    def _trials(self) -> list[dict[str, Any]]:
+        """Tuned times as a Fabric has them, but predicted."""
+        ranks = len(json.loads(self._before)["ranks"])
+        return [
+            {
+                "collective": collective,
+                "ranks": ranks,
+                "bytes": size,
+                "algorithm": each["algorithm"],
+                "slice_bytes": each["slice_bytes"],
+                "window": each["window"],
+                "seconds": each["seconds"],
+            }
+            for collective in self._request.collectives
+            for size in self._request.sizes
+            for each in self._candidates(collective, size)
+        ]
+
+    def _candidates(self, collective: str, size: int) -> list[dict[str, Any]]:
+        best = self._explain(collective, size, self._with_times([]))[: self._request.candidates]
+        if collective in _REDUCTIONS:
+            wide = self._explain(collective, size, self._with_times([]), wide=True)[0]
+            if wide["algorithm"] not in (each["algorithm"] for each in best):
+                best.append(wide)
+        return best
+
+    def _explain(
+        self, collective: str, size: int, fabric: str, *, wide: bool = False
+    ) -> list[dict[str, Any]]:
+        root = 0 if collective in _ROOTED else -1
+        candidates: list[dict[str, Any]] = self._extension.explain(
+            collective, size, fabric, root, wide_accumulation=wide
+        )
+        return candidates
+
+    def _measure(self, collective: str, size: int, trials: list[dict[str, Any]]) -> None:
+        """Put the measured seconds into ``trials``."""
+        calls: list[Callable[[], object]] = []
+        _on_all(self._group, lambda: calls.append(_call(collective, size, self._group)))
+        call = calls[0]
+        names = [trial["algorithm"] for trial in trials]
+        # The first round also connects and makes the Plans.
+        estimates = self._times(call, names, rounds=1, repeat=1)
+        if sum(estimates) < self._request.seconds:
+            estimates = self._times(call, names, rounds=1, repeat=1)
+        repeat = 1
+        if collective not in _ROOTED:  # where some ranks do not wait for others, those run ahead
+            repeat = _clamp(_ROUND_SECONDS / min(estimates), 1, _MOST_CALLS)
+        affordable = self._request.seconds / (repeat * sum(estimates))
+        rounds = _clamp(affordable, _FEWEST_ROUNDS, _MOST_ROUNDS)
+        for trial, seconds in zip(trials, self._times(call, names, rounds, repeat), strict=True):
+            trial["seconds"] = seconds
+
+    def _times(
+        self, call: Callable[[], object], names: list[str], rounds: int, repeat: int
+    ) -> list[float]:
+        """For each algorithm the median over the rounds of the slowest rank's seconds a call."""
+        mine = [[self._seconds(call, name, repeat) for name in names] for _ in range(rounds)]
+        ranks = _on_all(self._group, lambda: mine)
+        return [
+            statistics.median(max(rank[turn][i] for rank in ranks) for turn in range(rounds))
+            for i in range(len(names))
+        ]
+
+    def _seconds(self, call: Callable[[], object], name: str, repeat: int) -> float:
+        self._backend.barrier().wait()
+        with algorithm(name):
+            start = time.perf_counter()
+            for _ in range(repeat):
+                call()
+            return (time.perf_counter() - start) / repeat
+
+    def _conclude(self, trials: list[dict[str, Any]]) -> tuple[str, str, list[Measurement]]:
+        """The measured times as a Fabric, the group's Fabric with them, and the results."""
+        measured = self._extension.canonical_fabric(self._with_times(trials))
+        fabric = self._extension.learn_times(self._before, measured)
+        results = []
+        for collective in self._request.collectives:
+            for size in self._request.sizes:
+                # The planner itself says which one it takes.
+                candidates = self._explain(collective, size, fabric)
+                results += [
+                    Measurement(
+                        collective,
+                        size,
+                        each["algorithm"],
+                        each["seconds"],
+                        each["measured"],
+                        each is candidates[0],
+                    )
+                    for each in candidates
+                    if each["measured"] is not None
+                ]
+        return measured, fabric, results
+
+    def _keep(self, measured: str, fabric: str) -> None:
+        import torch.distributed as dist
+
+        try:
+            kept = self._extension.catalogue_times(measured)
+            problem = "the group's fabric was not measured by a probe, so there is no entry of it"
+        except dist.DistBackendError as error:
+            kept, problem = False, str(error)
+        if not kept and self._request.out is None:
+            warnings.warn(
+                f"tune: the times are in use but not in the catalogue: {problem}", stacklevel=2
+            )
+        if self._request.out is not None:
+            try:
+                Path(self._request.out).write_text(fabric)
+            except OSError as error:
+                raise RuntimeError(
+                    f"tune: the times are in use, but cannot be written to {self._request.out}: "
+                    f"{error}"
+                ) from None
+
+
+def _call(collective: str, size: int, group: ProcessGroup | None) -> Callable[[], object]:
+    """The collective with tensors of its own, ``size`` bytes or parts of that; rank 0 is the root.
+
+    Zeros, so that repeated sums stay what they are.
+    """
+    import torch
+    import torch.distributed as dist
+
+    ranks = dist.get_world_size(group)
+    is_root = dist.get_rank(group) == 0
+
+    def zeros(parts: int = 1) -> torch.Tensor:
+        return torch.zeros(parts * size // 4, dtype=torch.float32, device="cpu")
+
+    one = zeros()
+    if collective == "all_reduce":
+        return lambda: dist.all_reduce(one, group=group)
+    if collective == "reduce":
+        return lambda: dist.reduce(one, group_dst=0, group=group)
+    if collective == "broadcast":
+        return lambda: dist.broadcast(one, group_src=0, group=group)
+    if collective in ("gather", "scatter"):
+        parts = list(zeros(ranks).chunk(ranks)) if is_root else None
+        if collective == "gather":
+            return lambda: dist.gather(one, parts, group_dst=0, group=group)
+        return lambda: dist.scatter(one, parts, group_src=0, group=group)
+    if collective == "all_to_all":
+        return partial(dist.all_to_all_single, zeros(ranks), zeros(ranks), group=group)
+    many = list(zeros(ranks).chunk(ranks))
+    if collective == "all_gather":
+        return lambda: dist.all_gather(many, one, group=group)
+    return lambda: dist.reduce_scatter(one, many, group=group)

@@ -1,0 +1,109 @@
+"""``q7x2 tune``: measure the best candidates on real ranks, and keep their times."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from q7x2 import _fabric_arguments
+from q7x2._tune import COLLECTIVES, SIZES, Measurement, tune
+from q7x2.explain_plan import amount, duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``tune`` to the subcommands of the ``q7x2`` command."""
+    parser = commands.add_parser(
+        "tune",
+        help="under torchrun: measure algorithms, and keep the times",
+        description="Measures the best candidates of the planner on all ranks of a torchrun. The "
+        "times go into the catalogue, where later jobs on the same hosts find them.",
+        epilog="for example: torchrun --nproc-per-node 4 -m q7x2 tune --op all_reduce all_gather "
+        "--sizes 64K 16M",
+    )
+    parser.add_argument(
+        "--op",
+        nargs="+",
+        choices=COLLECTIVES,
+        default=["all_reduce"],
+        metavar="COLLECTIVE",
+        help=f"of {', '.join(COLLECTIVES)} (all_reduce)",
+    )
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=_fabric_arguments.size,
+        default=list(SIZES),
+        metavar="SIZE",
+        help=f"bytes of the tensor, or of each part where every rank has one ({' '.join(SIZES)})",
+    )
+    parser.add_argument(
+        "--candidates", type=int, default=4, help="algorithms to measure (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="for each collective and size (%(default)s)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the Fabric here as well")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    import torch.distributed as dist
+
+    if "RANK" not in os.environ:
+        print(
+            "q7x2 tune: expected to be started on every rank by torchrun: "
+            "torchrun --nproc-per-node 4 -m q7x2 tune",
+            file=sys.stderr,
+        )
+        return 1
+    dist.init_process_group("q7x2")
+    try:
+        rank = dist.get_rank()
+        results = tune(
+            collectives=options.op,
+            sizes=options.sizes,
+            candidates=options.candidates,
+            seconds=options.seconds,
+            out=options.out,
+        )
+    except (RuntimeError, ValueError) as error:
+        if rank == 0:
+            print(f"q7x2 tune: {error}", file=sys.stderr)
+        return 1
+    finally:
+        dist.destroy_process_group()
+    if rank == 0:
+        from rich.console import Console
+
+        Console().print(table(results))
+    return 0
+
+
+def table(results: list[Measurement]) -> Table:
+    """The measurements for a person, the chosen ones marked."""
+    from rich.table import Table
+
+    shown = Table()
+    for name in ("collective", "algorithm"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("size", "predicted", "measured"):
+        shown.add_column(name, justify="right")
+    for _, calls in groupby(results, lambda each: (each.collective, each.bytes)):
+        for each in calls:
+            shown.add_row(
+                each.collective,
+                each.algorithm,
+                amount(each.bytes),
+                duration(each.predicted),
+                duration(each.measured),
+                style="bold green" if each.chosen else None,
+            )
+        shown.add_section()
+    return shown
