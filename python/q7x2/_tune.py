@@ -85,8 +85,9 @@ def tune(
             gather and scatter. Rooted ones are measured with rank 0 as the root.
         sizes: Bytes of the tensor, or of each part where every rank has one: 65536 or "64K". The
             next power of two is measured, since all sizes up to it share a choice.
-        candidates: How many algorithms to measure, those of the shortest predicted times. Sums also
-            get the best one that suits floats of 16 and 8 bits, if it is not among them.
+        candidates: How many algorithms to measure, those of the shortest predicted times, each with
+            its best parameter. Sums also get the best one that suits floats of 16 and 8 bits, if it
+            is not among them.
         seconds: About how long to measure for each collective and size. Every algorithm is
             measured in at least three rounds however long that takes.
         out: Rank 0 writes the Fabric with the times here as well, for ``Q7X2_FABRIC``.
@@ -275,12 +276,18 @@ class _Tuner:
         ]
 
     def _candidates(self, collective: str, size: int) -> list[dict[str, Any]]:
-        best = self._explain(collective, size, self._with_times([]))[: self._request.candidates]
+        predicted = self._with_times([])
+        # One parameter of each algorithm: the model errs less between aggregator:2 and aggregator:4
+        # than between either and a tree.
+        best: dict[str, dict[str, Any]] = {}
+        for each in self._explain(collective, size, predicted):
+            best.setdefault(each["algorithm"].partition(":")[0], each)
+        chosen = list(best.values())[: self._request.candidates]
         if collective in _REDUCTIONS:
-            wide = self._explain(collective, size, self._with_times([]), wide=True)[0]
-            if wide["algorithm"] not in (each["algorithm"] for each in best):
-                best.append(wide)
-        return best
+            wide = self._explain(collective, size, predicted, wide=True)[0]
+            if wide["algorithm"] not in (each["algorithm"] for each in chosen):
+                chosen.append(wide)
+        return chosen
 
     def _explain(
         self, collective: str, size: int, fabric: str, *, wide: bool = False
