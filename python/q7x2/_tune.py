@@ -75,9 +75,9 @@ def tune(
 
     A collective call: all ranks of the group must make it, with the same arguments, and none of
     them may have another thread call collectives of the group meanwhile. All ranks end with the
-    same choices. Rank 0 keeps the times in the catalogue, where later groups on these hosts find
-    them; so do groups that the same processes make later. A Fabric that was not measured but read
-    from a file (``Q7X2_FABRIC``) or left at its defaults is not kept but for ``out``.
+    same choices. Rank 0 keeps the times in the catalogue, where later jobs on these hosts find
+    them, and each process keeps them for the groups that it makes later. A catalogue that cannot be
+    written is a warning.
 
     Args:
         group: The process group, with q7x2 as a backend. The default group if None.
@@ -228,6 +228,9 @@ class _Tuner:
 
     def run(self) -> list[Measurement]:
         trials: list[dict[str, Any]] = self._from_rank_0(self._trials)
+        measured: str
+        fabric: str
+        results: list[Measurement]
         try:
             # Calls of a trial's size that force its algorithm are now cut as the trial says.
             self._backend.set_fabric(self._with_times(trials))
@@ -238,13 +241,10 @@ class _Tuner:
                         size,
                         [t for t in trials if (t["collective"], t["bytes"]) == (collective, size)],
                     )
+            measured, fabric, results = self._from_rank_0(lambda: self._conclude(trials))
         except BaseException:
             self._backend.set_fabric(self._before)
             raise
-        measured: str
-        fabric: str
-        results: list[Measurement]
-        measured, fabric, results = self._from_rank_0(lambda: self._conclude(trials))
         self._backend.set_fabric(fabric)
         self._extension.remember_times(measured)
         self._from_rank_0(lambda: self._keep(measured, fabric))
