@@ -16,6 +16,8 @@ namespace {
 
 /// A core that turns to another rank. Ranks only do that where there are more of them than cores.
 constexpr double kSwitchSeconds = 2e-6;
+/// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now.
+constexpr double kFoldedShare = 0.25;
 /// Windows of slices that are simulated: one to fill the pipeline, one in the steady state, one to
 /// drain it.
 constexpr int kWindows = 3;
@@ -81,6 +83,10 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     const Plan& plan = plans[rank];
     std::vector<bool> staged(plan.num_stages);
+    std::vector<bool> folded(plan.num_stages);
+    for (const Op& op : plan.ops) {
+      if (op.kind == OpKind::kReduce && op.stage != Op::kNoStage) folded[op.stage] = true;
+    }
     for (uint32_t i = 0; i < plan.ops.size(); ++i) {
       const Op& op = plan.ops[i];
       if (op.kind != OpKind::kSend) continue;
@@ -101,6 +107,7 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
       message.local = fabric.same_host(static_cast<int>(rank), op.peer);
       if (message.local) {
         message.staged = staged[op.stage];
+        message.folded = folded[op.stage];
         staged[op.stage] = true;
       }
       const std::pair hosts(fabric.host_of[rank], fabric.host_of[static_cast<size_t>(op.peer)]);
@@ -129,7 +136,8 @@ double Simulator::work(uint32_t index, size_t bytes) const {
   switch (op.kind) {
     case OpKind::kSend: {
       const Message& message = messages_[index];
-      const double staging = message.local && !message.staged ? count / fabric_.copy_rate : 0;
+      double staging = message.local && !message.staged ? count / fabric_.copy_rate : 0;
+      if (message.folded) staging *= kFoldedShare;
       return paths_[message.route].overhead + staging;
     }
     case OpKind::kRecv: {

@@ -87,6 +87,7 @@ class Simulator {
     uint32_t route = 0;
     bool local = false;
     bool staged = false;  ///< an earlier send left the block in shared memory
+    bool folded = false;  ///< the fold leaves it there as it goes, from the nearest cache
   };
   struct Path {
     std::vector<int> resources;
