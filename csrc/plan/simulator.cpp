@@ -18,6 +18,9 @@ namespace {
 constexpr double kSwitchSeconds = 2e-6;
 /// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now.
 constexpr double kFoldedShare = 0.25;
+/// The share of a NIC's ingress that is lost for each further host that sends to it in one Plan:
+/// TCP's flows into one port push each other back.
+constexpr double kIncast = 0.03;
 /// Windows of slices that are simulated: one to fill the pipeline, one in the steady state, one to
 /// drain it.
 constexpr int kWindows = 3;
@@ -119,6 +122,15 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
       message.route = path->second;
     }
   }
+  std::vector<int> senders(routes_.resources().size());
+  for (const Path& path : paths_) {
+    for (const int resource : path.resources) ++senders[static_cast<size_t>(resource)];
+  }
+  for (size_t i = 0; i < senders.size(); ++i) {
+    const Routes::Resource& resource = routes_.resources()[i];
+    const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
+    rates_.push_back(resource.rate / (congests ? 1 + kIncast * (senders[i] - 1) : 1));
+  }
   if (unmatched > 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::to_string(unmatched) + " receives without a send in " + plans[0].algorithm);
@@ -166,7 +178,7 @@ double Simulator::bound(const SimulatedCall& call) const {
     if (each.kind != OpKind::kSend || messages_[i].local) continue;
     for (const int resource : paths_[messages_[i].route].resources) {
       const auto r = static_cast<size_t>(resource);
-      wire[r] += static_cast<double>(bytes) / routes_.resources()[r].rate;
+      wire[r] += static_cast<double>(bytes) / rates_[r];
     }
   }
   const double slices = static_cast<double>(call.bytes) / static_cast<double>(call.slice_bytes);
@@ -455,7 +467,7 @@ class SimulatedRun {
     const auto resource = static_cast<size_t>(path.resources[event.hop]);
     Wire& wire = wires_[resource];
     const auto bytes = static_cast<double>(length(event.slice, event.op));
-    const double seconds = bytes / sim_.routes_.resources()[resource].rate;
+    const double seconds = bytes / sim_.rates_[resource];
     const double begin = std::max(now_, wire.free);
     wire.free = begin + seconds;
     wire.busy += seconds;

@@ -108,6 +108,7 @@ class Simulator {
   std::vector<Message> messages_;  // sends
   std::vector<uint32_t> send_of_;  // receives
   std::vector<Path> paths_;
+  std::vector<double> rates_;  // by resource, in bytes a second
 };
 
 }  // namespace q7x2
