@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 import torch.distributed as dist
 
 from benchmarks.ops import Buffers, Op
@@ -40,6 +41,12 @@ class TorchBackend:
             self._group = dist.new_group(backend=name, pg_options=options)
         else:
             self._group = dist.new_group(backend=name)
+
+    @property
+    def fabric_json(self) -> str:
+        """What q7x2 knows of the hosts and the network; other backends know nothing."""
+        text: str = self._group._get_backend(torch.device("cpu")).fabric_json
+        return text
 
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
         group = self._group

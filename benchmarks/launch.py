@@ -39,6 +39,7 @@ class Job:
         topology: virtual hosts to run on, or None for this machine.
         placement: the hosts in rank order, or None for 0, 1, 2, ...
         openmpi: the installation behind the backend "openmpi".
+        fabric: where rank 0 writes the Fabric of the first backend, as JSON.
     """
 
     ops: tuple[str, ...]
@@ -53,6 +54,7 @@ class Job:
     placement: tuple[int, ...] | None = None
     openmpi: OpenMpi | None = None
     timeout_s: float = 1800
+    fabric: Path | None = None
     env: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -91,6 +93,7 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
                     "ranks_per_host": job.ranks_per_host if job.topology else 0,
                     "start_line": str(line),
                     "cells": str(cells),
+                    "fabric": str(job.fabric) if job.fabric else None,
                 }
             )
         )

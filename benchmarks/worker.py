@@ -29,6 +29,8 @@ def main(spec: dict[str, Any]) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     groups = backends.create(spec["backends"])
     line = StartLine(spec["start_line"], rank, world_size)
+    if spec["fabric"] and rank == 0:
+        Path(spec["fabric"]).write_text(groups[spec["backends"][0]].fabric_json)
 
     for name, size in spec["cases"]:
         op = OPS[name]

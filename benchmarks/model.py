@@ -1,0 +1,296 @@
+"""`python -m benchmarks model`: what the simulator predicts, beside what is measured.
+
+Every row is one collective at one size with one forced algorithm on one topology. The prediction is
+made from the Fabric that the start-up probe found there, with nothing set by hand, for the Plan,
+the slices and the window that the planner chooses for that algorithm. The simulator knows nothing
+of Python and c10d: on one host, where they count, the time of a call to an empty backend, measured
+in the same run, is added. A new case is a new row of CASES.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter
+from q7x2._extension import load
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import facts, launch, report
+from benchmarks.arguments import parse_size
+from benchmarks.backends import EMPTY
+from benchmarks.bars import FOUR_HOSTS, PRIVATE_LINKS, TWO_RACKS
+from benchmarks.comparison import RESULTS
+from benchmarks.lab import LabError, Topology, unavailable
+from benchmarks.ops import OPS, ROOT
+from benchmarks.processes import RanksFailed
+
+GOAL = 0.15
+
+
+@dataclass(frozen=True)
+class Case:
+    """`op` at each of `sizes` with each of `algorithms`, all in one job.
+
+    Attributes:
+        place: what rows of one topology are called.
+        topology: virtual hosts with one rank each, or None for this machine.
+        ranks: on this machine.
+    """
+
+    place: str
+    topology: Topology | None
+    op: str
+    sizes: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    ranks: int = 2
+
+
+GIGABIT = "4 hosts x 1 Gbit/s"
+SLOW = "4 hosts x 100 Mbit/s"
+RACKS = "2 racks x 4 hosts"
+LINKS = "private links"
+ONE_HOST = "one host, 2 ranks"
+THREE = "3 hosts x 500 Mbit/s"
+SLOW_HOSTS = Topology(hosts=4, rate="100mbit")
+THREE_HOSTS = Topology(hosts=3, rate="500mbit")
+SUMS = ("ring", "sra", "halving_doubling", "recursive_doubling", "ccube")
+MOVES = ("ring", "halving_doubling")
+PLACED = ("ring", "ccube", "hierarchical", "blink")
+PACKED = ("ring", "ccube", "aggregator", "blink")
+
+CASES = (
+    Case(ONE_HOST, None, "all_reduce", ("64K", "1M", "4M"), ("direct", "ring", "ccube")),
+    Case(ONE_HOST, None, "broadcast", ("1M",), ("direct", "ccube")),
+    Case(ONE_HOST, None, "all_gather", ("1M",), ("direct", "ring")),
+    Case(THREE, THREE_HOSTS, "all_reduce", ("64K", "1M"), (*SUMS, "direct")),
+    Case(GIGABIT, FOUR_HOSTS, "all_reduce", ("64K", "1M", "4M"), SUMS),
+    Case(GIGABIT, FOUR_HOSTS, "broadcast", ("1M",), ("direct", "chain", "binomial_tree")),
+    Case(GIGABIT, FOUR_HOSTS, "all_gather", ("1M",), MOVES),
+    Case(GIGABIT, FOUR_HOSTS, "reduce_scatter", ("1M",), MOVES),
+    Case(SLOW, SLOW_HOSTS, "all_reduce", ("64K", "1M"), SUMS),
+    Case(RACKS, TWO_RACKS, "all_reduce", ("2M",), PLACED),
+    Case(LINKS, PRIVATE_LINKS, "all_reduce", ("1M", "4M"), PACKED),
+)
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks model", description=__doc__)
+    parser.add_argument("--only", help="cases whose place or collective has this text in it")
+    parser.add_argument("--blocks", type=int, default=3, help="turns of each algorithm")
+    parser.add_argument("--block-seconds", type=float, default=0.15, help="length of a turn")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        help="keeps these results of the same commit; only what --only names is measured anew",
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS / "model.json")
+    args = parser.parse_args(argv)
+
+    earlier = json.loads(args.again.read_text()) if args.again else None
+    if earlier and earlier["machine"]["commit"] != facts.collect()["commit"]:
+        raise ValueError(
+            f"{args.again} is of another commit, which may have cut the data otherwise"
+        )
+    cases = [case for case in CASES if args.only and args.only in f"{case.place} {case.op}"]
+    if not args.only and not earlier:
+        cases = list(CASES)
+    if any(case.topology for case in cases) and (problem := unavailable()):
+        raise LabError(problem)
+
+    console = report.console()
+    machine = earlier["machine"] if earlier and not cases else facts.collect()
+    runs = {_key(run["case"]): run for run in earlier["runs"]} if earlier else {}
+    for case in cases:
+        try:
+            with console.status(f"{case.place}: {case.op}"):
+                run = _measure(case, args.blocks, args.block_seconds)
+            runs[_key(run["case"])] = run
+        except (RanksFailed, launch.TrafficError) as failure:
+            # The others are still worth having, and `--again` adds this one.
+            console.print(f"{case.place}, {case.op}: {failure}", style="red", markup=False)
+    if not runs:
+        raise ValueError("nothing was measured")
+    report.print_facts(console, machine)
+    rows = [row for run in runs.values() for row in _compare(run)]
+    _print(console, rows)
+    report.write_json(args.out, machine, {"rows": rows, "runs": list(runs.values())})
+    markdown, picture = args.out.with_suffix(".md"), args.out.with_suffix(".png")
+    markdown.write_text(_markdown(machine, rows))
+    _draw(picture, facts.describe(machine), rows)
+    console.print(f"written: {args.out}, {markdown}, {picture}")
+
+
+def _key(case: dict[str, Any]) -> tuple[str, str]:
+    return case["place"], case["op"]
+
+
+def _measure(case: Case, blocks: int, block_seconds: float) -> dict[str, Any]:
+    """The measured cells of a case, and the Fabric that its ranks found when they started."""
+    with tempfile.TemporaryDirectory(prefix="q7x2-model-") as folder:
+        fabric = Path(folder) / "fabric.json"
+        job = launch.Job(
+            ops=(case.op,),
+            sizes=tuple(parse_size(size) for size in case.sizes),
+            backends=(
+                *(f"q7x2:{algorithm}" for algorithm in case.algorithms),
+                # Between hosts it is an error to move no bytes; in an all_gather it copies some.
+                *([] if case.topology or case.op == "all_gather" else [EMPTY]),
+            ),
+            ranks=case.topology.hosts if case.topology else case.ranks,
+            blocks=blocks,
+            block_seconds=block_seconds,
+            topology=case.topology,
+            fabric=fabric,
+            # Measured now, and kept from the user's catalogue.
+            env={"Q7X2_PROBE": "force", "XDG_CACHE_HOME": folder},
+        )
+        cells = launch.run(job)
+        return {"case": asdict(case), "fabric": json.loads(fabric.read_text()), "cells": cells}
+
+
+def _compare(run: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """A row for each algorithm and size: predicted and measured seconds."""
+    fabric = json.dumps(run["fabric"])
+    for cell in run["cells"]:
+        op, ranks = OPS[cell["op"]], cell["ranks"]
+        split = op.split_send or op.split_receive
+        root = ROOT if op.flow == "from_root" else -1
+        backends = dict(cell["backends"])
+        call = backends.pop(EMPTY, {"median": 0.0})["median"]
+        for label, figures in backends.items():
+            algorithm = label.partition(":")[2]
+            bytes_ = cell["size"] // ranks if split else cell["size"]
+            chosen = load().explain(op.name, bytes_, fabric, root, algorithm)[0]
+            if chosen["algorithm"].partition(":")[0] != algorithm:
+                raise ValueError(f"{algorithm} does not offer {op.name} on {run['case']['place']}")
+            bottleneck, predicted = chosen["bottleneck"], chosen["seconds"] + call
+            yield {
+                "place": run["case"]["place"],
+                "op": op.name,
+                "size": cell["size"],
+                "algorithm": chosen["algorithm"],
+                "slice_bytes": chosen["slice_bytes"],
+                "window": chosen["window"],
+                "bottleneck": None if bottleneck is None else chosen["loads"][bottleneck]["name"],
+                "call": call,
+                "predicted": predicted,
+                "measured": figures["median"],
+                "measured_p25": figures["p25"],
+                "measured_p75": figures["p75"],
+                "error": predicted / figures["median"] - 1,
+            }
+
+
+def _summary(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """A line for each place, and for all of them; the header first."""
+    places = dict.fromkeys(row["place"] for row in rows)
+    groups = {place: [row for row in rows if row["place"] == place] for place in places}
+    groups["all"] = rows
+    lines = [["topology", "configurations", "median error", f"within {GOAL:.0%}", "worst"]]
+    for name, group in groups.items():
+        errors = [abs(row["error"]) for row in group]
+        worst = max(group, key=lambda row: abs(float(row["error"])))
+        within = sum(error <= GOAL for error in errors)
+        lines.append(
+            [
+                name,
+                str(len(group)),
+                f"{statistics.median(errors):.1%}",
+                str(within),
+                f"{worst['error']:+.0%} {worst['op']} {report.size(worst['size'])} "
+                f"{worst['algorithm']}",
+            ]
+        )
+    return lines
+
+
+def _details(rows: list[dict[str, Any]]) -> list[list[str]]:
+    header = ["topology", "collective", "size", "algorithm", "slice x window", "bottleneck"]
+    lines = [[*header, "predicted", "measured", "p25-p75", "error"]]
+    for row in rows:
+        lines.append(
+            [
+                row["place"],
+                row["op"],
+                report.size(row["size"]),
+                row["algorithm"],
+                f"{report.size(row['slice_bytes'])} x {row['window']}",
+                row["bottleneck"] or "",
+                report.duration(row["predicted"]),
+                report.duration(row["measured"]),
+                f"{report.duration(row['measured_p25'])}-{report.duration(row['measured_p75'])}",
+                f"{row['error']:+.1%}",
+            ]
+        )
+    return lines
+
+
+def _print(console: Console, rows: list[dict[str, Any]]) -> None:
+    for title, lines in (("Predictions", _details(rows)), ("Errors", _summary(rows))):
+        table = Table(title=title, title_justify="left")
+        for name in lines[0]:
+            table.add_column(name)
+        for line in lines[1:]:
+            table.add_row(*line)
+        console.print(table)
+
+
+def _markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    text = ["# Predicted and measured", "", f"{machine['time']}: {facts.describe(machine)}", ""]
+    for lines in (_summary(rows), _details(rows)):
+        header, *body = lines
+        text += [_line(header), _line(["---"] * len(header)), *map(_line, body), ""]
+    return "\n".join(text)
+
+
+def _line(columns: list[str]) -> str:
+    return "| " + " | ".join(columns) + " |"
+
+
+def _draw(path: Path, caption: str, rows: list[dict[str, Any]]) -> None:
+    """Predicted over measured times, both axes logarithmic, with the band of the goal."""
+    figure, axis = plt.subplots(figsize=(7, 6.4), layout="tight")
+    times = [row[key] for row in rows for key in ("predicted", "measured")]
+    ends = [min(times) / 1.5, max(times) * 1.5]
+    axis.plot(ends, ends, color="0.4", lw=0.8)
+    axis.fill_between(
+        ends,
+        [end * (1 - GOAL) for end in ends],
+        [end * (1 + GOAL) for end in ends],
+        color="0.5",
+        alpha=0.2,
+        linewidth=0,
+        label=f"within {GOAL:.0%}",
+    )
+    for place in dict.fromkeys(row["place"] for row in rows):
+        here = [row for row in rows if row["place"] == place]
+        axis.scatter(
+            [row["measured"] for row in here],
+            [row["predicted"] for row in here],
+            s=24,
+            label=place,
+        )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("measured")
+    axis.set_ylabel("predicted")
+    for ticks in (axis.xaxis, axis.yaxis):
+        ticks.set_major_formatter(FuncFormatter(lambda seconds, _: report.duration(seconds)))
+    axis.grid(alpha=0.25)
+    axis.legend(frameon=False, fontsize=9)
+    figure.supxlabel(caption, fontsize=7, color="0.45")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
