@@ -170,6 +170,11 @@ void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
   }
 }
 
+// A ping through shared memory is a few cache lines and nothing else. A collective also looks at its
+// Plan and at UCX between two messages: what that takes at least, in seconds.
+constexpr double kLeastAlpha = 0.3e-6;
+constexpr double kLeastOverhead = 0.3e-6;
+
 Fabric::Cost cost_of(double round_trip, double overhead) {
   // A one-way trip is alpha and an overhead at each end. Where sender and receiver share a core the
   // measured overhead is both, and may seem to be all of it.
@@ -190,6 +195,10 @@ void set_costs(const std::vector<Measurements::Ping>& pings, Fabric& fabric) {
     if (!round_trips.empty()) cost = cost_of(median(round_trips), median(overheads));
   };
   set(true, fabric.memory);
+  if (fabric.memory.measured) {
+    fabric.memory.alpha = std::max(fabric.memory.alpha, kLeastAlpha);
+    fabric.memory.overhead = std::max(fabric.memory.overhead, kLeastOverhead);
+  }
   set(false, fabric.network);
 }
 

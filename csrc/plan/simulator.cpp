@@ -16,6 +16,9 @@ namespace {
 
 /// A core that turns to another rank. Ranks only do that where there are more of them than cores.
 constexpr double kSwitchSeconds = 2e-6;
+/// Until the receiver of a message on such a host has its turn: whoever looks for messages keeps its
+/// core for some microseconds before it offers it to others.
+constexpr double kTurnSeconds = 4e-6;
 /// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now.
 constexpr double kFoldedShare = 0.25;
 /// The share of a NIC's ingress that is lost for each further host that sends to it in one Plan:
@@ -82,6 +85,11 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
     unmatched += receives[rank].size();
   }
 
+  std::vector<int> ranks_on(fabric.hosts.size());
+  for (const int host : fabric.host_of) ++ranks_on[static_cast<size_t>(host)];
+  const auto is_crowded = [&](int host) {
+    return ranks_on[static_cast<size_t>(host)] > fabric.hosts[static_cast<size_t>(host)].cores;
+  };
   std::map<std::pair<int, int>, uint32_t> path_of;
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     const Plan& plan = plans[rank];
@@ -117,7 +125,8 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
       const auto [path, is_new] = path_of.emplace(hosts, static_cast<uint32_t>(paths_.size()));
       if (is_new) {
         const auto& route = routes_.between(static_cast<int>(rank), op.peer);
-        paths_.push_back({route.resources, route.cost.alpha, route.cost.overhead});
+        const double turn = message.local && is_crowded(hosts.first) ? kTurnSeconds : 0;
+        paths_.push_back({route.resources, route.cost.alpha + turn, route.cost.overhead});
       }
       message.route = path->second;
     }
