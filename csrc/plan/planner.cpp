@@ -27,6 +27,9 @@ constexpr std::array kNetworkParts = {512 * kKiB, 128 * kKiB, 32 * kKiB};
 /// Slices in progress, and what the best candidate is tried with besides.
 constexpr int kWindow = 4;
 constexpr int kWideWindow = 8;
+/// The share of the time that a wide window must leave: it touches twice the memory, which caches
+/// feel and the model does not.
+constexpr double kWorthMoreMemory = 0.98;
 /// Every candidate is looked at for some slices, and the best into their steady state.
 constexpr int kFirstLook = 2;
 constexpr size_t kFinalists = 3;
@@ -293,7 +296,7 @@ class Contest {
     if (contender.has_many_ops() || standing.cut.window < kWindow) return;
     const Cut wide = contender.cut(bytes_, standing.cut.part_bytes, kWideWindow);
     Prediction prediction = contender.predict(bytes_, wide, 0);
-    if (prediction.seconds < standing.prediction.seconds) {
+    if (prediction.seconds < standing.prediction.seconds * kWorthMoreMemory) {
       standing.cut = wide;
       standing.prediction = std::move(prediction);
     }
