@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import facts, launch, openmpi, report, summary
+from benchmarks import facts, launch, openmpi, plots, report, summary
 from benchmarks.arguments import parse_size
 from benchmarks.backends import EMPTY, OPENMPI
 from benchmarks.comparison import RESULTS
@@ -188,7 +188,9 @@ def main(argv: list[str]) -> None:
     report.write_json(args.out, machine, {"rows": rows})
     markdown = args.out.with_suffix(".md")
     markdown.write_text(_markdown(machine, rows))
-    console.print(f"written: {args.out}, {markdown}")
+    picture = args.out.with_suffix(".png")
+    plots.draw_goals(rows, picture)
+    console.print(f"written: {args.out}, {markdown}, {picture}")
 
 
 def _unavailable(bar: Bar) -> str | None:
