@@ -170,8 +170,8 @@ void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
   }
 }
 
-// A ping through shared memory is a few cache lines and nothing else. A collective also looks at its
-// Plan and at UCX between two messages: what that takes at least, in seconds.
+// A ping through shared memory is a few cache lines and nothing else. A collective also looks at
+// its Plan and at UCX between two messages: what that takes at least, in seconds.
 constexpr double kLeastAlpha = 0.3e-6;
 constexpr double kLeastOverhead = 0.3e-6;
 

@@ -16,8 +16,8 @@ namespace {
 
 /// A core that turns to another rank. Ranks only do that where there are more of them than cores.
 constexpr double kSwitchSeconds = 2e-6;
-/// Until the receiver of a message on such a host has its turn: whoever looks for messages keeps its
-/// core for some microseconds before it offers it to others.
+/// Until the receiver of a message on such a host has its turn: whoever looks for messages keeps
+/// its core for some microseconds before it offers it to others.
 constexpr double kTurnSeconds = 4e-6;
 /// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now.
 constexpr double kFoldedShare = 0.25;
