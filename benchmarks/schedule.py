@@ -11,7 +11,6 @@ unequally long; a rooted collective lets some run ahead) they meet at a start li
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,10 +83,10 @@ def measure(
         buffers.receive.zero_()
         dist.barrier()
         # The first operation also connects, so it only tells whether more of them are affordable.
-        first = _agree(_median_seconds(block(call, 1)))
+        first = _agree(_seconds_each(block, call, 1))
         if backends[label].computes:
             op.check(buffers, n, rank)
-        seconds = _agree(_median_seconds(block(call, 4 if first < block_seconds else 1)))
+        seconds = _agree(_seconds_each(block, call, 4 if first < block_seconds else 1))
         iterations[label] = min(_MAX_ITERATIONS_PER_BLOCK, max(1, round(block_seconds / seconds)))
         warm_ups[label] = 2 if seconds < block_seconds else 0
 
@@ -115,9 +114,13 @@ def measure(
     return samples
 
 
-def _median_seconds(samples: Samples) -> float:
-    pairs = zip(samples.start[0], samples.end[0], strict=True)
-    return statistics.median(end - start for start, end in pairs) * 1e-9
+def _seconds_each(
+    block: Callable[[Callable[[], object], int], Samples], call: Callable[[], object], times: int
+) -> float:
+    """How long one round of a block takes, what is not measured included."""
+    start = time.monotonic()
+    block(call, times)
+    return (time.monotonic() - start) / times
 
 
 def _agree(value: float) -> float:
