@@ -54,11 +54,6 @@ const Generator& find_generator(const std::string& collective, const std::string
                               "': expected one of " + known);
 }
 
-bool is_rooted(Collective op) {
-  return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
-         op == Collective::kScatter;
-}
-
 /// `wished`, or the largest one.
 int choose_parameter(const Generator& generator, const PlanRequest& request,
                      std::optional<int> wished) {

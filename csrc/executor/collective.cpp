@@ -30,11 +30,6 @@ uint32_t op_of(uint32_t token) {
   return token & ((uint32_t{1} << kOpBits) - 1);
 }
 
-bool reduces(Collective op) {
-  return op == Collective::kAllReduce || op == Collective::kReduce ||
-         op == Collective::kReduceScatter;
-}
-
 size_t longest(const std::vector<Region>& regions) {
   size_t bytes = 0;
   for (const Region& region : regions) {
@@ -49,7 +44,7 @@ CallShape shape_of(const CollectiveCall& call) {
   shape.root = call.root;
   shape.bytes =
       call.uneven ? CallShape::kUneven : std::max(longest(call.input), longest(call.output));
-  shape.wide_accumulation = reduces(call.collective) && accumulates_wider(call.dtype);
+  shape.wide_accumulation = is_reduction(call.collective) && accumulates_wider(call.dtype);
   shape.algorithms = call.algorithms;
   return shape;
 }
@@ -68,7 +63,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, C
       call_(std::move(call)),
       keep_alive_(std::move(keep_alive)),
       choice_(planner.choose(shape_of(call_))) {
-  if (reduces(call_.collective)) {
+  if (is_reduction(call_.collective)) {
     check_reducible(call_.dtype, call_.reduce, call_.divisor);
   }
   bytes_ = std::max(longest(call_.input), longest(call_.output));
@@ -93,7 +88,7 @@ std::string CollectiveTask::name() const {
   if (call_.collective != Collective::kBarrier) {
     text += ", " + std::to_string(bytes) + " bytes";
   }
-  if (reduces(call_.collective)) {
+  if (is_reduction(call_.collective)) {
     text += std::string(" of ") + to_string(call_.dtype) + ", " + to_string(call_.reduce);
   }
   if (call_.root >= 0) {
@@ -108,7 +103,7 @@ uint64_t CollectiveTask::fingerprint() const {
   uint64_t hash = static_cast<uint64_t>(call_.collective);
   hash = mix(hash, static_cast<uint64_t>(call_.root + 1));
   hash = mix(hash, call_.uneven ? 1 : std::max(longest(call_.input), longest(call_.output)));
-  if (reduces(call_.collective)) {
+  if (is_reduction(call_.collective)) {
     hash = mix(hash, static_cast<uint64_t>(call_.dtype) << 32 |
                          static_cast<uint64_t>(call_.reduce) << 24 |
                          static_cast<uint64_t>(call_.divisor));
@@ -466,7 +461,7 @@ Region CollectiveTask::part(const Block& block, size_t slice) const {
                : Region{whole.data + begin, std::min(choice_.slice_bytes, whole.bytes - begin)};
   }
   const Region& whole = regions[0];
-  const size_t element = reduces(call_.collective) ? element_size(call_.dtype) : 1;
+  const size_t element = is_reduction(call_.collective) ? element_size(call_.dtype) : 1;
   const size_t elements = std::min(choice_.slice_bytes, whole.bytes - begin) / element;
   const size_t first = part_begin(choice_.plan->part_weights, elements, block.index);
   const size_t last = part_begin(choice_.plan->part_weights, elements, block.index + size_t{1});

@@ -240,16 +240,7 @@ Tree tree_of_ranks(const Tree& hosts, const Fabric& fabric, size_t turn, int roo
     const bool has_root = std::ranges::find(ranks, root) != ranks.end();
     speaker.push_back(has_root ? root : ranks[turn % ranks.size()]);
   }
-  Tree tree;
-  for (int rank = 0; rank < fabric.world_size(); ++rank) {
-    const auto host = static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)]);
-    if (rank != speaker[host]) {
-      tree.push_back(speaker[host]);
-    } else {
-      tree.push_back(hosts[host] < 0 ? -1 : speaker[static_cast<size_t>(hosts[host])]);
-    }
-  }
-  return tree;
+  return tree_of_ranks(hosts, speaker, fabric);
 }
 
 constexpr int kMaxHosts = 64;

@@ -93,16 +93,7 @@ Tree link_tree(const Fabric& fabric, int root) {
     }
   }
   if (reached < fabric.hosts.size()) return {};
-  Tree tree;
-  for (int rank = 0; rank < fabric.world_size(); ++rank) {
-    const auto host = static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)]);
-    if (rank != speaker[host]) {
-      tree.push_back(speaker[host]);
-    } else {
-      tree.push_back(parent[host] < 0 ? -1 : speaker[static_cast<size_t>(parent[host])]);
-    }
-  }
-  return tree;
+  return tree_of_ranks(parent, speaker, fabric);
 }
 
 /// Seconds a byte of the buffer takes through the busiest resource, up and down together.

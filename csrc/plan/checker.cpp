@@ -123,11 +123,6 @@ class Checker {
 
   bool is_in_place() const { return is_flat(op_) || op_ == Collective::kBarrier; }
 
-  bool is_reduction() const {
-    return op_ == Collective::kAllReduce || op_ == Collective::kReduce ||
-           op_ == Collective::kReduceScatter;
-  }
-
   int num_inputs(int rank) const {
     switch (op_) {
       case Collective::kAllReduce:
@@ -252,7 +247,7 @@ class Checker {
           location(rank, p.sources_of(op)[0]) == location(rank, op.destination)) {
         fail(rank, id, "copies a block to itself");
       }
-      if (op.kind == OpKind::kReduce && !is_reduction()) {
+      if (op.kind == OpKind::kReduce && !is_reduction(op_)) {
         fail(rank, id, "reduces, which the collective does not");
       }
       if (op.is_final && op.kind != OpKind::kReduce) {

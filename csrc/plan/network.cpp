@@ -23,6 +23,19 @@ std::vector<double> known_rates(const Routes& routes) {
   return rates;
 }
 
+Tree tree_of_ranks(const Tree& hosts, const std::vector<int>& speaker, const Fabric& fabric) {
+  Tree tree;
+  for (int rank = 0; rank < fabric.world_size(); ++rank) {
+    const auto host = static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)]);
+    if (rank != speaker[host]) {
+      tree.push_back(speaker[host]);
+    } else {
+      tree.push_back(hosts[host] < 0 ? -1 : speaker[static_cast<size_t>(hosts[host])]);
+    }
+  }
+  return tree;
+}
+
 std::vector<double> network_key(const PlanRequest& request) {
   std::vector<double> key{static_cast<double>(request.collective),
                           static_cast<double>(request.world_size),

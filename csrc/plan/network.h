@@ -9,6 +9,7 @@
 
 #include "fabric/fabric.h"
 #include "plan/plan.h"
+#include "plan/tree.h"
 
 namespace q7x2 {
 
@@ -18,6 +19,10 @@ Fabric fabric_or_uniform(const PlanRequest& request);
 /// Rates of the resources of `routes`, in bytes a second. Unknown ones are as fast as the fastest
 /// known one.
 std::vector<double> known_rates(const Routes& routes);
+
+/// A tree of hosts as one of ranks: on each host `speaker[host]` takes its place, and the others
+/// stand below it.
+Tree tree_of_ranks(const Tree& hosts, const std::vector<int>& speaker, const Fabric& fabric);
 
 /// All that the trees of a request depend on, as numbers.
 std::vector<double> network_key(const PlanRequest& request);

@@ -155,6 +155,16 @@ bool is_flat(Collective op) {
   return op == Collective::kAllReduce || op == Collective::kReduce || op == Collective::kBroadcast;
 }
 
+bool is_rooted(Collective op) {
+  return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
+         op == Collective::kScatter;
+}
+
+bool is_reduction(Collective op) {
+  return op == Collective::kAllReduce || op == Collective::kReduce ||
+         op == Collective::kReduceScatter;
+}
+
 size_t part_begin(std::span<const uint32_t> part_weights, size_t elements, size_t part) {
   const auto prefix = std::accumulate(
       part_weights.begin(), part_weights.begin() + static_cast<std::ptrdiff_t>(part), uint64_t{0});

@@ -183,6 +183,12 @@ inline constexpr int kMaxScratchSlices = 2;
 /// True for collectives whose buffers are flat runs of elements (all_reduce, reduce, broadcast).
 bool is_flat(Collective op);
 
+/// True for collectives of which one rank is the root.
+bool is_rooted(Collective op);
+
+/// True for collectives that fold contributions.
+bool is_reduction(Collective op);
+
 /// kFlat shapes: where part `part` of a slice of `elements` elements begins, in elements; it ends
 /// where part `part + 1` begins. With prefix sums W of the weights that is
 /// floor(elements * W[part] / W[parts]), computed without overflow. A slice of a few elements has

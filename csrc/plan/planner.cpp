@@ -56,16 +56,6 @@ size_t divide_up(size_t value, size_t divisor) {
   return (value + divisor - 1) / divisor;
 }
 
-bool is_rooted(Collective op) {
-  return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
-         op == Collective::kScatter;
-}
-
-bool is_reduction(Collective op) {
-  return op == Collective::kAllReduce || op == Collective::kReduce ||
-         op == Collective::kReduceScatter;
-}
-
 /// Beyond half of the address space the next power of two does not exist, nor does such a buffer.
 size_t size_class(size_t bytes) {
   return bytes > CallShape::kUneven / 2 ? bytes : std::bit_ceil(bytes);

@@ -405,24 +405,22 @@ bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t ta
   }
   const int number = member_at_[static_cast<size_t>(destination)];
   Member& member = members_[static_cast<size_t>(number)];
-  const bool staged = ticket != HostChannel::kNoTicket;
-  const size_t offset =
-      staged ? static_cast<size_t>(static_cast<const std::byte*>(data) - channel_->arena()) : 0;
-  if (staged) {
+  HostChannel::Message message;
+  message.tag = tag;
+  message.length = static_cast<uint32_t>(length);
+  message.ticket = static_cast<uint16_t>(ticket);
+  if (ticket != HostChannel::kNoTicket) {
+    message.staged = static_cast<const std::byte*>(data);
     channel_->expect_return(number, ticket);
+  } else if (length > 0) {
+    std::memcpy(message.carried.data(), data, length);
   }
-  if (member.outgoing.empty() &&
-      (staged ? channel_->send_staged(number, tag, offset, length, ticket)
-              : channel_->send(number, tag, data, length))) {
+  if (member.outgoing.empty() && channel_->send(number, message)) {
     wake(number);
     return true;
   }
-  PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
-  pending->shared = true;
-  member.outgoing.push_back({tag, {}, offset, length, ticket, pending});
-  if (!staged && length > 0) {
-    std::memcpy(member.outgoing.back().carried.data(), data, length);
-  }
+  member.outgoing.push_back(
+      {message, engine_.new_request(task, token, destination, /*is_receive=*/false)});
   return false;
 }
 
@@ -438,7 +436,6 @@ std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t t
     return message;
   }
   PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
-  pending->shared = true;
   member.expected.push_back({tag, pending});
   if (running_ == 0) {
     engine_.update_sharing(*this);
@@ -503,13 +500,11 @@ bool Group::progress_shared() {
       }
       while (!member.outgoing.empty()) {
         const Outgoing& out = member.outgoing.front();
-        if (!(out.ticket == HostChannel::kNoTicket
-                  ? channel_->send(number, out.tag, out.carried.data(), out.length)
-                  : channel_->send_staged(number, out.tag, out.offset, out.length, out.ticket))) {
+        if (!channel_->send(number, out.message)) {
           any = true;  // looks again instead of sleeping: nobody wakes the sender for this
           break;
         }
-        engine_.ready_.push_back({out.send, UCS_OK, out.length, out.tag});
+        engine_.ready_.push_back({out.send, UCS_OK, out.message.length, out.message.tag});
         member.outgoing.pop_front();
         wake(number);
         any = true;

@@ -1,7 +1,6 @@
 // Group: the ranks of one process group, as this rank reaches them.
 #pragma once
 
-#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -117,11 +116,7 @@ class Group {
     PendingRequest* receive;  // of a task that waits for it
   };
   struct Outgoing {
-    uint64_t tag;
-    std::array<std::byte, HostChannel::kInlineBytes> carried;
-    size_t offset;
-    size_t length;
-    int ticket;
+    HostChannel::Message message;
     PendingRequest* send;
   };
   /// A rank of this host. Members are numbered in the order of their ranks.

@@ -37,41 +37,22 @@ void HostChannel::map(int member, const UcpEndpoint& endpoint, std::string_view 
   }
 }
 
-HostChannel::Letter* HostChannel::next_letter(Peer& peer, int member) {
+bool HostChannel::send(int member, const Message& message) {
+  Peer& peer = peers_[static_cast<size_t>(member)];
   const uint32_t taken = peer.segment().taken[self_].value.load(std::memory_order_acquire);
   if (peer.sent - taken >= kLetters) {
-    return nullptr;
-  }
-  return &own().mailboxes[static_cast<size_t>(member)][peer.sent++ % kLetters];
-}
-
-bool HostChannel::send(int member, uint64_t tag, const void* data, size_t length) {
-  Peer& peer = peers_[static_cast<size_t>(member)];
-  Letter* letter = next_letter(peer, member);
-  if (letter == nullptr) {
     return false;
   }
-  letter->tag = tag;
-  letter->length = static_cast<uint32_t>(length);
-  letter->ticket = kNoTicket;
-  if (length > 0) {
-    std::memcpy(letter->carried.data(), data, length);
+  Letter& letter = own().mailboxes[static_cast<size_t>(member)][peer.sent++ % kLetters];
+  letter.tag = message.tag;
+  letter.length = message.length;
+  letter.ticket = message.ticket;
+  if (message.staged != nullptr) {
+    letter.offset = static_cast<uint32_t>(message.staged - arena());
+  } else {
+    letter.carried = message.carried;
   }
-  letter->number.store(peer.sent, std::memory_order_release);
-  return true;
-}
-
-bool HostChannel::send_staged(int member, uint64_t tag, size_t offset, size_t length, int ticket) {
-  Peer& peer = peers_[static_cast<size_t>(member)];
-  Letter* letter = next_letter(peer, member);
-  if (letter == nullptr) {
-    return false;
-  }
-  letter->tag = tag;
-  letter->length = static_cast<uint32_t>(length);
-  letter->offset = static_cast<uint32_t>(offset);
-  letter->ticket = static_cast<uint16_t>(ticket);
-  letter->number.store(peer.sent, std::memory_order_release);
+  letter.number.store(peer.sent, std::memory_order_release);
   return true;
 }
 
@@ -123,13 +104,6 @@ void HostChannel::give_back(int member, int ticket) {
   std::atomic<uint32_t>& count =
       own().returned[static_cast<size_t>(member)][static_cast<size_t>(ticket)];
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-}
-
-bool HostChannel::has_mail() const {
-  return std::any_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-    return peer.open && peer.segment().mailboxes[self_][peer.taken % kLetters].number.load(
-                            std::memory_order_acquire) == peer.taken + 1;
-  });
 }
 
 void HostChannel::set_asleep(bool asleep) {

@@ -47,7 +47,7 @@ class HostChannel {
     uint16_t ticket = kNoTicket;
     /// In the sender's arena; null where the bytes are in `carried`.
     const std::byte* staged = nullptr;
-    std::array<std::byte, kInlineBytes> carried;
+    std::array<std::byte, kInlineBytes> carried{};
 
     const std::byte* data() const { return staged != nullptr ? staged : carried.data(); }
   };
@@ -70,12 +70,11 @@ class HostChannel {
   bool is_open(int member) const { return peers_[static_cast<size_t>(member)].open; }
   int members() const { return static_cast<int>(peers_.size()); }
 
-  // Sending. False: the mailbox is full, try again later.
+  // Sending.
 
-  /// `length` is at most kInlineBytes.
-  bool send(int member, uint64_t tag, const void* data, size_t length);
-  /// What lies at `offset` of the arena, under a ticket that `expect_return` was told of.
-  bool send_staged(int member, uint64_t tag, size_t offset, size_t length, int ticket);
+  /// False: the mailbox is full, try again later. A message that is staged lies in this rank's
+  /// arena, under a ticket that `expect_return` was told of.
+  bool send(int member, const Message& message);
   /// One more message to `member` goes under `ticket`.
   void expect_return(int member, int ticket);
   /// True once for each time that `member` has gone to sleep: it must be woken after a send.
@@ -88,8 +87,6 @@ class HostChannel {
   std::optional<Message> take(int member);
   /// This rank is done with a staged message of `member`.
   void give_back(int member, int ticket);
-  /// A letter waits to be taken.
-  bool has_mail() const;
   /// Others must wake this rank from now on, or no more.
   void set_asleep(bool asleep);
 
@@ -149,8 +146,6 @@ class HostChannel {
   };
 
   Segment& own() const { return *reinterpret_cast<Segment*>(memory_.data()); }
-  Letter* next_letter(Peer& peer, int member);
-
   const size_t self_;
   SharedMemory memory_;
   std::vector<Peer> peers_;     // by member; this rank's own stays empty

@@ -35,7 +35,6 @@ struct PendingRequest {
   uint32_t token = 0;  ///< what the task calls it
   int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
-  bool shared = false;  ///< goes through shared memory: UCX does not know of it
   Wire wire = Wire::kShared;
   bool completed = false;   ///< UCX has called back
   void* request = nullptr;  ///< UCX's handle; null once it completed

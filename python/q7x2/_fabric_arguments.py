@@ -19,7 +19,7 @@ COLLECTIVES = (
     "scatter",
     "barrier",
 )
-_ROOTED = ("reduce", "broadcast", "gather", "scatter")
+ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
 def parse_size(text: str) -> int:
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def root_of(options: argparse.Namespace) -> int:
     """The root as the planner wants it: -1 where the collective has none."""
-    return options.root if options.op in _ROOTED else -1
+    return options.root if options.op in ROOTED else -1
 
 
 def fabric_json(options: argparse.Namespace) -> str:

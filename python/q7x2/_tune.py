@@ -15,6 +15,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from q7x2 import _fabric_arguments
 from q7x2._algorithm import algorithm
 
 if TYPE_CHECKING:
@@ -22,17 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COLLECTIVES = (
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "gather",
-    "scatter",
-)
-_ROOTED = ("reduce", "broadcast", "gather", "scatter")
+# A barrier has no size to be tuned for.
+COLLECTIVES = tuple(each for each in _fabric_arguments.COLLECTIVES if each != "barrier")
 _REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 # Times speak for sizes up to four times as long or short: these for 1 KiB to 64 MiB.
 SIZES = ("4K", "64K", "1M", "16M")
@@ -164,10 +156,11 @@ def _clamp(value: float, least: int, most: int) -> int:
 
 def _size_class(size: Any) -> int:
     """The power of two that stands for all sizes with which it shares a choice."""
-    from q7x2._fabric_arguments import parse_size
-
     try:
-        count = parse_size(size) if isinstance(size, str) else _whole_number("sizes", size)
+        if isinstance(size, str):
+            count = _fabric_arguments.parse_size(size)
+        else:
+            count = _whole_number("sizes", size)
     except ValueError as error:
         raise ValueError(f"tune: sizes: {error}") from None
     if not 1 <= count <= _MAX_BYTES:
@@ -292,7 +285,7 @@ class _Tuner:
     def _explain(
         self, collective: str, size: int, fabric: str, *, wide: bool = False
     ) -> list[dict[str, Any]]:
-        root = 0 if collective in _ROOTED else -1
+        root = 0 if collective in _fabric_arguments.ROOTED else -1
         candidates: list[dict[str, Any]] = self._extension.explain(
             collective, size, fabric, root, wide_accumulation=wide
         )
@@ -309,7 +302,8 @@ class _Tuner:
         if sum(estimates) < self._request.seconds:
             estimates = self._times(call, names, rounds=1, repeat=1)
         repeat = 1
-        if collective not in _ROOTED:  # where some ranks do not wait for others, those run ahead
+        # Where some ranks do not wait for others, those run ahead.
+        if collective not in _fabric_arguments.ROOTED:
             repeat = _clamp(_ROUND_SECONDS / min(estimates), 1, _MOST_CALLS)
         affordable = self._request.seconds / (repeat * sum(estimates))
         rounds = _clamp(affordable, _FEWEST_ROUNDS, _MOST_ROUNDS)

@@ -14,24 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from q7x2._fabric_arguments import COLLECTIVES, root_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Plan = dict[str, Any]
-
-_COLLECTIVES = (
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "barrier",
-)
-_ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
 def add_parser(commands: Any) -> None:
@@ -41,7 +30,7 @@ def add_parser(commands: Any) -> None:
         help="draw an algorithm's messages",
         epilog="for example: q7x2 plan draw --algorithm ccube --ranks 8 --out ccube.svg",
     )
-    parser.add_argument("--op", choices=_COLLECTIVES, default="all_reduce", help="the collective")
+    parser.add_argument("--op", choices=COLLECTIVES, default="all_reduce", help="the collective")
     parser.add_argument(
         "--algorithm",
         required=True,
@@ -68,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         fabric = options.fabric.read_text() if options.fabric else None
         ranks = options.ranks if options.ranks or fabric else 8
-        root = options.root if options.op in _ROOTED else -1
+        root = root_of(options)
         plans = load().make_plans(options.op, options.algorithm, ranks, root, fabric)
         # Text stays text, and the same Plans give the same file.
         with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "q7x2"}):

@@ -58,11 +58,6 @@ std::vector<int32_t> sums(int ranks, int to, size_t count) {
   return values;
 }
 
-bool is_rooted(Collective op) {
-  return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
-         op == Collective::kScatter;
-}
-
 /// What a rank puts in, and what it must get.
 struct Case {
   Parts input;

@@ -23,11 +23,6 @@ namespace {
 
 constexpr int kMaxRanks = 17;
 
-bool is_rooted(Collective op) {
-  return op == Collective::kReduce || op == Collective::kBroadcast || op == Collective::kGather ||
-         op == Collective::kScatter;
-}
-
 std::vector<Plan> plans_of(const Generator& generator, PlanRequest request) {
   std::vector<Plan> plans;
   for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
