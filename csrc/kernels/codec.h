@@ -1,0 +1,113 @@
+// Codec: a block of fp32 numbers becomes a message of fewer bytes, and back.
+//
+// A message stands for itself: a header says which codec made it and of how many elements, and the
+// decoder checks that, and every count and offset in it, before it reads on. docs/wire_format.md
+// has the layout, byte by byte. Equal inputs give equal messages on every processor.
+//
+// What is lost on the way can be kept. With an error buffer e, encode sends C(v + e) and leaves
+// v + e - C(v + e) in e, in the same pass over memory (error feedback; Seide et al., "1-bit
+// stochastic gradient descent", 2014; Karimireddy et al., "Error feedback fixes SignSGD", 2019).
+//
+// Numbers that are not finite reach every receiver: their group decodes to NaN (a selection sends
+// them as they are, first of all; a cast keeps them), and its errors stay as they were.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/codec_spec.h"
+
+namespace q7x2 {
+
+struct CodecTraits {
+  /// C(a) + C(b) is the code of a + b: any Plan may add messages. Else an owner decodes and adds.
+  bool linear = false;
+  /// The mean of what is decoded, over the random numbers, is what was encoded.
+  bool unbiased = false;
+  /// A message's length depends on the number of elements alone.
+  bool fixed_size = true;
+  /// An error buffer makes sense.
+  bool keeps_error = true;
+  /// An owner's own contribution must go through the codec like those of others: selections and
+  /// votes. Else it is added as it is.
+  bool codes_own = false;
+  /// `select` must see the whole tensor first.
+  bool selects = false;
+  /// Bits of a message an element, for planning; of selections those of the contributions.
+  double bits = 32;
+};
+
+/// Elements [first, first + count) of a tensor as fp32; they stay until the next call.
+using ReadElements = std::function<const float*(size_t first, size_t count)>;
+
+/// What the select stage sends of one tensor. Plain numbers: an element can tell by itself.
+struct Selection {
+  uint32_t least = 0;              ///< bits of the least magnitude (kBlocks: norm) that is sent
+  uint64_t last_tie = ~uint64_t{0};  ///< of those of exactly that magnitude, up to this element
+};
+
+/// Random numbers of one call. `shared` is equal on all ranks (rotations, random selections),
+/// `rounding` differs, so that errors of ranks are independent.
+struct CodecKeys {
+  uint64_t shared = 0;
+  uint64_t rounding = 0;
+};
+
+struct EncodeArguments {
+  const float* values = nullptr;
+  size_t count = 0;
+  uint64_t first = 0;  ///< the index of values[0] in the tensor; random numbers go by it
+  /// Added to the values; may be null.
+  const float* add = nullptr;
+  /// Receives (sum - what the message decodes to) * error_scale; may be null, and may be `add`.
+  float* error = nullptr;
+  float error_scale = 1;
+  Selection selection = {};
+  CodecKeys keys = {};
+};
+
+class Codec {
+ public:
+  /// Throws as parse_codec does.
+  static std::shared_ptr<const Codec> make(const std::string& name);
+  explicit Codec(const CodecSpec& spec);
+
+  /// As `to_string` gives it.
+  const std::string& name() const { return name_; }
+  const CodecSpec& spec() const { return spec_; }
+  const CodecTraits& traits() const { return traits_; }
+  /// What an owner sends a sum with: of selections all that is not zero.
+  const Codec& of_sums() const { return of_sums_ ? *of_sums_ : *this; }
+
+  /// The longest message of a block of `count` elements.
+  size_t max_bytes(size_t count) const;
+
+  /// The selection for a whole tensor of `count` elements, read twice at most, in order.
+  Selection select(const ReadElements& read, size_t count, const CodecKeys& keys) const;
+
+  /// Writes a message of at most `max_bytes(count)` bytes; returns its length.
+  size_t encode(const EncodeArguments& arguments, std::byte* message) const;
+
+  /// `out[i]` = what element `first + i` decodes to. Throws Error(kMismatch) where the message is
+  /// not one of `count` elements of this codec, or is damaged; `out` may then hold anything.
+  void decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
+              const CodecKeys& keys) const;
+  /// The same, added to `sum`.
+  void decode_add(std::span<const std::byte> message, float* sum, size_t count, uint64_t first,
+                  const CodecKeys& keys) const;
+
+ private:
+  std::span<const std::byte> checked_body(std::span<const std::byte> message, size_t count) const;
+
+  CodecSpec spec_;
+  std::string name_;
+  uint32_t tag_;  // of the name, in each header
+  CodecTraits traits_;
+  std::unique_ptr<const Codec> of_sums_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,85 @@
+// CodecSpec: what a codec does to a block of fp32 numbers, as plain numbers, and how it is called.
+//
+// A codec is a chain of at most four stages, each with its part of the name:
+//
+//   select      which elements are sent        topk:0.01  threshold:0.001  randomk:0.01  blocks:0.1
+//   rotate      a randomised Hadamard rotation hadamard
+//   value       how a number becomes bits      fp16  int4:g=128:sr  ternary  onebit  sumint8  ...
+//   entropy     lossless coding of the bytes   lossless
+//
+// "topk:0.01+int8+lossless" selects, quantises the selected values, and packs the bytes. Stages
+// that are not named are left out; numbers that no value stage codes stay fp32.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace q7x2 {
+
+enum class SelectKind : uint8_t {
+  kAll,
+  kTopK,       ///< the largest `amount` of all elements by magnitude, exactly
+  kSampled,    ///< those above a threshold that a sample puts at the `amount` largest
+  kThreshold,  ///< those of magnitude `amount` or more
+  kRandomK,    ///< a random `amount` of all elements, the same on all ranks
+  kBlocks,     ///< the `amount` of all blocks of 256 that have the largest norms
+  kNofM,       ///< of each `m` neighbours the `n` largest
+  kNonZero,    ///< all but zeros: what a sum of selections is sent with
+};
+
+enum class ValueKind : uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kFloat8E4M3,  ///< scaled by the largest magnitude of the group, as the next
+  kFloat8E5M2,
+  kUniform,  ///< `bits` bits, equal steps
+  kQsgd,     ///< `bits` bits, equal steps of the group's L2 norm, stochastic
+  kTernary,  ///< -1, 0, 1 times the group's largest magnitude, stochastic
+  kOneBit,   ///< the sign, times the group's mean magnitude
+  kSign,     ///< the sign alone; sums are votes
+  kSumInt,   ///< integers of `bits` bits under a scale that all ranks share, to be added as such
+};
+
+/// The value stage, and the rotation before it. Plain numbers: kernels on any processor take it.
+struct ValueSpec {
+  ValueKind kind = ValueKind::kFloat32;
+  uint8_t bits = 32;        ///< of one code
+  uint16_t group = 0;       ///< elements that share a scale, a power of two; 0: there are no scales
+  bool stochastic = false;  ///< rounds up or down at random, with the right mean
+  bool minmax = false;      ///< kUniform: steps from the least to the largest, not from -max to max
+  bool hadamard = false;    ///< groups are rotated before they are coded
+
+  bool operator==(const ValueSpec&) const = default;
+};
+
+struct CodecSpec {
+  SelectKind select = SelectKind::kAll;
+  double amount = 1;     ///< of the select stage: a ratio or a threshold
+  int n = 0;             ///< kNofM
+  int m = 0;             ///< kNofM
+  bool reselect = false;  ///< sums are selected from again, not sent whole
+  ValueSpec value;
+  bool lossless = false;
+
+  bool operator==(const CodecSpec&) const = default;
+};
+
+/// Throws Error(kInvalidArgument), which lists what exists and names what is nearest.
+CodecSpec parse_codec(std::string_view name);
+
+/// The name that parses to `spec`, each default left out: "int4:g=128".
+std::string to_string(const CodecSpec& spec);
+
+/// What a stage can be called, with its arguments, for help and error texts: "topk:RATIO".
+std::vector<std::string> codec_names();
+
+/// Elements that share a scale where the name does not say: 512.
+inline constexpr uint16_t kDefaultGroup = 512;
+inline constexpr uint16_t kLeastGroup = 32;
+inline constexpr uint16_t kLargestGroup = 1024;
+inline constexpr int kSelectBlock = 256;
+
+}  // namespace q7x2
