@@ -51,8 +51,8 @@ struct Order {
 };
 
 struct Report {
-  // kDescribe: cores, copy rate, reduce rate. kPing: round trip, spread, overhead. kStream: rate,
-  // spread.
+  // kDescribe: cores, copy rate, reduce rate. kPing: round trip, spread, overhead. kStream: of
+  // what came, rate and spread; the rate that was acknowledged of what went.
   std::array<double, 3> figures{};
   uint64_t length = 0;  // of the text that follows kDescribe
 };
@@ -98,7 +98,8 @@ class Participant {
   Report stream(int peer, Wire wire, double seconds) {
     const auto task = std::make_shared<StreamTask>(group_, peer, wire, seconds, timeout_of(wire));
     if (!run_over(wire, task)) return {};
-    return {{task->rate(), task->spread()}};
+    return {{task->arrivals().steady_rate(), task->arrivals().spread(),
+             task->acknowledgements().whole_rate()}};
   }
 
   /// `text` becomes the hardware as JSON.
@@ -293,10 +294,11 @@ class Conductor {
     std::vector<Measurements::Flow> flows;
     for (const auto& [a, b] : meetings) {
       for (const auto& [from, to] : {Meeting(a, b), Meeting(b, a)}) {
-        const Report& report = reports.at(to);
+        const auto& [received, spread, unused] = reports.at(to).figures;
+        const double acknowledged = reports.at(from).figures[2];
         flows.push_back({placement_.host_of[static_cast<size_t>(from)],
-                         placement_.host_of[static_cast<size_t>(to)], report.figures[0],
-                         report.figures[1], static_cast<int>(wire)});
+                         placement_.host_of[static_cast<size_t>(to)],
+                         confirmed_rate(received, acknowledged), spread, static_cast<int>(wire)});
       }
     }
     return flows;

@@ -29,10 +29,6 @@ constexpr double kWindowSeconds = 0.01;
 constexpr size_t kShortest = size_t{8} << 10;
 constexpr size_t kEnoughBytes = size_t{2} << 20;
 constexpr double kEnoughSeconds = 0.01;
-// Left out: the first bytes, or on slow links the first part of the time.
-constexpr size_t kIgnoredBytes = size_t{512} << 10;
-constexpr double kIgnoredPart = 0.4;
-constexpr size_t kParts = 5;
 
 double seconds_between(TimePoint from, TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
@@ -219,85 +215,53 @@ StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double
     : Conversation(std::move(group), "stream", peer, wire, /*tiny=*/false, timeout),
       seconds_(seconds),
       outgoing_(std::make_unique<std::byte[]>(kLongest)),
-      incoming_(std::make_unique<std::byte[]>(kLongest)) {}
+      incoming_(std::make_unique<std::byte[]>(kLongest)),
+      arrivals_(seconds),
+      acknowledgements_(seconds) {}
 
 void StreamTask::begin() {
-  started_at_ = Clock::now();
   for (int i = 0; i < kPosted; ++i) receive(kData, incoming_.get(), kLongest);
   fill();
 }
 
 void StreamTask::fill() {
   if (finished_sending_ || done()) return;
-  const double elapsed = seconds_between(started_at_, Clock::now());
-  if (elapsed >= seconds_ || (acknowledged_ >= kEnoughBytes && elapsed >= kEnoughSeconds)) {
+  const double elapsed = acknowledgements_.seconds_at(Clock::now());
+  const size_t acknowledged = acknowledgements_.bytes();
+  if (elapsed >= seconds_ || (acknowledged >= kEnoughBytes && elapsed >= kEnoughSeconds)) {
     finished_sending_ = true;
     // An empty message for each receive that the peer has posted.
     for (int i = 0; i < kPosted; ++i) send(kData, outgoing_.get(), 0);
     return;
   }
   // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
-  const double carried = static_cast<double>(acknowledged_) / std::max(elapsed, 1e-6);
+  const double carried = static_cast<double>(acknowledged) / std::max(elapsed, 1e-6);
   const size_t window =
-      std::clamp(std::min(acknowledged_ / 2, static_cast<size_t>(carried * kWindowSeconds)),
+      std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * kWindowSeconds)),
                  kLeastWindow, kMostWindow);
   const size_t length = std::clamp(window / 8, kShortest, kLongest);
-  while (!done() && sent_ - acknowledged_ + length <= window) {
-    unacknowledged_.push_back(length);
+  while (!done() && sent_ - acknowledged + length <= window) {
+    unacknowledged_.push(length);
     sent_ += length;
     receive(kAcknowledgement, nullptr, 0);
     send(kData, outgoing_.get(), length);
   }
 }
 
-void StreamTask::acknowledged() {
-  acknowledged_ += unacknowledged_[oldest_++];
-  fill();
-}
-
 void StreamTask::received(uint32_t channel, size_t bytes) {
   if (channel == kAcknowledgement) {
-    acknowledged();
+    acknowledgements_.passed(Clock::now(), unacknowledged_.front());
+    unacknowledged_.pop();
+    fill();
     return;
   }
   if (bytes == 0) {
     peer_finished_ = true;
     return;
   }
-  arrivals_.push_back({Clock::now(), bytes + (arrivals_.empty() ? 0 : arrivals_.back().bytes)});
+  arrivals_.passed(Clock::now(), bytes);
   send(kAcknowledgement, nullptr, 0);
   if (!peer_finished_) receive(kData, incoming_.get(), kLongest);
-}
-
-std::vector<double> StreamTask::part_rates() const {
-  if (arrivals_.size() < 2) return {};
-  const Arrival& begin = arrivals_.front();
-  auto first = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& arrival) {
-    return arrival.bytes >= kIgnoredBytes ||
-           seconds_between(begin.time, arrival.time) >= kIgnoredPart * seconds_;
-  });
-  if (arrivals_.end() - first < 2) first = arrivals_.end() - 2;
-  const auto intervals = static_cast<size_t>(arrivals_.end() - first) - 1;
-  const size_t parts = std::min(kParts, intervals);
-  std::vector<double> rates;
-  for (size_t part = 0; part < parts; ++part) {
-    const Arrival& from = first[static_cast<std::ptrdiff_t>(part * intervals / parts)];
-    const Arrival& to = first[static_cast<std::ptrdiff_t>((part + 1) * intervals / parts)];
-    rates.push_back(static_cast<double>(to.bytes - from.bytes) /
-                    std::max(seconds_between(from.time, to.time), 1e-9));
-  }
-  return rates;
-}
-
-double StreamTask::rate() const {
-  return quantile(part_rates(), 0.5);
-}
-
-double StreamTask::spread() const {
-  const std::vector<double> rates = part_rates();
-  if (rates.empty()) return 0;
-  const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
-  return (*most - *least) / rate();
 }
 
 }  // namespace q7x2

@@ -9,10 +9,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <queue>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "executor/stream_meter.h"
 #include "transport/group.h"
 #include "transport/task.h"
 
@@ -101,50 +103,40 @@ class PingTask final : public Conversation {
   std::vector<double> bursts_;  // seconds
 };
 
-/// Both ends send as fast as the other takes it, for a time; each measures what it receives.
+/// Both ends send as fast as the other takes it, for a time; each measures what it receives and
+/// what is acknowledged to it.
 ///
 /// What is on the way is bounded by acknowledgements, so that a slow link need not be drained for
 /// long: at least kLeastWindow, at most what the link has been seen to carry in some milliseconds.
-/// The beginning is not counted: the buckets of shaped links and the buffers of NICs let it pass
-/// faster than what follows.
 class StreamTask final : public Conversation {
  public:
-  /// Ends after `seconds`, or as soon as enough has passed.
+  /// Ends `seconds` after the first acknowledgement, or as soon as enough has passed.
   StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
              std::chrono::milliseconds timeout);
 
-  // Only after `done`.
-  double rate() const;    ///< bytes a second received
-  double spread() const;  ///< range of the rates of parts of the run, over the rate
+  // Only after `done`. What arrived here, and what the peer acknowledged of what went.
+  const StreamMeter& arrivals() const { return arrivals_; }
+  const StreamMeter& acknowledgements() const { return acknowledgements_; }
 
  private:
   static constexpr size_t kLongest = size_t{256} << 10;
   static constexpr int kPosted = 16;
 
-  struct Arrival {
-    TimePoint time;
-    size_t bytes;  // so far
-  };
-
   void begin() override;
   void received(uint32_t channel, size_t bytes) override;
   void fill();
-  void acknowledged();
-  std::vector<double> part_rates() const;
 
   const double seconds_;
   std::unique_ptr<std::byte[]> outgoing_;
   std::unique_ptr<std::byte[]> incoming_;  // all messages land here: nobody reads them
 
-  TimePoint started_at_;
   size_t sent_ = 0;
-  size_t acknowledged_ = 0;
-  std::vector<size_t> unacknowledged_;  // lengths, oldest first
-  size_t oldest_ = 0;                   // index of the oldest
+  std::queue<size_t> unacknowledged_;  // lengths
   bool finished_sending_ = false;
-
-  std::vector<Arrival> arrivals_;
   bool peer_finished_ = false;
+
+  StreamMeter arrivals_;
+  StreamMeter acknowledgements_;
 };
 
 }  // namespace q7x2

@@ -1,0 +1,104 @@
+// The rate of a stream, from timings as they come about on quiet, shaped and overloaded machines.
+#include "executor/stream_meter.h"
+
+#include <chrono>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace q7x2 {
+namespace {
+
+constexpr double kSeconds = 0.19;
+constexpr double kRate = 25e6;
+constexpr size_t kMessage = size_t{16} << 10;
+constexpr double kPerMessage = static_cast<double>(kMessage) / kRate;
+constexpr size_t kWindow = size_t{64} << 10;
+
+/// A meter that is told of times in seconds.
+class Clocked {
+ public:
+  /// `messages` evenly from `from` on, `apart` seconds each.
+  Clocked& even(double from, int messages, double apart) {
+    for (int i = 0; i < messages; ++i) pass(from + i * apart);
+    return *this;
+  }
+  Clocked& pass(double time, size_t bytes = kMessage) {
+    meter.passed(
+        TimePoint(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time))),
+        bytes);
+    return *this;
+  }
+
+  StreamMeter meter{kSeconds};
+};
+
+TEST(StreamMeter, OfASteadyStreamAllRatesAgree) {
+  const StreamMeter meter = Clocked().even(0, 290, kPerMessage).meter;
+  EXPECT_NEAR(meter.steady_rate(), kRate, 0.01 * kRate);
+  EXPECT_NEAR(meter.whole_rate(), kRate, 0.01 * kRate);
+  EXPECT_LT(meter.spread(), 0.01);
+}
+
+TEST(StreamMeter, TheBurstOfAShapedLinkIsLeftOut) {
+  const StreamMeter meter = Clocked().even(0, 8, 1e-5).even(1e-4, 290, kPerMessage).meter;
+  EXPECT_NEAR(meter.steady_rate(), kRate, 0.01 * kRate);
+  EXPECT_GT(meter.whole_rate(), 1.02 * kRate);
+}
+
+TEST(StreamMeter, APauseCountsInOnePart) {
+  const StreamMeter meter =
+      Clocked().even(0, 180, kPerMessage).even(180 * kPerMessage + 0.1, 110, kPerMessage).meter;
+  EXPECT_NEAR(meter.steady_rate(), kRate, 0.01 * kRate);
+  EXPECT_GT(meter.spread(), 0.5);
+}
+
+TEST(StreamMeter, NothingHasNoRate) {
+  EXPECT_EQ(StreamMeter(kSeconds).steady_rate(), 0);
+  EXPECT_EQ(StreamMeter(kSeconds).whole_rate(), 0);
+  const StreamMeter one = Clocked().pass(1).meter;
+  EXPECT_EQ(one.steady_rate(), 0);
+  EXPECT_EQ(one.whole_rate(), 0);
+  EXPECT_EQ(one.spread(), 0);
+  EXPECT_EQ(confirmed_rate(0, 0), 0);
+}
+
+// The receiver does not run until the sender's time is nearly over; then it finds one window in its
+// memory, and reads it in 80 us.
+TEST(StreamMeter, AReceiverThatWokeUpLateDoesNotCount) {
+  const StreamMeter arrivals = Clocked().even(0.2, 4, 2e-5).meter;
+  const StreamMeter acknowledgements = Clocked().pass(0.01).even(0.2, 4, 2e-5).meter;
+  EXPECT_GT(arrivals.steady_rate(), 700e6);
+  EXPECT_LT(confirmed_rate(arrivals.steady_rate(), acknowledgements.whole_rate()), kRate);
+}
+
+// The receiver runs for a moment every 30 ms, and each time finds what the window lets through.
+TEST(StreamMeter, AReceiverThatStuttersDoesNotCount) {
+  Clocked arrivals;
+  Clocked acknowledgements;
+  for (double time = 0; time < kSeconds; time += 0.03) {
+    arrivals.even(time, static_cast<int>(kWindow / kMessage), 1e-5);
+    acknowledgements.even(time + 1e-3, static_cast<int>(kWindow / kMessage), 1e-5);
+  }
+  EXPECT_LT(confirmed_rate(arrivals.meter.steady_rate(), acknowledgements.meter.whole_rate()),
+            kRate);
+}
+
+// The sender does not run, and then finds all acknowledgements at once: what it saw is low, but
+// what the receiver saw meanwhile is no better than what passed.
+TEST(StreamMeter, ASenderThatWasKeptFromSendingMakesNoRate) {
+  const StreamMeter arrivals = Clocked().even(0, 4, 1e-5).even(0.19, 4, 1e-5).meter;
+  const StreamMeter acknowledgements = Clocked().pass(0.001).even(0.19, 7, 1e-5).meter;
+  EXPECT_GT(arrivals.steady_rate(), 10 * kRate);
+  EXPECT_LT(confirmed_rate(arrivals.steady_rate(), acknowledgements.whole_rate()), kRate);
+}
+
+TEST(StreamMeter, AStreamThatBeganSlowlyKeepsItsSteadyRate) {
+  const StreamMeter arrivals = Clocked().even(0, 8, 5e-5).even(5e-4, 150, 1.5e-5).meter;
+  const StreamMeter acknowledgements = Clocked().even(0, 8, 5e-5).even(5e-4, 150, 1.5e-5).meter;
+  EXPECT_DOUBLE_EQ(confirmed_rate(arrivals.steady_rate(), acknowledgements.whole_rate()),
+                   arrivals.steady_rate());
+}
+
+}  // namespace
+}  // namespace q7x2
