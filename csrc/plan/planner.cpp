@@ -97,29 +97,28 @@ class Contender {
   const std::vector<Plan>& plans() const { return plans_; }
   bool has_many_ops() const { return num_ops_ > kManyOps; }
 
-  /// Into parts of at most `part_bytes`, less where the scratch blocks of all slices in progress
-  /// would take too much memory.
+  /// Into parts of at most `part_bytes`, less where memory says so.
   Cut cut(size_t bytes, size_t part_bytes, int window) const {
-    const auto slices_at_once = static_cast<size_t>(window);
-    const size_t allowed =
-        std::max<size_t>(std::min({part_bytes, kMaxScratchBytes / (scratch_ * slices_at_once),
-                                   kMaxStagedBytes / (stages_ * slices_at_once)}),
-                         1);
+    const size_t allowed = std::max<size_t>(std::min(part_bytes, longest_part(window)), 1);
     const size_t longest = uneven_ ? allowed : divide_up(bytes, total_weight_) * heaviest_;
     // Slices of one length, not many long ones and a rest.
     const size_t slices = std::max<size_t>(divide_up(longest, allowed), 1);
     return in_slices(bytes, divide_up(longest, slices) / heaviest_ * total_weight_, window);
   }
 
-  /// Into slices of `slice_bytes`, or the next longer ones that are possible.
+  /// Into slices of `slice_bytes`, or the next longer ones that are possible; shorter ones where
+  /// memory says so.
   Cut in_slices(size_t bytes, size_t slice_bytes, int window) const {
-    const size_t unit =
-        round_up(std::max<size_t>(divide_up(slice_bytes, total_weight_), 1), kAlignment);
+    window = std::clamp(window, 1, Choice::kMaxWindow);
+    const size_t longest_unit =
+        std::max(longest_part(window) / heaviest_ / kAlignment * kAlignment, kAlignment);
+    const size_t wished = std::min(slice_bytes, longest_unit * total_weight_);
+    const size_t unit = round_up(std::max<size_t>(divide_up(wished, total_weight_), 1), kAlignment);
     const size_t slice = unit * total_weight_;
     const size_t useful = uneven_
                               ? Choice::kMaxWindow
                               : std::clamp<size_t>(divide_up(bytes, slice), 1, Choice::kMaxWindow);
-    return {slice, unit * heaviest_, std::clamp(window, 1, static_cast<int>(useful))};
+    return {slice, unit * heaviest_, std::min(window, static_cast<int>(useful))};
   }
 
   /// `max_slices`: see SimulatedCall.
@@ -132,6 +131,12 @@ class Contender {
   }
 
  private:
+  /// With which the scratch blocks and the staged messages of `window` slices fit their memory.
+  size_t longest_part(int window) const {
+    const auto slices = static_cast<size_t>(window);
+    return std::min(kMaxScratchBytes / (scratch_ * slices), kMaxStagedBytes / (stages_ * slices));
+  }
+
   std::string name_;
   bool uneven_;
   std::vector<Plan> plans_;

@@ -291,6 +291,27 @@ TEST(Planner, MeasuredTimesDecide) {
   EXPECT_EQ(algorithm(planner, {Collective::kAllReduce, kMiB}), "sra") << "those were other groups";
 }
 
+TEST(Planner, ATunedCutTakesNoMoreMemoryThanOthers) {
+  for (const FabricPtr& plain : {one_host(4), network(4)}) {
+    for (const std::string name : {"direct", "ring", "sra", "ccube"}) {
+      for (const size_t slice : {size_t{0}, 64 * kMiB, size_t{1} << 52, ~size_t{0}}) {
+        for (const int window : {1, 16, 1 << 20}) {
+          Fabric tuned = *plain;
+          tuned.tuned = {{Collective::kAllReduce, 4, 256 * kMiB, name, slice, window, 1e-9}};
+          Planner planner(0, std::make_shared<Fabric>(tuned), "");
+          const Choice choice = planner.choose({Collective::kAllReduce, 256 * kMiB});
+          const auto in_progress = choice.part_bytes * static_cast<size_t>(choice.window);
+          EXPECT_EQ(choice.plan->algorithm, name);
+          EXPECT_GT(choice.slice_bytes, 0U);
+          EXPECT_LE(choice.window, Choice::kMaxWindow);
+          EXPECT_LE(in_progress * choice.plan->num_scratch, 32 * kMiB) << name << " " << slice;
+          EXPECT_LE(in_progress * choice.plan->num_stages, 8 * kMiB) << name << " " << slice;
+        }
+      }
+    }
+  }
+}
+
 TEST(Planner, NeverFarBehindTheBestFixedAlgorithmThatWasMeasured) {
   std::vector<size_t> sizes;
   for (size_t bytes = 4; bytes <= 64 * kMiB; bytes *= 4) sizes.push_back(bytes);
