@@ -18,6 +18,8 @@ const char* to_string(ErrorCode code) {
       return "aborted";
     case ErrorCode::kTransport:
       return "transport error";
+    case ErrorCode::kNotFinite:
+      return "not finite";
     case ErrorCode::kInternal:
       return "internal error";
   }

@@ -14,6 +14,7 @@ enum class ErrorCode {
   kPeerLeft,         ///< a peer left the group in good order while it was still needed
   kAborted,          ///< the group was aborted or shut down
   kTransport,        ///< UCX or the operating system refused
+  kNotFinite,        ///< a result has infinities or NaNs, which the call refuses
   kInternal,         ///< an invariant of q7x2 does not hold
 };
 

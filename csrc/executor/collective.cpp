@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/convert.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
 #include "transport/engine.h"
@@ -38,7 +39,17 @@ size_t longest(const std::vector<Region>& regions) {
   return bytes;
 }
 
-CallShape shape_of(const CollectiveCall& call) {
+// What a core encodes and decodes a second, in terms of what it copies.
+constexpr double kEncodeShare = 0.6;
+constexpr double kDecodeShare = 1.5;
+
+CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric) {
+  const double bits = static_cast<double>(element_size(dtype)) * 8;
+  return {codec.traits().bits / bits, fabric.copy_rate * kEncodeShare,
+          fabric.copy_rate * kDecodeShare};
+}
+
+CallShape shape_of(const CollectiveCall& call, const Planner& planner) {
   CallShape shape;
   shape.collective = call.collective;
   shape.root = call.root;
@@ -46,7 +57,15 @@ CallShape shape_of(const CollectiveCall& call) {
       call.uneven ? CallShape::kUneven : std::max(longest(call.input), longest(call.output));
   shape.wide_accumulation = is_reduction(call.collective) && accumulates_wider(call.dtype);
   shape.algorithms = call.algorithms;
+  if (call.coding) {
+    shape.codec = call.coding.codec->name();
+    shape.coding = coding_cost(*call.coding.codec, call.dtype, *planner.fabric());
+  }
   return shape;
+}
+
+bool has_coded_source(const Plan& plan, const Op& op) {
+  return std::ranges::any_of(plan.sources_of(op), &Block::is_coded);
 }
 
 uint64_t mix(uint64_t hash, uint64_t value) {
@@ -62,11 +81,16 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, C
     : Task(std::move(group), timeout),
       call_(std::move(call)),
       keep_alive_(std::move(keep_alive)),
-      choice_(planner.choose(shape_of(call_))) {
+      choice_(planner.choose(shape_of(call_, planner))) {
   if (is_reduction(call_.collective)) {
     check_reducible(call_.dtype, call_.reduce, call_.divisor);
   }
   bytes_ = std::max(longest(call_.input), longest(call_.output));
+  if (call_.coding) {
+    coder_.emplace(call_.coding, call_.dtype, choice_.part_bytes / element_size(call_.dtype),
+                   is_reduction(call_.collective));
+    if (call_.coding.codec->traits().selects) select();
+  }
   num_slices_ = (bytes_ + choice_.slice_bytes - 1) / choice_.slice_bytes;
   fingerprint_ = fingerprint();
 }
@@ -111,6 +135,13 @@ uint64_t CollectiveTask::fingerprint() const {
   for (const char c : choice_.plan->algorithm) {
     hash = mix(hash, static_cast<uint64_t>(c));
   }
+  if (call_.coding) {
+    for (const char c : call_.coding.codec->name()) {
+      hash = mix(hash, static_cast<uint64_t>(c));
+    }
+    hash = mix(hash, call_.coding.keys.shared);
+    hash = mix(hash, static_cast<uint64_t>(call_.dtype));
+  }
   hash = mix(hash, choice_.slice_bytes);
   return hash;
 }
@@ -127,8 +158,13 @@ void CollectiveTask::start() {
     place.ops_left = 0;
     place.dependencies_left.resize(plan.ops.size());
     place.scratch_at.resize(plan.num_scratch);
-    if (plan.num_scratch > 0) {
-      place.scratch = group().engine().scratch().take(plan.num_scratch * choice_.part_bytes);
+    place.coded_at.resize(plan.num_coded);
+    size_t scratch_bytes = plan.num_scratch * choice_.part_bytes;
+    if (coder_) {
+      scratch_bytes += plan.num_coded * coder_->max_bytes();
+    }
+    if (scratch_bytes > 0) {
+      place.scratch = group().engine().scratch().take(scratch_bytes);
     }
     if (staging_) {
       place.ticket = tickets_[i];
@@ -161,10 +197,13 @@ bool CollectiveTask::reserve() {
   if (channel == nullptr || num_slices_ == 0 || plan.num_stages == 0 || staging_) {
     return true;
   }
-  if (bytes_ <= HostChannel::kInlineBytes) {
+  if (bytes_ <= HostChannel::kInlineBytes && !coder_) {
     return true;
   }
   stage_bytes_ = std::min(choice_.part_bytes, (bytes_ + kLine - 1) / kLine * kLine);
+  if (coder_) {
+    stage_bytes_ = std::max(stage_bytes_, coder_->max_bytes());
+  }
   const size_t place_bytes = stage_bytes_ * plan.num_stages;
   for (size_t places = wanted_places(); places > 0; places /= 2) {
     staging_ = channel->reserve(places * place_bytes);
@@ -218,6 +257,9 @@ void CollectiveTask::start_slice(uint32_t place_index) {
   for (size_t i = 0; i < place.scratch_at.size(); ++i) {
     place.scratch_at[i] = own_scratch(place, i);
   }
+  for (size_t i = 0; i < place.coded_at.size(); ++i) {
+    place.coded_at[i] = {own_coded(place, i), 0};
+  }
   for (uint32_t i = 0; i < ops.size(); ++i) {
     place.dependencies_left[i] = ops[i].num_dependencies;
     if (ops[i].num_dependencies == 0) {
@@ -256,19 +298,85 @@ void CollectiveTask::run(uint32_t place_index, uint32_t op_index) {
     case OpKind::kRecv:
       receive(place_index, op_index, length);
       return;
-    case OpKind::kCopy: {
-      const Region source = region(place, plan.sources_of(op)[0], length);
-      const Region destination = writable(place, op.destination, length);
-      if (source.data != destination.data) {
-        copy_bytes(destination.data, source.data, length);
+    case OpKind::kCopy:
+      copy(place, op, length);
+      break;
+    case OpKind::kReduce:
+      if (coder_ && (op.destination.is_coded() || has_coded_source(plan, op))) {
+        fold_coded(place, op, length);
+      } else {
+        fold(place, op, length);
       }
       break;
-    }
-    case OpKind::kReduce:
-      fold(place, op, length);
-      break;
   }
-  complete(place_index, op_index);
+  if (!done()) {
+    complete(place_index, op_index);
+  }
+}
+
+void CollectiveTask::copy(Place& place, const Op& op, size_t length) {
+  const Block& block = choice_.plan->sources_of(op)[0];
+  const Region source = region(place, block, length);
+  if (!block.is_coded() && !op.destination.is_coded()) {
+    const Region destination = writable(place, op.destination, length);
+    if (source.data != destination.data) {
+      copy_bytes(destination.data, source.data, length);
+    }
+    return;
+  }
+  const size_t count = length / element_size(call_.dtype);
+  const BlockCoder::Place at = coding_place(op, place.slice);
+  if (op.destination.is_coded()) {
+    std::byte* message = message_of(place, op);
+    place.coded_at[op.destination.index] = {message,
+                                            coder_->encode(source.data, count, at, message)};
+    return;
+  }
+  decoding([&] {
+    coder_->decode({source.data, source.bytes}, count, at,
+                   writable(place, op.destination, length).data);
+  });
+}
+
+void CollectiveTask::fold_coded(Place& place, const Op& op, size_t length) {
+  std::vector<BlockCoder::Operand> operands;
+  for (const Block& block : choice_.plan->sources_of(op)) {
+    const Region source = region(place, block, length);
+    operands.push_back(block.is_coded() ? BlockCoder::Operand{nullptr, {source.data, source.bytes}}
+                                        : BlockCoder::Operand{source.data, {}});
+  }
+  const size_t count = length / element_size(call_.dtype);
+  const BlockCoder::Place at = coding_place(op, place.slice);
+  const int divisor = op.is_final ? call_.divisor : 1;
+  decoding([&] {
+    if (op.destination.is_coded()) {
+      std::byte* message = message_of(place, op);
+      place.coded_at[op.destination.index] = {
+          message, coder_->fold_to_message(operands, count, at, divisor, message)};
+    } else {
+      coder_->fold(operands, count, at, divisor, writable(place, op.destination, length).data);
+    }
+  });
+}
+
+// Messages of other ranks are checked as they are read.
+template <class Body>
+void CollectiveTask::decoding(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    end_group(Error(error.code(), std::string(error.what()) + ", in " + name(), error.rank()));
+  }
+}
+
+bool CollectiveTask::is_staged(const Op& op) const {
+  return op.stage != Op::kNoStage && staging_ && is_shared_stage_[op.stage];
+}
+
+std::byte* CollectiveTask::message_of(Place& place, const Op& op) {
+  if (!is_staged(op)) return own_coded(place, op.destination.index);
+  place.staged[op.stage] = true;
+  return place.staging + op.stage * stage_bytes_;
 }
 
 // What goes on to others is put into shared memory tile by tile, as it leaves the reduction: from
@@ -289,8 +397,7 @@ void CollectiveTask::fold(Place& place, const Op& op, size_t length) {
   std::byte* result = writable(place, op.destination, length).data;
   const int divisor = op.is_final ? call_.divisor : 1;
   const size_t element = element_size(call_.dtype);
-  if (op.stage == Op::kNoStage || length <= HostChannel::kInlineBytes || !staging_ ||
-      !is_shared_stage_[op.stage]) {
+  if (length <= HostChannel::kInlineBytes || !is_staged(op)) {
     reduce(result, operands, length / element, call_.dtype, call_.reduce, divisor);
     return;
   }
@@ -309,7 +416,9 @@ void CollectiveTask::fold(Place& place, const Op& op, size_t length) {
 void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length) {
   Place& place = places_[place_index];
   const Op& op = choice_.plan->ops[op_index];
-  const std::byte* source = region(place, choice_.plan->sources_of(op)[0], length).data;
+  const Region message = region(place, choice_.plan->sources_of(op)[0], length);
+  const std::byte* source = message.data;
+  length = message.bytes;
   const uint32_t token = make_token(place_index, op_index);
   const uint64_t tag =
       tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint_);
@@ -337,11 +446,13 @@ void CollectiveTask::receive(uint32_t place_index, uint32_t op_index, size_t len
   const Op& op = choice_.plan->ops[op_index];
   const uint32_t token = make_token(place_index, op_index);
   if (!group().shares_memory(op.peer)) {
+    const Region room = op.destination.is_coded()
+                            ? Region{own_coded(place, op.destination.index), coder_->max_bytes()}
+                            : writable(place, op.destination, length);
     group().receive(
         *this, token, op.peer,
         tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, fingerprint_),
-        tag::kCollectiveMask, writable(place, op.destination, length).data, length,
-        group().wire(op.peer));
+        tag::kCollectiveMask, room.data, room.bytes, group().wire(op.peer));
     return;
   }
   const uint64_t tag = tag::collective(0, op.peer, sequence(), place.slice, op.message, 0);
@@ -363,10 +474,20 @@ void CollectiveTask::take(uint32_t place_index, uint32_t op_index,
     mismatch(op.peer);
     return;
   }
-  if (op.destination.space == Space::kScratch && message.staged != nullptr) {
+  if (!op.destination.is_part() && message.staged != nullptr) {
     // Read where it lies. Only `writable` gives a block away to be changed, and not this memory.
-    place.scratch_at[op.destination.index] = const_cast<std::byte*>(message.staged);
+    auto* const data = const_cast<std::byte*>(message.staged);
+    if (op.destination.is_coded()) {
+      place.coded_at[op.destination.index] = {data, message.length};
+    } else {
+      place.scratch_at[op.destination.index] = data;
+    }
     place.held.emplace_back(op.peer, message);
+  } else if (op.destination.is_coded()) {
+    Region& coded = place.coded_at[op.destination.index];
+    coded = {own_coded(place, op.destination.index), message.length};
+    copy_bytes(coded.data, message.data(), message.length);
+    group().give_back(op.peer, message);
   } else {
     copy_bytes(writable(place, op.destination, message.length).data, message.data(),
                message.length);
@@ -408,6 +529,10 @@ void CollectiveTask::complete(uint32_t place_index, uint32_t op_index) {
     group().retire_staging(*staging_, std::move(tickets_));
     staging_.reset();
   }
+  if (coder_ && coder_->met_nonfinite()) {
+    fail(Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
+    return;
+  }
   finish();
 }
 
@@ -419,14 +544,19 @@ void CollectiveTask::completed(uint32_t token, size_t length, uint64_t tag) {
     mismatch(op.peer);
     return;
   }
+  if (op.kind == OpKind::kRecv && op.destination.is_coded()) {
+    Place& at = places_[place];
+    at.coded_at[op.destination.index] = {own_coded(at, op.destination.index), length};
+  }
   complete(place, op_index);
   run_ready();
 }
 
 bool CollectiveTask::is_expected(const Place& place, const Op& op, uint64_t tag,
                                  size_t length) const {
-  return tag::fingerprint_of(tag) == (fingerprint_ & tag::kFingerprintMask) &&
-         length == part(op.length_of, place.slice).bytes;
+  const bool fits = op.destination.is_coded() ? length <= coder_->max_bytes()
+                                              : length == part(op.length_of, place.slice).bytes;
+  return tag::fingerprint_of(tag) == (fingerprint_ & tag::kFingerprintMask) && fits;
 }
 
 void CollectiveTask::truncated(uint32_t token, uint64_t) {
@@ -469,6 +599,9 @@ Region CollectiveTask::part(const Block& block, size_t slice) const {
 }
 
 Region CollectiveTask::region(const Place& place, const Block& block, size_t length) const {
+  if (block.is_coded()) {
+    return place.coded_at[block.index];
+  }
   if (block.space == Space::kScratch) {
     return {place.scratch_at[block.index], length};
   }
@@ -480,6 +613,67 @@ Region CollectiveTask::writable(Place& place, const Block& block, size_t length)
     place.scratch_at[block.index] = own_scratch(place, block.index);
   }
   return region(place, block, length);
+}
+
+size_t CollectiveTask::first_element(const Block& block, size_t slice) const {
+  const size_t element = element_size(call_.dtype);
+  const size_t begin = slice * choice_.slice_bytes;
+  if (!is_flat(call_.collective)) return begin / element;
+  const size_t bytes = std::min(choice_.slice_bytes, call_.input[0].bytes - begin);
+  return begin / element + part_begin(choice_.plan->part_weights, bytes / element, block.index);
+}
+
+// Elements are counted through all inputs of a reduction, one after the other: there a part has one
+// index on all ranks. What is gathered is counted within its part.
+BlockCoder::Place CollectiveTask::coding_place(const Op& op, size_t slice) const {
+  const Block& block = op.length_of;
+  const size_t first = first_element(block, slice);
+  const bool is_many = call_.collective == Collective::kReduceScatter;
+  const size_t region = is_many ? block.index : 0;
+  BlockCoder::Place place{first, nullptr};
+  for (size_t i = 0; i < region; ++i) {
+    place.first += call_.input[i].bytes / element_size(call_.dtype);
+  }
+  const bool has_errors =
+      call_.collective != Collective::kAllGather || block.space == Space::kInput;
+  if (!call_.coding.errors.empty() && has_errors) {
+    place.errors = call_.coding.errors[region] + first;
+  }
+  return place;
+}
+
+void CollectiveTask::select() {
+  const size_t element = element_size(call_.dtype);
+  size_t count = 0;
+  for (const Region& region : call_.input) count += region.bytes / element;
+  std::vector<float> chunk;
+  const ReadElements read = [&](size_t first, size_t wanted) -> const float* {
+    chunk.resize(wanted);
+    float* out = chunk.data();
+    for (size_t i = 0; i < call_.input.size() && wanted > 0; ++i) {
+      const size_t here = call_.input[i].bytes / element;
+      if (first >= here) {
+        first -= here;
+        continue;
+      }
+      const size_t length = std::min(wanted, here - first);
+      widen(out, call_.input[i].data + first * element, length, call_.dtype);
+      if (!call_.coding.errors.empty()) {
+        const float* errors = call_.coding.errors[i] + first;
+        for (size_t j = 0; j < length; ++j) out[j] += errors[j];
+      }
+      out += length;
+      wanted -= length;
+      first = 0;
+    }
+    return chunk.data();
+  };
+  coder_->select(read, count);
+}
+
+std::byte* CollectiveTask::own_coded(const Place& place, size_t index) const {
+  return place.scratch.data + choice_.plan->num_scratch * choice_.part_bytes +
+         index * coder_->max_bytes();
 }
 
 std::byte* CollectiveTask::own_scratch(const Place& place, size_t index) const {

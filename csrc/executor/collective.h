@@ -8,8 +8,9 @@
 //
 // Between ranks that share memory a send copies its block into this rank's arena, once for all its
 // receivers, and is complete. A receive into a scratch block moves nothing: until the slice is
-// complete, or something else is written to it, the block *is* the sender's memory. A place in the
-// window is used again when all receivers are done with what was staged for its slice.
+// complete, or something else is written to it, the block *is* the sender's memory. So it is with
+// coded blocks, and what is encoded for ranks of this host is encoded into the arena. A place in
+// the window is used again when all receivers are done with what was staged for its slice.
 #pragma once
 
 #include <chrono>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "executor/block_coder.h"
 #include "plan/planner.h"
 #include "transport/group.h"
 #include "transport/host_channel.h"
@@ -46,6 +48,8 @@ struct CollectiveCall {
   DType dtype = DType::kBytes;  ///< of the elements, where they are reduced
   ReduceKind reduce = ReduceKind::kSum;
   int divisor = 1;  ///< the mean of a sum: the world size
+  /// Compressed, if it has a codec: all_reduce, reduce_scatter and all_gather of floats.
+  Coding coding;
   /// Parts differ in length between ranks, so that a Plan may not depend on them (all_to_all).
   bool uneven = false;
   std::string algorithms;  ///< see CallShape
@@ -55,7 +59,7 @@ struct CollectiveCall {
 class CollectiveTask final : public Task {
  public:
   /// The memory in `call` must stay until `keep_alive` is dropped, which happens when the task
-  /// goes.
+  /// goes. With a codec that selects, reads the whole input at once, in the caller's thread.
   CollectiveTask(std::shared_ptr<Group> group, Planner& planner, CollectiveCall call,
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;
@@ -86,6 +90,7 @@ class CollectiveTask final : public Task {
     std::byte* staging = nullptr;
     std::vector<bool> staged;            // by stage: the block has been copied
     std::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
+    std::vector<Region> coded_at;        // by coded block: its message
     std::vector<std::pair<int, HostChannel::Message>>
         held;  // (source, message), until the slice ends
   };
@@ -93,23 +98,36 @@ class CollectiveTask final : public Task {
   /// Starts slices as far as the window goes.
   void start_slices();
   void start_slice(uint32_t place);
+  void copy(Place& place, const Op& op, size_t length);
   void fold(Place& place, const Op& op, size_t length);
+  void fold_coded(Place& place, const Op& op, size_t length);
   void send(uint32_t place, uint32_t op, size_t length);
   void receive(uint32_t place, uint32_t op, size_t length);
   /// Gives a message in shared memory to its op.
   void take(uint32_t place, uint32_t op, const HostChannel::Message& message);
   size_t wanted_places() const;
   std::byte* own_scratch(const Place& place, size_t index) const;
+  std::byte* own_coded(const Place& place, size_t index) const;
+  /// Where the message that `op` makes is to be put.
+  std::byte* message_of(Place& place, const Op& op);
+  bool is_staged(const Op& op) const;
+  BlockCoder::Place coding_place(const Op& op, size_t slice) const;
+  void select();
+  template <class Body>
+  void decoding(Body body);
   bool is_expected(const Place& place, const Op& op, uint64_t tag, size_t length) const;
   void run(uint32_t place, uint32_t op);
   /// Counts `op` complete and runs what waited for it, until nothing more can run.
   void complete(uint32_t place, uint32_t op);
   void run_ready();
+  /// `length`: of the block's elements; a coded block is as long as its message.
   Region region(const Place& place, const Block& block, size_t length) const;
   /// The same for a block that is about to be overwritten.
   Region writable(Place& place, const Block& block, size_t length) const;
   /// The part's place in its slice.
   Region part(const Block& block, size_t slice) const;
+  /// The index of a part's first element in its region.
+  size_t first_element(const Block& block, size_t slice) const;
   uint64_t fingerprint() const;
   void mismatch(int peer);
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
@@ -118,6 +136,7 @@ class CollectiveTask final : public Task {
   CollectiveCall call_;
   std::shared_ptr<void> keep_alive_;
   Choice choice_;
+  std::optional<BlockCoder> coder_;
   size_t bytes_ = 0;  // of the longest region
   size_t num_slices_ = 0;
   size_t next_slice_ = 0;

@@ -46,7 +46,7 @@ using ReadElements = std::function<const float*(size_t first, size_t count)>;
 
 /// What the select stage sends of one tensor. Plain numbers: an element can tell by itself.
 struct Selection {
-  uint32_t least = 0;              ///< bits of the least magnitude (kBlocks: norm) that is sent
+  uint32_t least = 0;                ///< bits of the least magnitude (kBlocks: norm) that is sent
   uint64_t last_tie = ~uint64_t{0};  ///< of those of exactly that magnitude, up to this element
 };
 

@@ -201,9 +201,9 @@ class Parser {
       if (argument.starts_with("g=") && value.group > 0) {
         const auto group = number<int>(argument.substr(2));
         if (!group || *group < kLeastGroup || *group > kLargestGroup || !is_power_of_two(*group)) {
-          fail("expected g=" + std::to_string(kLeastGroup) + " ... g=" +
-               std::to_string(kLargestGroup) + ", a power of two, not '" + std::string(argument) +
-               "'");
+          fail("expected g=" + std::to_string(kLeastGroup) +
+               " ... g=" + std::to_string(kLargestGroup) + ", a power of two, not '" +
+               std::string(argument) + "'");
         }
         value.group = static_cast<uint16_t>(*group);
       } else if (argument.starts_with("bits=") && value.kind == ValueKind::kQsgd) {

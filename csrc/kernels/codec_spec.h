@@ -57,9 +57,9 @@ struct ValueSpec {
 
 struct CodecSpec {
   SelectKind select = SelectKind::kAll;
-  double amount = 1;     ///< of the select stage: a ratio or a threshold
-  int n = 0;             ///< kNofM
-  int m = 0;             ///< kNofM
+  double amount = 1;      ///< of the select stage: a ratio or a threshold
+  int n = 0;              ///< kNofM
+  int m = 0;              ///< kNofM
   bool reselect = false;  ///< sums are selected from again, not sent whole
   ValueSpec value;
   bool lossless = false;

@@ -2,9 +2,10 @@
 // bytes.
 //
 // Codes are taken apart into planes of 4, 2 and 1 bits: 3 bits are a plane of the lower two and one
-// of the highest, 6 bits one of the lower four and one of the upper two. A byte of a plane of 4 bits
-// holds codes j and j + count / 2, of 2 bits codes j, j + count / 4 and so on, the first in the
-// lowest bits. So neighbours stay neighbours, and both ways are loops that a compiler vectorises.
+// of the highest, 6 bits one of the lower four and one of the upper two. A byte of a plane of 4
+// bits holds codes j and j + count / 2, of 2 bits codes j, j + count / 4 and so on, the first in
+// the lowest bits. So neighbours stay neighbours, and both ways are loops that a compiler
+// vectorises.
 #pragma once
 
 #include <cstddef>

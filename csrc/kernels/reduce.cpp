@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/convert.h"
 #include "kernels/reduce_isa.h"
 
 namespace q7x2 {
@@ -34,22 +35,6 @@ std::vector<ReduceIsa> find_isas() {
 const ReduceIsa& dispatched_isa() {
   static const ReduceIsa& isa = select_reduce_isa(std::getenv("Q7X2_ISA"));
   return isa;
-}
-
-bool is_float(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-    case DType::kBFloat16:
-    case DType::kFloat32:
-    case DType::kFloat64:
-    case DType::kFloat8E4M3FN:
-    case DType::kFloat8E4M3FNUZ:
-    case DType::kFloat8E5M2:
-    case DType::kFloat8E5M2FNUZ:
-      return true;
-    default:
-      return false;
-  }
 }
 
 bool is_complex(DType dtype) {

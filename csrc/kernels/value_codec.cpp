@@ -32,8 +32,7 @@ std::span<const ValueKernels> value_kernels() {
 }
 
 const ValueKernels& dispatched_value_kernels() {
-  static const ValueKernels kernels =
-      kernels_of(select_reduce_isa(std::getenv("Q7X2_ISA")).name);
+  static const ValueKernels kernels = kernels_of(select_reduce_isa(std::getenv("Q7X2_ISA")).name);
   return kernels;
 }
 

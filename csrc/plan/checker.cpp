@@ -62,6 +62,14 @@ class Expressions {
     return entry->second;
   }
 
+  /// What is left of `value` after a codec: equal only to the same value through the same codec,
+  /// and as long as one message made it.
+  int coded(int value) {
+    const auto [entry, is_new] = coded_.try_emplace(value, next());
+    if (is_new) nodes_.push_back(at(value));
+    return entry->second;
+  }
+
   const Node& at(int id) const { return nodes_[static_cast<size_t>(id)]; }
 
  private:
@@ -71,6 +79,7 @@ class Expressions {
   std::vector<Node> nodes_;
   std::map<std::pair<int, Length>, int> leaves_;
   std::map<std::pair<std::vector<int>, bool>, int> folds_;
+  std::map<int, int> coded_;
 };
 
 /// Which ops of one Plan are complete before which others start, by its dependencies alone.
@@ -205,34 +214,36 @@ class Checker {
     require(each.rounds_once == first.rounds_once, "rounds otherwise than rank 0's");
     require(!is_flat(op_) || !each.part_weights.empty(), "has no parts");
     require(scratch_slices(each) <= kMaxScratchSlices * n_,
-            "has " + std::to_string(each.num_scratch) + " scratch blocks, too many for " +
-                std::to_string(n_) + " ranks");
+            "has " + std::to_string(each.num_scratch + each.num_coded) +
+                " scratch blocks, too many for " + std::to_string(n_) + " ranks");
   }
 
   double scratch_slices(const Plan& plan) const {
-    if (!is_flat(op_)) return static_cast<double>(plan.num_scratch) / n_;
+    const int blocks = plan.num_scratch + plan.num_coded;
+    if (!is_flat(op_)) return static_cast<double>(blocks) / n_;
     const auto& weights = plan.part_weights;
     const double longest = *std::max_element(weights.begin(), weights.end());
-    return plan.num_scratch * longest / std::accumulate(weights.begin(), weights.end(), 0.0);
+    return blocks * longest / std::accumulate(weights.begin(), weights.end(), 0.0);
   }
 
   void check_blocks(int rank) const {
     const Plan& p = plan(rank);
     const auto exists = [&](Block block) {
-      const int count = block.space == Space::kInput    ? num_inputs(rank)
-                        : block.space == Space::kOutput ? num_outputs(rank)
-                                                        : p.num_scratch;
+      const int count = block.space == Space::kInput     ? num_inputs(rank)
+                        : block.space == Space::kOutput  ? num_outputs(rank)
+                        : block.space == Space::kScratch ? p.num_scratch
+                                                         : p.num_coded;
       return block.index < count;
     };
     for (size_t id = 0; id < p.ops.size(); ++id) {
       const Op& op = p.ops[id];
-      if (op.length_of.space == Space::kScratch || !exists(op.length_of)) {
+      if (!op.length_of.is_part() || !exists(op.length_of)) {
         fail(rank, id, "has no length: length_of names no part of the input or the output");
       }
       const Length expected = length(rank, op.length_of);
       for (const Access& access : accesses(p, op)) {
         if (!exists(access.block)) fail(rank, id, "names a block that does not exist");
-        if (access.block.space == Space::kScratch) continue;
+        if (!access.block.is_part()) continue;
         if (length(rank, access.block) != expected) {
           fail(rank, id, "names blocks of different lengths");
         }
@@ -292,12 +303,14 @@ class Checker {
         return is_in_place() ? block.index : inputs + block.index;
       case Space::kScratch:
         return inputs + outputs + block.index;
+      case Space::kCoded:
+        return inputs + outputs + plan(rank).num_scratch + block.index;
     }
     return 0;
   }
 
   size_t num_locations(int rank) const {
-    return location(rank, Block::scratch(plan(rank).num_scratch));
+    return location(rank, Block::coded(plan(rank).num_coded));
   }
 
   void check_order_and_races(int rank) const {
@@ -364,6 +377,9 @@ class Checker {
           fail(rank, id, "waits for a message that nobody sends, or that another op receives");
         const auto& [key, send_id] = *send;
         const Op& sent = plan(op.peer).ops[send_id];
+        if (plan(op.peer).sources_of(sent)[0].is_coded() != op.destination.is_coded()) {
+          fail(rank, id, "takes coded bytes for elements, or elements for coded bytes");
+        }
         if (length(op.peer, sent.length_of) != length(rank, op.length_of)) {
           fail(rank, id,
                "receives a message of another length (" + to_string(plan(op.peer), sent) + ")");
@@ -447,10 +463,13 @@ class Checker {
     Progress& progress = progress_[static_cast<size_t>(rank)];
     progress.started[id] = 1;
     if (op.kind == OpKind::kCopy) {
-      write(rank, op, read(rank, id, p.sources_of(op)[0]));
+      const Block source = p.sources_of(op)[0];
+      const int value = read(rank, id, source);
+      write(rank, op, encodes(op, source) ? expressions_.coded(value) : value);
       complete(rank, id, progress.heard[id]);
     } else if (op.kind == OpKind::kReduce) {
-      write(rank, op, fold(rank, id));
+      const int value = fold(rank, id);
+      write(rank, op, op.destination.is_coded() ? expressions_.coded(value) : value);
       complete(rank, id, progress.heard[id]);
     } else {
       const size_t other = matches_[static_cast<size_t>(rank)][id];
@@ -461,6 +480,10 @@ class Checker {
         deliver(op.peer, other, rank, id);
       }
     }
+  }
+
+  static bool encodes(const Op& op, Block source) {
+    return op.destination.is_coded() && !source.is_coded();
   }
 
   void deliver(int sender, size_t send, int receiver, size_t recv) {
@@ -566,7 +589,10 @@ class Checker {
         break;
       case Collective::kAllGather:
       case Collective::kGather:
-        for (int i = 0; i < num_outputs(rank); ++i) expect(Block::output(i), input_value(i, 0));
+        for (int i = 0; i < num_outputs(rank); ++i) {
+          const int input = input_value(i, 0);
+          expect(Block::output(i), plan(rank).num_coded > 0 ? expressions_.coded(input) : input);
+        }
         break;
       case Collective::kAllToAll:
         for (int i = 0; i < n_; ++i) expect(Block::output(i), input_value(i, rank));

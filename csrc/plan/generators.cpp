@@ -19,7 +19,9 @@ namespace q7x2 {
   ALGORITHM(multitree)             \
   ALGORITHM(aggregator)            \
   ALGORITHM(pairwise)              \
-  ALGORITHM(dissemination)
+  ALGORITHM(dissemination)         \
+  ALGORITHM(coded_sra)             \
+  ALGORITHM(coded_hierarchical)
 
 #define Q7X2_DECLARE(name) std::vector<Generator> name##_generators();
 Q7X2_ALGORITHMS(Q7X2_DECLARE)

@@ -25,6 +25,8 @@ struct Generator {
   /// nothing to offer for this request, as a hierarchy where all hosts are alike. Null: it has no
   /// parameter and always applies.
   std::vector<int> (*parameters)(const PlanRequest& request) = nullptr;
+  /// Its Plans are for calls with a codec, and for no others.
+  bool coded = false;
 
   bool applies(const PlanRequest& request) const {
     return request.collective == collective && request.world_size <= max_world_size &&

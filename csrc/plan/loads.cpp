@@ -29,7 +29,7 @@ Loads measure_loads(std::span<const Plan> plans, const Routes* routes) {
   if (routes != nullptr) loads.resources.resize(routes->resources().size());
   for (const Plan& plan : plans) {
     const Lengths lengths(plan);
-    loads.scratch.push_back(plan.num_scratch * lengths.scratch);
+    loads.scratch.push_back((plan.num_scratch + plan.num_coded) * lengths.scratch);
     for (const Op& op : plan.ops) {
       if (op.kind != OpKind::kSend) continue;
       const double bytes = lengths.of(op.length_of);

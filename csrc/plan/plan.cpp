@@ -13,14 +13,11 @@ namespace q7x2 {
 namespace {
 
 std::string to_string(const Block& block) {
-  const char* space = block.space == Space::kInput    ? "in"
-                      : block.space == Space::kOutput ? "out"
-                                                      : "scratch";
+  const char* space = block.space == Space::kInput     ? "in"
+                      : block.space == Space::kOutput  ? "out"
+                      : block.space == Space::kScratch ? "scratch"
+                                                       : "coded";
   return std::string(space) + "[" + std::to_string(block.index) + "]";
-}
-
-bool is_scratch(const Block& block) {
-  return block.space == Space::kScratch;
 }
 
 }  // namespace
@@ -97,13 +94,14 @@ PlanBuilder::OpId PlanBuilder::add(Op op, std::span<const Block> sources,
   std::vector<Block> blocks(sources.begin(), sources.end());
   if (op.kind != OpKind::kSend) blocks.insert(blocks.begin(), op.destination);
   for (const Block& block : blocks) {
-    if (!is_scratch(block)) {
+    if (block.is_part()) {
       if (!length_of) length_of = block;
     } else {
-      plan_.num_scratch = std::max(plan_.num_scratch, static_cast<uint16_t>(block.index + 1));
+      uint16_t& slots = block.is_coded() ? plan_.num_coded : plan_.num_scratch;
+      slots = std::max(slots, static_cast<uint16_t>(block.index + 1));
     }
   }
-  if (!length_of || is_scratch(*length_of)) {
+  if (!length_of || !length_of->is_part()) {
     throw Error(ErrorCode::kInternal, plan_.algorithm + ": op " + std::to_string(id) +
                                           " has only scratch blocks and no length_of");
   }
@@ -127,9 +125,9 @@ PlanBuilder::OpId PlanBuilder::add(Op op, std::span<const Block> sources,
     plan_.num_stages = static_cast<uint16_t>(plan_.num_stages + (is_new ? 1 : 0));
     for (const OpId before : unique) {
       Op& producer = plan_.ops[before];
-      if (producer.kind == OpKind::kReduce && producer.destination == sources[0]) {
-        producer.stage = op.stage;
-      }
+      const bool can_stage = producer.kind == OpKind::kReduce ||
+                             (producer.kind == OpKind::kCopy && producer.destination.is_coded());
+      if (can_stage && producer.destination == sources[0]) producer.stage = op.stage;
     }
   }
   plan_.ops.push_back(op);
@@ -204,6 +202,7 @@ std::string to_string(const Plan& plan) {
        << plan.world_size;
   if (plan.root >= 0) text << ", root " << plan.root;
   text << ", scratch " << plan.num_scratch;
+  if (plan.num_coded > 0) text << ", coded " << plan.num_coded;
   if (!plan.part_weights.empty()) {
     text << ", parts";
     for (uint32_t weight : plan.part_weights) text << ' ' << weight;

@@ -8,6 +8,11 @@
 // parts (see `Shape`), and a Plan may ask for scratch blocks, each as long as the longest part of a
 // slice. Ops name blocks, never pointers.
 //
+// A *coded* block is a scratch block that holds a message of a codec (kernels/codec.h) in place of
+// elements. What an op does follows from its blocks: a copy to a coded block encodes, a copy from
+// one decodes, a reduce decodes its coded sources, adds in fp32, and encodes its result where the
+// destination is coded. Messages between coded blocks are as long as the codec made them.
+//
 //   collective      input parts   output parts   in place
 //   all_reduce      weights       weights        yes: output part i is input part i
 //   reduce          weights       weights        yes (only the root writes to it)
@@ -45,9 +50,9 @@ namespace q7x2 {
 
 struct Fabric;
 
-enum class Space : uint8_t { kInput, kOutput, kScratch };
+enum class Space : uint8_t { kInput, kOutput, kScratch, kCoded };
 
-/// One part of the input or the output, or one scratch block.
+/// One part of the input or the output, one scratch block, or one coded block.
 struct Block {
   Space space = Space::kInput;
   uint16_t index = 0;
@@ -55,6 +60,11 @@ struct Block {
   static Block input(int part) { return {Space::kInput, static_cast<uint16_t>(part)}; }
   static Block output(int part) { return {Space::kOutput, static_cast<uint16_t>(part)}; }
   static Block scratch(int slot) { return {Space::kScratch, static_cast<uint16_t>(slot)}; }
+  static Block coded(int slot) { return {Space::kCoded, static_cast<uint16_t>(slot)}; }
+
+  bool is_coded() const { return space == Space::kCoded; }
+  /// Part of the caller's input or output: it has a length and a place among the elements.
+  bool is_part() const { return space == Space::kInput || space == Space::kOutput; }
 
   bool operator==(const Block&) const = default;
 };
@@ -72,14 +82,14 @@ struct Op {
   bool is_final = false;
   uint16_t message = 0;  ///< kSend, kRecv: the message id
   /// kSend: sends of one stage carry the same bytes, so they need be put into shared memory once.
-  /// kReduce: the stage that carries its result, if any.
+  /// kReduce, and kCopy to a coded block: the stage that carries its result, if any.
   uint16_t stage = kNoStage;
   int32_t peer = -1;  ///< kSend, kRecv: the other rank
   Block destination;  ///< kRecv, kCopy, kReduce
   uint32_t first_source = 0;
   uint32_t num_sources = 0;  ///< in Plan::sources; kSend and kCopy have one
   /// The input or output part that this op's length is taken from: all its blocks have that many
-  /// bytes in each slice. Scratch blocks have no length of their own.
+  /// bytes in each slice, coded ones before encoding. Scratch blocks have no length of their own.
   Block length_of;
   uint32_t first_successor = 0;
   uint32_t num_successors = 0;  ///< in Plan::successors: ops that wait for this one
@@ -98,6 +108,7 @@ struct Plan {
   /// kFlat shapes: how a slice is divided among the parts. Size = number of parts.
   std::vector<uint32_t> part_weights;
   uint16_t num_scratch = 0;
+  uint16_t num_coded = 0;
   uint16_t num_stages = 0;
 
   std::vector<Op> ops;
@@ -176,8 +187,8 @@ class PlanBuilder {
   std::vector<uint16_t> next_recv_;
 };
 
-/// The scratch blocks of a Plan hold at most this many times the world size what a slice holds: of
-/// a flat buffer a slice of it, else a slice of each of n parts.
+/// The scratch blocks of a Plan, coded ones among them, hold at most this many times the world size
+/// what a slice holds: of a flat buffer a slice of it, else a slice of each of n parts.
 inline constexpr int kMaxScratchSlices = 2;
 
 /// True for collectives whose buffers are flat runs of elements (all_reduce, reduce, broadcast).

@@ -42,6 +42,9 @@ constexpr size_t kMaxStagedBytes = 8 * kMiB;
 /// What an uneven call is taken for: its parts may well be long.
 constexpr size_t kUnevenBytes = kMiB;
 constexpr size_t kAlignment = 64;
+/// Of calls with a codec: all parts but the last ones hold whole groups of elements that share a
+/// scale, up to 1024 of 4 bytes.
+constexpr size_t kCodedAlignment = 4096;
 /// Measured times speak for size classes up to so many times as long or short.
 constexpr double kTunedReach = 4;
 #ifndef NDEBUG
@@ -77,12 +80,15 @@ struct Cut {
 class Contender {
  public:
   Contender(const Generator& generator, int parameter, const CallShape& shape, const Fabric& fabric)
-      : name_(generator.full_name(parameter)), uneven_(shape.bytes == CallShape::kUneven) {
+      : name_(generator.full_name(parameter)),
+        uneven_(shape.bytes == CallShape::kUneven),
+        alignment_(shape.codec.empty() ? kAlignment : kCodedAlignment) {
     PlanRequest request{shape.collective, 0, fabric.world_size(), shape.root, &fabric, parameter};
     for (; request.rank < request.world_size; ++request.rank) {
       plans_.push_back(generator.generate(request));
       num_ops_ += plans_.back().ops.size();
-      scratch_ = std::max<size_t>(scratch_, plans_.back().num_scratch);
+      const Plan& plan = plans_.back();
+      scratch_ = std::max<size_t>(scratch_, size_t{plan.num_scratch} + plan.num_coded);
       stages_ = std::max<size_t>(stages_, plans_.back().num_stages);
     }
     const std::vector<uint32_t>& weights = plans_[0].part_weights;
@@ -90,7 +96,7 @@ class Contender {
       total_weight_ = std::accumulate(weights.begin(), weights.end(), size_t{0});
       heaviest_ = *std::max_element(weights.begin(), weights.end());
     }
-    simulator_.emplace(plans_, fabric);
+    simulator_.emplace(plans_, fabric, shape.coding);
   }
 
   const std::string& name() const { return name_; }
@@ -111,9 +117,9 @@ class Contender {
   Cut in_slices(size_t bytes, size_t slice_bytes, int window) const {
     window = std::clamp(window, 1, Choice::kMaxWindow);
     const size_t longest_unit =
-        std::max(longest_part(window) / heaviest_ / kAlignment * kAlignment, kAlignment);
+        std::max(longest_part(window) / heaviest_ / alignment_ * alignment_, alignment_);
     const size_t wished = std::min(slice_bytes, longest_unit * total_weight_);
-    const size_t unit = round_up(std::max<size_t>(divide_up(wished, total_weight_), 1), kAlignment);
+    const size_t unit = round_up(std::max<size_t>(divide_up(wished, total_weight_), 1), alignment_);
     const size_t slice = unit * total_weight_;
     const size_t useful = uneven_
                               ? Choice::kMaxWindow
@@ -139,6 +145,7 @@ class Contender {
 
   std::string name_;
   bool uneven_;
+  size_t alignment_;
   std::vector<Plan> plans_;
   size_t num_ops_ = 0;
   size_t scratch_ = 1;
@@ -175,14 +182,15 @@ class Contest {
       throw Error(ErrorCode::kInvalidArgument,
                   std::string("no algorithm offers ") + to_string(shape.collective) + " for " +
                       std::to_string(fabric.world_size()) + " ranks" +
-                      (shape.wide_accumulation ? " with one rounding" : ""));
+                      (shape.wide_accumulation ? " with one rounding" : "") +
+                      (shape.codec.empty() ? "" : " with codec " + shape.codec));
     }
   }
 
   /// The contenders that the Fabric has measured times for; see kTunedReach.
   std::vector<Standing> measured() const {
     std::vector<Standing> standings;
-    if (shape_.bytes == CallShape::kUneven) return standings;
+    if (shape_.bytes == CallShape::kUneven || !shape_.codec.empty()) return standings;
     const std::vector<Fabric::Tuned> times = nearest_times();
     for (const Entrant& entrant : entrants_) {
       std::shared_ptr<const Contender> contender;
@@ -246,8 +254,9 @@ class Contest {
   void find_entrants(const std::vector<AlgorithmName>& wishes) {
     const PlanRequest request{shape_.collective, 0, fabric_.world_size(), shape_.root, &fabric_};
     for (const Generator& generator : generators()) {
-      if (!generator.applies(request)) continue;
-      if (shape_.wide_accumulation && is_reduction(shape_.collective) && !generator.rounds_once) {
+      if (!generator.applies(request) || generator.coded == shape_.codec.empty()) continue;
+      if (!generator.coded && shape_.wide_accumulation && is_reduction(shape_.collective) &&
+          !generator.rounds_once) {
         continue;
       }
       const std::vector<int> parameters =
@@ -349,8 +358,8 @@ void Planner::check(const CallShape& shape) const {
 Choice Planner::choose(const CallShape& shape) {
   const std::lock_guard lock(mutex_);
   check(shape);
-  const Key key{shape.collective, shape.root, shape.wide_accumulation, size_class(shape.bytes),
-                shape.algorithms};
+  const Key key{shape.collective,        shape.root,       shape.wide_accumulation,
+                size_class(shape.bytes), shape.algorithms, shape.codec};
   auto found = cache_.find(key);
   if (found == cache_.end()) found = cache_.emplace(key, make_choice(shape)).first;
   return found->second;

@@ -34,6 +34,9 @@ struct CallShape {
   bool wide_accumulation = false;
   /// In place of the planner's forced algorithms, for this call; empty: those.
   std::string algorithms = {};
+  /// The name of the call's codec; empty: none. Only Plans with coded blocks are for it.
+  std::string codec = {};
+  CodingCost coding = {};  ///< equal for calls with one codec
 
   static constexpr size_t kUneven = ~size_t{0};
 };
@@ -87,8 +90,8 @@ class Planner {
 
  private:
   /// Calls that are alike in these share a choice: collective, root, wide accumulation, size class
-  /// (the smallest power of two that is not less than the bytes), and the call's algorithms.
-  using Key = std::tuple<Collective, int, bool, size_t, std::string>;
+  /// (the smallest power of two that is not less than the bytes), the call's algorithms, its codec.
+  using Key = std::tuple<Collective, int, bool, size_t, std::string, std::string>;
 
   void check(const CallShape& shape) const;
   Choice make_choice(const CallShape& shape) const;

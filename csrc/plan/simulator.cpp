@@ -57,8 +57,8 @@ size_t divide_up(size_t value, size_t divisor) {
 
 }  // namespace
 
-Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
-    : plans_(plans), fabric_(fabric), routes_(fabric) {
+Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding)
+    : plans_(plans), fabric_(fabric), coding_(coding), routes_(fabric) {
   if (plans.empty() || static_cast<int>(plans.size()) != fabric.world_size()) {
     throw Error(ErrorCode::kInvalidArgument, std::to_string(plans.size()) +
                                                  " Plans for a fabric of " +
@@ -115,6 +115,7 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
       Message& message = messages_[first_op_[rank] + i];
       message.receive = first_op_[static_cast<size_t>(op.peer)] + std::get<2>(*found);
       send_of_[message.receive] = first_op_[rank] + i;
+      message.coded = plan.sources_of(op)[0].is_coded();
       message.local = fabric.same_host(static_cast<int>(rank), op.peer);
       if (message.local) {
         message.staged = staged[op.stage];
@@ -146,9 +147,12 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric)
   }
 }
 
+const Plan& Simulator::plan_of(uint32_t index) const {
+  return plans_[rank_of_[index]];
+}
+
 const Op& Simulator::op(uint32_t index) const {
-  const uint32_t rank = rank_of_[index];
-  return plans_[rank].ops[index - first_op_[rank]];
+  return plan_of(index).ops[index - first_op_[rank_of_[index]]];
 }
 
 double Simulator::work(uint32_t index, size_t bytes) const {
@@ -157,21 +161,35 @@ double Simulator::work(uint32_t index, size_t bytes) const {
   switch (op.kind) {
     case OpKind::kSend: {
       const Message& message = messages_[index];
-      double staging = message.local && !message.staged ? count / fabric_.copy_rate : 0;
+      const bool is_staged_here = message.local && !message.staged;
+      double staging = is_staged_here ? message_bytes(index, bytes) / fabric_.copy_rate : 0;
       if (message.folded) staging *= kFoldedShare;
       return paths_[message.route].overhead + staging;
     }
     case OpKind::kRecv: {
       const Message& message = messages_[send_of_[index]];
-      const bool in_place = !message.local || op.destination.space == Space::kScratch;
+      const bool in_place = !message.local || !op.destination.is_part();
       return paths_[message.route].overhead + (in_place ? 0 : count / fabric_.copy_rate);
     }
     case OpKind::kCopy:
-      return count / fabric_.copy_rate;
-    case OpKind::kReduce:
-      return count * std::max(1.0, op.num_sources - 1.0) / fabric_.reduce_rate;
+      if (op.destination.is_coded()) return count / coding_.encode_rate;
+      return count / (plan_of(index).sources_of(op)[0].is_coded() ? coding_.decode_rate
+                                                                  : fabric_.copy_rate);
+    case OpKind::kReduce: {
+      const auto sources = plan_of(index).sources_of(op);
+      const auto coded = static_cast<double>(std::ranges::count_if(sources, &Block::is_coded));
+      const double dense = std::max(coded > 0 ? 0.0 : 1.0, op.num_sources - coded - 1.0);
+      double seconds = count * dense / fabric_.reduce_rate;
+      if (coded > 0) seconds += count * coded / coding_.decode_rate;
+      if (op.destination.is_coded()) seconds += count / coding_.encode_rate;
+      return seconds;
+    }
   }
   return 0;
+}
+
+double Simulator::message_bytes(uint32_t send, size_t bytes) const {
+  return static_cast<double>(bytes) * (messages_[send].coded ? coding_.ratio : 1);
 }
 
 double Simulator::bound(const SimulatedCall& call) const {
@@ -187,7 +205,7 @@ double Simulator::bound(const SimulatedCall& call) const {
     if (each.kind != OpKind::kSend || messages_[i].local) continue;
     for (const int resource : paths_[messages_[i].route].resources) {
       const auto r = static_cast<size_t>(resource);
-      wire[r] += static_cast<double>(bytes) / rates_[r];
+      wire[r] += message_bytes(i, bytes) / rates_[r];
     }
   }
   const double slices = static_cast<double>(call.bytes) / static_cast<double>(call.slice_bytes);
@@ -449,7 +467,11 @@ class SimulatedRun {
   }
 
   bool is_offered(Work send) const {
-    return !sim_.messages_[send.op].local && length(send.slice, send.op) > Simulator::kEagerBytes;
+    return !sim_.messages_[send.op].local && message_bytes(send) > Simulator::kEagerBytes;
+  }
+
+  double message_bytes(Work send) const {
+    return sim_.message_bytes(send.op, length(send.slice, send.op));
   }
 
   void dispatch(Work send) {
@@ -462,7 +484,7 @@ class SimulatedRun {
     if (message.local) {
       if (call_.trace) slice(send.slice).begin[message.receive] = now_;
       const auto memory = static_cast<size_t>(path.resources[0]);
-      wires_[memory].bytes += static_cast<double>(length(send.slice, send.op));
+      wires_[memory].bytes += message_bytes(send);
       push(now_ + path.alpha, Kind::kArrival, send);
     } else {
       push(now_, Kind::kHop, send);
@@ -475,7 +497,7 @@ class SimulatedRun {
     const Simulator::Path& path = sim_.paths_[message.route];
     const auto resource = static_cast<size_t>(path.resources[event.hop]);
     Wire& wire = wires_[resource];
-    const auto bytes = static_cast<double>(length(event.slice, event.op));
+    const double bytes = message_bytes({event.slice, event.op});
     const double seconds = bytes / sim_.rates_[resource];
     const double begin = std::max(now_, wire.free);
     wire.free = begin + seconds;

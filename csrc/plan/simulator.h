@@ -11,6 +11,7 @@
 //           and its answer take one alpha each before the data may leave.
 //   CPU     A rank does one thing at a time: `overhead` at each end of a message, folds, copies. A
 //           host has as many servers as cores; its ranks take turns where they are more than that.
+//   codecs  A coded block takes its codec's time to make and to read, and its messages are shorter.
 //   memory  Within a host the sender copies a block into shared memory, once however many receive
 //           it. The receiver copies it out, or reads it where it lies if its block is scratch.
 //
@@ -20,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +30,16 @@
 #include "plan/plan.h"
 
 namespace q7x2 {
+
+/// What a codec does to coded blocks, where a call has one.
+struct CodingCost {
+  double ratio = 1;  ///< coded bytes for a byte of elements
+  double encode_rate =
+      std::numeric_limits<double>::infinity();  ///< bytes of elements a second, on one core
+  double decode_rate = std::numeric_limits<double>::infinity();
+
+  bool operator==(const CodingCost&) const = default;
+};
 
 /// One call, cut into slices as the executor would do it; see Choice.
 struct SimulatedCall {
@@ -71,7 +83,7 @@ class Simulator {
 
   /// `plans` by rank; they and the `fabric` must stay. Throws Error(kInvalidArgument) where a
   /// message is sent that nobody receives, or the reverse.
-  Simulator(std::span<const Plan> plans, const Fabric& fabric);
+  Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding = {});
 
   /// Throws Error(kInvalidArgument) where the Plans wait for each other for ever.
   Prediction run(const SimulatedCall& call) const;
@@ -88,6 +100,7 @@ class Simulator {
     bool local = false;
     bool staged = false;  ///< an earlier send left the block in shared memory
     bool folded = false;  ///< the fold leaves it there as it goes, from the nearest cache
+    bool coded = false;
   };
   struct Path {
     std::vector<int> resources;
@@ -95,12 +108,16 @@ class Simulator {
     double overhead = 0;
   };
 
+  const Plan& plan_of(uint32_t index) const;
   const Op& op(uint32_t index) const;
-  /// CPU seconds that an op takes on its rank for `bytes` bytes.
+  /// CPU seconds that an op takes on its rank for `bytes` bytes of elements.
   double work(uint32_t index, size_t bytes) const;
+  /// The length of a send's message for `bytes` bytes of elements.
+  double message_bytes(uint32_t send, size_t bytes) const;
 
   std::span<const Plan> plans_;
   const Fabric& fabric_;
+  const CodingCost coding_;
   Routes routes_;
   // By op, counted through all ranks.
   std::vector<uint32_t> first_op_;  // by rank, and the total at the end

@@ -1,0 +1,136 @@
+#include "executor/block_coder.h"
+
+#include <algorithm>
+
+#include "kernels/convert.h"
+#include "kernels/value_elements.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr size_t kLine = 64;
+
+bool is_finite(float value) {
+  return magnitude_bits(value) < kInfinityBits;
+}
+
+}  // namespace
+
+BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, bool decodes_sums)
+    : coding_(coding),
+      dtype_(dtype),
+      results_(decodes_sums ? coding.codec->of_sums() : *coding.codec),
+      sum_(most) {
+  const size_t longest = std::max(coding.codec->max_bytes(most), results_.max_bytes(most));
+  max_bytes_ = (longest + kLine - 1) / kLine * kLine;
+  const bool codes_own = coding.codec->traits().codes_own;
+  if (dtype != DType::kFloat32 || codes_own) floats_.resize(most);
+  if (codes_own) own_.resize(max_bytes_);
+}
+
+void BlockCoder::select(const ReadElements& read, size_t count) {
+  selection_ = coding_.codec->select(read, count, coding_.keys);
+}
+
+const float* BlockCoder::as_floats(const std::byte* elements, size_t count) {
+  if (dtype_ == DType::kFloat32) return reinterpret_cast<const float*>(elements);
+  widen(floats_.data(), elements, count, dtype_);
+  return floats_.data();
+}
+
+size_t BlockCoder::encode(const std::byte* elements, size_t count, const Place& place,
+                          std::byte* message) {
+  return coding_.codec->encode({.values = as_floats(elements, count),
+                                .count = count,
+                                .first = place.first,
+                                .add = place.errors,
+                                .error = place.errors,
+                                .selection = selection_,
+                                .keys = coding_.keys},
+                               message);
+}
+
+void BlockCoder::decode(std::span<const std::byte> message, size_t count, const Place& place,
+                        std::byte* elements) {
+  float* const out =
+      dtype_ == DType::kFloat32 ? reinterpret_cast<float*>(elements) : floats_.data();
+  results_.decode(message, out, count, place.first, coding_.keys);
+  look_for_nonfinite(out, count);
+  if (dtype_ != DType::kFloat32) narrow(elements, out, count, dtype_);
+}
+
+void BlockCoder::look_for_nonfinite(const float* values, size_t count) {
+  if (!coding_.refuses_nonfinite) return;
+  met_nonfinite_ = met_nonfinite_ || !std::all_of(values, values + count, is_finite);
+}
+
+void BlockCoder::add(const Operand& operand, size_t count, const Place& place, bool is_first) {
+  const Codec& codec = *coding_.codec;
+  std::span<const std::byte> message = operand.message;
+  if (operand.elements != nullptr && codec.traits().codes_own) {
+    message = {own_.data(), encode(operand.elements, count, place, own_.data())};
+  }
+  if (!message.empty()) {
+    if (is_first) {
+      codec.decode(message, sum_.data(), count, place.first, coding_.keys);
+    } else {
+      codec.decode_add(message, sum_.data(), count, place.first, coding_.keys);
+    }
+    return;
+  }
+  const float* values = as_floats(operand.elements, count);
+  if (is_first) {
+    std::copy_n(values, count, sum_.data());
+  } else {
+    for (size_t i = 0; i < count; ++i) sum_[i] += values[i];
+  }
+}
+
+void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const Place& place,
+                        int divisor) {
+  bool is_first = true;
+  if (place.errors != nullptr && !coding_.codec->traits().codes_own) {
+    std::copy_n(place.errors, count, sum_.data());
+    is_first = false;
+  }
+  for (const Operand& operand : operands) {
+    add(operand, count, place, is_first);
+    is_first = false;
+  }
+  if (divisor != 1) {
+    const auto by = static_cast<float>(divisor);
+    for (size_t i = 0; i < count; ++i) sum_[i] /= by;
+  }
+}
+
+void BlockCoder::fold(std::span<const Operand> operands, size_t count, const Place& place,
+                      int divisor, std::byte* elements) {
+  add_up(operands, count, place, divisor);
+  look_for_nonfinite(sum_.data(), count);
+  narrow(elements, sum_.data(), count, dtype_);
+  if (place.errors == nullptr || coding_.codec->traits().codes_own) return;
+  for (size_t i = 0; i < count; ++i) place.errors[i] = is_finite(sum_[i]) ? 0 : place.errors[i];
+}
+
+size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t count,
+                                   const Place& place, int divisor, std::byte* message) {
+  add_up(operands, count, place, divisor);
+  EncodeArguments arguments{.values = sum_.data(),
+                            .count = count,
+                            .first = place.first,
+                            .error = place.errors,
+                            .error_scale = static_cast<float>(divisor),
+                            .selection = selection_,
+                            .keys = coding_.keys};
+  // A contribution that was coded has left its own errors behind; those of the sum add to them.
+  const bool adds = place.errors != nullptr && coding_.codec->traits().codes_own;
+  if (adds) {
+    std::fill_n(floats_.data(), count, 0.0F);
+    arguments.error = floats_.data();
+  }
+  const size_t length = results_.encode(arguments, message);
+  for (size_t i = 0; adds && i < count; ++i) place.errors[i] += floats_[i];
+  return length;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,88 @@
+// BlockCoder: what the ops of a Plan do to coded blocks, for one collective.
+//
+// Codecs know fp32. Elements of other types are widened on the way in and rounded on the way out,
+// once; sums are taken in fp32.
+//
+// An element's error is kept in one place: that of this rank's contribution, or, if this rank owns
+// the element, that of the sum. Both are what this rank still owes for it, and either is added to
+// what it gives next, so the buffer stays right when the owner changes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+#include "kernels/codec.h"
+
+namespace q7x2 {
+
+/// How a collective is compressed.
+struct Coding {
+  std::shared_ptr<const Codec> codec;  ///< null: it is not
+  CodecKeys keys;
+  /// By input region: the errors of its elements, added and kept. Empty: what is lost is lost.
+  std::vector<float*> errors;
+  /// A result that is not finite is an error.
+  bool refuses_nonfinite = false;
+
+  explicit operator bool() const { return codec != nullptr; }
+};
+
+class BlockCoder {
+ public:
+  /// Blocks are of at most `most` elements of `dtype`. `decodes_sums`: what is decoded are sums, not
+  /// contributions.
+  BlockCoder(const Coding& coding, DType dtype, size_t most, bool decodes_sums);
+
+  /// Where a block lies: the index of its first element in the tensor, and its errors, if any.
+  struct Place {
+    uint64_t first = 0;
+    float* errors = nullptr;
+  };
+  /// A contribution to a sum: elements, or a message.
+  struct Operand {
+    const std::byte* elements = nullptr;
+    std::span<const std::byte> message;
+  };
+
+  /// Of the tensor that `read` gives, errors added.
+  void select(const ReadElements& read, size_t count);
+
+  /// The longest message of a block, a multiple of 64.
+  size_t max_bytes() const { return max_bytes_; }
+
+  /// Returns the message's length.
+  size_t encode(const std::byte* elements, size_t count, const Place& place, std::byte* message);
+  void decode(std::span<const std::byte> message, size_t count, const Place& place,
+              std::byte* elements);
+  /// The sum of all operands, in their order, divided by `divisor`, as elements.
+  void fold(std::span<const Operand> operands, size_t count, const Place& place, int divisor,
+            std::byte* elements);
+  /// The same as a message; returns its length.
+  size_t fold_to_message(std::span<const Operand> operands, size_t count, const Place& place,
+                         int divisor, std::byte* message);
+
+  /// Some decoded element was not finite. Known only where the coding refuses those.
+  bool met_nonfinite() const { return met_nonfinite_; }
+
+ private:
+  void add_up(std::span<const Operand> operands, size_t count, const Place& place, int divisor);
+  void add(const Operand& operand, size_t count, const Place& place, bool is_first);
+  const float* as_floats(const std::byte* elements, size_t count);
+  void look_for_nonfinite(const float* values, size_t count);
+
+  const Coding& coding_;
+  const DType dtype_;
+  const Codec& results_;  // made what is decoded
+  size_t max_bytes_ = 0;
+  Selection selection_;
+  bool met_nonfinite_ = false;
+  std::vector<float> sum_;
+  std::vector<float> floats_;
+  std::vector<std::byte> own_;  // this rank's contribution, where that is coded like the others
+};
+
+}  // namespace q7x2

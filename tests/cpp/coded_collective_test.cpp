@@ -1,0 +1,294 @@
+// Compressed collectives between real processes: every algorithm for them, with codecs of every
+// kind, against the exact result.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm.h"
+#include "kernels/codec.h"
+#include "kernels/convert.h"
+#include "plan/generators.h"
+#include "ranks.h"
+
+namespace q7x2 {
+namespace {
+
+using test::Buffer;
+using test::buffer;
+using test::Comm;
+using test::Rank;
+using test::region;
+using test::run_ranks;
+
+const std::vector<size_t> kCounts = {0, 1, 3, 1021, 300'007};
+
+/// The part of `from` for `to` in step `step`.
+std::vector<float> normal(int from, int to, size_t count, int step = 0) {
+  std::mt19937 engine(static_cast<unsigned>(1 + from + 100 * to + 10'000 * step));
+  std::normal_distribution<float> draw;
+  std::vector<float> values(count);
+  for (float& value : values) value = draw(engine);
+  return values;
+}
+
+double norm(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+/// |a - b| / |b|, or, where contributions cancel each other, a contribution's norm.
+double distance(const std::vector<float>& a, const std::vector<double>& b) {
+  std::vector<double> difference(a.size());
+  for (size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  return norm(difference) / std::max(norm(b), std::sqrt(static_cast<double>(a.size()) + 1));
+}
+
+std::vector<double> sum_of(int ranks, int to, size_t count, int step = 0) {
+  std::vector<double> sum(count);
+  for (int from = 0; from < ranks; ++from) {
+    const std::vector<float> values = normal(from, to, count, step);
+    for (size_t i = 0; i < count; ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
+template <typename T>
+std::string digest(const std::vector<T>& values) {
+  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                               values.size() * sizeof(T));
+  return std::to_string(std::hash<std::string_view>()(bytes));
+}
+
+void expect_equal_on_all(Rank& rank, const std::string& key, const std::string& mine) {
+  rank.put(key, mine);
+  for (int other = 0; other < rank.world_size; ++other) {
+    EXPECT_EQ(rank.get(other, key), mine) << key << ": rank " << other;
+  }
+}
+
+CollectiveCall all_reduce_call(std::vector<float>& data, const std::string& codec,
+                               const std::string& algorithm = "") {
+  CollectiveCall call;
+  call.collective = Collective::kAllReduce;
+  call.input = call.output = {region(data)};
+  call.dtype = DType::kFloat32;
+  call.algorithms = algorithm;
+  call.coding.codec = Codec::make(codec);
+  return call;
+}
+
+/// Generous: what two roundings of normal numbers lose.
+double tolerance(const std::string& codec) {
+  if (codec == "fp32") return 1e-6;
+  if (codec == "fp16") return 1e-3;
+  if (codec == "int8") return 0.03;
+  return 3;
+}
+
+/// (ranks, ranks a host)
+class CodedAlgorithm : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
+  const auto [ranks, ranks_per_host] = GetParam();
+  run_ranks(ranks, [ranks_per_host = ranks_per_host](Rank& rank) {
+    setenv("Q7X2_HOST_ID", std::to_string(rank.rank / ranks_per_host).c_str(), 1);
+    const auto group = rank.group();
+    Comm comm(group);
+    const int n = comm.size();
+    for (const Generator& generator : generators()) {
+      const PlanRequest request{generator.collective, rank.rank, n, -1, &comm.fabric()};
+      if (!generator.coded || !generator.applies(request)) continue;
+      const int parameter =
+          generator.parameters == nullptr ? 0 : generator.parameters(request).front();
+      for (const std::string codec : {"fp32", "fp16", "int8", "onebit", "hadamard+int4"}) {
+        for (const size_t count : kCounts) {
+          const std::string key = generator.full_name(parameter) + " " +
+                                  to_string(generator.collective) + ", " + codec + ", " +
+                                  std::to_string(count) + " elements";
+          rank.at(key);
+          CollectiveCall call;
+          call.collective = generator.collective;
+          call.dtype = DType::kFloat32;
+          call.algorithms = generator.full_name(parameter);
+          call.coding.codec = Codec::make(codec);
+          struct Memory {
+            std::vector<std::vector<float>> input;
+            std::vector<std::vector<float>> output;
+          };
+          const auto memory = std::make_shared<Memory>();
+          std::vector<std::vector<double>> expected;
+          switch (generator.collective) {
+            case Collective::kAllReduce:
+              memory->output = {normal(rank.rank, 0, count)};
+              expected = {sum_of(n, 0, count)};
+              break;
+            case Collective::kReduceScatter:
+              for (int to = 0; to < n; ++to) memory->input.push_back(normal(rank.rank, to, count));
+              memory->output = {std::vector<float>(count)};
+              expected = {sum_of(n, rank.rank, count)};
+              break;
+            default:
+              memory->input = {normal(rank.rank, 0, count)};
+              memory->output.assign(static_cast<size_t>(n), std::vector<float>(count));
+              for (int from = 0; from < n; ++from) {
+                const auto values = normal(from, 0, count);
+                expected.emplace_back(values.begin(), values.end());
+              }
+          }
+          const auto input_before = memory->input;
+          for (auto& part : memory->output) call.output.push_back(region(part));
+          for (auto& part : memory->input) call.input.push_back(region(part));
+          if (call.input.empty()) call.input = call.output;
+          const auto task = comm.start(std::move(call), memory);
+          comm.succeed(*task);
+          EXPECT_TRUE(memory->input == input_before) << key << ": input changed";
+          std::string digests;
+          for (size_t i = 0; i < expected.size(); ++i) {
+            EXPECT_LT(distance(memory->output[i], expected[i]), tolerance(codec)) << key;
+            digests += digest(memory->output[i]);
+          }
+          if (generator.collective != Collective::kReduceScatter) {
+            expect_equal_on_all(rank, key, digests);
+          }
+        }
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OneHost, CodedAlgorithm,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 5), ::testing::Values(5)));
+INSTANTIATE_TEST_SUITE_P(ManyHosts, CodedAlgorithm,
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::Values(1)));
+INSTANTIATE_TEST_SUITE_P(TwoHosts, CodedAlgorithm,
+                         ::testing::Values(std::tuple(5, 3), std::tuple(4, 2)));
+
+// What the result lacks is in the errors of some rank, step by step and in the end.
+TEST(CodedCollective, WhatIsLostIsKept) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = rank.group();
+    Comm comm(group);
+    constexpr size_t kCount = 5'003;
+    for (const std::string codec : {"fp16", "int8", "int4:sr", "ternary", "onebit", "fp8_e5m2"}) {
+      for (const int divisor : {1, 3}) {
+        std::vector<float> errors(kCount);
+        std::vector<double> given(kCount);
+        std::vector<double> sent(kCount);
+        for (int step = 0; step < 20; ++step) {
+          const auto data = buffer<float>(kCount);
+          *data = normal(rank.rank, 0, kCount, step);
+          const auto sum = sum_of(comm.size(), 0, kCount, step);
+          CollectiveCall call = all_reduce_call(*data, codec);
+          call.divisor = divisor;
+          call.coding.errors = {errors.data()};
+          call.coding.keys = {static_cast<uint64_t>(step),
+                              static_cast<uint64_t>(step * 8 + rank.rank)};
+          const auto task = comm.start(std::move(call), data);
+          comm.succeed(*task);
+          for (size_t i = 0; i < kCount; ++i) {
+            given[i] += sum[i];
+            sent[i] += double{(*data)[i]} * divisor;
+          }
+        }
+        // All ranks' errors together, by a plain all-reduce.
+        const auto owed = std::make_shared<std::vector<float>>(errors);
+        comm.succeed(*comm.flat(Collective::kAllReduce, owed, DType::kFloat32));
+        std::vector<float> accounted(kCount);
+        for (size_t i = 0; i < kCount; ++i) {
+          accounted[i] = static_cast<float>(sent[i] + double{(*owed)[i]});
+        }
+        EXPECT_LT(distance(accounted, given), 2e-6) << codec << ", divisor " << divisor;
+      }
+    }
+  });
+}
+
+TEST(CodedCollective, SignsAreAMajorityVote) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = rank.group();
+    Comm comm(group);
+    constexpr size_t kCount = 3'000;
+    const auto data = buffer<float>(kCount);
+    *data = normal(rank.rank, 0, kCount);
+    std::vector<int> votes(kCount);
+    for (int from = 0; from < 3; ++from) {
+      const auto values = normal(from, 0, kCount);
+      for (size_t i = 0; i < kCount; ++i) votes[i] += values[i] >= 0 ? 1 : -1;
+    }
+    comm.succeed(*comm.start(all_reduce_call(*data, "sign"), data));
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ((*data)[i], votes[i] > 0 ? 1.0F : -1.0F) << i;
+    }
+  });
+}
+
+TEST(CodedCollective, EveryFloatType) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = rank.group();
+    Comm comm(group);
+    constexpr size_t kCount = 20'011;
+    for (const DType dtype : {DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+      const auto data = buffer<std::byte>(kCount * element_size(dtype));
+      const auto values = normal(rank.rank, 0, kCount);
+      narrow(data->data(), values.data(), kCount, dtype);
+      CollectiveCall call;
+      call.collective = Collective::kAllReduce;
+      call.input = call.output = {region(*data)};
+      call.dtype = dtype;
+      call.coding.codec = Codec::make("int8");
+      comm.succeed(*comm.start(std::move(call), data));
+      std::vector<float> result(kCount);
+      widen(result.data(), data->data(), kCount, dtype);
+      EXPECT_LT(distance(result, sum_of(3, 0, kCount)), 0.04) << to_string(dtype);
+      expect_equal_on_all(rank, to_string(dtype), digest(*data));
+    }
+  });
+}
+
+TEST(CodedCollective, WhatIsNotFiniteReachesEverybody) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = rank.group();
+    Comm comm(group);
+    for (const bool refuses : {false, true}) {
+      for (const std::string codec : {"fp16", "int8", "onebit", "fp32"}) {
+        const auto data = buffer<float>(6'000, 1.0F);
+        if (rank.rank == 1) {
+          (*data)[10] = INFINITY;
+          (*data)[5'999] = NAN;
+        }
+        CollectiveCall call = all_reduce_call(*data, codec);
+        call.coding.refuses_nonfinite = refuses;
+        const auto task = comm.start(std::move(call), data);
+        if (refuses) {
+          EXPECT_EQ(comm.failure(*task).code(), ErrorCode::kNotFinite) << codec;
+        } else {
+          comm.succeed(*task);
+          EXPECT_FALSE(std::isfinite((*data)[10])) << codec;
+          EXPECT_FALSE(std::isfinite((*data)[5'999])) << codec;
+          EXPECT_NEAR((*data)[3'000], 3, 0.1) << codec;
+        }
+      }
+    }
+  });
+}
+
+TEST(CodedCollective, RanksThatNameDifferentCodecsGetAnError) {
+  run_ranks(2, [](Rank& rank) {
+    const auto group = rank.group();
+    Comm comm(group);
+    const auto data = buffer<float>(5'000, 1.0F);
+    const auto task =
+        comm.start(all_reduce_call(*data, rank.rank == 0 ? "int8" : "int4"), data);
+    EXPECT_EQ(comm.failure(*task).code(), ErrorCode::kMismatch);
+  });
+}
+
+}  // namespace
+}  // namespace q7x2
