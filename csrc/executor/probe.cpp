@@ -38,7 +38,7 @@ constexpr uint32_t kConductTag = 0x7000;
 constexpr uint32_t kReportTag = 0x7001;
 constexpr uint32_t kTextTag = 0x7002;
 
-enum class Act : int32_t { kDescribe, kPing, kStream, kEnd };
+enum class Act : int32_t { kPing, kStream, kEnd };
 
 // On the wire between ranks of one build; others are refused by their cards.
 struct Order {
@@ -51,10 +51,10 @@ struct Order {
 };
 
 struct Report {
-  // kDescribe: cores, copy rate, reduce rate. kPing: round trip, spread, overhead. kStream: of
-  // what came, rate and spread; the rate that was acknowledged of what went.
+  // Of a host: cores, copy rate, reduce rate. kPing: round trip, spread, overhead. kStream: of what
+  // came, rate and spread; the rate that was acknowledged of what went.
   std::array<double, 3> figures{};
-  uint64_t length = 0;  // of the text that follows kDescribe
+  uint64_t length = 0;  // of a host's description, which follows
 };
 static_assert(std::is_trivially_copyable_v<Order> && std::is_trivially_copyable_v<Report>);
 
@@ -215,9 +215,6 @@ class Conductor {
   int leader(int host) const { return ranks_of_[static_cast<size_t>(host)].front(); }
 
   void describe_hosts() {
-    for (int host = 1; host < hosts(); ++host) {
-      me_.send_value(leader(host), kConductTag, Order{.act = Act::kDescribe});
-    }
     for (int host = 0; host < hosts(); ++host) {
       std::string text;
       Report report;
@@ -457,14 +454,18 @@ void announce(const std::shared_ptr<Group>& group, const std::string& result,
 
 std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options) {
   Participant me(group, options);
+  const std::vector<int> host_of = placement_of(*group).host_of;
+  const int host = host_of[static_cast<size_t>(group->rank())];
+  const auto leader = std::find(host_of.begin(), host_of.end(), host) - host_of.begin();
+  if (leader == group->rank()) {
+    std::string text;
+    me.send_value(0, kReportTag, me.describe(text));
+    me.send(0, kTextTag, text);
+  }
   while (true) {
     const auto order = me.receive_value<Order>(0, kConductTag);
     Report report;
-    std::string text;
     switch (order.act) {
-      case Act::kDescribe:
-        report = me.describe(text);
-        break;
       case Act::kPing:
       case Act::kStream:
         if (order.peer < 0 || order.peer >= group->world_size() || order.peer == group->rank()) {
@@ -483,7 +484,6 @@ std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions
         return me.receive(0, kTextTag, order.length);
     }
     me.send_value(0, kReportTag, report);
-    if (order.act == Act::kDescribe) me.send(0, kTextTag, text);
   }
 }
 

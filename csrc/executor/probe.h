@@ -5,7 +5,7 @@
 // compete do. The other ranks follow until they are told the result.
 //
 //   1. Each host's first rank, its *leader*, describes its host and measures how fast one core
-//      copies and adds.
+//      copies and adds. It does so unasked: meanwhile the ranks connect.
 //   2. Leaders ping a rank or two of their own host.
 //   3. A tournament of the leaders: in each round all talk in pairs, first a ping, then a stream in
 //      both directions. Up to kAllRounds hosts every two meet; of more, each meets those at

@@ -19,7 +19,7 @@ constexpr uint32_t kAcknowledgement = 5;
 constexpr int kMostPings = 300;
 constexpr int kWarmUp = 5;
 constexpr int kLeastPings = 8;
-constexpr auto kPingTime = std::chrono::milliseconds(4);
+constexpr auto kPingTime = std::chrono::milliseconds(2);
 constexpr int kBurstLength = 32;
 constexpr int kBursts = 4;
 
@@ -27,7 +27,7 @@ constexpr size_t kLeastWindow = size_t{64} << 10;
 constexpr size_t kMostWindow = size_t{8} << 20;
 constexpr double kWindowSeconds = 0.01;
 constexpr size_t kShortest = size_t{8} << 10;
-constexpr size_t kEnoughBytes = size_t{2} << 20;
+constexpr size_t kEnoughBytes = size_t{3} << 19;
 constexpr double kEnoughSeconds = 0.01;
 
 double seconds_between(TimePoint from, TimePoint to) {
