@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -56,6 +57,34 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   /// their Plans. All ranks must call it between the same two collectives. Throws
   /// Error(kInvalidArgument).
   void set_fabric(const std::string& json);
+
+  // ---------------------------------------------------------------------- compressed collectives
+  /// How a collective is compressed; see kernels/codec_spec.h for the names of codecs.
+  struct CodedOptions {
+    std::string codec = "none";
+    c10d::ReduceOp op = c10d::ReduceOp::SUM;
+    /// One a tensor, fp32, as many elements: added to what this rank gives, and what was lost is
+    /// kept in them. Empty: what is lost is lost.
+    std::vector<at::Tensor> errors = {};
+    uint64_t seed = 0;
+    /// Random numbers go by it, the same on all ranks; none: the group's compressed calls so far.
+    std::optional<uint64_t> step = {};
+    /// Infinities or NaNs in the result are an error, on every rank that has them.
+    bool refuses_nonfinite = false;
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    bool async_op = true;
+  };
+  /// In place; each tensor by itself.
+  c10::intrusive_ptr<c10d::Work> coded_all_reduce(std::vector<at::Tensor>& tensors,
+                                                  const CodedOptions& opts);
+  /// Each input has world-size times the elements of its output.
+  c10::intrusive_ptr<c10d::Work> coded_reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                      std::vector<at::Tensor>& inputs,
+                                                      const CodedOptions& opts);
+  /// Each output has world-size times the elements of its input.
+  c10::intrusive_ptr<c10d::Work> coded_all_gather(std::vector<at::Tensor>& outputs,
+                                                  std::vector<at::Tensor>& inputs,
+                                                  const CodedOptions& opts);
 
   // ------------------------------------------------------------------------------- collectives
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
@@ -159,6 +188,17 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                                        std::vector<std::shared_ptr<Task>> after = {});
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
 
+  /// Checks what all compressed collectives have in common; `inputs` are what is encoded.
+  void check_coded(const std::function<void(const std::string&)>& complain,
+                   const std::vector<at::Tensor>& inputs, const CodedOptions& opts) const;
+  std::shared_ptr<const Codec> codec(const std::string& name);
+  /// The coding of tensor `index` of a call; null codec where none is wanted.
+  Coding coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step,
+                size_t regions);
+  c10::intrusive_ptr<c10d::Work> sum_int_all_reduce(Launch launch, std::vector<at::Tensor>& tensors,
+                                                    const CodedOptions& opts, const Codec& codec,
+                                                    uint64_t step);
+
   void add_all_reduce(Launch& launch, const at::Tensor& tensor, const Reduction& reduction);
   void add_all_gather(Launch& launch, const at::Tensor& input,
                       const std::vector<at::Tensor>& outputs);
@@ -181,6 +221,10 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};
+  std::atomic<uint64_t> coded_calls_{0};
+
+  std::mutex codecs_mutex_;
+  std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // those in use, by given name
 
   std::mutex coalescing_mutex_;
   std::optional<std::vector<c10::intrusive_ptr<WorkQ7x2>>> coalescing_;

@@ -52,6 +52,21 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
                                                distributed.group_size, std::move(options));
 }
 
+/// The three compressed collectives have these arguments in common.
+ProcessGroupQ7x2::CodedOptions coded_options(const std::string& codec, const c10d::ReduceOp& op,
+                                             std::vector<at::Tensor> residuals, uint64_t seed,
+                                             std::optional<uint64_t> step, bool refuse_nonfinite,
+                                             std::chrono::milliseconds timeout, bool async_op) {
+  return {.codec = codec,
+          .op = op,
+          .errors = std::move(residuals),
+          .seed = seed,
+          .step = step,
+          .refuses_nonfinite = refuse_nonfinite,
+          .timeout = timeout,
+          .async_op = async_op};
+}
+
 }  // namespace
 
 void bind_backend(py::module_& module) {
@@ -107,6 +122,50 @@ Attributes:
            py::call_guard<py::gil_scoped_release>(),
            "Chooses by this Fabric from now on. All ranks must call it between the same two "
            "collectives.")
+      .def(
+          "coded_all_reduce",
+          [](ProcessGroupQ7x2& self, std::vector<at::Tensor> tensors, const std::string& codec,
+             const c10d::ReduceOp& op, std::vector<at::Tensor> residuals, uint64_t seed,
+             std::optional<uint64_t> step, bool refuse_nonfinite, std::chrono::milliseconds timeout,
+             bool async_op) {
+            return self.coded_all_reduce(tensors,
+                                         coded_options(codec, op, std::move(residuals), seed, step,
+                                                       refuse_nonfinite, timeout, async_op));
+          },
+          py::arg("tensors"), py::arg("codec"), py::arg("op"), py::arg("residuals"),
+          py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
+          py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "coded_reduce_scatter",
+          [](ProcessGroupQ7x2& self, std::vector<at::Tensor> outputs,
+             std::vector<at::Tensor> inputs, const std::string& codec, const c10d::ReduceOp& op,
+             std::vector<at::Tensor> residuals, uint64_t seed, std::optional<uint64_t> step,
+             bool refuse_nonfinite, std::chrono::milliseconds timeout, bool async_op) {
+            return self.coded_reduce_scatter(
+                outputs, inputs,
+                coded_options(codec, op, std::move(residuals), seed, step, refuse_nonfinite,
+                              timeout, async_op));
+          },
+          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("op"),
+          py::arg("residuals"), py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
+          py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "coded_all_gather",
+          [](ProcessGroupQ7x2& self, std::vector<at::Tensor> outputs,
+             std::vector<at::Tensor> inputs, const std::string& codec,
+             std::vector<at::Tensor> residuals, uint64_t seed, std::optional<uint64_t> step,
+             bool refuse_nonfinite, std::chrono::milliseconds timeout, bool async_op) {
+            return self.coded_all_gather(
+                outputs, inputs,
+                coded_options(codec, c10d::ReduceOp::SUM, std::move(residuals), seed, step,
+                              refuse_nonfinite, timeout, async_op));
+          },
+          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("residuals"),
+          py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
+          py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
+          py::call_guard<py::gil_scoped_release>())
       .def(
           "monitored_barrier",
           [](ProcessGroupQ7x2& self, std::chrono::milliseconds timeout, bool wait_all_ranks) {

@@ -33,8 +33,8 @@ struct Coding {
 
 class BlockCoder {
  public:
-  /// Blocks are of at most `most` elements of `dtype`. `decodes_sums`: what is decoded are sums, not
-  /// contributions.
+  /// Blocks are of at most `most` elements of `dtype`. `decodes_sums`: what is decoded are sums,
+  /// not contributions.
   BlockCoder(const Coding& coding, DType dtype, size_t most, bool decodes_sums);
 
   /// Where a block lies: the index of its first element in the tensor, and its errors, if any.

@@ -8,6 +8,10 @@
 // v + e - C(v + e) in e, in the same pass over memory (error feedback; Seide et al., "1-bit
 // stochastic gradient descent", 2014; Karimireddy et al., "Error feedback fixes SignSGD", 2019).
 //
+// That works with codes that are nearer to what they stand for than zero is. Unbiased ones of few
+// levels are not, and what is kept of them would grow without bound: with an error buffer all
+// rounding is to the nearest, and scales are the nearest.
+//
 // Numbers that are not finite reach every receiver: their group decodes to NaN (a selection sends
 // them as they are, first of all; a cast keeps them), and its errors stay as they were.
 #pragma once

@@ -154,7 +154,7 @@ class Parser {
     size_t least = ~size_t{0};
     for (const std::string& each : codec_names()) {
       known += (known.empty() ? "" : ", ") + each;
-      const std::string plain = each.substr(0, each.find(':'));
+      const std::string plain = each.substr(0, each.find_first_of(":["));
       const size_t distance = edit_distance(word, plain);
       if (distance < least) {
         least = distance;

@@ -144,7 +144,7 @@ void rotate_back(float* values, size_t count, uint64_t first, uint64_t key) {
 template <class Coder>
 void make_codes(const Coder& coder, Scale scale, const float* values, size_t count,
                 const ValueSpec& spec, const ValueBlock& block, uint64_t first, uint8_t* codes) {
-  if (spec.stochastic) {
+  if (spec.stochastic && block.error == nullptr) {
     const RandomStream stream = random_stream(block.rounding_key, first);
     const auto counter = static_cast<uint32_t>(first);
     Q7X2_INDEPENDENT
@@ -235,14 +235,20 @@ void encode_groups(const Coder& coder, const ValueSpec& spec, const ValueBlock& 
     Scale scale = scale_of(spec, sums, count, largest);
     make_codes(coder, scale, sums, count, spec, block, first, buffer.codes);
     for (size_t i = count; i < coded; ++i) buffer.codes[i] = coder.zero();
-    if (spec.hadamard && !spec.stochastic) {
-      // What is decoded then has the right projection on what was encoded (Vargaftik et al.,
-      // "EDEN", 2022).
+    if (spec.hadamard && (!spec.stochastic || block.error != nullptr)) {
+      // Without errors kept: what is decoded has the right projection on what was encoded, so that
+      // it is right on average (Vargaftik et al., "EDEN", 2022). With: it is as near as can be.
       for (size_t i = 0; i < count; ++i) buffer.units[i] = coder.unit(buffer.codes[i]);
       for (size_t i = count; i < round_up(count, kLanes); ++i) buffer.units[i] = 0;
       const size_t padded = round_up(count, kLanes);
       const float along = dot(sums, buffer.units, padded);
-      scale.step = along > 0 ? dot(sums, sums, padded) / along : 0;
+      if (along <= 0) {
+        scale.step = 0;
+      } else if (block.error == nullptr) {
+        scale.step = dot(sums, sums, padded) / along;
+      } else {
+        scale.step = along / dot(buffer.units, buffer.units, padded);
+      }
     }
     store_scale(spec, body, group, scale.step, scale.least);
     pack(buffer.codes, spec.bits, coded, reinterpret_cast<uint8_t*>(packed));

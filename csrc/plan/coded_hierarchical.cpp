@@ -103,8 +103,7 @@ class Builder {
     }
   }
 
-  void contribute(int part, const std::vector<Block>& operands,
-                  const std::vector<OpId>& received) {
+  void contribute(int part, const std::vector<Block>& operands, const std::vector<OpId>& received) {
     const int to = leader(owner(part), part);
     const Block message = Block::coded(next_coded_++);
     Block partial = Block::input(part);
@@ -124,8 +123,7 @@ class Builder {
     for (int host = 0; host < num_hosts_; ++host) {
       if (host == host_) continue;
       operands.push_back(Block::coded(next_coded_++));
-      received.push_back(
-          b_.recv(leader(host, part), operands.back(), {}, Block::input(part)));
+      received.push_back(b_.recv(leader(host, part), operands.back(), {}, Block::input(part)));
     }
     const Block total = Block::coded(next_coded_++);
     const OpId sum = b_.reduce(operands, total, true, received, Block::input(part));

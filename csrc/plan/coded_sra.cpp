@@ -51,8 +51,7 @@ Scatter add_scatter(PlanBuilder& b, const PlanRequest& request) {
   }
   for (int source = 0; source < n; ++source) {
     const int distance = (rank - source + n) % n;
-    scatter.operands.push_back(distance == 0 ? Block::input(rank)
-                                             : Block::coded(n - 2 + distance));
+    scatter.operands.push_back(distance == 0 ? Block::input(rank) : Block::coded(n - 2 + distance));
   }
   return scatter;
 }

@@ -3,7 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import Backend, Work
+from torch import Tensor
+from torch._C._distributed_c10d import Backend, ReduceOp, Work
 
 class Options(Backend.Options):
     """Options of a q7x2 process group, for ``pg_options``."""
@@ -32,6 +33,43 @@ class ProcessGroupQ7x2(Backend):
     def set_fabric(self, json: str) -> None:
         """Choose by this Fabric from now on; all ranks between the same two collectives."""
 
+    def coded_all_reduce(
+        self,
+        tensors: list[Tensor],
+        codec: str,
+        op: ReduceOp,
+        residuals: list[Tensor],
+        seed: int,
+        step: int | None,
+        refuse_nonfinite: bool,
+        timeout: timedelta = ...,
+        async_op: bool = True,
+    ) -> WorkQ7x2: ...
+    def coded_reduce_scatter(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        codec: str,
+        op: ReduceOp,
+        residuals: list[Tensor],
+        seed: int,
+        step: int | None,
+        refuse_nonfinite: bool,
+        timeout: timedelta = ...,
+        async_op: bool = True,
+    ) -> WorkQ7x2: ...
+    def coded_all_gather(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        codec: str,
+        residuals: list[Tensor],
+        seed: int,
+        step: int | None,
+        refuse_nonfinite: bool,
+        timeout: timedelta = ...,
+        async_op: bool = True,
+    ) -> WorkQ7x2: ...
     def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
 
 class WorkQ7x2(Work):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from q7x2._algorithm import algorithm
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
+from q7x2._coded import all_gather, all_reduce, reduce_scatter
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Measurement", "Options", "__version__", "algorithm", "monitored_barrier", "tune"]
+__all__ = [
+    "Measurement",
+    "Options",
+    "__version__",
+    "algorithm",
+    "all_gather",
+    "all_reduce",
+    "monitored_barrier",
+    "reduce_scatter",
+    "tune",
+]
 
 register()
 

@@ -284,8 +284,7 @@ TEST(CodedCollective, RanksThatNameDifferentCodecsGetAnError) {
     const auto group = rank.group();
     Comm comm(group);
     const auto data = buffer<float>(5'000, 1.0F);
-    const auto task =
-        comm.start(all_reduce_call(*data, rank.rank == 0 ? "int8" : "int4"), data);
+    const auto task = comm.start(all_reduce_call(*data, rank.rank == 0 ? "int8" : "int4"), data);
     EXPECT_EQ(comm.failure(*task).code(), ErrorCode::kMismatch);
   });
 }

@@ -1,0 +1,227 @@
+// The compressed collectives: arguments checked, and described to the executor.
+#include <utility>
+
+#include "backend/argument_checks.h"
+#include "backend/process_group.h"
+#include "kernels/convert.h"
+#include "kernels/random.h"
+#include "kernels/reduce.h"
+#include "kernels/sum_int.h"
+
+namespace q7x2 {
+
+using c10d::OpType;
+
+namespace {
+
+constexpr const char* kNone = "none";
+/// Sends fp32 as it is, and takes errors along.
+constexpr const char* kExact = "fp32";
+
+}  // namespace
+
+std::shared_ptr<const Codec> ProcessGroupQ7x2::codec(const std::string& name) {
+  const std::lock_guard lock(codecs_mutex_);
+  std::shared_ptr<const Codec>& codec = codecs_[name];
+  if (codec == nullptr) {
+    try {
+      codec = Codec::make(name);
+    } catch (const Error& error) {
+      codecs_.erase(name);
+      std::rethrow_exception(to_exception(error));
+    }
+  }
+  return codec;
+}
+
+void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
+                                   const CodedOptions& opts) const {
+  require(fn, !inputs.empty(), "requires non-empty tensor list");
+  check_dense(fn, inputs);
+  for (const at::Tensor& input : inputs) {
+    require(fn, is_float(reducible_dtype(input)),
+            c10::str("codecs are for floating point tensors, got ", input.scalar_type()));
+  }
+  const auto op = static_cast<c10d::ReduceOp::RedOpType>(opts.op);
+  require(fn, op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG,
+          "a compressed reduction is a SUM or an AVG");
+  if (opts.errors.empty()) {
+    return;
+  }
+  require(fn, opts.errors.size() == inputs.size(),
+          c10::str("expected one residual a tensor: ", inputs.size(), ", got ",
+                   opts.errors.size()));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& errors = opts.errors[i];
+    require(fn, errors.scalar_type() == at::kFloat && errors.numel() == inputs[i].numel(),
+            c10::str("residual ", i, ": expected float32 with ", inputs[i].numel(),
+                     " elements, got ", errors.scalar_type(), " with ", errors.numel()));
+    require(fn, errors.is_contiguous(), c10::str("residual ", i, ": expected a contiguous tensor"));
+  }
+}
+
+Coding ProcessGroupQ7x2::coding(Launch& launch, const CodedOptions& opts, size_t index,
+                                uint64_t step, size_t regions) {
+  Coding coding;
+  const bool has_errors = !opts.errors.empty();
+  if (opts.codec == kNone && !has_errors && !opts.refuses_nonfinite) {
+    return coding;
+  }
+  coding.codec = codec(opts.codec == kNone ? kExact : opts.codec);
+  coding.keys.shared = mix_keys(mix_keys(opts.seed, step), index);
+  coding.keys.rounding = mix_keys(coding.keys.shared, static_cast<uint64_t>(rank_));
+  coding.refuses_nonfinite = opts.refuses_nonfinite;
+  if (has_errors) {
+    TORCH_CHECK(coding.codec->traits().keeps_error, "q7x2: codec '", coding.codec->name(),
+                "' takes no residual: what it decodes to is no approximation");
+    const Region whole = launch.buffers->in_place(opts.errors[index]);
+    const size_t part = whole.bytes / regions / sizeof(float);
+    for (size_t i = 0; i < regions; ++i) {
+      coding.errors.push_back(reinterpret_cast<float*>(whole.data) + i * part);
+    }
+  }
+  return coding;
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tensors,
+                                                                  const CodedOptions& opts) {
+  const Complain fn = complain("coded_all_reduce");
+  check_coded(fn, tensors, opts);
+  const uint64_t step = opts.step.value_or(coded_calls_++);
+  const Reduction reduction(opts.op, size_);
+  Launch call{OpType::ALLREDUCE, "q7x2:coded_all_reduce", tensors, {tensors},
+              opts.timeout,      opts.async_op};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Coding how = coding(call, opts, i, step, 1);
+    if (how && how.codec->spec().value.kind == ValueKind::kSumInt) {
+      return sum_int_all_reduce(std::move(call), tensors, opts, *how.codec, step);
+    }
+    add_all_reduce(call, tensors[i], reduction);
+    call.calls.back().coding = how;
+  }
+  return launch(std::move(call));
+}
+
+// Two dependent collectives. The first, of a maximum a group, blocks the caller: it is short, and so
+// the order of collectives is that of the calls.
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::sum_int_all_reduce(Launch call, Tensors& tensors,
+                                                                    const CodedOptions& opts,
+                                                                    const Codec& codec,
+                                                                    uint64_t step) {
+  const c10::AutoGradMode no_grad(false);
+  TORCH_CHECK(!opts.refuses_nonfinite, "q7x2: codec '", codec.name(),
+              "' cannot refuse what is not finite: expected nonfinite=\"propagate\"");
+  const ValueSpec spec = codec.spec().value;
+  int levels = 0;
+  try {
+    levels = sum_int_levels(spec, size_);
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+  struct Part {
+    at::Tensor floats;  // fp32, on the host
+    at::Tensor errors;
+    at::Tensor maxima;
+    at::Tensor codes;
+    SumIntBlock block;
+  };
+  auto parts = std::make_shared<std::vector<Part>>();
+  Tensors maxima;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Part part;
+    part.floats = tensors[i].detach().to(at::kCPU, at::kFloat).contiguous();
+    const auto count = static_cast<size_t>(part.floats.numel());
+    part.maxima = at::empty({static_cast<int64_t>(num_groups(spec, count))}, at::kFloat);
+    part.codes = at::empty({part.floats.numel()}, spec.bits == 8 ? at::kChar : at::kShort);
+    part.block = {part.floats.const_data_ptr<float>(), nullptr, count,
+                  mix_keys(mix_keys(mix_keys(opts.seed, step), i), static_cast<uint64_t>(rank_))};
+    if (!opts.errors.empty()) {
+      part.errors = opts.errors[i].cpu();
+      part.block.errors = part.errors.mutable_data_ptr<float>();
+    }
+    group_maxima(spec, part.block, part.maxima.mutable_data_ptr<float>());
+    maxima.push_back(part.maxima);
+    parts->push_back(std::move(part));
+  }
+  c10d::AllreduceCoalescedOptions largest;
+  largest.reduceOp = c10d::ReduceOp::MAX;
+  largest.timeout = opts.timeout;
+  largest.asyncOp = false;
+  allreduce_coalesced(maxima, largest)->wait();
+  call.buffers = std::make_shared<HostBuffers>();
+  for (Part& part : *parts) {
+    encode_sum_int(spec, levels, part.block, part.maxima.const_data_ptr<float>(),
+                   part.codes.mutable_data_ptr());
+    add_all_reduce(call, part.codes, Reduction(c10d::ReduceOp::SUM, size_));
+  }
+  const int divisor = Reduction(opts.op, size_).divisor;
+  call.buffers->then([=, results = tensors, errors = opts.errors] {
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Part& part = (*parts)[i];
+      at::Tensor result = results[i].detach();
+      at::Tensor floats = at::empty_like(part.floats);
+      decode_sum_int(spec, levels, part.codes.const_data_ptr(), part.maxima.const_data_ptr<float>(),
+                     divisor, floats.mutable_data_ptr<float>(), part.block.count);
+      result.copy_(floats.view(result.sizes()));
+      if (!errors.empty() && !errors[i].is_same(part.errors)) {
+        at::Tensor kept = errors[i].detach();
+        kept.copy_(part.errors);
+      }
+    }
+  });
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& outputs,
+                                                                      Tensors& inputs,
+                                                                      const CodedOptions& opts) {
+  const Complain fn = complain("coded_reduce_scatter");
+  check_coded(fn, inputs, opts);
+  require(fn, outputs.size() == inputs.size(),
+          "requires input/output tensor lists to have the same length");
+  const uint64_t step = opts.step.value_or(coded_calls_++);
+  const Reduction reduction(opts.op, size_);
+  Launch call{OpType::REDUCE_SCATTER, "q7x2:coded_reduce_scatter", inputs, {outputs},
+              opts.timeout,           opts.async_op};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(fn, {outputs[i]});
+    check_same_type(fn, inputs[i], {outputs[i]});
+    require(fn, inputs[i].numel() == outputs[i].numel() * size_,
+            c10::str("input ", i, " must have world size times the elements of its output: ",
+                     outputs[i].numel() * size_, ", got ", inputs[i].numel()));
+    const Coding how = coding(call, opts, i, step, static_cast<size_t>(size_));
+    require(fn, !how || how.codec->spec().value.kind != ValueKind::kSumInt,
+            "codec 'sumint' is for all_reduce; expected int8");
+    add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
+                       reduction);
+    call.calls.back().coding = how;
+  }
+  return launch(std::move(call));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outputs, Tensors& inputs,
+                                                                  const CodedOptions& opts) {
+  const Complain fn = complain("coded_all_gather");
+  check_coded(fn, inputs, opts);
+  require(fn, outputs.size() == inputs.size(),
+          "requires input/output tensor lists to have the same length");
+  const uint64_t step = opts.step.value_or(coded_calls_++);
+  Launch call{OpType::_ALLGATHER_BASE, "q7x2:coded_all_gather", inputs, {outputs},
+              opts.timeout,            opts.async_op};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_dense(fn, {outputs[i]});
+    check_same_type(fn, inputs[i], {outputs[i]});
+    require(fn, outputs[i].numel() == inputs[i].numel() * size_,
+            c10::str("output ", i, " must have world size times the elements of its input: ",
+                     inputs[i].numel() * size_, ", got ", outputs[i].numel()));
+    const Coding how = coding(call, opts, i, step, 1);
+    require(fn, !how || how.codec->spec().value.kind != ValueKind::kSumInt,
+            "codec 'sumint' is for all_reduce; expected int8");
+    add_into_tensor(call, outputs[i], inputs[i]);
+    call.calls.back().coding = how;
+    call.calls.back().dtype = reducible_dtype(inputs[i]);
+  }
+  return launch(std::move(call));
+}
+
+}  // namespace q7x2

@@ -1,0 +1,179 @@
+"""``all_reduce``, ``reduce_scatter``, ``all_gather`` with a codec: fewer bytes on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup, ReduceOp, Work
+
+_NONFINITE = ("propagate", "error")
+
+
+def _tensors(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    import torch
+
+    tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: expected a tensor or a list of them, got {tensor!r}")
+    return tensors
+
+
+def _options(
+    residual: Tensor | Sequence[Tensor] | None, seed: int, step: int | None, nonfinite: str
+) -> dict[str, Any]:
+    if nonfinite not in _NONFINITE:
+        raise ValueError(f"nonfinite: expected one of {', '.join(_NONFINITE)}, got {nonfinite!r}")
+    for name, value in (("seed", seed), ("step", step)):
+        if value is not None and not 0 <= value < 2**64:
+            raise ValueError(f"{name}: expected 0 <= {name} < 2**64, got {value}")
+    return {
+        "residuals": [] if residual is None else _tensors("residual", residual),
+        "seed": seed,
+        "step": step,
+        "refuse_nonfinite": nonfinite == "error",
+    }
+
+
+def _finish(work: Work, async_op: bool) -> Work | None:
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def all_reduce(
+    tensor: Tensor | Sequence[Tensor],
+    codec: str = "none",
+    *,
+    op: ReduceOp | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    residual: Tensor | Sequence[Tensor] | None = None,
+    seed: int = 0,
+    step: int | None = None,
+    nonfinite: str = "propagate",
+) -> Work | None:
+    """Sum a tensor over all ranks with compressed messages, in place.
+
+    Every rank encodes what it sends to the owners of the parts, once; an owner adds in float32, in
+    rank order, and encodes the sum, once; everybody decodes the same bytes. So all ranks end
+    bit-identical. Where several ranks share a host they add densely in memory first.
+
+    >>> q7x2.all_reduce(gradient, "int8", op=dist.ReduceOp.AVG, residual=errors)
+
+    Args:
+        tensor: Floating point, dense; of any shape and length. Or a list of them, each by itself.
+        codec: The codec's name: ``"fp16"``, ``"int4:g=128:sr"``, ``"topk:0.01+int8"``. ``"none"``
+            sends the tensor as it is. docs/codecs.md has them all. Equal on all ranks.
+        op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
+        group: The default group if None.
+        async_op: Return a work at once.
+        residual: Error feedback: float32, contiguous, as many elements as ``tensor``. It is added
+            to what this rank gives, and afterwards holds what was lost on the way: over all ranks
+            results and residuals together are exactly the sum. Must not be touched before the
+            work is complete. For a list of tensors a list.
+        seed: Of the codec's random numbers, if it has any. Equal on all ranks.
+        step: Selects their place in the sequence, equal on all ranks. None counts the group's
+            compressed calls.
+        nonfinite: ``"propagate"``: an infinity or NaN makes its element, or the elements that share
+            its scale, NaN in every rank's result. ``"error"``: raises, on every rank.
+
+    Returns:
+        The work if ``async_op``, else None.
+
+    Raises:
+        RuntimeError: A codec of that name does not exist (the message lists those that do), a
+            tensor is not of floats, a residual does not fit, or ranks disagree about the call.
+        ValueError: The group has no q7x2 backend, or another argument is out of range.
+    """
+    import torch.distributed as dist
+
+    from q7x2._groups import backend_of
+
+    work = backend_of(group, "q7x2.all_reduce").coded_all_reduce(
+        tensors=_tensors("tensor", tensor),
+        codec=codec,
+        op=dist.ReduceOp.SUM if op is None else op,
+        async_op=async_op,
+        **_options(residual, seed, step, nonfinite),
+    )
+    return _finish(work, async_op)
+
+
+def reduce_scatter(
+    output: Tensor | Sequence[Tensor],
+    input: Tensor | Sequence[Tensor],
+    codec: str = "none",
+    *,
+    op: ReduceOp | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    residual: Tensor | Sequence[Tensor] | None = None,
+    seed: int = 0,
+    step: int | None = None,
+    nonfinite: str = "propagate",
+) -> Work | None:
+    """Give each rank its part of the sum of all ranks' inputs, with compressed messages.
+
+    Contributions are encoded once; the owner adds in float32, in rank order, and keeps the sum
+    exactly.
+
+    Args:
+        output: Has the elements of ``input`` divided by the world size. Or a list.
+        input: World size times the elements of ``output``, part r for rank r. Or a list.
+        residual: As many elements as ``input``; see :func:`all_reduce`, as for all others.
+
+    Returns and raises what :func:`all_reduce` does.
+    """
+    import torch.distributed as dist
+
+    from q7x2._groups import backend_of
+
+    work = backend_of(group, "q7x2.reduce_scatter").coded_reduce_scatter(
+        outputs=_tensors("output", output),
+        inputs=_tensors("input", input),
+        codec=codec,
+        op=dist.ReduceOp.SUM if op is None else op,
+        async_op=async_op,
+        **_options(residual, seed, step, nonfinite),
+    )
+    return _finish(work, async_op)
+
+
+def all_gather(
+    output: Tensor | Sequence[Tensor],
+    input: Tensor | Sequence[Tensor],
+    codec: str = "none",
+    *,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    residual: Tensor | Sequence[Tensor] | None = None,
+    seed: int = 0,
+    step: int | None = None,
+    nonfinite: str = "propagate",
+) -> Work | None:
+    """Collect all ranks' inputs on all ranks, with compressed messages.
+
+    A rank's own part is decoded from its own message as well, so all ranks end bit-identical.
+
+    Args:
+        output: World size times the elements of ``input``, part r from rank r. Or a list.
+        input: Of equal length on all ranks. Or a list.
+        residual: As many elements as ``input``; see :func:`all_reduce`, as for all others.
+
+    Returns and raises what :func:`all_reduce` does.
+    """
+    from q7x2._groups import backend_of
+
+    work = backend_of(group, "q7x2.all_gather").coded_all_gather(
+        outputs=_tensors("output", output),
+        inputs=_tensors("input", input),
+        codec=codec,
+        async_op=async_op,
+        **_options(residual, seed, step, nonfinite),
+    )
+    return _finish(work, async_op)

@@ -1,0 +1,193 @@
+"""Compressed collectives: q7x2.all_reduce and its kin, between real processes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from values import assert_bits
+
+pytestmark = pytest.mark.beyond("gloo", "codecs are q7x2's")
+
+# Relative error of one rounding of normal numbers, with some room.
+ERRORS = {
+    "fp32": 1e-6,
+    "fp16": 1e-3,
+    "bf16": 5e-3,
+    "fp8_e4m3": 0.05,
+    "fp8_e5m2": 0.1,
+    "int8": 0.02,
+    "int8:g=32:sr": 0.02,
+    "int6": 0.05,
+    "int4:minmax": 0.2,
+    "int4:g=128": 0.2,
+    "int3": 0.5,
+    "hadamard+int4": 0.25,
+    "sumint8": 0.06,
+    "sumint16": 1e-3,
+    "qsgd:bits=8": 0.2,
+}
+COARSE = ("int2", "ternary", "onebit", "hadamard+onebit", "sign")
+
+
+def noise(rank: int, size: int, step: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1 + rank + 1000 * step)
+    return torch.randn(size, generator=generator).to(dtype)
+
+
+def exact_sum(world_size: int, size: int, step: int = 0) -> torch.Tensor:
+    return sum(
+        (noise(rank, size, step).double() for rank in range(world_size)),
+        torch.zeros(size, dtype=torch.double),
+    )
+
+
+def assert_same_everywhere(tensor: torch.Tensor, what: object) -> None:
+    everybody = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, tensor)
+    for other in everybody:
+        assert_bits(other, everybody[0], what)
+
+
+def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
+    scale = max(float(exact.norm()), exact.numel() ** 0.5, 1e-30)
+    return float((result.double() - exact).norm()) / scale
+
+
+@pytest.mark.ranks(1, 2, 4)
+def test_every_codec(world_size: int) -> None:
+    for codec in (*ERRORS, *COARSE):
+        for size in (0, 1, 1000, 40_007):
+            tensor = noise(dist.get_rank(), size)
+            q7x2.all_reduce(tensor, codec)
+            assert_same_everywhere(tensor, (codec, size))
+            if codec in ERRORS:
+                error = relative_error(tensor, exact_sum(world_size, size))
+                assert error <= 2 * ERRORS[codec], (codec, size)
+
+
+@pytest.mark.ranks(2, 3)
+def test_average_and_dtypes(world_size: int) -> None:
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        tensor = noise(dist.get_rank(), 5003, dtype=dtype).view(-1, 1)
+        q7x2.all_reduce(tensor, "int8", op=dist.ReduceOp.AVG)
+        assert tensor.dtype == dtype
+        error = relative_error(tensor.view(-1), exact_sum(world_size, 5003) / world_size)
+        assert error < 0.05, dtype
+
+
+@pytest.mark.ranks(3)
+def test_lists_strides_and_async(world_size: int) -> None:
+    me = dist.get_rank()
+    tensors = [noise(me, size, step=size) for size in (7, 0, 3000)]
+    strided = torch.zeros(100, 2)
+    strided[:, 0] = noise(me, 100)
+    work = q7x2.all_reduce([*tensors, strided[:, 0]], "fp16", async_op=True)
+    assert work is not None
+    work.wait()
+    for tensor in tensors:
+        exact = exact_sum(world_size, tensor.numel(), step=tensor.numel())
+        assert relative_error(tensor, exact) < 2e-3
+    assert relative_error(strided[:, 0], exact_sum(world_size, 100)) < 2e-3
+    assert not strided[:, 1].any()
+
+
+@pytest.mark.ranks(3)
+def test_results_and_residuals_are_the_sum(world_size: int) -> None:
+    size = 3001
+    for codec in ("int4", "onebit", "sumint8:sr", "hadamard+int2", "ternary"):
+        residual = torch.zeros(size)
+        given = torch.zeros(size, dtype=torch.double)
+        received = torch.zeros(size, dtype=torch.double)
+        for step in range(30):
+            tensor = noise(dist.get_rank(), size, step)
+            q7x2.all_reduce(tensor, codec, residual=residual)
+            given += exact_sum(world_size, size, step)
+            received += tensor
+        owed = residual.double()
+        dist.all_reduce(owed)
+        assert relative_error(received + owed, given) < 1e-5, codec
+        # Something was lost on the way, or the test shows nothing.
+        assert relative_error(received, given) > 1e-3, codec
+
+
+@pytest.mark.ranks(3)
+def test_the_same_bits_in_every_run() -> None:
+    def run(step: int | None, seed: int = 5) -> torch.Tensor:
+        tensor = noise(dist.get_rank(), 4000)
+        q7x2.all_reduce(tensor, "ternary", seed=seed, step=step)
+        return tensor
+
+    first = run(step=1)
+    assert_bits(run(step=1), first, "the same step")
+    assert not torch.equal(run(step=2), first)
+    assert not torch.equal(run(step=1, seed=6), first)
+    assert not torch.equal(run(step=None), run(step=None))
+
+
+@pytest.mark.ranks(3)
+def test_reduce_scatter_and_all_gather(world_size: int) -> None:
+    me = dist.get_rank()
+    for size in (0, 5, 5001):
+        output = torch.empty(size)
+        whole = noise(me, size * world_size)
+        residual = torch.zeros_like(whole)
+        q7x2.reduce_scatter(output, whole, "int8", residual=residual)
+        mine = slice(me * size, (me + 1) * size)
+        assert relative_error(output, exact_sum(world_size, size * world_size)[mine]) < 0.05
+        assert not residual[mine].any()  # an owner adds its own exactly
+        gathered = torch.empty(size * world_size)
+        q7x2.all_gather(gathered, output, "int8")
+        assert_same_everywhere(gathered, size)
+
+
+@pytest.mark.ranks(2)
+def test_what_is_not_finite() -> None:
+    tensor = torch.ones(5000)
+    if dist.get_rank() == 1:
+        tensor[4000] = float("inf")
+    refused = tensor.clone()
+    q7x2.all_reduce(tensor, "int8")
+    assert not tensor[4000].isfinite()
+    assert tensor[:3000].isfinite().all()
+    with pytest.raises(RuntimeError, match="infinities or NaNs in the result"):
+        q7x2.all_reduce(refused, "int8", nonfinite="error")
+    q7x2.all_reduce(torch.ones(5), "int8", nonfinite="error")  # the group lives on
+
+
+@pytest.mark.ranks(1)
+def test_bad_arguments() -> None:
+    tensor = torch.ones(10)
+    for codec, message in (
+        ("int5", "there is no 'int5'; did you mean 'int[0-9]'"),
+        ("int4:g=100", "expected g=32 ... g=1024"),
+        ("int8+int4", "out of place"),
+        ("", "there is no ''"),
+        ("fp16:sr", "'fp16' does not take 'sr'"),
+        ("hadamard+fp16", "hadamard needs a value stage with groups"),
+    ):
+        with pytest.raises(RuntimeError, match=re.compile(message)):
+            q7x2.all_reduce(tensor, codec)
+    with pytest.raises(RuntimeError, match="floating point tensors, got Int"):
+        q7x2.all_reduce(torch.ones(3, dtype=torch.int32), "int8")
+    with pytest.raises(RuntimeError, match="a SUM or an AVG"):
+        q7x2.all_reduce(tensor, "int8", op=dist.ReduceOp.MAX)
+    with pytest.raises(RuntimeError, match="expected float32 with 10 elements"):
+        q7x2.all_reduce(tensor, "int8", residual=torch.zeros(9))
+    with pytest.raises(RuntimeError, match="takes no residual"):
+        q7x2.all_reduce(tensor, "sign", residual=torch.zeros(10))
+    with pytest.raises(RuntimeError, match="must have world size times"):
+        q7x2.reduce_scatter(torch.ones(3), torch.ones(4), "int8")
+    with pytest.raises(ValueError, match="nonfinite: expected one of"):
+        q7x2.all_reduce(tensor, "int8", nonfinite="ignore")
+    with pytest.raises(TypeError, match="expected a tensor"):
+        q7x2.all_reduce([1.0], "int8")
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_ranks_that_disagree_get_an_error() -> None:
+    with pytest.raises(dist.DistBackendError, match="ranks disagree about a collective"):
+        q7x2.all_reduce(torch.ones(100), "int8" if dist.get_rank() == 0 else "int4")
