@@ -1,7 +1,7 @@
 """What runs a collective: a torch process group or an MPI communicator.
 
 `gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 restricted to some algorithms, as
-`Q7X2_ALGO=ring` does. `empty` is torch's own C++ backend that does nothing: what any call costs.
+`Q7X2_ALGO=ring` does, and `q7x2+int8` is q7x2 with a codec. `empty` is torch's own C++ backend that does nothing: what any call costs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ OPENMPI = "openmpi"
 EMPTY = "empty"
 
 
+# Fewer than one of so many bytes do not do with any codec: the traffic went another way.
+_MOST_COMPRESSION = 64
+
+
 class Backend(Protocol):
     computes: bool  # whether its results mean anything
+    tolerance: float  # the relative error that they may have
+    share: float  # of the least bytes of the collective, the least that it can do with
 
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
         """A call without arguments that runs `op` on `buffers` and returns when it is done."""
@@ -27,8 +33,11 @@ class Backend(Protocol):
 
 class TorchBackend:
     def __init__(self, name: str) -> None:
+        name, _, self._codec = name.partition("+")
         name, _, algorithms = name.partition(":")
         self.computes = name != EMPTY
+        self.tolerance = 4.0 if self._codec else 0.0
+        self.share = 1 / _MOST_COMPRESSION if self._codec else 1.0
         if name == EMPTY:
             # Registers the backend "fake".
             import torch.testing._internal.distributed.fake_pg  # noqa: F401
@@ -49,14 +58,22 @@ class TorchBackend:
         return text
 
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
-        group = self._group
-        return lambda: op.torch_call(buffers, group)
+        group, codec = self._group, self._codec
+        if not codec:
+            return lambda: op.torch_call(buffers, group)
+        if not op.is_coded:
+            raise ValueError(f"{op.name} takes no codec")
+        import q7x2
+
+        return lambda: q7x2.all_reduce(buffers.send, codec, group=group)
 
 
 class OpenMpiBackend:
     """Open MPI through mpi4py's buffer interface, on the memory of the same tensors."""
 
     computes = True
+    tolerance = 0.0
+    share = 1.0
 
     def __init__(self) -> None:
         from mpi4py import MPI

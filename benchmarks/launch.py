@@ -55,7 +55,7 @@ class Job:
     openmpi: OpenMpi | None = None
     timeout_s: float = 1800
     fabric: Path | None = None
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def cases(self) -> list[tuple[str, int]]:

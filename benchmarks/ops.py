@@ -31,6 +31,23 @@ class Buffers:
         self.send.fill_(rank + 1)
 
 
+class Noise(Buffers):
+    """Normal numbers, the same for a rank every time."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor, tensor)
+        self._values = torch.empty(0)
+
+    def dirty(self, rank: int) -> None:
+        if self._values.numel() == 0:
+            self._values = self.of(rank)
+        self.send.copy_(self._values)
+
+    def of(self, rank: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(rank)
+        return torch.randn(self.send.numel(), generator=generator)
+
+
 @dataclass(frozen=True)
 class Op:
     """One collective.
@@ -44,6 +61,7 @@ class Op:
         torch_call: runs it on a process group, blocking. What it returns, if anything, is waited
             for after the time has been taken.
         mpi_call: runs it on an mpi4py communicator and the buffers' NumPy views, blocking.
+        is_coded: works on normal numbers, so that codecs have something to do; in place.
         expected: of (n, rank): the values a correct receive buffer holds after `dirty`, one for
             each of n equal parts or one for all; None where this rank receives nothing.
     """
@@ -58,6 +76,7 @@ class Op:
     torch_call: Callable[[Buffers, dist.ProcessGroup], Any]
     mpi_call: Callable[[Any, Any, Any], Any]
     expected: Callable[[int, int], list[float] | None]
+    is_coded: bool = False
 
     def round_size(self, size: int, n: int) -> int:
         """The nearest size from above of which each rank can hold an equal part.
@@ -72,12 +91,22 @@ class Op:
     def buffers(self, size: int, n: int) -> Buffers:
         count = size // DTYPE.itemsize
         send = torch.zeros(count // n if self.split_send else count, dtype=DTYPE)
+        if self.is_coded:
+            return Noise(send)
         if self.in_place:
             return Buffers(send, send)
         return Buffers(send, torch.zeros(count // n if self.split_receive else count, dtype=DTYPE))
 
-    def check(self, buffers: Buffers, n: int, rank: int) -> None:
+    def check(self, buffers: Buffers, n: int, rank: int, tolerance: float) -> None:
         """Raises ValueError unless the receive buffer holds the right values."""
+        if isinstance(buffers, Noise):
+            total = torch.zeros_like(buffers.receive)
+            for each in range(n):
+                total += buffers.of(each)
+            error = float((buffers.receive - total).norm() / total.norm())
+            if not error <= max(tolerance, 1e-6):
+                raise ValueError(f"{self.name}: relative error {error} on rank {rank} of {n}")
+            return
         expected = self.expected(n, rank)
         if expected is None:
             return
@@ -142,6 +171,19 @@ OPS = {
             torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
             mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
             expected=lambda n, rank: [_total(n)],
+        ),
+        Op(
+            name="all_reduce_normal",
+            bus_factor=lambda n: 2 * _shard(n),
+            crossing=lambda s, n, h: 2 * (h - 1) * s,
+            flow="all",
+            in_place=True,
+            split_send=False,
+            split_receive=False,
+            torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
+            mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
+            expected=lambda n, rank: None,
+            is_coded=True,
         ),
         # The two halves of an all-reduce one after the other, over the same tree where the
         # algorithm says so.

@@ -35,6 +35,7 @@ class Samples:
     end: list[list[int]] = field(default_factory=list)
     cpu: list[list[int]] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    share: float = 1.0  # see Backend
 
 
 def bytes_sent() -> int:
@@ -85,12 +86,12 @@ def measure(
         # The first operation also connects, so it only tells whether more of them are affordable.
         first = _agree(_seconds_each(block, call, 1))
         if backends[label].computes:
-            op.check(buffers, n, rank)
+            op.check(buffers, n, rank, backends[label].tolerance)
         seconds = _agree(_seconds_each(block, call, 4 if first < block_seconds else 1))
         iterations[label] = min(_MAX_ITERATIONS_PER_BLOCK, max(1, round(block_seconds / seconds)))
         warm_ups[label] = 2 if seconds < block_seconds else 0
 
-    samples = {label: Samples() for label in calls}
+    samples = {label: Samples(share=backends[label].share) for label in calls}
     gc.collect()
     gc.disable()
     try:
@@ -108,7 +109,7 @@ def measure(
                 samples[label].end += done.end
                 samples[label].cpu += done.cpu
                 if backends[label].computes:
-                    op.check(buffers, n, rank)
+                    op.check(buffers, n, rank, backends[label].tolerance)
     finally:
         gc.enable()
     return samples

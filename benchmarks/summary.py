@@ -45,7 +45,8 @@ def summarize(
             # The counters belong to the host: one of its ranks speaks for it.
             sent = sum(sum(s.sent) for s in samples[::ranks_per_host])
             figures["bytes_sent"] = sent / pooled.size
-            figures["bytes_required"] = op.crossing(size, n, n // ranks_per_host)
+            crossing = op.crossing(size, n, n // ranks_per_host)
+            figures["bytes_required"] = crossing * samples[0].share
         cell["backends"][label] = figures
     return cell
 

@@ -48,9 +48,9 @@ void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
   if (opts.errors.empty()) {
     return;
   }
-  require(fn, opts.errors.size() == inputs.size(),
-          c10::str("expected one residual a tensor: ", inputs.size(), ", got ",
-                   opts.errors.size()));
+  require(
+      fn, opts.errors.size() == inputs.size(),
+      c10::str("expected one residual a tensor: ", inputs.size(), ", got ", opts.errors.size()));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& errors = opts.errors[i];
     require(fn, errors.scalar_type() == at::kFloat && errors.numel() == inputs[i].numel(),
@@ -89,8 +89,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
   check_coded(fn, tensors, opts);
   const uint64_t step = opts.step.value_or(coded_calls_++);
   const Reduction reduction(opts.op, size_);
-  Launch call{OpType::ALLREDUCE, "q7x2:coded_all_reduce", tensors, {tensors},
-              opts.timeout,      opts.async_op};
+  Launch call{OpType::ALLREDUCE, "q7x2:coded_all_reduce", tensors, {tensors}, opts.timeout,
+              opts.async_op};
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Coding how = coding(call, opts, i, step, 1);
     if (how && how.codec->spec().value.kind == ValueKind::kSumInt) {
@@ -102,8 +102,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
   return launch(std::move(call));
 }
 
-// Two dependent collectives. The first, of a maximum a group, blocks the caller: it is short, and so
-// the order of collectives is that of the calls.
+// Two dependent collectives. The first, of a maximum a group, blocks the caller: it is short, and
+// so the order of collectives is that of the calls.
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::sum_int_all_reduce(Launch call, Tensors& tensors,
                                                                     const CodedOptions& opts,
                                                                     const Codec& codec,
@@ -181,8 +181,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
           "requires input/output tensor lists to have the same length");
   const uint64_t step = opts.step.value_or(coded_calls_++);
   const Reduction reduction(opts.op, size_);
-  Launch call{OpType::REDUCE_SCATTER, "q7x2:coded_reduce_scatter", inputs, {outputs},
-              opts.timeout,           opts.async_op};
+  Launch call{OpType::REDUCE_SCATTER, "q7x2:coded_reduce_scatter", inputs, {outputs}, opts.timeout,
+              opts.async_op};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
@@ -206,8 +206,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outpu
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
   const uint64_t step = opts.step.value_or(coded_calls_++);
-  Launch call{OpType::_ALLGATHER_BASE, "q7x2:coded_all_gather", inputs, {outputs},
-              opts.timeout,            opts.async_op};
+  Launch call{OpType::_ALLGATHER_BASE,
+              "q7x2:coded_all_gather",
+              inputs,
+              {outputs},
+              opts.timeout,
+              opts.async_op};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});

@@ -1,13 +1,13 @@
 // Integers that add: numbers under a scale that all ranks share become small integers, the sum of
 // which over all ranks is exact and fits, so that any Plan may add them.
 //
-// A group of elements has the largest magnitude m of all ranks (agreed on beforehand, by a maximum),
-// and levels = (2^(bits-1) - 1) / ranks steps to each side of zero: the sum of `ranks` integers then
-// needs no more than `bits` bits. A number x becomes round(x levels / m).
+// A group of elements has the largest magnitude m of all ranks (agreed on beforehand, by a
+// maximum), and levels = (2^(bits-1) - 1) / ranks steps to each side of zero: the sum of `ranks`
+// integers then needs no more than `bits` bits. A number x becomes round(x levels / m).
 //   error     of a sum of n ranks at most n m / (2 levels) an element; unbiased with `stochastic`
 //   bytes     bits / 8 an element, and 4 for a group's maximum
-// Mishchenko et al., "IntSGD: adaptive floatless compression of stochastic gradients", 2022; Sapio et
-// al., "Scaling distributed machine learning with in-network aggregation", 2021.
+// Mishchenko et al., "IntSGD: adaptive floatless compression of stochastic gradients", 2022; Sapio
+// et al., "Scaling distributed machine learning with in-network aggregation", 2021.
 #pragma once
 
 #include <cstddef>
