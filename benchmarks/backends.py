@@ -1,7 +1,8 @@
 """What runs a collective: a torch process group or an MPI communicator.
 
 `gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 restricted to some algorithms, as
-`Q7X2_ALGO=ring` does, and `q7x2+int8` is q7x2 with a codec. `empty` is torch's own C++ backend that does nothing: what any call costs.
+`Q7X2_ALGO=ring` does, and `q7x2+int8` is q7x2 with a codec. `empty` is torch's own C++
+backend that does nothing: what any call costs.
 """
 
 from __future__ import annotations
