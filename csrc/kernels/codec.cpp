@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/sparse.h"
+#include "kernels/sparse_select.h"
 #include "kernels/value_codec.h"
 
 namespace q7x2 {
@@ -17,7 +19,8 @@ constexpr uint8_t kVersion = 1;
 struct Header {
   uint8_t version = kVersion;
   uint8_t flags = 0;
-  uint16_t zero = 0;
+  Layout layout = Layout::kDense;
+  uint8_t zero = 0;
   uint32_t tag = 0;
   uint32_t count = 0;    ///< elements of the block
   uint32_t entries = 0;  ///< numbers in the body
@@ -39,6 +42,13 @@ CodecTraits traits_of(const CodecSpec& spec) {
   traits.linear = value.kind == ValueKind::kSumInt;
   traits.codes_own = value.kind == ValueKind::kSign;
   traits.keeps_error = value.kind != ValueKind::kSign;
+  if (spec.select == SelectKind::kAll) return traits;
+  traits.bits = sparse_bits(spec, traits.bits);
+  traits.unbiased = false;
+  traits.fixed_size = false;
+  traits.codes_own = true;
+  traits.selects = spec.select == SelectKind::kTopK || spec.select == SelectKind::kSampled ||
+                   spec.select == SelectKind::kBlocks;
   return traits;
 }
 
@@ -54,35 +64,54 @@ std::shared_ptr<const Codec> Codec::make(const std::string& name) {
 
 Codec::Codec(const CodecSpec& spec)
     : spec_(spec), name_(to_string(spec)), tag_(tag_of(name_)), traits_(traits_of(spec)) {
-  if (spec.select != SelectKind::kAll || spec.lossless) {
+  if (spec.lossless) {
     throw Error(ErrorCode::kInvalidArgument, "codec '" + name_ + "' is not available");
   }
+  const CodecSpec sums = spec_of_sums(spec);
+  if (sums != spec) of_sums_ = std::make_unique<const Codec>(sums);
 }
 
 size_t Codec::max_bytes(size_t count) const {
   return sizeof(Header) + value_bytes(spec_.value, count);
 }
 
-Selection Codec::select(const ReadElements&, size_t, const CodecKeys&) const {
-  return {};
+Selection Codec::select(const ReadElements& read, size_t count, const CodecKeys& keys) const {
+  switch (spec_.select) {
+    case SelectKind::kTopK:
+      return select_largest(read, count, selected_count(spec_.amount, count), keys.shared);
+    case SelectKind::kSampled:
+      return select_sampled(read, count, spec_.amount, keys.shared);
+    case SelectKind::kBlocks:
+      return select_blocks(read, count, spec_.amount, keys.shared);
+    default:
+      return {};
+  }
 }
 
 size_t Codec::encode(const EncodeArguments& arguments, std::byte* message) const {
+  std::byte* const body = message + sizeof(Header);
+  const SparseBody made = encode_sparse(spec_, arguments, body);
   Header header;
   header.tag = tag_;
   header.count = static_cast<uint32_t>(arguments.count);
-  header.entries = header.count;
+  header.layout = made.shape.layout;
+  header.entries = made.shape.entries;
   std::memcpy(message, &header, sizeof(header));
-  dispatched_value_kernels().encode(
-      spec_.value,
-      {arguments.values, arguments.count, arguments.first, arguments.add, arguments.error,
-       arguments.error_scale, arguments.keys.shared, arguments.keys.rounding},
-      message + sizeof(header));
-  return max_bytes(arguments.count);
+  return sizeof(header) + made.bytes;
 }
 
-std::span<const std::byte> Codec::checked_body(std::span<const std::byte> message,
-                                               size_t count) const {
+void Codec::decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
+                   const CodecKeys& keys) const {
+  decode_into(message, out, count, first, keys, false);
+}
+
+void Codec::decode_add(std::span<const std::byte> message, float* sum, size_t count, uint64_t first,
+                       const CodecKeys& keys) const {
+  decode_into(message, sum, count, first, keys, true);
+}
+
+void Codec::decode_into(std::span<const std::byte> message, float* out, size_t count,
+                        uint64_t first, const CodecKeys& keys, bool add) const {
   Header header;
   if (message.size() < sizeof(header)) {
     refuse(name_, "has " + std::to_string(message.size()) + " bytes, less than its header");
@@ -95,29 +124,16 @@ std::span<const std::byte> Codec::checked_body(std::span<const std::byte> messag
   if (header.tag != tag_ || header.flags != 0 || header.zero != 0) {
     refuse(name_, "was made by another codec");
   }
-  if (header.count != count || header.entries != count) {
+  if (header.count != count) {
     refuse(name_, "is of " + std::to_string(header.count) + " elements, expected " +
                       std::to_string(count));
   }
-  if (message.size() != max_bytes(count)) {
-    refuse(name_, "of " + std::to_string(count) + " elements has " +
-                      std::to_string(message.size()) + " bytes, expected " +
-                      std::to_string(max_bytes(count)));
+  const std::span<const std::byte> body = message.subspan(sizeof(header));
+  if (!decode_sparse(spec_, {header.layout, header.entries}, body, out, count, first, keys, add)) {
+    refuse(name_, "of " + std::to_string(count) + " elements is damaged: its " +
+                      std::to_string(body.size()) + " bytes are not " +
+                      std::to_string(header.entries) + " numbers in a layout of this codec");
   }
-  return message.subspan(sizeof(header));
-}
-
-void Codec::decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
-                   const CodecKeys& keys) const {
-  const std::span<const std::byte> body = checked_body(message, count);
-  dispatched_value_kernels().decode(spec_.value, body.data(), out, count, first, keys.shared,
-                                    false);
-}
-
-void Codec::decode_add(std::span<const std::byte> message, float* sum, size_t count, uint64_t first,
-                       const CodecKeys& keys) const {
-  const std::span<const std::byte> body = checked_body(message, count);
-  dispatched_value_kernels().decode(spec_.value, body.data(), sum, count, first, keys.shared, true);
 }
 
 }  // namespace q7x2

@@ -45,13 +45,17 @@ struct CodecTraits {
   double bits = 32;
 };
 
-/// Elements [first, first + count) of a tensor as fp32; they stay until the next call.
+/// Elements [first, first + count) of a tensor as fp32, what an error buffer adds included; they
+/// stay until the next call. `count` is kLargestRead at most.
 using ReadElements = std::function<const float*(size_t first, size_t count)>;
+inline constexpr size_t kLargestRead = 8192;
 
 /// What the select stage sends of one tensor. Plain numbers: an element can tell by itself.
 struct Selection {
-  uint32_t least = 0;                ///< bits of the least magnitude (kBlocks: norm) that is sent
-  uint64_t last_tie = ~uint64_t{0};  ///< of those of exactly that magnitude, up to this element
+  /// Bits of the least magnitude (kBlocks: norm) that is sent; infinity's at most.
+  uint32_t least = 0;
+  /// Of those of exactly that magnitude, up to this element (kBlocks: up to its block).
+  uint64_t last_tie = ~uint64_t{0};
 };
 
 /// Random numbers of one call. `shared` is equal on all ranks (rotations, random selections),
@@ -70,7 +74,7 @@ struct EncodeArguments {
   /// Receives (sum - what the message decodes to) * error_scale; may be null, and may be `add`.
   float* error = nullptr;
   float error_scale = 1;
-  Selection selection = {};
+  Selection selection = {};  ///< of the whole tensor, where traits().selects
   CodecKeys keys = {};
 };
 
@@ -90,7 +94,8 @@ class Codec {
   /// The longest message of a block of `count` elements.
   size_t max_bytes(size_t count) const;
 
-  /// The selection for a whole tensor of `count` elements, read twice at most, in order.
+  /// The selection for a whole tensor of `count` elements. Where traits().selects, reads samples
+  /// and then as a rule once over the tensor, in order; where not, nothing.
   Selection select(const ReadElements& read, size_t count, const CodecKeys& keys) const;
 
   /// Writes a message of at most `max_bytes(count)` bytes; returns its length.
@@ -105,7 +110,8 @@ class Codec {
                   const CodecKeys& keys) const;
 
  private:
-  std::span<const std::byte> checked_body(std::span<const std::byte> message, size_t count) const;
+  void decode_into(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
+                   const CodecKeys& keys, bool add) const;
 
   CodecSpec spec_;
   std::string name_;

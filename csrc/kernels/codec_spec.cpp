@@ -296,6 +296,8 @@ std::string to_string(const CodecSpec& spec) {
   std::string text;
   const auto add = [&](const std::string& stage) { text += (text.empty() ? "" : "+") + stage; };
   if (spec.select == SelectKind::kNonZero) add("nonzero");
+  if (spec.select == SelectKind::kNonZeroBlocks) add("nonzeroblocks");
+  if (spec.select == SelectKind::kReselect) add("reselect:" + shortest(spec.amount));
   for (const SelectName& each : kSelects) {
     if (spec.select != each.kind) continue;
     add(std::string(each.name) + ":" +

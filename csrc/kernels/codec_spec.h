@@ -26,7 +26,10 @@ enum class SelectKind : uint8_t {
   kRandomK,    ///< a random `amount` of all elements, the same on all ranks
   kBlocks,     ///< the `amount` of all blocks of 256 that have the largest norms
   kNofM,       ///< of each `m` neighbours the `n` largest
-  kNonZero,    ///< all but zeros: what a sum of selections is sent with
+  // What sums of selections are sent with.
+  kNonZero,        ///< all but zeros
+  kNonZeroBlocks,  ///< all blocks of 256 but those of zeros
+  kReselect,       ///< the largest `amount` of the message's own elements
 };
 
 enum class ValueKind : uint8_t {

@@ -1,0 +1,376 @@
+// A block's selection to bytes, and back.
+#include "kernels/sparse.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "kernels/random.h"
+#include "kernels/sparse_elements.h"
+#include "kernels/sparse_indices.h"
+#include "kernels/sparse_kernels.h"
+#include "kernels/sparse_select.h"
+#include "kernels/value_codec.h"
+#include "kernels/value_elements.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr size_t kPiece = 4096;  // elements that pass through the L1 cache together
+constexpr uint64_t kNoTie = ~uint64_t{0};
+
+/// Buffers that a thread keeps. They only grow.
+struct Scratch {
+  std::vector<float> sums;          // of a piece
+  std::vector<uint64_t> mask;       // of elements
+  std::vector<uint64_t> positions;  // of blocks
+  std::vector<float> values;        // of the elements that are sent
+  std::vector<float> errors;        // theirs
+  std::vector<std::byte> indices;
+
+  template <class T>
+  static T* room(std::vector<T>& buffer, size_t size) {
+    if (buffer.size() < size) buffer.resize(size);
+    return buffer.data();
+  }
+};
+
+Scratch& scratch() {
+  thread_local Scratch buffers;
+  return buffers;
+}
+
+/// What bits of indices stand for: elements, or blocks of the tensor, cut off at a message's ends.
+class Positions {
+ public:
+  Positions(const CodecSpec& spec, size_t elements, uint64_t first) : elements_(elements) {
+    const bool are_blocks =
+        spec.select == SelectKind::kBlocks || spec.select == SelectKind::kNonZeroBlocks;
+    unit_ = are_blocks ? kSelectBlock : 1;
+    head_ = unit_ - static_cast<size_t>(first % unit_);
+  }
+  bool are_elements() const { return unit_ == 1; }
+  size_t count() const { return elements_ == 0 ? 0 : (elements_ + unit_ - head_ - 1) / unit_ + 1; }
+  size_t begin(size_t position) const { return position == 0 ? 0 : head_ + (position - 1) * unit_; }
+  size_t end(size_t position) const { return std::min(elements_, head_ + position * unit_); }
+
+ private:
+  size_t elements_;
+  size_t unit_;
+  size_t head_;  // elements of the first position, were it not cut off behind
+};
+
+bool is_set(const uint64_t* mask, size_t i) {
+  return (mask[i / 64] >> (i % 64) & 1) != 0;
+}
+
+void set_bits(uint64_t* mask, size_t begin, size_t end) {
+  while (begin < end) {
+    const size_t shift = begin % 64;
+    const size_t length = std::min(64 - shift, end - begin);
+    mask[begin / 64] |= (~uint64_t{0} >> (64 - length)) << shift;
+    begin += length;
+  }
+}
+
+// ---------------------------------------------------------------------------------------- marking
+
+/// A block on its way: sums of values and errors, and which of them are sent.
+class Marker {
+ public:
+  Marker(const CodecSpec& spec, const EncodeArguments& arguments)
+      : spec_(spec),
+        arguments_(arguments),
+        positions_(spec, arguments.count, arguments.first),
+        kernels_(dispatched_sparse_kernels()),
+        selection_(selection()) {
+    const size_t count = arguments.count;
+    mask_ = Scratch::room(scratch().mask, mask_words(count));
+    values_ = Scratch::room(scratch().values, count);
+    if (arguments.error != nullptr) errors_ = Scratch::room(scratch().errors, count);
+    if (positions_.are_elements()) {
+      mark_elements();
+    } else {
+      mark_blocks();
+    }
+  }
+
+  const Positions& positions() const { return positions_; }
+  size_t entries() const { return entries_; }
+  size_t set_positions() const { return set_positions_; }
+  const uint64_t* mask() const { return mask_; }
+  const uint64_t* position_mask() const {
+    return positions_.are_elements() ? mask_ : scratch().positions.data();
+  }
+  const float* values() const { return values_; }
+  float* errors() const { return errors_; }
+  /// Numbers that are not finite must be sent, but are not selected.
+  bool must_be_dense() const { return must_be_dense_; }
+
+ private:
+  const float* sums(size_t begin, size_t count) const {
+    const float* values = arguments_.values + begin;
+    if (arguments_.add == nullptr) return values;
+    float* const buffer = Scratch::room(scratch().sums, std::max(count, kPiece));
+    kernels_.sum(values, arguments_.add + begin, 1, count, buffer);
+    return buffer;
+  }
+
+  Selection selection() const {
+    switch (spec_.select) {
+      case SelectKind::kThreshold:
+        return {std::clamp(magnitude_bits(static_cast<float>(spec_.amount)), 1u, kInfinityBits)};
+      case SelectKind::kNonZero:
+      case SelectKind::kNonZeroBlocks:
+        return {1};
+      case SelectKind::kReselect: {
+        const auto read = [this](size_t begin, size_t count) { return sums(begin, count); };
+        Selection own =
+            select_largest(read, arguments_.count, selected_count(spec_.amount, arguments_.count),
+                           mix_keys(arguments_.keys.shared, arguments_.first));
+        if (own.last_tie != kNoTie) own.last_tie += arguments_.first;
+        return own;
+      }
+      default:
+        return arguments_.selection;
+    }
+  }
+
+  size_t mark(const float* values, size_t begin, size_t count, uint64_t* mask) const {
+    const uint64_t first = arguments_.first + begin;
+    if (spec_.select == SelectKind::kRandomK) {
+      return kernels_.mark_random(arguments_.keys.shared, first, count, random_limit(spec_.amount),
+                                  mask);
+    }
+    if (spec_.select == SelectKind::kNofM) {
+      const auto m = static_cast<size_t>(spec_.m);
+      return kernels_.mark_largest(values, count, m - static_cast<size_t>(first % m), spec_.n,
+                                   spec_.m, mask);
+    }
+    const uint64_t last_tie = selection_.last_tie;
+    const uint64_t ties = last_tie < first ? 0 : std::min<uint64_t>(count, last_tie - first + 1);
+    return kernels_.mark(values, count, selection_.least, last_tie == kNoTie ? count : ties, mask);
+  }
+
+  void mark_elements() {
+    for (size_t begin = 0; begin < arguments_.count; begin += kPiece) {
+      const size_t count = std::min(kPiece, arguments_.count - begin);
+      const float* values = sums(begin, count);
+      uint64_t* const mask = mask_ + begin / 64;
+      const size_t sent = mark(values, begin, count, mask);
+      if (spec_.select == SelectKind::kRandomK) find_hidden(values, mask, count);
+      kernels_.compact(values, mask, count, values_ + entries_);
+      if (errors_ != nullptr) {
+        kernels_.compact(arguments_.error + begin, mask, count, errors_ + entries_);
+      }
+      entries_ += sent;
+    }
+    set_positions_ = entries_;
+  }
+
+  void find_hidden(const float* values, const uint64_t* mask, size_t count) {
+    uint32_t largest = 0;
+    for (size_t i = 0; i < count; ++i) largest = std::max(largest, magnitude_bits(values[i]));
+    if (largest < kInfinityBits) return;
+    for (size_t i = 0; i < count; ++i) {
+      const bool is_finite = magnitude_bits(values[i]) < kInfinityBits;
+      must_be_dense_ = must_be_dense_ || (!is_finite && !is_set(mask, i));
+    }
+  }
+
+  void mark_blocks() {
+    const size_t words = mask_words(positions_.count());
+    uint64_t* const blocks = Scratch::room(scratch().positions, words);
+    std::fill_n(blocks, words, uint64_t{0});
+    std::fill_n(mask_, mask_words(arguments_.count), uint64_t{0});
+    for (size_t position = 0; position < positions_.count(); ++position) {
+      const size_t begin = positions_.begin(position);
+      const size_t end = positions_.end(position);
+      const size_t count = end - begin;
+      const float* values = sums(begin, count);
+      const bool tied =
+          (arguments_.first + begin) / kSelectBlock <= selection_.last_tie / kSelectBlock;
+      const uint32_t norm = magnitude_bits(kernels_.norm(values, count));
+      if (!is_selected(norm, selection_.least, tied)) continue;
+      set_bits(blocks, position, position + 1);
+      set_bits(mask_, begin, end);
+      std::copy_n(values, count, values_ + entries_);
+      if (errors_ != nullptr) std::copy_n(arguments_.error + begin, count, errors_ + entries_);
+      entries_ += count;
+      ++set_positions_;
+    }
+  }
+
+  const CodecSpec& spec_;
+  const EncodeArguments& arguments_;
+  Positions positions_;
+  const SparseKernels& kernels_;
+  Selection selection_;
+  uint64_t* mask_ = nullptr;
+  float* values_ = nullptr;
+  float* errors_ = nullptr;
+  size_t entries_ = 0;
+  size_t set_positions_ = 0;
+  bool must_be_dense_ = false;
+};
+
+/// The layout of the indices, and their bytes in scratch().indices.
+struct Indices {
+  Layout layout;
+  size_t bytes;
+};
+
+Indices encode_indices(const CodecSpec& spec, const Marker& marker) {
+  if (spec.select == SelectKind::kRandomK) return {Layout::kImplied, 0};
+  const size_t positions = marker.positions().count();
+  const size_t bitmap = bitmap_bytes(positions);
+  std::byte* const out = Scratch::room(scratch().indices, bitmap + 4);
+  if (marker.set_positions() < bitmap) {
+    const size_t deltas = encode_deltas(marker.position_mask(), positions, bitmap, out);
+    if (deltas < bitmap) return {Layout::kDeltas, deltas};
+  }
+  encode_bitmap(marker.position_mask(), positions, out);
+  return {Layout::kBitmap, bitmap};
+}
+
+ValueBlock value_block(const EncodeArguments& arguments) {
+  return {arguments.values, arguments.count,       arguments.first,       arguments.add,
+          arguments.error,  arguments.error_scale, arguments.keys.shared, arguments.keys.rounding};
+}
+
+/// The element mask that `indices` give, in scratch().mask; false where they do not fit.
+bool decode_indices(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> indices,
+                    size_t count, uint64_t first, const CodecKeys& keys) {
+  uint64_t* const mask = Scratch::room(scratch().mask, mask_words(count));
+  const bool is_implied = spec.select == SelectKind::kRandomK;
+  if (is_implied != (shape.layout == Layout::kImplied)) return false;
+  if (is_implied) {
+    const size_t sent = dispatched_sparse_kernels().mark_random(keys.shared, first, count,
+                                                                random_limit(spec.amount), mask);
+    return indices.empty() && sent == shape.entries;
+  }
+  const Positions positions(spec, count, first);
+  uint64_t* const bits = positions.are_elements()
+                             ? mask
+                             : Scratch::room(scratch().positions, mask_words(positions.count()));
+  const std::optional<size_t> set = shape.layout == Layout::kDeltas
+                                        ? decode_deltas(indices, positions.count(), bits)
+                                        : decode_bitmap(indices, positions.count(), bits);
+  if (!set) return false;
+  if (positions.are_elements()) return *set == shape.entries;
+  std::fill_n(mask, mask_words(count), uint64_t{0});
+  size_t entries = 0;
+  for (size_t position = 0; position < positions.count(); ++position) {
+    if (!is_set(bits, position)) continue;
+    set_bits(mask, positions.begin(position), positions.end(position));
+    entries += positions.end(position) - positions.begin(position);
+  }
+  return entries == shape.entries;
+}
+
+}  // namespace
+
+SparseBody encode_sparse(const CodecSpec& spec, const EncodeArguments& arguments, std::byte* body) {
+  const ValueKernels& values = dispatched_value_kernels();
+  const size_t dense = value_bytes(spec.value, arguments.count);
+  const auto encode_dense = [&]() -> SparseBody {
+    values.encode(spec.value, value_block(arguments), body);
+    return {{Layout::kDense, static_cast<uint32_t>(arguments.count)}, dense};
+  };
+  if (spec.select == SelectKind::kAll) return encode_dense();
+  const Marker marker(spec, arguments);
+  const size_t entries = marker.entries();
+  const size_t bytes = value_bytes(spec.value, entries);
+  if (bytes >= dense || marker.must_be_dense()) return encode_dense();
+  const Indices indices = encode_indices(spec, marker);
+  if (bytes + indices.bytes >= dense) return encode_dense();
+  ValueBlock block = value_block(arguments);
+  block.values = marker.values();
+  block.count = entries;
+  block.add = nullptr;
+  block.error = marker.errors();
+  values.encode(spec.value, block, body);
+  if (indices.bytes > 0) std::memcpy(body + bytes, scratch().indices.data(), indices.bytes);
+  if (arguments.error != nullptr) {
+    const SparseKernels& kernels = dispatched_sparse_kernels();
+    kernels.sum(arguments.values, arguments.add, arguments.error_scale, arguments.count,
+                arguments.error);
+    kernels.expand(marker.errors(), marker.mask(), arguments.count, Expand::kKeep, arguments.error);
+  }
+  return {{indices.layout, static_cast<uint32_t>(entries)}, bytes + indices.bytes};
+}
+
+bool decode_sparse(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> body,
+                   float* out, size_t count, uint64_t first, const CodecKeys& keys, bool add) {
+  if (shape.entries > count || shape.layout > Layout::kBitmap) return false;
+  const ValueKernels& values = dispatched_value_kernels();
+  const size_t bytes = value_bytes(spec.value, shape.entries);
+  if (shape.layout == Layout::kDense) {
+    if (shape.entries != count || body.size() != bytes) return false;
+    values.decode(spec.value, body.data(), out, count, first, keys.shared, add);
+    return true;
+  }
+  if (spec.select == SelectKind::kAll || body.size() < bytes) return false;
+  if (!decode_indices(spec, shape, body.subspan(bytes), count, first, keys)) return false;
+  float* const entries = Scratch::room(scratch().values, shape.entries);
+  values.decode(spec.value, body.data(), entries, shape.entries, first, keys.shared, false);
+  dispatched_sparse_kernels().expand(entries, scratch().mask.data(), count,
+                                     add ? Expand::kAdd : Expand::kSet, out);
+  return true;
+}
+
+CodecSpec spec_of_sums(const CodecSpec& spec) {
+  CodecSpec sums;
+  sums.value = spec.value;
+  sums.lossless = spec.lossless;
+  switch (spec.select) {
+    case SelectKind::kTopK:
+      sums.select = spec.reselect ? SelectKind::kReselect : SelectKind::kNonZero;
+      if (spec.reselect) sums.amount = spec.amount;
+      return sums;
+    case SelectKind::kSampled:
+    case SelectKind::kThreshold:
+    case SelectKind::kNofM:
+      sums.select = SelectKind::kNonZero;
+      return sums;
+    case SelectKind::kBlocks:
+      sums.select = SelectKind::kNonZeroBlocks;
+      return sums;
+    default:
+      return spec;
+  }
+}
+
+double sparse_bits(const CodecSpec& spec, double value_bits) {
+  // `chance` that a position is set; gaps above a length have the probability (1 - chance)^length.
+  const auto index_bits = [](double chance) {
+    const double gap = 8 + 8 * std::pow(1 - chance, 240) + 16 * std::pow(1 - chance, 4080);
+    return std::min(1.0, chance * gap);
+  };
+  double bits = value_bits;
+  switch (spec.select) {
+    case SelectKind::kTopK:
+    case SelectKind::kSampled:
+    case SelectKind::kReselect:
+      bits = spec.amount * value_bits + index_bits(spec.amount);
+      break;
+    case SelectKind::kRandomK:
+      bits = spec.amount * value_bits;
+      break;
+    case SelectKind::kBlocks:
+      bits = spec.amount * value_bits + index_bits(spec.amount) / kSelectBlock;
+      break;
+    case SelectKind::kNofM: {
+      const double ratio = static_cast<double>(spec.n) / spec.m;
+      bits = ratio * value_bits + index_bits(ratio);
+      break;
+    }
+    default:  // not known before the data is
+      break;
+  }
+  return std::min(bits, value_bits);
+}
+
+}  // namespace q7x2
