@@ -3,8 +3,10 @@
 
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
+#include "kernels/entropy.h"
 #include "kernels/sparse.h"
 #include "kernels/sparse_select.h"
 #include "kernels/value_codec.h"
@@ -15,6 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the wire format is little endian");
 
 constexpr uint8_t kVersion = 1;
+constexpr uint8_t kPacked = 1;  // a flag: the body went through the entropy stage
 
 struct Header {
   uint8_t version = kVersion;
@@ -42,10 +45,10 @@ CodecTraits traits_of(const CodecSpec& spec) {
   traits.linear = value.kind == ValueKind::kSumInt;
   traits.codes_own = value.kind == ValueKind::kSign;
   traits.keeps_error = value.kind != ValueKind::kSign;
+  traits.fixed_size = spec.select == SelectKind::kAll && !spec.lossless;
   if (spec.select == SelectKind::kAll) return traits;
   traits.bits = sparse_bits(spec, traits.bits);
   traits.unbiased = false;
-  traits.fixed_size = false;
   traits.codes_own = true;
   traits.selects = spec.select == SelectKind::kTopK || spec.select == SelectKind::kSampled ||
                    spec.select == SelectKind::kBlocks;
@@ -64,9 +67,6 @@ std::shared_ptr<const Codec> Codec::make(const std::string& name) {
 
 Codec::Codec(const CodecSpec& spec)
     : spec_(spec), name_(to_string(spec)), tag_(tag_of(name_)), traits_(traits_of(spec)) {
-  if (spec.lossless) {
-    throw Error(ErrorCode::kInvalidArgument, "codec '" + name_ + "' is not available");
-  }
   const CodecSpec sums = spec_of_sums(spec);
   if (sums != spec) of_sums_ = std::make_unique<const Codec>(sums);
 }
@@ -96,8 +96,14 @@ size_t Codec::encode(const EncodeArguments& arguments, std::byte* message) const
   header.count = static_cast<uint32_t>(arguments.count);
   header.layout = made.shape.layout;
   header.entries = made.shape.entries;
+  size_t bytes = made.bytes;
+  if (spec_.lossless) {
+    const auto packed = pack_body(spec_.value, header.entries, {body, bytes});
+    header.flags = packed ? kPacked : 0;
+    bytes = packed.value_or(bytes);
+  }
   std::memcpy(message, &header, sizeof(header));
-  return sizeof(header) + made.bytes;
+  return sizeof(header) + bytes;
 }
 
 void Codec::decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
@@ -121,17 +127,22 @@ void Codec::decode_into(std::span<const std::byte> message, float* out, size_t c
     refuse(name_, "has version " + std::to_string(header.version) + ", expected " +
                       std::to_string(kVersion));
   }
-  if (header.tag != tag_ || header.flags != 0 || header.zero != 0) {
+  const uint8_t known_flags = spec_.lossless ? kPacked : 0;
+  if (header.tag != tag_ || (header.flags & ~known_flags) != 0 || header.zero != 0) {
     refuse(name_, "was made by another codec");
   }
-  if (header.count != count) {
+  if (header.count != count || header.entries > count) {
     refuse(name_, "is of " + std::to_string(header.count) + " elements, expected " +
                       std::to_string(count));
   }
-  const std::span<const std::byte> body = message.subspan(sizeof(header));
-  if (!decode_sparse(spec_, {header.layout, header.entries}, body, out, count, first, keys, add)) {
+  std::optional<std::span<const std::byte>> body = message.subspan(sizeof(header));
+  if (header.flags == kPacked) {
+    body = unpack_body(spec_.value, header.entries, *body, value_bytes(spec_.value, count));
+  }
+  const SparseShape shape = {header.layout, header.entries};
+  if (!body || !decode_sparse(spec_, shape, *body, out, count, first, keys, add)) {
     refuse(name_, "of " + std::to_string(count) + " elements is damaged: its " +
-                      std::to_string(body.size()) + " bytes are not " +
+                      std::to_string(message.size()) + " bytes are not those of " +
                       std::to_string(header.entries) + " numbers in a layout of this codec");
   }
 }

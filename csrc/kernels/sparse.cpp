@@ -2,6 +2,7 @@
 #include "kernels/sparse.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -171,12 +172,10 @@ class Marker {
   }
 
   void find_hidden(const float* values, const uint64_t* mask, size_t count) {
-    uint32_t largest = 0;
-    for (size_t i = 0; i < count; ++i) largest = std::max(largest, magnitude_bits(values[i]));
-    if (largest < kInfinityBits) return;
-    for (size_t i = 0; i < count; ++i) {
-      const bool is_finite = magnitude_bits(values[i]) < kInfinityBits;
-      must_be_dense_ = must_be_dense_ || (!is_finite && !is_set(mask, i));
+    std::array<uint64_t, kPiece / 64> non_finite;
+    if (kernels_.mark(values, count, kInfinityBits - 1, 0, non_finite.data()) == 0) return;
+    for (size_t word = 0; word < mask_words(count); ++word) {
+      must_be_dense_ = must_be_dense_ || (non_finite[word] & ~mask[word]) != 0;
     }
   }
 

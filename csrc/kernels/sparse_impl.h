@@ -128,24 +128,90 @@ size_t mark_random(uint64_t key, uint64_t first, size_t count, uint64_t limit, u
   });
 }
 
+/// Sets `count` bits from element `begin` on, a word at a time.
+void put_flags(const Flags* flags, size_t begin, size_t count, uint64_t* mask) {
+  const size_t shift = begin % kWord;
+  for (size_t i = 0; i * kWord < count; ++i) {
+    const uint64_t word = bits_of(flags[i]);
+    uint64_t* const at = mask + begin / kWord + i;
+    at[0] |= word << shift;
+    if (shift > 0 && word >> (kWord - shift) != 0) at[1] |= word >> (kWord - shift);
+  }
+}
+
+/// One group, of any size up to 32.
+void mark_group(const float* values, size_t begin, size_t size, int n, uint64_t* mask) {
+  uint32_t magnitudes[32];
+  Flags flags = {};
+  for (size_t i = 0; i < size; ++i) magnitudes[i] = magnitude_bits(values[begin + i]);
+  for (size_t i = 0; i < size; ++i) {
+    const auto index = static_cast<int>(i);
+    flags.bytes[i] = is_among_largest(magnitudes, static_cast<int>(size), index, n) ? 1 : 0;
+  }
+  put_flags(&flags, begin, size, mask);
+}
+
+/// As `mark_group` for 16 groups of `kSize`, each compared in a lane of its own.
+template <size_t kSize>
+void mark_groups(const float* values, size_t begin, int n, uint64_t* mask) {
+  constexpr size_t kGroups = 16;
+  alignas(64) uint32_t magnitudes[kSize][kGroups];
+  alignas(64) uint32_t larger[kSize][kGroups] = {};
+  for (size_t group = 0; group < kGroups; ++group) {
+    for (size_t i = 0; i < kSize; ++i) {
+      magnitudes[i][group] = magnitude_bits(values[begin + group * kSize + i]);
+    }
+  }
+  for (size_t i = 0; i < kSize; ++i) {
+    for (size_t later = i + 1; later < kSize; ++later) {
+      for (size_t group = 0; group < kGroups; ++group) {
+        const uint32_t wins = magnitudes[later][group] > magnitudes[i][group] ? 1 : 0;
+        larger[i][group] += wins;
+        larger[later][group] += 1 - wins;
+      }
+    }
+  }
+  constexpr size_t kElements = kSize * kGroups;
+  Flags flags[(kElements + kWord - 1) / kWord] = {};
+  auto* const bytes = reinterpret_cast<uint8_t*>(flags);
+  for (size_t group = 0; group < kGroups; ++group) {
+    for (size_t i = 0; i < kSize; ++i) {
+      const uint32_t own = magnitudes[i][group];
+      const bool is_large = larger[i][group] < static_cast<uint32_t>(n) && own > 0;
+      bytes[group * kSize + i] = is_large || own >= kInfinityBits ? 1 : 0;
+    }
+  }
+  put_flags(flags, begin, kElements, mask);
+}
+
 size_t mark_largest(const float* values, size_t count, size_t head, int n, int m, uint64_t* mask) {
   for (size_t word = 0; word < mask_words(count); ++word) mask[word] = 0;
-  size_t sent = 0;
-  uint32_t magnitudes[32];
-  for (size_t begin = 0, size = smaller(head, count); begin < count;
-       begin += size, size = smaller(static_cast<size_t>(m), count - begin)) {
-    for (size_t i = 0; i < size; ++i) magnitudes[i] = magnitude_bits(values[begin + i]);
-    uint32_t group = 0;
-    for (size_t i = 0; i < size; ++i) {
-      const bool is_sent =
-          is_among_largest(magnitudes, static_cast<int>(size), static_cast<int>(i), n);
-      group |= static_cast<uint32_t>(is_sent ? 1 : 0) << i;
+  const auto size = static_cast<size_t>(m);
+  size_t begin = smaller(head, count);
+  mark_group(values, 0, begin, n, mask);
+  for (; count - begin >= 16 * size; begin += 16 * size) {
+    switch (m) {
+      case 2:
+        mark_groups<2>(values, begin, n, mask);
+        break;
+      case 4:
+        mark_groups<4>(values, begin, n, mask);
+        break;
+      case 8:
+        mark_groups<8>(values, begin, n, mask);
+        break;
+      case 16:
+        mark_groups<16>(values, begin, n, mask);
+        break;
+      default:
+        mark_groups<32>(values, begin, n, mask);
     }
-    const size_t shift = begin % kWord;
-    mask[begin / kWord] |= static_cast<uint64_t>(group) << shift;
-    if (shift + size > kWord) mask[begin / kWord + 1] |= uint64_t{group} >> (kWord - shift);
-    sent += count_of(group);
   }
+  for (; begin < count; begin += size) {
+    mark_group(values, begin, smaller(size, count - begin), n, mask);
+  }
+  size_t sent = 0;
+  for (size_t word = 0; word < mask_words(count); ++word) sent += count_of(mask[word]);
   return sent;
 }
 
