@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "executor/codec_rates.h"
 #include "kernels/convert.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
@@ -37,16 +38,6 @@ size_t longest(const std::vector<Region>& regions) {
     bytes = std::max(bytes, region.bytes);
   }
   return bytes;
-}
-
-// What a core encodes and decodes a second, in terms of what it copies.
-constexpr double kEncodeShare = 0.6;
-constexpr double kDecodeShare = 1.5;
-
-CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric) {
-  const double bits = static_cast<double>(element_size(dtype)) * 8;
-  return {codec.traits().bits / bits, fabric.copy_rate * kEncodeShare,
-          fabric.copy_rate * kDecodeShare};
 }
 
 CallShape shape_of(const CollectiveCall& call, const Planner& planner) {

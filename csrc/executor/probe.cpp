@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "base/version.h"
+#include "executor/codec_rates.h"
 #include "executor/message.h"
 #include "executor/probe_tasks.h"
 #include "fabric/infer.h"
@@ -206,6 +207,7 @@ class Conductor {
     if (hosts() > 1) measure_network();
     if (options_.all_pairs) measure_pairs();
     Fabric fabric = infer(measured_);
+    fabric.codecs = measure_codecs();
     fabric.made.seconds = seconds_since(start);
     return fabric;
   }

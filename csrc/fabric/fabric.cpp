@@ -149,6 +149,10 @@ void Fabric::validate() const {
       require_quantity(value, "a figure of " + name);
     }
   }
+  for (const CodecRate& codec : codecs) {
+    require_quantity(codec.encode, "the encode rate of codec " + codec.name);
+    require_quantity(codec.decode, "the decode rate of codec " + codec.name);
+  }
   for (size_t i = 0; i < tuned.size(); ++i) {
     const std::string name = "tuned time " + std::to_string(i);
     if (tuned[i].ranks < 1) invalid(name + " is of " + std::to_string(tuned[i].ranks) + " ranks");

@@ -85,6 +85,12 @@ struct Fabric {
     int window = 1;            ///< slices in progress
     double seconds = 0;        ///< median
   };
+  /// How fast one core of rank 0's host is at a codec, in bytes of fp32 elements a second.
+  struct CodecRate {
+    std::string name;
+    double encode = 0;
+    double decode = 0;
+  };
   /// Where a Fabric comes from.
   struct Provenance {
     std::string source = "default";  ///< "default", "probe"; anything in a file made by hand
@@ -100,6 +106,7 @@ struct Fabric {
   std::vector<Link> links;
   std::vector<Pair> pairs;
   std::vector<Tuned> tuned;
+  std::vector<CodecRate> codecs;
   Provenance made;
 
   Cost memory{1e-6, 0.3e-6};  ///< between ranks of one host

@@ -337,6 +337,16 @@ Fabric::Pair read_pair(const Place& place, size_t hosts) {
   return pair;
 }
 
+Fabric::CodecRate read_codec_rate(const Place& place) {
+  Fabric::CodecRate codec;
+  Fields fields(place);
+  codec.name = fields.required("name").text();
+  codec.encode = fields.required("encode").quantity();
+  codec.decode = fields.required("decode").quantity();
+  fields.end();
+  return codec;
+}
+
 Fabric::Tuned read_tuned(const Place& place) {
   Fabric::Tuned tuned;
   Fields fields(place);
@@ -434,6 +444,11 @@ std::string to_json(const Fabric& fabric) {
   add("network", line(cost_json(fabric.network)));
   add("copy_rate", line(rounded(fabric.copy_rate)));
   add("reduce_rate", line(rounded(fabric.reduce_rate)));
+  add("codecs", lines(fabric.codecs, [](const Fabric::CodecRate& codec) {
+        return Json{{"name", codec.name},
+                    {"encode", rounded(codec.encode)},
+                    {"decode", rounded(codec.decode)}};
+      }));
   add("pairs", lines(fabric.pairs, [](const Fabric::Pair& pair) {
         return Json{{"from", pair.from},
                     {"to", pair.to},
@@ -475,6 +490,7 @@ Fabric fabric_from_json(std::string_view text) {
   fields.optional("network", fabric.network, read_cost);
   fields.optional("copy_rate", fabric.copy_rate, &Place::quantity);
   fields.optional("reduce_rate", fabric.reduce_rate, &Place::quantity);
+  fields.optional("codecs", fabric.codecs, [](const Place& p) { return p.list(read_codec_rate); });
   fields.optional("pairs", fabric.pairs, [&](const Place& p) {
     return p.list([&](const Place& item) { return read_pair(item, fabric.hosts.size()); });
   });

@@ -375,7 +375,7 @@ Choice Planner::make_choice(const CallShape& shape) const {
   if (best.contender->plans().size() <= kMaxCheckedRanks) check_plans(best.contender->plans());
 #endif
   return {std::make_shared<const Plan>(best.contender->plans()[static_cast<size_t>(rank_)]),
-          best.cut.slice_bytes, best.cut.part_bytes, best.cut.window};
+          best.cut.slice_bytes, best.cut.part_bytes, best.cut.window, best.seconds()};
 }
 
 std::vector<Candidate> Planner::explain(const CallShape& shape) const {

@@ -52,6 +52,8 @@ struct Choice {
   size_t part_bytes = 0;
   /// Slices in progress at once, 1 ... kMaxWindow.
   int window = 1;
+  /// How long the call should take.
+  double seconds = 0;
 
   static constexpr int kMaxWindow = 16;
 };

@@ -31,6 +31,8 @@ ERRORS = {
     "qsgd:bits=8": 0.2,
 }
 COARSE = ("int2", "ternary", "onebit", "hadamard+onebit", "sign")
+SPARSE = ("topk:0.01", "topk:0.1:reselect", "topk:0.05+int8+lossless", "sampled:0.02", "threshold:1.5")
+SPARSE += ("randomk:0.1", "blocks:0.2", "nm:2:8", "topk:0.2+hadamard+int4")
 
 
 def noise(rank: int, size: int, step: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -59,7 +61,7 @@ def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
 
 @pytest.mark.ranks(1, 2, 4)
 def test_every_codec(world_size: int) -> None:
-    for codec in (*ERRORS, *COARSE):
+    for codec in (*ERRORS, *COARSE, *SPARSE):
         for size in (0, 1, 1000, 40_007):
             tensor = noise(dist.get_rank(), size)
             q7x2.all_reduce(tensor, codec)
@@ -98,7 +100,7 @@ def test_lists_strides_and_async(world_size: int) -> None:
 @pytest.mark.ranks(3)
 def test_results_and_residuals_are_the_sum(world_size: int) -> None:
     size = 3001
-    for codec in ("int4", "onebit", "sumint8:sr", "hadamard+int2", "ternary"):
+    for codec in ("int4", "onebit", "sumint8:sr", "hadamard+int2", "ternary", *SPARSE):
         residual = torch.zeros(size)
         given = torch.zeros(size, dtype=torch.double)
         received = torch.zeros(size, dtype=torch.double)
