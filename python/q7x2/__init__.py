@@ -10,9 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from q7x2._algorithm import algorithm
+from q7x2._attach import Attached, attach
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
+from q7x2._hook_options import Allreduce, PowerSGD
+from q7x2._hook_state import HookStateError
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
@@ -21,12 +24,17 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Allreduce",
+    "Attached",
+    "HookStateError",
     "Measurement",
     "Options",
+    "PowerSGD",
     "__version__",
     "algorithm",
     "all_gather",
     "all_reduce",
+    "attach",
     "monitored_barrier",
     "reduce_scatter",
     "tune",

@@ -1,0 +1,50 @@
+// A coroutine: what a hook does with one bucket, with a pause at each of its collectives.
+#pragma once
+
+#include <coroutine>
+#include <exception>
+#include <utility>
+
+namespace q7x2 {
+
+/// Owns a coroutine that has not begun. The body runs up to a `co_await` at each `resume`; whoever
+/// is awaited says when that may be. An exception of the body is thrown by the `resume` it ended.
+class Phases {
+ public:
+  struct promise_type {
+    Phases get_return_object() {
+      return Phases(std::coroutine_handle<promise_type>::from_promise(*this));
+    }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { error = std::current_exception(); }
+
+    std::exception_ptr error;
+  };
+
+  Phases() = default;
+  Phases(Phases&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
+  Phases& operator=(Phases&& other) noexcept {
+    std::swap(body_, other.body_);
+    return *this;
+  }
+  Phases(const Phases&) = delete;
+  Phases& operator=(const Phases&) = delete;
+  ~Phases() {
+    if (body_) body_.destroy();
+  }
+
+  void resume() {
+    body_.resume();
+    if (body_.done() && body_.promise().error) std::rethrow_exception(body_.promise().error);
+  }
+  bool done() const { return body_.done(); }
+
+ private:
+  explicit Phases(std::coroutine_handle<promise_type> body) : body_(body) {}
+
+  std::coroutine_handle<promise_type> body_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,490 @@
+// PowerSGD: one step of power iteration a training step, started from where the last one ended.
+//
+// The gradient of a weight is a matrix M, n x m, and most of it lies in few directions. With an
+// m x r matrix Q of orthonormal columns, and sums over the ranks,
+//
+//   P = orthonormal(sum M Q)     n x r, one all-reduce
+//   Q' = sum M^T P               m x r, one all-reduce
+//   mean of the gradients ~ P Q'^T,   next Q = orthonormal(Q')
+//
+// Both products are linear in M, so they are summed on the way like any gradient, by any algorithm.
+// What P Q'^T leaves out stays on its rank, the residual, and is added to the next gradient.
+//
+//   bytes     4 r (n + m) for 4 n m; vectors and small matrices travel whole, in P's message
+//   compute   4 n m r multiply-adds a rank: three passes over M
+//
+// `alternating` takes only one of the two products a step: M Q now, M^T P with the P it gave in the
+// next step. One collective a step and half of the bytes, for a basis that follows the gradients
+// half as fast; with error feedback that is hardly worse.
+//
+// It wins wherever the network is slower than three passes over the gradients, for matrices of low
+// rank, which those of dense layers are. Embeddings of rare tokens are not.
+// Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
+// optimization", 2019.
+#include "comm_hooks/powersgd.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "base/error.h"
+#include "comm_hooks/orthonormal.h"
+
+namespace q7x2 {
+namespace {
+
+/// FNV-1a, which is the same everywhere.
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 14695981039346656037U;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  }
+  return hash;
+}
+
+/// n x m and the rank of its approximation.
+struct MatrixShape {
+  int64_t n = 0;
+  int64_t m = 0;
+  int64_t rank = 0;  ///< 0: sent whole
+};
+
+/// Matrices of one shape in one bucket, stacked, so that one operation does all of them.
+struct Stack {
+  MatrixShape shape;
+  std::vector<size_t> members;  ///< positions in the bucket's gradients
+  at::Tensor residual;          ///< [members, n, m]
+  at::Tensor basis;             ///< [members, m or n, rank], orthonormal: Q, or P
+  // Of the step in flight; they change places with the two above when it is kept.
+  at::Tensor next_residual;  ///< holds M between the phases
+  at::Tensor next_basis;
+};
+
+/// How the hook has divided one bucket, while DDP keeps that bucket as it is.
+struct Layout {
+  std::vector<size_t> parameters;
+  std::vector<std::shared_ptr<Stack>> stacks;
+  std::vector<size_t> whole;  ///< positions of gradients that are not compressed
+  int64_t whole_numel = 0;
+  bool used = false;             ///< in this step
+  bool moves_basis = false;      ///< in this step
+};
+
+class PowerSgd final : public Hook {
+ public:
+  PowerSgd(const HookContext& context, PowerSgdOptions options)
+      : Hook(context), options_(std::move(options)) {}
+
+  size_t lanes() const override { return options_.alternating ? 1 : 2; }
+
+  Phases reduce(Bucket& bucket) override {
+    const bool is_whole = options_.full_precision.at(bucket.step) && !has_residuals_;
+    if (is_whole || bucket.buffer.is_sparse() || bucket.gradients.empty()) {
+      bucket.buffer.mul_(1.0 / context_.world_size);
+      co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+      co_return;
+    }
+    Layout& layout = layout_of(bucket);
+    layout.used = true;
+    if (options_.full_precision.at(bucket.step)) {
+      // Nothing stays behind: the residuals leave with the gradients.
+      {
+        const PhaseTimer timer = bucket.time("encode");
+        bucket.buffer.mul_(1.0 / context_.world_size);
+        for (const auto& stack : layout.stacks) add_residuals(*stack, bucket);
+      }
+      co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+      if (!all_finite(bucket.buffer)) bucket.overflowed();
+      co_return;
+    }
+
+    at::Tensor message;
+    std::vector<at::Tensor> first;  // P of each stack, or Q' where it is its turn
+    {
+      const PhaseTimer timer = bucket.time("encode");
+      message = new_message(bucket, layout, layout.whole_numel, first_is_left(), first);
+      pack_whole(bucket, layout, message);
+      for (size_t i = 0; i < layout.stacks.size(); ++i) {
+        Stack& stack = *layout.stacks[i];
+        if (!options_.warm_start) randomise(stack, bucket);
+        load_gradients(stack, bucket);
+        multiply(stack.next_residual, stack.basis, first_is_left(), first[i]);
+      }
+    }
+    const bool ends_here = options_.alternating || layout.stacks.empty();
+    co_await bucket.all_reduce(message, ends_here ? Rest::kNone : Rest::kCollectives);
+    if (!all_finite(message)) {
+      drop(bucket);
+      co_return;
+    }
+    if (ends_here) {
+      const PhaseTimer timer = bucket.time("decode");
+      unpack_whole(bucket, layout, message);
+      for (size_t i = 0; i < layout.stacks.size(); ++i) {
+        Stack& stack = *layout.stacks[i];
+        const bool left = first_is_left();
+        decode(stack, bucket, left ? first[i] : stack.basis, left ? stack.basis : first[i]);
+        make_orthonormal(first[i]);
+        stack.next_basis = first[i].clone();
+      }
+      layout.moves_basis = true;
+      co_return;
+    }
+
+    at::Tensor second_message;
+    std::vector<at::Tensor> second;
+    {
+      const PhaseTimer timer = bucket.time("orthonormalise");
+      for (const at::Tensor& p : first) make_orthonormal(p);
+    }
+    {
+      const PhaseTimer timer = bucket.time("project");
+      second_message = new_message(bucket, layout, 0, false, second);
+      for (size_t i = 0; i < layout.stacks.size(); ++i) {
+        multiply(layout.stacks[i]->next_residual, first[i], false, second[i]);
+      }
+    }
+    co_await bucket.all_reduce(second_message, Rest::kNone);
+    if (!all_finite(second_message)) {
+      drop(bucket);
+      co_return;
+    }
+    const PhaseTimer timer = bucket.time("decode");
+    unpack_whole(bucket, layout, message);
+    for (size_t i = 0; i < layout.stacks.size(); ++i) {
+      Stack& stack = *layout.stacks[i];
+      decode(stack, bucket, first[i], second[i]);
+      make_orthonormal(second[i]);
+      stack.next_basis = second[i].clone();
+    }
+    layout.moves_basis = true;
+  }
+
+  void end_step(bool keep) override {
+    bool moved = false;
+    for (auto entry = layouts_.begin(); entry != layouts_.end();) {
+      Layout& layout = entry->second;
+      if (!layout.used) {  // DDP has fewer buckets now
+        entry = layouts_.erase(entry);
+        continue;
+      }
+      for (const auto& stack : layout.stacks) {
+        if (keep) {
+          std::swap(stack->residual, stack->next_residual);
+          if (layout.moves_basis) std::swap(stack->basis, stack->next_basis);
+        }
+        stack->next_basis.reset();
+      }
+      moved |= layout.moves_basis;
+      has_residuals_ |= keep && layout.moves_basis && options_.error_feedback;
+      layout.used = layout.moves_basis = false;
+      ++entry;
+    }
+    if (keep && moved) ++iterations_;
+  }
+
+  void rescale(double factor) override {
+    for (const Place& place : places_) {
+      if (place.stack && place.stack->residual.defined()) {
+        place.stack->residual.select(0, place.row).mul_(factor);
+      }
+    }
+  }
+
+  void save(HookState& shared, HookState& local) const override {
+    for (size_t number = 0; number < context_.parameters.size(); ++number) {
+      const auto& name = context_.parameters[number].name;
+      const auto& shape = context_.parameters[number].shape;
+      const MatrixShape matrix = shape_of(number);
+      if (matrix.rank == 0) continue;
+      const bool is_known = number < places_.size() && places_[number].stack;
+      shared["basis"][name] = is_known ? places_[number].basis().clone() : initial_basis(number);
+      if (!options_.error_feedback) continue;
+      local["residual"][name] = is_known ? places_[number].residual().clone().view(shape)
+                                         : zeros(number);
+    }
+    shared["iterations"]["count"] = at::scalar_tensor(static_cast<int64_t>(iterations_), at::kLong);
+  }
+
+  void load(const HookState& shared, const HookState& local) override {
+    std::vector<Place> places(context_.parameters.size());
+    const auto iterations = find(shared, "iterations", "count");
+    const uint64_t count = iterations ? static_cast<uint64_t>(iterations->item<int64_t>()) : 0;
+    bool has_residuals = false;
+    for (size_t number = 0; number < places.size(); ++number) {
+      const auto& name = context_.parameters[number].name;
+      const auto& shape = context_.parameters[number].shape;
+      const MatrixShape matrix = shape_of(number);
+      if (matrix.rank == 0) continue;
+      auto stack = std::make_shared<Stack>();
+      stack->shape = matrix;
+      stack->members = {0};
+      const auto basis = find(shared, "basis", name);
+      const at::Tensor initial = initial_basis_at(number, count);
+      stack->basis = checked(basis ? *basis : initial, initial.sizes(), "basis", name)
+                         .clone()
+                         .unsqueeze(0);
+      if (options_.error_feedback) {
+        const auto residual = find(local, "residual", name);
+        has_residuals |= residual.has_value();
+        stack->residual =
+            checked(residual ? *residual : zeros(number), shape, "residual", name)
+                .clone()
+                .view({1, matrix.n, matrix.m});
+      }
+      places[number] = {std::move(stack), 0};
+    }
+    places_ = std::move(places);
+    layouts_.clear();
+    iterations_ = count;
+    has_residuals_ = has_residuals;
+  }
+
+ private:
+  /// Where the state of a parameter lies.
+  struct Place {
+    std::shared_ptr<Stack> stack;
+    int64_t row = 0;
+
+    at::Tensor residual() const { return stack->residual.select(0, row); }
+    at::Tensor basis() const { return stack->basis.select(0, row); }
+  };
+
+  /// The step's first product is M Q, and not M^T P.
+  bool first_is_left() const { return !options_.alternating || iterations_ % 2 == 0; }
+
+  static std::optional<at::Tensor> find(const HookState& state, const std::string& kind,
+                                        const std::string& name) {
+    const auto tensors = state.find(kind);
+    if (tensors == state.end()) return std::nullopt;
+    const auto tensor = tensors->second.find(name);
+    if (tensor == tensors->second.end()) return std::nullopt;
+    return tensor->second;
+  }
+
+  static const at::Tensor& checked(const at::Tensor& tensor, at::IntArrayRef shape,
+                                   const char* kind, const std::string& name) {
+    if (tensor.sizes() != shape) {
+      throw Error(ErrorCode::kInvalidArgument, std::string("expected the ") + kind + " of " + name +
+                                                   " in shape " + c10::str(shape) + ", got " +
+                                                   c10::str(tensor.sizes()));
+    }
+    return tensor;
+  }
+
+  MatrixShape shape_of(size_t number) const {
+    const std::vector<int64_t>& shape = context_.parameters[number].shape;
+    if (shape.size() < 2) return {};
+    MatrixShape matrix;
+    matrix.n = shape[0];
+    matrix.m = 1;
+    for (size_t i = 1; i < shape.size(); ++i) matrix.m *= shape[i];
+    const int64_t wanted =
+        number < options_.ranks.size() ? options_.ranks[number] : options_.default_rank;
+    matrix.rank = std::min({matrix.n, matrix.m, wanted});
+    const auto thin = static_cast<double>((matrix.n + matrix.m) * matrix.rank);
+    if (thin * options_.min_compression_rate >= static_cast<double>(matrix.n * matrix.m)) {
+      matrix.rank = 0;
+    }
+    return matrix;
+  }
+
+  at::Tensor initial_basis(size_t number) const { return initial_basis_at(number, iterations_); }
+
+  /// Depends on the seed, the parameter's name and the iteration only.
+  at::Tensor initial_basis_at(size_t number, uint64_t iteration) const {
+    const std::string& name = context_.parameters[number].name;
+    const MatrixShape matrix = shape_of(number);
+    const bool left = !options_.alternating || iteration % 2 == 0;
+    at::Generator generator = at::detail::createCPUGenerator(
+        hash_of(name.empty() ? std::to_string(number) : name) + options_.seed +
+        (options_.warm_start ? 0 : 0x9e3779b97f4a7c15U * iteration));
+    const at::Tensor random =
+        at::randn({1, left ? matrix.m : matrix.n, matrix.rank}, generator, dtype_of(number));
+    make_orthonormal(random);
+    return random.squeeze(0);
+  }
+
+  Layout& layout_of(const Bucket& bucket) {
+    std::vector<size_t> parameters;
+    for (const Gradient& gradient : bucket.gradients) parameters.push_back(gradient.parameter);
+    const auto found = layouts_.find(bucket.index);
+    if (found != layouts_.end() && found->second.parameters == parameters) return found->second;
+
+    Layout layout;
+    std::map<std::tuple<int64_t, int64_t, int64_t>, std::shared_ptr<Stack>> by_shape;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const MatrixShape shape = shape_of(parameters[i]);
+      if (shape.rank == 0) {
+        layout.whole.push_back(i);
+        layout.whole_numel += bucket.gradients[i].flat.numel();
+        continue;
+      }
+      auto& stack = by_shape[{shape.n, shape.m, shape.rank}];
+      if (!stack) {
+        stack = std::make_shared<Stack>();
+        stack->shape = shape;
+        layout.stacks.push_back(stack);
+      }
+      stack->members.push_back(i);
+    }
+    places_.resize(std::max(places_.size(), context_.parameters.size()));
+    for (const auto& stack : layout.stacks) gather_state(stack, parameters, bucket.buffer);
+    layout.parameters = std::move(parameters);
+    return layouts_[bucket.index] = std::move(layout);
+  }
+
+  /// Moves the members' state from where it was into `stack`.
+  void gather_state(const std::shared_ptr<Stack>& stack, const std::vector<size_t>& parameters,
+                    const at::Tensor& buffer) {
+    const auto& [n, m, rank] = stack->shape;
+    const auto options = buffer.options().dtype(compute_dtype(buffer));
+    const auto count = static_cast<int64_t>(stack->members.size());
+    const int64_t rows = first_is_left() ? m : n;
+    stack->basis = at::empty({count, rows, rank}, options);
+    stack->next_residual = at::empty({count, n, m}, options);
+    if (options_.error_feedback) stack->residual = at::zeros({count, n, m}, options);
+    for (int64_t row = 0; row < count; ++row) {
+      const size_t number = parameters[stack->members[static_cast<size_t>(row)]];
+      Place& place = places_[number];
+      if (place.stack) {
+        if (options_.error_feedback) stack->residual[row].copy_(place.residual());
+        stack->basis[row].copy_(place.basis());
+      } else {
+        stack->basis[row].copy_(initial_basis(number));
+      }
+      place = {stack, row};
+    }
+  }
+
+  void randomise(Stack& stack, const Bucket& bucket) const {
+    for (size_t row = 0; row < stack.members.size(); ++row) {
+      stack.basis[static_cast<int64_t>(row)].copy_(
+          initial_basis(bucket.gradients[stack.members[row]].parameter));
+    }
+  }
+
+  static at::ScalarType compute_dtype(const at::Tensor& buffer) {
+    return compute_dtype(buffer.scalar_type());
+  }
+  static at::ScalarType compute_dtype(at::ScalarType gradients) {
+    return gradients == at::kDouble ? at::kDouble : at::kFloat;
+  }
+  at::ScalarType dtype_of(size_t number) const {
+    return compute_dtype(context_.parameters[number].dtype);
+  }
+  at::Tensor zeros(size_t number) const {
+    return at::zeros(context_.parameters[number].shape, dtype_of(number));
+  }
+
+  at::Tensor gradient_of(const Stack& stack, size_t row, const Bucket& bucket) const {
+    return bucket.gradients[stack.members[row]].flat.view({stack.shape.n, stack.shape.m});
+  }
+
+  /// M: this rank's contribution to the mean, and what it still owed.
+  void load_gradients(Stack& stack, const Bucket& bucket) const {
+    const double share = 1.0 / context_.world_size;
+    for (size_t row = 0; row < stack.members.size(); ++row) {
+      at::Tensor target = stack.next_residual.select(0, static_cast<int64_t>(row));
+      const at::Tensor gradient = gradient_of(stack, row, bucket);
+      if (options_.error_feedback) {
+        at::add_out(target, stack.residual.select(0, static_cast<int64_t>(row)), gradient, share);
+      } else {
+        at::mul_out(target, gradient, at::scalar_tensor(share, target.scalar_type()));
+      }
+    }
+  }
+
+  void add_residuals(Stack& stack, const Bucket& bucket) const {
+    if (!options_.error_feedback) return;
+    for (size_t row = 0; row < stack.members.size(); ++row) {
+      gradient_of(stack, row, bucket).add_(stack.residual.select(0, static_cast<int64_t>(row)));
+    }
+    stack.next_residual.zero_();
+  }
+
+  /// [whole gradients | one product for each stack]; `products` are views of it.
+  at::Tensor new_message(const Bucket& bucket, const Layout& layout, int64_t whole_numel, bool left,
+                         std::vector<at::Tensor>& products) const {
+    int64_t numel = whole_numel;
+    for (const auto& stack : layout.stacks) {
+      const auto& [n, m, rank] = stack->shape;
+      numel += static_cast<int64_t>(stack->members.size()) * (left ? n : m) * rank;
+    }
+    at::Tensor message =
+        at::empty({numel}, bucket.buffer.options().dtype(compute_dtype(bucket.buffer)));
+    int64_t offset = whole_numel;
+    for (const auto& stack : layout.stacks) {
+      const auto& [n, m, rank] = stack->shape;
+      const auto count = static_cast<int64_t>(stack->members.size());
+      const int64_t rows = left ? n : m;
+      products.push_back(
+          message.narrow(0, offset, count * rows * rank).view({count, rows, rank}));
+      offset += count * rows * rank;
+    }
+    return message;
+  }
+
+  void pack_whole(const Bucket& bucket, const Layout& layout, const at::Tensor& message) const {
+    int64_t offset = 0;
+    for (const size_t i : layout.whole) {
+      const at::Tensor& flat = bucket.gradients[i].flat;
+      message.narrow(0, offset, flat.numel()).copy_(flat);
+      offset += flat.numel();
+    }
+    message.narrow(0, 0, offset).mul_(1.0 / context_.world_size);
+  }
+
+  static void unpack_whole(const Bucket& bucket, const Layout& layout, const at::Tensor& message) {
+    int64_t offset = 0;
+    for (const size_t i : layout.whole) {
+      const at::Tensor& flat = bucket.gradients[i].flat;
+      flat.copy_(message.narrow(0, offset, flat.numel()));
+      offset += flat.numel();
+    }
+  }
+
+  /// M Q, or M^T P.
+  static void multiply(const at::Tensor& matrices, const at::Tensor& basis, bool left,
+                       at::Tensor& product) {
+    at::bmm_out(product, left ? matrices : matrices.mT(), basis);
+  }
+
+  /// The gradients become P Q^T; what that lacks of M stays.
+  void decode(Stack& stack, const Bucket& bucket, const at::Tensor& p, const at::Tensor& q) const {
+    const double share = 1.0 / context_.world_size;
+    for (size_t row = 0; row < stack.members.size(); ++row) {
+      const auto i = static_cast<int64_t>(row);
+      at::Tensor gradient = gradient_of(stack, row, bucket);
+      const at::Tensor q_row = q.select(0, i).t();
+      if (gradient.scalar_type() == p.scalar_type()) {
+        at::mm_out(gradient, p.select(0, i), q_row);
+      } else {
+        gradient.copy_(at::mm(p.select(0, i), q_row));
+      }
+      if (options_.error_feedback) stack.next_residual.select(0, i).sub_(gradient, share);
+    }
+  }
+
+  /// GradScaler finds in the gradients what the hook found in the messages.
+  static void drop(Bucket& bucket) {
+    bucket.buffer.fill_(std::numeric_limits<double>::quiet_NaN());
+    bucket.overflowed();
+  }
+
+  const PowerSgdOptions options_;
+  std::map<size_t, Layout> layouts_;  // by index of the bucket
+  std::vector<Place> places_;         // by number of the parameter
+  uint64_t iterations_ = 0;           // steps that moved a basis
+  bool has_residuals_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Hook> make_powersgd(const HookContext& context, PowerSgdOptions options) {
+  return std::make_unique<PowerSgd>(context, std::move(options));
+}
+
+}  // namespace q7x2

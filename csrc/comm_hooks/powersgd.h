@@ -1,0 +1,29 @@
+// PowerSGD: gradients of matrices as products of two thin ones.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm_hooks/hook.h"
+#include "comm_hooks/schedule.h"
+
+namespace q7x2 {
+
+struct PowerSgdOptions {
+  /// By parameter number; 0 sends that gradient whole. `default_rank` beyond its end.
+  std::vector<int64_t> ranks;
+  int64_t default_rank = 1;
+  FullPrecision full_precision;
+  /// A matrix is compressed where that makes it more than this many times smaller.
+  double min_compression_rate = 2;
+  bool error_feedback = true;
+  /// Starts each step from the last one's factor, not from a random one.
+  bool warm_start = true;
+  /// One collective a step: the two halves of the power iteration take turns.
+  bool alternating = false;
+  uint64_t seed = 0;
+};
+
+std::unique_ptr<Hook> make_powersgd(const HookContext& context, PowerSgdOptions options);
+
+}  // namespace q7x2

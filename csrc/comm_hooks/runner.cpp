@@ -1,0 +1,338 @@
+#include "comm_hooks/runner.h"
+
+#include <cmath>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "backend/work.h"
+
+// Each sets the number of threads of the calling thread only, which no function of ATen's does. They
+// are found in the process at run time; a build of torch may come without either.
+extern "C" {
+void omp_set_num_threads(int) __attribute__((weak));
+int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
+}
+
+namespace q7x2 {
+namespace {
+
+void limit_threads(int count) {
+  at::get_num_threads();  // ATen sets up a thread on first use; ours must come after that
+  if (omp_set_num_threads != nullptr) omp_set_num_threads(count);
+  if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(count);
+}
+
+/// Sums densely: what is left of a hook that was detached.
+class DetachedHook final : public Hook {
+ public:
+  using Hook::Hook;
+
+  Phases reduce(Bucket& bucket) override {
+    bucket.buffer.mul_(1.0 / context_.world_size);
+    co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+  }
+};
+
+std::exception_ptr as_torch_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& ours) {
+    return to_exception(ours);
+  } catch (...) {
+    return error;
+  }
+}
+
+}  // namespace
+
+bool all_finite(const at::Tensor& tensor) {
+  // A sum is one fast pass and finite as a rule; where it is not, it may have overflowed by itself.
+  return std::isfinite(tensor.sum().item<double>()) ||
+         tensor.isfinite().all().item<bool>();
+}
+
+void AllReduce::await_suspend(std::coroutine_handle<>) {
+  runner_.start_collective(job_, message_, rest_);
+}
+
+void AllReduce::await_resume() {
+  runner_.end_collective(job_);
+}
+
+PhaseTimer::PhaseTimer(HookRunner& runner, const HookJob& job, const char* phase)
+    : runner_(runner),
+      job_(job),
+      phase_(phase),
+      cpu_begin_(thread_cpu_seconds()),
+      begin_(monotonic_seconds()) {}
+
+PhaseTimer::~PhaseTimer() {
+  const double cpu = thread_cpu_seconds() - cpu_begin_;
+  const std::lock_guard<std::mutex> lock(runner_.stats_mutex_);
+  runner_.stats_.cpu_seconds[phase_] += cpu;
+  runner_.record(
+      {job_.bucket.step, job_.bucket.index, phase_, 0, begin_, monotonic_seconds()});
+}
+
+void Bucket::overflowed() {
+  runner_.overflowed_ = true;
+}
+
+std::shared_ptr<HookRunner> HookRunner::make(
+    std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
+    const MakeHook& make_hook, int threads,
+    std::function<void(const std::function<void()>&)> without_gil) {
+  std::shared_ptr<HookRunner> runner(
+      new HookRunner(std::move(groups), threads, std::move(without_gil)));
+  runner->worker_->run([&] {
+    for (const NamedParameter& parameter : parameters) {
+      const size_t number = runner->number_of(parameter.tensor);
+      runner->context_.parameters[number].name = parameter.name;
+    }
+    runner->hook_ = make_hook(runner->context_);
+    if (runner->hook_->lanes() > runner->groups_.size()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "expected " + std::to_string(runner->hook_->lanes()) +
+                      " process groups for this hook's collectives, got " +
+                      std::to_string(runner->groups_.size()));
+    }
+  });
+  return runner;
+}
+
+HookRunner::HookRunner(std::vector<ProcessGroupPtr> groups, int threads,
+                       std::function<void(const std::function<void()>&)> without_gil)
+    : groups_(std::move(groups)),
+      without_gil_(std::move(without_gil)),
+      lanes_(groups_.size()),
+      worker_(std::make_shared<Worker>([threads] { limit_threads(threads); })) {
+  if (groups_.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "a hook needs at least one process group");
+  }
+  context_.world_size = groups_[0]->getSize();
+}
+
+HookRunner::~HookRunner() {
+  // The worker may be releasing a tensor, for which it can need the GIL.
+  without_gil_([this] { worker_->stop(); });
+}
+
+size_t HookRunner::number_of(const at::Tensor& parameter) {
+  const auto [entry, is_new] =
+      numbers_.emplace(parameter.unsafeGetTensorImpl(), context_.parameters.size());
+  if (is_new) {
+    parameters_.push_back(parameter);
+    context_.parameters.push_back({"", parameter.sizes().vec(), parameter.scalar_type()});
+  }
+  return entry->second;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(c10d::GradBucket& bucket) {
+  auto job = std::make_shared<HookJob>(*this);
+  job->bucket.index = bucket.getIndex();
+  job->bucket.is_last = bucket.isLast();
+  job->bucket.buffer = bucket.getBuffer();
+  std::vector<c10::Device> devices;
+  const c10::Device device = job->bucket.buffer.device();
+  if (!device.is_cpu()) {
+    // The worker's stream goes on where backward's is now.
+    devices.push_back(device);
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    job->stream = guard.getStreamFromGlobalPool(device);
+    c10::Event ready(device.type());
+    ready.record(guard.getStream(device));
+    ready.block(*job->stream);
+  }
+  job->future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
+  worker_->post(Worker::Urgency::kNow, [this, job, parameters = bucket.getParameters()] {
+    Bucket& b = job->bucket;
+    if (!b.buffer.is_sparse()) {
+      int64_t offset = 0;
+      for (const at::Tensor& parameter : parameters) {
+        const int64_t numel = parameter.numel();
+        if (numel > 0) {
+          b.gradients.push_back({number_of(parameter), b.buffer.narrow(0, offset, numel)});
+        }
+        offset += numel;
+      }
+    }
+    begin(job);
+  });
+  return job->future;
+}
+
+void HookRunner::begin(const std::shared_ptr<HookJob>& job) {
+  job->ticket = lanes_.enter();
+  jobs_.emplace(job->ticket, job);
+  if (failure_) {
+    fail(failure_);
+    return;
+  }
+  if (job->bucket.index == 0 && in_step_ && jobs_.size() == 1) {
+    // The backward before this one ended without its last buckets.
+    overflowed_ = true;
+    end_step();
+  }
+  in_step_ = true;
+  last_bucket_came_ |= job->bucket.is_last;
+  job->bucket.step = step_;
+  {
+    const std::lock_guard<std::mutex> lock(stats_mutex_);
+    ++stats_.buckets;
+    stats_.gradient_bytes += job->bucket.buffer.is_sparse() ? 0 : job->bucket.buffer.nbytes();
+  }
+  try {
+    job->phases = hook_->reduce(job->bucket);
+  } catch (...) {
+    fail(std::current_exception());
+    return;
+  }
+  resume(*job);
+}
+
+void HookRunner::resume(HookJob& job) {
+  try {
+    const at::NoGradGuard no_grad;
+    const c10::OptionalStreamGuard on_stream(job.stream);
+    job.phases.resume();
+    if (job.phases.done()) finish(job);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void HookRunner::finish(HookJob& job) {
+  const std::shared_ptr<HookJob> kept = jobs_.at(job.ticket);
+  jobs_.erase(job.ticket);
+  lanes_.leave(job.ticket, job.next_lane);
+  // Before the future: whoever waited for all buckets finds the state at rest.
+  if (last_bucket_came_ && jobs_.empty()) end_step();
+  job.future->markCompleted(job.bucket.buffer);
+}
+
+void HookRunner::end_step() {
+  const bool keep = !overflowed_;
+  in_step_ = last_bucket_came_ = overflowed_ = false;
+  ++step_;
+  hook_->end_step(keep);
+  const std::lock_guard<std::mutex> lock(stats_mutex_);
+  ++stats_.steps;
+  stats_.skipped_steps += keep ? 0 : 1;
+}
+
+// A bucket that failed here goes on elsewhere: from now on this rank is out of step, for good.
+void HookRunner::fail(std::exception_ptr error) {
+  if (!failure_) failure_ = as_torch_error(error);
+  const auto jobs = std::exchange(jobs_, {});
+  for (const auto& [ticket, job] : jobs) {
+    job->future->setErrorIfNeeded(failure_);
+  }
+}
+
+void HookRunner::start_collective(HookJob& job, at::Tensor message, Rest rest) {
+  const size_t lane = job.next_lane++;
+  const auto urgency =
+      rest == Rest::kNone ? Worker::Urgency::kLater : Worker::Urgency::kNow;
+  lanes_.start(job.ticket, lane, [this, &job, lane, message = std::move(message), urgency] {
+    const c10::OptionalStreamGuard on_stream(job.stream);
+    job.collective_begin = monotonic_seconds();
+    // The runner may be gone when the collective ends: its worker, stopped, then drops this.
+    const auto resume_it = [this, worker = worker_, ticket = job.ticket, urgency] {
+      worker->post(urgency, [this, ticket] {
+        const auto found = jobs_.find(ticket);
+        if (found != jobs_.end()) resume(*found->second);
+      });
+    };
+    try {
+      {
+        const std::lock_guard<std::mutex> lock(stats_mutex_);
+        stats_.message_bytes += message.is_sparse() ? 0 : message.nbytes();
+      }
+      std::vector<at::Tensor> tensors{message};
+      job.work = groups_[lane]->allreduce(tensors);
+      job.work->getFuture()->addCallback([resume_it](c10::ivalue::Future&) { resume_it(); });
+    } catch (...) {
+      job.start_error = std::current_exception();
+      resume_it();
+    }
+  });
+  if (rest == Rest::kNone) lanes_.leave(job.ticket, lane + 1);
+}
+
+void HookRunner::end_collective(HookJob& job) {
+  if (job.start_error) std::rethrow_exception(job.start_error);
+  job.work->wait();  // it is over: this throws what went wrong, or has the stream wait for it
+  job.work.reset();
+  const std::lock_guard<std::mutex> lock(stats_mutex_);
+  record({job.bucket.step, job.bucket.index, "all_reduce", job.next_lane - 1,
+          job.collective_begin, monotonic_seconds()});
+}
+
+void HookRunner::record(HookEvent event) {
+  if (tracing_) events_.push_back(std::move(event));
+}
+
+void HookRunner::between_steps(const std::function<void()>& task) {
+  worker_->run([this, &task] {
+    if (in_step_) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a hook's state can be read and changed between steps only, but a backward is in "
+                  "flight or ended before all gradients were reduced");
+    }
+    const at::NoGradGuard no_grad;
+    task();
+  });
+}
+
+void HookRunner::detach() {
+  between_steps([this] { hook_ = std::make_unique<DetachedHook>(context_); });
+}
+
+void HookRunner::rescale(double factor) {
+  between_steps([this, factor] { hook_->rescale(factor); });
+}
+
+void HookRunner::save(HookState& shared, HookState& local, uint64_t& step) {
+  between_steps([&] {
+    hook_->save(shared, local);
+    step = step_;
+  });
+}
+
+void HookRunner::load(const HookState& shared, const HookState& local, uint64_t step) {
+  between_steps([&] {
+    hook_->load(shared, local);
+    step_ = step;
+  });
+}
+
+void HookRunner::name_parameters(const std::vector<NamedParameter>& parameters) {
+  between_steps([&] {
+    for (const NamedParameter& parameter : parameters) {
+      const size_t number = number_of(parameter.tensor);
+      context_.parameters[number].name = parameter.name;
+    }
+  });
+}
+
+HookStats HookRunner::stats() {
+  const std::lock_guard<std::mutex> lock(stats_mutex_);
+  return stats_;
+}
+
+void HookRunner::trace(bool enabled) {
+  const std::lock_guard<std::mutex> lock(stats_mutex_);
+  tracing_ = enabled;
+}
+
+std::vector<HookEvent> HookRunner::take_events() {
+  const std::lock_guard<std::mutex> lock(stats_mutex_);
+  return std::exchange(events_, {});
+}
+
+}  // namespace q7x2

@@ -1,0 +1,125 @@
+// HookRunner: takes DDP's buckets, runs a hook over them in a thread of its own, without the GIL.
+//
+//   DDP's thread   bucket 0   bucket 1   bucket 2   ... waits for the buckets' futures
+//   the worker       encode 0   encode 1   middle 0   encode 2   decode 0   ...
+//   lane 0                    P0 ------- P1 ------------------ P2
+//   lane 1                                          Q0 ------------- Q1 ...
+//
+// DDP hands a bucket over and goes on with backward. The worker resumes whichever bucket has
+// something to compute, those with a collective ahead of them first. See lanes.h for why no rank
+// can meet another's collective with the wrong one.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include <c10/core/Stream.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "comm_hooks/hook.h"
+#include "comm_hooks/lanes.h"
+#include "comm_hooks/stats.h"
+#include "comm_hooks/worker.h"
+
+namespace q7x2 {
+
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+/// A bucket in flight.
+struct HookJob {
+  explicit HookJob(HookRunner& runner) : bucket(runner, *this) {}
+
+  Bucket bucket;
+  Phases phases;
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  Lanes::Ticket ticket = 0;
+  size_t next_lane = 0;
+  c10::intrusive_ptr<c10d::Work> work;
+  std::exception_ptr start_error;  ///< the collective could not be started
+  std::optional<c10::Stream> stream;
+  double collective_begin = 0;
+};
+
+class HookRunner {
+ public:
+  using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;
+
+  struct NamedParameter {
+    std::string name;
+    at::Tensor tensor;
+  };
+
+  /// `groups`: process groups of the same ranks, which nothing else uses; at least as many as the
+  /// hook has lanes. `threads`: of each operation in the worker. `without_gil` calls its argument
+  /// where the caller may hold the GIL and must not.
+  static std::shared_ptr<HookRunner> make(
+      std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
+      const MakeHook& make_hook, int threads,
+      std::function<void(const std::function<void()>&)> without_gil);
+  ~HookRunner();
+
+  /// DDP's thread. Returns at once; the future holds `bucket`'s buffer.
+  c10::intrusive_ptr<c10::ivalue::Future> reduce(c10d::GradBucket& bucket);
+
+  // Between steps, from any thread; they throw Error(kInvalidArgument) within one.
+  /// Reduces densely from now on.
+  void detach();
+  void rescale(double factor);
+  void save(HookState& shared, HookState& local, uint64_t& step);
+  void load(const HookState& shared, const HookState& local, uint64_t step);
+
+  /// Gives a name to a parameter that DDP has reduced, or will. Between steps.
+  void name_parameters(const std::vector<NamedParameter>& parameters);
+
+  HookStats stats();
+  /// Records what the worker and the lanes do, from now on.
+  void trace(bool enabled);
+  /// What has been recorded since the last call.
+  std::vector<HookEvent> take_events();
+
+ private:
+  friend class AllReduce;
+  friend class Bucket;
+  friend class PhaseTimer;
+
+  HookRunner(std::vector<ProcessGroupPtr> groups, int threads,
+             std::function<void(const std::function<void()>&)> without_gil);
+
+  // The worker's thread from here on.
+  size_t number_of(const at::Tensor& parameter);
+  void begin(const std::shared_ptr<HookJob>& job);
+  void resume(HookJob& job);
+  void finish(HookJob& job);
+  void fail(std::exception_ptr error);
+  void start_collective(HookJob& job, at::Tensor message, Rest rest);
+  void end_collective(HookJob& job);
+  void end_step();
+  void between_steps(const std::function<void()>& task);
+  void record(HookEvent event);
+
+  const std::vector<ProcessGroupPtr> groups_;
+  const std::function<void(const std::function<void()>&)> without_gil_;
+
+  HookContext context_;
+  std::vector<at::Tensor> parameters_;  // keeps the keys of numbers_ alive
+  std::unordered_map<const void*, size_t> numbers_;
+  std::unique_ptr<Hook> hook_;
+  Lanes lanes_;
+  std::unordered_map<Lanes::Ticket, std::shared_ptr<HookJob>> jobs_;
+  uint64_t step_ = 0;
+  bool in_step_ = false;       // its first bucket has come, its end has not
+  bool last_bucket_came_ = false;
+  bool overflowed_ = false;    // in this step
+  std::exception_ptr failure_;
+
+  std::mutex stats_mutex_;
+  HookStats stats_;
+  bool tracing_ = false;
+  std::vector<HookEvent> events_;
+
+  const std::shared_ptr<Worker> worker_;  // shared with collectives in flight
+};
+
+}  // namespace q7x2

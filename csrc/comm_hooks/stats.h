@@ -1,0 +1,42 @@
+// What a hook did: bytes, CPU time by phase, and on demand a timeline.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace q7x2 {
+
+struct HookStats {
+  uint64_t steps = 0;
+  uint64_t skipped_steps = 0;   ///< had Inf or NaN in a reduced gradient; left the state as it was
+  uint64_t buckets = 0;
+  uint64_t gradient_bytes = 0;  ///< of the buckets, as DDP gave them
+  uint64_t message_bytes = 0;   ///< of what went into collectives in their place
+  std::map<std::string, double> cpu_seconds;  ///< of the hook's thread, by phase
+};
+
+/// One phase or one collective of a bucket.
+struct HookEvent {
+  uint64_t step = 0;
+  size_t bucket = 0;
+  std::string name;  ///< of a phase, or "all_reduce"
+  size_t lane = 0;   ///< of an "all_reduce"
+  double begin = 0;  ///< seconds of the monotonic clock
+  double end = 0;
+};
+
+inline double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline double thread_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace q7x2

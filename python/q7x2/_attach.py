@@ -1,0 +1,258 @@
+"""``attach``: a communication hook for a DistributedDataParallel model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from q7x2 import _hook_state
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
+    from torch.nn.parallel import DistributedDataParallel
+
+    from q7x2._hook_options import HookOptions
+
+
+@dataclass(frozen=True)
+class HookStats:
+    """What a hook has done on this rank since it was attached.
+
+    Attributes:
+        steps: Backwards whose gradients were reduced.
+        skipped_steps: Of these, the ones with Inf or NaN, which left no trace in the state.
+        buckets: All of DDP's buckets together.
+        gradient_bytes: Of those buckets.
+        message_bytes: Of what went into all-reduces in their place. On the wire each rank sends,
+            and receives, 2 (n - 1) / n times that.
+        cpu_seconds: Of the hook's own thread, by phase.
+    """
+
+    steps: int
+    skipped_steps: int
+    buckets: int
+    gradient_bytes: int
+    message_bytes: int
+    cpu_seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class HookEvent:
+    """A phase of a bucket, or an ``"all_reduce"``; times in seconds of ``time.monotonic()``."""
+
+    step: int
+    bucket: int
+    name: str
+    lane: int
+    begin: float
+    end: float
+
+
+class Attached:
+    """A hook at work on one model; made by :func:`attach`.
+
+    It is a ``torch.distributed.checkpoint`` Stateful. State can be read and changed between steps
+    only; within one, its methods raise RuntimeError.
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        options: HookOptions,
+        parameters: list[tuple[str, torch.Tensor]],
+        rank: int,
+        world_size: int,
+        scaler: Any = None,
+    ) -> None:
+        self.options = options
+        self._runner = runner
+        self._shapes = _hook_state.shapes_of(parameters)
+        self._rank, self._world_size = rank, world_size
+        self._scaler = scaler
+        self._loss_scale: float = scaler.get_scale() if scaler is not None else 1.0
+        self._removable: list[Any] = []
+
+    @property
+    def stats(self) -> HookStats:
+        return HookStats(**self._runner.stats())
+
+    def trace(self, enabled: bool = True) -> None:
+        """Record from now on what :meth:`take_events` returns, or stop."""
+        self._runner.trace(enabled)
+
+    def take_events(self) -> list[HookEvent]:
+        """What was recorded since the last call."""
+        return [HookEvent(**event) for event in self._runner.take_events()]
+
+    def scale_changed(self, old: float, new: float) -> None:
+        """The loss scale went from ``old`` to ``new``: residuals follow it.
+
+        A scaler given to :func:`attach` is followed without this.
+        """
+        if not (old > 0 and new > 0):
+            raise ValueError(f"loss scales must be positive, got {old} and {new}")
+        if new != old:
+            self._runner.rescale(new / old)
+        self._loss_scale = self._loss_scale * new / old
+
+    def detach(self) -> None:
+        """Reduce gradients as DDP does without a hook from now on, and drop the state.
+
+        DDP itself cannot be rid of a hook: it stays registered.
+        """
+        self._runner.detach()
+        for each in self._removable:
+            each.remove()
+        self._removable.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of all that the hook remembers; of what each rank has for itself, this rank's.
+
+        It holds ``"shared"``, equal on all ranks, and ``"local"``, by rank. Loaded on as many ranks,
+        training goes on with the bits of one that was not stopped.
+        """
+        shared, local, step = self._runner.save()
+        return self._state(shared, {_hook_state.key_of(self._rank): local}, step)
+
+    def empty_state_dict(self, world_size: int) -> dict[str, Any]:
+        """A state of ``world_size`` ranks with zeros in it, for a checkpoint to be loaded into.
+
+        ``torch.distributed.checkpoint.load`` fills the tensors it is shown. To resume on another
+        number of ranks, show it those of all ranks that saved::
+
+            state = {"hook": attached.empty_state_dict(world_size=4)}
+            torch.distributed.checkpoint.load(state, checkpoint_id=path)
+            attached.load_state_dict(state["hook"])
+        """
+        import torch
+
+        shared, local, step = self._runner.save()
+        ranks = {
+            _hook_state.key_of(rank): {
+                kind: {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+                for kind, tensors in local.items()
+            }
+            for rank in range(world_size)
+        }
+        return self._state(shared, ranks, step) | {"world_size": world_size}
+
+    def _state(self, shared: Any, local: Any, step: int) -> dict[str, Any]:
+        return {
+            "format": _hook_state.FORMAT,
+            "version": _hook_state.VERSION,
+            "hook": type(self.options).__name__,
+            "recipe": self.options.recipe(),
+            "world_size": self._world_size,
+            "step": step,
+            "loss_scale": self._loss_scale,
+            "shapes": dict(self._shapes),
+            "shared": shared,
+            "local": local,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
+        """Take over what :meth:`state_dict` gave.
+
+        Args:
+            state: This rank's, or a list with those of all ranks that saved. A list may come from
+                another number of ranks: each rank then takes an equal share of the sum of the
+                residuals, so that no gradient is lost.
+
+        Raises:
+            HookStateError: It is of another model, hook, number of ranks or version. Nothing has
+                changed then.
+        """
+        whole = dict(state) if isinstance(state, Mapping) else _hook_state.merged(state)
+        _hook_state.check(
+            whole, type(self.options).__name__, self.options.recipe(), self._shapes
+        )
+        local = _hook_state.local_part(whole, self._rank, self._world_size)
+        try:
+            self._runner.load(whole.get("shared", {}), local, whole["step"])
+        except RuntimeError as error:
+            raise _hook_state.HookStateError(str(error)) from error
+        # Residuals are as large as the gradients they came from; without a scaler to follow, the
+        # gradients to come have the scale of the present.
+        saved, present = whole["loss_scale"], self._loss_scale
+        self._loss_scale = saved
+        if self._scaler is None and saved != present:
+            self.scale_changed(saved, present)
+
+    def _follow_scaler(self, *_: Any) -> None:
+        scale = self._scaler.get_scale()
+        if scale != self._loss_scale:
+            self.scale_changed(self._loss_scale, scale)
+
+
+def attach(
+    ddp: DistributedDataParallel,
+    hook: HookOptions,
+    *,
+    scaler: Any = None,
+    threads: int = 1,
+) -> Attached:
+    """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
+
+    >>> ddp = DistributedDataParallel(model)
+    >>> hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=4))
+
+    All ranks of the model's process group call it, with the same hook, before the first backward.
+    It works on any backend; the group may be of Gloo or NCCL.
+
+    Args:
+        ddp: The model.
+        hook: The algorithm and its options: :class:`PowerSGD`, :class:`Allreduce`.
+        scaler: The ``torch.amp.GradScaler`` of the training, so that residuals follow the loss
+            scale. Steps that it skips leave no trace in the hook's state, with or without this.
+        threads: Of the hook's tensor operations. The same on all ranks: another number may round
+            differently.
+
+    Raises:
+        RuntimeError: The model has a hook already.
+        TypeError: ``ddp`` is not a DistributedDataParallel.
+    """
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not isinstance(ddp, DistributedDataParallel):
+        raise TypeError(f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    group = ddp.process_group
+    parameters = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad]
+    runner = hook.make(lanes(group, hook.groups), parameters, threads)
+    runner.register(ddp.reducer)
+    ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
+    attached = Attached(
+        runner, hook, parameters, dist.get_rank(group), dist.get_world_size(group), scaler
+    )
+    if scaler is not None:
+        attached._removable.append(ddp.register_forward_pre_hook(attached._follow_scaler))
+    return attached
+
+
+def lanes(group: ProcessGroup | None, count: int) -> list[ProcessGroup]:
+    """New process groups of the same ranks, backend and options as ``group``; a collective call."""
+    import torch
+    import torch.distributed as dist
+
+    group = dist.group.WORLD if group is None else group
+    if group is None:
+        raise ValueError("no default process group: call init_process_group first")
+    ranks = dist.get_process_group_ranks(group)
+    backend = group._get_backend(torch.device(group._device_types[0]))
+    backend = getattr(backend, "wrapped_pg", backend)
+    options = copy.copy(backend.options) if backend.name() == "q7x2" else None
+    return [
+        dist.new_group(
+            ranks,
+            backend=dist.get_backend_config(group),
+            pg_options=options,
+            # Ranks outside of a smaller group do not come here.
+            use_local_synchronization=len(ranks) < dist.get_world_size(),
+        )
+        for _ in range(count)
+    ]

@@ -1,0 +1,110 @@
+"""A small model and its training, for tests of communication hooks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits
+
+import q7x2
+
+
+class Net(nn.Module):
+    """Matrices of equal and of other shapes, a convolution, vectors, an empty parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(1, 16, 5, padding=2)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.norm = nn.LayerNorm(64)
+        self.extra = nn.Linear(64, 64)
+        self.nothing = nn.Parameter(torch.zeros(0))
+        self.last = nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor, extra: bool = True) -> torch.Tensor:
+        x = x + self.convolution(x.unsqueeze(1)).mean(1)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(self.norm(x)))
+        if extra:
+            x = x + torch.tanh(self.extra(x))
+        return self.last(x) + self.nothing.sum()
+
+
+def net(seed: int = 0, dtype: torch.dtype = torch.float32) -> Net:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Net().to(dtype)
+
+
+# Of Net's 18000 parameters: four buckets and more.
+SMALL_BUCKETS = {"bucket_cap_mb": 0.02}
+
+
+def batch(rank: int, step: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(8, 64, generator=generator)
+    return x.to(dtype), torch.tanh(x[:, :8] * x[:, 8:16]).to(dtype)
+
+
+def backward(
+    ddp: nn.Module, step: int, scale: float = 1.0, rank: int | None = None, **forward: Any
+) -> None:
+    dtype = next(ddp.parameters()).dtype
+    x, y = batch(dist.get_rank() if rank is None else rank, step, dtype)
+    (nn.functional.mse_loss(ddp(x, **forward).float(), y.float()) * scale).backward()
+
+
+def train(ddp: DDP, optimizer: torch.optim.Optimizer, steps: range, **forward: Any) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        backward(ddp, step, **forward)
+        optimizer.step()
+
+
+def sgd(ddp: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+
+
+def attached(hook: Any, model: nn.Module | None = None, attach: dict[str, Any] | None = None,
+             **options: Any) -> tuple[DDP, q7x2.Attached]:
+    ddp = DDP(copy.deepcopy(model) if model is not None else net(), **options)
+    return ddp, q7x2.attach(ddp, hook, **(attach or {}))
+
+
+def assert_same_on_all_ranks(tensors: list[torch.Tensor], case: object = "") -> None:
+    for i, tensor in enumerate(tensors):
+        everybody = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(everybody, tensor.detach().contiguous())
+        for other in everybody:
+            assert_bits(other, everybody[0], (case, i))
+
+
+def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
+    total = tensor.double()
+    dist.all_reduce(total)
+    return total
+
+
+def residuals(hook: q7x2.Attached) -> dict[str, torch.Tensor]:
+    (local,) = hook.state_dict()["local"].values()
+    return local["residual"]
+
+
+def assert_states_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["step"] == other["step"]
+    for part in ("shared", "local"):
+        _assert_trees_equal(one[part], other[part], (part,))
+
+
+def _assert_trees_equal(one: Any, other: Any, path: tuple[str, ...]) -> None:
+    if isinstance(one, torch.Tensor):
+        assert_bits(one, other, path)
+        return
+    assert one.keys() == other.keys(), path
+    for key in one:
+        _assert_trees_equal(one[key], other[key], (*path, key))
