@@ -101,13 +101,6 @@ void bind_comm_hooks(py::module_& module) {
            })
       .def("load", &HookRunner::load, py::arg("shared"), py::arg("local"), py::arg("step"),
            py::call_guard<py::gil_scoped_release>())
-      .def(
-          "name_parameters",
-          [](HookRunner& self, const Parameters& parameters) {
-            const py::gil_scoped_release no_gil;
-            self.name_parameters(named(parameters));
-          },
-          py::arg("parameters"))
       .def("stats", &stats_dict)
       .def("trace", &HookRunner::trace, py::arg("enabled"))
       .def("take_events", &events_list);
@@ -116,9 +109,8 @@ void bind_comm_hooks(py::module_& module) {
       "make_dense_hook",
       [](std::vector<ProcessGroupPtr> groups, const Parameters& parameters, int threads,
          std::optional<at::ScalarType> dtype) {
-        return make(std::move(groups), parameters, threads, [dtype](const HookContext& context) {
-          return make_dense(context, dtype);
-        });
+        return make(std::move(groups), parameters, threads,
+                    [dtype](const HookContext& context) { return make_dense(context, dtype); });
       },
       py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(),
       py::arg("dtype"));
@@ -143,11 +135,10 @@ void bind_comm_hooks(py::module_& module) {
           return make_powersgd(context, options);
         });
       },
-      py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(),
-      py::arg("ranks"), py::arg("default_rank"), py::arg("full_precision_start"),
-      py::arg("full_precision_period"), py::arg("full_precision_length"),
-      py::arg("min_compression_rate"), py::arg("error_feedback"), py::arg("warm_start"),
-      py::arg("alternating"), py::arg("seed"));
+      py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(), py::arg("ranks"),
+      py::arg("default_rank"), py::arg("full_precision_start"), py::arg("full_precision_period"),
+      py::arg("full_precision_length"), py::arg("min_compression_rate"), py::arg("error_feedback"),
+      py::arg("warm_start"), py::arg("alternating"), py::arg("seed"));
 }
 
 }  // namespace q7x2

@@ -66,11 +66,12 @@ class Bucket {
  public:
   Bucket(HookRunner& runner, HookJob& job) : runner_(runner), job_(job) {}
 
-  size_t index = 0;    ///< in DDP's present order; says nothing about what lies in it
+  size_t index = 0;  ///< in DDP's present order; says nothing about what lies in it
   bool is_last = false;
-  uint64_t step = 0;   ///< reductions before this one, skipped ones left out
-  at::Tensor buffer;   ///< all gradients, one after the other; the hook leaves their mean in it
-  std::vector<Gradient> gradients;  ///< in the order of `buffer`; empty ones and sparse ones left out
+  uint64_t step = 0;  ///< reductions before this one, skipped ones left out
+  at::Tensor buffer;  ///< all gradients, one after the other; the hook leaves their mean in it
+  std::vector<Gradient>
+      gradients;  ///< in the order of `buffer`; empty ones and sparse ones left out
 
   AllReduce all_reduce(at::Tensor message, Rest rest) {
     return AllReduce(runner_, job_, std::move(message), rest);
@@ -103,8 +104,9 @@ using HookState = std::map<std::string, std::map<std::string, at::Tensor>>;
 ///
 /// State is kept by parameter, because DDP lays its buckets out anew after the first step, and it
 /// changes at the end of a step only, because a step with Inf or NaN in any bucket must leave no
-/// trace. In all that is kept, a gradient is scaled as this rank's contribution to the mean: divided
-/// by the number of ranks. The sum of the residuals over ranks is then what the mean still lacks.
+/// trace. In all that is kept, a gradient is scaled as this rank's contribution to the mean:
+/// divided by the number of ranks. The sum of the residuals over ranks is then what the mean still
+/// lacks.
 class Hook {
  public:
   explicit Hook(const HookContext& context) : context_(context) {}

@@ -6,9 +6,9 @@
 //
 //   rank 0:  P0 P1    Q0    Q1 P2 ...        rank 1:  P0 P1 P2    Q1 Q0 ...
 //
-// So the p-th collective of every bucket has a lane of its own, which is a process group of its own,
-// and within a lane buckets start strictly in the order of their tickets. Between lanes there is no
-// order, and no bucket waits for more than the same phase of the buckets before it.
+// So the p-th collective of every bucket has a lane of its own, which is a process group of its
+// own, and within a lane buckets start strictly in the order of their tickets. Between lanes there
+// is no order, and no bucket waits for more than the same phase of the buckets before it.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // CholeskyQR2: A = Q R with R from the Cholesky factor of AᵀA, then the same once more for what
 // rounding left. It is two matrix products and a small triangular solve, for a whole batch at once,
 // where Householder and Gram-Schmidt go column by column. AᵀA squares the condition number; in fp64
-// that leaves room for matrices of condition 1e7, which is all of fp32's precision. Where a matrix of
-// the batch has lost rank, or is close to it, Householder QR takes the batch: it has an orthonormal
-// answer for every matrix.
-// Yamamoto et al., "Roundoff error analysis of the CholeskyQR2 algorithm", 2015.
+// that leaves room for matrices of condition 1e7, which is all of fp32's precision. Where a matrix
+// of the batch has lost rank, or is close to it, Householder QR takes the batch: it has an
+// orthonormal answer for every matrix. Yamamoto et al., "Roundoff error analysis of the CholeskyQR2
+// algorithm", 2015.
 #include "comm_hooks/orthonormal.h"
 
 #include <cmath>

@@ -60,6 +60,7 @@ struct Stack {
   // Of the step in flight; they change places with the two above when it is kept.
   at::Tensor next_residual;  ///< holds M between the phases
   at::Tensor next_basis;
+  std::vector<bool> is_idle;  ///< members whose gradient on this rank is zero
 };
 
 /// How the hook has divided one bucket, while DDP keeps that bucket as it is.
@@ -68,8 +69,8 @@ struct Layout {
   std::vector<std::shared_ptr<Stack>> stacks;
   std::vector<size_t> whole;  ///< positions of gradients that are not compressed
   int64_t whole_numel = 0;
-  bool used = false;             ///< in this step
-  bool moves_basis = false;      ///< in this step
+  bool used = false;         ///< in this step
+  bool moves_basis = false;  ///< in this step
 };
 
 class PowerSgd final : public Hook {
@@ -172,7 +173,7 @@ class PowerSgd final : public Hook {
       }
       for (const auto& stack : layout.stacks) {
         if (keep) {
-          std::swap(stack->residual, stack->next_residual);
+          if (options_.error_feedback) std::swap(stack->residual, stack->next_residual);
           if (layout.moves_basis) std::swap(stack->basis, stack->next_basis);
         }
         stack->next_basis.reset();
@@ -202,8 +203,8 @@ class PowerSgd final : public Hook {
       const bool is_known = number < places_.size() && places_[number].stack;
       shared["basis"][name] = is_known ? places_[number].basis().clone() : initial_basis(number);
       if (!options_.error_feedback) continue;
-      local["residual"][name] = is_known ? places_[number].residual().clone().view(shape)
-                                         : zeros(number);
+      local["residual"][name] =
+          is_known ? places_[number].residual().clone().view(shape) : zeros(number);
     }
     shared["iterations"]["count"] = at::scalar_tensor(static_cast<int64_t>(iterations_), at::kLong);
   }
@@ -223,16 +224,14 @@ class PowerSgd final : public Hook {
       stack->members = {0};
       const auto basis = find(shared, "basis", name);
       const at::Tensor initial = initial_basis_at(number, count);
-      stack->basis = checked(basis ? *basis : initial, initial.sizes(), "basis", name)
-                         .clone()
-                         .unsqueeze(0);
+      stack->basis =
+          checked(basis ? *basis : initial, initial.sizes(), "basis", name).clone().unsqueeze(0);
       if (options_.error_feedback) {
         const auto residual = find(local, "residual", name);
         has_residuals |= residual.has_value();
-        stack->residual =
-            checked(residual ? *residual : zeros(number), shape, "residual", name)
-                .clone()
-                .view({1, matrix.n, matrix.m});
+        stack->residual = checked(residual ? *residual : zeros(number), shape, "residual", name)
+                              .clone()
+                              .view({1, matrix.n, matrix.m});
       }
       places[number] = {std::move(stack), 0};
     }
@@ -302,7 +301,8 @@ class PowerSgd final : public Hook {
         hash_of(name.empty() ? std::to_string(number) : name) + options_.seed +
         (options_.warm_start ? 0 : 0x9e3779b97f4a7c15U * iteration));
     const at::Tensor random =
-        at::randn({1, left ? matrix.m : matrix.n, matrix.rank}, generator, dtype_of(number));
+        at::randn({1, left ? matrix.m : matrix.n, matrix.rank}, generator, at::kFloat)
+            .to(dtype_of(number));
     make_orthonormal(random);
     return random.squeeze(0);
   }
@@ -383,13 +383,30 @@ class PowerSgd final : public Hook {
     return bucket.gradients[stack.members[row]].flat.view({stack.shape.n, stack.shape.m});
   }
 
+  // A parameter that no rank used has gradients of zero, and DDP drops what is reduced for it. So a
+  // rank keeps its residual until it has a gradient to send along.
+  void find_idle(Stack& stack, const Bucket& bucket) const {
+    stack.is_idle.assign(stack.members.size(), false);
+    if (!options_.error_feedback) return;
+    for (size_t row = 0; row < stack.members.size(); ++row) {
+      const at::Tensor& flat = bucket.gradients[stack.members[row]].flat;
+      // A few elements tell as a rule.
+      stack.is_idle[row] =
+          !flat.narrow(0, 0, std::min<int64_t>(flat.numel(), 64)).any().item<bool>() &&
+          !flat.any().item<bool>();
+    }
+  }
+
   /// M: this rank's contribution to the mean, and what it still owed.
   void load_gradients(Stack& stack, const Bucket& bucket) const {
+    find_idle(stack, bucket);
     const double share = 1.0 / context_.world_size;
     for (size_t row = 0; row < stack.members.size(); ++row) {
       at::Tensor target = stack.next_residual.select(0, static_cast<int64_t>(row));
       const at::Tensor gradient = gradient_of(stack, row, bucket);
-      if (options_.error_feedback) {
+      if (stack.is_idle[row]) {
+        target.zero_();
+      } else if (options_.error_feedback) {
         at::add_out(target, stack.residual.select(0, static_cast<int64_t>(row)), gradient, share);
       } else {
         at::mul_out(target, gradient, at::scalar_tensor(share, target.scalar_type()));
@@ -399,10 +416,17 @@ class PowerSgd final : public Hook {
 
   void add_residuals(Stack& stack, const Bucket& bucket) const {
     if (!options_.error_feedback) return;
+    find_idle(stack, bucket);
     for (size_t row = 0; row < stack.members.size(); ++row) {
-      gradient_of(stack, row, bucket).add_(stack.residual.select(0, static_cast<int64_t>(row)));
+      const at::Tensor residual = stack.residual.select(0, static_cast<int64_t>(row));
+      at::Tensor left = stack.next_residual.select(0, static_cast<int64_t>(row));
+      if (stack.is_idle[row]) {
+        left.copy_(residual);
+      } else {
+        gradient_of(stack, row, bucket).add_(residual);
+        left.zero_();
+      }
     }
-    stack.next_residual.zero_();
   }
 
   /// [whole gradients | one product for each stack]; `products` are views of it.
@@ -420,8 +444,7 @@ class PowerSgd final : public Hook {
       const auto& [n, m, rank] = stack->shape;
       const auto count = static_cast<int64_t>(stack->members.size());
       const int64_t rows = left ? n : m;
-      products.push_back(
-          message.narrow(0, offset, count * rows * rank).view({count, rows, rank}));
+      products.push_back(message.narrow(0, offset, count * rows * rank).view({count, rows, rank}));
       offset += count * rows * rank;
     }
     return message;
@@ -464,7 +487,11 @@ class PowerSgd final : public Hook {
       } else {
         gradient.copy_(at::mm(p.select(0, i), q_row));
       }
-      if (options_.error_feedback) stack.next_residual.select(0, i).sub_(gradient, share);
+      if (options_.error_feedback) {
+        at::Tensor left = stack.next_residual.select(0, i);
+        if (stack.is_idle[row]) left.copy_(stack.residual.select(0, i));
+        left.sub_(gradient, share);
+      }
     }
   }
 

@@ -11,8 +11,8 @@
 
 #include "backend/work.h"
 
-// Each sets the number of threads of the calling thread only, which no function of ATen's does. They
-// are found in the process at run time; a build of torch may come without either.
+// Each sets the number of threads of the calling thread only, which no function of ATen's does.
+// They are found in the process at run time; a build of torch may come without either.
 extern "C" {
 void omp_set_num_threads(int) __attribute__((weak));
 int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
@@ -52,8 +52,7 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error) {
 
 bool all_finite(const at::Tensor& tensor) {
   // A sum is one fast pass and finite as a rule; where it is not, it may have overflowed by itself.
-  return std::isfinite(tensor.sum().item<double>()) ||
-         tensor.isfinite().all().item<bool>();
+  return std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
 }
 
 void AllReduce::await_suspend(std::coroutine_handle<>) {
@@ -75,8 +74,7 @@ PhaseTimer::~PhaseTimer() {
   const double cpu = thread_cpu_seconds() - cpu_begin_;
   const std::lock_guard<std::mutex> lock(runner_.stats_mutex_);
   runner_.stats_.cpu_seconds[phase_] += cpu;
-  runner_.record(
-      {job_.bucket.step, job_.bucket.index, phase_, 0, begin_, monotonic_seconds()});
+  runner_.record({job_.bucket.step, job_.bucket.index, phase_, 0, begin_, monotonic_seconds()});
 }
 
 void Bucket::overflowed() {
@@ -236,8 +234,7 @@ void HookRunner::fail(std::exception_ptr error) {
 
 void HookRunner::start_collective(HookJob& job, at::Tensor message, Rest rest) {
   const size_t lane = job.next_lane++;
-  const auto urgency =
-      rest == Rest::kNone ? Worker::Urgency::kLater : Worker::Urgency::kNow;
+  const auto urgency = rest == Rest::kNone ? Worker::Urgency::kLater : Worker::Urgency::kNow;
   lanes_.start(job.ticket, lane, [this, &job, lane, message = std::move(message), urgency] {
     const c10::OptionalStreamGuard on_stream(job.stream);
     job.collective_begin = monotonic_seconds();
@@ -269,8 +266,8 @@ void HookRunner::end_collective(HookJob& job) {
   job.work->wait();  // it is over: this throws what went wrong, or has the stream wait for it
   job.work.reset();
   const std::lock_guard<std::mutex> lock(stats_mutex_);
-  record({job.bucket.step, job.bucket.index, "all_reduce", job.next_lane - 1,
-          job.collective_begin, monotonic_seconds()});
+  record({job.bucket.step, job.bucket.index, "all_reduce", job.next_lane - 1, job.collective_begin,
+          monotonic_seconds()});
 }
 
 void HookRunner::record(HookEvent event) {
@@ -308,15 +305,6 @@ void HookRunner::load(const HookState& shared, const HookState& local, uint64_t 
   between_steps([&] {
     hook_->load(shared, local);
     step_ = step;
-  });
-}
-
-void HookRunner::name_parameters(const std::vector<NamedParameter>& parameters) {
-  between_steps([&] {
-    for (const NamedParameter& parameter : parameters) {
-      const size_t number = number_of(parameter.tensor);
-      context_.parameters[number].name = parameter.name;
-    }
   });
 }
 

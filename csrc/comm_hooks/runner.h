@@ -70,9 +70,6 @@ class HookRunner {
   void save(HookState& shared, HookState& local, uint64_t& step);
   void load(const HookState& shared, const HookState& local, uint64_t step);
 
-  /// Gives a name to a parameter that DDP has reduced, or will. Between steps.
-  void name_parameters(const std::vector<NamedParameter>& parameters);
-
   HookStats stats();
   /// Records what the worker and the lanes do, from now on.
   void trace(bool enabled);
@@ -109,9 +106,9 @@ class HookRunner {
   Lanes lanes_;
   std::unordered_map<Lanes::Ticket, std::shared_ptr<HookJob>> jobs_;
   uint64_t step_ = 0;
-  bool in_step_ = false;       // its first bucket has come, its end has not
+  bool in_step_ = false;  // its first bucket has come, its end has not
   bool last_bucket_came_ = false;
-  bool overflowed_ = false;    // in this step
+  bool overflowed_ = false;  // in this step
   std::exception_ptr failure_;
 
   std::mutex stats_mutex_;

@@ -12,10 +12,10 @@ namespace q7x2 {
 
 struct HookStats {
   uint64_t steps = 0;
-  uint64_t skipped_steps = 0;   ///< had Inf or NaN in a reduced gradient; left the state as it was
+  uint64_t skipped_steps = 0;  ///< had Inf or NaN in a reduced gradient; left the state as it was
   uint64_t buckets = 0;
-  uint64_t gradient_bytes = 0;  ///< of the buckets, as DDP gave them
-  uint64_t message_bytes = 0;   ///< of what went into collectives in their place
+  uint64_t gradient_bytes = 0;                ///< of the buckets, as DDP gave them
+  uint64_t message_bytes = 0;                 ///< of what went into collectives in their place
   std::map<std::string, double> cpu_seconds;  ///< of the hook's thread, by phase
 };
 

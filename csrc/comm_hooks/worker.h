@@ -9,8 +9,8 @@
 
 namespace q7x2 {
 
-/// Runs what is posted, one after another: everything that is urgent first, in order; then the rest,
-/// in order.
+/// Runs what is posted, one after another: everything that is urgent first, in order; then the
+/// rest, in order.
 class Worker {
  public:
   enum class Urgency {

@@ -3,8 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch._C._distributed_c10d import Backend, ReduceOp, Work
+from torch._C._distributed_c10d import Backend, GradBucket, ProcessGroup, ReduceOp, Work
+
+_HookState = dict[str, dict[str, Tensor]]
 
 class Options(Backend.Options):
     """Options of a q7x2 process group, for ``pg_options``."""
@@ -86,6 +89,48 @@ class WorkQ7x2(Work):
     def wait_bytes(self, nbytes: int, timeout: timedelta = ...) -> None:
         """Wait until the first ``nbytes`` bytes are final; raises as ``wait`` does."""
 
+class HookRunner:
+    """A hook at work: its thread, its process groups and its state."""
+
+    def register(self, reducer: Any) -> None:
+        """Have DDP's reducer give its buckets to this runner."""
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """What the reducer calls; returns at once."""
+
+    def detach(self) -> None: ...
+    def rescale(self, factor: float) -> None: ...
+    def save(self) -> tuple[_HookState, _HookState, int]:
+        """Copies: what all ranks share, what is this one's own, the number of steps."""
+
+    def load(self, shared: _HookState, local: _HookState, step: int) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+    def trace(self, enabled: bool) -> None: ...
+    def take_events(self) -> list[dict[str, Any]]: ...
+
+def make_dense_hook(
+    groups: list[ProcessGroup],
+    parameters: list[tuple[str, torch.Tensor]],
+    threads: int,
+    *,
+    dtype: torch.dtype | None,
+) -> HookRunner: ...
+def make_powersgd_hook(
+    groups: list[ProcessGroup],
+    parameters: list[tuple[str, torch.Tensor]],
+    threads: int,
+    *,
+    ranks: list[int],
+    default_rank: int,
+    full_precision_start: int,
+    full_precision_period: int,
+    full_precision_length: int,
+    min_compression_rate: float,
+    error_feedback: bool,
+    warm_start: bool,
+    alternating: bool,
+    seed: int,
+) -> HookRunner: ...
 def create_backend(dist_backend_opts: Any, options: Options | None = None) -> ProcessGroupQ7x2: ...
 def canonical_fabric(text: str) -> str:
     """Check the JSON of a Fabric, return it as q7x2 writes it; ValueError names what is wrong."""

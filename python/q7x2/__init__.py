@@ -19,6 +19,7 @@ from q7x2._hook_state import HookStateError
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
+    from q7x2 import comm_hooks
     from q7x2._C import Options
 
     __version__: str
@@ -35,6 +36,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "attach",
+    "comm_hooks",
     "monitored_barrier",
     "reduce_scatter",
     "tune",
@@ -48,6 +50,10 @@ def __getattr__(name: str) -> Any:
         from q7x2._extension import load
 
         return load().Options
+    if name == "comm_hooks":
+        from importlib import import_module
+
+        return import_module("q7x2.comm_hooks")
     if name == "__version__":
         from importlib.metadata import version
 

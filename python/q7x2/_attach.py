@@ -111,8 +111,8 @@ class Attached:
     def state_dict(self) -> dict[str, Any]:
         """A copy of all that the hook remembers; of what each rank has for itself, this rank's.
 
-        It holds ``"shared"``, equal on all ranks, and ``"local"``, by rank. Loaded on as many ranks,
-        training goes on with the bits of one that was not stopped.
+        It holds ``"shared"``, equal on all ranks, and ``"local"``, by rank. Loaded on as many
+        ranks, training goes on with the bits of one that was not stopped.
         """
         shared, local, step = self._runner.save()
         return self._state(shared, {_hook_state.key_of(self._rank): local}, step)
@@ -166,9 +166,7 @@ class Attached:
                 changed then.
         """
         whole = dict(state) if isinstance(state, Mapping) else _hook_state.merged(state)
-        _hook_state.check(
-            whole, type(self.options).__name__, self.options.recipe(), self._shapes
-        )
+        _hook_state.check(whole, type(self.options).__name__, self.options.recipe(), self._shapes)
         local = _hook_state.local_part(whole, self._rank, self._world_size)
         try:
             self._runner.load(whole.get("shared", {}), local, whole["step"])
@@ -225,6 +223,7 @@ def attach(
     parameters = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad]
     runner = hook.make(lanes(group, hook.groups), parameters, threads)
     runner.register(ddp.reducer)
+    assert ddp.logger is not None
     ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
     attached = Attached(
         runner, hook, parameters, dist.get_rank(group), dist.get_world_size(group), scaler

@@ -46,8 +46,9 @@ def merged(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def check(state: Mapping[str, Any], hook: str, recipe: Mapping[str, Any], shapes: Mapping[str, str]
-          ) -> None:
+def check(
+    state: Mapping[str, Any], hook: str, recipe: Mapping[str, Any], shapes: Mapping[str, str]
+) -> None:
     """Raises HookStateError, which says what was expected, unless ``state`` fits."""
     if state.get("format") != FORMAT:
         raise HookStateError(
@@ -78,30 +79,31 @@ def check(state: Mapping[str, Any], hook: str, recipe: Mapping[str, Any], shapes
 
 def local_part(state: Mapping[str, Any], rank: int, world_size: int) -> Tensors:
     """This rank's own tensors: those it saved, or its share of everybody's."""
-    local, saved_by = state.get("local", {}), state["world_size"]
-    if saved_by == world_size and key_of(rank) in local:
-        return local[key_of(rank)]
-    everybody = [local.get(key_of(r)) for r in range(saved_by)]
-    missing = [r for r, part in enumerate(everybody) if part is None]
+    local: dict[str, Tensors] = state.get("local", {})
+    if not any(local.values()):
+        return {}  # a hook that keeps nothing of its own
+    saved_by = state["world_size"]
     if saved_by == world_size:
-        raise HookStateError(f"expected the state of rank {rank}, got that of {', '.join(local)}")
-    if missing and any(part is not None for part in everybody):
+        if key_of(rank) not in local:
+            raise HookStateError(f"expected the state of rank {rank}, got that of {list(local)}")
+        return local[key_of(rank)]
+    if missing := [r for r in range(saved_by) if key_of(r) not in local]:
         raise HookStateError(
             f"the state was saved by {saved_by} ranks and this job has {world_size}: to keep the "
             f"sum of the residuals, load the states of all {saved_by} ranks as a list; those of "
             f"ranks {missing} are missing"
         )
-    if missing:
-        return {}
-    shares: Tensors = {}
-    for part in everybody:
-        for kind, tensors in part.items():
-            for name, tensor in tensors.items():
-                share = tensor.double() / world_size
-                sums = shares.setdefault(kind, {})
-                sums[name] = sums[name] + share if name in sums else share
-    first = everybody[0]
+    everybody = [local[key_of(r)] for r in range(saved_by)]
     return {
-        kind: {name: sum_.to(first[kind][name].dtype) for name, sum_ in tensors.items()}
-        for kind, tensors in shares.items()
+        kind: {
+            name: _share([part[kind][name] for part in everybody], world_size) for name in tensors
+        }
+        for kind, tensors in everybody[0].items()
     }
+
+
+def _share(tensors: list[torch.Tensor], world_size: int) -> torch.Tensor:
+    total = tensors[0].double()
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return (total / world_size).to(tensors[0].dtype)

@@ -1,0 +1,212 @@
+"""PyTorch's DDP communication hooks by their own names and arguments, computed by q7x2 in C++.
+
+A script that says ``ddp.register_comm_hook(state, hook)`` changes one import::
+
+    from q7x2.comm_hooks import PowerSGDState, powerSGD_hook
+
+``hook`` is then a Python function, as DDP wants it, that hands the bucket over and returns; it
+needs the GIL for that alone. ``q7x2.attach`` needs it for nothing and offers more options.
+"""
+
+# No postponed annotations: DDP compares those of a hook with its own classes.
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed import ProcessGroup
+
+from q7x2._attach import Attached, HookStats, lanes
+from q7x2._hook_options import Allreduce, PowerSGD
+
+__all__ = [
+    "PostLocalSGDState",
+    "PowerSGDState",
+    "allreduce_hook",
+    "bf16_compress_hook",
+    "fp16_compress_hook",
+    "post_localSGD_hook",
+    "powerSGD_hook",
+    "powersgd_hook",
+]
+
+# The dense hooks keep no state, so the models that share a process group share a runner.
+_dense: weakref.WeakKeyDictionary[Any, dict[torch.dtype | None, Any]] = weakref.WeakKeyDictionary()
+
+
+def _reduce_densely(
+    group: ProcessGroup | None, bucket: GradBucket, dtype: torch.dtype | None
+) -> torch.futures.Future[torch.Tensor]:
+    group = dist.group.WORLD if group is None else group
+    runners = _dense.setdefault(group, {})
+    if dtype not in runners:
+        runners[dtype] = Allreduce(dtype=dtype).make(lanes(group, 1), [], 1)
+    future: torch.futures.Future[torch.Tensor] = runners[dtype].reduce(bucket)
+    return future
+
+
+def allreduce_hook(
+    process_group: ProcessGroup | None, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """What DDP does without a hook, to the last bit.
+
+    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.allreduce_hook)
+    """
+    return _reduce_densely(process_group, bucket, None)
+
+
+def fp16_compress_hook(
+    process_group: ProcessGroup | None, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Gradients rounded to ``torch.float16`` on the way: half of the bytes.
+
+    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.fp16_compress_hook)
+    """
+    return _reduce_densely(process_group, bucket, torch.float16)
+
+
+def bf16_compress_hook(
+    process_group: ProcessGroup | None, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Gradients rounded to ``torch.bfloat16`` on the way: half of the bytes.
+
+    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.bf16_compress_hook)
+    """
+    return _reduce_densely(process_group, bucket, torch.bfloat16)
+
+
+# DDP refuses a hook of this name where it finds no NCCL, which does not matter here.
+bf16_compress_hook.__name__ = "q7x2_bf16_compress_hook"
+
+
+class PowerSGDState:
+    """PyTorch's arguments for :func:`powerSGD_hook`, and the state of one model's hook.
+
+    They mean what they mean in ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook``, and
+    ``start_powerSGD_iter`` may be 0 as well: state belongs to parameters, so DDP's new buckets
+    after the first step do not disturb it. Two have no effect: matrices of one shape are always
+    batched, and the orthogonalisation needs no ``orthogonalization_epsilon``, since it has an
+    answer for matrices that lost rank.
+
+    All ranks of ``process_group`` make their first backward together: process groups for the
+    hook's own collectives are made in it.
+    """
+
+    def __init__(
+        self,
+        process_group: ProcessGroup | None,
+        matrix_approximation_rank: int = 1,
+        start_powerSGD_iter: int = 1_000,
+        min_compression_rate: float = 2,
+        use_error_feedback: bool = True,
+        warm_start: bool = True,
+        orthogonalization_epsilon: float = 0,
+        random_seed: int = 0,
+        compression_stats_logging_frequency: int = 10_000,
+        batch_tensors_with_same_shape: bool = True,
+    ) -> None:
+        del orthogonalization_epsilon, batch_tensors_with_same_shape
+        del compression_stats_logging_frequency  # `stats` has them at any time
+        self.process_group = process_group
+        self.options = PowerSGD(
+            rank=matrix_approximation_rank,
+            start_iter=start_powerSGD_iter,
+            min_compression_rate=min_compression_rate,
+            use_error_feedback=use_error_feedback,
+            warm_start=warm_start,
+            random_seed=random_seed,
+        )
+        self._made: Any = None
+        self._parameters: list[tuple[str, torch.Tensor]] = []
+
+    @property
+    def _runner(self) -> Any:
+        if self._made is None:
+            groups = lanes(self.process_group, self.options.groups)
+            self._made = self.options.make(groups, self._parameters, 1)
+        return self._made
+
+    @property
+    def stats(self) -> HookStats:
+        return HookStats(**self._runner.stats())
+
+    def compression_stats(self) -> tuple[float, int, int]:
+        """As PyTorch's: the rate, and numbers of fp32 elements before and after compression."""
+        stats = self.stats
+        rate = stats.gradient_bytes / stats.message_bytes if stats.message_bytes else 0.0
+        return rate, stats.gradient_bytes // 4, stats.message_bytes // 4
+
+    def of(self, ddp: torch.nn.parallel.DistributedDataParallel) -> Attached:
+        """The hook as ``q7x2.attach`` returns it, to save and load its state.
+
+        DDP does not tell a hook the names of parameters, and state is saved by name; so a state
+        that is to be saved or loaded must meet its model before the first backward.
+        """
+        if not self._parameters:
+            if self._made is not None:
+                raise RuntimeError(
+                    "call PowerSGDState.of(ddp) before the first backward: state is kept by "
+                    "parameter's name"
+                )
+            self._parameters = [
+                (name, p) for name, p in ddp.module.named_parameters() if p.requires_grad
+            ]
+        group = dist.group.WORLD if self.process_group is None else self.process_group
+        return Attached(
+            self._runner,
+            self.options,
+            self._parameters,
+            dist.get_rank(group),
+            dist.get_world_size(group),
+        )
+
+
+def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """PowerSGD; see :class:`q7x2.PowerSGD`.
+
+    >>> state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=4)
+    >>> ddp.register_comm_hook(state, q7x2.comm_hooks.powerSGD_hook)
+    """
+    future: torch.futures.Future[torch.Tensor] = state._runner.reduce(bucket)
+    return future
+
+
+powersgd_hook = powerSGD_hook
+
+
+@dataclass
+class PostLocalSGDState:
+    """PyTorch's arguments for :func:`post_localSGD_hook`."""
+
+    process_group: ProcessGroup | None
+    subgroup: ProcessGroup | None
+    start_localSGD_iter: int
+    post_local_gradient_allreduce: bool = True
+    iter: int = field(default=0, init=False)
+
+
+def post_localSGD_hook(
+    state: PostLocalSGDState, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Reduces over all ranks at first, then over the subgroup only.
+
+    The models are to be averaged from then on after the optimizer's step, for example by PyTorch's
+    ``PeriodicModelAverager``.
+
+    >>> state = q7x2.comm_hooks.PostLocalSGDState(None, None, start_localSGD_iter=100)
+    >>> ddp.register_comm_hook(state, q7x2.comm_hooks.post_localSGD_hook)
+    """
+    is_global = state.iter < state.start_localSGD_iter
+    if bucket.is_last():
+        state.iter += 1
+    if is_global:
+        return _reduce_densely(state.process_group, bucket, None)
+    if not state.post_local_gradient_allreduce:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+    if state.subgroup is None:
+        state.subgroup, _ = dist.new_subgroups()  # type: ignore[no-untyped-call]
+    return _reduce_densely(state.subgroup, bucket, None)

@@ -1,0 +1,458 @@
+"""Communication hooks: what they compute, whatever DDP does with its buckets."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from hook_training import (
+    SMALL_BUCKETS,
+    Net,
+    assert_same_on_all_ranks,
+    attached,
+    backward,
+    batch,
+    net,
+    residuals,
+    sgd,
+    sum_over_ranks,
+    train,
+)
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits, assert_close
+
+DDP_OPTIONS = [
+    {},
+    SMALL_BUCKETS,
+    {**SMALL_BUCKETS, "gradient_as_bucket_view": True},
+    {**SMALL_BUCKETS, "static_graph": True},
+    {**SMALL_BUCKETS, "find_unused_parameters": True},
+]
+HOOKS = {
+    "dense": q7x2.Allreduce(),
+    "bf16": q7x2.Allreduce(dtype=torch.bfloat16),
+    "powersgd": q7x2.PowerSGD(rank=4),
+    "rank 1": q7x2.PowerSGD(rank=1),
+    "alternating": q7x2.PowerSGD(rank=2, alternating=True),
+    "cold": q7x2.PowerSGD(rank=2, warm_start=False),
+    "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False),
+    "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
+}
+ids_of_options = {"ids": lambda o: "-".join(o) or "default"}
+
+
+def parameters_of(ddp: nn.Module) -> list[torch.Tensor]:
+    return [p for p in ddp.parameters() if p.numel()]
+
+
+def gradients(ddp: DDP) -> dict[str, torch.Tensor]:
+    return {n: p.grad.clone() for n, p in ddp.module.named_parameters() if p.grad is not None}
+
+
+# --- dense ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
+@pytest.mark.ranks(1, 2, 3)
+def test_dense_is_ddp_without_a_hook(options: dict[str, Any]) -> None:
+    plain = DDP(net(), **options)
+    hooked, _ = attached(q7x2.Allreduce(), **options)
+    for ddp in (plain, hooked):
+        train(ddp, sgd(ddp), range(4))
+    for (name, one), other in zip(plain.named_parameters(), hooked.parameters(), strict=True):
+        assert_bits(other, one, name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.ranks(2)
+def test_dense_in_16_bits_rounds_once_on_each_side(dtype: torch.dtype) -> None:
+    me, other = dist.get_rank(), 1 - dist.get_rank()
+    ddp, hook = attached(q7x2.Allreduce(dtype=dtype))
+    backward(ddp, 0)
+    halves = []
+    for rank in (me, other):
+        alone = net()
+        backward(alone, 0, rank=rank)
+        halves.append([p.grad.to(dtype) * 0.5 for p in parameters_of(alone)])
+    for p, mine, theirs in zip(parameters_of(ddp), *halves, strict=True):
+        assert_bits(p.grad, (mine.float() + theirs.float()).to(dtype).float())
+    assert hook.stats.message_bytes * 2 == hook.stats.gradient_bytes
+
+
+# --- every hook -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("options", DDP_OPTIONS[:3], **ids_of_options)
+@pytest.mark.ranks(2, 3)
+def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any]) -> None:
+    ddp, at_work = attached(hook, **options)
+    first = last = 0.0
+    optimizer = sgd(ddp)
+    for step in range(12):
+        optimizer.zero_grad()
+        x, y = batch(dist.get_rank(), step % 3)
+        loss = nn.functional.mse_loss(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        first, last = first or loss.item(), loss.item()
+    assert last < 0.95 * first
+    assert_same_on_all_ranks(parameters_of(ddp))
+    assert at_work.stats.steps == 12
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.ranks(3)
+def test_delays_do_not_change_a_bit(hook: Any) -> None:
+    """Gradients are ready in other order and at other times on every rank, with many buckets."""
+    results = []
+    for delays in (False, True):
+        ddp, at_work = attached(hook, **SMALL_BUCKETS)
+        chance = random.Random(dist.get_rank())
+
+        def dawdle(gradient: torch.Tensor, chance: random.Random = chance) -> torch.Tensor:
+            time.sleep(chance.choice([0, 0, 0.001, 0.02]))
+            return gradient
+
+        if delays:
+            for p in parameters_of(ddp):
+                p.register_hook(dawdle)
+        train(ddp, sgd(ddp), range(5))
+        assert at_work.stats.buckets >= 4 * 4
+        results.append(parameters_of(ddp))
+    for one, other in zip(*results, strict=True):
+        assert_bits(other, one)
+
+
+@pytest.mark.parametrize("hook", [HOOKS["dense"], HOOKS["powersgd"]], ids=["dense", "powersgd"])
+@pytest.mark.ranks(2)
+def test_several_models_in_turns(hook: Any) -> None:
+    """Two models whose backwards interleave do what each does alone."""
+    alone = []
+    for seed in (0, 1):
+        ddp, _ = attached(hook, net(seed), **SMALL_BUCKETS)
+        train(ddp, sgd(ddp), range(4))
+        alone.append(parameters_of(ddp))
+    together = [attached(hook, net(seed), **SMALL_BUCKETS)[0] for seed in (0, 1)]
+    optimizers = [sgd(ddp) for ddp in together]
+    for step in range(4):
+        for ddp, optimizer in zip(together, optimizers, strict=True):
+            train(ddp, optimizer, range(step, step + 1))
+    for ddp, expected in zip(together, alone, strict=True):
+        for p, q in zip(parameters_of(ddp), expected, strict=True):
+            assert_bits(p, q)
+
+
+@pytest.mark.parametrize("hook", [HOOKS["dense"], HOOKS["powersgd"]], ids=["dense", "powersgd"])
+@pytest.mark.ranks(2)
+def test_no_sync_accumulates(hook: Any) -> None:
+    """Two micro-batches, the first without communication: one reduction of their sum."""
+    ddp, at_work = attached(hook, **SMALL_BUCKETS)
+    whole, whole_hook = attached(hook, **SMALL_BUCKETS)
+    for step in range(3):
+        ddp.zero_grad()
+        with ddp.no_sync():
+            backward(ddp, 2 * step)
+        backward(ddp, 2 * step + 1)
+        whole.zero_grad()
+        (x, y), (x2, y2) = (batch(dist.get_rank(), 2 * step + i) for i in (0, 1))
+        (2 * nn.functional.mse_loss(whole(torch.cat([x, x2])), torch.cat([y, y2]))).backward()
+        for p, q in zip(parameters_of(ddp), parameters_of(whole), strict=True):
+            assert_close(p.grad, q.grad, step, rtol=2e-3, atol=2e-5)
+    assert at_work.stats.steps == whole_hook.stats.steps == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.ranks(2)
+def test_models_of_other_dtypes(dtype: torch.dtype) -> None:
+    ddp, hook = attached(q7x2.PowerSGD(rank=4), net(dtype=dtype), **SMALL_BUCKETS)
+    reference, _ = attached(q7x2.PowerSGD(rank=4), net(dtype=torch.float64), **SMALL_BUCKETS)
+    for step in range(3):
+        for model in (ddp, reference):
+            model.zero_grad()
+            backward(model, step)
+        for (name, p), q in zip(ddp.named_parameters(), reference.parameters(), strict=True):
+            if p.numel():
+                assert p.grad.dtype == dtype
+                error = (p.grad.double() - q.grad).norm() / q.grad.norm()
+                assert error < {2: 0.1, 8: 1e-9}[dtype.itemsize], (name, step, error)
+    assert_same_on_all_ranks([p.grad for p in parameters_of(ddp)])
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert {r.dtype for r in residuals(hook).values()} == {wide}
+
+
+@pytest.mark.ranks(2)
+def test_unused_parameters_keep_their_state() -> None:
+    """The extra layer is left out for some steps, on one rank or on both."""
+    ddp, hook = attached(q7x2.PowerSGD(rank=2), find_unused_parameters=True, **SMALL_BUCKETS)
+    backward(ddp, 0)
+    before = residuals(hook)["extra.weight"]
+    assert before.abs().max() > 0
+    ddp.zero_grad(set_to_none=True)
+    backward(ddp, 1, extra=dist.get_rank() == 0)
+    assert_same_on_all_ranks([p.grad for p in parameters_of(ddp)])
+    ddp.zero_grad(set_to_none=True)
+    owed = sum_over_ranks(residuals(hook)["extra.weight"])
+    backward(ddp, 2, extra=False)
+    assert ddp.module.extra.weight.grad is None
+    # DDP drops what is reduced for a parameter that nobody used, so nothing was paid back.
+    assert_close(sum_over_ranks(residuals(hook)["extra.weight"]), owed, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.ranks(2)
+def test_detached_is_dense() -> None:
+    plain = DDP(net(), **SMALL_BUCKETS)
+    ddp, hook = attached(q7x2.PowerSGD(rank=1), **SMALL_BUCKETS)
+    backward(ddp, 0)
+    hook.detach()
+    for model in (plain, ddp):
+        for step in (1, 2):
+            model.zero_grad()
+            backward(model, step)
+    for p, q in zip(parameters_of(ddp), parameters_of(plain), strict=True):
+        assert_bits(p.grad, q.grad)
+
+
+@pytest.mark.ranks(2)
+def test_uneven_inputs_join() -> None:
+    """A rank that ran out of data shadows the others' backwards with zeros."""
+    ddp, _ = attached(q7x2.PowerSGD(rank=2), **SMALL_BUCKETS)
+    with ddp.join():
+        for step in range(3 + 2 * dist.get_rank()):
+            backward(ddp, step)
+    assert_same_on_all_ranks(parameters_of(ddp))
+
+
+# --- PowerSGD -------------------------------------------------------------------------------------
+
+
+def without_empty_parameter() -> Net:
+    """PyTorch's hook cannot bear one."""
+    model = net()
+    model.nothing.requires_grad_(False)
+    return model
+
+
+def torch_powersgd(rank: int, bases: dict[str, torch.Tensor]) -> tuple[DDP, Any]:
+    """PyTorch's own hook, made to start from the same factors."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as theirs
+
+    group = dist.new_group(backend="gloo")
+    state = theirs.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=2)
+    ddp = DDP(without_empty_parameter(), process_group=group)
+    names = {p: n for n, p in ddp.module.named_parameters()}
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        assert bucket.index() == 0
+        assert bucket.is_last()
+        if state.iter == 2:
+            qs = [bases[names[p]].flatten() for p in bucket.parameters() if names[p] in bases]
+            state.q_memory_dict[0] = torch.cat(qs)
+            state.p_memory_dict[0] = torch.empty(
+                sum(
+                    p.shape[0] * bases[names[p]].shape[1]
+                    for p in bucket.parameters()
+                    if names[p] in bases
+                )
+            )
+        return theirs.powerSGD_hook(state, bucket)
+
+    hook.__annotations__.clear()
+    ddp.register_comm_hook(state, hook)
+    return ddp, state
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.ranks(2, 3)
+def test_powersgd_agrees_with_torch(rank: int) -> None:
+    """Gradients of five compressed steps, with error feedback, one bucket."""
+    ours, hook = attached(q7x2.PowerSGD(rank=rank, start_iter=2), without_empty_parameter())
+    theirs, _ = torch_powersgd(rank, hook.state_dict()["shared"]["basis"])
+    for step in range(7):
+        for ddp in (ours, theirs):
+            ddp.zero_grad()
+            backward(ddp, step)
+        for (name, p), q in zip(ours.module.named_parameters(), theirs.parameters(), strict=True):
+            if p.numel():
+                error = (p.grad - q.grad).norm() / q.grad.norm()
+                assert error < 2e-3, (step, name, error)
+
+
+@pytest.mark.parametrize("hook", [HOOKS["powersgd"], HOOKS["alternating"]], ids=["two", "one"])
+@pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
+@pytest.mark.ranks(2, 3)
+def test_nothing_is_lost(hook: Any, options: dict[str, Any]) -> None:
+    """What went into the mean and what the ranks still hold is all that they put in, at each step.
+
+    In every layout of buckets that DDP takes, before and after it builds them anew.
+    """
+    ddp, at_work = attached(hook, **options)
+    owed = {name: torch.zeros_like(r).double() for name, r in residuals(at_work).items()}
+    alone = net()
+    for step in range(4):
+        alone.zero_grad()
+        backward(alone, step)
+        ddp.zero_grad()
+        backward(ddp, step)
+        mine, applied, left = dict(alone.named_parameters()), gradients(ddp), residuals(at_work)
+        for name in owed:
+            put_in = sum_over_ranks(mine[name].grad) / dist.get_world_size()
+            now = sum_over_ranks(left[name])
+            assert_close(
+                applied[name].double() + now,
+                owed[name] + put_in,
+                (step, name),
+                rtol=1e-5,
+                atol=1e-6,
+            )
+            assert now.abs().max() > 0
+            owed[name] = now
+
+
+@pytest.mark.ranks(2)
+def test_powersgd_is_exact_for_gradients_of_low_rank() -> None:
+    """One sample a rank gives matrices of rank 1, so their mean has rank 2."""
+    ddp = DDP(nn.Linear(64, 64))
+    plain = DDP(nn.Linear(64, 64))
+    plain.load_state_dict(ddp.state_dict())
+    q7x2.attach(ddp, q7x2.PowerSGD(rank=2))
+    for step in range(3):
+        x, _ = batch(dist.get_rank(), step)
+        for model in (ddp, plain):
+            model.zero_grad()
+            model(x[:1]).square().sum().backward()
+        error = (ddp.module.weight.grad - plain.module.weight.grad).norm()
+        assert error < 1e-5 * plain.module.weight.grad.norm()
+
+
+@pytest.mark.ranks(2)
+def test_gradients_of_zero_are_survived() -> None:
+    """Zero matrices have no directions; the next step's gradients must get through again."""
+    ddp, _ = attached(q7x2.PowerSGD(rank=2))
+    for factor in (0.0, 0.0, 1.0):
+        ddp.zero_grad()
+        backward(ddp, 0, scale=factor)
+        for name, gradient in gradients(ddp).items():
+            if gradient.numel():
+                assert gradient.isfinite().all(), name
+                assert bool(gradient.abs().max() > 0) == (factor > 0), name
+
+
+@pytest.mark.ranks(2)
+def test_ranks_by_name_and_bytes_by_the_formula() -> None:
+    hook = q7x2.PowerSGD(rank={"layers.*.weight": 2, "extra.weight": 3})
+    ddp, at_work = attached(hook)
+    before = at_work.stats.message_bytes
+    backward(ddp, 0)
+    whole = sum(
+        p.numel()
+        for name, p in ddp.module.named_parameters()
+        if not (name.endswith("weight") and name.startswith(("layers", "extra")))
+    )
+    thin = 4 * 2 * (64 + 64) + 3 * (64 + 64)
+    assert at_work.stats.message_bytes - before == 4 * (whole + thin)
+    bases = at_work.state_dict()["shared"]["basis"]
+    assert {name: b.shape[1] for name, b in bases.items()} == {
+        **{f"layers.{i}.weight": 2 for i in range(4)},
+        "extra.weight": 3,
+    }
+
+
+@pytest.mark.ranks(2)
+def test_alternating_sends_half() -> None:
+    sent = []
+    for alternating in (False, True):
+        ddp, hook = attached(q7x2.PowerSGD(rank=2, alternating=alternating), nn.Linear(64, 64))
+        ddp(torch.ones(1, 64)).sum().backward()
+        sent.append(hook.stats.message_bytes)
+    assert sent == [4 * (64 + 2 * 128), 4 * (64 + 128)]
+
+
+@pytest.mark.ranks(2)
+def test_full_precision_at_first_by_name_and_in_bursts() -> None:
+    plain = DDP(net())
+    hook = q7x2.PowerSGD(rank=1, start_iter=2, burst_every=3, full_precision=["layers.1.*"])
+    ddp, at_work = attached(hook)
+    for step in range(8):
+        whole = step < 2 or (step - 2) % 3 == 2
+        owed = {n: sum_over_ranks(r) for n, r in residuals(at_work).items()}
+        assert "layers.1.weight" not in owed
+        for model in (plain, ddp):
+            model.zero_grad()
+            backward(model, step)
+        expected = gradients(plain)
+        for name, gradient in gradients(ddp).items():
+            if name in owed and whole:  # with all that was held back
+                assert_close(
+                    gradient.double(),
+                    expected[name] + owed[name],
+                    (step, name),
+                    rtol=1e-5,
+                    atol=1e-6,
+                )
+            elif name.startswith("layers.") and name in owed:
+                assert (gradient - expected[name]).norm() > 1e-3 * gradient.norm(), (step, name)
+            elif whole and step < 2:
+                assert_bits(gradient, expected[name], (step, name))
+            elif name not in owed:
+                assert_close(gradient, expected[name], (step, name), rtol=1e-5, atol=1e-7)
+        if whole:
+            assert all(r.abs().max() == 0 for r in residuals(at_work).values())
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1)
+def test_wrong_arguments() -> None:
+    ddp = DDP(net())
+    with pytest.raises(TypeError, match="needs a DistributedDataParallel, got Net"):
+        q7x2.attach(ddp.module, q7x2.PowerSGD())
+    with pytest.raises(ValueError, match=r"no parameter.s name matches .layer\.0"):
+        q7x2.attach(ddp, q7x2.PowerSGD(full_precision=["layer.0.*"]))
+    with pytest.raises(ValueError, match="no parameter's name matches 'attention"):
+        q7x2.attach(ddp, q7x2.PowerSGD(rank={"attention": 2}))
+    with pytest.raises(ValueError, match="rank must not be negative"):
+        q7x2.PowerSGD(rank=-1)
+    with pytest.raises(ValueError, match="needs warm_start"):
+        q7x2.PowerSGD(alternating=True, warm_start=False)
+    with pytest.raises(ValueError, match="burst_steps must be"):
+        q7x2.PowerSGD(burst_every=2, burst_steps=2)
+    with pytest.raises(ValueError, match="dtype must be"):
+        q7x2.Allreduce(dtype=torch.int8)
+    q7x2.attach(ddp, q7x2.Allreduce())
+    with pytest.raises(RuntimeError, match="can only be called once"):
+        q7x2.attach(ddp, q7x2.Allreduce())
+
+
+def _lose_a_peer() -> str:
+    ddp, _ = attached(q7x2.PowerSGD(rank=2), **SMALL_BUCKETS)
+    backward(ddp, 0)
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    try:
+        backward(ddp, 1)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing happened"
+
+
+@pytest.mark.beyond("gloo", "waits for its time-out")
+def test_a_peer_that_dies_ends_the_backward(new_pool: Any, backend: str) -> None:
+    import signal
+
+    import harness
+
+    pool = new_pool(2)
+    pool.start(_lose_a_peer, harness.GroupSpec(backend=backend))
+    time.sleep(3)
+    pool.signal(1, signal.SIGKILL)
+    outcomes = pool.collect(stop_on_failure=False)
+    assert outcomes[1].kind == "died"
+    assert "rank 1" in outcomes[0].value, outcomes[0]
