@@ -201,7 +201,13 @@ class PowerSgd final : public Hook {
       const MatrixShape matrix = shape_of(number);
       if (matrix.rank == 0) continue;
       const bool is_known = number < places_.size() && places_[number].stack;
-      shared["basis"][name] = is_known ? places_[number].basis().clone() : initial_basis(number);
+      if (options_.warm_start) {
+        const at::Tensor basis = is_known ? places_[number].basis() : initial_basis(number);
+        // As many rows at each turn, so that any state can be loaded into the tensors of another.
+        const int64_t rows = options_.alternating ? std::max(matrix.n, matrix.m) : basis.size(0);
+        shared["basis"][name] = basis.new_zeros({rows, matrix.rank});
+        shared["basis"][name].narrow(0, 0, basis.size(0)).copy_(basis);
+      }
       if (!options_.error_feedback) continue;
       local["residual"][name] =
           is_known ? places_[number].residual().clone().view(shape) : zeros(number);
@@ -222,10 +228,12 @@ class PowerSgd final : public Hook {
       auto stack = std::make_shared<Stack>();
       stack->shape = matrix;
       stack->members = {0};
-      const auto basis = find(shared, "basis", name);
-      const at::Tensor initial = initial_basis_at(number, count);
-      stack->basis =
-          checked(basis ? *basis : initial, initial.sizes(), "basis", name).clone().unsqueeze(0);
+      at::Tensor basis = initial_basis_at(number, count);
+      if (const auto saved = find(shared, "basis", name)) {
+        const int64_t rows = options_.alternating ? std::max(matrix.n, matrix.m) : basis.size(0);
+        basis = checked(*saved, {rows, matrix.rank}, "basis", name).narrow(0, 0, basis.size(0));
+      }
+      stack->basis = basis.clone().unsqueeze(0);
       if (options_.error_feedback) {
         const auto residual = find(local, "residual", name);
         has_residuals |= residual.has_value();

@@ -4,8 +4,8 @@ A script that says ``ddp.register_comm_hook(state, hook)`` changes one import::
 
     from q7x2.comm_hooks import PowerSGDState, powerSGD_hook
 
-``hook`` is then a Python function, as DDP wants it, that hands the bucket over and returns; it
-needs the GIL for that alone. ``q7x2.attach`` needs it for nothing and offers more options.
+``hook`` is then a Python function, as DDP wants it: it takes the GIL to hand a bucket over and to
+hand the result back. ``q7x2.attach`` needs no GIL and offers more options.
 """
 
 # No postponed annotations: DDP compares those of a hook with its own classes.
@@ -36,6 +36,15 @@ __all__ = [
 _dense: weakref.WeakKeyDictionary[Any, dict[torch.dtype | None, Any]] = weakref.WeakKeyDictionary()
 
 
+def _hand_over(bucket: GradBucket, runner: Any) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = runner.reduce(bucket)
+    return future.then(_value)  # DDP wants a future of a Python object from a Python function
+
+
+def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+    return future.value()
+
+
 def _reduce_densely(
     group: ProcessGroup | None, bucket: GradBucket, dtype: torch.dtype | None
 ) -> torch.futures.Future[torch.Tensor]:
@@ -43,8 +52,7 @@ def _reduce_densely(
     runners = _dense.setdefault(group, {})
     if dtype not in runners:
         runners[dtype] = Allreduce(dtype=dtype).make(lanes(group, 1), [], 1)
-    future: torch.futures.Future[torch.Tensor] = runners[dtype].reduce(bucket)
-    return future
+    return _hand_over(bucket, runners[dtype])
 
 
 def allreduce_hook(
@@ -169,8 +177,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Fut
     >>> state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=4)
     >>> ddp.register_comm_hook(state, q7x2.comm_hooks.powerSGD_hook)
     """
-    future: torch.futures.Future[torch.Tensor] = state._runner.reduce(bucket)
-    return future
+    return _hand_over(bucket, state._runner)
 
 
 powersgd_hook = powerSGD_hook
