@@ -160,12 +160,12 @@ class Participant {
     if (task->error()) throw Error(*task->error());
   }
 
-  // Bytes a second that this core copies and adds, out of caches of its own: the best of a few,
+  // Bytes a second that this core copies and adds, out of caches of its own: the best of some,
   // since whatever else runs can only make it slower.
   static std::pair<double, double> memory_rates() {
     constexpr size_t kCount = size_t{1} << 21;
     constexpr size_t kBytes = kCount * sizeof(float);
-    constexpr int kTimes = 2;
+    constexpr int kTimes = 5;
     std::vector<float> target(kCount, 1.0F);
     const std::vector<float> source(kCount, 2.0F);
     const auto best = [](const auto& body) {

@@ -19,8 +19,12 @@ constexpr double kSwitchSeconds = 2e-6;
 /// Until the receiver of a message on such a host has its turn: whoever looks for messages keeps
 /// its core for some microseconds before it offers it to others.
 constexpr double kTurnSeconds = 4e-6;
-/// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now.
-constexpr double kFoldedShare = 0.25;
+/// Memory is passed three times by a copy (read, fetch of the lines that are written, write) and by
+/// an addition to a sum (read both, write), by which `reduce_rate` is measured.
+constexpr double kPasses = 3;
+/// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now:
+/// it is read from the nearest cache.
+constexpr double kFoldedShare = (kPasses - 1) / kPasses;
 /// The share of a NIC's ingress that is lost for each further host that sends to it in one Plan:
 /// TCP's flows into one port push each other back.
 constexpr double kIncast = 0.03;
@@ -178,8 +182,10 @@ double Simulator::work(uint32_t index, size_t bytes) const {
     case OpKind::kReduce: {
       const auto sources = plan_of(index).sources_of(op);
       const auto coded = static_cast<double>(std::ranges::count_if(sources, &Block::is_coded));
-      const double dense = std::max(coded > 0 ? 0.0 : 1.0, op.num_sources - coded - 1.0);
-      double seconds = count * dense / fabric_.reduce_rate;
+      // Every operand is read once and the sum written once, however many they are; where some are
+      // coded, decoding writes it.
+      const double passes = op.num_sources - coded + (coded > 0 ? 0 : 1);
+      double seconds = count * passes / kPasses / fabric_.reduce_rate;
       if (coded > 0) seconds += count * coded / coding_.decode_rate;
       if (op.destination.is_coded()) seconds += count / coding_.encode_rate;
       return seconds;
