@@ -65,12 +65,13 @@ void BlockCoder::look_for_nonfinite(const float* values, size_t count) {
 }
 
 void BlockCoder::add(const Operand& operand, size_t count, const Place& place, bool is_first) {
-  const Codec& codec = *coding_.codec;
   std::span<const std::byte> message = operand.message;
-  if (operand.elements != nullptr && codec.traits().codes_own) {
+  if (operand.elements != nullptr && coding_.codec->traits().codes_own) {
     message = {own_.data(), encode(operand.elements, count, place, own_.data())};
   }
   if (!message.empty()) {
+    // A contribution, or a sum that goes on to be added.
+    const Codec& codec = results_.made(message) ? results_ : *coding_.codec;
     if (is_first) {
       codec.decode(message, sum_.data(), count, place.first, coding_.keys);
     } else {

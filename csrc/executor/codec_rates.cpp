@@ -10,9 +10,9 @@
 namespace q7x2 {
 namespace {
 
-constexpr std::array kMeasured = {"fp32",     "fp16", "bf16", "fp8_e4m3", "fp8_e5m2",
-                                  "int8",     "int6", "int4", "int3",     "int2",
-                                  "qsgd",     "ternary", "onebit", "sign", "hadamard+int8"};
+constexpr std::array kMeasured = {"fp32", "fp16",    "bf16",   "fp8_e4m3", "fp8_e5m2",
+                                  "int8", "int6",    "int4",   "int3",     "int2",
+                                  "qsgd", "ternary", "onebit", "sign",     "hadamard+int8"};
 // As long as a part of a slice, so that it stays in the caches in which such a part does.
 constexpr size_t kCount = size_t{1} << 15;
 constexpr int kTimes = 2;
@@ -64,11 +64,12 @@ std::vector<Fabric::CodecRate> measure_codecs() {
     float* const kept = codec.traits().keeps_error ? errors.data() : nullptr;
     size_t length = 0;
     const double encode = rate_of([&] {
-      length = codec.encode(
-          {.values = values.data(), .count = kCount, .add = kept, .error = kept}, message.data());
+      length = codec.encode({.values = values.data(), .count = kCount, .add = kept, .error = kept},
+                            message.data());
     });
-    const double decode = rate_of(
-        [&] { codec.decode_add({message.data(), length}, sum.data(), kCount, 0, CodecKeys{}); });
+    const double decode = rate_of([&] {
+      codec.decode_add({message.data(), length}, sum.data(), kCount, 0, CodecKeys{});
+    });
     rates.push_back({name, encode, decode});
   }
   return rates;

@@ -40,21 +40,6 @@ size_t longest(const std::vector<Region>& regions) {
   return bytes;
 }
 
-CallShape shape_of(const CollectiveCall& call, const Planner& planner) {
-  CallShape shape;
-  shape.collective = call.collective;
-  shape.root = call.root;
-  shape.bytes =
-      call.uneven ? CallShape::kUneven : std::max(longest(call.input), longest(call.output));
-  shape.wide_accumulation = is_reduction(call.collective) && accumulates_wider(call.dtype);
-  shape.algorithms = call.algorithms;
-  if (call.coding) {
-    shape.codec = call.coding.codec->name();
-    shape.coding = coding_cost(*call.coding.codec, call.dtype, *planner.fabric());
-  }
-  return shape;
-}
-
 bool has_coded_source(const Plan& plan, const Op& op) {
   return std::ranges::any_of(plan.sources_of(op), &Block::is_coded);
 }
@@ -66,6 +51,22 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 }
 
 }  // namespace
+
+CallShape shape_of(const CollectiveCall& call, const Planner& planner) {
+  CallShape shape;
+  shape.collective = call.collective;
+  shape.root = call.root;
+  shape.bytes =
+      call.uneven ? CallShape::kUneven : std::max(longest(call.input), longest(call.output));
+  shape.wide_accumulation = is_reduction(call.collective) && accumulates_wider(call.dtype);
+  shape.algorithms = call.algorithms;
+  if (call.coding) {
+    shape.codec = call.coding.codec->name();
+    shape.exact_sums = call.coding.codec->traits().exact_sums;
+    shape.coding = coding_cost(*call.coding.codec, call.dtype, *planner.fabric());
+  }
+  return shape;
+}
 
 CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, CollectiveCall call,
                                std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout)

@@ -56,6 +56,9 @@ struct CollectiveCall {
   std::string title;       ///< how the caller calls it, for messages; empty: the collective's name
 };
 
+/// What the planner is asked for it.
+CallShape shape_of(const CollectiveCall& call, const Planner& planner);
+
 class CollectiveTask final : public Task {
  public:
   /// The memory in `call` must stay until `keep_alive` is dropped, which happens when the task

@@ -50,6 +50,7 @@ CodecTraits traits_of(const CodecSpec& spec) {
   traits.bits = sparse_bits(spec, traits.bits);
   traits.unbiased = false;
   traits.codes_own = true;
+  traits.exact_sums = value.kind == ValueKind::kFloat32 && !spec.reselect;
   traits.selects = spec.select == SelectKind::kTopK || spec.select == SelectKind::kSampled ||
                    spec.select == SelectKind::kBlocks;
   return traits;
@@ -86,6 +87,13 @@ Selection Codec::select(const ReadElements& read, size_t count, const CodecKeys&
     default:
       return {};
   }
+}
+
+bool Codec::made(std::span<const std::byte> message) const {
+  Header header;
+  if (message.size() < sizeof(header)) return false;
+  std::memcpy(&header, message.data(), sizeof(header));
+  return header.tag == tag_;
 }
 
 size_t Codec::encode(const EncodeArguments& arguments, std::byte* message) const {

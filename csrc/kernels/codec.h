@@ -39,6 +39,8 @@ struct CodecTraits {
   /// An owner's own contribution must go through the codec like those of others: selections and
   /// votes. Else it is added as it is.
   bool codes_own = false;
+  /// Sums of what it decodes to are sent as they are: they may be encoded again and again.
+  bool exact_sums = false;
   /// `select` must see the whole tensor first.
   bool selects = false;
   /// Bits of a message an element, for planning; of selections those of the contributions.
@@ -97,6 +99,9 @@ class Codec {
   /// The selection for a whole tensor of `count` elements. Where traits().selects, reads samples
   /// and then as a rule once over the tensor, in order; where not, nothing.
   Selection select(const ReadElements& read, size_t count, const CodecKeys& keys) const;
+
+  /// Whether a message names this codec as its maker.
+  bool made(std::span<const std::byte> message) const;
 
   /// Writes a message of at most `max_bytes(count)` bytes; returns its length.
   size_t encode(const EncodeArguments& arguments, std::byte* message) const;

@@ -21,6 +21,7 @@ namespace q7x2 {
   ALGORITHM(pairwise)              \
   ALGORITHM(dissemination)         \
   ALGORITHM(coded_sra)             \
+  ALGORITHM(coded_doubling)        \
   ALGORITHM(coded_hierarchical)
 
 #define Q7X2_DECLARE(name) std::vector<Generator> name##_generators();

@@ -27,6 +27,8 @@ struct Generator {
   std::vector<int> (*parameters)(const PlanRequest& request) = nullptr;
   /// Its Plans are for calls with a codec, and for no others.
   bool coded = false;
+  /// They encode sums of sums: for codecs only that send sums as they are.
+  bool encodes_sums_again = false;
 
   bool applies(const PlanRequest& request) const {
     return request.collective == collective && request.world_size <= max_world_size &&

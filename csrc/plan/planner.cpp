@@ -255,6 +255,7 @@ class Contest {
     const PlanRequest request{shape_.collective, 0, fabric_.world_size(), shape_.root, &fabric_};
     for (const Generator& generator : generators()) {
       if (!generator.applies(request) || generator.coded == shape_.codec.empty()) continue;
+      if (generator.encodes_sums_again && !shape_.exact_sums) continue;
       if (!generator.coded && shape_.wide_accumulation && is_reduction(shape_.collective) &&
           !generator.rounds_once) {
         continue;

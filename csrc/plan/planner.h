@@ -36,7 +36,8 @@ struct CallShape {
   std::string algorithms = {};
   /// The name of the call's codec; empty: none. Only Plans with coded blocks are for it.
   std::string codec = {};
-  CodingCost coding = {};  ///< equal for calls with one codec
+  CodingCost coding = {};   ///< equal for calls with one codec
+  bool exact_sums = false;  ///< the codec sends sums as they are
 
   static constexpr size_t kUneven = ~size_t{0};
 };

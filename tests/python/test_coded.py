@@ -31,8 +31,10 @@ ERRORS = {
     "qsgd:bits=8": 0.2,
 }
 COARSE = ("int2", "ternary", "onebit", "hadamard+onebit", "sign")
-SPARSE = ("topk:0.01", "topk:0.1:reselect", "topk:0.05+int8+lossless", "sampled:0.02", "threshold:1.5")
-SPARSE += ("randomk:0.1", "blocks:0.2", "nm:2:8", "topk:0.2+hadamard+int4")
+SPARSE = (
+    *("topk:0.01", "topk:0.1:reselect", "topk:0.05+int8+lossless", "topk:0.2+hadamard+int4"),
+    *("sampled:0.02", "threshold:1.5", "randomk:0.1", "blocks:0.2", "nm:2:8"),
+)
 
 
 def noise(rank: int, size: int, step: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
