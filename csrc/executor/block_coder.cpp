@@ -10,10 +10,6 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-bool is_finite(float value) {
-  return magnitude_bits(value) < kInfinityBits;
-}
-
 }  // namespace
 
 BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, bool decodes_sums)

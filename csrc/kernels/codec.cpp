@@ -2,11 +2,15 @@
 #include "kernels/codec.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <numbers>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/entropy.h"
+#include "kernels/random.h"
 #include "kernels/sparse.h"
 #include "kernels/sparse_select.h"
 #include "kernels/value_codec.h"
@@ -60,6 +64,42 @@ CodecTraits traits_of(const CodecSpec& spec) {
   throw Error(ErrorCode::kMismatch, "a message for codec '" + name + "' " + what);
 }
 
+/// Numbers as from a normal distribution.
+const std::vector<float>& normal_sample() {
+  static const std::vector<float> sample = [] {
+    std::vector<float> values(size_t{1} << 13);
+    const RandomStream stream = random_stream(0, 0);
+    for (uint32_t i = 0; i < values.size(); ++i) {  // Box and Muller
+      const double radius = std::sqrt(-2 * std::log(1.0 - random_unit(stream, 2 * i)));
+      const double angle = 2 * std::numbers::pi * random_unit(stream, 2 * i + 1);
+      values[i] = static_cast<float>(radius * std::cos(angle));
+    }
+    return values;
+  }();
+  return sample;
+}
+
+double relative_error(const Codec& codec, const std::vector<float>& values) {
+  const CodecKeys keys;
+  const size_t count = values.size();
+  const auto read = [&](size_t first, size_t) { return values.data() + first; };
+  std::vector<std::byte> message(codec.max_bytes(count));
+  message.resize(codec.encode({.values = values.data(),
+                               .count = count,
+                               .selection = codec.select(read, count, keys),
+                               .keys = keys},
+                              message.data()));
+  std::vector<float> decoded(count);
+  codec.decode(message, decoded.data(), count, 0, keys);
+  double lost = 0;
+  double all = 0;
+  for (size_t i = 0; i < count; ++i) {
+    lost += std::pow(static_cast<double>(values[i]) - decoded[i], 2);
+    all += std::pow(static_cast<double>(values[i]), 2);
+  }
+  return std::sqrt(lost / all);
+}
+
 }  // namespace
 
 std::shared_ptr<const Codec> Codec::make(const std::string& name) {
@@ -70,6 +110,7 @@ Codec::Codec(const CodecSpec& spec)
     : spec_(spec), name_(to_string(spec)), tag_(tag_of(name_)), traits_(traits_of(spec)) {
   const CodecSpec sums = spec_of_sums(spec);
   if (sums != spec) of_sums_ = std::make_unique<const Codec>(sums);
+  if (has_messages()) traits_.normal_error = relative_error(*this, normal_sample());
 }
 
 size_t Codec::max_bytes(size_t count) const {
@@ -96,7 +137,15 @@ bool Codec::made(std::span<const std::byte> message) const {
   return header.tag == tag_;
 }
 
+bool Codec::has_messages() const {
+  return spec_.value.kind != ValueKind::kSumInt;
+}
+
 size_t Codec::encode(const EncodeArguments& arguments, std::byte* message) const {
+  if (!has_messages()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "codec '" + name_ + "' has no messages: ranks agree on scales, and add integers");
+  }
   std::byte* const body = message + sizeof(Header);
   const SparseBody made = encode_sparse(spec_, arguments, body);
   Header header;
@@ -126,6 +175,7 @@ void Codec::decode_add(std::span<const std::byte> message, float* sum, size_t co
 
 void Codec::decode_into(std::span<const std::byte> message, float* out, size_t count,
                         uint64_t first, const CodecKeys& keys, bool add) const {
+  if (!has_messages()) refuse(name_, "does not exist: ranks agree on scales, and add integers");
   Header header;
   if (message.size() < sizeof(header)) {
     refuse(name_, "has " + std::to_string(message.size()) + " bytes, less than its header");

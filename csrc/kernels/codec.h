@@ -30,7 +30,8 @@ namespace q7x2 {
 struct CodecTraits {
   /// C(a) + C(b) is the code of a + b: any Plan may add messages. Else an owner decodes and adds.
   bool linear = false;
-  /// The mean of what is decoded, over the random numbers, is what was encoded.
+  /// The mean of what is decoded, over the random numbers, is what was encoded, where no error is
+  /// kept.
   bool unbiased = false;
   /// A message's length depends on the number of elements alone.
   bool fixed_size = true;
@@ -45,6 +46,9 @@ struct CodecTraits {
   bool selects = false;
   /// Bits of a message an element, for planning; of selections those of the contributions.
   double bits = 32;
+  /// |v - C(v)| / |v| (L2) of a vector of normal numbers, measured. docs/codecs.md has the
+  /// formulas.
+  double normal_error = 0;
 };
 
 /// Elements [first, first + count) of a tensor as fp32, what an error buffer adds included; they
@@ -90,6 +94,8 @@ class Codec {
   const std::string& name() const { return name_; }
   const CodecSpec& spec() const { return spec_; }
   const CodecTraits& traits() const { return traits_; }
+  /// Else its integers are added as such, under scales that ranks agree on: kernels/sum_int.h.
+  bool has_messages() const;
   /// What an owner sends a sum with: of selections all that is not zero.
   const Codec& of_sums() const { return of_sums_ ? *of_sums_ : *this; }
 

@@ -149,13 +149,15 @@ class Parser {
   }
 
   [[noreturn]] void unknown(std::string_view word) const {
+    std::string lower(word);
+    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     std::string known;
     std::string nearest;
     size_t least = ~size_t{0};
     for (const std::string& each : codec_names()) {
       known += (known.empty() ? "" : ", ") + each;
       const std::string plain = each.substr(0, each.find_first_of(":["));
-      const size_t distance = edit_distance(word, plain);
+      const size_t distance = edit_distance(lower, plain);
       if (distance < least) {
         least = distance;
         nearest = plain;
@@ -194,10 +196,18 @@ class Parser {
   }
 
   void add_value(const ValueName& stage, std::span<const std::string_view> arguments) {
+    has_value_ = true;
     ValueSpec& value = spec_.value;
     value = stage.spec;
     const bool is_uniform = value.kind == ValueKind::kUniform;
+    std::vector<std::string_view> seen;
     for (const std::string_view argument : arguments) {
+      const std::string_view what = argument.substr(0, argument.find('='));
+      if (std::ranges::find(seen, what) != seen.end()) {
+        fail("'" + std::string(argument) +
+             "' is one too many: expected each argument once at most");
+      }
+      seen.push_back(what);
       if (argument.starts_with("g=") && value.group > 0) {
         const auto group = number<int>(argument.substr(2));
         if (!group || *group < kLeastGroup || *group > kLargestGroup || !is_power_of_two(*group)) {
@@ -226,7 +236,10 @@ class Parser {
   void finish() {
     ValueSpec& value = spec_.value;
     if (hadamard_) {
-      if (last_stage_ == 2) value = kInt8;
+      if (!has_value_) value = kInt8;
+      if (value.kind == ValueKind::kSign) {
+        fail("votes on rotated numbers are none; expected hadamard+onebit instead of sign");
+      }
       if (value.group == 0 || value.minmax || value.kind == ValueKind::kSumInt) {
         fail("hadamard needs a value stage with groups around zero, as in hadamard+int4");
       }
@@ -241,7 +254,6 @@ class Parser {
     if (spec_.select != SelectKind::kAll && value.kind == ValueKind::kSign) {
       fail("votes of a selection have no majority; expected onebit instead of sign");
     }
-    if (spec_ == CodecSpec{} && name_ != "fp32") fail("a codec has a name");
   }
 
   static constexpr ValueSpec kInt8 = {
@@ -263,6 +275,7 @@ class Parser {
   std::string_view name_;
   CodecSpec spec_;
   bool hadamard_ = false;
+  bool has_value_ = false;
   int last_stage_ = 0;
 };
 

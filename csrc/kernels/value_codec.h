@@ -29,6 +29,7 @@ struct ValueBlock {
   uint64_t rounding_key = 0;
 };
 
+/// Of any kind but kSumInt.
 using EncodeValues = void(const ValueSpec& spec, const ValueBlock& block, std::byte* body);
 /// `add`: to what `out` holds.
 using DecodeValues = void(const ValueSpec& spec, const std::byte* body, float* out, size_t count,

@@ -2,6 +2,7 @@
 // from number and scale, a number from code and scale.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/codec_spec.h"
@@ -14,6 +15,7 @@ namespace q7x2 {
 inline constexpr int kLanes = 16;
 
 inline constexpr uint32_t kInfinityBits = 0x7F800000;
+inline constexpr uint32_t kNanBits = 0x7FC00000;
 /// Groups that are smaller than this in all their elements are taken for zeros: the inverse of a
 /// scale must be finite.
 inline constexpr float kLeastMagnitude = 0x1p-100F;
@@ -31,17 +33,52 @@ Q7X2_ELEMENT uint32_t magnitude_bits(float value) {
   return float_to_bits(value) & 0x7FFFFFFF;
 }
 
+/// To the nearest, on every processor.
+Q7X2_ELEMENT float square_root(float value) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(value);
+#else
+  return __builtin_sqrtf(value);
+#endif
+}
+
+Q7X2_ELEMENT bool is_finite(float value) {
+  return magnitude_bits(value) < kInfinityBits;
+}
+
+/// An integer in the order of the numbers, and back.
+Q7X2_ELEMENT int32_t ordered(float value) {
+  const auto bits = static_cast<int32_t>(float_to_bits(value));
+  return bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+Q7X2_ELEMENT float from_ordered(int32_t bits) {
+  return float_from_bits(static_cast<uint32_t>(bits ^ ((bits >> 31) & 0x7FFFFFFF)));
+}
+
 /// Codes stand for -levels ... levels.
 Q7X2_ELEMENT int levels_of(int bits) {
   return (1 << (bits - 1)) - 1;
 }
 
+/// Steps such that the largest unit stands for `magnitude`.
 Q7X2_ELEMENT Scale scale_to(float magnitude, float largest_unit) {
   if (!(magnitude >= kLeastMagnitude)) return {};
-  return {magnitude / largest_unit, largest_unit / magnitude, 0};
+  const float step = magnitude / largest_unit;
+  // Where the division rounded up at the very end of the range, the largest must stay finite.
+  return {is_finite(step * largest_unit) ? step : float_from_bits(float_to_bits(step) - 1),
+          largest_unit / magnitude, 0};
 }
 
+/// A scale that a group has where fp32 does not hold what its codes could stand for.
+Q7X2_ELEMENT Scale no_scale() {
+  return {float_from_bits(kNanBits), 0, 0};
+}
+
+/// Above it, what is coded may decode to more than fp32 holds.
+inline constexpr float kLargestMagnitude = 0x1p126F;
+
 Q7X2_ELEMENT Scale scale_between(float least, float most, int bits) {
+  if (!(least > -kLargestMagnitude && most < kLargestMagnitude)) return no_scale();
   const float steps = static_cast<float>((1 << bits) - 1);
   const float range = most - least;
   if (!(range >= kLeastMagnitude)) return {0, 0, least};
@@ -49,57 +86,116 @@ Q7X2_ELEMENT Scale scale_between(float least, float most, int bits) {
 }
 
 // The coders. `chance` in [0, 1) rounds up where the rest is more than 1 - chance: 0.5 is to the
-// nearest.
+// nearest. A code stands for unit(code) * step + least.
 
 /// Equal steps around zero.
 struct SymmetricSteps {
   int levels;
-  Q7X2_ELEMENT uint8_t code(float value, Scale scale, float chance) const {
-    const float offset = static_cast<float>(levels) + chance;
-    const int code = static_cast<int>(value * scale.inverse + offset);
-    return static_cast<uint8_t>(code > 2 * levels ? 2 * levels : code);
+  Q7X2_ELEMENT int code(float value, Scale scale, float chance) const {
+    const int code =
+        static_cast<int>(value * scale.inverse + (static_cast<float>(levels) + chance));
+    const int bounded = code > 2 * levels ? 2 * levels : code;
+    return bounded < 0 ? 0 : bounded;
   }
-  Q7X2_ELEMENT float unit(uint8_t code) const {
-    return static_cast<float>(static_cast<int>(code) - levels);
-  }
-  Q7X2_ELEMENT float value(uint8_t code, Scale scale) const { return unit(code) * scale.step; }
-  Q7X2_ELEMENT uint8_t zero() const { return static_cast<uint8_t>(levels); }
+  Q7X2_ELEMENT float unit(int code) const { return static_cast<float>(code - levels); }
+  Q7X2_ELEMENT float value(int code, Scale scale) const { return unit(code) * scale.step; }
+  Q7X2_ELEMENT int zero() const { return levels; }
 };
 
 /// Equal steps from the least number to the largest.
 struct AffineSteps {
   int most;
-  Q7X2_ELEMENT uint8_t code(float value, Scale scale, float chance) const {
+  Q7X2_ELEMENT int code(float value, Scale scale, float chance) const {
     const int code = static_cast<int>((value - scale.least) * scale.inverse + chance);
-    return static_cast<uint8_t>(code > most ? most : code);
+    return code > most ? most : code;
   }
-  Q7X2_ELEMENT float unit(uint8_t code) const { return static_cast<float>(static_cast<int>(code)); }
-  Q7X2_ELEMENT float value(uint8_t code, Scale scale) const {
+  Q7X2_ELEMENT float unit(int code) const { return static_cast<float>(code); }
+  Q7X2_ELEMENT float value(int code, Scale scale) const {
     return unit(code) * scale.step + scale.least;
   }
-  Q7X2_ELEMENT uint8_t zero() const { return 0; }
+  Q7X2_ELEMENT int zero() const { return 0; }
 };
 
 /// An 8-bit float, scaled so that the largest number is the format's largest.
 template <class T>
 struct Float8Steps {
-  Q7X2_ELEMENT uint8_t code(float value, Scale scale, float) const {
+  Q7X2_ELEMENT int code(float value, Scale scale, float) const {
     return from_float<T>(value * scale.inverse).bits;
   }
-  Q7X2_ELEMENT float unit(uint8_t code) const { return to_float(T{code}); }
-  Q7X2_ELEMENT float value(uint8_t code, Scale scale) const { return unit(code) * scale.step; }
-  Q7X2_ELEMENT uint8_t zero() const { return 0; }
+  Q7X2_ELEMENT float unit(int code) const { return to_float(T{static_cast<uint8_t>(code)}); }
+  Q7X2_ELEMENT float value(int code, Scale scale) const { return unit(code) * scale.step; }
+  Q7X2_ELEMENT int zero() const { return 0; }
 };
 
 /// The sign; zeros count as positive, whatever theirs.
 struct SignStep {
-  Q7X2_ELEMENT uint8_t code(float value, Scale, float) const { return value >= 0 ? 1 : 0; }
-  Q7X2_ELEMENT float unit(uint8_t code) const {
-    return static_cast<float>(2 * static_cast<int>(code) - 1);
-  }
-  Q7X2_ELEMENT float value(uint8_t code, Scale scale) const { return unit(code) * scale.step; }
-  Q7X2_ELEMENT uint8_t zero() const { return 1; }
+  Q7X2_ELEMENT int code(float value, Scale, float) const { return value >= 0 ? 1 : 0; }
+  Q7X2_ELEMENT float unit(int code) const { return static_cast<float>(2 * code - 1); }
+  Q7X2_ELEMENT float value(int code, Scale scale) const { return unit(code) * scale.step; }
+  Q7X2_ELEMENT int zero() const { return 1; }
 };
+
+// Scales that take more than the largest magnitude. Sums of numbers would overflow where the
+// numbers are huge, and their squares vanish where they are tiny, so both are taken of multiples.
+
+/// Of the sum of all magnitudes times this.
+inline constexpr float kSumScale = 0x1p-10F;
+
+Q7X2_ELEMENT Scale scale_to_mean(float sum, int count) {
+  return scale_to(sum / static_cast<float>(count) * (1 / kSumScale), 1);
+}
+
+/// Of the sum of the squares of all numbers divided by the largest magnitude.
+Q7X2_ELEMENT Scale scale_to_norm(float largest, float squares, float largest_unit) {
+  const float norm = largest * square_root(squares);
+  return norm < kLargestMagnitude ? scale_to(norm, largest_unit) : no_scale();
+}
+
+/// Rotated numbers are nearly normal: there so many standard deviations for the largest unit leave
+/// the least angle between what is coded and what is decoded, large numbers being cut off.
+Q7X2_ELEMENT float clipped_deviations(int bits) {
+  switch (bits) {
+    case 2:
+      return 1.2234F;
+    case 3:
+      return 1.9551F;
+    case 4:
+      return 2.4753F;
+    case 6:
+      return 3.2674F;
+    default:
+      return 3.9171F;
+  }
+}
+
+Q7X2_ELEMENT Scale scale_to_clip(float largest, float squares, int count, int bits,
+                                 float largest_unit) {
+  const float deviation = largest * square_root(squares / static_cast<float>(count));
+  const float clipped = deviation * clipped_deviations(bits);
+  return scale_to(clipped < largest ? clipped : largest, largest_unit);
+}
+
+/// From the sums of (number / step)^2 and of number / step * unit: what is decoded has the right
+/// projection on what was encoded, and so the right mean (Vargaftik et al., "EDEN", 2022).
+Q7X2_ELEMENT float step_to_project(float step, float squares, float along) {
+  return along > 0 ? step * (squares / along) : 0;
+}
+/// From the sums of unit^2 and of number / step * unit: what is decoded is as near as can be.
+Q7X2_ELEMENT float step_to_fit(float step, float unit_squares, float along) {
+  return along > 0 ? step * (along / unit_squares) : 0;
+}
+
+/// Rotated numbers are smaller than a rotation by this factor, so that their sums stay finite.
+inline constexpr float kRotatedScale = 0x1p-5F;
+
+/// What the numbers of a piece are multiplied by before the transform.
+Q7X2_ELEMENT float scale_into_rotation(size_t piece) {
+  return kRotatedScale / square_root(static_cast<float>(piece));
+}
+/// What they are multiplied by after the transform back.
+Q7X2_ELEMENT float scale_out_of_rotation(size_t piece) {
+  return (1 / kRotatedScale) / square_root(static_cast<float>(piece));
+}
 
 /// The largest unit value of a kind's codes.
 Q7X2_ELEMENT float largest_unit(const ValueSpec& spec) {

@@ -1,0 +1,81 @@
+// Packed codes: the layout that docs/wire_format.md describes, and back.
+#include "kernels/pack.h"
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace q7x2 {
+namespace {
+
+constexpr int kWidths[] = {1, 2, 3, 4, 6, 8};
+
+std::vector<uint8_t> random_codes(int bits, size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<uint8_t> codes(count);
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(random() & ((1u << bits) - 1));
+  return codes;
+}
+
+/// The description of the layout, one bit at a time.
+std::vector<uint8_t> reference(const std::vector<uint8_t>& codes, int bits) {
+  std::vector<uint8_t> packed(codes.size() * static_cast<size_t>(bits) / 8);
+  size_t plane = 0;
+  int shift = 0;
+  for (const int width : {8, 4, 2, 1}) {
+    if ((bits & width) == 0) continue;
+    const size_t stride = codes.size() * static_cast<size_t>(width) / 8;
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const int part = (codes[i] >> shift) & ((1 << width) - 1);
+      const int position = static_cast<int>(i / stride) * width;
+      packed[plane + i % stride] =
+          static_cast<uint8_t>(packed[plane + i % stride] | (part << position));
+    }
+    plane += stride;
+    shift += width;
+  }
+  return packed;
+}
+
+TEST(Pack, TheLayoutIsTheDocumentedOne) {
+  for (const int bits : kWidths) {
+    for (size_t count = 8; count <= 1024; count += 8) {
+      const std::vector<uint8_t> codes = random_codes(bits, count, static_cast<unsigned>(count));
+      std::vector<uint8_t> packed(count * static_cast<size_t>(bits) / 8);
+      pack(codes.data(), bits, count, packed.data());
+      ASSERT_EQ(packed, reference(codes, bits)) << bits << " bits, " << count << " codes";
+    }
+  }
+}
+
+TEST(Pack, UnpackIsTheInverse) {
+  for (const int bits : kWidths) {
+    for (size_t count = 8; count <= 1024; count += 8) {
+      const std::vector<uint8_t> codes =
+          random_codes(bits, count, static_cast<unsigned>(count) + 1);
+      std::vector<uint8_t> packed(count * static_cast<size_t>(bits) / 8);
+      std::vector<uint8_t> unpacked(count, 0xFF);
+      pack(codes.data(), bits, count, packed.data());
+      unpack(packed.data(), bits, count, unpacked.data());
+      ASSERT_EQ(unpacked, codes) << bits << " bits, " << count << " codes";
+    }
+  }
+}
+
+TEST(Pack, AnyBytesAreCodes) {
+  for (const int bits : kWidths) {
+    const size_t count = 64;
+    const std::vector<uint8_t> packed = random_codes(8, count * static_cast<size_t>(bits) / 8, 3);
+    std::vector<uint8_t> codes(count);
+    unpack(packed.data(), bits, count, codes.data());
+    for (const uint8_t code : codes) ASSERT_LT(code, 1 << bits);
+    std::vector<uint8_t> again(packed.size());
+    pack(codes.data(), bits, count, again.data());
+    ASSERT_EQ(again, packed);
+  }
+}
+
+}  // namespace
+}  // namespace q7x2
