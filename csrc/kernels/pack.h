@@ -84,4 +84,43 @@ Q7X2_ELEMENT void unpack(const uint8_t* packed, int bits, size_t count, uint8_t*
   }
 }
 
+// One at a time, for processors on which each thread makes one.
+
+/// Byte `index` of packed codes.
+Q7X2_ELEMENT uint8_t packed_byte(const uint8_t* codes, int bits, size_t count, size_t index) {
+  int shift = 0;
+  for (int width = 8; width > 0; width /= 2) {
+    if ((bits & width) == 0) continue;
+    const size_t stride = count * static_cast<size_t>(width) / 8;
+    if (index < stride) {
+      uint32_t byte = 0;
+      for (int k = 0; k < 8 / width; ++k) {
+        const uint32_t code = codes[index + static_cast<size_t>(k) * stride];
+        byte |= ((code >> shift) & ((1u << width) - 1)) << (k * width);
+      }
+      return static_cast<uint8_t>(byte);
+    }
+    index -= stride;
+    shift += width;
+  }
+  return 0;
+}
+
+/// Code `index` of packed codes.
+Q7X2_ELEMENT uint8_t unpacked_code(const uint8_t* packed, int bits, size_t count, size_t index) {
+  uint32_t code = 0;
+  int shift = 0;
+  for (int width = 8; width > 0; width /= 2) {
+    if ((bits & width) == 0) continue;
+    const size_t stride = count * static_cast<size_t>(width) / 8;
+    const int place = static_cast<int>(index / stride) * width;
+    const uint32_t part =
+        (static_cast<uint32_t>(packed[index % stride]) >> place) & ((1u << width) - 1);
+    code |= part << shift;
+    packed += stride;
+    shift += width;
+  }
+  return static_cast<uint8_t>(code);
+}
+
 }  // namespace q7x2

@@ -64,6 +64,22 @@ TEST(Pack, UnpackIsTheInverse) {
   }
 }
 
+TEST(Pack, OneAtATimeIsTheSame) {
+  for (const int bits : kWidths) {
+    for (const size_t count : {8, 16, 24, 504, 512, 1024}) {
+      const std::vector<uint8_t> codes =
+          random_codes(bits, count, static_cast<unsigned>(count) + 2);
+      const std::vector<uint8_t> packed = reference(codes, bits);
+      for (size_t i = 0; i < packed.size(); ++i) {
+        ASSERT_EQ(packed_byte(codes.data(), bits, count, i), packed[i]) << bits << " bits, " << i;
+      }
+      for (size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(unpacked_code(packed.data(), bits, count, i), codes[i]) << bits << " bits, " << i;
+      }
+    }
+  }
+}
+
 TEST(Pack, AnyBytesAreCodes) {
   for (const int bits : kWidths) {
     const size_t count = 64;
