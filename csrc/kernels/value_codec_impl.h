@@ -340,13 +340,15 @@ Q7X2_ELEMENT float to_float(Whole value) {
   return float_from_bits(value.bits);
 }
 
-/// Codes of T, wherever in memory.
+/// A code of T, wherever in memory.
 template <class T>
-using Codes __attribute__((aligned(1), may_alias)) = typename T::Bits;
+struct __attribute__((packed, may_alias)) CodeAt {
+  typename T::Bits bits;
+};
 
 template <class T>
 void narrow_all(const float* values, size_t count, std::byte* body) {
-  auto* codes = reinterpret_cast<Codes<T>*>(body);
+  auto* codes = reinterpret_cast<CodeAt<T>*>(body);
   size_t i = 0;
   if constexpr (std::is_same_v<T, Whole>) {
     __builtin_memcpy(body, values, count * sizeof(float));
@@ -360,13 +362,13 @@ void narrow_all(const float* values, size_t count, std::byte* body) {
     }
 #endif
     Q7X2_INDEPENDENT
-    for (; i < count; ++i) codes[i] = from_float<T>(values[i]).bits;
+    for (; i < count; ++i) codes[i].bits = from_float<T>(values[i]).bits;
   }
 }
 
 template <class T>
 void widen_all(const std::byte* body, size_t count, float* values) {
-  const auto* codes = reinterpret_cast<const Codes<T>*>(body);
+  const auto* codes = reinterpret_cast<const CodeAt<T>*>(body);
   size_t i = 0;
 #if defined(Q7X2_HALF_VECTORS)
   if constexpr (std::is_same_v<T, Float16>) {
@@ -376,7 +378,7 @@ void widen_all(const std::byte* body, size_t count, float* values) {
   }
 #endif
   Q7X2_INDEPENDENT
-  for (; i < count; ++i) values[i] = to_float(T{codes[i]});
+  for (; i < count; ++i) values[i] = to_float(T{codes[i].bits});
 }
 
 template <class T>
