@@ -280,9 +280,7 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
         if cell["op"] != bar.op:
             continue
         figures = cell["backends"][ours]
-        others = [
-            each for each in cell["backends"].items() if each[0] not in (ours, *bar.together)
-        ]
+        others = [each for each in cell["backends"].items() if each[0] not in (ours, *bar.together)]
         row: dict[str, Any] = {"size": cell["size"], "time": figures["median"]}
         row["cpu_seconds"] = figures["cpu_seconds"]
         if bar.against == LINE_RATE:

@@ -1,4 +1,5 @@
 // The compressed collectives: arguments checked, and described to the executor.
+#include <array>
 #include <utility>
 
 #include "backend/argument_checks.h"
@@ -15,8 +16,12 @@ using c10d::OpType;
 namespace {
 
 constexpr const char* kNone = "none";
+constexpr const char* kAuto = "auto";
 /// Sends fp32 as it is, and takes errors along.
 constexpr const char* kExact = "fp32";
+/// What "auto" chooses from.
+constexpr std::array kCandidates = {"bf16", "fp16", "fp8_e4m3", "int8",  "int6",
+                                    "int4", "int3", "int2",     "onebit"};
 
 }  // namespace
 
@@ -32,6 +37,11 @@ std::shared_ptr<const Codec> ProcessGroupQ7x2::codec(const std::string& name) {
     }
   }
   return codec;
+}
+
+bool ProcessGroupQ7x2::adds_integers(const CodedOptions& opts) {
+  return opts.codec != kNone && opts.codec != kAuto &&
+         codec(opts.codec)->spec().value.kind == ValueKind::kSumInt;
 }
 
 void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
@@ -60,14 +70,39 @@ void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
   }
 }
 
-Coding ProcessGroupQ7x2::coding(Launch& launch, const CodedOptions& opts, size_t index,
-                                uint64_t step, size_t regions) {
-  Coding coding;
-  const bool has_errors = !opts.errors.empty();
-  if (opts.codec == kNone && !has_errors && !opts.refuses_nonfinite) {
-    return coding;
+std::shared_ptr<const Codec> ProcessGroupQ7x2::cheapest_codec(CollectiveCall call,
+                                                              double max_error) {
+  call.coding.codec = nullptr;
+  std::shared_ptr<const Codec> best;
+  double least = planner_->choose(shape_of(call, *planner_)).seconds;
+  for (const char* name : kCandidates) {
+    call.coding.codec = codec(name);
+    if (call.coding.codec->traits().normal_error > max_error) continue;
+    const double seconds = planner_->choose(shape_of(call, *planner_)).seconds;
+    if (seconds < least) {
+      least = seconds;
+      best = call.coding.codec;
+    }
   }
-  coding.codec = codec(opts.codec == kNone ? kExact : opts.codec);
+  return best;
+}
+
+void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size_t index,
+                                  uint64_t step, size_t regions) {
+  CollectiveCall& call = launch.calls.back();
+  Coding& coding = call.coding;
+  const bool has_errors = !opts.errors.empty();
+  if (opts.codec == kAuto) {
+    coding.codec = cheapest_codec(call, opts.max_error);
+  } else if (opts.codec != kNone) {
+    coding.codec = codec(opts.codec);
+  }
+  if (coding.codec == nullptr && (has_errors || opts.refuses_nonfinite)) {
+    coding.codec = codec(kExact);
+  }
+  if (coding.codec == nullptr) {
+    return;
+  }
   coding.keys.shared = mix_keys(mix_keys(opts.seed, step), index);
   coding.keys.rounding = mix_keys(coding.keys.shared, static_cast<uint64_t>(rank_));
   coding.refuses_nonfinite = opts.refuses_nonfinite;
@@ -80,7 +115,6 @@ Coding ProcessGroupQ7x2::coding(Launch& launch, const CodedOptions& opts, size_t
       coding.errors.push_back(reinterpret_cast<float*>(whole.data) + i * part);
     }
   }
-  return coding;
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tensors,
@@ -91,13 +125,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
   const Reduction reduction(opts.op, size_);
   Launch call{OpType::ALLREDUCE, "q7x2:coded_all_reduce", tensors, {tensors}, opts.timeout,
               opts.async_op};
+  if (adds_integers(opts)) {
+    return sum_int_all_reduce(std::move(call), tensors, opts, *codec(opts.codec), step);
+  }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const Coding how = coding(call, opts, i, step, 1);
-    if (how && how.codec->spec().value.kind == ValueKind::kSumInt) {
-      return sum_int_all_reduce(std::move(call), tensors, opts, *how.codec, step);
-    }
     add_all_reduce(call, tensors[i], reduction);
-    call.calls.back().coding = how;
+    add_coding(call, opts, i, step, 1);
   }
   return launch(std::move(call));
 }
@@ -177,6 +210,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
                                                                       const CodedOptions& opts) {
   const Complain fn = complain("coded_reduce_scatter");
   check_coded(fn, inputs, opts);
+  require(fn, !adds_integers(opts), "codec '" + opts.codec + "' is for all_reduce; expected int8");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
   const uint64_t step = opts.step.value_or(coded_calls_++);
@@ -189,12 +223,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
     require(fn, inputs[i].numel() == outputs[i].numel() * size_,
             c10::str("input ", i, " must have world size times the elements of its output: ",
                      outputs[i].numel() * size_, ", got ", inputs[i].numel()));
-    const Coding how = coding(call, opts, i, step, static_cast<size_t>(size_));
-    require(fn, !how || how.codec->spec().value.kind != ValueKind::kSumInt,
-            "codec 'sumint' is for all_reduce; expected int8");
     add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
                        reduction);
-    call.calls.back().coding = how;
+    add_coding(call, opts, i, step, static_cast<size_t>(size_));
   }
   return launch(std::move(call));
 }
@@ -203,6 +234,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outpu
                                                                   const CodedOptions& opts) {
   const Complain fn = complain("coded_all_gather");
   check_coded(fn, inputs, opts);
+  require(fn, !adds_integers(opts), "codec '" + opts.codec + "' is for all_reduce; expected int8");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
   const uint64_t step = opts.step.value_or(coded_calls_++);
@@ -218,12 +250,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outpu
     require(fn, outputs[i].numel() == inputs[i].numel() * size_,
             c10::str("output ", i, " must have world size times the elements of its input: ",
                      inputs[i].numel() * size_, ", got ", outputs[i].numel()));
-    const Coding how = coding(call, opts, i, step, 1);
-    require(fn, !how || how.codec->spec().value.kind != ValueKind::kSumInt,
-            "codec 'sumint' is for all_reduce; expected int8");
     add_into_tensor(call, outputs[i], inputs[i]);
-    call.calls.back().coding = how;
     call.calls.back().dtype = reducible_dtype(inputs[i]);
+    add_coding(call, opts, i, step, 1);
   }
   return launch(std::move(call));
 }

@@ -61,7 +61,9 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   // ---------------------------------------------------------------------- compressed collectives
   /// How a collective is compressed; see kernels/codec_spec.h for the names of codecs.
   struct CodedOptions {
-    std::string codec = "none";
+    std::string codec = "none";  ///< "auto": the cheapest within `max_error`, or none
+    /// Of "auto": the relative error (L2) that one rounding of normal numbers may have.
+    double max_error = 0;
     c10d::ReduceOp op = c10d::ReduceOp::SUM;
     /// One a tensor, fp32, as many elements: added to what this rank gives, and what was lost is
     /// kept in them. Empty: what is lost is lost.
@@ -192,9 +194,13 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   void check_coded(const std::function<void(const std::string&)>& complain,
                    const std::vector<at::Tensor>& inputs, const CodedOptions& opts) const;
   std::shared_ptr<const Codec> codec(const std::string& name);
-  /// The coding of tensor `index` of a call; null codec where none is wanted.
-  Coding coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step,
-                size_t regions);
+  bool adds_integers(const CodedOptions& opts);
+  /// Null where sending as it is takes the least time.
+  std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
+  /// Says how the call that was added last, of tensor `index`, is compressed, if it is. Errors are
+  /// divided into `regions` equal parts.
+  void add_coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step,
+                  size_t regions);
   c10::intrusive_ptr<c10d::Work> sum_int_all_reduce(Launch launch, std::vector<at::Tensor>& tensors,
                                                     const CodedOptions& opts, const Codec& codec,
                                                     uint64_t step);

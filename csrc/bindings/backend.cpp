@@ -53,11 +53,13 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
 }
 
 /// The three compressed collectives have these arguments in common.
-ProcessGroupQ7x2::CodedOptions coded_options(const std::string& codec, const c10d::ReduceOp& op,
+ProcessGroupQ7x2::CodedOptions coded_options(const std::string& codec, double max_error,
+                                             const c10d::ReduceOp& op,
                                              std::vector<at::Tensor> residuals, uint64_t seed,
                                              std::optional<uint64_t> step, bool refuse_nonfinite,
                                              std::chrono::milliseconds timeout, bool async_op) {
   return {.codec = codec,
+          .max_error = max_error,
           .op = op,
           .errors = std::move(residuals),
           .seed = seed,
@@ -125,45 +127,46 @@ Attributes:
       .def(
           "coded_all_reduce",
           [](ProcessGroupQ7x2& self, std::vector<at::Tensor> tensors, const std::string& codec,
-             const c10d::ReduceOp& op, std::vector<at::Tensor> residuals, uint64_t seed,
-             std::optional<uint64_t> step, bool refuse_nonfinite, std::chrono::milliseconds timeout,
-             bool async_op) {
-            return self.coded_all_reduce(tensors,
-                                         coded_options(codec, op, std::move(residuals), seed, step,
-                                                       refuse_nonfinite, timeout, async_op));
+             double max_error, const c10d::ReduceOp& op, std::vector<at::Tensor> residuals,
+             uint64_t seed, std::optional<uint64_t> step, bool refuse_nonfinite,
+             std::chrono::milliseconds timeout, bool async_op) {
+            return self.coded_all_reduce(
+                tensors, coded_options(codec, max_error, op, std::move(residuals), seed, step,
+                                       refuse_nonfinite, timeout, async_op));
           },
-          py::arg("tensors"), py::arg("codec"), py::arg("op"), py::arg("residuals"),
-          py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
+          py::arg("tensors"), py::arg("codec"), py::arg("max_error"), py::arg("op"),
+          py::arg("residuals"), py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
           py::call_guard<py::gil_scoped_release>())
       .def(
           "coded_reduce_scatter",
           [](ProcessGroupQ7x2& self, std::vector<at::Tensor> outputs,
-             std::vector<at::Tensor> inputs, const std::string& codec, const c10d::ReduceOp& op,
-             std::vector<at::Tensor> residuals, uint64_t seed, std::optional<uint64_t> step,
-             bool refuse_nonfinite, std::chrono::milliseconds timeout, bool async_op) {
+             std::vector<at::Tensor> inputs, const std::string& codec, double max_error,
+             const c10d::ReduceOp& op, std::vector<at::Tensor> residuals, uint64_t seed,
+             std::optional<uint64_t> step, bool refuse_nonfinite, std::chrono::milliseconds timeout,
+             bool async_op) {
             return self.coded_reduce_scatter(
                 outputs, inputs,
-                coded_options(codec, op, std::move(residuals), seed, step, refuse_nonfinite,
-                              timeout, async_op));
+                coded_options(codec, max_error, op, std::move(residuals), seed, step,
+                              refuse_nonfinite, timeout, async_op));
           },
-          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("op"),
-          py::arg("residuals"), py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
-          py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
-          py::call_guard<py::gil_scoped_release>())
+          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("max_error"),
+          py::arg("op"), py::arg("residuals"), py::arg("seed"), py::arg("step"),
+          py::arg("refuse_nonfinite"), py::arg("timeout") = c10d::kUnsetTimeout,
+          py::arg("async_op") = true, py::call_guard<py::gil_scoped_release>())
       .def(
           "coded_all_gather",
           [](ProcessGroupQ7x2& self, std::vector<at::Tensor> outputs,
-             std::vector<at::Tensor> inputs, const std::string& codec,
+             std::vector<at::Tensor> inputs, const std::string& codec, double max_error,
              std::vector<at::Tensor> residuals, uint64_t seed, std::optional<uint64_t> step,
              bool refuse_nonfinite, std::chrono::milliseconds timeout, bool async_op) {
             return self.coded_all_gather(
                 outputs, inputs,
-                coded_options(codec, c10d::ReduceOp::SUM, std::move(residuals), seed, step,
-                              refuse_nonfinite, timeout, async_op));
+                coded_options(codec, max_error, c10d::ReduceOp::SUM, std::move(residuals), seed,
+                              step, refuse_nonfinite, timeout, async_op));
           },
-          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("residuals"),
-          py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
+          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("max_error"),
+          py::arg("residuals"), py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
           py::call_guard<py::gil_scoped_release>())
       .def(

@@ -11,8 +11,10 @@
 
 #include "backend/process_group.h"
 #include "base/error.h"
+#include "executor/codec_rates.h"
 #include "fabric/fabric.h"
 #include "fabric/json.h"
+#include "kernels/codec.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
 #include "plan/planner.h"
@@ -151,12 +153,21 @@ py::list loads_of(const Prediction& prediction) {
 }
 
 py::list explain(const std::string& collective, size_t bytes, const std::string& fabric_json,
-                 int root, const std::string& algorithms, bool wide_accumulation) {
+                 int root, const std::string& algorithms, bool wide_accumulation,
+                 const std::string& codec_name) {
   std::vector<Candidate> candidates;
   {
     const py::gil_scoped_release no_gil;
-    const Planner planner(0, std::make_shared<Fabric>(fabric_from_json(fabric_json)), algorithms);
-    candidates = planner.explain({parse_collective(collective), bytes, root, wide_accumulation});
+    const auto fabric = std::make_shared<Fabric>(fabric_from_json(fabric_json));
+    const Planner planner(0, fabric, algorithms);
+    CallShape shape{parse_collective(collective), bytes, root, wide_accumulation};
+    if (!codec_name.empty()) {
+      const auto codec = Codec::make(codec_name);
+      shape.codec = codec->name();
+      shape.coding = coding_cost(*codec, DType::kFloat32, *fabric);
+      shape.exact_sums = codec->traits().exact_sums;
+    }
+    candidates = planner.explain(shape);
   }
   py::list list;
   for (const Candidate& each : candidates) {
@@ -202,7 +213,7 @@ void bind_plan(py::module_& module) {
              "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
              "The Plans of all ranks, by rank, as plain data.");
   module.def("explain", &explain, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1,
-             "algorithms"_a = "", "wide_accumulation"_a = false,
+             "algorithms"_a = "", "wide_accumulation"_a = false, "codec"_a = "",
              "The planner's candidates for a call, the best one first.");
   module.def("timeline", &timeline, "collective"_a, "bytes"_a, "fabric"_a, "root"_a, "algorithm"_a,
              "slice_bytes"_a, "window"_a, "Every op of a simulated call, with its times.");

@@ -1,5 +1,5 @@
-// Coded recursive doubling: pairs of ranks exchange messages of a codec and add them, at distances 1,
-// 2, 4 ...
+// Coded recursive doubling: pairs of ranks exchange messages of a codec and add them, at distances
+// 1, 2, 4 ...
 //
 //   0: c <-> 1: c'     0, 1: c + c' -> C      0: C <-> 2: C'     everybody: C + C' -> decode
 //   2: c <-> 3: c'     2, 3: ...              1: C <-> 3: C'
@@ -8,11 +8,11 @@
 //   bytes   a contribution in the first step, sums of 2, 4, ... contributions in the next
 //
 // Both ranks of a pair add the same two messages in the same order and encode the same sum, so they
-// stay bit-identical. A sum is encoded at every step: this is only for codecs that send sums as they
-// are, selections above all, whose sums stay short while few ranks have few elements. It takes the
-// fewest steps, and wins where the tensor, or what is selected of it, is small.
-// Renggli et al., "SparCML: high-performance sparse communication for machine learning", 2019 (SSAR
-// recursive doubling).
+// stay bit-identical. A sum is encoded at every step: this is only for codecs that send sums as
+// they are, selections above all, whose sums stay short while few ranks have few elements. It takes
+// the fewest steps, and wins where the tensor, or what is selected of it, is small. Renggli et al.,
+// "SparCML: high-performance sparse communication for machine learning", 2019 (SSAR recursive
+// doubling).
 #include <bit>
 
 #include "plan/generators.h"

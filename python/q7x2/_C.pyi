@@ -40,6 +40,7 @@ class ProcessGroupQ7x2(Backend):
         self,
         tensors: list[Tensor],
         codec: str,
+        max_error: float,
         op: ReduceOp,
         residuals: list[Tensor],
         seed: int,
@@ -53,6 +54,7 @@ class ProcessGroupQ7x2(Backend):
         outputs: list[Tensor],
         inputs: list[Tensor],
         codec: str,
+        max_error: float,
         op: ReduceOp,
         residuals: list[Tensor],
         seed: int,
@@ -66,6 +68,7 @@ class ProcessGroupQ7x2(Backend):
         outputs: list[Tensor],
         inputs: list[Tensor],
         codec: str,
+        max_error: float,
         residuals: list[Tensor],
         seed: int,
         step: int | None,
@@ -170,13 +173,15 @@ def explain(
     root: int = -1,
     algorithms: str = "",
     wide_accumulation: bool = False,
+    codec: str = "",
 ) -> list[dict[str, Any]]:
     """The planner's candidates for a call on a Fabric (JSON), the best one first.
 
     Each has ``algorithm``, ``slice_bytes``, ``window``, ``seconds`` (predicted), ``measured``
     (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
     each resource in use) and ``bottleneck``, the index of the busiest load, or None.
-    ``wide_accumulation``: only those that may sum floats of 16 and 8 bits.
+    ``wide_accumulation``: only those that may sum floats of 16 and 8 bits. ``codec``: those of
+    float32 tensors compressed with it.
     """
 
 def timeline(

@@ -23,14 +23,21 @@ def _tensors(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _options(
-    residual: Tensor | Sequence[Tensor] | None, seed: int, step: int | None, nonfinite: str
+    residual: Tensor | Sequence[Tensor] | None,
+    seed: int,
+    step: int | None,
+    nonfinite: str,
+    max_error: float,
 ) -> dict[str, Any]:
     if nonfinite not in _NONFINITE:
         raise ValueError(f"nonfinite: expected one of {', '.join(_NONFINITE)}, got {nonfinite!r}")
     for name, value in (("seed", seed), ("step", step)):
         if value is not None and not 0 <= value < 2**64:
             raise ValueError(f"{name}: expected 0 <= {name} < 2**64, got {value}")
+    if not max_error >= 0:
+        raise ValueError(f"max_error: expected a number of at least 0, got {max_error}")
     return {
+        "max_error": max_error,
         "residuals": [] if residual is None else _tensors("residual", residual),
         "seed": seed,
         "step": step,
@@ -56,6 +63,7 @@ def all_reduce(
     seed: int = 0,
     step: int | None = None,
     nonfinite: str = "propagate",
+    max_error: float = 0.01,
 ) -> Work | None:
     """Sum a tensor over all ranks with compressed messages, in place.
 
@@ -68,7 +76,9 @@ def all_reduce(
     Args:
         tensor: Floating point, dense; of any shape and length. Or a list of them, each by itself.
         codec: The codec's name: ``"fp16"``, ``"int4:g=128:sr"``, ``"topk:0.01+int8"``. ``"none"``
-            sends the tensor as it is. docs/codecs.md has them all. Equal on all ranks.
+            sends the tensor as it is. ``"auto"`` takes what the planner expects to be fastest
+            within ``max_error``, which may be no codec. docs/codecs.md has them all. Equal on all
+            ranks.
         op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
         group: The default group if None.
         async_op: Return a work at once.
@@ -81,6 +91,8 @@ def all_reduce(
             compressed calls.
         nonfinite: ``"propagate"``: an infinity or NaN makes its element, or the elements that share
             its scale, NaN in every rank's result. ``"error"``: raises, on every rank.
+        max_error: Of ``"auto"``: the relative error (L2) that one rounding of normally distributed
+            numbers may have.
 
     Returns:
         The work if ``async_op``, else None.
@@ -99,7 +111,7 @@ def all_reduce(
         codec=codec,
         op=dist.ReduceOp.SUM if op is None else op,
         async_op=async_op,
-        **_options(residual, seed, step, nonfinite),
+        **_options(residual, seed, step, nonfinite, max_error),
     )
     return _finish(work, async_op)
 
@@ -116,6 +128,7 @@ def reduce_scatter(
     seed: int = 0,
     step: int | None = None,
     nonfinite: str = "propagate",
+    max_error: float = 0.01,
 ) -> Work | None:
     """Give each rank its part of the sum of all ranks' inputs, with compressed messages.
 
@@ -139,7 +152,7 @@ def reduce_scatter(
         codec=codec,
         op=dist.ReduceOp.SUM if op is None else op,
         async_op=async_op,
-        **_options(residual, seed, step, nonfinite),
+        **_options(residual, seed, step, nonfinite, max_error),
     )
     return _finish(work, async_op)
 
@@ -155,6 +168,7 @@ def all_gather(
     seed: int = 0,
     step: int | None = None,
     nonfinite: str = "propagate",
+    max_error: float = 0.01,
 ) -> Work | None:
     """Collect all ranks' inputs on all ranks, with compressed messages.
 
@@ -174,6 +188,6 @@ def all_gather(
         inputs=_tensors("input", input),
         codec=codec,
         async_op=async_op,
-        **_options(residual, seed, step, nonfinite),
+        **_options(residual, seed, step, nonfinite, max_error),
     )
     return _finish(work, async_op)

@@ -20,6 +20,7 @@ def add_parser(commands: Any) -> None:
     )
     _fabric_arguments.add_arguments(parser)
     parser.add_argument("--algorithm", default="", metavar="NAMES", help="only these")
+    parser.add_argument("--codec", default="", help="compressed, such as int8 or topk:0.01")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=_run)
 
@@ -34,6 +35,7 @@ def _run(options: argparse.Namespace) -> int:
             _fabric_arguments.fabric_json(options),
             _fabric_arguments.root_of(options),
             options.algorithm,
+            codec=options.codec,
         )
     except (OSError, RuntimeError, ValueError) as error:
         print(f"q7x2 plan explain: {error}", file=sys.stderr)
@@ -41,7 +43,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(candidates, indent=2))
     else:
-        print_candidates(candidates, f"{options.op} of {amount(options.size)}")
+        codec = f" with {options.codec}" if options.codec else ""
+        print_candidates(candidates, f"{options.op} of {amount(options.size)}{codec}")
     return 0
 
 

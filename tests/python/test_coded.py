@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 import q7x2
@@ -160,6 +162,32 @@ def test_what_is_not_finite() -> None:
     with pytest.raises(RuntimeError, match="infinities or NaNs in the result"):
         q7x2.all_reduce(refused, "int8", nonfinite="error")
     q7x2.all_reduce(torch.ones(5), "int8", nonfinite="error")  # the group lives on
+
+
+@pytest.mark.ranks(3)
+def test_auto_compresses_where_it_pays_only(world_size: int, shared: str) -> None:
+    def error_of(rate: float, **options: float) -> float:
+        path = Path(shared) / f"{rate}.json"
+        if dist.get_rank() == 0:
+            hosts = [{"name": f"h{i}", "egress": rate, "ingress": rate} for i in range(world_size)]
+            path.write_text(
+                json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [*range(world_size)]})
+            )
+        dist.barrier()
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        before = backend.fabric_json
+        backend.set_fabric(path.read_text())
+        tensor = noise(dist.get_rank(), 300_000)
+        q7x2.all_reduce(tensor, "auto", **options)
+        backend.set_fabric(before)
+        assert_same_everywhere(tensor, rate)
+        return relative_error(tensor, exact_sum(world_size, tensor.numel()))
+
+    slow, fast = 1e6, 1e13
+    assert error_of(fast) < 1e-6
+    assert 1e-6 < error_of(slow, max_error=0.01) < 0.02
+    assert 0.05 < error_of(slow, max_error=0.3) < 0.6
+    assert error_of(slow, max_error=0) < 1e-6
 
 
 @pytest.mark.ranks(1)

@@ -26,6 +26,17 @@ def test_explain_ranks_the_candidates(capsys: pytest.CaptureFixture[str]) -> Non
     assert bound <= times[0] <= 1.05 * bound
 
 
+def test_explain_prices_codecs(capsys: pytest.CaptureFixture[str]) -> None:
+    dense = explain(capsys, "--size", "16M", "--hosts", "4")[0]
+    coded = explain(capsys, "--size", "16M", "--hosts", "4", "--codec", "int8")[0]
+    assert coded["algorithm"] == "coded_sra"
+    assert 3.5 < float(str(dense["seconds"])) / float(str(coded["seconds"])) < 4
+    shared = explain(capsys, "--size", "16M", "--hosts", "4", "--ranks", "8", "--codec", "int8")[0]
+    assert shared["algorithm"] == "coded_hierarchical:2"
+    assert main(["plan", "explain", "--size", "1M", "--codec", "int9"]) == 1
+    assert "did you mean" in capsys.readouterr().err
+
+
 def test_explain_knows_racks(capsys: pytest.CaptureFixture[str]) -> None:
     racks = ("--hosts", "8", "--racks", "2", "--rate", "200mbit", "--uplink", "50mbit")
     best = explain(capsys, "--size", "16M", *racks)[0]
