@@ -295,12 +295,16 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
             )
             row["against_time"] = other["backends"][ours]["median"]
         else:
-            theirs, their_figures = min(others, key=lambda each: float(each[1]["median"]))
+            theirs = others[0][0]
+            if bar.against == BEST_FIXED:
+                labels = [label for label, _ in others]
+                theirs, row["ratio"] = summary.best_of(cell, ours, labels)
+            their_figures = cell["backends"][theirs]
             row["against_time"] = their_figures["median"]
             row["against_cpu_seconds"] = their_figures["cpu_seconds"]
             row["against_label"] = theirs
             row["spread"] = summary.ratio_spread(cell, ours, theirs)
-        row["ratio"] = row["against_time"] / row["time"]
+        row.setdefault("ratio", row["against_time"] / row["time"])
         rows.append(row)
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,27 @@ def ratio_spread(cell: dict[str, Any], label: str, baseline: str) -> tuple[float
         )
     ]
     return min(ratios), max(ratios)
+
+
+def best_of(cell: dict[str, Any], label: str, others: Sequence[str]) -> tuple[str, float]:
+    """The fastest of `others`, and how many times faster `label` is than the fastest of them.
+
+    Of many equal ones the fastest in one measurement owes some of its lead to chance. So the even
+    blocks name the fastest and the odd ones compare, and the reverse; the geometric mean counts.
+    Only what was measured in the same block is compared, since the machine may change in between.
+    """
+    times = {name: np.log(figures["block_medians"]) for name, figures in cell["backends"].items()}
+    usual = np.mean([times[name] for name in others], axis=0)
+
+    def fastest(blocks: slice) -> str:
+        return min(others, key=lambda name: float(np.median((times[name] - usual)[blocks])))
+
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    leads = [
+        float(np.median((times[fastest(named)] - times[label])[compared]))
+        for named, compared in ((even, odd), (odd, even))
+    ]
+    return fastest(slice(None)), float(np.exp(np.mean(leads)))
 
 
 def line_share(figures: dict[str, Any], bits_per_second: float) -> float:
