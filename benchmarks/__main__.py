@@ -14,6 +14,7 @@ COMMANDS = {
     "collectives": "collectives over sizes on this machine",
     "network": "collectives over sizes between virtual hosts (root)",
     "bars": "the figures q7x2 must reach, each measured and judged",
+    "train": "a training with and without hooks, over slow networks (root)",
     "model": "the simulator's predictions beside measured times",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }

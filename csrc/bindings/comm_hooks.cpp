@@ -6,6 +6,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "comm_hooks/coded.h"
 #include "comm_hooks/dense.h"
 #include "comm_hooks/powersgd.h"
 #include "comm_hooks/runner.h"
@@ -114,6 +115,25 @@ void bind_comm_hooks(py::module_& module) {
       },
       py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(),
       py::arg("dtype"));
+
+  module.def(
+      "make_coded_hook",
+      [](std::vector<ProcessGroupPtr> groups, const Parameters& parameters, int threads,
+         std::string codec, std::vector<bool> whole, uint64_t full_precision_start,
+         uint64_t full_precision_period, uint64_t full_precision_length, bool error_feedback,
+         uint64_t seed) {
+        const CodedHookOptions options{
+            std::move(codec),
+            std::move(whole),
+            {full_precision_start, full_precision_period, full_precision_length},
+            error_feedback,
+            seed};
+        return make(std::move(groups), parameters, threads,
+                    [options](const HookContext& context) { return make_coded(context, options); });
+      },
+      py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(), py::arg("codec"),
+      py::arg("whole"), py::arg("full_precision_start"), py::arg("full_precision_period"),
+      py::arg("full_precision_length"), py::arg("error_feedback"), py::arg("seed"));
 
   module.def(
       "make_powersgd_hook",

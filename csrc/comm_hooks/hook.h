@@ -2,12 +2,14 @@
 #pragma once
 
 #include <coroutine>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "comm_hooks/phases.h"
 
@@ -28,11 +30,13 @@ enum class Rest {
   kNone,
 };
 
-/// Awaited by a hook: the sum of `message` over all ranks, in place.
-class AllReduce {
+/// Awaited by a hook: a collective in the bucket's next lane.
+class PendingCollective {
  public:
-  AllReduce(HookRunner& runner, HookJob& job, at::Tensor message, Rest rest)
-      : runner_(runner), job_(job), message_(std::move(message)), rest_(rest) {}
+  using Start = std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
+
+  PendingCollective(HookRunner& runner, HookJob& job, Start start, size_t bytes, Rest rest)
+      : runner_(runner), job_(job), start_(std::move(start)), bytes_(bytes), rest_(rest) {}
 
   bool await_ready() const { return false; }
   void await_suspend(std::coroutine_handle<>);
@@ -41,7 +45,8 @@ class AllReduce {
  private:
   HookRunner& runner_;
   HookJob& job_;
-  at::Tensor message_;
+  Start start_;
+  size_t bytes_;
   Rest rest_;
 };
 
@@ -73,8 +78,11 @@ class Bucket {
   std::vector<Gradient>
       gradients;  ///< in the order of `buffer`; empty ones and sparse ones left out
 
-  AllReduce all_reduce(at::Tensor message, Rest rest) {
-    return AllReduce(runner_, job_, std::move(message), rest);
+  /// The sum of `message` over all ranks, in place.
+  PendingCollective all_reduce(const at::Tensor& message, Rest rest);
+  /// What `start` starts, with messages of `bytes` bytes.
+  PendingCollective collective(PendingCollective::Start start, size_t bytes, Rest rest) {
+    return PendingCollective(runner_, job_, std::move(start), bytes, rest);
   }
   PhaseTimer time(const char* phase) { return PhaseTimer(runner_, job_, phase); }
   /// A reduced gradient has Inf or NaN, on all ranks: GradScaler will skip this step.
@@ -140,5 +148,7 @@ class Hook {
 
 /// True where no element is Inf or NaN.
 bool all_finite(const at::Tensor& tensor);
+/// True where every element is 0.
+bool all_zero(const at::Tensor& flat);
 
 }  // namespace q7x2

@@ -397,11 +397,7 @@ class PowerSgd final : public Hook {
     stack.is_idle.assign(stack.members.size(), false);
     if (!options_.error_feedback) return;
     for (size_t row = 0; row < stack.members.size(); ++row) {
-      const at::Tensor& flat = bucket.gradients[stack.members[row]].flat;
-      // A few elements tell as a rule.
-      stack.is_idle[row] =
-          !flat.narrow(0, 0, std::min<int64_t>(flat.numel(), 64)).any().item<bool>() &&
-          !flat.any().item<bool>();
+      stack.is_idle[row] = all_zero(bucket.gradients[stack.members[row]].flat);
     }
   }
 

@@ -1,5 +1,6 @@
 #include "comm_hooks/runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -55,11 +56,17 @@ bool all_finite(const at::Tensor& tensor) {
   return std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
 }
 
-void AllReduce::await_suspend(std::coroutine_handle<>) {
-  runner_.start_collective(job_, message_, rest_);
+bool all_zero(const at::Tensor& flat) {
+  // A few elements tell as a rule.
+  return !flat.narrow(0, 0, std::min<int64_t>(flat.numel(), 64)).any().item<bool>() &&
+         !flat.any().item<bool>();
 }
 
-void AllReduce::await_resume() {
+void PendingCollective::await_suspend(std::coroutine_handle<>) {
+  runner_.start_collective(job_, std::move(start_), bytes_, rest_);
+}
+
+void PendingCollective::await_resume() {
   runner_.end_collective(job_);
 }
 
@@ -75,6 +82,15 @@ PhaseTimer::~PhaseTimer() {
   const std::lock_guard<std::mutex> lock(runner_.stats_mutex_);
   runner_.stats_.cpu_seconds[phase_] += cpu;
   runner_.record({job_.bucket.step, job_.bucket.index, phase_, 0, begin_, monotonic_seconds()});
+}
+
+PendingCollective Bucket::all_reduce(const at::Tensor& message, Rest rest) {
+  return collective(
+      [message](c10d::ProcessGroup& group) {
+        std::vector<at::Tensor> tensors{message};
+        return group.allreduce(tensors);
+      },
+      message.is_sparse() ? 0 : message.nbytes(), rest);
 }
 
 void Bucket::overflowed() {
@@ -232,10 +248,11 @@ void HookRunner::fail(std::exception_ptr error) {
   }
 }
 
-void HookRunner::start_collective(HookJob& job, at::Tensor message, Rest rest) {
+void HookRunner::start_collective(HookJob& job, PendingCollective::Start start, size_t bytes,
+                                  Rest rest) {
   const size_t lane = job.next_lane++;
   const auto urgency = rest == Rest::kNone ? Worker::Urgency::kLater : Worker::Urgency::kNow;
-  lanes_.start(job.ticket, lane, [this, &job, lane, message = std::move(message), urgency] {
+  lanes_.start(job.ticket, lane, [this, &job, lane, start = std::move(start), bytes, urgency] {
     const c10::OptionalStreamGuard on_stream(job.stream);
     job.collective_begin = monotonic_seconds();
     // The runner may be gone when the collective ends: its worker, stopped, then drops this.
@@ -248,10 +265,9 @@ void HookRunner::start_collective(HookJob& job, at::Tensor message, Rest rest) {
     try {
       {
         const std::lock_guard<std::mutex> lock(stats_mutex_);
-        stats_.message_bytes += message.is_sparse() ? 0 : message.nbytes();
+        stats_.message_bytes += bytes;
       }
-      std::vector<at::Tensor> tensors{message};
-      job.work = groups_[lane]->allreduce(tensors);
+      job.work = start(*groups_[lane]);
       job.work->getFuture()->addCallback([resume_it](c10::ivalue::Future&) { resume_it(); });
     } catch (...) {
       job.start_error = std::current_exception();
@@ -266,7 +282,7 @@ void HookRunner::end_collective(HookJob& job) {
   job.work->wait();  // it is over: this throws what went wrong, or has the stream wait for it
   job.work.reset();
   const std::lock_guard<std::mutex> lock(stats_mutex_);
-  record({job.bucket.step, job.bucket.index, "all_reduce", job.next_lane - 1, job.collective_begin,
+  record({job.bucket.step, job.bucket.index, "collective", job.next_lane - 1, job.collective_begin,
           monotonic_seconds()});
 }
 

@@ -77,7 +77,7 @@ class HookRunner {
   std::vector<HookEvent> take_events();
 
  private:
-  friend class AllReduce;
+  friend class PendingCollective;
   friend class Bucket;
   friend class PhaseTimer;
 
@@ -90,7 +90,7 @@ class HookRunner {
   void resume(HookJob& job);
   void finish(HookJob& job);
   void fail(std::exception_ptr error);
-  void start_collective(HookJob& job, at::Tensor message, Rest rest);
+  void start_collective(HookJob& job, PendingCollective::Start start, size_t bytes, Rest rest);
   void end_collective(HookJob& job);
   void end_step();
   void between_steps(const std::function<void()>& task);

@@ -23,8 +23,8 @@ struct HookStats {
 struct HookEvent {
   uint64_t step = 0;
   size_t bucket = 0;
-  std::string name;  ///< of a phase, or "all_reduce"
-  size_t lane = 0;   ///< of an "all_reduce"
+  std::string name;  ///< of a phase, or "collective"
+  size_t lane = 0;   ///< of a "collective"
   double begin = 0;  ///< seconds of the monotonic clock
   double end = 0;
 };

@@ -118,6 +118,19 @@ def make_dense_hook(
     *,
     dtype: torch.dtype | None,
 ) -> HookRunner: ...
+def make_coded_hook(
+    groups: list[ProcessGroup],
+    parameters: list[tuple[str, torch.Tensor]],
+    threads: int,
+    *,
+    codec: str,
+    whole: list[bool],
+    full_precision_start: int,
+    full_precision_period: int,
+    full_precision_length: int,
+    error_feedback: bool,
+    seed: int,
+) -> HookRunner: ...
 def make_powersgd_hook(
     groups: list[ProcessGroup],
     parameters: list[tuple[str, torch.Tensor]],

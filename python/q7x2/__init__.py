@@ -14,7 +14,7 @@ from q7x2._attach import Attached, attach
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
-from q7x2._hook_options import Allreduce, PowerSGD
+from q7x2._hook_options import Allreduce, PowerSGD, Quantize
 from q7x2._hook_state import HookStateError
 from q7x2._tune import Measurement, tune
 
@@ -31,6 +31,7 @@ __all__ = [
     "Measurement",
     "Options",
     "PowerSGD",
+    "Quantize",
     "__version__",
     "algorithm",
     "all_gather",

@@ -41,7 +41,7 @@ class HookStats:
 
 @dataclass(frozen=True)
 class HookEvent:
-    """A phase of a bucket, or an ``"all_reduce"``; times in seconds of ``time.monotonic()``."""
+    """A phase of a bucket, or a ``"collective"``; times in seconds of ``time.monotonic()``."""
 
     step: int
     bucket: int
@@ -202,7 +202,8 @@ def attach(
 
     Args:
         ddp: The model.
-        hook: The algorithm and its options: :class:`PowerSGD`, :class:`Allreduce`.
+        hook: The algorithm and its options: :class:`PowerSGD`, :class:`Quantize`,
+            :class:`Allreduce`.
         scaler: The ``torch.amp.GradScaler`` of the training, so that residuals follow the loss
             scale. Steps that it skips leave no trace in the hook's state, with or without this.
         threads: Of the hook's tensor operations. The same on all ranks: another number may round

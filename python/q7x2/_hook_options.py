@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -174,4 +174,55 @@ class PowerSGD(FullPrecision):
         return recipe
 
 
-HookOptions = Allreduce | PowerSGD
+@dataclass(frozen=True)
+class Quantize(FullPrecision):
+    """Gradients through a codec, what it loses kept and added to the next ones.
+
+    Needs a model whose process group has q7x2 as its backend.
+
+    Args:
+        codec: Its name: ``"int8"``, ``"int4:g=128"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
+            takes it.
+        use_error_feedback: Add what was lost to the next gradient. Without it results are biased
+            unless the codec rounds at random (``"int4:sr"``).
+        random_seed: Of the codec's random numbers.
+    """
+
+    codec: str = "int8"
+    use_error_feedback: bool = field(default=True, kw_only=True)
+    random_seed: int = field(default=0, kw_only=True)
+
+    @property
+    def groups(self) -> int:
+        """Process groups that the hook needs for itself."""
+        return 2
+
+    def make(self, groups: list[Any], parameters: NamedParameters, threads: int) -> Any:
+        from q7x2._extension import load
+        from q7x2._groups import backend_of
+
+        for group in groups:
+            backend_of(group, type(self).__name__)
+        check_patterns(self.full_precision, parameters, "full_precision")
+        return load().make_coded_hook(
+            groups,
+            list(parameters),
+            threads,
+            codec=self.codec,
+            whole=[matches(name, self.full_precision) for name, _ in parameters],
+            error_feedback=self.use_error_feedback,
+            seed=self.random_seed,
+            **self._full_precision_arguments(),
+        )
+
+    def recipe(self) -> dict[str, Any]:
+        """What a checkpoint of its state must have in common with it."""
+        return {
+            "codec": self.codec,
+            "full_precision": list(self.full_precision),
+            "random_seed": self.random_seed,
+            "use_error_feedback": self.use_error_feedback,
+        }
+
+
+HookOptions = Allreduce | PowerSGD | Quantize

@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
 
+NEEDS_Q7X2 = pytest.mark.beyond("gloo", "codecs are q7x2's own")
 DDP_OPTIONS = [
     {},
     SMALL_BUCKETS,
@@ -34,6 +35,11 @@ DDP_OPTIONS = [
     {**SMALL_BUCKETS, "static_graph": True},
     {**SMALL_BUCKETS, "find_unused_parameters": True},
 ]
+CODED = {
+    "int8": q7x2.Quantize("int8"),
+    "int4": q7x2.Quantize("int4:g=128", full_precision=["*.bias"], burst_every=4),
+    "topk": q7x2.Quantize("topk:0.1+int8"),
+}
 HOOKS = {
     "dense": q7x2.Allreduce(),
     "bf16": q7x2.Allreduce(dtype=torch.bfloat16),
@@ -45,6 +51,12 @@ HOOKS = {
     "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
 }
 ids_of_options = {"ids": lambda o: "-".join(o) or "default"}
+
+
+EVERY_HOOK = [
+    *(pytest.param(hook, id=name) for name, hook in HOOKS.items()),
+    *(pytest.param(hook, id=name, marks=NEEDS_Q7X2) for name, hook in CODED.items()),
+]
 
 
 def parameters_of(ddp: nn.Module) -> list[torch.Tensor]:
@@ -88,7 +100,7 @@ def test_dense_in_16_bits_rounds_once_on_each_side(dtype: torch.dtype) -> None:
 # --- every hook -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("hook", EVERY_HOOK)
 @pytest.mark.parametrize("options", DDP_OPTIONS[:3], **ids_of_options)
 @pytest.mark.ranks(2, 3)
 def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any]) -> None:
@@ -107,7 +119,7 @@ def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any
     assert at_work.stats.steps == 12
 
 
-@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("hook", EVERY_HOOK)
 @pytest.mark.ranks(3)
 def test_delays_do_not_change_a_bit(hook: Any) -> None:
     """Gradients are ready in other order and at other times on every rank, with many buckets."""
@@ -188,9 +200,12 @@ def test_models_of_other_dtypes(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_unused_parameters_keep_their_state() -> None:
+@pytest.mark.parametrize(
+    "which", [HOOKS["powersgd"], pytest.param(CODED["topk"], marks=NEEDS_Q7X2)], ids=["low", "top"]
+)
+def test_unused_parameters_keep_their_state(which: Any) -> None:
     """The extra layer is left out for some steps, on one rank or on both."""
-    ddp, hook = attached(q7x2.PowerSGD(rank=2), find_unused_parameters=True, **SMALL_BUCKETS)
+    ddp, hook = attached(which, find_unused_parameters=True, **SMALL_BUCKETS)
     backward(ddp, 0)
     before = residuals(hook)["extra.weight"]
     assert before.abs().max() > 0
@@ -284,7 +299,15 @@ def test_powersgd_agrees_with_torch(rank: int) -> None:
                 assert error < 2e-3, (step, name, error)
 
 
-@pytest.mark.parametrize("hook", [HOOKS["powersgd"], HOOKS["alternating"]], ids=["two", "one"])
+@pytest.mark.parametrize(
+    "hook",
+    [
+        pytest.param(HOOKS["powersgd"], id="powersgd"),
+        pytest.param(HOOKS["alternating"], id="alternating"),
+        pytest.param(CODED["int8"], id="int8", marks=NEEDS_Q7X2),
+        pytest.param(CODED["topk"], id="topk", marks=NEEDS_Q7X2),
+    ],
+)
 @pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
 @pytest.mark.ranks(2, 3)
 def test_nothing_is_lost(hook: Any, options: dict[str, Any]) -> None:
@@ -409,6 +432,7 @@ def test_full_precision_at_first_by_name_and_in_bursts() -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 
+@NEEDS_Q7X2
 @pytest.mark.ranks(1)
 def test_wrong_arguments() -> None:
     ddp = DDP(net())
@@ -424,6 +448,11 @@ def test_wrong_arguments() -> None:
         q7x2.PowerSGD(alternating=True, warm_start=False)
     with pytest.raises(ValueError, match="burst_steps must be"):
         q7x2.PowerSGD(burst_every=2, burst_steps=2)
+    on_gloo = DDP(net(), process_group=dist.new_group(backend="gloo"))
+    with pytest.raises(ValueError, match="needs a group with a q7x2 backend"):
+        q7x2.attach(on_gloo, q7x2.Quantize("int8"))
+    with pytest.raises(RuntimeError, match="int9"):
+        q7x2.attach(DDP(net()), q7x2.Quantize("int9"))
     with pytest.raises(ValueError, match="dtype must be"):
         q7x2.Allreduce(dtype=torch.int8)
     q7x2.attach(ddp, q7x2.Allreduce())

@@ -33,6 +33,15 @@ HOOKS = {
     "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False),
     "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
 }
+CODED = {
+    "int4": q7x2.Quantize("int4:g=128:sr", full_precision=["*.bias"], burst_every=4),
+    "topk": q7x2.Quantize("topk:0.1+int8"),
+}
+NEEDS_Q7X2 = pytest.mark.beyond("gloo", "codecs are q7x2's own")
+EVERY_HOOK = [
+    *(pytest.param(hook, id=name) for name, hook in HOOKS.items()),
+    *(pytest.param(hook, id=name, marks=NEEDS_Q7X2) for name, hook in CODED.items()),
+]
 BUCKETS = {"one": {}, "many": SMALL_BUCKETS}
 
 
@@ -62,7 +71,7 @@ def resumed(hook: Any, saved: dict[str, Any], **options: Any) -> tuple[DDP, q7x2
 
 
 @pytest.mark.parametrize("options", BUCKETS.values(), ids=BUCKETS)
-@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("hook", EVERY_HOOK)
 @pytest.mark.ranks(2, 3)
 def test_resume_is_bit_identical(hook: Any, options: dict[str, Any], shared: str) -> None:
     ddp, at_work = attached(hook, **options)
@@ -221,7 +230,7 @@ def test_state_is_at_rest_between_steps_only() -> None:
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["layers.2.weight", "layers.0.bias"])
-@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("hook", EVERY_HOOK)
 @pytest.mark.ranks(2)
 def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> None:
     """One element on one rank, in one of many buckets, compressed or not."""
@@ -251,7 +260,7 @@ def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> Non
     assert all(p.grad.isfinite().all() for p in parameters_of(ddp))
 
 
-@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("hook", EVERY_HOOK)
 @pytest.mark.ranks(2)
 def test_a_moving_loss_scale_does_not_change_a_bit(hook: Any) -> None:
     """Powers of two are exact, so a scaled training is that of full scale, skipped steps apart."""
