@@ -74,19 +74,11 @@ class CodedHook final : public Hook {
       idle = begin_residual(layout, bucket);
     }
     if (!layout.coded.empty()) {
-      co_await bucket.collective(
-          [this, coded, errors = layout.next_residual, step = bucket.step,
-           index = bucket.index](c10d::ProcessGroup& group) {
-            std::vector<at::Tensor> tensors{coded};
-            ProcessGroupQ7x2::CodedOptions how;
-            how.codec = options_.codec;
-            if (options_.error_feedback) how.errors = {errors};
-            how.seed = options_.seed + index;
-            how.step = step;
-            return q7x2_of(group, coded.device()).coded_all_reduce(tensors, how);
-          },
-          codec_->max_bytes(static_cast<size_t>(coded.numel())),
-          is_packed ? Rest::kCollectives : Rest::kNone);
+      // Named: g++ 12 destroys the captures of a temporary in a co_await twice.
+      PendingCollective::Start start = coded_all_reduce(coded, layout.next_residual, bucket);
+      co_await bucket.collective(std::move(start),
+                                 codec_->max_bytes(static_cast<size_t>(coded.numel())),
+                                 is_packed ? Rest::kCollectives : Rest::kNone);
     }
     if (is_packed) co_await bucket.all_reduce(whole, Rest::kNone);
     const PhaseTimer timer = bucket.time("unpack");
@@ -168,6 +160,19 @@ class CodedHook final : public Hook {
       throw Error(ErrorCode::kInvalidArgument, "codecs need a process group of q7x2");
     }
     return *backend;
+  }
+
+  PendingCollective::Start coded_all_reduce(const at::Tensor& tensor, const at::Tensor& errors,
+                                            const Bucket& bucket) const {
+    ProcessGroupQ7x2::CodedOptions how;
+    how.codec = options_.codec;
+    if (options_.error_feedback) how.errors = {errors};
+    how.seed = options_.seed + bucket.index;
+    how.step = bucket.step;
+    return [tensor, how](c10d::ProcessGroup& group) {
+      std::vector<at::Tensor> tensors{tensor};
+      return q7x2_of(group, tensor.device()).coded_all_reduce(tensors, how);
+    };
   }
 
   CodedLayout& layout_of(const Bucket& bucket) {
