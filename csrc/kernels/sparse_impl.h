@@ -151,34 +151,38 @@ void mark_group(const float* values, size_t begin, size_t size, int n, uint64_t*
   put_flags(&flags, begin, size, mask);
 }
 
-/// As `mark_group` for 16 groups of `kSize`, each compared in a lane of its own.
+/// How many 32-bit numbers a register holds.
+#if defined(__AVX512F__)
+constexpr size_t kGroups = 16;
+#elif defined(__AVX2__)
+constexpr size_t kGroups = 8;
+#else
+constexpr size_t kGroups = 4;
+#endif
+
+/// As `mark_group` for kGroups groups of `kSize`, each in a lane of its own.
 template <size_t kSize>
 void mark_groups(const float* values, size_t begin, int n, uint64_t* mask) {
-  constexpr size_t kGroups = 16;
-  alignas(64) uint32_t magnitudes[kSize][kGroups];
-  alignas(64) uint32_t larger[kSize][kGroups] = {};
+  // Magnitudes are in order as signed integers too, and comparisons give 0 or -1.
+  using Lanes = int32_t __attribute__((vector_size(kGroups * sizeof(int32_t))));
+  Lanes magnitudes[kSize];
   for (size_t group = 0; group < kGroups; ++group) {
     for (size_t i = 0; i < kSize; ++i) {
-      magnitudes[i][group] = magnitude_bits(values[begin + group * kSize + i]);
-    }
-  }
-  for (size_t i = 0; i < kSize; ++i) {
-    for (size_t later = i + 1; later < kSize; ++later) {
-      for (size_t group = 0; group < kGroups; ++group) {
-        const uint32_t wins = magnitudes[later][group] > magnitudes[i][group] ? 1 : 0;
-        larger[i][group] += wins;
-        larger[later][group] += 1 - wins;
-      }
+      magnitudes[i][group] =
+          static_cast<int32_t>(magnitude_bits(values[begin + group * kSize + i]));
     }
   }
   constexpr size_t kElements = kSize * kGroups;
   Flags flags[(kElements + kWord - 1) / kWord] = {};
   auto* const bytes = reinterpret_cast<uint8_t*>(flags);
-  for (size_t group = 0; group < kGroups; ++group) {
-    for (size_t i = 0; i < kSize; ++i) {
-      const uint32_t own = magnitudes[i][group];
-      const bool is_large = larger[i][group] < static_cast<uint32_t>(n) && own > 0;
-      bytes[group * kSize + i] = is_large || own >= kInfinityBits ? 1 : 0;
+  for (size_t i = 0; i < kSize; ++i) {
+    const Lanes own = magnitudes[i];
+    Lanes larger = {};
+    for (size_t j = 0; j < i; ++j) larger -= magnitudes[j] >= own;
+    for (size_t j = i + 1; j < kSize; ++j) larger -= magnitudes[j] > own;
+    const Lanes sent = ((larger < n) & (own > 0)) | (own >= static_cast<int32_t>(kInfinityBits));
+    for (size_t group = 0; group < kGroups; ++group) {
+      bytes[group * kSize + i] = static_cast<uint8_t>(sent[group] & 1);
     }
   }
   put_flags(flags, begin, kElements, mask);
@@ -189,7 +193,7 @@ size_t mark_largest(const float* values, size_t count, size_t head, int n, int m
   const auto size = static_cast<size_t>(m);
   size_t begin = smaller(head, count);
   mark_group(values, 0, begin, n, mask);
-  for (; count - begin >= 16 * size; begin += 16 * size) {
+  for (; count - begin >= kGroups * size; begin += kGroups * size) {
     switch (m) {
       case 2:
         mark_groups<2>(values, begin, n, mask);
@@ -234,68 +238,82 @@ float norm(const float* values, size_t count) {
   return static_cast<float>(__builtin_sqrt(lanes[0]));
 }
 
+// A word with few bits is taken a bit at a time; AVX-512 takes the others 16 elements at a time.
+#if defined(__AVX512F__)
+constexpr size_t kFewBits = 6;
+#else
+constexpr size_t kFewBits = kWord;
+#endif
+
+#if defined(__AVX512F__)
+__mmask16 first_lanes(size_t count) {
+  return static_cast<__mmask16>((1u << count) - 1);
+}
+
+/// Stores a whole vector where `room` allows: that and a compaction in a register are far faster
+/// than a compacting store.
+size_t compact_lanes(const float* values, __mmask16 lanes, float* out, size_t room) {
+  const __m512 some = _mm512_maskz_compress_ps(lanes, _mm512_maskz_loadu_ps(lanes, values));
+  const size_t selected = count_of(lanes);
+  _mm512_mask_storeu_ps(out, room >= 16 ? __mmask16{0xFFFF} : first_lanes(selected), some);
+  return selected;
+}
+
+size_t expand_lanes(const float* values, __mmask16 lanes, Expand how, float* out, size_t room) {
+  const size_t selected = count_of(lanes);
+  const __m512 packed = _mm512_maskz_loadu_ps(first_lanes(selected), values);
+  const __m512 some = _mm512_maskz_expand_ps(lanes, packed);
+  if (how == Expand::kAdd) {
+    const __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, out), some);
+    _mm512_mask_storeu_ps(out, lanes, sum);
+  } else {
+    const __mmask16 inside = first_lanes(smaller(room, 16));
+    _mm512_mask_storeu_ps(out, how == Expand::kSet ? inside : lanes, some);
+  }
+  return selected;
+}
+#endif
+
 size_t compact(const float* values, const uint64_t* mask, size_t count, float* out) {
-  float* const begin = out;
+  size_t kept = 0;
   for (size_t at = 0; at < count; at += kWord) {
     uint64_t word = mask[at / kWord];
-    if (word == 0) continue;
-#if defined(__AVX512F__)
-    // A whole vector is stored where one fits: compaction in a register and a store are far faster
-    // than a compacting store.
-    for (size_t i = at; word != 0; i += 16, word >>= 16) {
-      const auto lanes = static_cast<__mmask16>(word);
-      if (lanes == 0) continue;
-      const __m512 some = _mm512_maskz_compress_ps(lanes, _mm512_maskz_loadu_ps(lanes, values + i));
-      const size_t selected = count_of(lanes);
-      const size_t room = count - static_cast<size_t>(out - begin);
-      if (room >= 16) {
-        _mm512_storeu_ps(out, some);
-      } else {
-        _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << selected) - 1), some);
+    if (count_of(word) <= kFewBits) {
+      for (; word != 0; word &= word - 1) {
+        out[kept++] = values[at + static_cast<size_t>(__builtin_ctzll(word))];
       }
-      out += selected;
+      continue;
     }
-#else
-    for (; word != 0; word &= word - 1) *out++ = values[at + __builtin_ctzll(word)];
+#if defined(__AVX512F__)
+    for (size_t i = at; word != 0; i += 16, word >>= 16) {
+      kept += compact_lanes(values + i, static_cast<__mmask16>(word), out + kept, count - kept);
+    }
 #endif
   }
-  return static_cast<size_t>(out - begin);
+  return kept;
 }
 
 size_t expand(const float* values, const uint64_t* mask, size_t count, Expand how, float* out) {
-  const float* const begin = values;
+  size_t used = 0;
   for (size_t at = 0; at < count; at += kWord) {
     uint64_t word = mask[at / kWord];
-    if (word == 0 && how != Expand::kSet) continue;
-#if defined(__AVX512F__)
-    for (size_t i = at; i < at + kWord && i < count; i += 16, word >>= 16) {
-      const auto lanes = static_cast<__mmask16>(word);
-      if (lanes == 0 && how != Expand::kSet) continue;
-      const size_t here = smaller(count - i, 16);
-      const auto inside = static_cast<__mmask16>((1u << here) - 1);
-      const size_t selected = count_of(lanes);
-      const auto first = static_cast<__mmask16>((1u << selected) - 1);
-      const __m512 some = _mm512_maskz_expand_ps(lanes, _mm512_maskz_loadu_ps(first, values));
-      values += selected;
-      if (how == Expand::kAdd) {
-        const __m512 old = _mm512_maskz_loadu_ps(lanes, out + i);
-        _mm512_mask_storeu_ps(out + i, lanes, _mm512_add_ps(old, some));
-      } else {
-        _mm512_mask_storeu_ps(out + i, how == Expand::kSet ? inside : lanes, some);
+    const size_t end = smaller(at + kWord, count);
+    if (count_of(word) <= kFewBits) {
+      for (size_t i = at; i < end && how == Expand::kSet; ++i) out[i] = 0;
+      for (; word != 0; word &= word - 1) {
+        float& element = out[at + static_cast<size_t>(__builtin_ctzll(word))];
+        element = how == Expand::kAdd ? element + values[used] : values[used];
+        ++used;
       }
+      continue;
     }
-#else
-    if (how == Expand::kSet) {
-      for (size_t i = at; i < smaller(at + kWord, count); ++i) out[i] = 0;
-    }
-    if (how == Expand::kAdd) {
-      for (; word != 0; word &= word - 1) out[at + __builtin_ctzll(word)] += *values++;
-    } else {
-      for (; word != 0; word &= word - 1) out[at + __builtin_ctzll(word)] = *values++;
+#if defined(__AVX512F__)
+    for (size_t i = at; i < end; i += 16, word >>= 16) {
+      used += expand_lanes(values + used, static_cast<__mmask16>(word), how, out + i, end - i);
     }
 #endif
   }
-  return static_cast<size_t>(values - begin);
+  return used;
 }
 
 }  // namespace
