@@ -16,6 +16,7 @@ COMMANDS = {
     "bars": "the figures q7x2 must reach, each measured and judged",
     "train": "a training with and without hooks, over slow networks (root)",
     "model": "the simulator's predictions beside measured times",
+    "topk": "exact top-k on one core, beside torch.topk",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
 

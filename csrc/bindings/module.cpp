@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include "bindings/backend.h"
+#include "bindings/codec.h"
 #include "bindings/comm_hooks.h"
 #include "bindings/fabric.h"
 #include "bindings/info.h"
@@ -33,6 +34,7 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_info(module);
   q7x2::bind_fabric(module);
   q7x2::bind_backend(module);
+  q7x2::bind_codec(module);
   q7x2::bind_comm_hooks(module);
   q7x2::bind_plan(module);
 }

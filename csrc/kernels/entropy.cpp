@@ -24,6 +24,8 @@ constexpr size_t kLeastPlane = 256;  // a frame and its table take some dozen by
 constexpr double kLeastCollisions = 1.0 / 205;
 using Length = uint32_t;
 
+constexpr size_t kMostPlanes = 6;  // four of fp32 or of scales, one of codes, one of indices
+
 /// An array of a body, to be taken apart into `width` planes of `count` bytes.
 struct Section {
   size_t count;
@@ -35,7 +37,7 @@ std::array<Section, 3> sections_of(const ValueSpec& spec, size_t entries, size_t
   const Section indices = {bytes - values, 1};
   if (spec.group == 0) {
     const size_t width = spec.bits / 8;
-    return {{{entries, width}, indices, {0, 1}}};
+    return {{{entries, width}, indices, {0, 0}}};
   }
   const size_t scales = (entries + spec.group - 1) / spec.group * (spec.minmax ? 2 : 1);
   return {{{scales, sizeof(float)}, {values - scales * sizeof(float), 1}, indices}};
@@ -107,11 +109,10 @@ class Packer {
     return buffer.data();
   }
 
-  /// Returns the length of the frame, or nothing where it is longer than `most`.
-  std::optional<size_t> compress(const uint8_t* plane, size_t count, std::byte* out, size_t most) {
-    const size_t length = ZSTD_compress2(compressor_.get(), out, most, plane, count);
-    if (ZSTD_isError(length) != 0) return std::nullopt;
-    return length;
+  /// The length of the frame in `out`, or `count` where it would not be shorter.
+  size_t compress(const uint8_t* plane, size_t count, std::byte* out) {
+    const size_t length = ZSTD_compress2(compressor_.get(), out, count - 1, plane, count);
+    return ZSTD_isError(length) != 0 ? count : length;
   }
 
   bool decompress(std::span<const std::byte> frame, uint8_t* plane, size_t count) {
@@ -142,17 +143,20 @@ class Packer {
   std::unique_ptr<ZSTD_DCtx, Free> decompressor_{ZSTD_createDCtx()};
 };
 
-bool any_pays(std::span<const Section> sections, const std::byte* body) {
+/// A bit for each plane of a body, in its order, that is worth packing.
+uint32_t paying_planes(std::span<const Section> sections, const std::byte* body) {
+  uint32_t paying = 0;
+  uint32_t bit = 1;
   for (const Section& section : sections) {
-    for (size_t plane = 0; plane < section.width; ++plane) {
+    for (size_t plane = 0; plane < section.width; ++plane, bit <<= 1) {
       const bool pays = with_width(section.width, [&](auto bits) {
         return plane_pays<decltype(bits)>(body, section.count, plane);
       });
-      if (pays) return true;
+      paying |= pays ? bit : 0;
     }
     body += section.count * section.width;
   }
-  return false;
+  return paying;
 }
 
 void store_length(std::byte* at, size_t length) {
@@ -170,9 +174,9 @@ size_t load_length(const std::byte* at) {
 
 std::optional<size_t> pack_body(const ValueSpec& spec, size_t entries, std::span<std::byte> body) {
   const std::array<Section, 3> sections = sections_of(spec, entries, body.size());
-  if (!any_pays(sections, body.data())) return std::nullopt;
+  uint32_t paying = paying_planes(sections, body.data());
+  if (paying == 0) return std::nullopt;
   Packer& packer = Packer::own();
-  constexpr size_t kMostPlanes = 6;
   std::byte* const packed =
       Packer::room(packer.packed, body.size() + (1 + kMostPlanes) * sizeof(Length));
   store_length(packed, body.size());
@@ -180,20 +184,16 @@ std::optional<size_t> pack_body(const ValueSpec& spec, size_t entries, std::span
   const std::byte* numbers = body.data();
   for (const Section& section : sections) {
     uint8_t* const split = Packer::room(packer.planes, section.count);
-    for (size_t plane = 0; plane < section.width && section.count > 0; ++plane) {
-      const bool pays = with_width(section.width, [&](auto bits) {
+    for (size_t plane = 0; plane < section.width; ++plane, paying >>= 1) {
+      with_width(section.width, [&](auto bits) {
         split_plane<decltype(bits)>(numbers, section.count, plane, split);
-        return plane_pays<decltype(bits)>(numbers, section.count, plane);
       });
       std::byte* const bytes = out + sizeof(Length);
-      std::optional<size_t> length;
-      if (pays) length = packer.compress(split, section.count, bytes, section.count - 1);
-      if (!length) {
-        std::memcpy(bytes, split, section.count);
-        length = section.count;
-      }
-      store_length(out, *length);
-      out = bytes + *length;
+      size_t length = section.count;
+      if ((paying & 1) != 0) length = packer.compress(split, section.count, bytes);
+      if (length == section.count) std::copy_n(split, length, reinterpret_cast<uint8_t*>(bytes));
+      store_length(out, length);
+      out = bytes + length;
     }
     numbers += section.count * section.width;
   }
@@ -215,14 +215,14 @@ std::optional<std::span<const std::byte>> unpack_body(const ValueSpec& spec, siz
   std::byte* numbers = body;
   for (const Section& section : sections_of(spec, entries, bytes)) {
     uint8_t* const planes = Packer::room(packer.planes, section.count * section.width);
-    for (size_t plane = 0; plane < section.width && section.count > 0; ++plane) {
+    for (size_t plane = 0; plane < section.width; ++plane) {
       if (packed.size() < sizeof(Length)) return std::nullopt;
       const size_t length = load_length(packed.data());
       packed = packed.subspan(sizeof(Length));
       if (length > section.count || length > packed.size()) return std::nullopt;
       uint8_t* const split = planes + plane * section.count;
       if (length == section.count) {
-        std::memcpy(split, packed.data(), length);
+        std::copy_n(reinterpret_cast<const uint8_t*>(packed.data()), length, split);
       } else if (!packer.decompress(packed.first(length), split, section.count)) {
         return std::nullopt;
       }

@@ -76,12 +76,10 @@ void set_bits(uint64_t* mask, size_t begin, size_t end) {
   }
 }
 
-// ---------------------------------------------------------------------------------------- marking
-
-/// A block on its way: sums of values and errors, and which of them are sent.
-class Marker {
+/// Which elements of a block are sent, and their values and errors one behind another.
+class SelectedBlock {
  public:
-  Marker(const CodecSpec& spec, const EncodeArguments& arguments)
+  SelectedBlock(const CodecSpec& spec, const EncodeArguments& arguments)
       : spec_(spec),
         arguments_(arguments),
         positions_(spec, arguments.count, arguments.first),
@@ -151,8 +149,11 @@ class Marker {
                                    spec_.m, mask);
     }
     const uint64_t last_tie = selection_.last_tie;
-    const uint64_t ties = last_tie < first ? 0 : std::min<uint64_t>(count, last_tie - first + 1);
-    return kernels_.mark(values, count, selection_.least, last_tie == kNoTie ? count : ties, mask);
+    size_t ties = count;
+    if (last_tie != kNoTie) {
+      ties = last_tie < first ? 0 : std::min<uint64_t>(count, last_tie - first + 1);
+    }
+    return kernels_.mark(values, count, selection_.least, ties, mask);
   }
 
   void mark_elements() {
@@ -221,16 +222,16 @@ struct Indices {
   size_t bytes;
 };
 
-Indices encode_indices(const CodecSpec& spec, const Marker& marker) {
+Indices encode_indices(const CodecSpec& spec, const SelectedBlock& block) {
   if (spec.select == SelectKind::kRandomK) return {Layout::kImplied, 0};
-  const size_t positions = marker.positions().count();
+  const size_t positions = block.positions().count();
   const size_t bitmap = bitmap_bytes(positions);
   std::byte* const out = Scratch::room(scratch().indices, bitmap + 4);
-  if (marker.set_positions() < bitmap) {
-    const size_t deltas = encode_deltas(marker.position_mask(), positions, bitmap, out);
+  if (block.set_positions() < bitmap) {
+    const size_t deltas = encode_deltas(block.position_mask(), positions, bitmap, out);
     if (deltas < bitmap) return {Layout::kDeltas, deltas};
   }
-  encode_bitmap(marker.position_mask(), positions, out);
+  encode_bitmap(block.position_mask(), positions, out);
   return {Layout::kBitmap, bitmap};
 }
 
@@ -279,24 +280,24 @@ SparseBody encode_sparse(const CodecSpec& spec, const EncodeArguments& arguments
     return {{Layout::kDense, static_cast<uint32_t>(arguments.count)}, dense};
   };
   if (spec.select == SelectKind::kAll) return encode_dense();
-  const Marker marker(spec, arguments);
-  const size_t entries = marker.entries();
+  const SelectedBlock block(spec, arguments);
+  const size_t entries = block.entries();
   const size_t bytes = value_bytes(spec.value, entries);
-  if (bytes >= dense || marker.must_be_dense()) return encode_dense();
-  const Indices indices = encode_indices(spec, marker);
+  if (bytes >= dense || block.must_be_dense()) return encode_dense();
+  const Indices indices = encode_indices(spec, block);
   if (bytes + indices.bytes >= dense) return encode_dense();
-  ValueBlock block = value_block(arguments);
-  block.values = marker.values();
-  block.count = entries;
-  block.add = nullptr;
-  block.error = marker.errors();
-  values.encode(spec.value, block, body);
+  ValueBlock selected = value_block(arguments);
+  selected.values = block.values();
+  selected.count = entries;
+  selected.add = nullptr;
+  selected.error = block.errors();
+  values.encode(spec.value, selected, body);
   if (indices.bytes > 0) std::memcpy(body + bytes, scratch().indices.data(), indices.bytes);
   if (arguments.error != nullptr) {
     const SparseKernels& kernels = dispatched_sparse_kernels();
     kernels.sum(arguments.values, arguments.add, arguments.error_scale, arguments.count,
                 arguments.error);
-    kernels.expand(marker.errors(), marker.mask(), arguments.count, Expand::kKeep, arguments.error);
+    kernels.expand(block.errors(), block.mask(), arguments.count, Expand::kKeep, arguments.error);
   }
   return {{indices.layout, static_cast<uint32_t>(entries)}, bytes + indices.bytes};
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "kernels/codec.h"
+#include "kernels/elements.h"
 #include "kernels/value_codec.h"
 
 namespace q7x2 {
@@ -56,7 +57,7 @@ std::vector<uint32_t> decoded_bits(const Codec& codec, const std::vector<std::by
   std::vector<float> out(count);
   codec.decode(message, out.data(), count, 0, {});
   std::vector<uint32_t> bits(count);
-  std::memcpy(bits.data(), out.data(), count * sizeof(float));
+  for (size_t i = 0; i < count; ++i) bits[i] = float_to_bits(out[i]);
   return bits;
 }
 

@@ -63,7 +63,7 @@ ReadElements reader(const std::vector<float>& values) {
 
 std::vector<uint32_t> bits(const std::vector<float>& values) {
   std::vector<uint32_t> all(values.size());
-  std::transform(values.begin(), values.end(), all.begin(), float_to_bits);
+  for (size_t i = 0; i < values.size(); ++i) all[i] = float_to_bits(values[i]);
   return all;
 }
 
