@@ -147,6 +147,52 @@ def make_powersgd_hook(
     alternating: bool,
     seed: int,
 ) -> HookRunner: ...
+
+class Codec:
+    """A codec without communication: a tensor becomes messages, one for each block of ``block``
+    elements, and comes back. Tensors are contiguous and on the CPU. ValueError for a bad name.
+
+    ``messages`` is of uint8 and has ``max_bytes(block)`` bytes for each block.
+    """
+
+    def __init__(self, name: str) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def bits(self) -> float:
+        """Expected bits of a message for each element."""
+
+    @property
+    def unbiased(self) -> bool: ...
+    def max_bytes(self, count: int) -> int:
+        """The longest message of ``count`` elements."""
+
+    def encode(
+        self,
+        values: Tensor,
+        messages: Tensor,
+        errors: Tensor | None = None,
+        *,
+        block: int = 65536,
+        shared_key: int = 0,
+        rounding_key: int = 0,
+    ) -> list[int]:
+        """Writes the messages and returns their lengths. ``errors`` is added to ``values``, and
+        then holds what was not sent. Both are of float32.
+        """
+
+    def decode(
+        self,
+        messages: Tensor,
+        lengths: list[int],
+        out: Tensor,
+        *,
+        add: bool = False,
+        block: int = 65536,
+        shared_key: int = 0,
+    ) -> None:
+        """Writes what the messages stand for to ``out``, float32, or adds it."""
+
 def create_backend(dist_backend_opts: Any, options: Options | None = None) -> ProcessGroupQ7x2: ...
 def canonical_fabric(text: str) -> str:
     """Check the JSON of a Fabric, return it as q7x2 writes it; ValueError names what is wrong."""
