@@ -15,6 +15,7 @@ COMMANDS = {
     "network": "collectives over sizes between virtual hosts (root)",
     "bars": "the figures q7x2 must reach, each measured and judged",
     "train": "a training with and without hooks, over slow networks (root)",
+    "codecs": "codecs on one core: bits, error, speed",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",

@@ -13,7 +13,7 @@ function(q7x2_compile_options target)
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${Q7X2_SANITIZE};-fno-omit-frame-pointer;-g>")
     target_link_options(${target} PRIVATE -fsanitize=${Q7X2_SANITIZE})
-    if(Q7X2_SANITIZE STREQUAL "undefined")
+    if(Q7X2_SANITIZE MATCHES "undefined")
       target_compile_options(${target} PRIVATE
         "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>")
     endif()
