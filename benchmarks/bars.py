@@ -171,6 +171,21 @@ BARS = (
         for i, topology in enumerate((SLOW_HOSTS, FOUR_HOSTS))
         for codec, goals in CODED.items()
     ),
+    *(
+        Bar(
+            *(f"topk-{topology.rate}", "all_reduce_normal", ("100M",), 4, "gloo", 15.0),
+            topology=topology,
+            subject=f"{SUBJECT}+topk:0.01",
+            blocks=2,
+        )
+        for topology in (SLOW_HOSTS, FOUR_HOSTS)
+    ),
+    Bar(
+        *("fill-60-1gbit", "all_reduce_normal", ("100M",), 4, SUBJECT, 0.95),
+        topology=FOUR_HOSTS,
+        subject=f"{SUBJECT}+topk:0.6",
+        blocks=3,
+    ),
 )
 
 
