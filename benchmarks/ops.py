@@ -9,7 +9,7 @@ number of ranks n.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,60 +157,40 @@ def _mpi() -> Any:
     return MPI
 
 
+_ALL_REDUCE = Op(
+    name="all_reduce",
+    bus_factor=lambda n: 2 * _shard(n),
+    crossing=lambda s, n, h: 2 * (h - 1) * s,
+    flow="all",
+    in_place=True,
+    split_send=False,
+    split_receive=False,
+    torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
+    mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
+    expected=lambda n, rank: [_total(n)],
+)
+
 OPS = {
     op.name: op
     for op in (
-        Op(
-            name="all_reduce",
-            bus_factor=lambda n: 2 * _shard(n),
-            crossing=lambda s, n, h: 2 * (h - 1) * s,
-            flow="all",
-            in_place=True,
-            split_send=False,
-            split_receive=False,
-            torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
-            mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
-            expected=lambda n, rank: [_total(n)],
-        ),
-        Op(
-            name="all_reduce_normal",
-            bus_factor=lambda n: 2 * _shard(n),
-            crossing=lambda s, n, h: 2 * (h - 1) * s,
-            flow="all",
-            in_place=True,
-            split_send=False,
-            split_receive=False,
-            torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
-            mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
-            expected=lambda n, rank: None,
-            is_coded=True,
+        _ALL_REDUCE,
+        replace(
+            _ALL_REDUCE, name="all_reduce_normal", expected=lambda n, rank: None, is_coded=True
         ),
         # The two halves of an all-reduce one after the other, over the same tree where the
         # algorithm says so.
-        Op(
+        replace(
+            _ALL_REDUCE,
             name="reduce_then_broadcast",
-            bus_factor=lambda n: 2 * _shard(n),
-            crossing=lambda s, n, h: 2 * (h - 1) * s,
-            flow="all",
-            in_place=True,
-            split_send=False,
-            split_receive=False,
             torch_call=_reduce_then_broadcast,
             mpi_call=lambda c, s, r: None,
-            expected=lambda n, rank: [_total(n)],
         ),
         # An all-reduce until its first piece is there; backends that tell of no pieces complete it.
-        Op(
+        replace(
+            _ALL_REDUCE,
             name="first_piece",
-            bus_factor=lambda n: 2 * _shard(n),
-            crossing=lambda s, n, h: 2 * (h - 1) * s,
-            flow="all",
-            in_place=True,
-            split_send=False,
-            split_receive=False,
             torch_call=_first_piece,
             mpi_call=lambda c, s, r: None,
-            expected=lambda n, rank: [_total(n)],
         ),
         Op(
             name="broadcast",

@@ -8,6 +8,7 @@
 #include "kernels/random.h"
 #include "kernels/reduce.h"
 #include "kernels/sum_int.h"
+#include "kernels/value_elements.h"
 
 namespace q7x2 {
 
@@ -40,8 +41,7 @@ std::shared_ptr<const Codec> ProcessGroupQ7x2::codec(const std::string& name) {
 }
 
 bool ProcessGroupQ7x2::adds_integers(const CodedOptions& opts) {
-  return opts.codec != kNone && opts.codec != kAuto &&
-         codec(opts.codec)->spec().value.kind == ValueKind::kSumInt;
+  return opts.codec != kNone && opts.codec != kAuto && codec(opts.codec)->traits().linear;
 }
 
 void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
@@ -77,7 +77,7 @@ std::shared_ptr<const Codec> ProcessGroupQ7x2::cheapest_codec(CollectiveCall cal
   double least = planner_->choose(shape_of(call, *planner_)).seconds;
   for (const char* name : kCandidates) {
     call.coding.codec = codec(name);
-    if (call.coding.codec->traits().normal_error > max_error) continue;
+    if (call.coding.codec->normal_error() > max_error) continue;
     const double seconds = planner_->choose(shape_of(call, *planner_)).seconds;
     if (seconds < least) {
       least = seconds;

@@ -11,6 +11,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "backend/work.h"
+#include "comm_hooks/dense.h"
 
 // Each sets the number of threads of the calling thread only, which no function of ATen's does.
 // They are found in the process at run time; a build of torch may come without either.
@@ -27,17 +28,6 @@ void limit_threads(int count) {
   if (omp_set_num_threads != nullptr) omp_set_num_threads(count);
   if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(count);
 }
-
-/// Sums densely: what is left of a hook that was detached.
-class DetachedHook final : public Hook {
- public:
-  using Hook::Hook;
-
-  Phases reduce(Bucket& bucket) override {
-    bucket.buffer.mul_(1.0 / context_.world_size);
-    co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
-  }
-};
 
 std::exception_ptr as_torch_error(const std::exception_ptr& error) {
   try {
@@ -303,7 +293,7 @@ void HookRunner::between_steps(const std::function<void()>& task) {
 }
 
 void HookRunner::detach() {
-  between_steps([this] { hook_ = std::make_unique<DetachedHook>(context_); });
+  between_steps([this] { hook_ = make_dense(context_, std::nullopt); });
 }
 
 void HookRunner::rescale(double factor) {

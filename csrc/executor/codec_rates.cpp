@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <string>
+#include <vector>
 
 #include "kernels/random.h"
 
@@ -34,18 +34,25 @@ double rate_of(Body body) {
   return rate;
 }
 
-/// The measured codec that is most like it.
-std::string kin(const Codec& codec) {
-  ValueSpec value;
-  value.kind = codec.spec().value.kind;
-  for (const char* name : kMeasured) {
-    const ValueSpec& measured = parse_codec(name).value;
-    const bool same_bits = measured.bits == codec.spec().value.bits ||
-                           value.kind == ValueKind::kQsgd || measured.hadamard;
-    if (measured.hadamard != codec.spec().value.hadamard) continue;
-    if (measured.hadamard || (measured.kind == value.kind && same_bits)) return name;
+/// What the names in kMeasured stand for: asked for in every call, parsed once.
+const std::vector<ValueSpec>& measured_values() {
+  static const std::vector<ValueSpec> values = [] {
+    std::vector<ValueSpec> all;
+    for (const char* name : kMeasured) all.push_back(parse_codec(name).value);
+    return all;
+  }();
+  return values;
+}
+
+/// The measured codec that is most like it; null: there is none.
+const char* kin(const ValueSpec& value) {
+  for (size_t i = 0; i < kMeasured.size(); ++i) {
+    const ValueSpec& measured = measured_values()[i];
+    if (measured.hadamard != value.hadamard) continue;
+    const bool same_bits = measured.bits == value.bits || value.kind == ValueKind::kQsgd;
+    if (measured.hadamard || (measured.kind == value.kind && same_bits)) return kMeasured[i];
   }
-  return "";
+  return nullptr;
 }
 
 }  // namespace
@@ -79,7 +86,8 @@ CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric) {
   const auto bytes = static_cast<double>(element_size(dtype));
   CodingCost cost{codec.traits().bits / (8 * bytes), fabric.copy_rate * kEncodeShare,
                   fabric.copy_rate * kDecodeShare};
-  const std::string name = kin(codec);
+  const char* name = kin(codec.spec().value);
+  if (name == nullptr) return cost;
   const auto found = std::ranges::find(fabric.codecs, name, &Fabric::CodecRate::name);
   if (found != fabric.codecs.end()) {
     // Rates are of fp32, a call's bytes of its own elements.

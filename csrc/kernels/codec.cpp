@@ -110,7 +110,13 @@ Codec::Codec(const CodecSpec& spec)
     : spec_(spec), name_(to_string(spec)), tag_(tag_of(name_)), traits_(traits_of(spec)) {
   const CodecSpec sums = spec_of_sums(spec);
   if (sums != spec) of_sums_ = std::make_unique<const Codec>(sums);
-  if (has_messages()) traits_.normal_error = relative_error(*this, normal_sample());
+}
+
+double Codec::normal_error() const {
+  std::call_once(error_is_measured_, [this] {
+    if (has_messages()) normal_error_ = relative_error(*this, normal_sample());
+  });
+  return normal_error_;
 }
 
 size_t Codec::max_bytes(size_t count) const {

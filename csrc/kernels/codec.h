@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -46,9 +47,6 @@ struct CodecTraits {
   bool selects = false;
   /// Bits of a message an element, for planning; of selections those of the contributions.
   double bits = 32;
-  /// |v - C(v)| / |v| (L2) of a vector of normal numbers, measured. docs/codecs.md has the
-  /// formulas.
-  double normal_error = 0;
 };
 
 /// Elements [first, first + count) of a tensor as fp32, what an error buffer adds included; they
@@ -96,6 +94,9 @@ class Codec {
   const CodecTraits& traits() const { return traits_; }
   /// Else its integers are added as such, under scales that ranks agree on: kernels/sum_int.h.
   bool has_messages() const;
+  /// |v - C(v)| / |v| (L2) of a vector of normal numbers, measured when it is first asked for; 0
+  /// where there are no messages. docs/codecs.md has the formulas.
+  double normal_error() const;
   /// What an owner sends a sum with: of selections all that is not zero.
   const Codec& of_sums() const { return of_sums_ ? *of_sums_ : *this; }
 
@@ -129,6 +130,8 @@ class Codec {
   uint32_t tag_;  // of the name, in each header
   CodecTraits traits_;
   std::unique_ptr<const Codec> of_sums_;
+  mutable std::once_flag error_is_measured_;
+  mutable double normal_error_ = 0;
 };
 
 }  // namespace q7x2

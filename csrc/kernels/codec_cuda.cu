@@ -155,13 +155,11 @@ struct Place {
 
 __device__ Place place_of(const ValueSpec& spec, const std::byte* body, size_t count,
                           size_t group) {
-  const size_t scales = spec.minmax ? 2 : 1;
-  const size_t groups = (count + spec.group - 1) / spec.group;
   const size_t first = group * spec.group;
   const size_t here = count - first < spec.group ? count - first : spec.group;
   auto* bytes = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(body));
-  return {reinterpret_cast<float*>(bytes) + group * scales,
-          bytes + groups * scales * sizeof(float) + first * spec.bits / 8, first, here,
+  return {reinterpret_cast<float*>(bytes) + group * scales_of_group(spec),
+          bytes + scales_bytes(spec, count) + first * spec.bits / 8, first, here,
           (here + 7) / 8 * 8};
 }
 
@@ -240,7 +238,7 @@ __device__ Scale encode_group(Coder coder, const ValueSpec& spec, const ValueBlo
 template <class Coder>
 __global__ void encode_groups(Coder coder, ValueSpec spec, ValueBlock block, std::byte* body) {
   __shared__ Buffer buffer;
-  const size_t groups = (block.count + spec.group - 1) / spec.group;
+  const size_t groups = num_groups(spec, block.count);
   for (size_t group = blockIdx.x; group < groups; group += gridDim.x) {
     const Place place = place_of(spec, body, block.count, group);
     const Scale scale = encode_group(coder, spec, block, place, buffer);
@@ -262,7 +260,7 @@ template <class Coder>
 __global__ void decode_groups(Coder coder, ValueSpec spec, const std::byte* body, float* out,
                               size_t count, uint64_t first, uint64_t shared_key, bool add) {
   __shared__ Buffer buffer;
-  const size_t groups = (count + spec.group - 1) / spec.group;
+  const size_t groups = num_groups(spec, count);
   for (size_t group = blockIdx.x; group < groups; group += gridDim.x) {
     const Place place = place_of(spec, body, count, group);
     const Scale scale = {place.scales[0], 0, spec.minmax ? place.scales[1] : 0};

@@ -17,17 +17,10 @@
 
 #include "kernels/random.h"
 #include "kernels/value_elements.h"
+#include "kernels/vector_width.h"
 
 namespace q7x2 {
 namespace {
-
-#if defined(__AVX512F__)
-constexpr size_t kWidth = 16;
-#elif defined(__AVX2__)
-constexpr size_t kWidth = 8;
-#else
-constexpr size_t kWidth = 4;
-#endif
 
 using Vector = float __attribute__((vector_size(kWidth * sizeof(float))));
 

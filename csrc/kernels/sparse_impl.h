@@ -15,6 +15,7 @@
 #include "kernels/sparse_elements.h"
 #include "kernels/sparse_kernels.h"
 #include "kernels/value_elements.h"
+#include "kernels/vector_width.h"
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -151,28 +152,19 @@ void mark_group(const float* values, size_t begin, size_t size, int n, uint64_t*
   put_flags(&flags, begin, size, mask);
 }
 
-/// How many 32-bit numbers a register holds.
-#if defined(__AVX512F__)
-constexpr size_t kGroups = 16;
-#elif defined(__AVX2__)
-constexpr size_t kGroups = 8;
-#else
-constexpr size_t kGroups = 4;
-#endif
-
-/// As `mark_group` for kGroups groups of `kSize`, each in a lane of its own.
+/// As `mark_group` for kWidth groups of `kSize`, each in a lane of its own.
 template <size_t kSize>
 void mark_groups(const float* values, size_t begin, int n, uint64_t* mask) {
   // Magnitudes are in order as signed integers too, and comparisons give 0 or -1.
-  using Lanes = int32_t __attribute__((vector_size(kGroups * sizeof(int32_t))));
+  using Lanes = int32_t __attribute__((vector_size(kWidth * sizeof(int32_t))));
   Lanes magnitudes[kSize];
-  for (size_t group = 0; group < kGroups; ++group) {
+  for (size_t group = 0; group < kWidth; ++group) {
     for (size_t i = 0; i < kSize; ++i) {
       magnitudes[i][group] =
           static_cast<int32_t>(magnitude_bits(values[begin + group * kSize + i]));
     }
   }
-  constexpr size_t kElements = kSize * kGroups;
+  constexpr size_t kElements = kSize * kWidth;
   Flags flags[(kElements + kWord - 1) / kWord] = {};
   auto* const bytes = reinterpret_cast<uint8_t*>(flags);
   for (size_t i = 0; i < kSize; ++i) {
@@ -181,7 +173,7 @@ void mark_groups(const float* values, size_t begin, int n, uint64_t* mask) {
     for (size_t j = 0; j < i; ++j) larger -= magnitudes[j] >= own;
     for (size_t j = i + 1; j < kSize; ++j) larger -= magnitudes[j] > own;
     const Lanes sent = ((larger < n) & (own > 0)) | (own >= static_cast<int32_t>(kInfinityBits));
-    for (size_t group = 0; group < kGroups; ++group) {
+    for (size_t group = 0; group < kWidth; ++group) {
       bytes[group * kSize + i] = static_cast<uint8_t>(sent[group] & 1);
     }
   }
@@ -193,7 +185,7 @@ size_t mark_largest(const float* values, size_t count, size_t head, int n, int m
   const auto size = static_cast<size_t>(m);
   size_t begin = smaller(head, count);
   mark_group(values, 0, begin, n, mask);
-  for (; count - begin >= kGroups * size; begin += kGroups * size) {
+  for (; count - begin >= kWidth * size; begin += kWidth * size) {
     switch (m) {
       case 2:
         mark_groups<2>(values, begin, n, mask);

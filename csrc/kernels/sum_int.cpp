@@ -72,10 +72,6 @@ void decode(const ValueSpec& spec, int levels, const Int* sums, const float* max
 
 }  // namespace
 
-size_t num_groups(const ValueSpec& spec, size_t count) {
-  return (count + spec.group - 1) / spec.group;
-}
-
 int sum_int_levels(const ValueSpec& spec, int ranks) {
   const int levels = levels_of(spec.bits) / ranks;
   if (levels < 1) {

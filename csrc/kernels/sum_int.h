@@ -24,8 +24,6 @@ struct SumIntBlock {
   uint64_t rounding_key = 0;
 };
 
-size_t num_groups(const ValueSpec& spec, size_t count);
-
 /// Steps to each side of zero. Throws Error(kInvalidArgument) where so many ranks leave none.
 int sum_int_levels(const ValueSpec& spec, int ranks);
 

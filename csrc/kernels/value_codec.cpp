@@ -8,6 +8,7 @@
 
 #include "kernels/reduce_isa.h"
 #include "kernels/value_codec_isa.h"
+#include "kernels/value_elements.h"
 
 namespace q7x2 {
 namespace {
@@ -38,10 +39,8 @@ const ValueKernels& dispatched_value_kernels() {
 
 size_t value_bytes(const ValueSpec& spec, size_t count) {
   if (spec.group == 0) return count * spec.bits / 8;
-  const size_t groups = (count + spec.group - 1) / spec.group;
-  const size_t scales = groups * (spec.minmax ? 2 : 1) * sizeof(float);
   // Groups are multiples of 8 but for the last.
-  return scales + (count + 7) / 8 * spec.bits;
+  return scales_bytes(spec, count) + (count + 7) / 8 * spec.bits;
 }
 
 }  // namespace q7x2

@@ -149,11 +149,6 @@ Scale scale_of(const ValueSpec& spec, const float* values, size_t count, uint32_
 
 // ----------------------------------------------------------------------------------------- groups
 
-size_t scales_bytes(const ValueSpec& spec, size_t count) {
-  const size_t groups = (count + spec.group - 1) / spec.group;
-  return groups * (spec.minmax ? 2 : 1) * sizeof(float);
-}
-
 void store_scale(const ValueSpec& spec, std::byte* scales, size_t group, float step, float least) {
   if (spec.minmax) {
     store_float(scales + group * 2 * sizeof(float), step);

@@ -55,6 +55,20 @@ Q7X2_ELEMENT float from_ordered(int32_t bits) {
   return float_from_bits(static_cast<uint32_t>(bits ^ ((bits >> 31) & 0x7FFFFFFF)));
 }
 
+/// Groups of so many numbers, the last one of what is left.
+Q7X2_ELEMENT size_t num_groups(const ValueSpec& spec, size_t count) {
+  return (count + spec.group - 1) / spec.group;
+}
+
+/// fp32 numbers that make a group's scale: the step, and with `minmax` the least.
+Q7X2_ELEMENT size_t scales_of_group(const ValueSpec& spec) {
+  return spec.minmax ? 2 : 1;
+}
+
+Q7X2_ELEMENT size_t scales_bytes(const ValueSpec& spec, size_t count) {
+  return num_groups(spec, count) * scales_of_group(spec) * sizeof(float);
+}
+
 /// Codes stand for -levels ... levels.
 Q7X2_ELEMENT int levels_of(int bits) {
   return (1 << (bits - 1)) - 1;

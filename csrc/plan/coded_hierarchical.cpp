@@ -20,6 +20,7 @@
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
+#include "plan/tree.h"
 
 namespace q7x2 {
 
@@ -50,8 +51,7 @@ class Builder {
         hosts_(ranks_by_host(*request.fabric)),
         num_hosts_(static_cast<int>(hosts_.size())),
         leaders_(request.parameter),
-        b_(request, "coded_hierarchical",
-           std::vector<uint32_t>(static_cast<size_t>(num_hosts_ * leaders_), 1)) {
+        b_(request, "coded_hierarchical", equal_parts(num_hosts_ * leaders_)) {
     for (int host = 0; host < num_hosts_; ++host) {
       const auto& ranks = hosts_[static_cast<size_t>(host)];
       if (std::ranges::find(ranks, rank_) != ranks.end()) host_ = host;

@@ -19,6 +19,7 @@
 // Tang et al., "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-
 // compensated compression", 2019.
 #include "plan/generators.h"
+#include "plan/tree.h"
 
 namespace q7x2 {
 
@@ -59,7 +60,7 @@ Scatter add_scatter(PlanBuilder& b, const PlanRequest& request) {
 Plan all_reduce(const PlanRequest& request) {
   const int n = request.world_size;
   const int rank = request.rank;
-  PlanBuilder b(request, "coded_sra", std::vector<uint32_t>(static_cast<size_t>(n), 1));
+  PlanBuilder b(request, "coded_sra", equal_parts(n));
   if (n == 1) return b.build();
   const Scatter scatter = add_scatter(b, request);
   const Block total = Block::coded(2 * n - 2);

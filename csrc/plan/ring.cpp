@@ -17,6 +17,7 @@
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 #include "plan/generators.h"
 #include "plan/order.h"
+#include "plan/tree.h"
 
 namespace q7x2 {
 
@@ -49,7 +50,7 @@ struct Ring {
 Plan all_reduce(const PlanRequest& request) {
   const Ring ring(request);
   const int n = ring.size;
-  PlanBuilder b(request, "ring", std::vector<uint32_t>(static_cast<size_t>(n), 1));
+  PlanBuilder b(request, "ring", equal_parts(n));
   std::vector<OpId> sends;
   std::vector<OpId> sums;  // sums[s]: part(s + 2), or the final own part
   for (int step = 0; step < n - 1; ++step) {

@@ -20,6 +20,7 @@
 // (split all-gather); Li et al., "Scaling distributed machine learning with the parameter server",
 // 2014, has the same pattern.
 #include "plan/generators.h"
+#include "plan/tree.h"
 
 namespace q7x2 {
 
@@ -52,10 +53,6 @@ Scatter add_scatter(PlanBuilder& b, const PlanRequest& request) {
   return scatter;
 }
 
-std::vector<uint32_t> one_part_a_rank(const PlanRequest& request) {
-  return std::vector<uint32_t>(static_cast<size_t>(request.world_size), 1);
-}
-
 Plan reduce_scatter(const PlanRequest& request) {
   PlanBuilder b(request, "sra");
   b.set_rounds_once();
@@ -72,7 +69,7 @@ Plan reduce_scatter(const PlanRequest& request) {
 Plan all_reduce(const PlanRequest& request) {
   const int n = request.world_size;
   const int rank = request.rank;
-  PlanBuilder b(request, "sra", one_part_a_rank(request));
+  PlanBuilder b(request, "sra", equal_parts(n));
   b.set_rounds_once();
   if (n == 1) return b.build();
   const Scatter scatter = add_scatter(b, request);
@@ -89,7 +86,7 @@ Plan all_reduce(const PlanRequest& request) {
 Plan reduce(const PlanRequest& request) {
   const int n = request.world_size;
   const int rank = request.rank;
-  PlanBuilder b(request, "sra", one_part_a_rank(request));
+  PlanBuilder b(request, "sra", equal_parts(n));
   b.set_rounds_once();
   if (n == 1) return b.build();
   const Scatter scatter = add_scatter(b, request);

@@ -193,8 +193,8 @@ TEST_P(CodecError, IsWithinItsFormula) {
     EXPECT_LE(lost_of_all, bound_of_all * 1.02) << (tail ? "heavy tail" : "normal");
     if (!tail) {
       EXPECT_GE(lost_of_all, bound_of_all * GetParam().tight);
-      EXPECT_NEAR(std::sqrt(lost_of_all / kSeeds), codec->traits().normal_error,
-                  0.15 * codec->traits().normal_error);
+      EXPECT_NEAR(std::sqrt(lost_of_all / kSeeds), codec->normal_error(),
+                  0.15 * codec->normal_error());
     }
   }
 }

@@ -1,0 +1,19 @@
+// The width of the vectors that a file is compiled for.
+#pragma once
+
+#include <cstddef>
+
+namespace q7x2 {
+namespace {
+
+/// 32-bit numbers in a register.
+#if defined(__AVX512F__)
+constexpr size_t kWidth = 16;
+#elif defined(__AVX2__)
+constexpr size_t kWidth = 8;
+#else
+constexpr size_t kWidth = 4;
+#endif
+
+}  // namespace
+}  // namespace q7x2
