@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -12,10 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <random>
 
+#include "base/quiet_thread.h"
 #include "transport/group.h"
 #include "transport/tag.h"
 
@@ -87,19 +86,6 @@ int poll_timeout(milliseconds at_most, TimePoint deadline, TimePoint now) {
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, at_most.count()));
 }
 
-// A thread of ours leaves every signal to the user's threads.
-template <typename F>
-std::thread quiet_thread(const char* name, F&& body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::forward<F>(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread.native_handle(), name);
-  return thread;
-}
-
 }  // namespace
 
 Engine::Lock::Lock(Engine& engine) : engine_(engine) {
@@ -124,7 +110,7 @@ std::shared_ptr<Engine> Engine::instance() {
     if (e->forked()) {
       return;  // the threads, and the other end of every connection, belong to the parent
     }
-    if (self == e->thread_.get_id() || self == e->notifier_.get_id()) {
+    if (self == e->thread_.get_id() || e->notifier_.is_current_thread()) {
       std::thread([e] { delete e; }).detach();  // a thread cannot join itself
     } else if (hooks_.run_unlocked) {
       hooks_.run_unlocked([e] { delete e; });
@@ -211,14 +197,7 @@ void Engine::stop() {
   }
   signal_fd(thread_fd_);
   thread_.join();
-  {
-    const std::lock_guard<std::mutex> lock(notify_mutex_);
-    notifier_stop_ = true;
-  }
-  notify_condition_.notify_all();
-  if (notifier_.joinable()) {
-    notifier_.join();
-  }
+  notifier_.stop();
   close_endpoints();
 }
 
@@ -865,38 +844,6 @@ void Engine::run() {
     thread_sleeps_ = false;
     clear_fd(thread_fd_);
     look_for_deaths();
-  }
-}
-
-void Engine::notify(std::function<void()> callback) {
-  {
-    const std::lock_guard<std::mutex> lock(notify_mutex_);
-    if (!notifier_stop_) {
-      notifications_.push_back(std::move(callback));
-      if (!notifier_.joinable()) {
-        notifier_ = quiet_thread("q7x2-notify", [this] { run_notifier(); });
-      }
-    }
-  }
-  notify_condition_.notify_one();
-}
-
-void Engine::run_notifier() {
-  std::unique_lock<std::mutex> lock(notify_mutex_);
-  for (;;) {
-    notify_condition_.wait(lock, [this] { return notifier_stop_ || !notifications_.empty(); });
-    if (notifications_.empty()) {
-      return;
-    }
-    std::vector<std::function<void()>> batch;
-    batch.swap(notifications_);
-    lock.unlock();
-    for (auto& callback : batch) {
-      callback();
-      callback = nullptr;  // what it holds on to may run anybody's code when it goes
-    }
-    batch.clear();
-    lock.lock();
   }
 }
 

@@ -4,8 +4,7 @@
 // thread that waits for a task progresses inline, so the latency path has no hand-over. The
 // engine's own thread drives tasks nobody waits for, and sleeps otherwise: armed on the worker's
 // event descriptor when the process is idle, on a timer while other threads do the work. Callbacks
-// of tasks run on a second thread, the notifier, without the lock, because they may run anybody's
-// code.
+// of tasks run on threads of the notifier, without the lock, because they may run anybody's code.
 //
 // Peers on this host are watched by pidfd, the others by UCX (TCP resets, keepalive). A peer that
 // died gets a short grace, in which what it had sent is still received; then every group it belongs
@@ -15,7 +14,6 @@
 #include <poll.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +25,7 @@
 
 #include "transport/card.h"
 #include "transport/control.h"
+#include "transport/notifier.h"
 #include "transport/scratch_pool.h"
 #include "transport/task.h"
 #include "transport/ucx.h"
@@ -164,12 +163,11 @@ class Engine {
   // Any thread, without the lock.
   void look_for_deaths();
   // Any thread.
-  void notify(std::function<void()> callback);
+  void notify(std::function<void()> callback) { notifier_.post(std::move(callback)); }
   void wake_thread();
   void wake_waiters();
 
-  void run();           // the engine's thread
-  void run_notifier();  // the notifier's
+  void run();  // the engine's thread
   void stop();
   void close_endpoints();
 
@@ -221,11 +219,7 @@ class Engine {
   int watch_fd_ = -1;   // epoll: pidfds of local peers
   std::thread thread_;
 
-  std::mutex notify_mutex_;
-  std::condition_variable notify_condition_;
-  std::vector<std::function<void()>> notifications_;
-  bool notifier_stop_ = false;
-  std::thread notifier_;
+  Notifier notifier_;
 
   ScratchPool scratch_;
 };

@@ -258,9 +258,8 @@ def torch_powersgd(rank: int, bases: dict[str, torch.Tensor]) -> tuple[DDP, Any]
     """PyTorch's own hook, made to start from the same factors."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as theirs
 
-    group = dist.new_group(backend="gloo")
-    state = theirs.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=2)
-    ddp = DDP(without_empty_parameter(), process_group=group)
+    state = theirs.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
+    ddp = DDP(without_empty_parameter())
     names = {p: n for n, p in ddp.module.named_parameters()}
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

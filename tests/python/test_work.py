@@ -180,6 +180,19 @@ def test_future_callback_may_start_another_operation() -> None:
     assert_bits(second["tensor"], torch.full((10,), 2.0))
 
 
+@pytest.mark.ranks(2)
+def test_future_callback_may_wait_for_another_operation() -> None:
+    """As those of PyTorch's PowerSGD hook do."""
+
+    def another(future: torch.futures.Future) -> torch.Tensor:
+        (first,) = future.value()
+        return dist.all_reduce(2 * first, async_op=True).get_future().wait()[0]
+
+    future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+    last = future.then(another).then(lambda f: another(f.then(lambda g: [g.value()])))
+    assert_bits(last.wait(), torch.full((10,), 32.0))
+
+
 @pytest.mark.beyond("gloo", "has no futures of reduce_scatter, send and receive")
 @pytest.mark.ranks(2)
 def test_futures_of_every_collective(world_size: int) -> None:

@@ -1,0 +1,78 @@
+#include "transport/notifier.h"
+
+#include <utility>
+
+#include "base/quiet_thread.h"
+
+namespace q7x2 {
+namespace {
+
+thread_local const Notifier* current = nullptr;  // whose thread this is
+
+}  // namespace
+
+Notifier::~Notifier() {
+  stop();
+}
+
+void Notifier::post(std::function<void()> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopped_) return;
+    callbacks_.push_back(std::move(callback));
+    if (idle_ == 0) add_thread();
+  }
+  changed_.notify_one();
+}
+
+void Notifier::stop() {
+  std::vector<std::thread> threads;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+    // Threads may still be added where the last callbacks wait for one another.
+    changed_.wait(lock, [this] { return callbacks_.empty(); });
+    threads.swap(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+bool Notifier::is_current_thread() const {
+  return current == this;
+}
+
+void Notifier::add_thread() {
+  if (threads_.size() == kMaxThreads) return;
+  threads_.push_back(quiet_thread("q7x2-notify", [this] { run(); }));
+  ++idle_;
+}
+
+void Notifier::run() {
+  current = this;
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopped_ || !callbacks_.empty(); });
+    if (callbacks_.empty()) return;
+    if (const uint64_t other = running_; other != 0) {
+      // It may return in time; if not, its turn is over, and this thread has it.
+      const bool is_over = changed_.wait_until(lock, running_since_ + kPatience,
+                                               [&] { return running_ != other; });
+      if (is_over || callbacks_.empty()) continue;
+    }
+    std::function<void()> callback = std::move(callbacks_.front());
+    callbacks_.pop_front();
+    const uint64_t mine = running_ = ++started_;
+    running_since_ = Clock::now();
+    if (--idle_ == 0 && !callbacks_.empty()) add_thread();
+    lock.unlock();
+    callback();
+    callback = nullptr;  // what it holds on to may run anybody's code when it goes
+    lock.lock();
+    ++idle_;
+    if (running_ == mine) running_ = 0;
+    if (stopped_ && callbacks_.empty()) changed_.notify_all();
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,82 @@
+#include "transport/notifier.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <numeric>
+
+namespace q7x2 {
+namespace {
+
+TEST(Notifier, RunsCallbacksInTheirOrder) {
+  Notifier notifier;
+  std::vector<int> order;
+  for (int i = 0; i < 1000; ++i) {
+    notifier.post([&order, i] { order.push_back(i); });
+  }
+  notifier.stop();
+  std::vector<int> expected(1000);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(order, expected);
+}
+
+TEST(Notifier, ACallbackMayWaitForALaterOne) {
+  constexpr int kDepth = 10;
+  Notifier notifier;
+  std::vector<std::promise<void>> done(kDepth + 1);
+  for (int i = 0; i < kDepth; ++i) {
+    notifier.post([&done, i] {
+      done[static_cast<size_t>(i) + 1].get_future().wait();
+      done[static_cast<size_t>(i)].set_value();
+    });
+  }
+  auto first = done[0].get_future();
+  EXPECT_EQ(first.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  notifier.post([&done] { done[kDepth].set_value(); });
+  first.get();
+}
+
+TEST(Notifier, ACallbackMayPostAndWaitForIt) {
+  Notifier notifier;
+  std::promise<void> outer;
+  notifier.post([&] {
+    std::promise<void> inner;
+    notifier.post([&inner] { inner.set_value(); });
+    inner.get_future().wait();
+    outer.set_value();
+  });
+  outer.get_future().get();
+}
+
+TEST(Notifier, StopRunsWhatIsLeftEvenWhereItWaitsForEachOther) {
+  Notifier notifier;
+  std::promise<void> later;
+  bool waited = false;
+  notifier.post([&] {
+    later.get_future().wait();
+    waited = true;
+  });
+  notifier.post([&later] { later.set_value(); });
+  notifier.stop();
+  EXPECT_TRUE(waited);
+}
+
+TEST(Notifier, DropsWhatComesAfterStop) {
+  Notifier notifier;
+  notifier.stop();
+  auto held = std::make_shared<int>();
+  notifier.post([held] { FAIL(); });
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(Notifier, KnowsItsThreads) {
+  Notifier notifier;
+  bool mine = false;
+  notifier.post([&] { mine = notifier.is_current_thread(); });
+  notifier.stop();
+  EXPECT_TRUE(mine);
+  EXPECT_FALSE(notifier.is_current_thread());
+}
+
+}  // namespace
+}  // namespace q7x2
