@@ -476,7 +476,9 @@ class PowerSgd final : public Hook {
   /// M Q, or M^T P.
   static void multiply(const at::Tensor& matrices, const at::Tensor& basis, bool left,
                        at::Tensor& product) {
-    at::bmm_out(product, left ? matrices : matrices.mT(), basis);
+    // Transposed, as a few long rows: BLAS libraries are up to ten times slower at a few columns.
+    const at::Tensor rows = basis.mT().contiguous();
+    product.copy_(at::bmm(rows, left ? matrices.mT() : matrices).mT());
   }
 
   /// The gradients become P Q^T; what that lacks of M stays.
@@ -485,7 +487,7 @@ class PowerSgd final : public Hook {
     for (size_t row = 0; row < stack.members.size(); ++row) {
       const auto i = static_cast<int64_t>(row);
       at::Tensor gradient = gradient_of(stack, row, bucket);
-      const at::Tensor q_row = q.select(0, i).t();
+      const at::Tensor q_row = q.select(0, i).t().contiguous();
       if (gradient.scalar_type() == p.scalar_type()) {
         at::mm_out(gradient, p.select(0, i), q_row);
       } else {
