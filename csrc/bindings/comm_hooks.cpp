@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "comm_hooks/coded.h"
+#include "comm_hooks/composed.h"
 #include "comm_hooks/dense.h"
 #include "comm_hooks/powersgd.h"
 #include "comm_hooks/runner.h"
@@ -17,6 +18,11 @@ namespace {
 namespace py = pybind11;
 using py::literals::operator""_a;
 using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// An algorithm and its options, to be run on any model.
+struct HookFactory {
+  MakeHook make;
+};
 
 /// What DDP's reducer owns; the runner is Python's too.
 class RunnerHook final : public c10d::CommHookInterface {
@@ -47,12 +53,6 @@ std::vector<HookRunner::NamedParameter> named(const Parameters& parameters) {
   return list;
 }
 
-std::shared_ptr<HookRunner> make(std::vector<ProcessGroupPtr> groups, const Parameters& parameters,
-                                 int threads, const HookRunner::MakeHook& make_hook) {
-  const py::gil_scoped_release no_gil;
-  return HookRunner::make(std::move(groups), named(parameters), make_hook, threads, without_gil);
-}
-
 py::dict stats_dict(HookRunner& runner) {
   const HookStats stats = runner.stats();
   return py::dict("steps"_a = stats.steps, "skipped_steps"_a = stats.skipped_steps,
@@ -72,8 +72,17 @@ py::list events_list(HookRunner& runner) {
 }  // namespace
 
 void bind_comm_hooks(py::module_& module) {
+  py::class_<HookFactory>(module, "HookFactory", "An algorithm and its options.");
+
   py::class_<HookRunner, std::shared_ptr<HookRunner>>(
       module, "HookRunner", "A hook at work: its thread, its process groups and its state.")
+      .def(py::init([](std::vector<ProcessGroupPtr> groups, const Parameters& parameters,
+                       const HookFactory& factory, int threads) {
+             return HookRunner::make(std::move(groups), named(parameters), factory.make, threads,
+                                     without_gil);
+           }),
+           py::arg("groups"), py::arg("parameters"), py::arg("factory"), py::arg("threads"),
+           py::call_guard<py::gil_scoped_release>())
       .def(
           "register",
           [](const std::shared_ptr<HookRunner>& self, c10d::Reducer& reducer) {
@@ -86,6 +95,8 @@ void bind_comm_hooks(py::module_& module) {
             return std::make_shared<torch::jit::PythonFutureWrapper>(self.reduce(bucket));
           },
           py::arg("bucket"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly(
+          "step", py::cpp_function(&HookRunner::step, py::call_guard<py::gil_scoped_release>()))
       .def("detach", &HookRunner::detach, py::call_guard<py::gil_scoped_release>())
       .def("rescale", &HookRunner::rescale, py::arg("factor"),
            py::call_guard<py::gil_scoped_release>())
@@ -107,38 +118,51 @@ void bind_comm_hooks(py::module_& module) {
       .def("take_events", &events_list);
 
   module.def(
-      "make_dense_hook",
-      [](std::vector<ProcessGroupPtr> groups, const Parameters& parameters, int threads,
-         std::optional<at::ScalarType> dtype) {
-        return make(std::move(groups), parameters, threads,
-                    [dtype](const HookContext& context) { return make_dense(context, dtype); });
+      "dense_hook",
+      [](std::optional<at::ScalarType> dtype) {
+        return HookFactory{
+            [dtype](const HookContext& context) { return make_dense(context, dtype); }};
       },
-      py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(),
       py::arg("dtype"));
 
-  module.def(
-      "make_coded_hook",
-      [](std::vector<ProcessGroupPtr> groups, const Parameters& parameters, int threads,
-         std::string codec, std::vector<bool> whole, uint64_t full_precision_start,
-         uint64_t full_precision_period, uint64_t full_precision_length, bool error_feedback,
-         uint64_t seed) {
-        const CodedHookOptions options{
-            std::move(codec),
-            std::move(whole),
-            {full_precision_start, full_precision_period, full_precision_length},
-            error_feedback,
-            seed};
-        return make(std::move(groups), parameters, threads,
-                    [options](const HookContext& context) { return make_coded(context, options); });
-      },
-      py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(), py::arg("codec"),
-      py::arg("whole"), py::arg("full_precision_start"), py::arg("full_precision_period"),
-      py::arg("full_precision_length"), py::arg("error_feedback"), py::arg("seed"));
+  py::enum_<Momentum>(module, "Momentum", "What a coded hook sends in the gradient's place.")
+      .value("NONE", Momentum::kNone)
+      .value("ACCUMULATED", Momentum::kAccumulated)
+      .value("AVERAGED", Momentum::kAveraged)
+      .value("GLOBAL", Momentum::kGlobal);
 
   module.def(
-      "make_powersgd_hook",
-      [](std::vector<ProcessGroupPtr> groups, const Parameters& parameters, int threads,
-         std::vector<int64_t> ranks, int64_t default_rank, uint64_t full_precision_start,
+      "coded_hook",
+      [](const std::vector<std::pair<uint64_t, std::string>>& stages, std::vector<bool> whole,
+         uint64_t full_precision_start, uint64_t full_precision_period,
+         uint64_t full_precision_length, bool error_feedback, Momentum momentum,
+         double momentum_factor, double clip_norm, std::vector<std::string> choices,
+         uint64_t choose_every, bool over_stock, uint64_t seed) {
+        CodedHookOptions options;
+        for (const auto& [first_step, codec] : stages)
+          options.stages.push_back({first_step, codec});
+        options.whole = std::move(whole);
+        options.full_precision = {full_precision_start, full_precision_period,
+                                  full_precision_length};
+        options.error_feedback = error_feedback;
+        options.momentum = momentum;
+        options.momentum_factor = momentum_factor;
+        options.clip_norm = clip_norm;
+        options.choices = std::move(choices);
+        options.choose_every = choose_every;
+        options.over_stock = over_stock;
+        options.seed = seed;
+        return HookFactory{
+            [options](const HookContext& context) { return make_coded(context, options); }};
+      },
+      py::kw_only(), py::arg("stages"), py::arg("whole"), py::arg("full_precision_start"),
+      py::arg("full_precision_period"), py::arg("full_precision_length"), py::arg("error_feedback"),
+      py::arg("momentum"), py::arg("momentum_factor"), py::arg("clip_norm"), py::arg("choices"),
+      py::arg("choose_every"), py::arg("over_stock"), py::arg("seed"));
+
+  module.def(
+      "powersgd_hook",
+      [](std::vector<int64_t> ranks, int64_t default_rank, uint64_t full_precision_start,
          uint64_t full_precision_period, uint64_t full_precision_length,
          double min_compression_rate, bool error_feedback, bool warm_start, bool alternating,
          uint64_t seed) {
@@ -151,14 +175,24 @@ void bind_comm_hooks(py::module_& module) {
             warm_start,
             alternating,
             seed};
-        return make(std::move(groups), parameters, threads, [options](const HookContext& context) {
-          return make_powersgd(context, options);
-        });
+        return HookFactory{
+            [options](const HookContext& context) { return make_powersgd(context, options); }};
       },
-      py::arg("groups"), py::arg("parameters"), py::arg("threads"), py::kw_only(), py::arg("ranks"),
-      py::arg("default_rank"), py::arg("full_precision_start"), py::arg("full_precision_period"),
-      py::arg("full_precision_length"), py::arg("min_compression_rate"), py::arg("error_feedback"),
-      py::arg("warm_start"), py::arg("alternating"), py::arg("seed"));
+      py::kw_only(), py::arg("ranks"), py::arg("default_rank"), py::arg("full_precision_start"),
+      py::arg("full_precision_period"), py::arg("full_precision_length"),
+      py::arg("min_compression_rate"), py::arg("error_feedback"), py::arg("warm_start"),
+      py::arg("alternating"), py::arg("seed"));
+
+  module.def(
+      "composed_hook",
+      [](const std::vector<HookFactory>& factories, std::vector<size_t> owners) {
+        std::vector<MakeHook> hooks;
+        for (const HookFactory& factory : factories) hooks.push_back(factory.make);
+        return HookFactory{[hooks, owners](const HookContext& context) {
+          return make_composed(context, hooks, owners);
+        }};
+      },
+      py::arg("hooks"), py::arg("owners"));
 }
 
 }  // namespace q7x2

@@ -4,6 +4,7 @@
 #include <coroutine>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +16,8 @@
 
 namespace q7x2 {
 
+class Bucket;
 class HookRunner;
-struct HookJob;
 
 /// One gradient of a bucket.
 struct Gradient {
@@ -30,37 +31,60 @@ enum class Rest {
   kNone,
 };
 
-/// Awaited by a hook: a collective in the bucket's next lane.
-class PendingCollective {
- public:
+/// A collective to be started in a group of its lane's.
+struct HookCollective {
   using Start = std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
 
-  PendingCollective(HookRunner& runner, HookJob& job, Start start, size_t bytes, Rest rest)
-      : runner_(runner), job_(job), start_(std::move(start)), bytes_(bytes), rest_(rest) {}
+  Start start;
+  size_t bytes = 0;  ///< of what this rank gives to it
 
-  bool await_ready() const { return false; }
-  void await_suspend(std::coroutine_handle<>);
-  void await_resume();
+  /// The sum of `message` over all ranks, in place.
+  static HookCollective sum(const at::Tensor& message);
+};
+
+/// Where a bucket's collectives go.
+class CollectiveSink {
+ public:
+  virtual ~CollectiveSink() = default;
+  /// Starts them, in the bucket's next lane, and resumes the bucket's coroutine when all are over.
+  virtual void start(std::vector<HookCollective> collectives, Rest rest) = 0;
+  /// Called by the coroutine then. Throws what went wrong.
+  virtual void end() = 0;
+};
+
+/// Awaited by a hook: collectives that start together.
+class PendingCollectives {
+ public:
+  PendingCollectives(CollectiveSink& sink, std::vector<HookCollective> collectives, Rest rest)
+      : sink_(sink), collectives_(std::move(collectives)), rest_(rest) {}
+
+  bool await_ready() const { return collectives_.empty(); }
+  void await_suspend(std::coroutine_handle<>) {
+    started_ = true;
+    sink_.start(std::move(collectives_), rest_);
+  }
+  void await_resume() {
+    if (started_) sink_.end();
+  }
 
  private:
-  HookRunner& runner_;
-  HookJob& job_;
-  Start start_;
-  size_t bytes_;
+  CollectiveSink& sink_;
+  std::vector<HookCollective> collectives_;
   Rest rest_;
+  bool started_ = false;
 };
 
 /// Adds the CPU time from here to the end of its scope to a phase.
 class PhaseTimer {
  public:
-  PhaseTimer(HookRunner& runner, const HookJob& job, const char* phase);
+  PhaseTimer(HookRunner& runner, const Bucket& bucket, const char* phase);
   ~PhaseTimer();
   PhaseTimer(const PhaseTimer&) = delete;
   PhaseTimer& operator=(const PhaseTimer&) = delete;
 
  private:
   HookRunner& runner_;
-  const HookJob& job_;
+  const Bucket& bucket_;
   const char* phase_;
   double cpu_begin_;
   double begin_;
@@ -69,28 +93,31 @@ class PhaseTimer {
 /// One of DDP's buckets on its way through a hook. Used in the hook's thread only.
 class Bucket {
  public:
-  Bucket(HookRunner& runner, HookJob& job) : runner_(runner), job_(job) {}
+  Bucket(HookRunner& runner, CollectiveSink& sink) : runner_(runner), sink_(&sink) {}
 
   size_t index = 0;  ///< in DDP's present order; says nothing about what lies in it
   bool is_last = false;
-  uint64_t step = 0;  ///< reductions before this one, skipped ones left out
+  uint64_t step = 0;  ///< reductions before this one
   at::Tensor buffer;  ///< all gradients, one after the other; the hook leaves their mean in it
   std::vector<Gradient>
       gradients;  ///< in the order of `buffer`; empty ones and sparse ones left out
 
   /// The sum of `message` over all ranks, in place.
-  PendingCollective all_reduce(const at::Tensor& message, Rest rest);
-  /// What `start` starts, with messages of `bytes` bytes.
-  PendingCollective collective(PendingCollective::Start start, size_t bytes, Rest rest) {
-    return PendingCollective(runner_, job_, std::move(start), bytes, rest);
+  PendingCollectives all_reduce(const at::Tensor& message, Rest rest) {
+    return all({HookCollective::sum(message)}, rest);
   }
-  PhaseTimer time(const char* phase) { return PhaseTimer(runner_, job_, phase); }
+  PendingCollectives all(std::vector<HookCollective> collectives, Rest rest) {
+    return PendingCollectives(*sink_, std::move(collectives), rest);
+  }
+  PhaseTimer time(const char* phase) const { return PhaseTimer(runner_, *this, phase); }
   /// A reduced gradient has Inf or NaN, on all ranks: GradScaler will skip this step.
   void overflowed();
+  /// A bucket of the same step, empty, whose collectives go to `sink`.
+  Bucket part(CollectiveSink& sink) const;
 
  private:
   HookRunner& runner_;
-  HookJob& job_;
+  CollectiveSink* sink_;
 };
 
 /// What a hook knows of the model and the job.
@@ -101,6 +128,7 @@ struct HookContext {
     at::ScalarType dtype = at::kFloat;
   };
 
+  int rank = 0;
   int world_size = 1;
   std::vector<Parameter> parameters;  ///< grows where DDP reduces one that nobody has named
 };
@@ -145,6 +173,8 @@ class Hook {
  protected:
   const HookContext& context_;
 };
+
+using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;
 
 /// True where no element is Inf or NaN.
 bool all_finite(const at::Tensor& tensor);

@@ -1,6 +1,7 @@
 #include "comm_hooks/runner.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <utility>
 
@@ -52,17 +53,17 @@ bool all_zero(const at::Tensor& flat) {
          !flat.any().item<bool>();
 }
 
-void PendingCollective::await_suspend(std::coroutine_handle<>) {
-  runner_.start_collective(job_, std::move(start_), bytes_, rest_);
+HookCollective HookCollective::sum(const at::Tensor& message) {
+  return {[message](c10d::ProcessGroup& group) {
+            std::vector<at::Tensor> tensors{message};
+            return group.allreduce(tensors);
+          },
+          message.is_sparse() ? 0 : message.nbytes()};
 }
 
-void PendingCollective::await_resume() {
-  runner_.end_collective(job_);
-}
-
-PhaseTimer::PhaseTimer(HookRunner& runner, const HookJob& job, const char* phase)
+PhaseTimer::PhaseTimer(HookRunner& runner, const Bucket& bucket, const char* phase)
     : runner_(runner),
-      job_(job),
+      bucket_(bucket),
       phase_(phase),
       cpu_begin_(thread_cpu_seconds()),
       begin_(monotonic_seconds()) {}
@@ -71,20 +72,27 @@ PhaseTimer::~PhaseTimer() {
   const double cpu = thread_cpu_seconds() - cpu_begin_;
   const std::lock_guard<std::mutex> lock(runner_.stats_mutex_);
   runner_.stats_.cpu_seconds[phase_] += cpu;
-  runner_.record({job_.bucket.step, job_.bucket.index, phase_, 0, begin_, monotonic_seconds()});
-}
-
-PendingCollective Bucket::all_reduce(const at::Tensor& message, Rest rest) {
-  return collective(
-      [message](c10d::ProcessGroup& group) {
-        std::vector<at::Tensor> tensors{message};
-        return group.allreduce(tensors);
-      },
-      message.is_sparse() ? 0 : message.nbytes(), rest);
+  runner_.record({bucket_.step, bucket_.index, phase_, 0, begin_, monotonic_seconds()});
 }
 
 void Bucket::overflowed() {
   runner_.overflowed_ = true;
+}
+
+Bucket Bucket::part(CollectiveSink& sink) const {
+  Bucket bucket(runner_, sink);
+  bucket.index = index;
+  bucket.is_last = is_last;
+  bucket.step = step;
+  return bucket;
+}
+
+void HookJob::start(std::vector<HookCollective> collectives, Rest rest) {
+  runner.start_collectives(*this, std::move(collectives), rest);
+}
+
+void HookJob::end() {
+  runner.end_collectives(*this);
 }
 
 std::shared_ptr<HookRunner> HookRunner::make(
@@ -118,6 +126,7 @@ HookRunner::HookRunner(std::vector<ProcessGroupPtr> groups, int threads,
   if (groups_.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "a hook needs at least one process group");
   }
+  context_.rank = groups_[0]->getRank();
   context_.world_size = groups_[0]->getSize();
 }
 
@@ -238,41 +247,50 @@ void HookRunner::fail(std::exception_ptr error) {
   }
 }
 
-void HookRunner::start_collective(HookJob& job, PendingCollective::Start start, size_t bytes,
-                                  Rest rest) {
+void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> collectives,
+                                   Rest rest) {
   const size_t lane = job.next_lane++;
   const auto urgency = rest == Rest::kNone ? Worker::Urgency::kLater : Worker::Urgency::kNow;
-  lanes_.start(job.ticket, lane, [this, &job, lane, start = std::move(start), bytes, urgency] {
+  lanes_.start(job.ticket, lane, [this, &job, lane, collectives = std::move(collectives), urgency] {
     const c10::OptionalStreamGuard on_stream(job.stream);
-    job.collective_begin = monotonic_seconds();
-    // The runner may be gone when the collective ends: its worker, stopped, then drops this.
-    const auto resume_it = [this, worker = worker_, ticket = job.ticket, urgency] {
+    job.collectives_begin = monotonic_seconds();
+    // The runner may be gone when they end: its worker, stopped, then drops this.
+    const auto left = std::make_shared<std::atomic<size_t>>(collectives.size());
+    const auto resume_at_last = [this, left, worker = worker_, ticket = job.ticket,
+                                 urgency](size_t ended) {
+      if (left->fetch_sub(ended) != ended) return;
       worker->post(urgency, [this, ticket] {
         const auto found = jobs_.find(ticket);
         if (found != jobs_.end()) resume(*found->second);
       });
     };
+    size_t started = 0;
     try {
-      {
-        const std::lock_guard<std::mutex> lock(stats_mutex_);
-        stats_.message_bytes += bytes;
+      for (const HookCollective& collective : collectives) {
+        {
+          const std::lock_guard<std::mutex> lock(stats_mutex_);
+          stats_.message_bytes += collective.bytes;
+        }
+        job.works.push_back(collective.start(*groups_[lane]));
+        job.works.back()->getFuture()->addCallback(
+            [resume_at_last](c10::ivalue::Future&) { resume_at_last(1); });
+        ++started;
       }
-      job.work = start(*groups_[lane]);
-      job.work->getFuture()->addCallback([resume_it](c10::ivalue::Future&) { resume_it(); });
     } catch (...) {
       job.start_error = std::current_exception();
-      resume_it();
+      resume_at_last(collectives.size() - started);
     }
   });
   if (rest == Rest::kNone) lanes_.leave(job.ticket, lane + 1);
 }
 
-void HookRunner::end_collective(HookJob& job) {
+void HookRunner::end_collectives(HookJob& job) {
   if (job.start_error) std::rethrow_exception(job.start_error);
-  job.work->wait();  // it is over: this throws what went wrong, or has the stream wait for it
-  job.work.reset();
+  // They are over: this throws what went wrong, or has the stream wait for them.
+  for (const auto& work : job.works) work->wait();
+  job.works.clear();
   const std::lock_guard<std::mutex> lock(stats_mutex_);
-  record({job.bucket.step, job.bucket.index, "collective", job.next_lane - 1, job.collective_begin,
+  record({job.bucket.step, job.bucket.index, "collective", job.next_lane - 1, job.collectives_begin,
           monotonic_seconds()});
 }
 
@@ -290,6 +308,12 @@ void HookRunner::between_steps(const std::function<void()>& task) {
     const at::NoGradGuard no_grad;
     task();
   });
+}
+
+uint64_t HookRunner::step() {
+  uint64_t step = 0;
+  between_steps([&] { step = step_; });
+  return step;
 }
 
 void HookRunner::detach() {

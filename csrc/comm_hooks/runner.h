@@ -28,24 +28,26 @@ namespace q7x2 {
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 /// A bucket in flight.
-struct HookJob {
-  explicit HookJob(HookRunner& runner) : bucket(runner, *this) {}
+struct HookJob final : CollectiveSink {
+  explicit HookJob(HookRunner& owner) : runner(owner), bucket(owner, *this) {}
 
+  void start(std::vector<HookCollective> collectives, Rest rest) override;
+  void end() override;
+
+  HookRunner& runner;
   Bucket bucket;
   Phases phases;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   Lanes::Ticket ticket = 0;
   size_t next_lane = 0;
-  c10::intrusive_ptr<c10d::Work> work;
-  std::exception_ptr start_error;  ///< the collective could not be started
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;  ///< of the phase it waits for
+  std::exception_ptr start_error;                     ///< one of them could not be started
   std::optional<c10::Stream> stream;
-  double collective_begin = 0;
+  double collectives_begin = 0;
 };
 
 class HookRunner {
  public:
-  using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;
-
   struct NamedParameter {
     std::string name;
     at::Tensor tensor;
@@ -64,6 +66,8 @@ class HookRunner {
   c10::intrusive_ptr<c10::ivalue::Future> reduce(c10d::GradBucket& bucket);
 
   // Between steps, from any thread; they throw Error(kInvalidArgument) within one.
+  /// Reductions so far.
+  uint64_t step();
   /// Reduces densely from now on.
   void detach();
   void rescale(double factor);
@@ -77,7 +81,7 @@ class HookRunner {
   std::vector<HookEvent> take_events();
 
  private:
-  friend class PendingCollective;
+  friend struct HookJob;
   friend class Bucket;
   friend class PhaseTimer;
 
@@ -90,8 +94,8 @@ class HookRunner {
   void resume(HookJob& job);
   void finish(HookJob& job);
   void fail(std::exception_ptr error);
-  void start_collective(HookJob& job, PendingCollective::Start start, size_t bytes, Rest rest);
-  void end_collective(HookJob& job);
+  void start_collectives(HookJob& job, std::vector<HookCollective> collectives, Rest rest);
+  void end_collectives(HookJob& job);
   void end_step();
   void between_steps(const std::function<void()>& task);
   void record(HookEvent event);

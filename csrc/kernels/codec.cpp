@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -79,27 +80,6 @@ const std::vector<float>& normal_sample() {
   return sample;
 }
 
-double relative_error(const Codec& codec, const std::vector<float>& values) {
-  const CodecKeys keys;
-  const size_t count = values.size();
-  const auto read = [&](size_t first, size_t) { return values.data() + first; };
-  std::vector<std::byte> message(codec.max_bytes(count));
-  message.resize(codec.encode({.values = values.data(),
-                               .count = count,
-                               .selection = codec.select(read, count, keys),
-                               .keys = keys},
-                              message.data()));
-  std::vector<float> decoded(count);
-  codec.decode(message, decoded.data(), count, 0, keys);
-  double lost = 0;
-  double all = 0;
-  for (size_t i = 0; i < count; ++i) {
-    lost += std::pow(static_cast<double>(values[i]) - decoded[i], 2);
-    all += std::pow(static_cast<double>(values[i]), 2);
-  }
-  return std::sqrt(lost / all);
-}
-
 }  // namespace
 
 std::shared_ptr<const Codec> Codec::make(const std::string& name) {
@@ -114,9 +94,28 @@ Codec::Codec(const CodecSpec& spec)
 
 double Codec::normal_error() const {
   std::call_once(error_is_measured_, [this] {
-    if (has_messages()) normal_error_ = relative_error(*this, normal_sample());
+    if (!has_messages()) return;
+    const std::vector<float>& sample = normal_sample();
+    const double all = std::inner_product(sample.begin(), sample.end(), sample.begin(), 0.0);
+    normal_error_ = std::sqrt(squared_error(sample.data(), sample.size()) / all);
   });
   return normal_error_;
+}
+
+double Codec::squared_error(const float* values, size_t count) const {
+  const CodecKeys keys;
+  const auto read = [values](size_t first, size_t) { return values + first; };
+  std::vector<std::byte> message(max_bytes(count));
+  message.resize(encode(
+      {.values = values, .count = count, .selection = select(read, count, keys), .keys = keys},
+      message.data()));
+  std::vector<float> decoded(count);
+  decode(message, decoded.data(), count, 0, keys);
+  double error = 0;
+  for (size_t i = 0; i < count; ++i) {
+    error += std::pow(static_cast<double>(values[i]) - decoded[i], 2);
+  }
+  return error;
 }
 
 size_t Codec::max_bytes(size_t count) const {

@@ -97,6 +97,8 @@ class Codec {
   /// |v - C(v)| / |v| (L2) of a vector of normal numbers, measured when it is first asked for; 0
   /// where there are no messages. docs/codecs.md has the formulas.
   double normal_error() const;
+  /// |v - C(v)|^2 of `count` numbers, as one message. Not of codecs without messages.
+  double squared_error(const float* values, size_t count) const;
   /// What an owner sends a sum with: of selections all that is not zero.
   const Codec& of_sums() const { return of_sums_ ? *of_sums_ : *this; }
 

@@ -95,6 +95,17 @@ class WorkQ7x2(Work):
 class HookRunner:
     """A hook at work: its thread, its process groups and its state."""
 
+    def __init__(
+        self,
+        groups: list[ProcessGroup],
+        parameters: list[tuple[str, torch.Tensor]],
+        factory: HookFactory,
+        threads: int,
+    ) -> None: ...
+    @property
+    def step(self) -> int:
+        """Reductions so far."""
+
     def register(self, reducer: Any) -> None:
         """Have DDP's reducer give its buckets to this runner."""
 
@@ -111,30 +122,35 @@ class HookRunner:
     def trace(self, enabled: bool) -> None: ...
     def take_events(self) -> list[dict[str, Any]]: ...
 
-def make_dense_hook(
-    groups: list[ProcessGroup],
-    parameters: list[tuple[str, torch.Tensor]],
-    threads: int,
+class HookFactory:
+    """An algorithm and its options."""
+
+class Momentum:
+    """What a coded hook sends in the gradient's place."""
+
+    NONE: Momentum
+    ACCUMULATED: Momentum
+    AVERAGED: Momentum
+    GLOBAL: Momentum
+
+def dense_hook(dtype: torch.dtype | None) -> HookFactory: ...
+def coded_hook(
     *,
-    dtype: torch.dtype | None,
-) -> HookRunner: ...
-def make_coded_hook(
-    groups: list[ProcessGroup],
-    parameters: list[tuple[str, torch.Tensor]],
-    threads: int,
-    *,
-    codec: str,
+    stages: list[tuple[int, str]],
     whole: list[bool],
     full_precision_start: int,
     full_precision_period: int,
     full_precision_length: int,
     error_feedback: bool,
+    momentum: Momentum,
+    momentum_factor: float,
+    clip_norm: float,
+    choices: list[str],
+    choose_every: int,
+    over_stock: bool,
     seed: int,
-) -> HookRunner: ...
-def make_powersgd_hook(
-    groups: list[ProcessGroup],
-    parameters: list[tuple[str, torch.Tensor]],
-    threads: int,
+) -> HookFactory: ...
+def powersgd_hook(
     *,
     ranks: list[int],
     default_rank: int,
@@ -146,7 +162,9 @@ def make_powersgd_hook(
     warm_start: bool,
     alternating: bool,
     seed: int,
-) -> HookRunner: ...
+) -> HookFactory: ...
+def composed_hook(hooks: list[HookFactory], owners: list[int]) -> HookFactory:
+    """``owners``: for each parameter, the position of its hook."""
 
 class Codec:
     """A codec without communication: a tensor becomes messages, one for each block of ``block``

@@ -14,12 +14,20 @@ from q7x2._attach import Attached, attach
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
-from q7x2._hook_options import Allreduce, PowerSGD, Quantize
+from q7x2._hook_options import (
+    Allreduce,
+    Compose,
+    OneBit,
+    PowerSGD,
+    Quantize,
+    SignSGD,
+    TopK,
+)
 from q7x2._hook_state import HookStateError
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
-    from q7x2 import comm_hooks
+    from q7x2 import comm_hooks, optim
     from q7x2._C import Options
 
     __version__: str
@@ -27,11 +35,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Allreduce",
     "Attached",
+    "Compose",
     "HookStateError",
     "Measurement",
+    "OneBit",
     "Options",
     "PowerSGD",
     "Quantize",
+    "SignSGD",
+    "TopK",
     "__version__",
     "algorithm",
     "all_gather",
@@ -39,6 +51,7 @@ __all__ = [
     "attach",
     "comm_hooks",
     "monitored_barrier",
+    "optim",
     "reduce_scatter",
     "tune",
 ]
@@ -51,10 +64,10 @@ def __getattr__(name: str) -> Any:
         from q7x2._extension import load
 
         return load().Options
-    if name == "comm_hooks":
+    if name in ("comm_hooks", "optim"):
         from importlib import import_module
 
-        return import_module("q7x2.comm_hooks")
+        return import_module(f"q7x2.{name}")
     if name == "__version__":
         from importlib.metadata import version
 

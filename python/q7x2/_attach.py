@@ -79,6 +79,12 @@ class Attached:
     def stats(self) -> HookStats:
         return HookStats(**self._runner.stats())
 
+    @property
+    def step(self) -> int:
+        """Reductions so far, those before a loaded state's checkpoint included."""
+        step: int = self._runner.step
+        return step
+
     def trace(self, enabled: bool = True) -> None:
         """Record from now on what :meth:`take_events` returns, or stop."""
         self._runner.trace(enabled)
@@ -202,8 +208,9 @@ def attach(
 
     Args:
         ddp: The model.
-        hook: The algorithm and its options: :class:`PowerSGD`, :class:`Quantize`,
-            :class:`Allreduce`.
+        hook: The algorithm and its options: :class:`PowerSGD`, :class:`Quantize`, :class:`TopK`,
+            :class:`OneBit`, :class:`SignSGD`, :class:`Allreduce`, or several of them in
+            :class:`Compose`.
         scaler: The ``torch.amp.GradScaler`` of the training, so that residuals follow the loss
             scale. Steps that it skips leave no trace in the hook's state, with or without this.
         threads: Of the hook's tensor operations. The same on all ranks: another number may round
@@ -222,7 +229,7 @@ def attach(
         raise ValueError(f"threads must be at least 1, got {threads}")
     group = ddp.process_group
     parameters = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad]
-    runner = hook.make(lanes(group, hook.groups), parameters, threads)
+    runner = make_runner(hook, group, parameters, threads)
     runner.register(ddp.reducer)
     assert ddp.logger is not None
     ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
@@ -230,14 +237,24 @@ def attach(
         runner, hook, parameters, dist.get_rank(group), dist.get_world_size(group), scaler
     )
     if scaler is not None:
+        runner.rescale(scaler.get_scale())
         attached._removable.append(ddp.register_forward_pre_hook(attached._follow_scaler))
     return attached
 
 
-def lanes(group: ProcessGroup | None, count: int) -> list[ProcessGroup]:
-    """New process groups of the same ranks, backend and options as ``group``; a collective call."""
+def make_runner(
+    hook: HookOptions,
+    group: ProcessGroup | None,
+    parameters: list[tuple[str, torch.Tensor]],
+    threads: int = 1,
+) -> Any:
+    """``hook`` at work in a thread of its own, over process groups like ``group``, with its ranks,
+    backend and options; a collective call."""
     import torch
     import torch.distributed as dist
+
+    from q7x2._extension import load
+    from q7x2._hook_options import Job
 
     group = dist.group.WORLD if group is None else group
     if group is None:
@@ -245,14 +262,16 @@ def lanes(group: ProcessGroup | None, count: int) -> list[ProcessGroup]:
     ranks = dist.get_process_group_ranks(group)
     backend = group._get_backend(torch.device(group._device_types[0]))
     backend = getattr(backend, "wrapped_pg", backend)
-    options = copy.copy(backend.options) if backend.name() == "q7x2" else None
-    return [
+    on_q7x2 = backend.name() == "q7x2"
+    factory = hook.factory(Job(parameters, on_q7x2))
+    lanes = [
         dist.new_group(
             ranks,
             backend=dist.get_backend_config(group),
-            pg_options=options,
+            pg_options=copy.copy(backend.options) if on_q7x2 else None,
             # Ranks outside of a smaller group do not come here.
             use_local_synchronization=len(ranks) < dist.get_world_size(),
         )
-        for _ in range(count)
+        for _ in range(hook.lanes(on_q7x2))
     ]
+    return load().HookRunner(lanes, parameters, factory, threads)

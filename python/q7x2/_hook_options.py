@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
 NamedParameters = Sequence["tuple[str, torch.Tensor]"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a hook is to be made for.
+
+    Args:
+        parameters: The model's, by name.
+        owns: Whether the hook is to reduce the parameter of this name; see :class:`Compose`.
+        on_q7x2: The process group's backend is q7x2.
+    """
+
+    parameters: NamedParameters
+    on_q7x2: bool
+    owns: Callable[[str], bool] = lambda name: True
+
+
+class HookOptions(Protocol):
+    """One algorithm and its options."""
+
+    def lanes(self, on_q7x2: bool) -> int:
+        """How many process groups the hook needs for itself, over q7x2 or another backend."""
+
+    def factory(self, job: Job) -> Any:
+        """The C++ hook's, ready to be made."""
+
+    def recipe(self) -> dict[str, Any]:
+        """What a checkpoint of its state must have in common with it."""
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -39,24 +67,21 @@ class Allreduce:
 
     dtype: torch.dtype | None = None
 
-    @property
-    def groups(self) -> int:
-        """Process groups that the hook needs for itself."""
-        return 1
-
     def __post_init__(self) -> None:
         import torch
 
         if self.dtype not in (None, torch.float16, torch.bfloat16):
             raise ValueError(f"dtype must be torch.float16 or torch.bfloat16, got {self.dtype}")
 
-    def make(self, groups: list[Any], parameters: NamedParameters, threads: int) -> Any:
+    def lanes(self, on_q7x2: bool) -> int:
+        return 1
+
+    def factory(self, job: Job) -> Any:
         from q7x2._extension import load
 
-        return load().make_dense_hook(groups, list(parameters), threads, dtype=self.dtype)
+        return load().dense_hook(self.dtype)
 
     def recipe(self) -> dict[str, Any]:
-        """What a checkpoint of its state must have in common with it."""
         return {}
 
 
@@ -96,6 +121,26 @@ class FullPrecision:
             "full_precision_length": self.burst_steps,
         }
 
+    def _is_whole(self, job: Job, name: str) -> bool:
+        return not job.owns(name) or matches(name, self.full_precision)
+
+    def recipe(self) -> dict[str, Any]:
+        names = {option.name for option in fields(self)}
+        names -= {"start_iter", "burst_every", "burst_steps"}
+        return {name: _plain(getattr(self, name)) for name in sorted(names)}
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from a checkpoint."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _check_factor(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and less than 1, got {value}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSGD(FullPrecision):
@@ -131,9 +176,7 @@ class PowerSGD(FullPrecision):
         if self.alternating and not self.warm_start:
             raise ValueError("alternating needs warm_start: a half step begins with the last one's")
 
-    @property
-    def groups(self) -> int:
-        """Process groups that the hook needs for itself."""
+    def lanes(self, on_q7x2: bool) -> int:
         return 1 if self.alternating else 2
 
     def rank_of(self, name: str) -> int:
@@ -144,17 +187,14 @@ class PowerSGD(FullPrecision):
             return self.rank
         return next((r for pattern, r in self.rank.items() if fnmatchcase(name, pattern)), 0)
 
-    def make(self, groups: list[Any], parameters: NamedParameters, threads: int) -> Any:
+    def factory(self, job: Job) -> Any:
         from q7x2._extension import load
 
-        check_patterns(self.full_precision, parameters, "full_precision")
+        check_patterns(self.full_precision, job.parameters, "full_precision")
         if isinstance(self.rank, Mapping):
-            check_patterns(list(self.rank), parameters, "rank")
-        return load().make_powersgd_hook(
-            groups,
-            list(parameters),
-            threads,
-            ranks=[self.rank_of(name) for name, _ in parameters],
+            check_patterns(list(self.rank), job.parameters, "rank")
+        return load().powersgd_hook(
+            ranks=[self.rank_of(name) if job.owns(name) else 0 for name, _ in job.parameters],
             default_rank=self.rank if isinstance(self.rank, int) else 0,
             min_compression_rate=self.min_compression_rate,
             error_feedback=self.use_error_feedback,
@@ -164,65 +204,257 @@ class PowerSGD(FullPrecision):
             **self._full_precision_arguments(),
         )
 
-    def recipe(self) -> dict[str, Any]:
-        """What a checkpoint of its state must have in common with it."""
-        names = {option.name for option in fields(self)}
-        names -= {"start_iter", "burst_every", "burst_steps"}
-        recipe = {name: getattr(self, name) for name in sorted(names)}
-        recipe["full_precision"] = list(self.full_precision)
-        recipe["rank"] = dict(self.rank) if isinstance(self.rank, Mapping) else self.rank
-        return recipe
+
+@dataclass(frozen=True, kw_only=True)
+class Coded(FullPrecision):
+    """What hooks that send through a codec have in common."""
+
+    random_seed: int = 0
+
+    def lanes(self, on_q7x2: bool) -> int:
+        return 1 if on_q7x2 else 4
+
+    def _coded_factory(
+        self,
+        job: Job,
+        stages: Sequence[tuple[int, str]],
+        *,
+        use_error_feedback: bool = True,
+        momentum: str = "NONE",
+        momentum_factor: float = 0.0,
+        clip_norm: float | None = None,
+        choices: Sequence[str] = (),
+        choose_every: int = 0,
+    ) -> Any:
+        from q7x2._extension import load
+
+        check_patterns(self.full_precision, job.parameters, "full_precision")
+        return load().coded_hook(
+            stages=list(stages),
+            whole=[self._is_whole(job, name) for name, _ in job.parameters],
+            error_feedback=use_error_feedback,
+            momentum=getattr(load().Momentum, momentum),
+            momentum_factor=momentum_factor,
+            clip_norm=clip_norm or 0.0,
+            choices=list(choices),
+            choose_every=choose_every,
+            over_stock=not job.on_q7x2,
+            seed=self.random_seed,
+            **self._full_precision_arguments(),
+        )
 
 
 @dataclass(frozen=True)
-class Quantize(FullPrecision):
+class Quantize(Coded):
     """Gradients through a codec, what it loses kept and added to the next ones.
-
-    Needs a model whose process group has q7x2 as its backend.
 
     Args:
         codec: Its name: ``"int8"``, ``"int4:g=128"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
             takes it.
+        choices: Further codecs, for example ``("int2:g=128", "int8:g=128")`` beside
+            ``"int4:g=128"``. Each gradient then gets the one among all that makes the bytes of all
+            fewest while their squared errors together are no more than those of ``codec`` alone
+            (Markov et al., L-GreCo, 2024).
+        choose_every: Steps between two such choices.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased
             unless the codec rounds at random (``"int4:sr"``).
         random_seed: Of the codec's random numbers.
     """
 
     codec: str = "int8"
+    choices: Sequence[str] = field(default=(), kw_only=True)
+    choose_every: int = field(default=200, kw_only=True)
     use_error_feedback: bool = field(default=True, kw_only=True)
-    random_seed: int = field(default=0, kw_only=True)
 
-    @property
-    def groups(self) -> int:
-        """Process groups that the hook needs for itself."""
-        return 2
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.choose_every < 1:
+            raise ValueError(f"choose_every must be at least 1, got {self.choose_every}")
 
-    def make(self, groups: list[Any], parameters: NamedParameters, threads: int) -> Any:
-        from q7x2._extension import load
-        from q7x2._groups import backend_of
-
-        for group in groups:
-            backend_of(group, type(self).__name__)
-        check_patterns(self.full_precision, parameters, "full_precision")
-        return load().make_coded_hook(
-            groups,
-            list(parameters),
-            threads,
-            codec=self.codec,
-            whole=[matches(name, self.full_precision) for name, _ in parameters],
-            error_feedback=self.use_error_feedback,
-            seed=self.random_seed,
-            **self._full_precision_arguments(),
+    def factory(self, job: Job) -> Any:
+        return self._coded_factory(
+            job,
+            [(0, self.codec)],
+            use_error_feedback=self.use_error_feedback,
+            choices=self.choices,
+            choose_every=self.choose_every,
         )
 
+
+@dataclass(frozen=True)
+class TopK(Coded):
+    """The largest elements of each bucket; the others are kept until they are large.
+
+    With ``momentum`` it is Deep Gradient Compression (Lin et al., 2018): each rank accumulates
+    momentum before it selects, so the optimizer must have none of its own.
+
+    Args:
+        ratio: Of elements that are sent, in each bucket.
+        values: Their codec: ``"fp32"``, or for example ``"int8"``.
+        threshold: ``"exact"``, or ``"sampled"``: of a sample's largest, one pass over memory less.
+        momentum: The factor of each rank's momentum; 0: none. Where an element was sent, it starts
+            from zero again.
+        clip_norm: The largest norm (L2) that a parameter's gradient may have on a rank; longer ones
+            are scaled down before they are accumulated. With n ranks and a norm of N for the mean
+            gradient, N / sqrt(n) is usual. None: any.
+        warmup_steps: Steps over which ratios fall to ``ratio``, in ``warmup_stages`` of equal
+            length: powers of ``ratio``, 0.25, 0.063, 0.016, 0.004 for 0.001.
+        random_seed: Of samples.
+    """
+
+    ratio: float = 0.01
+    values: str = field(default="fp32", kw_only=True)
+    threshold: str = field(default="exact", kw_only=True)
+    momentum: float = field(default=0.0, kw_only=True)
+    clip_norm: float | None = field(default=None, kw_only=True)
+    warmup_steps: int = field(default=0, kw_only=True)
+    warmup_stages: int = field(default=4, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio must be more than 0 and at most 1, got {self.ratio}")
+        if self.threshold not in ("exact", "sampled"):
+            raise ValueError(f"threshold must be 'exact' or 'sampled', got {self.threshold!r}")
+        _check_factor("momentum", self.momentum)
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise ValueError(f"clip_norm must be positive, got {self.clip_norm}")
+        if self.warmup_steps < 0 or self.warmup_stages < 1:
+            raise ValueError(
+                f"expected warmup_steps of at least 0 and warmup_stages of at least 1, got "
+                f"{self.warmup_steps} and {self.warmup_stages}"
+            )
+
+    def codec_at(self, ratio: float) -> str:
+        """The codec's name for this ratio."""
+        select = "topk" if self.threshold == "exact" else "sampled"
+        name = f"{select}:{ratio:.6g}"
+        return name if self.values == "fp32" else f"{name}+{self.values}"
+
+    def stages(self) -> list[tuple[int, str]]:
+        """The codecs and the steps from which they hold, the full-precision ones included."""
+        n = self.warmup_stages
+        stages = [
+            (self.start_iter + i * self.warmup_steps // n, self.ratio ** ((i + 1) / (n + 1)))
+            for i in range(n if self.warmup_steps else 0)
+        ]
+        stages.append((self.start_iter + self.warmup_steps, self.ratio))
+        return [
+            (first if i else 0, self.codec_at(ratio)) for i, (first, ratio) in enumerate(stages)
+        ]
+
+    def factory(self, job: Job) -> Any:
+        return self._coded_factory(
+            job,
+            self.stages(),
+            momentum="ACCUMULATED" if self.momentum else "NONE",
+            momentum_factor=self.momentum,
+            clip_norm=self.clip_norm,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBit(Coded):
+    """One bit an element, with error feedback: 1-bit SGD (Seide et al., 2014).
+
+    Args:
+        group: Elements that share a scale, their mean magnitude.
+        random_seed: Without effect on the results.
+    """
+
+    group: int = 1024
+
+    def factory(self, job: Job) -> Any:
+        return self._coded_factory(job, [(0, f"onebit:g={self.group}")])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignSGD(Coded):
+    """The majority of the ranks' signs: signSGD, with momentum Signum (Bernstein et al., 2018).
+
+    Gradients become -1, 0 or 1, so learning rates are those of Adam, and the optimizer must have no
+    momentum of its own. Nothing is kept of what is lost.
+
+    Args:
+        momentum: The factor of each rank's moving average, whose signs are sent; 0: the gradients'.
+    """
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_factor("momentum", self.momentum)
+
+    def factory(self, job: Job) -> Any:
+        return self._coded_factory(
+            job,
+            [(0, "sign")],
+            use_error_feedback=False,
+            momentum="AVERAGED" if self.momentum else "NONE",
+            momentum_factor=self.momentum,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBitMomentum(Coded):
+    """What ``q7x2.optim.OneBitAdam`` attaches: the mean momentum in the gradients' place.
+
+    Args:
+        codec: Of the momentum, once the first ``start_iter`` steps are over.
+        momentum: Its factor.
+    """
+
+    codec: str = "onebit"
+    momentum: float = 0.9
+
+    def factory(self, job: Job) -> Any:
+        return self._coded_factory(
+            job, [(0, self.codec)], momentum="GLOBAL", momentum_factor=self.momentum
+        )
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Each parameter by a hook of its own, by pattern of its name, the first that fits.
+
+    >>> q7x2.Compose({"embedding.*": q7x2.TopK(0.01), "*": q7x2.PowerSGD(rank=4)})
+
+    Args:
+        hooks: By pattern. Every parameter must have one.
+    """
+
+    hooks: Mapping[str, HookOptions]
+
+    def lanes(self, on_q7x2: bool) -> int:
+        return max(hook.lanes(on_q7x2) for hook in self.hooks.values())
+
+    def owner_of(self, name: str) -> int:
+        """The position of the hook that reduces the parameter of this name."""
+        for i, pattern in enumerate(self.hooks):
+            if fnmatchcase(name, pattern):
+                return i
+        raise ValueError(
+            f"no pattern matches parameter {name!r}: expected one that does, '*' for all others; "
+            f"got {', '.join(map(repr, self.hooks))}"
+        )
+
+    def factory(self, job: Job) -> Any:
+        from q7x2._extension import load
+
+        check_patterns(list(self.hooks), job.parameters, "Compose")
+        owners = {name: self.owner_of(name) for name, _ in job.parameters}
+
+        def owned_by(hook: int) -> Callable[[str], bool]:
+            return lambda name: owners[name] == hook
+
+        factories = [
+            hook.factory(Job(job.parameters, job.on_q7x2, owned_by(i)))
+            for i, hook in enumerate(self.hooks.values())
+        ]
+        return load().composed_hook(factories, list(owners.values()))
+
     def recipe(self) -> dict[str, Any]:
-        """What a checkpoint of its state must have in common with it."""
         return {
-            "codec": self.codec,
-            "full_precision": list(self.full_precision),
-            "random_seed": self.random_seed,
-            "use_error_feedback": self.use_error_feedback,
+            pattern: {"hook": type(hook).__name__, **hook.recipe()}
+            for pattern, hook in self.hooks.items()
         }
-
-
-HookOptions = Allreduce | PowerSGD | Quantize

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 
-from q7x2._attach import Attached, HookStats, lanes
+from q7x2._attach import Attached, HookStats, make_runner
 from q7x2._hook_options import Allreduce, PowerSGD
 
 __all__ = [
@@ -51,7 +51,7 @@ def _reduce_densely(
     group = dist.group.WORLD if group is None else group
     runners = _dense.setdefault(group, {})
     if dtype not in runners:
-        runners[dtype] = Allreduce(dtype=dtype).make(lanes(group, 1), [], 1)
+        runners[dtype] = make_runner(Allreduce(dtype=dtype), group, [])
     return _hand_over(bucket, runners[dtype])
 
 
@@ -132,8 +132,7 @@ class PowerSGDState:
     @property
     def _runner(self) -> Any:
         if self._made is None:
-            groups = lanes(self.process_group, self.options.groups)
-            self._made = self.options.make(groups, self._parameters, 1)
+            self._made = make_runner(self.options, self.process_group, self._parameters)
         return self._made
 
     @property

@@ -1,9 +1,9 @@
 #include "transport/notifier.h"
 
-#include <gtest/gtest.h>
-
 #include <future>
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 namespace q7x2 {
 namespace {

@@ -40,6 +40,34 @@ def net(seed: int = 0, dtype: torch.dtype = torch.float32) -> Net:
         return Net().to(dtype)
 
 
+# For every line of tests that all hooks must pass.
+HOOKS = {
+    "dense": q7x2.Allreduce(),
+    "bf16": q7x2.Allreduce(dtype=torch.bfloat16),
+    "powersgd": q7x2.PowerSGD(rank=4),
+    "rank 1": q7x2.PowerSGD(rank=1),
+    "alternating": q7x2.PowerSGD(rank=2, alternating=True),
+    "cold": q7x2.PowerSGD(rank=2, warm_start=False),
+    "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False),
+    "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
+    "int8": q7x2.Quantize("int8"),
+    "int4": q7x2.Quantize("int4:g=128:sr", full_precision=["*.bias"], burst_every=4),
+    "adaptive": q7x2.Quantize("int4:g=128", choices=["int2:g=128", "int8:g=128"], choose_every=3),
+    "topk": q7x2.TopK(0.1, values="int8"),
+    "sampled": q7x2.TopK(0.1, threshold="sampled", warmup_steps=4, warmup_stages=2),
+    "dgc": q7x2.TopK(0.1, momentum=0.5, clip_norm=1.0),
+    "onebit": q7x2.OneBit(start_iter=3),
+    "sign": q7x2.SignSGD(),
+    "composed": q7x2.Compose(
+        {
+            "layers.1.*": q7x2.TopK(0.1),
+            "layers.*.weight": q7x2.PowerSGD(rank=2),
+            "last.*": q7x2.Quantize("int4"),
+            "*": q7x2.Allreduce(),
+        }
+    ),
+}
+
 # Of Net's 18000 parameters: seven buckets or so.
 SMALL_BUCKETS = {"bucket_cap_mb": 0.01}
 
@@ -65,7 +93,9 @@ def train(ddp: DDP, optimizer: torch.optim.Optimizer, steps: range, **forward: A
         optimizer.step()
 
 
-def sgd(ddp: nn.Module) -> torch.optim.Optimizer:
+def sgd(ddp: nn.Module, hook: Any = None) -> torch.optim.Optimizer:
+    if isinstance(hook, q7x2.SignSGD):  # steps of one size, with momentum already
+        return torch.optim.SGD(ddp.parameters(), lr=2e-3)
     return torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
 
 

@@ -11,6 +11,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from hook_training import (
+    HOOKS,
     SMALL_BUCKETS,
     Net,
     assert_same_on_all_ranks,
@@ -27,7 +28,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
 
-NEEDS_Q7X2 = pytest.mark.beyond("gloo", "codecs are q7x2's own")
 DDP_OPTIONS = [
     {},
     SMALL_BUCKETS,
@@ -35,28 +35,10 @@ DDP_OPTIONS = [
     {**SMALL_BUCKETS, "static_graph": True},
     {**SMALL_BUCKETS, "find_unused_parameters": True},
 ]
-CODED = {
-    "int8": q7x2.Quantize("int8"),
-    "int4": q7x2.Quantize("int4:g=128", full_precision=["*.bias"], burst_every=4),
-    "topk": q7x2.Quantize("topk:0.1+int8"),
-}
-HOOKS = {
-    "dense": q7x2.Allreduce(),
-    "bf16": q7x2.Allreduce(dtype=torch.bfloat16),
-    "powersgd": q7x2.PowerSGD(rank=4),
-    "rank 1": q7x2.PowerSGD(rank=1),
-    "alternating": q7x2.PowerSGD(rank=2, alternating=True),
-    "cold": q7x2.PowerSGD(rank=2, warm_start=False),
-    "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False),
-    "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
-}
 ids_of_options = {"ids": lambda o: "-".join(o) or "default"}
 
 
-EVERY_HOOK = [
-    *(pytest.param(hook, id=name) for name, hook in HOOKS.items()),
-    *(pytest.param(hook, id=name, marks=NEEDS_Q7X2) for name, hook in CODED.items()),
-]
+EVERY_HOOK = [pytest.param(hook, id=name) for name, hook in HOOKS.items()]
 
 
 def parameters_of(ddp: nn.Module) -> list[torch.Tensor]:
@@ -106,7 +88,7 @@ def test_dense_in_16_bits_rounds_once_on_each_side(dtype: torch.dtype) -> None:
 def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any]) -> None:
     ddp, at_work = attached(hook, **options)
     first = last = 0.0
-    optimizer = sgd(ddp)
+    optimizer = sgd(ddp, hook)
     for step in range(12):
         optimizer.zero_grad()
         x, y = batch(dist.get_rank(), step % 3)
@@ -201,7 +183,7 @@ def test_models_of_other_dtypes(dtype: torch.dtype) -> None:
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    "which", [HOOKS["powersgd"], pytest.param(CODED["topk"], marks=NEEDS_Q7X2)], ids=["low", "top"]
+    "which", [HOOKS["powersgd"], HOOKS["topk"], HOOKS["dgc"]], ids=["low", "top", "dgc"]
 )
 def test_unused_parameters_keep_their_state(which: Any) -> None:
     """The extra layer is left out for some steps, on one rank or on both."""
@@ -298,23 +280,15 @@ def test_powersgd_agrees_with_torch(rank: int) -> None:
                 assert error < 2e-3, (step, name, error)
 
 
-@pytest.mark.parametrize(
-    "hook",
-    [
-        pytest.param(HOOKS["powersgd"], id="powersgd"),
-        pytest.param(HOOKS["alternating"], id="alternating"),
-        pytest.param(CODED["int8"], id="int8", marks=NEEDS_Q7X2),
-        pytest.param(CODED["topk"], id="topk", marks=NEEDS_Q7X2),
-    ],
-)
+@pytest.mark.parametrize("name", ["powersgd", "alternating", "int8", "topk", "adaptive"])
 @pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
 @pytest.mark.ranks(2, 3)
-def test_nothing_is_lost(hook: Any, options: dict[str, Any]) -> None:
+def test_nothing_is_lost(name: str, options: dict[str, Any]) -> None:
     """What went into the mean and what the ranks still hold is all that they put in, at each step.
 
     In every layout of buckets that DDP takes, before and after it builds them anew.
     """
-    ddp, at_work = attached(hook, **options)
+    ddp, at_work = attached(HOOKS[name], **options)
     owed = {name: torch.zeros_like(r).double() for name, r in residuals(at_work).items()}
     alone = net()
     for step in range(4):
@@ -333,8 +307,9 @@ def test_nothing_is_lost(hook: Any, options: dict[str, Any]) -> None:
                 rtol=1e-5,
                 atol=1e-6,
             )
-            assert now.abs().max() > 0
             owed[name] = now
+        # Gradients of equal elements need no more than two bits.
+        assert sum(bool(now.abs().max() > 0) for now in owed.values()) >= len(owed) - 1, step
 
 
 @pytest.mark.ranks(2)
@@ -431,7 +406,6 @@ def test_full_precision_at_first_by_name_and_in_bursts() -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-@NEEDS_Q7X2
 @pytest.mark.ranks(1)
 def test_wrong_arguments() -> None:
     ddp = DDP(net())
@@ -448,8 +422,8 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="burst_steps must be"):
         q7x2.PowerSGD(burst_every=2, burst_steps=2)
     on_gloo = DDP(net(), process_group=dist.new_group(backend="gloo"))
-    with pytest.raises(ValueError, match="needs a group with a q7x2 backend"):
-        q7x2.attach(on_gloo, q7x2.Quantize("int8"))
+    with pytest.raises(RuntimeError, match="needs a process group of q7x2"):
+        q7x2.attach(on_gloo, q7x2.Quantize("sumint8"))
     with pytest.raises(RuntimeError, match="int9"):
         q7x2.attach(DDP(net()), q7x2.Quantize("int9"))
     with pytest.raises(ValueError, match="dtype must be"):

@@ -125,10 +125,11 @@ print(sorted(n for n in dir(q7x2)), all(getattr(q7x2, n) is not None for n in q7
 q7x2.nothing
 """
     done = python(code)
-    classes = ["Allreduce", "Attached", "HookStateError", "Measurement", "Options", "PowerSGD"]
+    classes = ["Allreduce", "Attached", "Compose", "HookStateError", "Measurement", "OneBit"]
+    classes += ["Options", "PowerSGD", "Quantize", "SignSGD", "TopK"]
     functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks"]
-    functions += ["monitored_barrier", "reduce_scatter", "tune"]
-    names = [*classes, "Quantize", "__version__", *functions]
+    functions += ["monitored_barrier", "optim", "reduce_scatter", "tune"]
+    names = [*classes, "__version__", *functions]
     assert done.stdout.strip() == f"{names} True"
     assert "module 'q7x2' has no attribute 'nothing'" in done.stderr
 

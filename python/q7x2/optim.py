@@ -1,0 +1,110 @@
+"""Optimizers that work together with a communication hook of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from q7x2._attach import Attached, attach
+from q7x2._hook_options import OneBitMomentum
+
+
+class OneBitAdam(torch.optim.Optimizer):
+    """1-bit Adam (Tang et al., 2021): AdamW that sends one bit for each element of its momentum.
+
+    In its first ``freeze_step`` steps it is AdamW on whole gradients. Then the second moments stay
+    as they are, ranks no longer send gradients but their momentum, through ``codec`` with error
+    feedback on both ways, and what they receive, equal on all of them, is the momentum from which
+    they go on. ``hook`` is the communication hook that it has attached to ``ddp``; its state is
+    saved and loaded beside the optimizer's, ``hook.state_dict()``.
+
+    >>> ddp = DistributedDataParallel(model)
+    >>> optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-3, freeze_step=1000)
+
+    Args:
+        ddp: The model, without a hook. All ranks of its process group make the optimizer together.
+        lr: The learning rate.
+        betas: Factors of the first and second moments.
+        eps: Added to the root of the second moments.
+        weight_decay: Decoupled from the gradients, as in AdamW.
+        freeze_step: Steps in full precision: about those in which the learning rate warms up, so
+            that the second moments have settled.
+        codec: Of the momentum.
+        scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
+        threads: Of the hook's tensor operations.
+    """
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        freeze_step: int = 1000,
+        codec: str = "onebit",
+        scaler: Any = None,
+        threads: int = 1,
+    ) -> None:
+        if lr < 0 or eps < 0 or weight_decay < 0:
+            raise ValueError(
+                f"lr, eps and weight_decay must not be negative, got {lr}, {eps}, {weight_decay}"
+            )
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be at least 0 and less than 1, got {betas}")
+        if freeze_step < 1:
+            raise ValueError(f"freeze_step must be at least 1, got {freeze_step}")
+        options = OneBitMomentum(codec=codec, momentum=betas[0], start_iter=freeze_step)
+        self.hook: Attached = attach(ddp, options, scaler=scaler, threads=threads)
+        self.freeze_step = freeze_step
+        parameters = [p for p in ddp.parameters() if p.requires_grad]
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(parameters, defaults)
+
+    @property
+    def is_frozen(self) -> bool:
+        """The gradients at hand are momenta, and the second moments stay as they are."""
+        return self.hook.step > self.freeze_step
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step. As with other optimizers, parameters without a gradient are left alone."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        frozen = self.is_frozen
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group, frozen)
+        return loss
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any], frozen: bool) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        beta1, beta2 = group["betas"]
+        state = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            state["moment_steps"] = 0  # of the second moment
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        if frozen:
+            state["exp_avg"].copy_(gradient)
+        else:
+            state["exp_avg"].lerp_(gradient, 1 - beta1)
+        # One that is used for the first time after the freeze has no second moment yet.
+        if not frozen or state["moment_steps"] == 0:
+            state["moment_steps"] += 1
+            state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        correction = 1 - beta2 ** state["moment_steps"]
+        scale = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        rate = group["lr"] / (1 - beta1 ** state["step"])
+        parameter.addcdiv_(state["exp_avg"], scale, value=-rate)

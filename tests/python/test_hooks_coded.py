@@ -1,0 +1,364 @@
+"""Hooks that send through codecs: what each of them computes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from hook_training import (
+    SMALL_BUCKETS,
+    assert_same_on_all_ranks,
+    attached,
+    backward,
+    net,
+    residuals,
+    sum_over_ranks,
+)
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits, assert_close
+
+
+def linear(seed: int = 0) -> nn.Linear:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Linear(32, 16, bias=False)
+
+
+def give(ddp: DDP, gradient: torch.Tensor) -> torch.Tensor:
+    """A backward whose gradient of the one weight is `gradient` on this rank; returns the mean."""
+    ddp.zero_grad()
+    (ddp(torch.eye(32)).t() * gradient).sum().backward()
+    return ddp.module.weight.grad
+
+
+def gradient_of(rank: int, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(16, 32, generator=generator)
+
+
+def everybody(value: torch.Tensor) -> list[torch.Tensor]:
+    values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(values, value.contiguous())
+    return values
+
+
+# --- top-k and deep gradient compression ----------------------------------------------------------
+
+
+def largest(x: torch.Tensor, count: int) -> torch.Tensor:
+    """A mask of the elements with the largest magnitudes."""
+    mask = torch.zeros(x.numel(), dtype=torch.bool)
+    mask[x.abs().flatten().topk(count).indices] = True
+    return mask.view_as(x)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 6.0])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.ranks(2, 3)
+def test_top_k_is_deep_gradient_compression(momentum: float, clip_norm: float | None) -> None:
+    """Algorithm 4 of Lin et al., all ranks' parts of it computed on each."""
+    world_size = dist.get_world_size()
+    ddp, hook = attached(q7x2.TopK(0.1, momentum=momentum, clip_norm=clip_norm), linear())
+    velocity = [torch.zeros(16, 32) for _ in range(world_size)]
+    pending = [torch.zeros(16, 32) for _ in range(world_size)]
+    for step in range(5):
+        expected = torch.zeros(16, 32)
+        for rank in range(world_size):
+            g = gradient_of(rank, step)
+            if clip_norm is not None:
+                g = g * min(1.0, clip_norm / g.norm())
+            velocity[rank] = momentum * velocity[rank] + g / world_size
+            pending[rank] = pending[rank] + velocity[rank]
+            sent = largest(pending[rank], math.ceil(0.1 * 512))
+            expected += pending[rank].where(sent, torch.zeros(()))
+            for kept in (velocity[rank], pending[rank]):
+                kept[sent] = 0
+        applied = give(ddp, gradient_of(dist.get_rank(), step))
+        assert_close(applied, expected, step, rtol=1e-5, atol=1e-6)
+        assert_close(residuals(hook)["weight"], pending[dist.get_rank()], rtol=1e-5, atol=1e-6)
+
+
+def test_sparsity_warms_up() -> None:
+    hook = q7x2.TopK(0.001, warmup_steps=400, start_iter=50)
+    assert hook.stages() == [
+        (0, "topk:0.251189"),
+        (150, "topk:0.0630957"),
+        (250, "topk:0.0158489"),
+        (350, "topk:0.00398107"),
+        (450, "topk:0.001"),
+    ]
+    assert q7x2.TopK(0.01, values="int8", threshold="sampled").stages() == [
+        (0, "sampled:0.01+int8")
+    ]
+
+
+@pytest.mark.ranks(2)
+def test_the_warm_up_sends_less_at_each_stage() -> None:
+    ddp, _ = attached(q7x2.TopK(0.01, warmup_steps=3, warmup_stages=3, start_iter=1), linear())
+    shares = []
+    for step in range(5):
+        applied = give(ddp, gradient_of(0, step))
+        shares.append((applied != 0).float().mean().item())
+    assert shares[0] == 1
+    expected = [0.01 ** (i / 4) for i in (1, 2, 3, 4)]
+    for share, ratio in zip(shares[1:], expected, strict=True):
+        assert ratio <= share <= 2 * ratio + 2 / 512
+
+
+@pytest.mark.ranks(2)
+def test_full_precision_steps_keep_the_momentum() -> None:
+    """They are SGD with momentum: the sum of the ranks' velocities."""
+    ddp, _ = attached(q7x2.TopK(0.1, momentum=0.5, start_iter=3), linear())
+    velocity = torch.zeros(16, 32)
+    for step in range(3):
+        mean = sum(gradient_of(rank, step) for rank in range(2)) / 2
+        velocity = 0.5 * velocity + mean
+        applied = give(ddp, gradient_of(dist.get_rank(), step))
+        assert_close(applied, velocity, step, rtol=1e-5, atol=1e-6)
+
+
+# --- signs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(3)
+def test_sign_is_the_majority_of_the_moving_averages() -> None:
+    ddp, _ = attached(q7x2.SignSGD(momentum=0.5), linear())
+    averages = [torch.zeros(16, 32) for _ in range(3)]
+    for step in range(4):
+        for rank in range(3):
+            averages[rank] = 0.5 * averages[rank] + 0.5 * gradient_of(rank, step)
+        expected = sum(a.sign() for a in averages).sign()
+        assert_bits(give(ddp, gradient_of(dist.get_rank(), step)), expected, step)
+
+
+# --- 1-bit Adam -----------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_one_bit_adam_is_adamw_until_it_freezes() -> None:
+    ddp, plain = DDP(net()), DDP(net())
+    optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-2, weight_decay=0.1, freeze_step=4)
+    reference = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    for step in range(4):
+        for model, o in ((ddp, optimizer), (plain, reference)):
+            o.zero_grad()
+            backward(model, step)
+            o.step()
+        assert not optimizer.is_frozen
+    for p, q in zip(ddp.parameters(), plain.parameters(), strict=True):
+        assert_close(p, q, rtol=1e-5, atol=1e-6)
+    parameters = dict(ddp.module.named_parameters())
+    for name, kept in optimizer.hook.state_dict()["shared"]["momentum"].items():
+        moment = optimizer.state[parameters[name]]["exp_avg"]
+        assert_close(kept, moment, name, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.ranks(2, 3)
+def test_one_bit_adam_sends_momentum_with_feedback() -> None:
+    """m and the residuals are together what went in, and the update divides by frozen moments."""
+    ddp = DDP(linear())
+    optimizer = q7x2.optim.OneBitAdam(ddp, lr=0.1, betas=(0.9, 0.99), freeze_step=2)
+    me, world_size = dist.get_rank(), dist.get_world_size()
+    second = None
+    for step in range(6):
+        if step >= 2:
+            before = optimizer.hook.state_dict()
+            owed = sum_over_ranks(before["local"][f"rank_{me}"]["residual"]["weight"])
+            m = before["shared"]["momentum"]["weight"].double()
+        applied = give(ddp, gradient_of(me, step)).clone()
+        if step >= 2:
+            assert optimizer.is_frozen
+            mean = sum(gradient_of(rank, step) for rank in range(world_size)).double() / world_size
+            left = sum_over_ranks(residuals(optimizer.hook)["weight"])
+            expected = 0.9 * m + 0.1 * mean + owed
+            assert_close(applied.double() + left, expected, step, rtol=1e-5, atol=1e-6)
+            assert applied.abs().unique().numel() <= world_size  # a group and an owner: a scale
+        weight = ddp.module.weight.detach().clone()
+        optimizer.step()
+        state = optimizer.state[ddp.module.weight]
+        if step >= 2:
+            assert_bits(state["exp_avg_sq"], second)
+            root = (second / (1 - 0.99**2)).sqrt() + 1e-8
+            rate = 0.1 / (1 - 0.9 ** (step + 1))
+            assert_close(ddp.module.weight, weight - rate * applied / root, rtol=1e-5, atol=1e-6)
+        second = state["exp_avg_sq"].clone()
+    assert_same_on_all_ranks([ddp.module.weight])
+
+
+@pytest.mark.ranks(2)
+def test_one_bit_adam_resumes_to_the_bit() -> None:
+    def steps(ddp: DDP, optimizer: Any, which: range) -> None:
+        for step in which:
+            optimizer.zero_grad()
+            backward(ddp, step)
+            optimizer.step()
+
+    ddp = DDP(net())
+    optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-2, freeze_step=2)
+    steps(ddp, optimizer, range(5))
+    saved = {k: v.clone() for k, v in ddp.state_dict().items()}
+    states = optimizer.state_dict(), optimizer.hook.state_dict()
+    states = torch.utils._pytree.tree_map(
+        lambda x: x.clone() if isinstance(x, torch.Tensor) else x, states
+    )
+    steps(ddp, optimizer, range(5, 8))
+
+    again = DDP(net(seed=3))
+    optimizer_again = q7x2.optim.OneBitAdam(again, lr=1e-2, freeze_step=2)
+    backward(again, 0)  # DDP settles its buckets
+    again.load_state_dict(saved)
+    optimizer_again.load_state_dict(states[0])
+    optimizer_again.hook.load_state_dict(states[1])
+    steps(again, optimizer_again, range(5, 8))
+    for p, q in zip(again.parameters(), ddp.parameters(), strict=True):
+        if p.numel():
+            assert_bits(p, q)
+
+
+@pytest.mark.ranks(1)
+def test_one_bit_adam_arguments() -> None:
+    ddp = DDP(linear())
+    for wrong in ({"lr": -1.0}, {"betas": (1.0, 0.9)}, {"freeze_step": 0}):
+        with pytest.raises(ValueError, match="must"):
+            q7x2.optim.OneBitAdam(ddp, **wrong)
+
+
+# --- a codec for each gradient --------------------------------------------------------------------
+
+
+class Unequal(nn.Module):
+    """Layers whose gradients differ by four orders of magnitude."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(layer(x) * 10.0**-i for i, layer in enumerate(self.layers))
+
+
+@pytest.mark.ranks(2)
+def test_each_gradient_gets_the_codec_it_needs() -> None:
+    """Fewer bytes, and no more error, than one codec for all."""
+    choices = {"choices": ["int2:g=128", "int3:g=128", "int6:g=128"], "choose_every": 2}
+    sent, errors = [], []
+    for options in ({}, choices):
+        torch.manual_seed(0)
+        ddp, hook = attached(q7x2.Quantize("int4:g=128", **options), Unequal())
+        error = 0.0
+        for step in range(4):
+            if step == 1:  # the first step measures
+                before = hook.stats.message_bytes
+            ddp.zero_grad()
+            generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+            ddp(torch.randn(16, 64, generator=generator)).square().sum().backward()
+            left = sum(r.double().square().sum() for r in residuals(hook).values())
+            error = sum_over_ranks(left).item()
+        sent.append(hook.stats.message_bytes - before)
+        errors.append(error)
+    choice = hook.state_dict()["shared"]["choice"]
+    assert {name: int(c) for name, c in choice.items()} != dict.fromkeys(choice, 0)
+    assert sent[1] < 0.8 * sent[0]
+    assert errors[1] < 1.2 * errors[0], errors
+    for chosen in everybody(torch.stack(list(choice.values()))):
+        assert_bits(chosen, torch.stack(list(choice.values())))
+
+
+@pytest.mark.ranks(2)
+def test_choices_are_saved() -> None:
+    options = q7x2.Quantize("int4:g=128", choices=["int2:g=128"], choose_every=100)
+    ddp, hook = attached(options, **SMALL_BUCKETS)
+    backward(ddp, 0)
+    state = hook.state_dict()
+    _, other = attached(options, **SMALL_BUCKETS)
+    other.load_state_dict(state)
+    for name, choice in other.state_dict()["shared"]["choice"].items():
+        assert_bits(choice, state["shared"]["choice"][name], name)
+    state["shared"]["choice"]["norm.weight"] = torch.tensor(7)
+    with pytest.raises(q7x2.HookStateError, match=r"expected one of 2 choices for norm\.weight"):
+        other.load_state_dict(state)
+
+
+# --- several hooks --------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_composed_hooks_do_what_each_does_alone() -> None:
+    """Buckets are divided, so codecs and factors see what they see where the others are whole."""
+    low, whole = q7x2.PowerSGD(rank=2), {"full_precision": ["norm.*", "last.*", "conv*", "extra.*"]}
+    alone, _ = attached(q7x2.PowerSGD(rank=2, **whole))
+    both, hook = attached(q7x2.Compose({"layers.*": low, "extra.*": q7x2.TopK(0.1), "*": low}))
+    for step in range(3):
+        for ddp in (alone, both):
+            ddp.zero_grad()
+            backward(ddp, step)
+        pairs = zip(both.module.named_parameters(), alone.module.parameters(), strict=True)
+        for (name, p), q in pairs:
+            if name.startswith("layers."):
+                assert_close(p.grad, q.grad, (step, name), rtol=1e-5, atol=1e-6)
+    (local,) = hook.state_dict()["local"].values()
+    assert {name.split(".")[0] for name in local["0.residual"]} == {"layers"}
+    assert set(local["1.residual"]) == {"extra.weight", "extra.bias"}
+    assert set(local["2.residual"]) == {"last.weight"}
+
+
+@pytest.mark.ranks(1)
+def test_compose_needs_a_hook_for_every_parameter() -> None:
+    with pytest.raises(ValueError, match=r"no pattern matches parameter 'nothing'"):
+        attached(q7x2.Compose({"conv*": q7x2.TopK(0.1)}))
+    with pytest.raises(ValueError, match="Compose: no parameter's name matches 'embedding"):
+        attached(q7x2.Compose({"embedding": q7x2.TopK(0.1), "*": q7x2.Allreduce()}))
+
+
+@pytest.mark.ranks(1)
+def test_wrong_arguments() -> None:
+    for wrong, because in (
+        (lambda: q7x2.TopK(0.0), "ratio must be"),
+        (lambda: q7x2.TopK(threshold="fuzzy"), "threshold must be 'exact'"),
+        (lambda: q7x2.TopK(momentum=1.0), "momentum must be"),
+        (lambda: q7x2.TopK(clip_norm=0.0), "clip_norm must be"),
+        (lambda: q7x2.TopK(warmup_steps=-1), "expected warmup_steps"),
+        (lambda: q7x2.SignSGD(momentum=-0.1), "momentum must be"),
+        (lambda: q7x2.Quantize("int4", choose_every=0), "choose_every must be"),
+    ):
+        with pytest.raises(ValueError, match=because):
+            wrong()
+    with pytest.raises(RuntimeError, match="int9"):
+        attached(q7x2.TopK(values="int9"))
+
+
+# --- over other backends --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["int8", "onebit", "topk:0.1", "topk:0.1+int4", "bf16+lossless"])
+@pytest.mark.parametrize("count", [1, 511, 5000])
+@pytest.mark.ranks(2, 3, backend="gloo")
+def test_stock_collectives_sum_as_ours_do(codec: str, count: int) -> None:
+    """Over Gloo, what is applied and what is left is all that went in."""
+
+    class Numbers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers = nn.Parameter(torch.zeros(count))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.numbers * x).sum()
+
+    ddp, hook = attached(q7x2.Quantize(codec), Numbers())
+    owed = torch.zeros(count).double()
+    for step in range(3):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        given = torch.randn(count, generator=generator)
+        ddp.zero_grad()
+        ddp(given).backward()
+        left = sum_over_ranks(residuals(hook)["numbers"])
+        put_in = sum_over_ranks(given) / dist.get_world_size()
+        applied = ddp.module.numbers.grad
+        assert_close(applied.double() + left, owed + put_in, step, rtol=1e-5, atol=1e-6)
+        assert_same_on_all_ranks([applied])
+        owed = left
