@@ -14,12 +14,13 @@ COMMANDS = {
     "collectives": "collectives over sizes on this machine",
     "network": "collectives over sizes between virtual hosts (root)",
     "bars": "the figures q7x2 must reach, each measured and judged",
-    "train": "a training with and without hooks, over slow networks (root)",
+    "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
+PACKAGES = ("lab", "train")
 
 
 def main(argv: list[str]) -> int:
@@ -28,9 +29,8 @@ def main(argv: list[str]) -> int:
         for name, text in COMMANDS.items():
             print(f"  {name:12} {text}")
         return 0 if argv in (["-h"], ["--help"]) else 2
-    module = importlib.import_module(
-        "benchmarks.lab.cli" if argv[0] == "lab" else f"benchmarks.{argv[0]}"
-    )
+    package = f"benchmarks.{argv[0]}"
+    module = importlib.import_module(f"{package}.cli" if argv[0] in PACKAGES else package)
     # `timeout` and job systems send SIGTERM: end the ranks and take the lab down on it too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -103,7 +103,7 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
             if on_cell and text.startswith("measured "):
                 on_cell(text.removeprefix("measured ").strip())
 
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": _python_path(), **job.env}
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), **job.env}
         if job.topology:
             with Lab(job.topology) as lab:
                 lab.run(
@@ -142,7 +142,7 @@ def _local(
         "WORLD_SIZE": str(job.ranks),
         "LOCAL_WORLD_SIZE": str(job.ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     if OPENMPI not in job.backends:
@@ -156,12 +156,13 @@ def _local(
     ]
 
 
-def _python_path() -> str:
+def python_path(*folders: Path) -> str:
+    """The caller's, with the checkout and `folders` before it."""
     inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
+    return os.pathsep.join([*map(str, (ROOT, *folders)), *([inherited] if inherited else [])])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

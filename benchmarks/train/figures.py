@@ -1,0 +1,181 @@
+"""What the report and the pictures show, computed from the cells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.train import inference, wire
+from benchmarks.train.inference import Paired
+from benchmarks.train.methods import BASELINE, TORCH_POWERSGD, UNCOMPRESSED
+from benchmarks.train.study import RANKS, Study
+
+Cell = dict[str, Any]
+
+# Rounds that are left out of step times: buckets are laid out anew, and hooks begin.
+_FIRST_ROUNDS = 1
+# An equivalence margin in standard deviations of the uncompressed training over its seeds.
+MARGIN = 2.0
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A method at one rate; seconds of the slowest rank, bytes of a step and rank.
+
+    Attributes:
+        beyond: step time beyond compute, (median, low, high).
+        reached: seconds to the baseline's final loss on the held-out data; None: never.
+        sooner: the baseline's seconds as a multiple of `reached`.
+        expected: payload bytes by the formula; None where it depends on the gradients.
+    """
+
+    label: str
+    compute: float
+    step: float
+    beyond: tuple[float, float, float]
+    final_loss: float
+    reached: float | None
+    sooner: float | None
+    link_bytes: float
+    payload: float
+    expected: float | None
+
+
+def speeds(study: Study, rate: str) -> list[Speed]:
+    cells = study.of("speed", rate=rate)
+    base = next(cell for cell in cells if cell["label"] == BASELINE)
+    target = base["rounds"]["held_out"][-1]
+    whole = sum(base["rounds"]["seconds"])
+    return [_speed(cell, target, whole) for cell in cells]
+
+
+def _speed(cell: Cell, target: float, whole: float) -> Speed:
+    rounds, compute = cell["rounds"], cell["compute"]
+    common = slice(_FIRST_ROUNDS, len(compute))
+    beyond = [r - c for r, c in zip(rounds["reduced"][common], compute[common], strict=True)]
+    reached = inference.first_at_most(elapsed(cell), rounds["held_out"], target)
+    at_end = cell["steps"] // cell["turn"] - 1
+    packets, link = (
+        median(rounds["packets"][_FIRST_ROUNDS:]),
+        median(rounds["bytes"][_FIRST_ROUNDS:]),
+    )
+    formula = cell["formula_bytes"]
+    return Speed(
+        cell["label"],
+        median(compute[common]),
+        median(rounds["step"][common]),
+        inference.median_interval(beyond),
+        rounds["held_out"][at_end],
+        reached,
+        whole / reached if reached else None,
+        link,
+        wire.payload(link, packets),
+        wire.per_rank(formula, RANKS) if formula else None,
+    )
+
+
+def elapsed(cell: Cell) -> list[float]:
+    """Seconds of training at the end of each round."""
+    return list(itertools.accumulate(cell["rounds"]["seconds"]))
+
+
+def ratio_beyond(study: Study, rate: str, label: str, other: str) -> tuple[float, float, float]:
+    """How many times longer `other`'s step is beyond compute: (median over rounds, low, high)."""
+    by_label = {cell["label"]: cell for cell in study.of("speed", rate=rate)}
+    mine, its = by_label[label], by_label[other]
+    common = slice(_FIRST_ROUNDS, len(mine["compute"]))
+    reduced = (cell["rounds"]["reduced"][common] for cell in (its, mine))
+    return _ratio_beyond(*reduced, mine["compute"][common])
+
+
+def ratio_beyond_long(study: Study, rate: str, label: str) -> tuple[float, float, float]:
+    """The same beside the long backward of the part "powersgd", against PyTorch's PowerSGD."""
+    by_label = {cell["label"]: cell for cell in study.of("powersgd", rate=rate)}
+    mine, its = by_label[label], by_label[TORCH_POWERSGD]
+    return _ratio_beyond(its["reduced"], mine["reduced"], mine["compute"])
+
+
+def _ratio_beyond(
+    longer: Sequence[float], shorter: Sequence[float], compute: Sequence[float]
+) -> tuple[float, float, float]:
+    rounds = zip(longer, shorter, compute, strict=True)
+    return inference.median_interval([(a - c) / (b - c) for a, b, c in rounds])
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A method over the seeds; p-values are Holm's over all methods of the task."""
+
+    label: str
+    seeds: int
+    loss: float
+    spread: float
+    accuracy: float
+    paired: Paired | None  # None: the uncompressed training itself, or a single seed
+    p_differs: float
+    p_not_worse: float
+
+    @property
+    def verdict(self) -> str:
+        if self.paired is None:
+            return "-"
+        if self.p_not_worse < 0.05:
+            return "within noise"
+        if self.p_differs < 0.05 and self.paired.mean > 0:
+            return "worse"
+        return "undecided"
+
+
+def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
+    """The methods, and the equivalence margin."""
+    by_label: dict[str, dict[int, Cell]] = {}
+    for cell in study.of("accuracy", task=task):
+        by_label.setdefault(cell["label"], {})[cell["seed"]] = cell
+    base = by_label[UNCOMPRESSED]
+    margin = MARGIN * inference.spread([cell["final_loss"] for cell in base.values()])
+    tests: dict[str, Paired] = {}
+    for label, cells in by_label.items():
+        common = sorted(set(cells) & set(base))
+        if label != UNCOMPRESSED and len(common) > 1:
+            differences = [cells[s]["final_loss"] - base[s]["final_loss"] for s in common]
+            tests[label] = inference.paired(differences, margin)
+    differs = dict(zip(tests, inference.holm([t.p_differs for t in tests.values()]), strict=True))
+    not_worse = dict(
+        zip(tests, inference.holm([t.p_not_worse for t in tests.values()]), strict=True)
+    )
+    return [
+        Accuracy(
+            label,
+            len(cells),
+            mean(cell["final_loss"] for cell in cells.values()),
+            inference.spread([cell["final_loss"] for cell in cells.values()]),
+            mean(cell["accuracy"] for cell in cells.values()),
+            tests.get(label),
+            differs.get(label, 1.0),
+            not_worse.get(label, 1.0),
+        )
+        for label, cells in by_label.items()
+    ], margin
+
+
+def curves(cells: Sequence[Cell], key: str) -> tuple[list[float], list[float], list[float]]:
+    """Mean and mean -+ standard deviation over seeds, step by step: (means, low, high)."""
+    columns = list(zip(*(cell[key] for cell in cells), strict=True))
+    means = [mean(column) for column in columns]
+    reach = [inference.spread(column) for column in columns]
+    return (
+        means,
+        [m - r for m, r in zip(means, reach, strict=True)],
+        [m + r for m, r in zip(means, reach, strict=True)],
+    )
+
+
+def slower(study: Study, label: str) -> tuple[float, float, float]:
+    """Where compute dominates: a step as a multiple of uncompressed q7x2's, (median, low, high)."""
+    by_label = {cell["label"]: cell for cell in study.of("compute-bound")}
+    base = by_label[UNCOMPRESSED]["seconds"]
+    ratios = [a / b for a, b in zip(by_label[label]["seconds"], base, strict=True)]
+    return inference.median_interval(ratios)

@@ -1,0 +1,129 @@
+"""What is compared: a hook over a backend, each at its documented default.
+
+A new hook is a new line of METHODS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import q7x2
+import torch
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.train import wire
+
+AddHook = Callable[[DistributedDataParallel], "q7x2.Attached | None"]
+MakeOptimizer = Callable[[DistributedDataParallel, float], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Attributes:
+    one_bucket: The hook does not stand several buckets.
+    optimizer: What it needs in place of the task's own, made with the task's learning rate.
+    tasks: Those whose own optimizer it can be compared with.
+    message_bytes: What goes into all-reduces a step, from the parameters' shapes; None where
+        it depends on the gradients.
+    """
+
+    label: str
+    backend: str
+    add: AddHook
+    message_bytes: Callable[[list[wire.Shape]], float] | None = None
+    one_bucket: bool = False
+    optimizer: MakeOptimizer | None = None
+    tasks: tuple[str, ...] = ("gpt", "digits")
+
+
+def _none(_: DistributedDataParallel) -> None:
+    return None
+
+
+def _ours(options: q7x2.HookOptions) -> AddHook:
+    return lambda ddp: q7x2.attach(ddp, options)
+
+
+def _torch_cast(dtype: torch.dtype) -> AddHook:
+    """PyTorch's own, under a name for which DDP does not insist on NCCL."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    def compress(group: Any, bucket: Any) -> Any:
+        return default_hooks._compress_hook(dtype, group, bucket)
+
+    compress.__annotations__.clear()  # postponed ones are not what DDP compares them with
+
+    def add(ddp: DistributedDataParallel) -> None:
+        ddp.register_comm_hook(ddp.process_group, compress)
+
+    return add
+
+
+def _torch_powersgd(rank: int) -> AddHook:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    def add(ddp: DistributedDataParallel) -> None:
+        group: ProcessGroup = ddp.process_group
+        # 2 is the least that it takes for start_powerSGD_iter; its default of 1000 never begins.
+        state = powerSGD_hook.PowerSGDState(
+            group, matrix_approximation_rank=rank, start_powerSGD_iter=2
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    return add
+
+
+def _one_bit_adam(ddp: DistributedDataParallel, lr: float) -> torch.optim.Optimizer:
+    # Full precision three times as long as the learning rate warms up.
+    return q7x2.optim.OneBitAdam(ddp, lr, betas=(0.9, 0.95), weight_decay=0.01, freeze_step=60)
+
+
+def _sgd_at(lr: float | None) -> MakeOptimizer:
+    """SGD without momentum, which the hook has; at the task's learning rate if `lr` is None."""
+    return lambda ddp, usual: torch.optim.SGD(ddp.parameters(), lr=usual if lr is None else lr)
+
+
+_CHOICES = ("int2", "int8")
+
+METHODS = (
+    Method("DDP, Gloo", "gloo", _none, wire.dense(4)),
+    Method("PyTorch fp16, Gloo", "gloo", _torch_cast(torch.float16), wire.dense(2)),
+    Method("PyTorch bf16, Gloo", "gloo", _torch_cast(torch.bfloat16), wire.dense(2)),
+    Method(
+        "PyTorch PowerSGD 4, Gloo", "gloo", _torch_powersgd(4), wire.powersgd(4), one_bucket=True
+    ),
+    Method("DDP, q7x2", "q7x2", _none, wire.dense(4)),
+    Method("bf16", "q7x2", _ours(q7x2.Allreduce(dtype=torch.bfloat16)), wire.dense(2)),
+    Method("int8", "q7x2", _ours(q7x2.Quantize("int8")), wire.grouped(8, 512)),
+    Method("int4", "q7x2", _ours(q7x2.Quantize("int4:g=128")), wire.grouped(4, 128)),
+    Method("int4 or int2 or int8", "q7x2", _ours(q7x2.Quantize("int4", choices=_CHOICES))),
+    Method("1-bit SGD", "q7x2", _ours(q7x2.OneBit()), wire.grouped(1, 1024)),
+    Method("1-bit Adam", "q7x2", _none, optimizer=_one_bit_adam, tasks=("gpt",)),
+    Method("signSGD", "q7x2", _ours(q7x2.SignSGD()), optimizer=_sgd_at(1e-3)),
+    Method("top 1 %", "q7x2", _ours(q7x2.TopK(0.01))),
+    Method("top 1 %, int8", "q7x2", _ours(q7x2.TopK(0.01, values="int8"))),
+    Method(
+        "DGC 1 %",
+        "q7x2",
+        _ours(q7x2.TopK(0.01, momentum=0.9)),
+        optimizer=_sgd_at(None),
+        tasks=("digits",),
+    ),
+    Method("PowerSGD 4", "q7x2", _ours(q7x2.PowerSGD(rank=4)), wire.powersgd(4)),
+    Method(
+        "PowerSGD 4 alternating",
+        "q7x2",
+        _ours(q7x2.PowerSGD(rank=4, alternating=True)),
+        wire.powersgd(4, alternating=True),
+    ),
+    Method("PowerSGD 4, Gloo", "gloo", _ours(q7x2.PowerSGD(rank=4)), wire.powersgd(4)),
+)
+BY_LABEL = {method.label: method for method in METHODS}
+
+BASELINE = "DDP, Gloo"
+UNCOMPRESSED = "DDP, q7x2"
+TORCH_POWERSGD = "PyTorch PowerSGD 4, Gloo"
+POWERSGD = "PowerSGD 4"

@@ -1,0 +1,270 @@
+"""The cells of the study: what there is to measure, how it is run, where it is kept.
+
+A cell is one method at one place: a rate, or a task and a seed. Finished cells are kept in a JSON
+file, so a study that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import facts, launch, report
+from benchmarks.lab import Lab, Topology
+from benchmarks.processes import run_ranks
+from benchmarks.train.methods import (
+    BASELINE,
+    BY_LABEL,
+    METHODS,
+    POWERSGD,
+    TORCH_POWERSGD,
+    UNCOMPRESSED,
+)
+
+RANKS = 4
+TIMEOUT_S = 3600
+
+_GPT = {
+    "layers": 2,
+    "heads": 4,
+    "dim": 192,
+    "context": 64,
+    "batch": 1,
+    "lr": 1e-3,
+    "warmup": 20,
+    "bucket_mb": 1.0,
+    "held_out": 64,
+}
+RECIPES: dict[str, Any] = {
+    # Steps of the baseline by rate: what takes about five minutes.
+    "speed": {
+        **_GPT,
+        "dim": 256,
+        "bucket_mb": 2.0,
+        "turn": 5,
+        "steps": {"20mbit": 20, "100mbit": 100, "1gbit": 200},
+    },
+    "accuracy": {
+        "gpt": {**_GPT, "steps": 400, "every": 10, "last": 3},
+        "digits": {
+            "width": 32,
+            "batch": 16,
+            "lr": 0.05,
+            "warmup": 20,
+            "bucket_mb": 0.1,
+            "steps": 300,
+            "every": 10,
+            "last": 3,
+        },
+    },
+    # A backward long enough to hide something behind.
+    "powersgd": {**_GPT, "dim": 256, "batch": 4, "warm_up": 5, "steps": 50},
+    "compute-bound": {**_GPT, "batch": 16, "warm_up": 5, "steps": 60},
+    "overlap": {**_GPT, "layers": 4, "batch": 8, "bucket_mb": 0.5, "warm_up": 5, "steps": 15},
+    "hook-cpu": {
+        **_GPT,
+        "layers": 8,
+        "dim": 512,
+        "heads": 8,
+        "context": 32,
+        "bucket_mb": 25.0,
+        "warm_up": 3,
+        "steps": 6,
+        "held_seconds": 2.0,
+    },
+}
+PARTS = tuple(RECIPES)
+TASKS = tuple(RECIPES["accuracy"])
+_COMPUTE_BOUND_RATE = "1gbit"
+
+_POWERSGD_LABELS = [TORCH_POWERSGD, POWERSGD, "PowerSGD 4 alternating"]
+# 1-bit Adam's hook belongs to its optimizer, so the parts that look into a hook leave it out.
+OURS = tuple(m.label for m in METHODS if m.backend == "q7x2" and m.label != UNCOMPRESSED)
+_WITH_A_HOOK = tuple(label for label in OURS if label != "1-bit Adam")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of the study is wanted."""
+
+    parts: Sequence[str]
+    rates: Sequence[str]
+    tasks: Sequence[str]
+    seeds: int
+    labels: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One set of processes.
+
+    Attributes:
+        place: what its cells have in common, beside the part.
+        rate: of the virtual hosts' links; None: ranks are processes of this host.
+        together: its cells are measured against each other, so all or none of them count.
+    """
+
+    part: str
+    place: dict[str, Any]
+    labels: list[str]
+    recipe: dict[str, Any]
+    rate: str | None = None
+    seed: int = 0
+    together: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return " ".join([self.part, *map(str, self.place.values())])
+
+
+def jobs(choice: Choice) -> Iterator[Job]:
+    labels = [m.label for m in METHODS if m.label in choice.labels]
+    ours = [label for label in labels if label in _WITH_A_HOOK]
+    for part in choice.parts:
+        recipe = RECIPES[part]
+        match part:
+            case "speed":
+                for rate in choice.rates:
+                    steps = recipe["steps"].get(rate, recipe["steps"]["1gbit"])
+                    yield Job(
+                        part,
+                        {"rate": rate},
+                        list(dict.fromkeys([BASELINE, *labels])),
+                        recipe,
+                        rate,
+                        together=True,
+                        extra={"steps": steps},
+                    )
+            case "accuracy":
+                for task, seed in itertools.product(choice.tasks, range(choice.seeds)):
+                    place = {"task": task, "seed": seed}
+                    fit = [label for label in labels if task in BY_LABEL[label].tasks]
+                    mine = list(dict.fromkeys([UNCOMPRESSED, *fit]))
+                    yield Job(part, place, mine, recipe[task], None, seed, extra={"task": task})
+            case "powersgd":
+                for rate in choice.rates:
+                    place = {"rate": rate}
+                    yield Job(part, place, _POWERSGD_LABELS, recipe, rate, together=True)
+            case "compute-bound":
+                rate = _COMPUTE_BOUND_RATE
+                mine = [UNCOMPRESSED, *ours]
+                yield Job(part, {"rate": rate}, mine, recipe, rate, together=True)
+            case "overlap":
+                for rate in choice.rates:
+                    yield Job(part, {"rate": rate}, ours, recipe, rate)
+            case "hook-cpu":
+                yield Job(part, {}, ours, recipe)
+
+
+class Study:
+    """The file of cells.
+
+    Args:
+        forget: parts whose cells are to be measured anew.
+    """
+
+    def __init__(self, path: Path, forget: Sequence[str] = ()) -> None:
+        self.path = path
+        self.cells: list[dict[str, Any]] = []
+        self.machine: dict[str, Any] = facts.collect()
+        if not path.exists():
+            return
+        kept = json.loads(path.read_text())
+        self.machine = kept["machine"]
+        self.cells = [cell for cell in kept["cells"] if cell["part"] not in forget]
+        for part in {cell["part"] for cell in self.cells}:
+            if kept["recipes"][part] != RECIPES[part]:
+                raise ValueError(
+                    f"the part {part} of {path} was measured with another recipe; give --fresh "
+                    f"with --parts {part}, or another --out"
+                )
+
+    def of(self, part: str, **place: Any) -> list[dict[str, Any]]:
+        """In the order of METHODS."""
+        order = {m.label: i for i, m in enumerate(METHODS)}
+        found = [
+            cell
+            for cell in self.cells
+            if cell["part"] == part and all(cell[key] == value for key, value in place.items())
+        ]
+        return sorted(found, key=lambda cell: order.get(cell["label"], len(order)))
+
+    def missing(self, job: Job) -> list[str]:
+        done = {cell["label"] for cell in self.of(job.part, **job.place)}
+        left = [label for label in job.labels if label not in done]
+        return job.labels if left and job.together else left
+
+    def measure(self, job: Job, said: Callable[[str], None]) -> None:
+        """Runs what is missing of `job`, and keeps each cell as it comes.
+
+        Args:
+            said: is given each line of rank 0.
+        """
+        labels = self.missing(job)
+        if job.together:
+            again = {id(cell) for cell in self.of(job.part, **job.place)}
+            self.cells = [cell for cell in self.cells if id(cell) not in again]
+        with tempfile.TemporaryDirectory(prefix="q7x2-train-") as folder:
+            lines = Path(folder) / "cells.jsonl"
+            spec = {
+                "part": job.part,
+                "labels": labels,
+                "recipe": job.recipe,
+                "seed": job.seed,
+                "cells": str(lines),
+                **job.extra,
+            }
+            try:
+                _run(job, spec, Path(folder), said)
+            finally:
+                measured = lines.read_text().splitlines() if lines.exists() else []
+                if not job.together or len(measured) == len(labels):
+                    self._keep(job, [json.loads(each) for each in measured])
+
+    def _keep(self, job: Job, measured: list[dict[str, Any]]) -> None:
+        self.machine = facts.collect()
+        commit = {"commit": self.machine["commit"]}
+        self.cells += [{"part": job.part, **job.place, **commit, **cell} for cell in measured]
+        report.write_json(self.path, self.machine, {"recipes": RECIPES, "cells": self.cells})
+
+
+def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], None]) -> None:
+    path = folder / "spec.json"
+    path.write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "benchmarks.train.worker", str(path)]
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": launch.python_path(launch.ROOT / "examples"),
+    }
+
+    def on_line(rank: int, text: str) -> None:
+        if rank == 0:
+            said(text.strip())
+
+    with ExitStack() as stack:
+        if job.rate:
+            lab = stack.enter_context(Lab(Topology(hosts=RANKS, rate=job.rate)))
+            lab.run(command, env=env, timeout_s=TIMEOUT_S, on_line=on_line)
+            return
+        shared = {
+            **os.environ,
+            **env,
+            "WORLD_SIZE": str(RANKS),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(launch.free_port()),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        # Ranks of one host would sum in its memory, and codecs would have nothing to do.
+        environments = [
+            {**shared, "RANK": str(rank), "Q7X2_HOST_ID": str(rank)} for rank in range(RANKS)
+        ]
+        run_ranks([command] * RANKS, environments, TIMEOUT_S, on_line)
