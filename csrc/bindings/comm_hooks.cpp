@@ -95,6 +95,15 @@ void bind_comm_hooks(py::module_& module) {
             return std::make_shared<torch::jit::PythonFutureWrapper>(self.reduce(bucket));
           },
           py::arg("bucket"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "reduce_tensor",
+          [](HookRunner& self, size_t index, const at::Tensor& gradient, bool is_first,
+             bool is_last) {
+            return std::make_shared<torch::jit::PythonFutureWrapper>(
+                self.reduce(index, gradient, is_first, is_last));
+          },
+          py::arg("index"), py::arg("gradient"), py::arg("is_first"), py::arg("is_last"),
+          py::call_guard<py::gil_scoped_release>())
       .def_property_readonly(
           "step", py::cpp_function(&HookRunner::step, py::call_guard<py::gil_scoped_release>()))
       .def("detach", &HookRunner::detach, py::call_guard<py::gil_scoped_release>())
@@ -182,6 +191,25 @@ void bind_comm_hooks(py::module_& module) {
       py::arg("full_precision_period"), py::arg("full_precision_length"),
       py::arg("min_compression_rate"), py::arg("error_feedback"), py::arg("warm_start"),
       py::arg("alternating"), py::arg("seed"));
+
+  module.def(
+      "flat_powersgd_hook",
+      [](int64_t rank, std::vector<bool> absent, uint64_t full_precision_start,
+         uint64_t full_precision_period, uint64_t full_precision_length, bool error_feedback,
+         bool warm_start, uint64_t seed) {
+        const FlatPowerSgdOptions options{
+            rank,
+            std::move(absent),
+            {full_precision_start, full_precision_period, full_precision_length},
+            error_feedback,
+            warm_start,
+            seed};
+        return HookFactory{
+            [options](const HookContext& context) { return make_flat_powersgd(context, options); }};
+      },
+      py::kw_only(), py::arg("rank"), py::arg("absent"), py::arg("full_precision_start"),
+      py::arg("full_precision_period"), py::arg("full_precision_length"), py::arg("error_feedback"),
+      py::arg("warm_start"), py::arg("seed"));
 
   module.def(
       "composed_hook",

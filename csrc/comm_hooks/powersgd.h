@@ -26,4 +26,17 @@ struct PowerSgdOptions {
 
 std::unique_ptr<Hook> make_powersgd(const HookContext& context, PowerSgdOptions options);
 
+/// Of whole buckets.
+struct FlatPowerSgdOptions {
+  int64_t rank = 1;
+  /// By parameter number: never in this hook's buckets.
+  std::vector<bool> absent;
+  FullPrecision full_precision;
+  bool error_feedback = true;
+  bool warm_start = true;
+  uint64_t seed = 0;
+};
+
+std::unique_ptr<Hook> make_flat_powersgd(const HookContext& context, FlatPowerSgdOptions options);
+
 }  // namespace q7x2

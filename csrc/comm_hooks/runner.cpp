@@ -101,6 +101,7 @@ std::shared_ptr<HookRunner> HookRunner::make(
     std::function<void(const std::function<void()>&)> without_gil) {
   std::shared_ptr<HookRunner> runner(
       new HookRunner(std::move(groups), threads, std::move(without_gil)));
+  for (const NamedParameter& parameter : parameters) runner->given_.push_back(parameter.tensor);
   runner->worker_->run([&] {
     for (const NamedParameter& parameter : parameters) {
       const size_t number = runner->number_of(parameter.tensor);
@@ -150,6 +151,31 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(c10d::GradBucket& buc
   job->bucket.index = bucket.getIndex();
   job->bucket.is_last = bucket.isLast();
   job->bucket.buffer = bucket.getBuffer();
+  job->is_first = bucket.getIndex() == 0;
+  return hand_over(job, bucket.getParameters());
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(size_t index, const at::Tensor& gradient,
+                                                           bool is_first, bool is_last) {
+  if (index >= given_.size() || gradient.dim() != 1 || !gradient.is_contiguous() ||
+      gradient.numel() != given_[index].numel()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "expected a contiguous gradient of one dimension with as many elements as " +
+                    (index < given_.size()
+                         ? std::to_string(given_[index].numel())
+                         : "one of the " + std::to_string(given_.size()) + " parameters") +
+                    ", got shape " + c10::str(gradient.sizes()));
+  }
+  auto job = std::make_shared<HookJob>(*this);
+  job->bucket.index = index;
+  job->bucket.is_last = is_last;
+  job->bucket.buffer = gradient;
+  job->is_first = is_first;
+  return hand_over(job, {given_[index]});
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookRunner::hand_over(const std::shared_ptr<HookJob>& job,
+                                                              std::vector<at::Tensor> parameters) {
   std::vector<c10::Device> devices;
   const c10::Device device = job->bucket.buffer.device();
   if (!device.is_cpu()) {
@@ -162,7 +188,7 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(c10d::GradBucket& buc
     ready.block(*job->stream);
   }
   job->future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
-  worker_->post(Worker::Urgency::kNow, [this, job, parameters = bucket.getParameters()] {
+  worker_->post(Worker::Urgency::kNow, [this, job, parameters = std::move(parameters)] {
     Bucket& b = job->bucket;
     if (!b.buffer.is_sparse()) {
       int64_t offset = 0;
@@ -186,7 +212,7 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job) {
     fail(failure_);
     return;
   }
-  if (job->bucket.index == 0 && in_step_ && jobs_.size() == 1) {
+  if (job->is_first && in_step_ && jobs_.size() == 1) {
     // The backward before this one ended without its last buckets.
     overflowed_ = true;
     end_step();

@@ -36,6 +36,7 @@ struct HookJob final : CollectiveSink {
 
   HookRunner& runner;
   Bucket bucket;
+  bool is_first = false;  ///< of its step
   Phases phases;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   Lanes::Ticket ticket = 0;
@@ -64,6 +65,9 @@ class HookRunner {
 
   /// DDP's thread. Returns at once; the future holds `bucket`'s buffer.
   c10::intrusive_ptr<c10::ivalue::Future> reduce(c10d::GradBucket& bucket);
+  /// The same without DDP: `gradient`, of one dimension and contiguous, of the parameter `index`.
+  c10::intrusive_ptr<c10::ivalue::Future> reduce(size_t index, const at::Tensor& gradient,
+                                                 bool is_first, bool is_last);
 
   // Between steps, from any thread; they throw Error(kInvalidArgument) within one.
   /// Reductions so far.
@@ -88,8 +92,10 @@ class HookRunner {
   HookRunner(std::vector<ProcessGroupPtr> groups, int threads,
              std::function<void(const std::function<void()>&)> without_gil);
 
-  // The worker's thread from here on.
+  // The worker's thread from here on, but for `hand_over`.
   size_t number_of(const at::Tensor& parameter);
+  c10::intrusive_ptr<c10::ivalue::Future> hand_over(const std::shared_ptr<HookJob>& job,
+                                                    std::vector<at::Tensor> parameters);
   void begin(const std::shared_ptr<HookJob>& job);
   void resume(HookJob& job);
   void finish(HookJob& job);
@@ -101,6 +107,7 @@ class HookRunner {
   void record(HookEvent event);
 
   const std::vector<ProcessGroupPtr> groups_;
+  std::vector<at::Tensor> given_;  // the named parameters
   const std::function<void(const std::function<void()>&)> without_gil_;
 
   HookContext context_;

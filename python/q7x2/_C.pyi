@@ -102,6 +102,11 @@ class HookRunner:
         factory: HookFactory,
         threads: int,
     ) -> None: ...
+    def reduce_tensor(
+        self, index: int, gradient: torch.Tensor, is_first: bool, is_last: bool
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The same without DDP, for the gradient of the parameter ``index``, in place."""
+
     @property
     def step(self) -> int:
         """Reductions so far."""
@@ -161,6 +166,17 @@ def powersgd_hook(
     error_feedback: bool,
     warm_start: bool,
     alternating: bool,
+    seed: int,
+) -> HookFactory: ...
+def flat_powersgd_hook(
+    *,
+    rank: int,
+    absent: list[bool],
+    full_precision_start: int,
+    full_precision_period: int,
+    full_precision_length: int,
+    error_feedback: bool,
+    warm_start: bool,
     seed: int,
 ) -> HookFactory: ...
 def composed_hook(hooks: list[HookFactory], owners: list[int]) -> HookFactory:

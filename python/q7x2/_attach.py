@@ -12,6 +12,7 @@ from q7x2 import _hook_state
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
+    from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
     from q7x2._hook_options import HookOptions
@@ -185,6 +186,11 @@ class Attached:
         if self._scaler is None and saved != present:
             self.scale_changed(saved, present)
 
+    def _follow(self, model: torch.nn.Module) -> None:
+        if self._scaler is not None:
+            self._runner.rescale(self._loss_scale)
+            self._removable.append(model.register_forward_pre_hook(self._follow_scaler))
+
     def _follow_scaler(self, *_: Any) -> None:
         scale = self._scaler.get_scale()
         if scale != self._loss_scale:
@@ -192,11 +198,12 @@ class Attached:
 
 
 def attach(
-    ddp: DistributedDataParallel,
+    ddp: DistributedDataParallel | FSDPModule,
     hook: HookOptions,
     *,
     scaler: Any = None,
     threads: int = 1,
+    replicas: ProcessGroup | None = None,
 ) -> Attached:
     """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
 
@@ -207,7 +214,8 @@ def attach(
     It works on any backend; the group may be of Gloo or NCCL.
 
     Args:
-        ddp: The model.
+        ddp: The model; or one that ``fully_shard`` (FSDP2) shards over a part of the ranks, a mesh
+            of one dimension, while ``replicas`` hold the same shards.
         hook: The algorithm and its options: :class:`PowerSGD`, :class:`Quantize`, :class:`TopK`,
             :class:`OneBit`, :class:`SignSGD`, :class:`Allreduce`, or several of them in
             :class:`Compose`.
@@ -215,18 +223,28 @@ def attach(
             scale. Steps that it skips leave no trace in the hook's state, with or without this.
         threads: Of the hook's tensor operations. The same on all ranks: another number may round
             differently.
+        replicas: Of an FSDP2 model: the ranks over which the hook is to average gradients that FSDP
+            has reduced to shards.
 
     Raises:
         RuntimeError: The model has a hook already.
-        TypeError: ``ddp`` is not a DistributedDataParallel.
+        TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule.
+        ValueError: ``replicas`` is missing, or one too many; or FSDP does all reductions itself.
     """
     import torch.distributed as dist
+    from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
-    if not isinstance(ddp, DistributedDataParallel):
-        raise TypeError(f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
+    if isinstance(ddp, FSDPModule):
+        from q7x2._attach_fsdp import attach_fsdp
+
+        return attach_fsdp(ddp, hook, replicas, scaler, threads)
+    if not isinstance(ddp, DistributedDataParallel):
+        raise TypeError(f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
+    if replicas is not None:
+        raise ValueError("replicas are for FSDP2; a DistributedDataParallel has its process group")
     group = ddp.process_group
     parameters = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad]
     runner = make_runner(hook, group, parameters, threads)
@@ -236,9 +254,7 @@ def attach(
     attached = Attached(
         runner, hook, parameters, dist.get_rank(group), dist.get_world_size(group), scaler
     )
-    if scaler is not None:
-        runner.rescale(scaler.get_scale())
-        attached._removable.append(ddp.register_forward_pre_hook(attached._follow_scaler))
+    attached._follow(ddp)
     return attached
 
 

@@ -158,6 +158,8 @@ class PowerSGD(FullPrecision):
         warm_start: Begin each step with the last one's factor.
         alternating: One collective a step and half of the bytes: the two halves of the power
             iteration take turns. Needs ``warm_start``.
+        batched: Fold each bucket into one square matrix, vectors and all: fewer bytes and products,
+            and a worse approximation. ``min_compression_rate`` is then without effect.
         random_seed: Of the first factors.
     """
 
@@ -166,10 +168,16 @@ class PowerSGD(FullPrecision):
     use_error_feedback: bool = True
     warm_start: bool = True
     alternating: bool = False
+    batched: bool = False
     random_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.batched and (self.alternating or self.full_precision or not self._has_one_rank):
+            raise ValueError(
+                "batched folds whole buckets into one matrix: expected an int as rank, no "
+                "full_precision and alternating=False"
+            )
         ranks = list(self.rank.values()) if isinstance(self.rank, Mapping) else [self.rank]
         if any(rank < 0 for rank in ranks):
             raise ValueError(f"rank must not be negative, got {self.rank}")
@@ -178,6 +186,10 @@ class PowerSGD(FullPrecision):
 
     def lanes(self, on_q7x2: bool) -> int:
         return 1 if self.alternating else 2
+
+    @property
+    def _has_one_rank(self) -> bool:
+        return isinstance(self.rank, int)
 
     def rank_of(self, name: str) -> int:
         """The rank asked for this parameter, before its shape limits it; 0: sent whole."""
@@ -190,6 +202,15 @@ class PowerSGD(FullPrecision):
     def factory(self, job: Job) -> Any:
         from q7x2._extension import load
 
+        if self.batched:
+            return load().flat_powersgd_hook(
+                rank=self.rank,
+                absent=[not job.owns(name) for name, _ in job.parameters],
+                error_feedback=self.use_error_feedback,
+                warm_start=self.warm_start,
+                seed=self.random_seed,
+                **self._full_precision_arguments(),
+            )
         check_patterns(self.full_precision, job.parameters, "full_precision")
         if isinstance(self.rank, Mapping):
             check_patterns(list(self.rank), job.parameters, "rank")

@@ -10,7 +10,7 @@ hand the result back. ``q7x2.attach`` needs no GIL and offers more options.
 
 # No postponed annotations: DDP compares those of a hook with its own classes.
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,21 +19,24 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 
 from q7x2._attach import Attached, HookStats, make_runner
-from q7x2._hook_options import Allreduce, PowerSGD
+from q7x2._hook_options import Allreduce, HookOptions, PowerSGD, Quantize
 
 __all__ = [
     "PostLocalSGDState",
     "PowerSGDState",
     "allreduce_hook",
+    "batched_powerSGD_hook",
     "bf16_compress_hook",
     "fp16_compress_hook",
     "post_localSGD_hook",
     "powerSGD_hook",
     "powersgd_hook",
+    "quantization_perchannel_hook",
+    "quantization_pertensor_hook",
 ]
 
-# The dense hooks keep no state, so the models that share a process group share a runner.
-_dense: weakref.WeakKeyDictionary[Any, dict[torch.dtype | None, Any]] = weakref.WeakKeyDictionary()
+# These hooks keep no state, so the models that share a process group share a runner.
+_stateless: weakref.WeakKeyDictionary[Any, dict[HookOptions, Any]] = weakref.WeakKeyDictionary()
 
 
 def _hand_over(bucket: GradBucket, runner: Any) -> torch.futures.Future[torch.Tensor]:
@@ -45,14 +48,14 @@ def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
     return future.value()
 
 
-def _reduce_densely(
-    group: ProcessGroup | None, bucket: GradBucket, dtype: torch.dtype | None
+def _reduce(
+    group: ProcessGroup | None, bucket: GradBucket, options: HookOptions
 ) -> torch.futures.Future[torch.Tensor]:
     group = dist.group.WORLD if group is None else group
-    runners = _dense.setdefault(group, {})
-    if dtype not in runners:
-        runners[dtype] = make_runner(Allreduce(dtype=dtype), group, [])
-    return _hand_over(bucket, runners[dtype])
+    runners = _stateless.setdefault(group, {})
+    if options not in runners:
+        runners[options] = make_runner(options, group, [])
+    return _hand_over(bucket, runners[options])
 
 
 def allreduce_hook(
@@ -62,7 +65,7 @@ def allreduce_hook(
 
     >>> ddp.register_comm_hook(None, q7x2.comm_hooks.allreduce_hook)
     """
-    return _reduce_densely(process_group, bucket, None)
+    return _reduce(process_group, bucket, Allreduce())
 
 
 def fp16_compress_hook(
@@ -72,7 +75,7 @@ def fp16_compress_hook(
 
     >>> ddp.register_comm_hook(None, q7x2.comm_hooks.fp16_compress_hook)
     """
-    return _reduce_densely(process_group, bucket, torch.float16)
+    return _reduce(process_group, bucket, Allreduce(dtype=torch.float16))
 
 
 def bf16_compress_hook(
@@ -82,11 +85,37 @@ def bf16_compress_hook(
 
     >>> ddp.register_comm_hook(None, q7x2.comm_hooks.bf16_compress_hook)
     """
-    return _reduce_densely(process_group, bucket, torch.bfloat16)
+    return _reduce(process_group, bucket, Allreduce(dtype=torch.bfloat16))
 
 
 # DDP refuses a hook of this name where it finds no NCCL, which does not matter here.
 bf16_compress_hook.__name__ = "q7x2_bf16_compress_hook"
+
+
+def quantization_pertensor_hook(
+    process_group: ProcessGroup | None, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Gradients as 8-bit integers between the least and the largest of each 1024.
+
+    PyTorch's has one scale for a whole bucket, and all-gathers what every rank has.
+
+    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.quantization_pertensor_hook)
+    """
+    return quantization_perchannel_hook(process_group, bucket, bucket_size=1024)
+
+
+def quantization_perchannel_hook(
+    process_group: ProcessGroup | None, bucket: GradBucket, bucket_size: int = 512
+) -> torch.futures.Future[torch.Tensor]:
+    """Gradients as 8-bit integers between the least and the largest of each ``bucket_size``.
+
+    ``bucket_size`` is a power of two from 32 to 1024. What is lost is lost, as with PyTorch's;
+    :class:`q7x2.Quantize` keeps it.
+
+    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.quantization_perchannel_hook)
+    """
+    options = Quantize(f"int8:g={bucket_size}:minmax", use_error_feedback=False)
+    return _reduce(process_group, bucket, options)
 
 
 class PowerSGDState:
@@ -182,6 +211,21 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Fut
 powersgd_hook = powerSGD_hook
 
 
+def batched_powerSGD_hook(
+    state: PowerSGDState, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """PowerSGD of whole buckets, each folded into one square matrix.
+
+    >>> state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=4)
+    >>> ddp.register_comm_hook(state, q7x2.comm_hooks.batched_powerSGD_hook)
+    """
+    if not state.options.batched:
+        if state._made is not None:
+            raise RuntimeError("this PowerSGDState is powerSGD_hook's: make another one")
+        state.options = replace(state.options, batched=True)
+    return _hand_over(bucket, state._runner)
+
+
 @dataclass
 class PostLocalSGDState:
     """PyTorch's arguments for :func:`post_localSGD_hook`."""
@@ -208,11 +252,11 @@ def post_localSGD_hook(
     if bucket.is_last():
         state.iter += 1
     if is_global:
-        return _reduce_densely(state.process_group, bucket, None)
+        return _reduce(state.process_group, bucket, Allreduce())
     if not state.post_local_gradient_allreduce:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
     if state.subgroup is None:
         state.subgroup, _ = dist.new_subgroups()  # type: ignore[no-untyped-call]
-    return _reduce_densely(state.subgroup, bucket, None)
+    return _reduce(state.subgroup, bucket, Allreduce())

@@ -1,10 +1,10 @@
 #include "comm_hooks/bit_allocation.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <random>
+
+#include <gtest/gtest.h>
 
 namespace q7x2 {
 namespace {

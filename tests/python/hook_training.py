@@ -50,6 +50,7 @@ HOOKS = {
     "cold": q7x2.PowerSGD(rank=2, warm_start=False),
     "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False),
     "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
+    "batched": q7x2.PowerSGD(rank=4, batched=True),
     "int8": q7x2.Quantize("int8"),
     "int4": q7x2.Quantize("int4:g=128:sr", full_precision=["*.bias"], burst_every=4),
     "adaptive": q7x2.Quantize("int4:g=128", choices=["int2:g=128", "int8:g=128"], choose_every=3),

@@ -280,7 +280,7 @@ def test_powersgd_agrees_with_torch(rank: int) -> None:
                 assert error < 2e-3, (step, name, error)
 
 
-@pytest.mark.parametrize("name", ["powersgd", "alternating", "int8", "topk", "adaptive"])
+@pytest.mark.parametrize("name", ["powersgd", "alternating", "batched", "int8", "topk", "adaptive"])
 @pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
 @pytest.mark.ranks(2, 3)
 def test_nothing_is_lost(name: str, options: dict[str, Any]) -> None:

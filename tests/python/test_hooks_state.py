@@ -341,6 +341,43 @@ def test_registered_dense_hooks_are_the_attached_ones(name: str, dtype: Any) -> 
         assert_bits(p, q)
 
 
+@pytest.mark.ranks(2)
+def test_registered_batched_powersgd_is_the_attached_one() -> None:
+    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=1, batched=True), **SMALL_BUCKETS)
+    state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=1)
+    registered = DDP(net(), **SMALL_BUCKETS)
+    registered.register_comm_hook(state, q7x2.comm_hooks.batched_powerSGD_hook)
+    for model in (ddp, registered):
+        train(model, sgd(model), range(4))
+    for p, q in zip(parameters_of(registered), parameters_of(ddp), strict=True):
+        assert_bits(p, q)
+    assert at_work.stats.message_bytes == state.stats.message_bytes
+    used = q7x2.comm_hooks.PowerSGDState(None)
+    ddp = DDP(net())
+    ddp.register_comm_hook(used, q7x2.comm_hooks.powerSGD_hook)
+    backward(ddp, 0)
+    with pytest.raises(RuntimeError, match="powerSGD_hook's: make another one"):
+        q7x2.comm_hooks.batched_powerSGD_hook(used, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("quantization_pertensor_hook", "int8:g=1024:minmax"),
+        ("quantization_perchannel_hook", "int8:g=512:minmax"),
+    ],
+)
+@pytest.mark.ranks(2)
+def test_registered_quantization_hooks_are_the_attached_ones(name: str, codec: str) -> None:
+    ddp, _ = attached(q7x2.Quantize(codec, use_error_feedback=False), **SMALL_BUCKETS)
+    registered = DDP(net(), **SMALL_BUCKETS)
+    registered.register_comm_hook(None, getattr(q7x2.comm_hooks, name))
+    for model in (ddp, registered):
+        train(model, sgd(model), range(3))
+    for p, q in zip(parameters_of(registered), parameters_of(ddp), strict=True):
+        assert_bits(p, q)
+
+
 @pytest.mark.ranks(4)
 def test_post_local_sgd(world_size: int) -> None:
     """Global gradients for two steps, then those of pairs."""

@@ -1,0 +1,98 @@
+"""Hooks between the replicas of a model that FSDP2 shards: two hosts of two ranks each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from hook_training import backward
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits, assert_close
+
+HOOKS = {
+    "dense": q7x2.Allreduce(),
+    "int8": q7x2.Quantize("int8"),
+    "topk": q7x2.TopK(0.25),
+    "batched": q7x2.PowerSGD(rank=4, batched=True),
+}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 63)
+        self.outer = nn.Linear(63, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.outer(torch.tanh(self.inner(x)))
+
+
+def model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(Block(), Block(), nn.Linear(64, 8))
+
+
+def sharded() -> tuple[nn.Module, dist.ProcessGroup]:
+    """Sharded over the ranks of a host, replicated over the hosts."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    whole = model()
+    for block in list(whole)[:2]:
+        fully_shard(block, mesh=mesh["shards"])
+    fully_shard(whole, mesh=mesh["shards"])
+    return whole, mesh["replicas"].get_group()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.ranks(4)
+def test_gradients_are_those_of_all_ranks(name: str) -> None:
+    fsdp, replicas = sharded()
+    hook = q7x2.attach(fsdp, HOOKS[name], replicas=replicas)
+    plain = DDP(model())
+    owed: dict[str, Any] = {}
+    for step in range(3):
+        for each in (fsdp, plain):
+            each.zero_grad()
+            backward(each, step)
+        for (parameter, p), q in zip(fsdp.named_parameters(), plain.parameters(), strict=True):
+            whole = p.grad.full_tensor()
+            others = [torch.empty_like(whole) for _ in range(2)]
+            dist.all_gather(others, whole, group=replicas)
+            assert_bits(others[0], others[1], (step, parameter))
+            if name == "dense":
+                assert_close(whole, q.grad, (step, parameter), rtol=1e-5, atol=1e-7)
+            elif parameter == "0.inner.weight":
+                owed.setdefault(parameter, []).append(whole - q.grad)
+    assert hook.step == 3
+    assert hook.stats.buckets == 9
+    if name != "dense":  # what was held back was sent later: errors do not add up
+        differences = owed["0.inner.weight"]
+        norm = plain.module[0].inner.weight.grad.norm()
+        assert 0 < sum(differences).norm() < 2 * norm
+        (local,) = hook.state_dict()["local"].values()
+        assert set(local["residual"]) == {"root", "0", "1"}
+        state = hook.state_dict()
+        backward(fsdp, 3)
+        hook.load_state_dict(state)
+        for kind, tensors in hook.state_dict()["local"].items():
+            for module, tensor in tensors["residual"].items():
+                assert_bits(tensor, state["local"][kind]["residual"][module], module)
+
+
+@pytest.mark.ranks(4)
+def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
+    fsdp, replicas = sharded()
+    with pytest.raises(ValueError, match="needs replicas for an FSDP2 model"):
+        q7x2.attach(fsdp, q7x2.Allreduce())
+    with pytest.raises(ValueError, match="replicas are for FSDP2"):
+        q7x2.attach(DDP(model()), q7x2.Allreduce(), replicas=replicas)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    both = fully_shard(model(), mesh=mesh)
+    with pytest.raises(ValueError, match="mesh of two dimensions by itself"):
+        q7x2.attach(both, q7x2.Allreduce(), replicas=replicas)
