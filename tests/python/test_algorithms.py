@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from q7x2._extension import load
 from values import assert_bits, integers, payload
 
 SIZES = (1, 3, 1000, 16_385, 300_007)
@@ -90,4 +93,88 @@ def test_all_ranks_have_the_same_bits(world_size: int, algorithm: str) -> None:
         dist.all_gather(everybody, tensor)
         for rank, other in enumerate(everybody):
             assert_bits(other, everybody[0], (algorithm, size, rank))
+    dist.destroy_process_group(group)
+
+
+# ---- two hosts -----------------------------------------------------------------------------------
+
+
+def two_hosts(ranks: list[int], private_link: bool = False) -> str:
+    """A Fabric for plans: the ranks' processes share this host, and their plans think otherwise."""
+    hosts = [{"name": name, "cores": 4, "egress": 1.25e8, "ingress": 1.25e8} for name in "abc"]
+    hosts = hosts[: max(ranks) + 1]
+    pairs = [
+        {"from": a, "to": b, "alpha": 3e-5, "rate": 1.25e8}
+        for a in range(len(hosts))
+        for b in range(len(hosts))
+        if a != b
+    ]
+    links = [{"a": 0, "b": 1, "rate": 1.25e8, "alpha": 3e-5}] if private_link else []
+    return json.dumps(
+        {"q7x2_fabric": 1, "hosts": hosts, "ranks": ranks, "pairs": pairs, "links": links}
+    )
+
+
+def is_offered(fabric: str, op: str, algorithm: str) -> bool:
+    """Else the planner would choose another one, and this test would pass for nothing."""
+    candidates = load().explain(op, 1 << 20, fabric)
+    return any(each["algorithm"].split(":")[0] == algorithm.split(":")[0] for each in candidates)
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["hierarchical", "hierarchical:{leaders}", "blink", "multitree"]
+)
+@pytest.mark.parametrize("placement", ["blocks", "interleaved"])
+@pytest.mark.ranks(4, 6)
+def test_plans_of_two_hosts(world_size: int, placement: str, algorithm: str) -> None:
+    me = dist.get_rank()
+    algorithm = algorithm.format(leaders=world_size // 2)
+    ranks = [r * 2 // world_size if placement == "blocks" else r % 2 for r in range(world_size)]
+    fabric = two_hosts(ranks, private_link=algorithm == "blink")
+    group = dist.new_group(pg_options=q7x2.Options(algorithms=algorithm))
+    group._get_backend(torch.device("cpu")).set_fabric(fabric)
+    assert is_offered(fabric, "all_reduce", algorithm)
+    for size in SIZES:
+        case = (algorithm, size)
+        tensor = integers(me, size, torch.float32)
+        dist.all_reduce(tensor, group=group)
+        assert_bits(tensor, total(size, torch.float32), case)
+        if ":" in algorithm:  # so many leaders are for all-reduce only
+            continue
+
+        root = size % world_size
+        tensor = payload(me, size, torch.float32)
+        dist.broadcast(tensor, root, group=group)
+        assert_bits(tensor, payload(root, size, torch.float32), case)
+
+        tensor = integers(me, size, torch.float32)
+        dist.reduce(tensor, root, group=group)
+        expected = total(size, torch.float32) if me == root else integers(me, size, torch.float32)
+        assert_bits(tensor, expected, case)
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.ranks(4)
+def test_coded_plans_of_two_hosts(world_size: int) -> None:
+    """Dense inside a host, compressed between hosts: the errors of one host's sum, not of ranks."""
+    fabric = two_hosts([0, 0, 1, 1])
+    group = dist.new_group(pg_options=q7x2.Options(algorithms="coded_hierarchical"))
+    group._get_backend(torch.device("cpu")).set_fabric(fabric)
+    me = dist.get_rank()
+    residual = torch.zeros(300_007)
+    owed = torch.zeros(300_007, dtype=torch.float64)
+    for step in range(3):
+        generator = torch.Generator().manual_seed(10 * step + me)
+        given = torch.randn(300_007, generator=generator)
+        put_in = given.double()
+        dist.all_reduce(put_in)
+        q7x2.all_reduce(given, codec="int8", group=group, residual=residual, step=step)
+        left = residual.double()
+        dist.all_reduce(left)
+        torch.testing.assert_close(given.double() + left, owed + put_in, rtol=1e-5, atol=1e-5)
+        owed = left
+        everybody = [torch.empty_like(given) for _ in range(world_size)]
+        dist.all_gather(everybody, given)
+        for other in everybody:
+            assert_bits(other, everybody[0], step)
     dist.destroy_process_group(group)
