@@ -161,6 +161,18 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
     ], margin
 
 
+def difference(study: Study, task: str, label: str, other: str) -> Paired | None:
+    """Final losses of `label` beside `other`'s, paired by seed; None with fewer than two seeds."""
+    losses = [
+        {cell["seed"]: cell["final_loss"] for cell in study.of("accuracy", task=task, label=each)}
+        for each in (label, other)
+    ]
+    common = sorted(set(losses[0]) & set(losses[1]))
+    if len(common) < 2:
+        return None
+    return inference.paired([losses[0][s] - losses[1][s] for s in common], margin=0)
+
+
 def curves(cells: Sequence[Cell], key: str) -> tuple[list[float], list[float], list[float]]:
     """Mean and mean -+ standard deviation over seeds, step by step: (means, low, high)."""
     columns = list(zip(*(cell[key] for cell in cells), strict=True))

@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 
 from benchmarks.lab.topology import bits_per_second
 from benchmarks.train import figures
-from benchmarks.train.methods import BASELINE, METHODS, TORCH_POWERSGD, UNCOMPRESSED
+from benchmarks.train.methods import BASELINE, METHODS, POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.study import TASKS, Study
 
 # Few enough to tell apart.
 _HEADLINE = (BASELINE, "PyTorch bf16, Gloo", TORCH_POWERSGD, "int8", "int4", "PowerSGD 4")
+_COLOURS = {POWERSGD: "#0b7285", "int8": "#e8590c", "int4": "#9c36b5", BASELINE: "#495057"}
 _HEADLINE_RATE = "100mbit"
+_SHOWN_MARGINS = 4  # equivalence margins on either side
 _PHASES = {"encode": 0, "pack": 0, "orthonormalise": 1, "project": 2, "decode": 3, "unpack": 3}
 
 
@@ -49,7 +51,7 @@ def rates_of(study: Study, part: str) -> list[str]:
 def _style(label: str) -> dict[str, Any]:
     colours = dict(zip((m.label for m in METHODS), itertools.cycle(plt.cm.tab20.colors)))
     return {
-        "color": colours[label],
+        "color": _COLOURS.get(label, colours[label]),
         "label": label,
         "linewidth": 2.4 if label in (BASELINE, UNCOMPRESSED) else 1.4,
         "linestyle": "--" if "Gloo" in label else "-",
@@ -74,7 +76,6 @@ def _headline(study: Study) -> Figure | None:
     for cell in cells:
         left.plot(figures.elapsed(cell), cell["rounds"]["held_out"], **_style(cell["label"]))
     left.set_xscale("log")
-    left.legend(frameon=False, fontsize=9)
     _finish(left, "The same GPT, four hosts, 100 Mbit/s", "seconds", "held-out loss, nats a byte")
     shown = [s for label in _HEADLINE if (s := by_label.get(label)) and s.reached][::-1]
     right.barh(
@@ -133,14 +134,20 @@ def _accuracy(study: Study) -> Figure | None:
         _finish(row[0], f"{task}: mean and spread over seeds", "step", "held-out loss")
         results, margin = figures.accuracies(study, task)
         shown = [r for r in results if r.paired][::-1]
+        edge = _SHOWN_MARGINS * margin
         for r in shown:
             assert r.paired is not None
-            error = [[r.paired.mean - r.paired.low], [r.paired.high - r.paired.mean]]
             colour = {"within noise": "tab:green", "worse": "tab:red"}.get(r.verdict, "0.5")
+            if r.paired.mean > edge:
+                row[1].plot(edge, r.label, ">", color=colour)
+                note = (f"{r.paired.mean:+.3g}  ", (edge, r.label))
+                row[1].annotate(*note, ha="right", va="center", fontsize=8)
+                continue
+            error = [[r.paired.mean - r.paired.low], [r.paired.high - r.paired.mean]]
             row[1].errorbar(r.paired.mean, r.label, xerr=error, fmt="o", color=colour, capsize=3)
         row[1].axvspan(-margin, margin, color="tab:green", alpha=0.12, lw=0)
         row[1].axvline(0, color="0.5", linewidth=0.8)
-        row[1].set_xscale("symlog", linthresh=max(margin, 1e-6))
+        row[1].set_xlim(-edge, 1.05 * edge)
         _finish(
             row[1],
             "difference from uncompressed, 95 % interval; green: seed noise",

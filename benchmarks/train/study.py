@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import facts, launch, report
+from benchmarks import facts, launch
 from benchmarks.lab import Lab, Topology
 from benchmarks.processes import run_ranks
 from benchmarks.train.methods import (
@@ -234,7 +234,13 @@ class Study:
         self.machine = facts.collect()
         commit = {"commit": self.machine["commit"]}
         self.cells += [{"part": job.part, **job.place, **commit, **cell} for cell in measured]
-        report.write_json(self.path, self.machine, {"recipes": RECIPES, "cells": self.cells})
+        self._write()
+
+    def _write(self) -> None:
+        """A line for each cell, so that a change of one is a change of a line."""
+        head = json.dumps({"machine": self.machine, "recipes": RECIPES}, indent=1)
+        cells = ",\n".join(json.dumps(cell) for cell in self.cells)
+        self.path.write_text(f'{head[:-2]},\n "cells": [\n{cells}\n]}}\n')
 
 
 def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], None]) -> None:

@@ -160,6 +160,23 @@ def test_only_what_is_missing_is_measured(tmp_path: Path) -> None:
     assert study.missing(speed) == speed.labels  # measured in turns, so all of them or none
 
 
+def test_cells_are_kept_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "train.json"
+    study = Study(path)
+    _, job, _ = jobs(CHOICE)
+
+    def run(job: Job, spec: dict, *_: object) -> None:
+        Path(spec["cells"]).write_text(json.dumps({"label": spec["labels"][0]}) + "\n")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.train.study._run", run)
+    with pytest.raises(KeyboardInterrupt):
+        study.measure(job, print)
+    again = Study(path)
+    assert [cell["label"] for cell in again.cells] == [UNCOMPRESSED]
+    assert again.missing(job) == ["int8"]
+
+
 def test_cells_of_another_recipe_are_refused(tmp_path: Path) -> None:
     speed, *_ = jobs(CHOICE)
     path = tmp_path / "train.json"
