@@ -7,8 +7,6 @@
 #include "kernels/convert.h"
 #include "kernels/random.h"
 #include "kernels/reduce.h"
-#include "kernels/sum_int.h"
-#include "kernels/value_elements.h"
 
 namespace q7x2 {
 
@@ -21,8 +19,8 @@ constexpr const char* kAuto = "auto";
 /// Sends fp32 as it is, and takes errors along.
 constexpr const char* kExact = "fp32";
 /// What "auto" chooses from.
-constexpr std::array kCandidates = {"bf16", "fp16", "fp8_e4m3", "int8",  "int6",
-                                    "int4", "int3", "int2",     "onebit"};
+constexpr std::array kCandidates = {"bf16", "fp16", "fp8_e4m3", "int8",   "int6",
+                                    "int4", "int3", "int2",     "onebit", "topk:0.01"};
 
 }  // namespace
 
@@ -126,7 +124,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
   Launch call{OpType::ALLREDUCE, "q7x2:coded_all_reduce", tensors, {tensors}, opts.timeout,
               opts.async_op};
   if (adds_integers(opts)) {
-    return sum_int_all_reduce(std::move(call), tensors, opts, *codec(opts.codec), step);
+    return add_integers(std::move(call), tensors, tensors, opts, step);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     add_all_reduce(call, tensors[i], reduction);
@@ -135,82 +133,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
   return launch(std::move(call));
 }
 
-// Two dependent collectives. The first, of a maximum a group, blocks the caller: it is short, and
-// so the order of collectives is that of the calls.
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::sum_int_all_reduce(Launch call, Tensors& tensors,
-                                                                    const CodedOptions& opts,
-                                                                    const Codec& codec,
-                                                                    uint64_t step) {
-  const c10::AutoGradMode no_grad(false);
-  TORCH_CHECK(!opts.refuses_nonfinite, "q7x2: codec '", codec.name(),
-              "' cannot refuse what is not finite: expected nonfinite=\"propagate\"");
-  const ValueSpec spec = codec.spec().value;
-  int levels = 0;
-  try {
-    levels = sum_int_levels(spec, size_);
-  } catch (const Error& error) {
-    std::rethrow_exception(to_exception(error));
-  }
-  struct Part {
-    at::Tensor floats;  // fp32, on the host
-    at::Tensor errors;
-    at::Tensor maxima;
-    at::Tensor codes;
-    SumIntBlock block;
-  };
-  auto parts = std::make_shared<std::vector<Part>>();
-  Tensors maxima;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    Part part;
-    part.floats = tensors[i].detach().to(at::kCPU, at::kFloat).contiguous();
-    const auto count = static_cast<size_t>(part.floats.numel());
-    part.maxima = at::empty({static_cast<int64_t>(num_groups(spec, count))}, at::kFloat);
-    part.codes = at::empty({part.floats.numel()}, spec.bits == 8 ? at::kChar : at::kShort);
-    part.block = {part.floats.const_data_ptr<float>(), nullptr, count,
-                  mix_keys(mix_keys(mix_keys(opts.seed, step), i), static_cast<uint64_t>(rank_))};
-    if (!opts.errors.empty()) {
-      part.errors = opts.errors[i].cpu();
-      part.block.errors = part.errors.mutable_data_ptr<float>();
-    }
-    group_maxima(spec, part.block, part.maxima.mutable_data_ptr<float>());
-    maxima.push_back(part.maxima);
-    parts->push_back(std::move(part));
-  }
-  c10d::AllreduceCoalescedOptions largest;
-  largest.reduceOp = c10d::ReduceOp::MAX;
-  largest.timeout = opts.timeout;
-  largest.asyncOp = false;
-  allreduce_coalesced(maxima, largest)->wait();
-  call.buffers = std::make_shared<HostBuffers>();
-  for (Part& part : *parts) {
-    encode_sum_int(spec, levels, part.block, part.maxima.const_data_ptr<float>(),
-                   part.codes.mutable_data_ptr());
-    add_all_reduce(call, part.codes, Reduction(c10d::ReduceOp::SUM, size_));
-  }
-  const int divisor = Reduction(opts.op, size_).divisor;
-  call.buffers->then([=, results = tensors, errors = opts.errors] {
-    for (size_t i = 0; i < results.size(); ++i) {
-      const Part& part = (*parts)[i];
-      at::Tensor result = results[i].detach();
-      at::Tensor floats = at::empty_like(part.floats);
-      decode_sum_int(spec, levels, part.codes.const_data_ptr(), part.maxima.const_data_ptr<float>(),
-                     divisor, floats.mutable_data_ptr<float>(), part.block.count);
-      result.copy_(floats.view(result.sizes()));
-      if (!errors.empty() && !errors[i].is_same(part.errors)) {
-        at::Tensor kept = errors[i].detach();
-        kept.copy_(part.errors);
-      }
-    }
-  });
-  return launch(std::move(call));
-}
-
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& outputs,
                                                                       Tensors& inputs,
                                                                       const CodedOptions& opts) {
   const Complain fn = complain("coded_reduce_scatter");
   check_coded(fn, inputs, opts);
-  require(fn, !adds_integers(opts), "codec '" + opts.codec + "' is for all_reduce; expected int8");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
   const uint64_t step = opts.step.value_or(coded_calls_++);
@@ -223,6 +150,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
     require(fn, inputs[i].numel() == outputs[i].numel() * size_,
             c10::str("input ", i, " must have world size times the elements of its output: ",
                      outputs[i].numel() * size_, ", got ", inputs[i].numel()));
+  }
+  if (adds_integers(opts)) {
+    return add_integers(std::move(call), outputs, inputs, opts, step);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
     add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
                        reduction);
     add_coding(call, opts, i, step, static_cast<size_t>(size_));
@@ -234,7 +166,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outpu
                                                                   const CodedOptions& opts) {
   const Complain fn = complain("coded_all_gather");
   check_coded(fn, inputs, opts);
-  require(fn, !adds_integers(opts), "codec '" + opts.codec + "' is for all_reduce; expected int8");
+  require(fn, !adds_integers(opts),
+          "codec '" + opts.codec + "' adds integers: it is for all_reduce and reduce_scatter, " +
+              "expected one such as int8");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
   const uint64_t step = opts.step.value_or(coded_calls_++);

@@ -201,9 +201,11 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   /// divided into `regions` equal parts.
   void add_coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step,
                   size_t regions);
-  c10::intrusive_ptr<c10d::Work> sum_int_all_reduce(Launch launch, std::vector<at::Tensor>& tensors,
-                                                    const CodedOptions& opts, const Codec& codec,
-                                                    uint64_t step);
+  /// A reduction with a codec that `adds_integers`: all_reduce, if outputs and inputs are the same,
+  /// else reduce_scatter.
+  c10::intrusive_ptr<c10d::Work> add_integers(Launch call, const std::vector<at::Tensor>& outputs,
+                                              const std::vector<at::Tensor>& inputs,
+                                              const CodedOptions& opts, uint64_t step);
 
   void add_all_reduce(Launch& launch, const at::Tensor& tensor, const Reduction& reduction);
   void add_all_gather(Launch& launch, const at::Tensor& input,

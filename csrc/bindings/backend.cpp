@@ -10,6 +10,7 @@ namespace {
 
 namespace py = pybind11;
 using Options = ProcessGroupQ7x2::Options;
+using CodedOptions = ProcessGroupQ7x2::CodedOptions;
 
 // A thread that waits for communication lets Python handle Ctrl-C.
 void check_signals() {
@@ -50,23 +51,6 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
   const py::gil_scoped_release no_gil;
   return c10::make_intrusive<ProcessGroupQ7x2>(distributed.store, distributed.group_rank,
                                                distributed.group_size, std::move(options));
-}
-
-/// The three compressed collectives have these arguments in common.
-ProcessGroupQ7x2::CodedOptions coded_options(const std::string& codec, double max_error,
-                                             const c10d::ReduceOp& op,
-                                             std::vector<at::Tensor> residuals, uint64_t seed,
-                                             std::optional<uint64_t> step, bool refuse_nonfinite,
-                                             std::chrono::milliseconds timeout, bool async_op) {
-  return {.codec = codec,
-          .max_error = max_error,
-          .op = op,
-          .errors = std::move(residuals),
-          .seed = seed,
-          .step = step,
-          .refuses_nonfinite = refuse_nonfinite,
-          .timeout = timeout,
-          .async_op = async_op};
 }
 
 }  // namespace
@@ -110,6 +94,28 @@ Attributes:
       .def("__deepcopy__",
            [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
 
+  py::class_<CodedOptions>(module, "CodedOptions",
+                           "What the compressed collectives have in common.")
+      .def(py::init([](std::string codec, double max_error, const c10d::ReduceOp& op,
+                       std::vector<at::Tensor> residuals, uint64_t seed,
+                       std::optional<uint64_t> step, bool refuse_nonfinite,
+                       std::chrono::milliseconds timeout, bool async_op) {
+             return CodedOptions{.codec = std::move(codec),
+                                 .max_error = max_error,
+                                 .op = op,
+                                 .errors = std::move(residuals),
+                                 .seed = seed,
+                                 .step = step,
+                                 .refuses_nonfinite = refuse_nonfinite,
+                                 .timeout = timeout,
+                                 .async_op = async_op};
+           }),
+           py::arg("codec"), py::kw_only(), py::arg("max_error") = 0.0,
+           py::arg("op") = c10d::ReduceOp(c10d::ReduceOp::SUM),
+           py::arg("residuals") = std::vector<at::Tensor>(), py::arg("seed") = 0,
+           py::arg("step") = py::none(), py::arg("refuse_nonfinite") = false,
+           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true);
+
   py::class_<ProcessGroupQ7x2, c10d::Backend, c10::intrusive_ptr<ProcessGroupQ7x2>>(
       module, "ProcessGroupQ7x2", "The c10d backend \"q7x2\"; made by init_process_group.")
       .def_property_readonly("options", &ProcessGroupQ7x2::options)
@@ -126,48 +132,25 @@ Attributes:
            "collectives.")
       .def(
           "coded_all_reduce",
-          [](ProcessGroupQ7x2& self, std::vector<at::Tensor> tensors, const std::string& codec,
-             double max_error, const c10d::ReduceOp& op, std::vector<at::Tensor> residuals,
-             uint64_t seed, std::optional<uint64_t> step, bool refuse_nonfinite,
-             std::chrono::milliseconds timeout, bool async_op) {
-            return self.coded_all_reduce(
-                tensors, coded_options(codec, max_error, op, std::move(residuals), seed, step,
-                                       refuse_nonfinite, timeout, async_op));
+          [](ProcessGroupQ7x2& self, std::vector<at::Tensor> tensors, const CodedOptions& options) {
+            return self.coded_all_reduce(tensors, options);
           },
-          py::arg("tensors"), py::arg("codec"), py::arg("max_error"), py::arg("op"),
-          py::arg("residuals"), py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
-          py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
-          py::call_guard<py::gil_scoped_release>())
+          py::arg("tensors"), py::arg("options"), py::call_guard<py::gil_scoped_release>())
       .def(
           "coded_reduce_scatter",
           [](ProcessGroupQ7x2& self, std::vector<at::Tensor> outputs,
-             std::vector<at::Tensor> inputs, const std::string& codec, double max_error,
-             const c10d::ReduceOp& op, std::vector<at::Tensor> residuals, uint64_t seed,
-             std::optional<uint64_t> step, bool refuse_nonfinite, std::chrono::milliseconds timeout,
-             bool async_op) {
-            return self.coded_reduce_scatter(
-                outputs, inputs,
-                coded_options(codec, max_error, op, std::move(residuals), seed, step,
-                              refuse_nonfinite, timeout, async_op));
+             std::vector<at::Tensor> inputs, const CodedOptions& options) {
+            return self.coded_reduce_scatter(outputs, inputs, options);
           },
-          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("max_error"),
-          py::arg("op"), py::arg("residuals"), py::arg("seed"), py::arg("step"),
-          py::arg("refuse_nonfinite"), py::arg("timeout") = c10d::kUnsetTimeout,
-          py::arg("async_op") = true, py::call_guard<py::gil_scoped_release>())
+          py::arg("outputs"), py::arg("inputs"), py::arg("options"),
+          py::call_guard<py::gil_scoped_release>())
       .def(
           "coded_all_gather",
           [](ProcessGroupQ7x2& self, std::vector<at::Tensor> outputs,
-             std::vector<at::Tensor> inputs, const std::string& codec, double max_error,
-             std::vector<at::Tensor> residuals, uint64_t seed, std::optional<uint64_t> step,
-             bool refuse_nonfinite, std::chrono::milliseconds timeout, bool async_op) {
-            return self.coded_all_gather(
-                outputs, inputs,
-                coded_options(codec, max_error, c10d::ReduceOp::SUM, std::move(residuals), seed,
-                              step, refuse_nonfinite, timeout, async_op));
+             std::vector<at::Tensor> inputs, const CodedOptions& options) {
+            return self.coded_all_gather(outputs, inputs, options);
           },
-          py::arg("outputs"), py::arg("inputs"), py::arg("codec"), py::arg("max_error"),
-          py::arg("residuals"), py::arg("seed"), py::arg("step"), py::arg("refuse_nonfinite"),
-          py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true,
+          py::arg("outputs"), py::arg("inputs"), py::arg("options"),
           py::call_guard<py::gil_scoped_release>())
       .def(
           "monitored_barrier",

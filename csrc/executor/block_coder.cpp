@@ -3,20 +3,26 @@
 #include <algorithm>
 
 #include "kernels/convert.h"
+#include "kernels/sparse_kernels.h"
 #include "kernels/value_elements.h"
 
 namespace q7x2 {
 namespace {
 
 constexpr size_t kLine = 64;
+// Results of a longer tensor have left the caches before anybody reads them.
+constexpr size_t kMostCached = size_t{4} << 20;
 
 }  // namespace
 
-BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, bool decodes_sums)
+BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, size_t total,
+                       bool decodes_sums)
     : coding_(coding),
       dtype_(dtype),
       results_(decodes_sums ? coding.codec->of_sums() : *coding.codec),
-      sum_(most) {
+      store_(dtype == DType::kFloat32 && total > kMostCached ? Store::kPastCaches : Store::kCached),
+      sum_(most),
+      occupied_(mask_words(most)) {
   const size_t longest = std::max(coding.codec->max_bytes(most), results_.max_bytes(most));
   max_bytes_ = (longest + kLine - 1) / kLine * kLine;
   const bool codes_own = coding.codec->traits().codes_own;
@@ -26,6 +32,7 @@ BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, bool deco
 
 void BlockCoder::select(const ReadElements& read, size_t count) {
   selection_ = coding_.codec->select(read, count, coding_.keys);
+  bound_ = {selection_.least, selection_.last_tie};
 }
 
 const float* BlockCoder::as_floats(const std::byte* elements, size_t count) {
@@ -34,14 +41,14 @@ const float* BlockCoder::as_floats(const std::byte* elements, size_t count) {
   return floats_.data();
 }
 
-size_t BlockCoder::encode(const std::byte* elements, size_t count, const Place& place,
+size_t BlockCoder::encode(const Operand& operand, size_t count, const Place& place,
                           std::byte* message) {
-  return coding_.codec->encode({.values = as_floats(elements, count),
+  return coding_.codec->encode({.values = as_floats(operand.elements, count),
                                 .count = count,
                                 .first = place.first,
                                 .add = place.errors,
                                 .error = place.errors,
-                                .selection = selection_,
+                                .selection = operand.is_input ? selection_ : bound_,
                                 .keys = coding_.keys},
                                message);
 }
@@ -50,7 +57,7 @@ void BlockCoder::decode(std::span<const std::byte> message, size_t count, const 
                         std::byte* elements) {
   float* const out =
       dtype_ == DType::kFloat32 ? reinterpret_cast<float*>(elements) : floats_.data();
-  results_.decode(message, out, count, place.first, coding_.keys);
+  results_.decode(message, out, count, place.first, coding_.keys, {.store = store_});
   look_for_nonfinite(out, count);
   if (dtype_ != DType::kFloat32) narrow(elements, out, count, dtype_);
 }
@@ -63,16 +70,13 @@ void BlockCoder::look_for_nonfinite(const float* values, size_t count) {
 void BlockCoder::add(const Operand& operand, size_t count, const Place& place, bool is_first) {
   std::span<const std::byte> message = operand.message;
   if (operand.elements != nullptr && coding_.codec->traits().codes_own) {
-    message = {own_.data(), encode(operand.elements, count, place, own_.data())};
+    message = {own_.data(), encode(operand, count, place, own_.data())};
   }
   if (!message.empty()) {
     // A contribution, or a sum that goes on to be added.
     const Codec& codec = results_.made(message) ? results_ : *coding_.codec;
-    if (is_first) {
-      codec.decode(message, sum_.data(), count, place.first, coding_.keys);
-    } else {
-      codec.decode_add(message, sum_.data(), count, place.first, coding_.keys);
-    }
+    codec.decode(message, sum_.data(), count, place.first, coding_.keys,
+                 {.store = is_first ? Store::kCached : Store::kAdd, .occupied = occupied_.data()});
     return;
   }
   const float* values = as_floats(operand.elements, count);
@@ -86,6 +90,7 @@ void BlockCoder::add(const Operand& operand, size_t count, const Place& place, b
 void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const Place& place,
                         int divisor) {
   bool is_first = true;
+  std::fill_n(occupied_.begin(), mask_words(count), uint64_t{0});
   if (place.errors != nullptr && !coding_.codec->traits().codes_own) {
     std::copy_n(place.errors, count, sum_.data());
     is_first = false;
@@ -119,8 +124,14 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
                             .error_scale = static_cast<float>(divisor),
                             .selection = selection_,
                             .keys = coding_.keys};
-  // A contribution that was coded has left its own errors behind; those of the sum add to them.
-  const bool adds = place.errors != nullptr && coding_.codec->traits().codes_own;
+  // All operands were messages, and this rank's contribution has left its own errors behind. Those
+  // of the sum, if it has any, add to them.
+  const CodecTraits& traits = coding_.codec->traits();
+  if (traits.codes_own) {
+    arguments.occupied = occupied_.data();
+    arguments.error = nullptr;
+  }
+  const bool adds = place.errors != nullptr && traits.codes_own && !traits.exact_sums;
   if (adds) {
     std::fill_n(floats_.data(), count, 0.0F);
     arguments.error = floats_.data();

@@ -33,9 +33,9 @@ struct Coding {
 
 class BlockCoder {
  public:
-  /// Blocks are of at most `most` elements of `dtype`. `decodes_sums`: what is decoded are sums,
-  /// not contributions.
-  BlockCoder(const Coding& coding, DType dtype, size_t most, bool decodes_sums);
+  /// Blocks are of at most `most` elements of `dtype`, of `total` bytes. `decodes_sums`: what is
+  /// decoded are sums, not contributions.
+  BlockCoder(const Coding& coding, DType dtype, size_t most, size_t total, bool decodes_sums);
 
   /// Where a block lies: the index of its first element in the tensor, and its errors, if any.
   struct Place {
@@ -46,6 +46,7 @@ class BlockCoder {
   struct Operand {
     const std::byte* elements = nullptr;
     std::span<const std::byte> message;
+    bool is_input = false;  ///< elements of the tensor that `select` saw, not a sum of several
   };
 
   /// Of the tensor that `read` gives, errors added.
@@ -54,8 +55,8 @@ class BlockCoder {
   /// The longest message of a block, a multiple of 64.
   size_t max_bytes() const { return max_bytes_; }
 
-  /// Returns the message's length.
-  size_t encode(const std::byte* elements, size_t count, const Place& place, std::byte* message);
+  /// The message of an operand's elements; returns its length.
+  size_t encode(const Operand& operand, size_t count, const Place& place, std::byte* message);
   void decode(std::span<const std::byte> message, size_t count, const Place& place,
               std::byte* elements);
   /// The sum of all operands, in their order, divided by `divisor`, as elements.
@@ -77,10 +78,13 @@ class BlockCoder {
   const Coding& coding_;
   const DType dtype_;
   const Codec& results_;  // made what is decoded
+  const Store store_;
   size_t max_bytes_ = 0;
   Selection selection_;
+  Selection bound_;  // the same for elements that it did not see
   bool met_nonfinite_ = false;
   std::vector<float> sum_;
+  std::vector<uint64_t> occupied_;  // a bit for each element of a sum that some message holds
   std::vector<float> floats_;
   std::vector<std::byte> own_;  // this rank's contribution, where that is coded like the others
 };

@@ -40,6 +40,11 @@ size_t longest(const std::vector<Region>& regions) {
   return bytes;
 }
 
+BlockCoder::Operand operand(const Block& block, const Region& source) {
+  if (block.is_coded()) return {.message = {source.data, source.bytes}};
+  return {.elements = source.data, .message = {}, .is_input = block.space == Space::kInput};
+}
+
 bool has_coded_source(const Plan& plan, const Op& op) {
   return std::ranges::any_of(plan.sources_of(op), &Block::is_coded);
 }
@@ -80,7 +85,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, C
   bytes_ = std::max(longest(call_.input), longest(call_.output));
   if (call_.coding) {
     coder_.emplace(call_.coding, call_.dtype, choice_.part_bytes / element_size(call_.dtype),
-                   is_reduction(call_.collective));
+                   bytes_, is_reduction(call_.collective));
     if (call_.coding.codec->traits().selects) select();
   }
   num_slices_ = (bytes_ + choice_.slice_bytes - 1) / choice_.slice_bytes;
@@ -320,8 +325,8 @@ void CollectiveTask::copy(Place& place, const Op& op, size_t length) {
   const BlockCoder::Place at = coding_place(op, place.slice);
   if (op.destination.is_coded()) {
     std::byte* message = message_of(place, op);
-    place.coded_at[op.destination.index] = {message,
-                                            coder_->encode(source.data, count, at, message)};
+    place.coded_at[op.destination.index] = {
+        message, coder_->encode(operand(block, source), count, at, message)};
     return;
   }
   decoding([&] {
@@ -334,8 +339,7 @@ void CollectiveTask::fold_coded(Place& place, const Op& op, size_t length) {
   std::vector<BlockCoder::Operand> operands;
   for (const Block& block : choice_.plan->sources_of(op)) {
     const Region source = region(place, block, length);
-    operands.push_back(block.is_coded() ? BlockCoder::Operand{nullptr, {source.data, source.bytes}}
-                                        : BlockCoder::Operand{source.data, {}});
+    operands.push_back(operand(block, source));
   }
   const size_t count = length / element_size(call_.dtype);
   const BlockCoder::Place at = coding_place(op, place.slice);
@@ -638,9 +642,8 @@ void CollectiveTask::select() {
   const size_t element = element_size(call_.dtype);
   size_t count = 0;
   for (const Region& region : call_.input) count += region.bytes / element;
-  std::vector<float> chunk;
+  std::vector<float> chunk(kLargestRead);
   const ReadElements read = [&](size_t first, size_t wanted) -> const float* {
-    chunk.resize(wanted);
     float* out = chunk.data();
     for (size_t i = 0; i < call_.input.size() && wanted > 0; ++i) {
       const size_t here = call_.input[i].bytes / element;
@@ -649,7 +652,12 @@ void CollectiveTask::select() {
         continue;
       }
       const size_t length = std::min(wanted, here - first);
-      widen(out, call_.input[i].data + first * element, length, call_.dtype);
+      const std::byte* const source = call_.input[i].data + first * element;
+      if (call_.dtype == DType::kFloat32 && call_.coding.errors.empty() && length == wanted &&
+          out == chunk.data()) {
+        return reinterpret_cast<const float*>(source);
+      }
+      widen(out, source, length, call_.dtype);
       if (!call_.coding.errors.empty()) {
         const float* errors = call_.coding.errors[i] + first;
         for (size_t j = 0; j < length; ++j) out[j] += errors[j];

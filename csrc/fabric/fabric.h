@@ -90,6 +90,7 @@ struct Fabric {
     std::string name;
     double encode = 0;
     double decode = 0;
+    double select = 0;  ///< of the pass over the whole tensor before it; 0: there is none
   };
   /// Where a Fabric comes from.
   struct Provenance {

@@ -343,6 +343,7 @@ Fabric::CodecRate read_codec_rate(const Place& place) {
   codec.name = fields.required("name").text();
   codec.encode = fields.required("encode").quantity();
   codec.decode = fields.required("decode").quantity();
+  fields.optional("select", codec.select, &Place::quantity);
   fields.end();
   return codec;
 }
@@ -445,9 +446,11 @@ std::string to_json(const Fabric& fabric) {
   add("copy_rate", line(rounded(fabric.copy_rate)));
   add("reduce_rate", line(rounded(fabric.reduce_rate)));
   add("codecs", lines(fabric.codecs, [](const Fabric::CodecRate& codec) {
-        return Json{{"name", codec.name},
-                    {"encode", rounded(codec.encode)},
-                    {"decode", rounded(codec.decode)}};
+        Json json{{"name", codec.name},
+                  {"encode", rounded(codec.encode)},
+                  {"decode", rounded(codec.decode)}};
+        if (codec.select > 0) json["select"] = rounded(codec.select);
+        return json;
       }));
   add("pairs", lines(fabric.pairs, [](const Fabric::Pair& pair) {
         return Json{{"from", pair.from},

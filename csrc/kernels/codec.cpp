@@ -41,11 +41,16 @@ uint32_t tag_of(const std::string& name) {  // FNV-1a
   return hash;
 }
 
+/// Of an element, its part of the scales included.
+double value_bits(const ValueSpec& value) {
+  const double scales = value.group > 0 ? (value.minmax ? 64.0 : 32.0) / value.group : 0;
+  return value.bits + scales;
+}
+
 CodecTraits traits_of(const CodecSpec& spec) {
   const ValueSpec& value = spec.value;
   CodecTraits traits;
-  traits.bits = value.bits;
-  if (value.group > 0) traits.bits += (value.minmax ? 64.0 : 32.0) / value.group;
+  traits.bits = value_bits(value);
   traits.unbiased = value.stochastic || value.kind == ValueKind::kFloat32 || value.hadamard;
   traits.linear = value.kind == ValueKind::kSumInt;
   traits.codes_own = value.kind == ValueKind::kSign;
@@ -135,6 +140,11 @@ Selection Codec::select(const ReadElements& read, size_t count, const CodecKeys&
   }
 }
 
+double Codec::sum_bits(int contributions) const {
+  if (spec_.select == SelectKind::kAll) return traits_.bits;
+  return sparse_sum_bits(spec_, value_bits(spec_.value), contributions);
+}
+
 bool Codec::made(std::span<const std::byte> message) const {
   Header header;
   if (message.size() < sizeof(header)) return false;
@@ -169,17 +179,7 @@ size_t Codec::encode(const EncodeArguments& arguments, std::byte* message) const
 }
 
 void Codec::decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
-                   const CodecKeys& keys) const {
-  decode_into(message, out, count, first, keys, false);
-}
-
-void Codec::decode_add(std::span<const std::byte> message, float* sum, size_t count, uint64_t first,
-                       const CodecKeys& keys) const {
-  decode_into(message, sum, count, first, keys, true);
-}
-
-void Codec::decode_into(std::span<const std::byte> message, float* out, size_t count,
-                        uint64_t first, const CodecKeys& keys, bool add) const {
+                   const CodecKeys& keys, const DecodeOptions& options) const {
   if (!has_messages()) refuse(name_, "does not exist: ranks agree on scales, and add integers");
   Header header;
   if (message.size() < sizeof(header)) {
@@ -203,7 +203,7 @@ void Codec::decode_into(std::span<const std::byte> message, float* out, size_t c
     body = unpack_body(spec_.value, header.entries, *body, value_bytes(spec_.value, count));
   }
   const SparseShape shape = {header.layout, header.entries};
-  if (!body || !decode_sparse(spec_, shape, *body, out, count, first, keys, add)) {
+  if (!body || !decode_sparse(spec_, shape, *body, out, count, first, keys, options)) {
     refuse(name_, "of " + std::to_string(count) + " elements is damaged: its " +
                       std::to_string(message.size()) + " bytes are not those of " +
                       std::to_string(header.entries) + " numbers in a layout of this codec");

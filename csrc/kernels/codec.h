@@ -25,6 +25,7 @@
 #include <string>
 
 #include "kernels/codec_spec.h"
+#include "kernels/gathered_elements.h"
 
 namespace q7x2 {
 
@@ -54,12 +55,15 @@ struct CodecTraits {
 using ReadElements = std::function<const float*(size_t first, size_t count)>;
 inline constexpr size_t kLargestRead = 8192;
 
-/// What the select stage sends of one tensor. Plain numbers: an element can tell by itself.
+/// What the select stage sends of one tensor. Of its numbers an element can tell by itself.
 struct Selection {
   /// Bits of the least magnitude (kBlocks: norm) that is sent; infinity's at most.
   uint32_t least = 0;
   /// Of those of exactly that magnitude, up to this element (kBlocks: up to its block).
   uint64_t last_tie = ~uint64_t{0};
+  /// The elements that are sent, errors added, where the selection has come by all of them; they
+  /// need not be looked for again. Null: they do.
+  std::shared_ptr<const GatheredElements> gathered = nullptr;
 };
 
 /// Random numbers of one call. `shared` is equal on all ranks (rotations, random selections),
@@ -67,6 +71,19 @@ struct Selection {
 struct CodecKeys {
   uint64_t shared = 0;
   uint64_t rounding = 0;
+};
+
+/// What a decoder does with its results.
+enum class Store : uint8_t {
+  kCached,
+  kPastCaches,  ///< stores them around the caches where it can: the tensor is longer than those
+  kAdd,         ///< adds them to what is there
+};
+
+struct DecodeOptions {
+  Store store = Store::kCached;
+  /// Gains a bit for each element that the message holds a number of; may be null.
+  uint64_t* occupied = nullptr;
 };
 
 struct EncodeArguments {
@@ -80,6 +97,8 @@ struct EncodeArguments {
   float error_scale = 1;
   Selection selection = {};  ///< of the whole tensor, where traits().selects
   CodecKeys keys = {};
+  /// A bit for each value that may be other than zero; null: all may.
+  const uint64_t* occupied = nullptr;
 };
 
 class Codec {
@@ -99,6 +118,8 @@ class Codec {
   double normal_error() const;
   /// |v - C(v)|^2 of `count` numbers, as one message. Not of codecs without messages.
   double squared_error(const float* values, size_t count) const;
+  /// Bits of a message an element that is the sum of so many contributions, for planning.
+  double sum_bits(int contributions) const;
   /// What an owner sends a sum with: of selections all that is not zero.
   const Codec& of_sums() const { return of_sums_ ? *of_sums_ : *this; }
 
@@ -118,15 +139,14 @@ class Codec {
   /// `out[i]` = what element `first + i` decodes to. Throws Error(kMismatch) where the message is
   /// not one of `count` elements of this codec, or is damaged; `out` may then hold anything.
   void decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
-              const CodecKeys& keys) const;
+              const CodecKeys& keys, const DecodeOptions& options = {}) const;
   /// The same, added to `sum`.
   void decode_add(std::span<const std::byte> message, float* sum, size_t count, uint64_t first,
-                  const CodecKeys& keys) const;
+                  const CodecKeys& keys) const {
+    decode(message, sum, count, first, keys, {.store = Store::kAdd});
+  }
 
  private:
-  void decode_into(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
-                   const CodecKeys& keys, bool add) const;
-
   CodecSpec spec_;
   std::string name_;
   uint32_t tag_;  // of the name, in each header

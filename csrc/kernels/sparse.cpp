@@ -87,12 +87,18 @@ class SelectedBlock {
         selection_(selection()) {
     const size_t count = arguments.count;
     mask_ = Scratch::room(scratch().mask, mask_words(count));
-    values_ = Scratch::room(scratch().values, count);
     if (arguments.error != nullptr) errors_ = Scratch::room(scratch().errors, count);
+    if (selection_.gathered != nullptr) {
+      take_gathered();
+      return;
+    }
+    float* const room = Scratch::room(scratch().values, count);
+    values_ = room;
+    if (takes_occupied(room)) return;
     if (positions_.are_elements()) {
-      mark_elements();
+      mark_elements(room);
     } else {
-      mark_blocks();
+      mark_blocks(room);
     }
   }
 
@@ -156,14 +162,40 @@ class SelectedBlock {
     return kernels_.mark(values, count, selection_.least, ties, mask);
   }
 
-  void mark_elements() {
+  void take_gathered() {
+    const bool of_block = spec_.select == SelectKind::kReselect;
+    const size_t first = of_block ? 0 : static_cast<size_t>(arguments_.first);
+    entries_ = selection_.gathered->copy_mask(first, arguments_.count, mask_);
+    set_positions_ = entries_;
+    values_ = selection_.gathered->values_from(first);
+    if (errors_ != nullptr) {
+      kernels_.compact(arguments_.error, mask_, arguments_.count, errors_);
+    }
+  }
+
+  /// All that is not zero, where somebody has kept track of it: zeros there are only what cancels.
+  bool takes_occupied(float* values) {
+    const bool fits = spec_.select == SelectKind::kNonZero && arguments_.occupied != nullptr &&
+                      arguments_.add == nullptr && arguments_.error == nullptr;
+    if (!fits) return false;
+    entries_ = kernels_.compact(arguments_.values, arguments_.occupied, arguments_.count, values);
+    if (std::find(values, values + entries_, 0.0F) != values + entries_) {
+      entries_ = 0;
+      return false;
+    }
+    std::copy_n(arguments_.occupied, mask_words(arguments_.count), mask_);
+    set_positions_ = entries_;
+    return true;
+  }
+
+  void mark_elements(float* values_out) {
     for (size_t begin = 0; begin < arguments_.count; begin += kPiece) {
       const size_t count = std::min(kPiece, arguments_.count - begin);
       const float* values = sums(begin, count);
       uint64_t* const mask = mask_ + begin / 64;
       const size_t sent = mark(values, begin, count, mask);
       if (spec_.select == SelectKind::kRandomK) find_hidden(values, mask, count);
-      kernels_.compact(values, mask, count, values_ + entries_);
+      kernels_.compact(values, mask, count, values_out + entries_);
       if (errors_ != nullptr) {
         kernels_.compact(arguments_.error + begin, mask, count, errors_ + entries_);
       }
@@ -180,7 +212,7 @@ class SelectedBlock {
     }
   }
 
-  void mark_blocks() {
+  void mark_blocks(float* values_out) {
     const size_t words = mask_words(positions_.count());
     uint64_t* const blocks = Scratch::room(scratch().positions, words);
     std::fill_n(blocks, words, uint64_t{0});
@@ -196,7 +228,7 @@ class SelectedBlock {
       if (!is_selected(norm, selection_.least, tied)) continue;
       set_bits(blocks, position, position + 1);
       set_bits(mask_, begin, end);
-      std::copy_n(values, count, values_ + entries_);
+      std::copy_n(values, count, values_out + entries_);
       if (errors_ != nullptr) std::copy_n(arguments_.error + begin, count, errors_ + entries_);
       entries_ += count;
       ++set_positions_;
@@ -209,7 +241,7 @@ class SelectedBlock {
   const SparseKernels& kernels_;
   Selection selection_;
   uint64_t* mask_ = nullptr;
-  float* values_ = nullptr;
+  const float* values_ = nullptr;
   float* errors_ = nullptr;
   size_t entries_ = 0;
   size_t set_positions_ = 0;
@@ -238,6 +270,17 @@ Indices encode_indices(const CodecSpec& spec, const SelectedBlock& block) {
 ValueBlock value_block(const EncodeArguments& arguments) {
   return {arguments.values, arguments.count,       arguments.first,       arguments.add,
           arguments.error,  arguments.error_scale, arguments.keys.shared, arguments.keys.rounding};
+}
+
+Expand expand_of(Store store) {
+  switch (store) {
+    case Store::kAdd:
+      return Expand::kAdd;
+    case Store::kPastCaches:
+      return Expand::kStream;
+    default:
+      return Expand::kSet;
+  }
 }
 
 /// The element mask that `indices` give, in scratch().mask; false where they do not fit.
@@ -303,21 +346,27 @@ SparseBody encode_sparse(const CodecSpec& spec, const EncodeArguments& arguments
 }
 
 bool decode_sparse(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> body,
-                   float* out, size_t count, uint64_t first, const CodecKeys& keys, bool add) {
+                   float* out, size_t count, uint64_t first, const CodecKeys& keys,
+                   const DecodeOptions& options) {
   if (shape.entries > count || shape.layout > Layout::kBitmap) return false;
   const ValueKernels& values = dispatched_value_kernels();
   const size_t bytes = value_bytes(spec.value, shape.entries);
   if (shape.layout == Layout::kDense) {
     if (shape.entries != count || body.size() != bytes) return false;
-    values.decode(spec.value, body.data(), out, count, first, keys.shared, add);
+    values.decode(spec.value, body.data(), out, count, first, keys.shared,
+                  options.store == Store::kAdd);
+    if (options.occupied != nullptr) set_bits(options.occupied, 0, count);
     return true;
   }
   if (spec.select == SelectKind::kAll || body.size() < bytes) return false;
   if (!decode_indices(spec, shape, body.subspan(bytes), count, first, keys)) return false;
   float* const entries = Scratch::room(scratch().values, shape.entries);
   values.decode(spec.value, body.data(), entries, shape.entries, first, keys.shared, false);
-  dispatched_sparse_kernels().expand(entries, scratch().mask.data(), count,
-                                     add ? Expand::kAdd : Expand::kSet, out);
+  const uint64_t* const mask = scratch().mask.data();
+  dispatched_sparse_kernels().expand(entries, mask, count, expand_of(options.store), out);
+  for (size_t i = 0; options.occupied != nullptr && i < mask_words(count); ++i) {
+    options.occupied[i] |= mask[i];
+  }
   return true;
 }
 
@@ -343,34 +392,43 @@ CodecSpec spec_of_sums(const CodecSpec& spec) {
   }
 }
 
-double sparse_bits(const CodecSpec& spec, double value_bits) {
-  // `chance` that a position is set; gaps above a length have the probability (1 - chance)^length.
-  const auto index_bits = [](double chance) {
-    const double gap = 8 + 8 * std::pow(1 - chance, 240) + 16 * std::pow(1 - chance, 4080);
-    return std::min(1.0, chance * gap);
-  };
-  double bits = value_bits;
+namespace {
+
+/// Of the tensor's positions; 1 where that is not known before the data is.
+double share_of(const CodecSpec& spec) {
   switch (spec.select) {
     case SelectKind::kTopK:
     case SelectKind::kSampled:
     case SelectKind::kReselect:
-      bits = spec.amount * value_bits + index_bits(spec.amount);
-      break;
     case SelectKind::kRandomK:
-      bits = spec.amount * value_bits;
-      break;
     case SelectKind::kBlocks:
-      bits = spec.amount * value_bits + index_bits(spec.amount) / kSelectBlock;
-      break;
-    case SelectKind::kNofM: {
-      const double ratio = static_cast<double>(spec.n) / spec.m;
-      bits = ratio * value_bits + index_bits(ratio);
-      break;
-    }
-    default:  // not known before the data is
-      break;
+      return spec.amount;
+    case SelectKind::kNofM:
+      return static_cast<double>(spec.n) / spec.m;
+    default:
+      return 1;
   }
-  return std::min(bits, value_bits);
+}
+
+double bits_at(const CodecSpec& spec, double value_bits, double share) {
+  // Gaps above a length have the probability (1 - share)^length.
+  const double gap = 8 + 8 * std::pow(1 - share, 240) + 16 * std::pow(1 - share, 4080);
+  double index_bits = std::min(1.0, share * gap);
+  if (spec.select == SelectKind::kBlocks) index_bits /= kSelectBlock;
+  if (spec.select == SelectKind::kRandomK) index_bits = 0;
+  return std::min(share * value_bits + index_bits, value_bits);
+}
+
+}  // namespace
+
+double sparse_bits(const CodecSpec& spec, double value_bits) {
+  return bits_at(spec, value_bits, share_of(spec));
+}
+
+double sparse_sum_bits(const CodecSpec& spec, double value_bits, int contributions) {
+  const double own = share_of(spec);
+  const bool stays = spec.reselect || spec.select == SelectKind::kRandomK;
+  return bits_at(spec, value_bits, stays ? own : 1 - std::pow(1 - own, contributions));
 }
 
 }  // namespace q7x2

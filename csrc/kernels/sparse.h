@@ -47,12 +47,15 @@ struct SparseBody {
 SparseBody encode_sparse(const CodecSpec& spec, const EncodeArguments& arguments, std::byte* body);
 
 /// False where the body is not one of `count` elements of this codec. `out` may then hold anything.
-/// `add`: to what `out` holds.
 bool decode_sparse(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> body,
-                   float* out, size_t count, uint64_t first, const CodecKeys& keys, bool add);
+                   float* out, size_t count, uint64_t first, const CodecKeys& keys,
+                   const DecodeOptions& options);
 
 /// Expected bits of an element of the tensor, where one that is sent takes `value_bits`.
 double sparse_bits(const CodecSpec& spec, double value_bits);
+
+/// The same of a message that is the sum of several, if indices are independent of each other.
+double sparse_sum_bits(const CodecSpec& spec, double value_bits, int contributions);
 
 /// What an owner sends the sum of such messages with: `spec` itself where receivers know the
 /// indices.

@@ -251,6 +251,14 @@ size_t compact_lanes(const float* values, __mmask16 lanes, float* out, size_t ro
   return selected;
 }
 
+/// Sixteen elements of an aligned result, past the caches.
+size_t stream_lanes(const float* values, __mmask16 lanes, float* out) {
+  const size_t selected = count_of(lanes);
+  const __m512 packed = _mm512_maskz_loadu_ps(first_lanes(selected), values);
+  _mm512_stream_ps(out, _mm512_maskz_expand_ps(lanes, packed));
+  return selected;
+}
+
 size_t expand_lanes(const float* values, __mmask16 lanes, Expand how, float* out, size_t room) {
   const size_t selected = count_of(lanes);
   const __m512 packed = _mm512_maskz_loadu_ps(first_lanes(selected), values);
@@ -285,7 +293,8 @@ size_t compact(const float* values, const uint64_t* mask, size_t count, float* o
   return kept;
 }
 
-size_t expand(const float* values, const uint64_t* mask, size_t count, Expand how, float* out) {
+size_t expand_cached(const float* values, const uint64_t* mask, size_t count, Expand how,
+                     float* out) {
   size_t used = 0;
   for (size_t at = 0; at < count; at += kWord) {
     uint64_t word = mask[at / kWord];
@@ -308,9 +317,84 @@ size_t expand(const float* values, const uint64_t* mask, size_t count, Expand ho
   return used;
 }
 
+#if defined(__AVX512F__) || defined(__AVX2__)
+constexpr size_t kCacheLine = 64;
+
+/// Whole words of a result that begins at a cache line; returns how many values it took.
+size_t stream_words(const float* values, const uint64_t* mask, size_t words, float* out) {
+  size_t used = 0;
+  for (size_t i = 0; i < words; ++i, out += kWord) {
+    uint64_t word = mask[i];
+#if defined(__AVX512F__)
+    for (size_t at = 0; at < kWord; at += 16, word >>= 16) {
+      used += stream_lanes(values + used, static_cast<__mmask16>(word), out + at);
+    }
+#else
+    alignas(kCacheLine) float tile[kWord] = {};
+    for (; word != 0; word &= word - 1) tile[__builtin_ctzll(word)] = values[used++];
+    for (size_t at = 0; at < kWord; at += kWidth) {
+      _mm256_stream_ps(out + at, _mm256_load_ps(tile + at));
+    }
+#endif
+  }
+  _mm_sfence();  // others may be told that the result is there
+  return used;
+}
+#endif
+
+size_t expand(const float* values, const uint64_t* mask, size_t count, Expand how, float* out) {
+  size_t streamed = 0;
+  size_t used = 0;
+#if defined(__AVX512F__) || defined(__AVX2__)
+  if (how == Expand::kStream && reinterpret_cast<uintptr_t>(out) % kCacheLine == 0) {
+    streamed = count / kWord;
+    used = stream_words(values, mask, streamed, out);
+  }
+#endif
+  if (how == Expand::kStream) how = Expand::kSet;
+  return used + expand_cached(values + used, mask + streamed, count - streamed * kWord, how,
+                              out + streamed * kWord);
+}
+
+#if defined(__AVX512F__)
+uint64_t large_ones(const float* values, uint32_t least) {
+  const __m512i sign = _mm512_set1_epi32(0x7FFFFFFF);
+  const __m512i bound = _mm512_set1_epi32(static_cast<int32_t>(least));
+  const auto sixteen = [&](size_t at) {
+    const __m512i magnitudes = _mm512_and_si512(_mm512_loadu_si512(values + at), sign);
+    return static_cast<uint64_t>(_mm512_cmpge_epu32_mask(magnitudes, bound));
+  };
+  return sixteen(0) | sixteen(16) << 16 | sixteen(32) << 32 | sixteen(48) << 48;
+}
+#else
+uint64_t large_ones(const float* values, uint32_t least) {
+  Flags flags;
+  for (size_t i = 0; i < kWord; ++i) {
+    flags.bytes[i] = is_selected(magnitude_bits(values[i]), least, true) ? 1 : 0;
+  }
+  return bits_of(flags);
+}
+#endif
+
+size_t sift(const float* values, size_t count, uint32_t least, uint64_t* mask, float* out) {
+  size_t kept = 0;
+  const size_t whole = count / kWord * kWord;
+  for (size_t begin = 0; begin < whole; begin += kWord) {
+    const uint64_t word = large_ones(values + begin, least);
+    mask[begin / kWord] = word;
+    if (word != 0) kept += compact(values + begin, &word, kWord, out + kept);
+  }
+  if (whole < count) {
+    const size_t rest = count - whole;
+    mark(values + whole, rest, least, rest, mask + whole / kWord);
+    kept += compact(values + whole, mask + whole / kWord, rest, out + kept);
+  }
+  return kept;
+}
+
 }  // namespace
 
-extern const SparseKernels Q7X2_SPARSE_KERNELS = {Q7X2_ISA_NAME, sum,  mark,    mark_random,
+extern const SparseKernels Q7X2_SPARSE_KERNELS = {Q7X2_ISA_NAME, sum,  mark,    sift,  mark_random,
                                                   mark_largest,  norm, compact, expand};
 
 }  // namespace q7x2

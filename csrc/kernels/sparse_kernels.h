@@ -11,9 +11,10 @@
 namespace q7x2 {
 
 enum class Expand : uint8_t {
-  kSet,   ///< elements that have no bit become zero
-  kKeep,  ///< they stay
-  kAdd,   ///< they stay, and the others are added to what is there
+  kSet,     ///< elements that have no bit become zero
+  kStream,  ///< the same, past the caches where it can: for results that are longer than they are
+  kKeep,    ///< they stay
+  kAdd,     ///< they stay, and the others are added to what is there
 };
 
 inline size_t mask_words(size_t count) {
@@ -29,6 +30,9 @@ struct SparseKernels {
   /// Magnitudes of more than `least`, and the equal ones among the first `ties` elements. Returns
   /// how many.
   size_t (*mark)(const float* values, size_t count, uint32_t least, size_t ties, uint64_t* mask);
+  /// Magnitudes of `least` and more, and their values one behind another in one pass. May write
+  /// anything to the rest of out[0 ... count). Returns how many.
+  size_t (*sift)(const float* values, size_t count, uint32_t least, uint64_t* mask, float* out);
   /// Elements whose random number is below `limit`. Returns how many.
   size_t (*mark_random)(uint64_t key, uint64_t first, size_t count, uint64_t limit, uint64_t* mask);
   /// The `n` largest of each `m`, a power of two up to 32; the first group has `head` elements.

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/random.h"
@@ -20,6 +23,9 @@ constexpr size_t kPiece = 64;
 constexpr size_t kLargestSample = size_t{1} << 16;
 constexpr size_t kSampledShare = 32;  // one element in so many, of smaller tensors
 constexpr size_t kLeastToSample = 1 << 14;
+// The largest share of elements that is gathered: of more, messages are nearly dense.
+constexpr double kMostGathered = 0.125;
+static_assert(kLargestRead == GatheredElements::kBlock);
 
 constexpr uint64_t kNoTie = ~uint64_t{0};
 
@@ -40,69 +46,130 @@ std::vector<uint32_t> sample(const ReadElements& read, size_t count, uint64_t ke
   return magnitudes;
 }
 
-/// The `rank`-th largest, from 0.
-uint32_t largest(std::vector<uint32_t>& magnitudes, size_t rank) {
-  const auto at = magnitudes.begin() + static_cast<std::ptrdiff_t>(rank);
-  std::nth_element(magnitudes.begin(), at, magnitudes.end(), std::greater<>());
+/// The `rank`-th largest, from 0: counted in equal intervals, and sorted out in one of those.
+uint32_t largest(std::span<const uint32_t> magnitudes, size_t rank) {
+  constexpr int kIntervalBits = 11;
+  const auto [least, most] = std::ranges::minmax(magnitudes);
+  const int shift = std::max(static_cast<int>(std::bit_width(most - least)) - kIntervalBits, 0);
+  std::array<size_t, size_t{1} << kIntervalBits> sizes{};
+  for (const uint32_t magnitude : magnitudes) ++sizes[(magnitude - least) >> shift];
+  uint32_t interval = (most - least) >> shift;
+  while (rank >= sizes[interval]) rank -= sizes[interval--];
+  std::vector<uint32_t> inside;
+  inside.reserve(sizes[interval]);
+  for (const uint32_t magnitude : magnitudes) {
+    if ((magnitude - least) >> shift == interval) inside.push_back(magnitude);
+  }
+  const auto at = inside.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(inside.begin(), at, inside.end(), std::greater<>());
   return *at;
 }
 
-/// The k-th largest magnitude, and how many are as large but are not among the k largest.
+/// The k-th largest magnitude, and how many are as large and among the k largest, or not.
 struct Boundary {
   uint32_t magnitude = 0;
   size_t surplus = 0;
   size_t ties = 0;
 };
 
-/// Nothing where the boundary is not between the bounds that a sample gives.
-std::optional<Boundary> boundary_near_sample(const ReadElements& read, size_t count, size_t k,
-                                             uint64_t key) {
-  std::vector<uint32_t> sampled = sample(read, count, key);
+/// Between which the k-th largest is, almost certainly.
+struct Bounds {
+  uint32_t low = 1;
+  uint32_t high = kInfinityBits;
+  double reach = 0;  ///< the share of elements by which the k-th may be off, to either side
+};
+
+Bounds bounds_by_sample(const ReadElements& read, size_t count, double ratio, uint64_t key) {
+  const std::vector<uint32_t> sampled = sample(read, count, key);
   const double size = static_cast<double>(sampled.size());
-  const double ratio = static_cast<double>(k) / static_cast<double>(count);
-  // Six standard deviations, if a piece of neighbours tells no more than a quarter of its elements
+  // Four standard deviations, if a piece of neighbours tells no more than a quarter of its elements
   // would at random places.
-  const double slack = 6 * std::sqrt(4 * size * ratio * (1 - ratio)) + 8;
+  const double slack = 4 * std::sqrt(4 * size * ratio * (1 - ratio)) + 8;
   const double upper_rank = ratio * size - slack;
   const double lower_rank = ratio * size + slack;
-  const uint32_t high =
-      upper_rank < 0 ? kInfinityBits : largest(sampled, static_cast<size_t>(upper_rank));
-  const uint32_t low =
-      lower_rank >= size ? 1 : std::max(largest(sampled, static_cast<size_t>(lower_rank)), 1u);
-
-  const SparseKernels& kernels = dispatched_sparse_kernels();
-  std::array<uint64_t, kLargestRead / 64> above{};
-  std::array<uint64_t, kLargestRead / 64> between{};
-  const size_t most = count / 4;
-  const auto expected = static_cast<size_t>(2 * slack / size * static_cast<double>(count));
-  std::vector<float> kept(std::min(expected, most) + kLargestRead);
-  size_t kept_count = 0;
-  size_t above_count = 0;
-  for (size_t begin = 0; begin < count; begin += kLargestRead) {
-    const size_t length = std::min(kLargestRead, count - begin);
-    const float* values = read(begin, length);
-    above_count += kernels.mark(values, length, high, 0, above.data());
-    kernels.mark(values, length, low, length, between.data());
-    for (size_t word = 0; word < mask_words(length); ++word) between[word] &= ~above[word];
-    if (kept.size() - kept_count < length) kept.resize(2 * kept.size());
-    kept_count += kernels.compact(values, between.data(), length, kept.data() + kept_count);
-    if (above_count >= k || kept_count > most) return std::nullopt;
+  Bounds bounds{.reach = slack / size};
+  if (lower_rank < size) {
+    bounds.low = std::max(largest(sampled, static_cast<size_t>(lower_rank)), 1u);
   }
-  if (above_count + kept_count < k) {
-    if (low > 1) return std::nullopt;
+  if (upper_rank >= 0) bounds.high = largest(sampled, static_cast<size_t>(upper_rank));
+  return bounds;
+}
+
+/// The k-th largest of `above` magnitudes beyond, and those `between`; nothing where it is neither.
+std::optional<Boundary> boundary_between(const Bounds& bounds, size_t k, size_t above,
+                                         std::span<const uint32_t> between) {
+  if (above >= k) return std::nullopt;
+  if (above + between.size() < k) {
+    if (bounds.low > 1) return std::nullopt;
     return Boundary{};
   }
-  std::vector<uint32_t> magnitudes(kept_count);
-  for (size_t i = 0; i < kept_count; ++i) magnitudes[i] = magnitude_bits(kept[i]);
-  const size_t wanted = k - above_count;
-  const uint32_t magnitude = largest(magnitudes, wanted - 1);
+  const size_t wanted = k - above;
+  const uint32_t magnitude = largest(between, wanted - 1);
   size_t larger = 0;
   size_t equal = 0;
-  for (const uint32_t each : magnitudes) {
+  for (const uint32_t each : between) {
     larger += each > magnitude ? 1 : 0;
     equal += each == magnitude ? 1 : 0;
   }
   return Boundary{magnitude, larger + equal - wanted, wanted - larger};
+}
+
+/// Keeps what is between the bounds only, for selections of many elements.
+std::optional<Boundary> boundary_near_sample(const ReadElements& read, size_t count, size_t k,
+                                             const Bounds& bounds) {
+  const SparseKernels& kernels = dispatched_sparse_kernels();
+  std::array<uint64_t, kLargestRead / 64> mask{};
+  std::array<uint64_t, kLargestRead / 64> between{};
+  const size_t most = count / 4;
+  const auto expected = static_cast<size_t>(2 * bounds.reach * static_cast<double>(count));
+  std::vector<float> kept(std::min(expected, most) + kLargestRead);
+  size_t kept_count = 0;
+  size_t above = 0;
+  for (size_t begin = 0; begin < count; begin += kLargestRead) {
+    const size_t length = std::min(kLargestRead, count - begin);
+    const float* values = read(begin, length);
+    above += kernels.mark(values, length, bounds.high, 0, mask.data());
+    kernels.mark(values, length, bounds.low, length, between.data());
+    for (size_t word = 0; word < mask_words(length); ++word) between[word] &= ~mask[word];
+    if (kept.size() - kept_count < length) kept.resize(2 * kept.size());
+    kept_count += kernels.compact(values, between.data(), length, kept.data() + kept_count);
+    if (above >= k || kept_count > most) return std::nullopt;
+  }
+  std::vector<uint32_t> magnitudes(kept_count);
+  for (size_t i = 0; i < kept_count; ++i) magnitudes[i] = magnitude_bits(kept[i]);
+  return boundary_between(bounds, k, above, magnitudes);
+}
+
+/// Gathers all from the lower bound on, and sorts out those that are sent.
+std::optional<Selection> gather(const ReadElements& read, size_t count, size_t k,
+                                const Bounds& bounds) {
+  const double share = static_cast<double>(k) / static_cast<double>(count) + bounds.reach;
+  const auto expected = static_cast<size_t>(share * static_cast<double>(count));
+  auto gathered = std::make_shared<GatheredElements>(count, expected);
+  for (size_t begin = 0; begin < count; begin += kLargestRead) {
+    const size_t length = std::min(kLargestRead, count - begin);
+    gathered->add(read(begin, length), length, bounds.low);
+    if (gathered->values().size() > count / 4) return std::nullopt;
+  }
+  const std::span<const float> values = gathered->values();
+  std::vector<uint32_t> between(values.size());
+  size_t between_count = 0;
+  for (const float value : values) {
+    between[between_count] = magnitude_bits(value);
+    between_count += between[between_count] <= bounds.high ? 1 : 0;
+  }
+  between.resize(between_count);
+  const size_t above = values.size() - between_count;
+  const std::optional<Boundary> boundary = boundary_between(bounds, k, above, between);
+  if (!boundary) return std::nullopt;
+  Selection selection = {std::clamp(boundary->magnitude, 1u, kInfinityBits), kNoTie};
+  if (boundary->surplus > 0 && boundary->magnitude < kInfinityBits) {
+    selection.last_tie = gathered->keep(selection.least, boundary->ties);
+  } else {
+    gathered->keep(selection.least - 1, 0);
+  }
+  selection.gathered = std::move(gathered);
+  return selection;
 }
 
 Boundary boundary_by_radix(const ReadElements& read, size_t count, size_t k) {
@@ -160,7 +227,15 @@ size_t selected_count(double ratio, size_t count) {
 Selection select_largest(const ReadElements& read, size_t count, size_t k, uint64_t key) {
   if (k >= count) return {1, kNoTie};
   std::optional<Boundary> boundary;
-  if (count >= kLeastToSample) boundary = boundary_near_sample(read, count, k, key);
+  if (count >= kLeastToSample) {
+    const double ratio = static_cast<double>(k) / static_cast<double>(count);
+    const Bounds bounds = bounds_by_sample(read, count, ratio, key);
+    if (ratio + bounds.reach <= kMostGathered) {
+      if (std::optional<Selection> selection = gather(read, count, k, bounds)) return *selection;
+    } else {
+      boundary = boundary_near_sample(read, count, k, bounds);
+    }
+  }
   if (!boundary) boundary = boundary_by_radix(read, count, k);
   if (boundary->magnitude == 0) return {1, kNoTie};
   if (boundary->magnitude >= kInfinityBits) return {kInfinityBits, kNoTie};
@@ -170,7 +245,7 @@ Selection select_largest(const ReadElements& read, size_t count, size_t k, uint6
 
 Selection select_sampled(const ReadElements& read, size_t count, double ratio, uint64_t key) {
   if (count == 0) return {1, kNoTie};
-  std::vector<uint32_t> sampled = sample(read, count, key);
+  const std::vector<uint32_t> sampled = sample(read, count, key);
   const size_t rank = selected_count(ratio, sampled.size());
   return {std::clamp(largest(sampled, rank - 1), 1u, kInfinityBits), kNoTie};
 }
@@ -191,6 +266,7 @@ Selection select_blocks(const ReadElements& read, size_t count, double ratio, ui
   Selection selection =
       select_largest(read_norms, norms.size(), selected_count(ratio, norms.size()), key);
   if (selection.last_tie != kNoTie) selection.last_tie *= kSelectBlock;
+  selection.gathered = nullptr;  // norms
   return selection;
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -24,6 +25,10 @@ constexpr size_t kMiB = 1024 * kKiB;
 /// between their arrival and their fold; shorter ones start the next step earlier.
 constexpr std::array kHostParts = {256 * kKiB, 64 * kKiB, 16 * kKiB};
 constexpr std::array kNetworkParts = {512 * kKiB, 128 * kKiB, 32 * kKiB};
+/// Of calls whose messages hold less than that share of their parts' bytes: they shall not be so
+/// short that sending them costs more than what they hold.
+constexpr double kFewBytes = 1.0 / 50;
+constexpr std::array kSparseParts = {2 * kMiB, 512 * kKiB};
 /// Slices in progress, and what the best candidate is tried with besides.
 constexpr int kWindow = 4;
 constexpr int kWideWindow = 8;
@@ -89,7 +94,10 @@ class Contender {
       num_ops_ += plans_.back().ops.size();
       const Plan& plan = plans_.back();
       scratch_ = std::max<size_t>(scratch_, size_t{plan.num_scratch} + plan.num_coded);
-      stages_ = std::max<size_t>(stages_, plans_.back().num_stages);
+      const bool stages = std::ranges::any_of(plan.ops, [&](const Op& op) {
+        return op.kind == OpKind::kSend && fabric.same_host(request.rank, op.peer);
+      });
+      if (stages) stages_ = std::max<size_t>(stages_, plan.num_stages);
     }
     const std::vector<uint32_t>& weights = plans_[0].part_weights;
     if (!weights.empty()) {
@@ -140,7 +148,8 @@ class Contender {
   /// With which the scratch blocks and the staged messages of `window` slices fit their memory.
   size_t longest_part(int window) const {
     const auto slices = static_cast<size_t>(window);
-    return std::min(kMaxScratchBytes / (scratch_ * slices), kMaxStagedBytes / (stages_ * slices));
+    const size_t scratch = kMaxScratchBytes / (scratch_ * slices);
+    return stages_ == 0 ? scratch : std::min(scratch, kMaxStagedBytes / (stages_ * slices));
   }
 
   std::string name_;
@@ -149,7 +158,7 @@ class Contender {
   std::vector<Plan> plans_;
   size_t num_ops_ = 0;
   size_t scratch_ = 1;
-  size_t stages_ = 1;
+  size_t stages_ = 0;  // in memory that ranks of one host share
   size_t total_weight_ = 1;
   size_t heaviest_ = 1;
   std::optional<Simulator> simulator_;  // over plans_
@@ -220,7 +229,7 @@ class Contest {
     for (const Entrant& entrant : entrants_) {
       const auto contender = enter(entrant);
       std::optional<Standing> standing;
-      for (const size_t part : fabric_.one_host() ? kHostParts : kNetworkParts) {
+      for (const size_t part : parts()) {
         const Cut cut = contender->cut(bytes_, part, kWindow);
         if (standing && cut.slice_bytes == standing->cut.slice_bytes) continue;
         if (!all && contender->bound(bytes_, cut) >= best) continue;
@@ -289,6 +298,13 @@ class Contest {
     throw Error(ErrorCode::kInvalidArgument, message);
   }
 
+  std::span<const size_t> parts() const {
+    if (fabric_.one_host()) return kHostParts;
+    return is_sparse() ? std::span<const size_t>(kSparseParts) : kNetworkParts;
+  }
+
+  bool is_sparse() const { return shape_.coding.ratio(1) < kFewBytes; }
+
   std::shared_ptr<const Contender> enter(const Entrant& entrant) const {
     return std::make_shared<const Contender>(*entrant.generator, entrant.parameter, shape_,
                                              fabric_);
@@ -298,7 +314,7 @@ class Contest {
 
   void try_wide_window(Standing& standing) const {
     const Contender& contender = *standing.contender;
-    if (contender.has_many_ops() || standing.cut.window < kWindow) return;
+    if (contender.has_many_ops() || standing.cut.window < kWindow || is_sparse()) return;
     const Cut wide = contender.cut(bytes_, standing.cut.part_bytes, kWideWindow);
     Prediction prediction = contender.predict(bytes_, wide, 0);
     if (prediction.seconds < standing.prediction.seconds * kWorthMoreMemory) {

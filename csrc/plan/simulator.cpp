@@ -119,7 +119,6 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
       Message& message = messages_[first_op_[rank] + i];
       message.receive = first_op_[static_cast<size_t>(op.peer)] + std::get<2>(*found);
       send_of_[message.receive] = first_op_[rank] + i;
-      message.coded = plan.sources_of(op)[0].is_coded();
       message.local = fabric.same_host(static_cast<int>(rank), op.peer);
       if (message.local) {
         message.staged = staged[op.stage];
@@ -149,6 +148,57 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
     throw Error(ErrorCode::kInvalidArgument,
                 std::to_string(unmatched) + " receives without a send in " + plans[0].algorithm);
   }
+  if (std::ranges::any_of(plans, [](const Plan& plan) { return plan.num_coded > 0; })) {
+    count_contributions();
+  }
+}
+
+// What is copied to a coded block is one contribution; a reduction has those of all its operands.
+// Ops come after those whose blocks they read, so of each block the last writer is the one.
+void Simulator::count_contributions() {
+  constexpr uint32_t kNobody = ~uint32_t{0};
+  std::vector<std::vector<uint32_t>> makers(rank_of_.size());  // by op: of its coded sources
+  for (size_t rank = 0; rank < plans_.size(); ++rank) {
+    std::vector<uint32_t> writer(plans_[rank].num_coded, kNobody);
+    for (uint32_t index = first_op_[rank]; index < first_op_[rank + 1]; ++index) {
+      const Op& each = op(index);
+      for (const Block& source : plans_[rank].sources_of(each)) {
+        makers[index].push_back(source.is_coded() ? writer[source.index] : kNobody);
+      }
+      if (each.kind != OpKind::kSend && each.destination.is_coded()) {
+        writer[each.destination.index] = index;
+      }
+    }
+  }
+  std::vector<uint32_t> known(rank_of_.size());
+  const auto count = [&](const auto& self, uint32_t index) -> uint32_t {
+    if (known[index] > 0) return known[index];
+    uint32_t sum = 0;
+    if (op(index).kind == OpKind::kRecv) {
+      sum = self(self, send_of_[index]);
+    } else {
+      for (const uint32_t maker : makers[index]) sum += maker == kNobody ? 1 : self(self, maker);
+    }
+    return known[index] = sum;
+  };
+  for (uint32_t index = 0; index < rank_of_.size(); ++index) {
+    if (op(index).kind != OpKind::kSend) continue;
+    const bool coded = plan_of(index).sources_of(op(index))[0].is_coded();
+    messages_[index].contributions = coded ? count(count, index) : 0;
+  }
+}
+
+double Simulator::selection(const SimulatedCall& call) const {
+  const size_t inputs = plans_[0].collective == Collective::kReduceScatter ? plans_.size() : 1;
+  const double seconds = static_cast<double>(call.bytes * inputs) / coding_.select_rate;
+  std::vector<int> ranks(fabric_.hosts.size());
+  double turns = 1;
+  for (const int host : fabric_.host_of) {
+    const int here = ++ranks[static_cast<size_t>(host)];
+    turns =
+        std::max(turns, static_cast<double>(here) / fabric_.hosts[static_cast<size_t>(host)].cores);
+  }
+  return seconds * turns;
 }
 
 const Plan& Simulator::plan_of(uint32_t index) const {
@@ -195,7 +245,8 @@ double Simulator::work(uint32_t index, size_t bytes) const {
 }
 
 double Simulator::message_bytes(uint32_t send, size_t bytes) const {
-  return static_cast<double>(bytes) * (messages_[send].coded ? coding_.ratio : 1);
+  return static_cast<double>(bytes) *
+         (messages_[send].contributions > 0 ? coding_.ratio(messages_[send].contributions) : 1);
 }
 
 double Simulator::bound(const SimulatedCall& call) const {
@@ -217,7 +268,8 @@ double Simulator::bound(const SimulatedCall& call) const {
   const double slices = static_cast<double>(call.bytes) / static_cast<double>(call.slice_bytes);
   return std::max(*std::max_element(wire.begin(), wire.end()),
                   *std::max_element(cpu.begin(), cpu.end())) *
-         slices;
+             slices +
+         selection(call);
 }
 
 // One run: the clock, and what is in progress at its time.
@@ -569,6 +621,7 @@ class SimulatedRun {
       const double busiest_seconds = busiest == loads.end() ? 0 : busiest->busy / scale;
       prediction.seconds += more * seconds_a_slice(busiest_seconds);
     }
+    prediction.seconds += sim_.selection(call_);
     prediction.timeline = std::move(timeline_);
     return prediction;
   }

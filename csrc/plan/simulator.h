@@ -11,7 +11,8 @@
 //           and its answer take one alpha each before the data may leave.
 //   CPU     A rank does one thing at a time: `overhead` at each end of a message, folds, copies. A
 //           host has as many servers as cores; its ranks take turns where they are more than that.
-//   codecs  A coded block takes its codec's time to make and to read, and its messages are shorter.
+//   codecs  A coded block takes its codec's time to make and to read, and its messages are shorter,
+//           by how many contributions they are the sum of. A selection sees the tensor first.
 //   memory  Within a host the sender copies a block into shared memory, once however many receive
 //           it. The receiver copies it out, or reads it where it lies if its block is scratch.
 //
@@ -19,6 +20,7 @@
 // ranks that ask get the same answer, bit for bit.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -33,10 +35,19 @@ namespace q7x2 {
 
 /// What a codec does to coded blocks, where a call has one.
 struct CodingCost {
-  double ratio = 1;  ///< coded bytes for a byte of elements
-  double encode_rate =
-      std::numeric_limits<double>::infinity();  ///< bytes of elements a second, on one core
-  double decode_rate = std::numeric_limits<double>::infinity();
+  static constexpr double kAtOnce = std::numeric_limits<double>::infinity();
+
+  /// Coded bytes for a byte of elements, by the contributions that a message is the sum of, from
+  /// one; the last one is that of all longer sums. Sums of sparse contributions fill up.
+  std::vector<double> ratios = {1};
+  // Bytes of elements a second, on one core.
+  double encode_rate = kAtOnce;
+  double decode_rate = kAtOnce;
+  double select_rate = kAtOnce;  ///< of the pass over the tensor before anything is sent
+
+  double ratio(size_t contributions) const {
+    return ratios[std::min(std::max<size_t>(contributions, 1), ratios.size()) - 1];
+  }
 
   bool operator==(const CodingCost&) const = default;
 };
@@ -98,9 +109,9 @@ class Simulator {
     uint32_t receive = 0;  ///< the op that receives it
     uint32_t route = 0;
     bool local = false;
-    bool staged = false;  ///< an earlier send left the block in shared memory
-    bool folded = false;  ///< the fold leaves it there as it goes, from the nearest cache
-    bool coded = false;
+    bool staged = false;         ///< an earlier send left the block in shared memory
+    bool folded = false;         ///< the fold leaves it there as it goes, from the nearest cache
+    uint32_t contributions = 0;  ///< of a coded block; 0: it is not coded
   };
   struct Path {
     std::vector<int> resources;
@@ -112,6 +123,10 @@ class Simulator {
   const Op& op(uint32_t index) const;
   /// CPU seconds that an op takes on its rank for `bytes` bytes of elements.
   double work(uint32_t index, size_t bytes) const;
+  /// Fills in `Message::contributions`.
+  void count_contributions();
+  /// Seconds until all ranks of the busiest host have selected what they send.
+  double selection(const SimulatedCall& call) const;
   /// The length of a send's message for `bytes` bytes of elements.
   double message_bytes(uint32_t send, size_t bytes) const;
 

@@ -21,6 +21,23 @@ class Options(Backend.Options):
     def __copy__(self) -> Options: ...
     def __deepcopy__(self, memo: dict[int, Any]) -> Options: ...
 
+class CodedOptions:
+    """What the compressed collectives have in common."""
+
+    def __init__(
+        self,
+        codec: str,
+        *,
+        max_error: float = 0.0,
+        op: ReduceOp | ReduceOp.RedOpType = ...,
+        residuals: list[Tensor] = ...,
+        seed: int = 0,
+        step: int | None = None,
+        refuse_nonfinite: bool = False,
+        timeout: timedelta = ...,
+        async_op: bool = True,
+    ) -> None: ...
+
 class ProcessGroupQ7x2(Backend):
     """The c10d backend "q7x2"; made by init_process_group."""
 
@@ -36,45 +53,12 @@ class ProcessGroupQ7x2(Backend):
     def set_fabric(self, json: str) -> None:
         """Choose by this Fabric from now on; all ranks between the same two collectives."""
 
-    def coded_all_reduce(
-        self,
-        tensors: list[Tensor],
-        codec: str,
-        max_error: float,
-        op: ReduceOp,
-        residuals: list[Tensor],
-        seed: int,
-        step: int | None,
-        refuse_nonfinite: bool,
-        timeout: timedelta = ...,
-        async_op: bool = True,
-    ) -> WorkQ7x2: ...
+    def coded_all_reduce(self, tensors: list[Tensor], options: CodedOptions) -> WorkQ7x2: ...
     def coded_reduce_scatter(
-        self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
-        codec: str,
-        max_error: float,
-        op: ReduceOp,
-        residuals: list[Tensor],
-        seed: int,
-        step: int | None,
-        refuse_nonfinite: bool,
-        timeout: timedelta = ...,
-        async_op: bool = True,
+        self, outputs: list[Tensor], inputs: list[Tensor], options: CodedOptions
     ) -> WorkQ7x2: ...
     def coded_all_gather(
-        self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
-        codec: str,
-        max_error: float,
-        residuals: list[Tensor],
-        seed: int,
-        step: int | None,
-        refuse_nonfinite: bool,
-        timeout: timedelta = ...,
-        async_op: bool = True,
+        self, outputs: list[Tensor], inputs: list[Tensor], options: CodedOptions
     ) -> WorkQ7x2: ...
     def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
 

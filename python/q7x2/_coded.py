@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup, ReduceOp, Work
+
+    from q7x2._C import CodedOptions
 
 _NONFINITE = ("propagate", "error")
 
@@ -23,12 +25,19 @@ def _tensors(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _options(
+    codec: str,
+    op: ReduceOp | None,
+    async_op: bool,
     residual: Tensor | Sequence[Tensor] | None,
     seed: int,
     step: int | None,
     nonfinite: str,
     max_error: float,
-) -> dict[str, Any]:
+) -> CodedOptions:
+    import torch.distributed as dist
+
+    from q7x2._extension import load
+
     if nonfinite not in _NONFINITE:
         raise ValueError(f"nonfinite: expected one of {', '.join(_NONFINITE)}, got {nonfinite!r}")
     for name, value in (("seed", seed), ("step", step)):
@@ -36,13 +45,17 @@ def _options(
             raise ValueError(f"{name}: expected 0 <= {name} < 2**64, got {value}")
     if not max_error >= 0:
         raise ValueError(f"max_error: expected a number of at least 0, got {max_error}")
-    return {
-        "max_error": max_error,
-        "residuals": [] if residual is None else _tensors("residual", residual),
-        "seed": seed,
-        "step": step,
-        "refuse_nonfinite": nonfinite == "error",
-    }
+    options: CodedOptions = load().CodedOptions(
+        codec,
+        max_error=max_error,
+        op=dist.ReduceOp.SUM if op is None else op,
+        residuals=[] if residual is None else _tensors("residual", residual),
+        seed=seed,
+        step=step,
+        refuse_nonfinite=nonfinite == "error",
+        async_op=async_op,
+    )
+    return options
 
 
 def _finish(work: Work, async_op: bool) -> Work | None:
@@ -102,17 +115,11 @@ def all_reduce(
             tensor is not of floats, a residual does not fit, or ranks disagree about the call.
         ValueError: The group has no q7x2 backend, or another argument is out of range.
     """
-    import torch.distributed as dist
-
     from q7x2._groups import backend_of
 
-    work = backend_of(group, "q7x2.all_reduce").coded_all_reduce(
-        tensors=_tensors("tensor", tensor),
-        codec=codec,
-        op=dist.ReduceOp.SUM if op is None else op,
-        async_op=async_op,
-        **_options(residual, seed, step, nonfinite, max_error),
-    )
+    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error)
+    backend = backend_of(group, "q7x2.all_reduce")
+    work = backend.coded_all_reduce(_tensors("tensor", tensor), options)
     return _finish(work, async_op)
 
 
@@ -142,17 +149,12 @@ def reduce_scatter(
 
     Returns and raises what :func:`all_reduce` does.
     """
-    import torch.distributed as dist
-
     from q7x2._groups import backend_of
 
-    work = backend_of(group, "q7x2.reduce_scatter").coded_reduce_scatter(
-        outputs=_tensors("output", output),
-        inputs=_tensors("input", input),
-        codec=codec,
-        op=dist.ReduceOp.SUM if op is None else op,
-        async_op=async_op,
-        **_options(residual, seed, step, nonfinite, max_error),
+    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error)
+    backend = backend_of(group, "q7x2.reduce_scatter")
+    work = backend.coded_reduce_scatter(
+        _tensors("output", output), _tensors("input", input), options
     )
     return _finish(work, async_op)
 
@@ -183,11 +185,7 @@ def all_gather(
     """
     from q7x2._groups import backend_of
 
-    work = backend_of(group, "q7x2.all_gather").coded_all_gather(
-        outputs=_tensors("output", output),
-        inputs=_tensors("input", input),
-        codec=codec,
-        async_op=async_op,
-        **_options(residual, seed, step, nonfinite, max_error),
-    )
+    options = _options(codec, None, async_op, residual, seed, step, nonfinite, max_error)
+    backend = backend_of(group, "q7x2.all_gather")
+    work = backend.coded_all_gather(_tensors("output", output), _tensors("input", input), options)
     return _finish(work, async_op)

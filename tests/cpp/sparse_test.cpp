@@ -123,6 +123,26 @@ TEST_P(SparseKernelsTest, MarksMagnitudesAndTies) {
   }
 }
 
+TEST_P(SparseKernelsTest, SiftsAsItMarksAndCompacts) {
+  for (const size_t count : kLengths) {
+    const std::vector<float> values = awkward(count, 7);
+    for (const float least : {1e-45F, 0.5F, 2.0F, std::numeric_limits<float>::infinity()}) {
+      std::vector<uint64_t> mask(mask_words(count));
+      std::vector<uint64_t> expected_mask(mask_words(count));
+      std::vector<float> sifted(count);
+      std::vector<float> expected(count);
+      const uint32_t bound = magnitude_bits(least);
+      const size_t kept = kernels.sift(values.data(), count, bound, mask.data(), sifted.data());
+      EXPECT_EQ(kept, kernels.mark(values.data(), count, bound, count, expected_mask.data()));
+      EXPECT_EQ(mask, expected_mask);
+      kernels.compact(values.data(), mask.data(), count, expected.data());
+      sifted.resize(kept);
+      expected.resize(kept);
+      EXPECT_EQ(bits(sifted), bits(expected)) << count << " elements";
+    }
+  }
+}
+
 TEST_P(SparseKernelsTest, MarksRandomly) {
   constexpr uint64_t kFirsts[] = {0, 77, (uint64_t{1} << 32) - 100};
   for (const size_t count : kLengths) {
@@ -214,12 +234,13 @@ TEST_P(SparseKernelsTest, CompactsAndExpands) {
 
       // The buffer ends where the values do: a sanitizer sees what is read behind.
       const std::vector<float> source(compacted.begin(), compacted.end());
-      for (const Expand how : {Expand::kSet, Expand::kKeep, Expand::kAdd}) {
+      for (const Expand how : {Expand::kSet, Expand::kStream, Expand::kKeep, Expand::kAdd}) {
         const std::vector<float> before = normal(count, 10);
         std::vector<float> out = before;
         EXPECT_EQ(kernels.expand(source.data(), mask.data(), count, how, out.data()), kept);
         for (size_t i = 0, next = 0; i < count; ++i) {
-          float wanted = how == Expand::kSet ? 0 : before[i];
+          const bool sets = how == Expand::kSet || how == Expand::kStream;
+          float wanted = sets ? 0 : before[i];
           if ((mask[i / 64] >> (i % 64) & 1) != 0) {
             wanted = how == Expand::kAdd ? before[i] + source[next] : source[next];
             ++next;
@@ -374,6 +395,34 @@ TEST(Selection, OfTheLargestIsThatOfASort) {
   }
 }
 
+/// Of many equal magnitudes, so that the last ones that are kept are ties.
+TEST(Selection, GathersWhatItSends) {
+  std::vector<float> values = normal(100'003, 21);
+  for (float& value : values) value = std::round(value * 8) / 8;
+  values[5] = kNaN;
+  const size_t k = selected_count(0.02, values.size());
+  const Selection selection = select_largest(reader(values), values.size(), k, 22);
+  ASSERT_NE(selection.gathered, nullptr);
+  const std::set<size_t> expected = sorted_out(values, k);
+  EXPECT_EQ(selected_by(values, selection), expected);
+  EXPECT_EQ(selection.gathered->values().size(), expected.size());
+  for (const size_t first : {size_t{0}, size_t{1}, size_t{64}, size_t{8191}, size_t{99'000}}) {
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{1003}}) {
+      std::vector<uint64_t> mask(mask_words(count));
+      std::vector<float> sent;
+      for (size_t i = 0; i < count; ++i) {
+        if (expected.contains(first + i)) sent.push_back(values[first + i]);
+      }
+      ASSERT_EQ(selection.gathered->copy_mask(first, count, mask.data()), sent.size());
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_EQ((mask[i / 64] >> (i % 64) & 1) != 0, expected.contains(first + i));
+      }
+      const float* const from = selection.gathered->values_from(first);
+      EXPECT_EQ(bits(std::vector<float>(from, from + sent.size())), bits(sent));
+    }
+  }
+}
+
 TEST(Selection, OfARatioRoundsUp) {
   EXPECT_EQ(selected_count(0.01, 0), 0);
   EXPECT_EQ(selected_count(0.01, 1), 1);
@@ -445,7 +494,8 @@ class Sender {
       float* const own = error.empty() ? nullptr : error.data() + first;
       std::vector<std::byte> message(codec_->max_bytes(count));
       const size_t length = codec_->encode(
-          {values.data() + first, count, first, own, own, 1, selection, keys}, message.data());
+          {values.data() + first, count, first, own, own, 1, selection, keys, nullptr},
+          message.data());
       EXPECT_LE(length, message.size());
       message.resize(length);
       bytes += length;

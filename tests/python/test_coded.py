@@ -150,6 +150,27 @@ def test_reduce_scatter_and_all_gather(world_size: int) -> None:
         assert_same_everywhere(gathered, size)
 
 
+@pytest.mark.ranks(1, 3)
+def test_reduce_scatter_adds_integers(world_size: int) -> None:
+    me = dist.get_rank()
+    for size in (0, 1, 1500):
+        residual = torch.zeros(size * world_size)
+        given = torch.zeros(size * world_size, dtype=torch.double)
+        received = torch.zeros(size, dtype=torch.double)
+        for step in range(20):
+            output = torch.empty(size)
+            whole = noise(me, size * world_size, step)
+            q7x2.reduce_scatter(output, whole, "sumint8", residual=residual)
+            given += exact_sum(world_size, size * world_size, step)
+            received += output
+        owed = residual.double()
+        dist.all_reduce(owed)
+        mine = slice(me * size, (me + 1) * size)
+        assert relative_error(received + owed[mine], given[mine]) < 1e-5
+    with pytest.raises(RuntimeError, match="for all_reduce and reduce_scatter, expected one such"):
+        q7x2.all_gather(torch.empty(3 * world_size), torch.ones(3), "sumint8")
+
+
 @pytest.mark.ranks(2)
 def test_what_is_not_finite() -> None:
     tensor = torch.ones(5000)

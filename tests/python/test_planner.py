@@ -37,6 +37,20 @@ def test_explain_prices_codecs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean" in capsys.readouterr().err
 
 
+def test_explain_prices_selections(capsys: pytest.CaptureFixture[str]) -> None:
+    def best(*arguments: str) -> float:
+        return float(
+            str(explain(capsys, "--size", "100M", "--hosts", "4", *arguments)[0]["seconds"])
+        )
+
+    dense = best()
+    # Of four random hundredths the sums hold nearly four: by far not the bytes of one.
+    assert dense / 32 < best("--codec", "topk:0.01") < dense / 10
+    assert best("--codec", "topk:0.01:reselect") < best("--codec", "topk:0.01")
+    # What does not pay is sent dense, whichever it is.
+    assert best("--codec", "topk:0.6") < 1.2 * dense
+
+
 def test_explain_knows_racks(capsys: pytest.CaptureFixture[str]) -> None:
     racks = ("--hosts", "8", "--racks", "2", "--rate", "200mbit", "--uplink", "50mbit")
     best = explain(capsys, "--size", "16M", *racks)[0]

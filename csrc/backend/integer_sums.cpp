@@ -1,0 +1,107 @@
+// Compressed reductions with codecs whose integers add (kernels/sum_int.h): ranks agree on the
+// scales, by a maximum over each group of elements, and then add integers with any dense Plan.
+//
+// An all-reduce has one region; a reduce-scatter as many as there are ranks, each of which begins
+// with a group of its own, so that its owner knows all its scales.
+#include <utility>
+
+#include "backend/argument_checks.h"
+#include "backend/process_group.h"
+#include "kernels/codec.h"
+#include "kernels/random.h"
+#include "kernels/sum_int.h"
+#include "kernels/value_elements.h"
+
+namespace q7x2 {
+namespace {
+
+/// One tensor on its way.
+struct Addition {
+  at::Tensor floats;  // fp32, on the host; this and the next: regions x elements
+  at::Tensor codes;
+  at::Tensor errors;
+  at::Tensor maxima;                // regions x groups
+  at::Tensor sums;                  // of the codes of this rank's region
+  std::vector<SumIntBlock> blocks;  // by region
+};
+
+}  // namespace
+
+// Two dependent collectives. The first blocks the caller: it is short, and so the order of
+// collectives is that of the calls.
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
+    Launch call, const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
+    const CodedOptions& opts, uint64_t step) {
+  const c10::AutoGradMode no_grad(false);
+  const std::shared_ptr<const Codec> integers = codec(opts.codec);
+  TORCH_CHECK(!opts.refuses_nonfinite, "q7x2: codec '", integers->name(),
+              "' cannot refuse what is not finite: expected nonfinite=\"propagate\"");
+  const ValueSpec spec = integers->spec().value;
+  int levels = 0;
+  try {
+    levels = sum_int_levels(spec, size_);
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+  const bool scatters = call.type == c10d::OpType::REDUCE_SCATTER;
+  const int64_t regions = scatters ? size_ : 1;
+  auto additions = std::make_shared<std::vector<Addition>>();
+  Tensors maxima;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int64_t elements = inputs[i].numel() / regions;
+    const auto count = static_cast<size_t>(elements);
+    Addition each;
+    each.floats = inputs[i].detach().to(at::kCPU, at::kFloat).contiguous();
+    each.maxima = at::empty({regions, static_cast<int64_t>(num_groups(spec, count))}, at::kFloat);
+    each.codes = at::empty({regions, elements}, spec.bits == 8 ? at::kChar : at::kShort);
+    each.sums = scatters ? at::empty({elements}, each.codes.options()) : each.codes;
+    if (!opts.errors.empty()) each.errors = opts.errors[i].cpu();
+    const uint64_t key =
+        mix_keys(mix_keys(mix_keys(opts.seed, step), i), static_cast<uint64_t>(rank_));
+    for (int64_t region = 0; region < regions; ++region) {
+      float* const errors =
+          opts.errors.empty() ? nullptr : each.errors.mutable_data_ptr<float>() + region * elements;
+      each.blocks.push_back({each.floats.const_data_ptr<float>() + region * elements, errors, count,
+                             mix_keys(key, static_cast<uint64_t>(region))});
+      group_maxima(spec, each.blocks.back(), each.maxima[region].mutable_data_ptr<float>());
+    }
+    maxima.push_back(each.maxima);
+    additions->push_back(std::move(each));
+  }
+  c10d::AllreduceCoalescedOptions largest;
+  largest.reduceOp = c10d::ReduceOp::MAX;
+  largest.timeout = opts.timeout;
+  largest.asyncOp = false;
+  allreduce_coalesced(maxima, largest)->wait();
+
+  const Reduction sum(c10d::ReduceOp::SUM, size_);
+  for (Addition& each : *additions) {
+    for (int64_t region = 0; region < regions; ++region) {
+      encode_sum_int(spec, levels, each.blocks[static_cast<size_t>(region)],
+                     each.maxima[region].const_data_ptr<float>(),
+                     each.codes[region].mutable_data_ptr());
+    }
+    if (scatters) {
+      add_reduce_scatter(call, each.sums, split_region(contribution(call, each.codes, sum)), sum);
+    } else {
+      add_all_reduce(call, each.sums, sum);
+    }
+  }
+  const int divisor = Reduction(opts.op, size_).divisor;
+  const int64_t own = scatters ? rank_ : 0;
+  call.buffers->then([=, results = outputs, kept = opts.errors] {
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Addition& each = (*additions)[i];
+      at::Tensor result = results[i].detach();
+      const at::Tensor floats = at::empty({result.numel()}, at::kFloat);
+      decode_sum_int(spec, levels, each.sums.const_data_ptr(),
+                     each.maxima[own].const_data_ptr<float>(), divisor,
+                     floats.mutable_data_ptr<float>(), each.blocks[0].count);
+      result.copy_(floats.view(result.sizes()));
+      if (!kept.empty() && !kept[i].is_same(each.errors)) kept[i].detach().copy_(each.errors);
+    }
+  });
+  return launch(std::move(call));
+}
+
+}  // namespace q7x2
