@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +16,9 @@ matplotlib.use("Agg")
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from q7x2._extension import load
 from torch import Tensor, nn
 
@@ -148,35 +152,73 @@ def table(rows: list[dict[str, Any]]) -> str:
 def draw(path: Path, rows: list[dict[str, Any]], caption: str) -> None:
     """Bits of an element against error; an area is a speed."""
     figure, axes = plt.subplots(1, 2, figsize=(13, 6.4), sharey=True, layout="tight")
-    for axis, (kind, title) in zip(
-        axes, (("normal", "normal numbers"), ("gradient", "gradient of a Transformer")), strict=True
-    ):
-        _panel(axis, kind, title, rows)
+    kinds = (("normal", "normal numbers"), ("gradient", "gradient of a Transformer"))
+    points = [
+        _panel(axis, kind, title, rows) for axis, (kind, title) in zip(axes, kinds, strict=True)
+    ]
     axes[0].set_ylabel("relative L2 error")
     figure.suptitle("What codecs send and lose; area: GB/s encoded with residual, one core")
     figure.supxlabel(caption, fontsize=7, color="0.45")
+    # Names must not take part in the layout that they are placed in.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for axis, named in zip(axes, points, strict=True):
+        label(axis, renderer, named)
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
 
-def _panel(axis: Axes, kind: str, title: str, rows: list[dict[str, Any]]) -> None:
+def _panel(
+    axis: Axes, kind: str, title: str, rows: list[dict[str, Any]]
+) -> list[tuple[str, float, float]]:
+    """Returns the names and places of its points."""
+    points = []
     for row in rows:
         point = row[kind]
         error = max(point["error"], 1e-5)  # what loses nothing sits on the axis
         speed = row["rates"]["encode with residual"] / 1e9
         axis.scatter(point["bits"], error, s=18 * speed, alpha=0.45)
-        axis.annotate(
-            row["codec"],
-            (point["bits"], error),
-            fontsize=6,
-            xytext=(3, 3),
-            textcoords="offset points",
-        )
+        points.append((row["codec"], point["bits"], error))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xlabel("bits of an element")
     axis.set_title(title)
     axis.grid(alpha=0.2)
+    axis.margins(0.08)
+    return points
+
+
+def label(axis: Axes, renderer: RendererAgg, points: list[tuple[str, float, float]]) -> None:
+    """Names at the nearest free places around their points, lines leading to the far ones."""
+    occupied = [
+        Bbox.from_bounds(x - 4, y - 4, 8, 8)
+        for x, y in (axis.transData.transform(point[1:]) for point in points)
+    ]
+    for name, bits, error in points:
+        places = (
+            (distance * math.cos(angle), distance * math.sin(angle))
+            for distance in range(7, 200, 6)
+            for angle in (k * math.pi / 8 for k in (1, -1, 7, -7, 3, -3, 5, -5, 0, 8))
+        )
+        for x, y in places:
+            text = axis.annotate(
+                name,
+                (bits, error),
+                xytext=(x, y),
+                textcoords="offset points",
+                fontsize=6,
+                ha="left" if x >= 0 else "right",
+                va="center",
+                arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "0.6", "shrinkB": 2},
+            )
+            text.update_positions(renderer)
+            box = Text.get_window_extent(text)  # without the line
+            inside = axis.bbox.containsx(box.x0) and axis.bbox.containsx(box.x1)
+            if inside and not any(box.overlaps(other) for other in occupied):
+                occupied.append(box)
+                break
+            text.remove()
 
 
 def main(argv: list[str]) -> None:
