@@ -32,9 +32,9 @@ StockAllReduce::StockAllReduce(std::shared_ptr<const Codec> codec, CodecKeys key
   }
   coding_.codec = std::move(codec);
   coding_.keys = keys;
-  coder_ =
-      std::make_unique<BlockCoder>(coding_, reducible_dtype(values_),
-                                   static_cast<size_t>(std::max<int64_t>(part(0).count, 1)), true);
+  coder_ = std::make_unique<BlockCoder>(coding_, reducible_dtype(values_),
+                                        static_cast<size_t>(std::max<int64_t>(part(0).count, 1)),
+                                        values_.nbytes(), true);
   if (coding_.codec->traits().selects) {
     std::vector<float> read(kLargestRead);
     const auto read_sum = [this, &read](size_t first, size_t count) {
@@ -53,10 +53,11 @@ StockAllReduce::StockAllReduce(std::shared_ptr<const Codec> codec, CodecKeys key
   int64_t length = 0;
   for (int owner = 0; owner < size_; ++owner) {
     const Part theirs = part(owner);
-    out_lengths_.push_back(owner == rank_ ? 0
-                                          : static_cast<int64_t>(coder_->encode(
-                                                elements(theirs), static_cast<size_t>(theirs.count),
-                                                place(theirs), bytes_of(messages) + length)));
+    out_lengths_.push_back(
+        owner == rank_ ? 0
+                       : static_cast<int64_t>(coder_->encode(
+                             {elements(theirs), {}, true}, static_cast<size_t>(theirs.count),
+                             place(theirs), bytes_of(messages) + length)));
     length += out_lengths_.back();
   }
   outgoing_ = messages.narrow(0, 0, length).to(tensor_.device());
@@ -127,7 +128,7 @@ void StockAllReduce::reduce() {
   for (int rank = 0; rank < size_; ++rank) {
     const int64_t length = in_lengths_[static_cast<size_t>(rank)];
     if (rank == rank_) {
-      operands.push_back({elements(mine), {}});
+      operands.push_back({elements(mine), {}, true});
     } else {
       operands.push_back({nullptr, {bytes_of(messages) + offset, static_cast<size_t>(length)}});
     }
