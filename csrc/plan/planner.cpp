@@ -94,10 +94,7 @@ class Contender {
       num_ops_ += plans_.back().ops.size();
       const Plan& plan = plans_.back();
       scratch_ = std::max<size_t>(scratch_, size_t{plan.num_scratch} + plan.num_coded);
-      const bool stages = std::ranges::any_of(plan.ops, [&](const Op& op) {
-        return op.kind == OpKind::kSend && fabric.same_host(request.rank, op.peer);
-      });
-      if (stages) stages_ = std::max<size_t>(stages_, plan.num_stages);
+      stages_ = std::max<size_t>(stages_, plan.num_stages);
     }
     const std::vector<uint32_t>& weights = plans_[0].part_weights;
     if (!weights.empty()) {
@@ -148,8 +145,7 @@ class Contender {
   /// With which the scratch blocks and the staged messages of `window` slices fit their memory.
   size_t longest_part(int window) const {
     const auto slices = static_cast<size_t>(window);
-    const size_t scratch = kMaxScratchBytes / (scratch_ * slices);
-    return stages_ == 0 ? scratch : std::min(scratch, kMaxStagedBytes / (stages_ * slices));
+    return std::min(kMaxScratchBytes / (scratch_ * slices), kMaxStagedBytes / (stages_ * slices));
   }
 
   std::string name_;
@@ -158,7 +154,7 @@ class Contender {
   std::vector<Plan> plans_;
   size_t num_ops_ = 0;
   size_t scratch_ = 1;
-  size_t stages_ = 0;  // in memory that ranks of one host share
+  size_t stages_ = 1;
   size_t total_weight_ = 1;
   size_t heaviest_ = 1;
   std::optional<Simulator> simulator_;  // over plans_
