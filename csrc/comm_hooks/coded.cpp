@@ -59,13 +59,12 @@ class CodedHook final : public Hook {
 
   Phases reduce(Bucket& bucket) override {
     const bool in_full = options_.full_precision.at(bucket.step);
-    if ((in_full && !kept_.any() && options_.momentum == Momentum::kNone) ||
-        bucket.buffer.is_sparse() || bucket.gradients.empty()) {
-      bucket.buffer.mul_(1.0 / context_.world_size);
+    bucket.buffer.mul_(1.0 / context_.world_size);
+    if ((in_full && !kept_.any() && !has_momentum()) || bucket.buffer.is_sparse() ||
+        bucket.gradients.empty()) {
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
       co_return;
     }
-    bucket.buffer.mul_(1.0 / context_.world_size);
     std::vector<Part> parts;
     std::vector<size_t> whole;
     KeptTensors::Piece& kept = divide(bucket, in_full, parts, whole);

@@ -121,7 +121,7 @@ class FullPrecision:
             "full_precision_length": self.burst_steps,
         }
 
-    def _is_whole(self, job: Job, name: str) -> bool:
+    def _is_whole(self, job: Job, name: str, parameter: torch.Tensor) -> bool:
         return not job.owns(name) or matches(name, self.full_precision)
 
     def recipe(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Coded(FullPrecision):
         check_patterns(self.full_precision, job.parameters, "full_precision")
         return load().coded_hook(
             stages=list(stages),
-            whole=[self._is_whole(job, name) for name, _ in job.parameters],
+            whole=[self._is_whole(job, *each) for each in job.parameters],
             error_feedback=use_error_feedback,
             momentum=getattr(load().Momentum, momentum),
             momentum_factor=momentum_factor,
@@ -378,12 +378,21 @@ class TopK(Coded):
 class OneBit(Coded):
     """One bit an element, with error feedback: 1-bit SGD (Seide et al., 2014).
 
+    Vectors travel whole: a scale that they share with a matrix suits neither. One bit is coarse, and
+    what is held back arrives late: with momentum, the learning rate must be some times smaller than
+    without compression. ``Quantize("int2")`` needs no such care.
+
     Args:
-        group: Elements that share a scale, their mean magnitude.
+        start_iter: As with the other hooks, but 100 by default: the paper begins so too.
+        group: Elements that share a scale, their mean magnitude; 1 + 32 / group bits an element.
         random_seed: Without effect on the results.
     """
 
-    group: int = 1024
+    start_iter: int = 100
+    group: int = 64
+
+    def _is_whole(self, job: Job, name: str, parameter: torch.Tensor) -> bool:
+        return super()._is_whole(job, name, parameter) or parameter.dim() < 2
 
     def factory(self, job: Job) -> Any:
         return self._coded_factory(job, [(0, f"onebit:g={self.group}")])
