@@ -100,7 +100,7 @@ METHODS = (
     Method("int8", "q7x2", _ours(q7x2.Quantize("int8")), wire.grouped(8, 512)),
     Method("int4", "q7x2", _ours(q7x2.Quantize("int4:g=128")), wire.grouped(4, 128)),
     Method("int4 or int2 or int8", "q7x2", _ours(q7x2.Quantize("int4", choices=_CHOICES))),
-    Method("1-bit SGD", "q7x2", _ours(q7x2.OneBit()), wire.grouped(1, 1024)),
+    Method("1-bit SGD", "q7x2", _ours(q7x2.OneBit())),
     Method("1-bit Adam", "q7x2", _none, optimizer=_one_bit_adam, tasks=("gpt",)),
     Method("signSGD", "q7x2", _ours(q7x2.SignSGD()), optimizer=_sgd_at(1e-3)),
     Method("top 1 %", "q7x2", _ours(q7x2.TopK(0.01))),

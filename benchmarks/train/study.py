@@ -48,9 +48,9 @@ RECIPES: dict[str, Any] = {
     "speed": {
         **_GPT,
         "dim": 256,
-        "bucket_mb": 2.0,
+        "bucket_mb": 25.0,  # DDP's default
         "turn": 5,
-        "steps": {"20mbit": 20, "100mbit": 100, "1gbit": 200},
+        "steps": {"20mbit": 10, "100mbit": 60, "1gbit": 200},
     },
     "accuracy": {
         "gpt": {**_GPT, "steps": 400, "every": 10, "last": 3},
@@ -66,7 +66,14 @@ RECIPES: dict[str, Any] = {
         },
     },
     # A backward long enough to hide something behind.
-    "powersgd": {**_GPT, "dim": 256, "batch": 4, "warm_up": 5, "steps": 50},
+    "powersgd": {
+        **_GPT,
+        "dim": 256,
+        "batch": 4,
+        "bucket_mb": 25.0,
+        "warm_up": 5,
+        "steps": 50,
+    },
     "compute-bound": {**_GPT, "batch": 16, "warm_up": 5, "steps": 60},
     "overlap": {**_GPT, "layers": 4, "batch": 8, "bucket_mb": 0.5, "warm_up": 5, "steps": 15},
     "hook-cpu": {

@@ -11,7 +11,7 @@
 // What P Q'^T leaves out stays on its rank, the residual, and is added to the next gradient.
 //
 //   bytes     4 r (n + m) for 4 n m; vectors and small matrices travel whole, in P's message
-//   compute   4 n m r multiply-adds a rank: three passes over M
+//   compute   4 n m r multiply-adds a rank, in three passes over M (kernels/low_rank.h)
 //
 // `alternating` takes only one of the two products a step: M Q now, M^T P with the P it gave in the
 // next step. One collective a step and half of the bytes, for a basis that follows the gradients
@@ -28,9 +28,11 @@
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 
 #include "base/error.h"
 #include "comm_hooks/orthonormal.h"
+#include "kernels/low_rank.h"
 
 namespace q7x2 {
 namespace {
@@ -110,8 +112,13 @@ class PowerSgd final : public Hook {
       for (size_t i = 0; i < layout.stacks.size(); ++i) {
         Stack& stack = *layout.stacks[i];
         if (!options_.warm_start) randomise(stack, bucket);
-        load_gradients(stack, bucket);
-        multiply(stack.next_residual, stack.basis, first_is_left(), first[i]);
+        find_idle(stack, bucket);
+        if (first_is_left() && is_fast(stack.next_residual, bucket.buffer)) {
+          load_and_project(stack, bucket, first[i]);
+        } else {
+          load_gradients(stack, bucket);
+          multiply(stack.next_residual, stack.basis, first_is_left(), first[i]);
+        }
       }
     }
     const bool ends_here = options_.alternating || layout.stacks.empty();
@@ -403,7 +410,6 @@ class PowerSgd final : public Hook {
 
   /// M: this rank's contribution to the mean, and what it still owed.
   void load_gradients(Stack& stack, const Bucket& bucket) const {
-    find_idle(stack, bucket);
     const double share = 1.0 / context_.world_size;
     for (size_t row = 0; row < stack.members.size(); ++row) {
       at::Tensor target = stack.next_residual.select(0, static_cast<int64_t>(row));
@@ -416,6 +422,50 @@ class PowerSgd final : public Hook {
         at::mul_out(target, gradient, at::scalar_tensor(share, target.scalar_type()));
       }
     }
+  }
+
+  /// kernels/low_rank.h is for these.
+  static bool is_fast(const at::Tensor& residual, const at::Tensor& gradients) {
+    const auto fits = [](const at::Tensor& t) {
+      return t.device().is_cpu() && t.scalar_type() == at::kFloat;
+    };
+    return fits(residual) && fits(gradients);
+  }
+
+  /// M, and M Q in the same pass.
+  void load_and_project(Stack& stack, const Bucket& bucket, const at::Tensor& product) const {
+    const auto& [n, m, rank] = stack.shape;
+    const auto share = static_cast<float>(1.0 / context_.world_size);
+    const at::Tensor bases = stack.basis.mT().contiguous();
+    for (size_t row = 0; row < stack.members.size(); ++row) {
+      const auto i = static_cast<int64_t>(row);
+      if (stack.is_idle[row]) {
+        stack.next_residual.select(0, i).zero_();
+        product.select(0, i).zero_();
+        continue;
+      }
+      const float* const residual =
+          options_.error_feedback ? stack.residual.const_data_ptr<float>() + i * n * m : nullptr;
+      const float* const gradient = gradient_of(stack, row, bucket).const_data_ptr<float>();
+      const float* const basis = bases.const_data_ptr<float>() + i * m * rank;
+      float* const sums = stack.next_residual.mutable_data_ptr<float>() + i * n * m;
+      float* const out = product.select(0, i).mutable_data_ptr<float>();
+      for_rows(n, m, [&, m = m, rank = rank](int64_t begin, int64_t end) {
+        low_rank_kernels().accumulate(residual == nullptr ? nullptr : residual + begin * m,
+                                      gradient + begin * m, share, basis, to_size(end - begin),
+                                      to_size(m), to_size(rank), sums + begin * m,
+                                      out + begin * rank);
+      });
+    }
+  }
+
+  static size_t to_size(int64_t count) { return static_cast<size_t>(count); }
+
+  /// Calls f(begin, end) for the n rows of m, in as many threads as the hook has.
+  template <typename F>
+  static void for_rows(int64_t n, int64_t m, F&& f) {
+    constexpr int64_t kGrain = 1 << 16;  // elements
+    at::parallel_for(0, n, std::max<int64_t>(1, kGrain / m), f);
   }
 
   void add_residuals(Stack& stack, const Bucket& bucket) const {
@@ -483,21 +533,31 @@ class PowerSgd final : public Hook {
 
   /// The gradients become P Q^T; what that lacks of M stays.
   void decode(Stack& stack, const Bucket& bucket, const at::Tensor& p, const at::Tensor& q) const {
+    const auto& [n, m, rank] = stack.shape;
     const double share = 1.0 / context_.world_size;
+    const bool fast = is_fast(p, bucket.buffer);
     for (size_t row = 0; row < stack.members.size(); ++row) {
       const auto i = static_cast<int64_t>(row);
-      at::Tensor gradient = gradient_of(stack, row, bucket);
-      const at::Tensor q_row = q.select(0, i).t().contiguous();
-      if (gradient.scalar_type() == p.scalar_type()) {
-        at::mm_out(gradient, p.select(0, i), q_row);
-      } else {
-        gradient.copy_(at::mm(p.select(0, i), q_row));
+      const at::Tensor gradient = gradient_of(stack, row, bucket);
+      const at::Tensor left = p.select(0, i).contiguous();
+      const at::Tensor right = q.select(0, i).t().contiguous();
+      at::Tensor residual = stack.next_residual.select(0, i);
+      if (options_.error_feedback && stack.is_idle[row]) {
+        residual.copy_(stack.residual.select(0, i));
       }
-      if (options_.error_feedback) {
-        at::Tensor left = stack.next_residual.select(0, i);
-        if (stack.is_idle[row]) left.copy_(stack.residual.select(0, i));
-        left.sub_(gradient, share);
+      if (fast) {
+        float* const out = gradient.mutable_data_ptr<float>();
+        float* const lost = options_.error_feedback ? residual.mutable_data_ptr<float>() : nullptr;
+        for_rows(n, m, [&, m = m, rank = rank](int64_t begin, int64_t end) {
+          low_rank_kernels().expand(left.const_data_ptr<float>() + begin * rank,
+                                    right.const_data_ptr<float>(), static_cast<float>(share),
+                                    to_size(end - begin), to_size(m), to_size(rank),
+                                    out + begin * m, lost == nullptr ? nullptr : lost + begin * m);
+        });
+        continue;
       }
+      gradient.copy_(at::mm(left, right));
+      if (options_.error_feedback) residual.sub_(gradient, share);
     }
   }
 
