@@ -28,7 +28,7 @@ class Speed:
     Attributes:
         beyond: step time beyond compute, (median, low, high).
         reached: seconds to the baseline's final loss on the held-out data; None: never.
-        sooner: the baseline's seconds as a multiple of `reached`.
+        sooner: the baseline's own `reached` as a multiple of this one.
         expected: payload bytes by the formula; None where it depends on the gradients.
     """
 
@@ -48,11 +48,12 @@ def speeds(study: Study, rate: str) -> list[Speed]:
     cells = study.of("speed", rate=rate)
     base = next(cell for cell in cells if cell["label"] == BASELINE)
     target = base["rounds"]["held_out"][-1]
-    whole = sum(base["rounds"]["seconds"])
-    return [_speed(cell, target, whole) for cell in cells]
+    base_reached = inference.first_at_most(elapsed(base), base["rounds"]["held_out"], target)
+    assert base_reached is not None
+    return [_speed(cell, target, base_reached) for cell in cells]
 
 
-def _speed(cell: Cell, target: float, whole: float) -> Speed:
+def _speed(cell: Cell, target: float, base_reached: float) -> Speed:
     rounds, compute = cell["rounds"], cell["compute"]
     common = slice(_FIRST_ROUNDS, len(compute))
     beyond = [r - c for r, c in zip(rounds["reduced"][common], compute[common], strict=True)]
@@ -70,7 +71,7 @@ def _speed(cell: Cell, target: float, whole: float) -> Speed:
         inference.median_interval(beyond),
         rounds["held_out"][at_end],
         reached,
-        whole / reached if reached else None,
+        base_reached / reached if reached else None,
         link,
         wire.payload(link, packets),
         wire.per_rank(formula, RANKS) if formula else None,

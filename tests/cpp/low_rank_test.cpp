@@ -1,9 +1,9 @@
 #include "kernels/low_rank.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "kernels/reduce_isa.h"
 
@@ -78,8 +78,8 @@ TEST_P(LowRank, ExpandsAndSubtracts) {
     std::vector<float> gradient(n * m + 1, 7);
     std::vector<float> residual = before;
     residual.push_back(7);
-    low_rank_kernels(isa.name).expand(left.data(), right.data(), 0.5F, n, m, rank,
-                                      gradient.data(), residual.data());
+    low_rank_kernels(isa.name).expand(left.data(), right.data(), 0.5F, n, m, rank, gradient.data(),
+                                      residual.data());
     EXPECT_EQ(gradient.back(), 7);
     EXPECT_EQ(residual.back(), 7);
     for (size_t i = 0; i < n; ++i) {

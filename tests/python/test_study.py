@@ -222,6 +222,14 @@ def test_figures_of_speed(tmp_path: Path) -> None:
     assert figures.ratio_beyond(study, "100mbit", "int8", BASELINE)[0] == 7.0
 
 
+def test_a_baseline_that_was_better_before_is_timed_there(tmp_path: Path) -> None:
+    cells = [_speed_cell(BASELINE, 4.0), _speed_cell("int8", 1.0)]
+    cells[0]["rounds"]["held_out"] = [3.0, 0.5, 1.0]
+    base, ours = figures.speeds(_study(tmp_path / "train.json", cells), "100mbit")
+    assert (base.reached, base.sooner) == (36.0, 1.0)
+    assert (ours.reached, ours.sooner) == (15.0, 36.0 / 15.0)
+
+
 def _seed_cell(label: str, seed: int, loss: float) -> dict:
     return {
         "part": "accuracy",
