@@ -1,12 +1,13 @@
 """What is compared: a hook over a backend, each at its documented default.
 
-A new hook is a new line of METHODS.
+Hooks begin late or mildly by default. Where a few steps stand for a training's middle, they begin
+at once. A new hook is a new line of METHODS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import q7x2
@@ -16,15 +17,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.train import wire
 
-AddHook = Callable[[DistributedDataParallel], "q7x2.Attached | None"]
-MakeOptimizer = Callable[[DistributedDataParallel, float], torch.optim.Optimizer]
+AddHook = Callable[[DistributedDataParallel, bool], "q7x2.Attached | None"]
+Recipe = dict[str, Any]
+MakeOptimizer = Callable[[DistributedDataParallel, Recipe], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
 class Method:
     """Attributes:
+    add: Adds the hook to a model, which begins at once if its second argument says so.
     one_bucket: The hook does not stand several buckets.
-    optimizer: What it needs in place of the task's own, made with the task's learning rate.
+    optimizer: What it needs in place of the task's own, made for the task's recipe.
     tasks: Those whose own optimizer it can be compared with.
     message_bytes: What goes into all-reduces a step, from the parameters' shapes; None where
         it depends on the gradients.
@@ -39,12 +42,17 @@ class Method:
     tasks: tuple[str, ...] = ("gpt", "digits")
 
 
-def _none(_: DistributedDataParallel) -> None:
+def _none(_: DistributedDataParallel, at_once: bool) -> None:
     return None
 
 
 def _ours(options: q7x2.HookOptions) -> AddHook:
-    return lambda ddp: q7x2.attach(ddp, options)
+    late = {name: 0 for name in ("start_iter", "warmup_steps") if hasattr(options, name)}
+
+    def add(ddp: DistributedDataParallel, at_once: bool) -> q7x2.Attached:
+        return q7x2.attach(ddp, replace(options, **late) if at_once else options)  # type: ignore[type-var]
+
+    return add
 
 
 def _torch_cast(dtype: torch.dtype) -> AddHook:
@@ -56,7 +64,7 @@ def _torch_cast(dtype: torch.dtype) -> AddHook:
 
     compress.__annotations__.clear()  # postponed ones are not what DDP compares them with
 
-    def add(ddp: DistributedDataParallel) -> None:
+    def add(ddp: DistributedDataParallel, at_once: bool) -> None:
         ddp.register_comm_hook(ddp.process_group, compress)
 
     return add
@@ -65,25 +73,28 @@ def _torch_cast(dtype: torch.dtype) -> AddHook:
 def _torch_powersgd(rank: int) -> AddHook:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-    def add(ddp: DistributedDataParallel) -> None:
+    def add(ddp: DistributedDataParallel, at_once: bool) -> None:
         group: ProcessGroup = ddp.process_group
-        # 2 is the least that it takes for start_powerSGD_iter; its default of 1000 never begins.
+        # 2 is the least that it takes. Its default of 1000 is most of the training here, so it
+        # begins when ours does.
+        start = 2 if at_once else q7x2.PowerSGD().start_iter
         state = powerSGD_hook.PowerSGDState(
-            group, matrix_approximation_rank=rank, start_powerSGD_iter=2
+            group, matrix_approximation_rank=rank, start_powerSGD_iter=start
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
     return add
 
 
-def _one_bit_adam(ddp: DistributedDataParallel, lr: float) -> torch.optim.Optimizer:
-    # Full precision three times as long as the learning rate warms up.
-    return q7x2.optim.OneBitAdam(ddp, lr, betas=(0.9, 0.95), weight_decay=0.01, freeze_step=60)
+def _one_bit_adam(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
+    # The paper's share of a training in full precision, or three times the learning rate's warm-up.
+    freeze_step = int(0.15 * recipe["steps"]) if recipe.get("whole_training") else 60
+    return q7x2.optim.OneBitAdam(ddp, recipe["lr"], weight_decay=0.01, freeze_step=freeze_step)
 
 
 def _sgd_at(lr: float | None) -> MakeOptimizer:
     """SGD without momentum, which the hook has; at the task's learning rate if `lr` is None."""
-    return lambda ddp, usual: torch.optim.SGD(ddp.parameters(), lr=usual if lr is None else lr)
+    return lambda ddp, recipe: torch.optim.SGD(ddp.parameters(), lr=lr or recipe["lr"])
 
 
 _CHOICES = ("int2", "int8")
@@ -93,7 +104,11 @@ METHODS = (
     Method("PyTorch fp16, Gloo", "gloo", _torch_cast(torch.float16), wire.dense(2)),
     Method("PyTorch bf16, Gloo", "gloo", _torch_cast(torch.bfloat16), wire.dense(2)),
     Method(
-        "PyTorch PowerSGD 4, Gloo", "gloo", _torch_powersgd(4), wire.powersgd(4), one_bucket=True
+        "PyTorch PowerSGD 4, Gloo",
+        "gloo",
+        _torch_powersgd(4),
+        wire.powersgd(4, factor_bytes=4),
+        one_bucket=True,
     ),
     Method("DDP, q7x2", "q7x2", _none, wire.dense(4)),
     Method("bf16", "q7x2", _ours(q7x2.Allreduce(dtype=torch.bfloat16)), wire.dense(2)),

@@ -43,9 +43,6 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         number += 1
         if dist.get_rank() == 0:
             print(f"at step {max(t.steps for t in active)}", flush=True)
-        number += 1
-        if dist.get_rank() == 0:
-            print(f"at step {max(t.steps for t in active)}", flush=True)
         if base.steps >= spec["steps"]:
             target = rounds[BASELINE][-1]["held_out"]
             active = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cache
+from math import cos, pi
 from typing import Any
 
 import torch
@@ -46,9 +47,13 @@ class Task(ABC):
     def score(self, model: nn.Module, batch: Batch) -> Tensor:
         """[sum of losses, right answers, answers]; right ones are 0 where nobody asks for them."""
 
-    def warm_up(self, step: int) -> float:
-        """The share of the learning rate that a step has."""
-        return float(min(1.0, (step + 1) / self.recipe["warmup"]))
+    def learning_rate(self, step: int) -> float:
+        """A step's, as a share of the recipe's: it warms up and, of a whole training, falls to 0
+        along a cosine."""
+        warm_up = min(1.0, (step + 1) / self.recipe["warmup"])
+        if not self.recipe.get("whole_training"):
+            return warm_up
+        return warm_up * 0.5 * (1 + cos(pi * step / self.recipe["steps"]))
 
 
 @cache

@@ -70,9 +70,9 @@ class Training:
             process_group=groups.of(method.backend),
             bucket_cap_mb=_ONE_BUCKET_MB if method.one_bucket else recipe["bucket_mb"],
         )
-        self.attached = method.add(self.ddp)
+        self.attached = method.add(self.ddp, not recipe.get("whole_training"))
         if method.optimizer:
-            self.optimizer = method.optimizer(self.ddp, recipe["lr"])
+            self.optimizer = method.optimizer(self.ddp, recipe)
         else:
             self.optimizer = self.task.optimizer(self.ddp.parameters())
         self._rate = self.optimizer.param_groups[0]["lr"]
@@ -92,7 +92,7 @@ class Training:
     def step(self) -> Step:
         start = time.monotonic()
         for group in self.optimizer.param_groups:
-            group["lr"] = self._rate * self.task.warm_up(self.steps)
+            group["lr"] = self._rate * self.task.learning_rate(self.steps)
         loss = self.forward()
         loss.backward()
         reduced = time.monotonic() - start

@@ -35,18 +35,20 @@ def grouped(bits: int, group: int) -> MessageBytes:
     return lambda shapes: sum(prod(shape) for shape in shapes) * (bits / 8 + 4 / group)
 
 
-def powersgd(rank: int, min_rate: float = 2, alternating: bool = False) -> MessageBytes:
-    """4 r (n + m) for a matrix that this makes `min_rate` times smaller; others travel whole."""
+def powersgd(
+    rank: int, min_rate: float = 2, alternating: bool = False, factor_bytes: int = 2
+) -> MessageBytes:
+    """r (n + m) for a matrix that this makes `min_rate` times smaller; others travel whole."""
 
     def total(shapes: Sequence[Shape]) -> float:
-        numel = 0.0
+        size = 0.0
         for shape in shapes:
             n, m = shape[0], prod(shape[1:])
             r = min(n, m, rank)
             if len(shape) < 2 or (n + m) * r * min_rate >= n * m:
-                numel += prod(shape)
+                size += 4 * prod(shape)
             else:
-                numel += r * (n + m) / (2 if alternating else 1)
-        return 4 * numel
+                size += factor_bytes * r * (n + m) / (2 if alternating else 1)
+        return size
 
     return total

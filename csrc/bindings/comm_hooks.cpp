@@ -174,7 +174,7 @@ void bind_comm_hooks(py::module_& module) {
       [](std::vector<int64_t> ranks, int64_t default_rank, uint64_t full_precision_start,
          uint64_t full_precision_period, uint64_t full_precision_length,
          double min_compression_rate, bool error_feedback, bool warm_start, bool alternating,
-         uint64_t seed) {
+         std::optional<at::ScalarType> factor_dtype, uint64_t seed) {
         const PowerSgdOptions options{
             std::move(ranks),
             default_rank,
@@ -183,6 +183,7 @@ void bind_comm_hooks(py::module_& module) {
             error_feedback,
             warm_start,
             alternating,
+            factor_dtype,
             seed};
         return HookFactory{
             [options](const HookContext& context) { return make_powersgd(context, options); }};
@@ -190,26 +191,27 @@ void bind_comm_hooks(py::module_& module) {
       py::kw_only(), py::arg("ranks"), py::arg("default_rank"), py::arg("full_precision_start"),
       py::arg("full_precision_period"), py::arg("full_precision_length"),
       py::arg("min_compression_rate"), py::arg("error_feedback"), py::arg("warm_start"),
-      py::arg("alternating"), py::arg("seed"));
+      py::arg("alternating"), py::arg("factor_dtype"), py::arg("seed"));
 
   module.def(
       "flat_powersgd_hook",
       [](int64_t rank, std::vector<bool> absent, uint64_t full_precision_start,
          uint64_t full_precision_period, uint64_t full_precision_length, bool error_feedback,
-         bool warm_start, uint64_t seed) {
+         bool warm_start, std::optional<at::ScalarType> factor_dtype, uint64_t seed) {
         const FlatPowerSgdOptions options{
             rank,
             std::move(absent),
             {full_precision_start, full_precision_period, full_precision_length},
             error_feedback,
             warm_start,
+            factor_dtype,
             seed};
         return HookFactory{
             [options](const HookContext& context) { return make_flat_powersgd(context, options); }};
       },
       py::kw_only(), py::arg("rank"), py::arg("absent"), py::arg("full_precision_start"),
       py::arg("full_precision_period"), py::arg("full_precision_length"), py::arg("error_feedback"),
-      py::arg("warm_start"), py::arg("seed"));
+      py::arg("warm_start"), py::arg("factor_dtype"), py::arg("seed"));
 
   module.def(
       "composed_hook",

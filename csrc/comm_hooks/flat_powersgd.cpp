@@ -1,6 +1,6 @@
 // PowerSGD of a whole bucket: its gradients, one after the other, folded into one square matrix.
 //
-//   bytes     8 r sqrt(N) for 4 N, in two collectives
+//   bytes     4 r sqrt(N) for 4 N, in two collectives, with factors in 16 bits
 //   compute   4 N r multiply-adds a rank
 //
 // One matrix product a bucket, and fewer bytes than matrix by matrix, for an approximation that
@@ -14,6 +14,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "comm_hooks/factor_message.h"
 #include "comm_hooks/kept_tensors.h"
 #include "comm_hooks/orthonormal.h"
 #include "comm_hooks/powersgd.h"
@@ -53,6 +54,8 @@ class FlatPowerSgd final : public Hook {
     KeptTensors::Piece& kept = kept_.piece(bucket, order);
     const int64_t side = side_of(bucket.buffer.numel());
     at::Tensor p;
+    FactorMessage message;
+    std::vector<HookCollective> sums;
     {
       const PhaseTimer timer = bucket.time("encode");
       idle = find_idle(bucket);
@@ -62,6 +65,8 @@ class FlatPowerSgd final : public Hook {
         settle(bucket, kept, idle, at::zeros_like(matrix));
       } else {
         p = at::mm(basis_of(bucket, side).t(), matrix.t()).t().contiguous();
+        message = FactorMessage(p.flatten(), 0, options_.factor_dtype);
+        sums = message.sum();
       }
     }
     if (in_full) {
@@ -69,8 +74,8 @@ class FlatPowerSgd final : public Hook {
       if (!all_finite(bucket.buffer)) bucket.overflowed();
       co_return;
     }
-    co_await bucket.all_reduce(p, Rest::kCollectives);
-    if (!all_finite(p)) {
+    co_await bucket.all(std::move(sums), Rest::kCollectives);
+    if (!message.receive()) {
       drop(bucket);
       co_return;
     }
@@ -79,9 +84,11 @@ class FlatPowerSgd final : public Hook {
       const PhaseTimer timer = bucket.time("project");
       make_orthonormal(p.unsqueeze(0));
       q = at::mm(p.t(), matrix).t().contiguous();
+      message = FactorMessage(q.flatten(), 0, options_.factor_dtype);
+      sums = message.sum();
     }
-    co_await bucket.all_reduce(q, Rest::kNone);
-    if (!all_finite(q)) {
+    co_await bucket.all(std::move(sums), Rest::kNone);
+    if (!message.receive()) {
       drop(bucket);
       co_return;
     }

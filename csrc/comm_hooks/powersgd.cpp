@@ -10,7 +10,8 @@
 // Both products are linear in M, so they are summed on the way like any gradient, by any algorithm.
 // What P Q'^T leaves out stays on its rank, the residual, and is added to the next gradient.
 //
-//   bytes     4 r (n + m) for 4 n m; vectors and small matrices travel whole, in P's message
+//   bytes     2 r (n + m) for 4 n m, with factors in 16 bits; vectors and small matrices travel
+//             whole, at the same time as P
 //   compute   4 n m r multiply-adds a rank, in three passes over M (kernels/low_rank.h)
 //
 // `alternating` takes only one of the two products a step: M Q now, M^T P with the P it gave in the
@@ -31,6 +32,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/error.h"
+#include "comm_hooks/factor_message.h"
 #include "comm_hooks/orthonormal.h"
 #include "kernels/low_rank.h"
 
@@ -103,12 +105,13 @@ class PowerSgd final : public Hook {
       co_return;
     }
 
-    at::Tensor message;
+    FactorMessage message;
     std::vector<at::Tensor> first;  // P of each stack, or Q' where it is its turn
+    std::vector<HookCollective> sums;
     {
       const PhaseTimer timer = bucket.time("encode");
       message = new_message(bucket, layout, layout.whole_numel, first_is_left(), first);
-      pack_whole(bucket, layout, message);
+      pack_whole(bucket, layout, message.elements());
       for (size_t i = 0; i < layout.stacks.size(); ++i) {
         Stack& stack = *layout.stacks[i];
         if (!options_.warm_start) randomise(stack, bucket);
@@ -120,16 +123,17 @@ class PowerSgd final : public Hook {
           multiply(stack.next_residual, stack.basis, first_is_left(), first[i]);
         }
       }
+      sums = message.sum();
     }
     const bool ends_here = options_.alternating || layout.stacks.empty();
-    co_await bucket.all_reduce(message, ends_here ? Rest::kNone : Rest::kCollectives);
-    if (!all_finite(message)) {
+    co_await bucket.all(std::move(sums), ends_here ? Rest::kNone : Rest::kCollectives);
+    if (!message.receive()) {
       drop(bucket);
       co_return;
     }
     if (ends_here) {
       const PhaseTimer timer = bucket.time("decode");
-      unpack_whole(bucket, layout, message);
+      unpack_whole(bucket, layout, message.elements());
       for (size_t i = 0; i < layout.stacks.size(); ++i) {
         Stack& stack = *layout.stacks[i];
         const bool left = first_is_left();
@@ -141,7 +145,7 @@ class PowerSgd final : public Hook {
       co_return;
     }
 
-    at::Tensor second_message;
+    FactorMessage second_message;
     std::vector<at::Tensor> second;
     {
       const PhaseTimer timer = bucket.time("orthonormalise");
@@ -153,14 +157,15 @@ class PowerSgd final : public Hook {
       for (size_t i = 0; i < layout.stacks.size(); ++i) {
         multiply(layout.stacks[i]->next_residual, first[i], false, second[i]);
       }
+      sums = second_message.sum();
     }
-    co_await bucket.all_reduce(second_message, Rest::kNone);
-    if (!all_finite(second_message)) {
+    co_await bucket.all(std::move(sums), Rest::kNone);
+    if (!second_message.receive()) {
       drop(bucket);
       co_return;
     }
     const PhaseTimer timer = bucket.time("decode");
-    unpack_whole(bucket, layout, message);
+    unpack_whole(bucket, layout, message.elements());
     for (size_t i = 0; i < layout.stacks.size(); ++i) {
       Stack& stack = *layout.stacks[i];
       decode(stack, bucket, first[i], second[i]);
@@ -484,14 +489,14 @@ class PowerSgd final : public Hook {
   }
 
   /// [whole gradients | one product for each stack]; `products` are views of it.
-  at::Tensor new_message(const Bucket& bucket, const Layout& layout, int64_t whole_numel, bool left,
-                         std::vector<at::Tensor>& products) const {
+  FactorMessage new_message(const Bucket& bucket, const Layout& layout, int64_t whole_numel,
+                            bool left, std::vector<at::Tensor>& products) const {
     int64_t numel = whole_numel;
     for (const auto& stack : layout.stacks) {
       const auto& [n, m, rank] = stack->shape;
       numel += static_cast<int64_t>(stack->members.size()) * (left ? n : m) * rank;
     }
-    at::Tensor message =
+    const at::Tensor message =
         at::empty({numel}, bucket.buffer.options().dtype(compute_dtype(bucket.buffer)));
     int64_t offset = whole_numel;
     for (const auto& stack : layout.stacks) {
@@ -501,7 +506,7 @@ class PowerSgd final : public Hook {
       products.push_back(message.narrow(0, offset, count * rows * rank).view({count, rows, rank}));
       offset += count * rows * rank;
     }
-    return message;
+    return FactorMessage(message, whole_numel, options_.factor_dtype);
   }
 
   void pack_whole(const Bucket& bucket, const Layout& layout, const at::Tensor& message) const {

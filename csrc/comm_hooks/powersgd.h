@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm_hooks/hook.h"
@@ -21,6 +22,8 @@ struct PowerSgdOptions {
   bool warm_start = true;
   /// One collective a step: the two halves of the power iteration take turns.
   bool alternating = false;
+  /// What the factors are rounded to on the wire; none: what they are computed in.
+  std::optional<at::ScalarType> factor_dtype;
   uint64_t seed = 0;
 };
 
@@ -34,6 +37,7 @@ struct FlatPowerSgdOptions {
   FullPrecision full_precision;
   bool error_feedback = true;
   bool warm_start = true;
+  std::optional<at::ScalarType> factor_dtype;
   uint64_t seed = 0;
 };
 

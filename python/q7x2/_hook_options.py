@@ -149,6 +149,8 @@ class PowerSGD(FullPrecision):
     A gradient of n x m elements travels as ``rank * (n + m)``; see docs/hooks.md.
 
     Args:
+        start_iter: As with the other hooks, but 100 by default: a subspace that follows the
+            gradients step by step is furthest behind where they change most.
         rank: Of the approximation, for all matrices, or by pattern of the parameter's name, the
             first that fits: ``{"*.attention.*": 2, "*": 4}``. 0 sends a gradient whole, as do names
             that no pattern fits.
@@ -160,19 +162,25 @@ class PowerSGD(FullPrecision):
             iteration take turns. Needs ``warm_start``.
         batched: Fold each bucket into one square matrix, vectors and all: fewer bytes and products,
             and a worse approximation. ``min_compression_rate`` is then without effect.
+        factors: What they are rounded to on the way, ``"fp32"``, ``"bf16"`` or ``"fp16"``, which is
+            bf16 with more digits and overflows above 65504. Residuals make up for it.
         random_seed: Of the first factors.
     """
 
+    start_iter: int = 100
     rank: int | Mapping[str, int] = 4
     min_compression_rate: float = 2
     use_error_feedback: bool = True
     warm_start: bool = True
     alternating: bool = False
     batched: bool = False
+    factors: str = "bf16"
     random_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.factors not in ("fp32", "bf16", "fp16"):
+            raise ValueError(f"factors must be 'fp32', 'bf16' or 'fp16', got {self.factors!r}")
         if self.batched and (self.alternating or self.full_precision or not self._has_one_rank):
             raise ValueError(
                 "batched folds whole buckets into one matrix: expected an int as rank, no "
@@ -200,14 +208,18 @@ class PowerSGD(FullPrecision):
         return next((r for pattern, r in self.rank.items() if fnmatchcase(name, pattern)), 0)
 
     def factory(self, job: Job) -> Any:
+        import torch
+
         from q7x2._extension import load
 
+        factor_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.factors]
         if self.batched:
             return load().flat_powersgd_hook(
                 rank=self.rank,
                 absent=[not job.owns(name) for name, _ in job.parameters],
                 error_feedback=self.use_error_feedback,
                 warm_start=self.warm_start,
+                factor_dtype=factor_dtype,
                 seed=self.random_seed,
                 **self._full_precision_arguments(),
             )
@@ -221,6 +233,7 @@ class PowerSGD(FullPrecision):
             error_feedback=self.use_error_feedback,
             warm_start=self.warm_start,
             alternating=self.alternating,
+            factor_dtype=factor_dtype,
             seed=self.random_seed,
             **self._full_precision_arguments(),
         )

@@ -153,6 +153,7 @@ class PowerSGDState:
             min_compression_rate=min_compression_rate,
             use_error_feedback=use_error_feedback,
             warm_start=warm_start,
+            factors="fp32",
             random_seed=random_seed,
         )
         self._made: Any = None

@@ -27,11 +27,13 @@ class OneBitAdam(torch.optim.Optimizer):
     Args:
         ddp: The model, without a hook. All ranks of its process group make the optimizer together.
         lr: The learning rate.
-        betas: Factors of the first and second moments.
+        betas: Factors of the first and second moments. The second should remember long: where an
+            element's gradients are rare, it must not be nearly zero when it is frozen, because the
+            momentum is divided by its root from then on.
         eps: Added to the root of the second moments.
         weight_decay: Decoupled from the gradients, as in AdamW.
-        freeze_step: Steps in full precision: about those in which the learning rate warms up, so
-            that the second moments have settled.
+        freeze_step: Steps in full precision, so that the second moments have settled: 15 to 20 %
+            of a training in the paper, and at least those in which the learning rate warms up.
         codec: Of the momentum.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
         threads: Of the hook's tensor operations.

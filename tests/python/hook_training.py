@@ -44,13 +44,13 @@ def net(seed: int = 0, dtype: torch.dtype = torch.float32) -> Net:
 HOOKS = {
     "dense": q7x2.Allreduce(),
     "bf16": q7x2.Allreduce(dtype=torch.bfloat16),
-    "powersgd": q7x2.PowerSGD(rank=4),
-    "rank 1": q7x2.PowerSGD(rank=1),
-    "alternating": q7x2.PowerSGD(rank=2, alternating=True),
-    "cold": q7x2.PowerSGD(rank=2, warm_start=False),
-    "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False),
+    "powersgd": q7x2.PowerSGD(rank=4, start_iter=0),
+    "rank 1": q7x2.PowerSGD(rank=1, start_iter=0),
+    "alternating": q7x2.PowerSGD(rank=2, alternating=True, start_iter=0),
+    "cold": q7x2.PowerSGD(rank=2, warm_start=False, start_iter=0),
+    "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False, start_iter=0),
     "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
-    "batched": q7x2.PowerSGD(rank=4, batched=True),
+    "batched": q7x2.PowerSGD(rank=4, batched=True, start_iter=0),
     "int8": q7x2.Quantize("int8"),
     "int4": q7x2.Quantize("int4:g=128:sr", full_precision=["*.bias"], burst_every=4),
     "adaptive": q7x2.Quantize("int4:g=128", choices=["int2:g=128", "int8:g=128"], choose_every=3),
@@ -62,7 +62,7 @@ HOOKS = {
     "composed": q7x2.Compose(
         {
             "layers.1.*": q7x2.TopK(0.1),
-            "layers.*.weight": q7x2.PowerSGD(rank=2),
+            "layers.*.weight": q7x2.PowerSGD(rank=2, start_iter=0),
             "last.*": q7x2.Quantize("int4"),
             "*": q7x2.Allreduce(),
         }

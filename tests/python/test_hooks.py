@@ -165,8 +165,9 @@ def test_no_sync_accumulates(hook: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.ranks(2)
 def test_models_of_other_dtypes(dtype: torch.dtype) -> None:
-    ddp, hook = attached(q7x2.PowerSGD(rank=4), net(dtype=dtype), **SMALL_BUCKETS)
-    reference, _ = attached(q7x2.PowerSGD(rank=4), net(dtype=torch.float64), **SMALL_BUCKETS)
+    options = q7x2.PowerSGD(rank=4, start_iter=0)
+    ddp, hook = attached(options, net(dtype=dtype), **SMALL_BUCKETS)
+    reference, _ = attached(options, net(dtype=torch.float64), **SMALL_BUCKETS)
     for step in range(3):
         for model in (ddp, reference):
             model.zero_grad()
@@ -205,7 +206,7 @@ def test_unused_parameters_keep_their_state(which: Any) -> None:
 @pytest.mark.ranks(2)
 def test_detached_is_dense() -> None:
     plain = DDP(net(), **SMALL_BUCKETS)
-    ddp, hook = attached(q7x2.PowerSGD(rank=1), **SMALL_BUCKETS)
+    ddp, hook = attached(q7x2.PowerSGD(rank=1, start_iter=0), **SMALL_BUCKETS)
     backward(ddp, 0)
     hook.detach()
     for model in (plain, ddp):
@@ -219,7 +220,7 @@ def test_detached_is_dense() -> None:
 @pytest.mark.ranks(2)
 def test_uneven_inputs_join() -> None:
     """A rank that ran out of data shadows the others' backwards with zeros."""
-    ddp, _ = attached(q7x2.PowerSGD(rank=2), **SMALL_BUCKETS)
+    ddp, _ = attached(q7x2.PowerSGD(rank=2, start_iter=0), **SMALL_BUCKETS)
     with ddp.join():
         for step in range(3 + 2 * dist.get_rank()):
             backward(ddp, step)
@@ -268,7 +269,8 @@ def torch_powersgd(rank: int, bases: dict[str, torch.Tensor]) -> tuple[DDP, Any]
 @pytest.mark.ranks(2, 3)
 def test_powersgd_agrees_with_torch(rank: int) -> None:
     """Gradients of five compressed steps, with error feedback, one bucket."""
-    ours, hook = attached(q7x2.PowerSGD(rank=rank, start_iter=2), without_empty_parameter())
+    options = q7x2.PowerSGD(rank=rank, start_iter=2, factors="fp32")
+    ours, hook = attached(options, without_empty_parameter())
     theirs, _ = torch_powersgd(rank, hook.state_dict()["shared"]["basis"])
     for step in range(7):
         for ddp in (ours, theirs):
@@ -318,7 +320,7 @@ def test_powersgd_is_exact_for_gradients_of_low_rank() -> None:
     ddp = DDP(nn.Linear(64, 64))
     plain = DDP(nn.Linear(64, 64))
     plain.load_state_dict(ddp.state_dict())
-    q7x2.attach(ddp, q7x2.PowerSGD(rank=2))
+    q7x2.attach(ddp, q7x2.PowerSGD(rank=2, start_iter=0, factors="fp32"))
     for step in range(3):
         x, _ = batch(dist.get_rank(), step)
         for model in (ddp, plain):
@@ -331,7 +333,7 @@ def test_powersgd_is_exact_for_gradients_of_low_rank() -> None:
 @pytest.mark.ranks(2)
 def test_gradients_of_zero_are_survived() -> None:
     """Zero matrices have no directions; the next step's gradients must get through again."""
-    ddp, _ = attached(q7x2.PowerSGD(rank=2))
+    ddp, _ = attached(q7x2.PowerSGD(rank=2, start_iter=0))
     for factor in (0.0, 0.0, 1.0):
         ddp.zero_grad()
         backward(ddp, 0, scale=factor)
@@ -343,7 +345,7 @@ def test_gradients_of_zero_are_survived() -> None:
 
 @pytest.mark.ranks(2)
 def test_ranks_by_name_and_bytes_by_the_formula() -> None:
-    hook = q7x2.PowerSGD(rank={"layers.*.weight": 2, "extra.weight": 3})
+    hook = q7x2.PowerSGD(rank={"layers.*.weight": 2, "extra.weight": 3}, start_iter=0)
     ddp, at_work = attached(hook)
     before = at_work.stats.message_bytes
     backward(ddp, 0)
@@ -353,7 +355,7 @@ def test_ranks_by_name_and_bytes_by_the_formula() -> None:
         if not (name.endswith("weight") and name.startswith(("layers", "extra")))
     )
     thin = 4 * 2 * (64 + 64) + 3 * (64 + 64)
-    assert at_work.stats.message_bytes - before == 4 * (whole + thin)
+    assert at_work.stats.message_bytes - before == 4 * whole + 2 * thin
     bases = at_work.state_dict()["shared"]["basis"]
     assert {name: b.shape[1] for name, b in bases.items()} == {
         **{f"layers.{i}.weight": 2 for i in range(4)},
@@ -365,10 +367,26 @@ def test_ranks_by_name_and_bytes_by_the_formula() -> None:
 def test_alternating_sends_half() -> None:
     sent = []
     for alternating in (False, True):
-        ddp, hook = attached(q7x2.PowerSGD(rank=2, alternating=alternating), nn.Linear(64, 64))
+        options = q7x2.PowerSGD(rank=2, alternating=alternating, start_iter=0)
+        ddp, hook = attached(options, nn.Linear(64, 64))
         ddp(torch.ones(1, 64)).sum().backward()
         sent.append(hook.stats.message_bytes)
-    assert sent == [4 * (64 + 2 * 128), 4 * (64 + 128)]
+    assert sent == [4 * 64 + 2 * 2 * 128, 4 * 64 + 2 * 128]
+
+
+@pytest.mark.ranks(2)
+def test_factors_of_16_bits_send_half_and_lose_what_their_rounding_does() -> None:
+    results, sent = {}, {}
+    for factors in ("fp32", "bf16", "fp16"):
+        torch.manual_seed(0)
+        options = q7x2.PowerSGD(rank=2, factors=factors, start_iter=0)
+        ddp, hook = attached(options, nn.Linear(64, 64, bias=False))
+        ddp(torch.randn(2, 64)).square().sum().backward()
+        results[factors], sent[factors] = ddp.module.weight.grad, hook.stats.message_bytes
+    exact = results["fp32"]
+    assert 0 < (results["bf16"] - exact).norm() < 2**-7 * exact.norm()
+    assert 0 < (results["fp16"] - exact).norm() < 2**-10 * exact.norm()
+    assert sent == {"fp32": 4 * 256, "bf16": 2 * 256, "fp16": 2 * 256}
 
 
 @pytest.mark.ranks(2)
@@ -412,9 +430,11 @@ def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match="needs a DistributedDataParallel, got Net"):
         q7x2.attach(ddp.module, q7x2.PowerSGD())
     with pytest.raises(ValueError, match=r"no parameter.s name matches .layer\.0"):
-        q7x2.attach(ddp, q7x2.PowerSGD(full_precision=["layer.0.*"]))
+        q7x2.attach(ddp, q7x2.PowerSGD(full_precision=["layer.0.*"], start_iter=0))
     with pytest.raises(ValueError, match="no parameter's name matches 'attention"):
-        q7x2.attach(ddp, q7x2.PowerSGD(rank={"attention": 2}))
+        q7x2.attach(ddp, q7x2.PowerSGD(rank={"attention": 2}, start_iter=0))
+    with pytest.raises(ValueError, match="factors must be"):
+        q7x2.PowerSGD(factors="int8")
     with pytest.raises(ValueError, match="rank must not be negative"):
         q7x2.PowerSGD(rank=-1)
     with pytest.raises(ValueError, match="needs warm_start"):
@@ -434,7 +454,7 @@ def test_wrong_arguments() -> None:
 
 
 def _lose_a_peer() -> str:
-    ddp, _ = attached(q7x2.PowerSGD(rank=2), **SMALL_BUCKETS)
+    ddp, _ = attached(q7x2.PowerSGD(rank=2, start_iter=0), **SMALL_BUCKETS)
     backward(ddp, 0)
     if dist.get_rank() == 1:
         time.sleep(60)

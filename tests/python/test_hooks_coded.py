@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -290,8 +291,10 @@ def test_choices_are_saved() -> None:
 @pytest.mark.ranks(2)
 def test_composed_hooks_do_what_each_does_alone() -> None:
     """Buckets are divided, so codecs and factors see what they see where the others are whole."""
-    low, whole = q7x2.PowerSGD(rank=2), {"full_precision": ["norm.*", "last.*", "conv*", "extra.*"]}
-    alone, _ = attached(q7x2.PowerSGD(rank=2, **whole))
+    low = q7x2.PowerSGD(rank=2, start_iter=0)
+    alone, _ = attached(
+        dataclasses.replace(low, full_precision=["norm.*", "last.*", "conv*", "extra.*"])
+    )
     both, hook = attached(q7x2.Compose({"layers.*": low, "extra.*": q7x2.TopK(0.1), "*": low}))
     for step in range(3):
         for ddp in (alone, both):

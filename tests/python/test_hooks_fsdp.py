@@ -19,7 +19,7 @@ HOOKS = {
     "dense": q7x2.Allreduce(),
     "int8": q7x2.Quantize("int8"),
     "topk": q7x2.TopK(0.25),
-    "batched": q7x2.PowerSGD(rank=4, batched=True),
+    "batched": q7x2.PowerSGD(rank=4, batched=True, start_iter=0),
 }
 
 

@@ -162,7 +162,7 @@ def test_distributed_checkpoint_on_fewer_ranks(shared: str) -> None:
 
 @pytest.mark.ranks(1)
 def test_states_that_do_not_fit_are_refused() -> None:
-    ddp, at_work = attached(q7x2.PowerSGD(rank=2))
+    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0))
     backward(ddp, 0)
     good = at_work.state_dict()
 
@@ -194,7 +194,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.ranks(1)
 def test_state_is_at_rest_between_steps_only() -> None:
-    ddp, at_work = attached(q7x2.PowerSGD(rank=2), **SMALL_BUCKETS)
+    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0), **SMALL_BUCKETS)
     refusals = []
 
     def look(gradient: torch.Tensor) -> torch.Tensor:
@@ -273,15 +273,15 @@ def test_a_moving_loss_scale_does_not_change_a_bit(hook: Any) -> None:
 
 @pytest.mark.ranks(1)
 def test_a_state_of_another_loss_scale_is_converted() -> None:
-    ddp, at_work = attached(q7x2.PowerSGD(rank=2))
+    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0))
     backward(ddp, 0, scale=8.0)
     at_work.scale_changed(1.0, 8.0)
     at_work._runner.rescale(1 / 8.0)  # the gradient above was of scale 8 already
     saved, expected = at_work.state_dict(), residuals(at_work)
-    _, unscaled = attached(q7x2.PowerSGD(rank=2))
+    _, unscaled = attached(q7x2.PowerSGD(rank=2, start_iter=0))
     unscaled.load_state_dict(saved)
     scaler = torch.amp.GradScaler("cpu", init_scale=32.0)
-    other, scaled = attached(q7x2.PowerSGD(rank=2), attach={"scaler": scaler})
+    other, scaled = attached(q7x2.PowerSGD(rank=2, start_iter=0), attach={"scaler": scaler})
     scaled.load_state_dict(saved)
     other(torch.zeros(1, 64))
     for name, residual in expected.items():
@@ -297,7 +297,7 @@ def test_a_state_of_another_loss_scale_is_converted() -> None:
 @pytest.mark.parametrize("options", BUCKETS.values(), ids=BUCKETS)
 @pytest.mark.ranks(2, 3)
 def test_registered_powersgd_is_the_attached_one(options: dict[str, Any]) -> None:
-    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=1), **options)
+    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=1, factors="fp32"), **options)
     train(ddp, sgd(ddp), range(4))
     state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=1)
     registered = DDP(net(), **options)
@@ -343,7 +343,8 @@ def test_registered_dense_hooks_are_the_attached_ones(name: str, dtype: Any) -> 
 
 @pytest.mark.ranks(2)
 def test_registered_batched_powersgd_is_the_attached_one() -> None:
-    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=1, batched=True), **SMALL_BUCKETS)
+    options = q7x2.PowerSGD(rank=2, start_iter=1, batched=True, factors="fp32")
+    ddp, at_work = attached(options, **SMALL_BUCKETS)
     state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=1)
     registered = DDP(net(), **SMALL_BUCKETS)
     registered.register_comm_hook(state, q7x2.comm_hooks.batched_powerSGD_hook)
