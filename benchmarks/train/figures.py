@@ -108,7 +108,12 @@ def _ratio_beyond(
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A method over the seeds; p-values are Holm's over all methods of the task."""
+    """A method over the seeds.
+
+    Attributes:
+        p_differs: Holm's over all methods of the task.
+        p_not_worse: of this method alone: a claim of its own.
+    """
 
     label: str
     seeds: int
@@ -144,9 +149,6 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
             differences = [cells[s]["final_loss"] - base[s]["final_loss"] for s in common]
             tests[label] = inference.paired(differences, margin)
     differs = dict(zip(tests, inference.holm([t.p_differs for t in tests.values()]), strict=True))
-    not_worse = dict(
-        zip(tests, inference.holm([t.p_not_worse for t in tests.values()]), strict=True)
-    )
     return [
         Accuracy(
             label,
@@ -156,7 +158,7 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
             mean(cell["accuracy"] for cell in cells.values()),
             tests.get(label),
             differs.get(label, 1.0),
-            not_worse.get(label, 1.0),
+            tests[label].p_not_worse if label in tests else 1.0,
         )
         for label, cells in by_label.items()
     ], margin

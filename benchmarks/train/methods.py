@@ -113,6 +113,7 @@ METHODS = (
     Method("DDP, q7x2", "q7x2", _none, wire.dense(4)),
     Method("bf16", "q7x2", _ours(q7x2.Allreduce(dtype=torch.bfloat16)), wire.dense(2)),
     Method("int8", "q7x2", _ours(q7x2.Quantize("int8")), wire.grouped(8, 512)),
+    Method("int6", "q7x2", _ours(q7x2.Quantize("int6")), wire.grouped(6, 512)),
     Method("int4", "q7x2", _ours(q7x2.Quantize("int4:g=128")), wire.grouped(4, 128)),
     Method("int4 or int2 or int8", "q7x2", _ours(q7x2.Quantize("int4", choices=_CHOICES))),
     Method("1-bit SGD", "q7x2", _ours(q7x2.OneBit())),

@@ -217,10 +217,10 @@ def _accuracy(study: Study, task: str) -> str:
         f"## Accuracy, {task}\n\n"
         f"{recipe['steps']} steps; the mean held-out loss of the last {recipe['last']} "
         f'evaluations. Differences from "{UNCOMPRESSED}" are paired by seed (the same weights '
-        "at first, the same batches). p differs: paired t-test, two-sided. p not worse: one-sided "
+        "at first, the same batches). p differs: paired t-test, two-sided, corrected for the "
+        "number of methods (Holm). p not worse, a claim of each method alone: one-sided "
         f"paired t-test that the loss is less than {margin:.4f} higher, "
-        f"{figures.MARGIN:g} standard deviations of uncompressed trainings over seeds. Both are "
-        "corrected for the number of methods (Holm).\n\n"
+        f"{figures.MARGIN:g} standard deviations of uncompressed trainings over seeds.\n\n"
         + _table(
             (
                 "method",

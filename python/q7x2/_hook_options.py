@@ -341,7 +341,7 @@ class TopK(Coded):
     threshold: str = field(default="exact", kw_only=True)
     momentum: float = field(default=0.0, kw_only=True)
     clip_norm: float | None = field(default=None, kw_only=True)
-    warmup_steps: int = field(default=0, kw_only=True)
+    warmup_steps: int = field(default=400, kw_only=True)
     warmup_stages: int = field(default=4, kw_only=True)
 
     def __post_init__(self) -> None:

@@ -54,14 +54,14 @@ HOOKS = {
     "int8": q7x2.Quantize("int8"),
     "int4": q7x2.Quantize("int4:g=128:sr", full_precision=["*.bias"], burst_every=4),
     "adaptive": q7x2.Quantize("int4:g=128", choices=["int2:g=128", "int8:g=128"], choose_every=3),
-    "topk": q7x2.TopK(0.1, values="int8"),
+    "topk": q7x2.TopK(0.1, values="int8", warmup_steps=0),
     "sampled": q7x2.TopK(0.1, threshold="sampled", warmup_steps=4, warmup_stages=2),
-    "dgc": q7x2.TopK(0.1, momentum=0.5, clip_norm=1.0),
+    "dgc": q7x2.TopK(0.1, momentum=0.5, clip_norm=1.0, warmup_steps=0),
     "onebit": q7x2.OneBit(start_iter=3),
     "sign": q7x2.SignSGD(),
     "composed": q7x2.Compose(
         {
-            "layers.1.*": q7x2.TopK(0.1),
+            "layers.1.*": q7x2.TopK(0.1, warmup_steps=0),
             "layers.*.weight": q7x2.PowerSGD(rank=2, start_iter=0),
             "last.*": q7x2.Quantize("int4"),
             "*": q7x2.Allreduce(),

@@ -64,7 +64,8 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
 def test_top_k_is_deep_gradient_compression(momentum: float, clip_norm: float | None) -> None:
     """Algorithm 4 of Lin et al., all ranks' parts of it computed on each."""
     world_size = dist.get_world_size()
-    ddp, hook = attached(q7x2.TopK(0.1, momentum=momentum, clip_norm=clip_norm), linear())
+    options = q7x2.TopK(0.1, momentum=momentum, clip_norm=clip_norm, warmup_steps=0)
+    ddp, hook = attached(options, linear())
     velocity = [torch.zeros(16, 32) for _ in range(world_size)]
     pending = [torch.zeros(16, 32) for _ in range(world_size)]
     for step in range(5):
@@ -93,7 +94,7 @@ def test_sparsity_warms_up() -> None:
         (350, "topk:0.00398107"),
         (450, "topk:0.001"),
     ]
-    assert q7x2.TopK(0.01, values="int8", threshold="sampled").stages() == [
+    assert q7x2.TopK(0.01, values="int8", threshold="sampled", warmup_steps=0).stages() == [
         (0, "sampled:0.01+int8")
     ]
 
@@ -114,7 +115,7 @@ def test_the_warm_up_sends_less_at_each_stage() -> None:
 @pytest.mark.ranks(2)
 def test_full_precision_steps_keep_the_momentum() -> None:
     """They are SGD with momentum: the sum of the ranks' velocities."""
-    ddp, _ = attached(q7x2.TopK(0.1, momentum=0.5, start_iter=3), linear())
+    ddp, _ = attached(q7x2.TopK(0.1, momentum=0.5, start_iter=3, warmup_steps=0), linear())
     velocity = torch.zeros(16, 32)
     for step in range(3):
         mean = sum(gradient_of(rank, step) for rank in range(2)) / 2
@@ -295,7 +296,8 @@ def test_composed_hooks_do_what_each_does_alone() -> None:
     alone, _ = attached(
         dataclasses.replace(low, full_precision=["norm.*", "last.*", "conv*", "extra.*"])
     )
-    both, hook = attached(q7x2.Compose({"layers.*": low, "extra.*": q7x2.TopK(0.1), "*": low}))
+    top = q7x2.TopK(0.1, warmup_steps=0)
+    both, hook = attached(q7x2.Compose({"layers.*": low, "extra.*": top, "*": low}))
     for step in range(3):
         for ddp in (alone, both):
             ddp.zero_grad()
@@ -313,9 +315,9 @@ def test_composed_hooks_do_what_each_does_alone() -> None:
 @pytest.mark.ranks(1)
 def test_compose_needs_a_hook_for_every_parameter() -> None:
     with pytest.raises(ValueError, match=r"no pattern matches parameter 'nothing'"):
-        attached(q7x2.Compose({"conv*": q7x2.TopK(0.1)}))
+        attached(q7x2.Compose({"conv*": q7x2.TopK(0.1, warmup_steps=0)}))
     with pytest.raises(ValueError, match="Compose: no parameter's name matches 'embedding"):
-        attached(q7x2.Compose({"embedding": q7x2.TopK(0.1), "*": q7x2.Allreduce()}))
+        attached(q7x2.Compose({"embedding": q7x2.TopK(0.1, warmup_steps=0), "*": q7x2.Allreduce()}))
 
 
 @pytest.mark.ranks(1)
