@@ -58,7 +58,7 @@ RECIPES: dict[str, Any] = {
             "dim": 96,
             "lr": 2e-3,
             "whole_training": True,
-            "steps": 1500,
+            "steps": 1000,
             "every": 20,
             "last": 3,
         },
