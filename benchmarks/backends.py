@@ -62,7 +62,7 @@ class TorchBackend:
         group, codec = self._group, self._codec
         if not codec:
             return lambda: op.torch_call(buffers, group)
-        if not op.is_coded:
+        if op.noise is None:
             raise ValueError(f"{op.name} takes no codec")
         import q7x2
 

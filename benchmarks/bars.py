@@ -181,6 +181,12 @@ BARS = (
         for topology in (SLOW_HOSTS, FOUR_HOSTS)
     ),
     Bar(
+        *("balanced-100mbit", "all_reduce_clustered", ("100M",), 4, f"{SUBJECT}+topk:0.01", 1.5),
+        topology=SLOW_HOSTS,
+        subject=f"{SUBJECT}+topk:0.01:balanced",
+        blocks=3,
+    ),
+    Bar(
         *("fill-60-1gbit", "all_reduce_normal", ("100M",), 4, SUBJECT, 0.95),
         topology=FOUR_HOSTS,
         subject=f"{SUBJECT}+topk:0.6",

@@ -48,6 +48,15 @@ class Noise(Buffers):
         return torch.randn(self.send.numel(), generator=generator)
 
 
+class ClusteredNoise(Noise):
+    """Normal numbers, of which nearly all large ones lie in 1/32 of the tensor, as in one layer."""
+
+    def of(self, rank: int) -> torch.Tensor:
+        values = super().of(rank)
+        values[values.numel() // 2 :][: values.numel() // 32] *= 50
+        return values
+
+
 @dataclass(frozen=True)
 class Op:
     """One collective.
@@ -61,7 +70,8 @@ class Op:
         torch_call: runs it on a process group, blocking. What it returns, if anything, is waited
             for after the time has been taken.
         mpi_call: runs it on an mpi4py communicator and the buffers' NumPy views, blocking.
-        is_coded: works on normal numbers, so that codecs have something to do; in place.
+        noise: what it works on, so that codecs have something to do; in place. None: numbers whose
+            sums are exact.
         expected: of (n, rank): the values a correct receive buffer holds after `dirty`, one for
             each of n equal parts or one for all; None where this rank receives nothing.
     """
@@ -76,7 +86,7 @@ class Op:
     torch_call: Callable[[Buffers, dist.ProcessGroup], Any]
     mpi_call: Callable[[Any, Any, Any], Any]
     expected: Callable[[int, int], list[float] | None]
-    is_coded: bool = False
+    noise: type[Noise] | None = None
 
     def round_size(self, size: int, n: int) -> int:
         """The nearest size from above of which each rank can hold an equal part.
@@ -91,8 +101,8 @@ class Op:
     def buffers(self, size: int, n: int) -> Buffers:
         count = size // DTYPE.itemsize
         send = torch.zeros(count // n if self.split_send else count, dtype=DTYPE)
-        if self.is_coded:
-            return Noise(send)
+        if self.noise is not None:
+            return self.noise(send)
         if self.in_place:
             return Buffers(send, send)
         return Buffers(send, torch.zeros(count // n if self.split_receive else count, dtype=DTYPE))
@@ -174,8 +184,12 @@ OPS = {
     op.name: op
     for op in (
         _ALL_REDUCE,
-        replace(
-            _ALL_REDUCE, name="all_reduce_normal", expected=lambda n, rank: None, is_coded=True
+        *(
+            replace(_ALL_REDUCE, name=name, expected=lambda n, rank: None, noise=noise)
+            for name, noise in (
+                ("all_reduce_normal", Noise),
+                ("all_reduce_clustered", ClusteredNoise),
+            )
         ),
         # The two halves of an all-reduce one after the other, over the same tree where the
         # algorithm says so.

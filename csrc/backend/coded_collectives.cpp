@@ -42,6 +42,12 @@ bool ProcessGroupQ7x2::adds_integers(const CodedOptions& opts) {
   return opts.codec != kNone && opts.codec != kAuto && codec(opts.codec)->traits().linear;
 }
 
+void ProcessGroupQ7x2::check_not_balanced(const Complain& fn, const CodedOptions& opts) {
+  require(fn, opts.codec == kNone || opts.codec == kAuto || !codec(opts.codec)->spec().balanced,
+          "codec '" + opts.codec + "' balances the parts of an all_reduce, and those of this " +
+              "collective are given: expected one without ':balanced'");
+}
+
 void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
                                    const CodedOptions& opts) const {
   require(fn, !inputs.empty(), "requires non-empty tensor list");
@@ -138,6 +144,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
                                                                       const CodedOptions& opts) {
   const Complain fn = complain("coded_reduce_scatter");
   check_coded(fn, inputs, opts);
+  check_not_balanced(fn, opts);
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
   const uint64_t step = opts.step.value_or(coded_calls_++);
@@ -166,6 +173,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outpu
                                                                   const CodedOptions& opts) {
   const Complain fn = complain("coded_all_gather");
   check_coded(fn, inputs, opts);
+  check_not_balanced(fn, opts);
   require(fn, !adds_integers(opts),
           "codec '" + opts.codec + "' adds integers: it is for all_reduce and reduce_scatter, " +
               "expected one such as int8");

@@ -29,8 +29,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   try {
     for (CollectiveCall& call : launch.calls) {
       call.algorithms = algorithms_of_thread;
-      tasks.push_back(std::make_shared<CollectiveTask>(group_, *planner_, std::move(call),
-                                                       launch.buffers, effective(launch.timeout)));
+      for (auto& task : CollectiveTask::make(group_, *planner_, std::move(call), launch.buffers,
+                                             effective(launch.timeout))) {
+        tasks.push_back(std::move(task));
+      }
     }
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));

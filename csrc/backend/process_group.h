@@ -193,6 +193,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   /// Checks what all compressed collectives have in common; `inputs` are what is encoded.
   void check_coded(const std::function<void(const std::string&)>& complain,
                    const std::vector<at::Tensor>& inputs, const CodedOptions& opts) const;
+  void check_not_balanced(const std::function<void(const std::string&)>& complain,
+                          const CodedOptions& opts);
   std::shared_ptr<const Codec> codec(const std::string& name);
   bool adds_integers(const CodedOptions& opts);
   /// Null where sending as it is takes the least time.

@@ -74,6 +74,7 @@ void BlockCoder::add(const Operand& operand, size_t count, const Place& place, b
   }
   if (!message.empty()) {
     // A contribution, or a sum that goes on to be added.
+    entries_ += Codec::entries(message);
     const Codec& codec = results_.made(message) ? results_ : *coding_.codec;
     codec.decode(message, sum_.data(), count, place.first, coding_.keys,
                  {.store = is_first ? Store::kCached : Store::kAdd, .occupied = occupied_.data()});
@@ -90,12 +91,17 @@ void BlockCoder::add(const Operand& operand, size_t count, const Place& place, b
 void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const Place& place,
                         int divisor) {
   bool is_first = true;
+  entries_ = 0;
   std::fill_n(occupied_.begin(), mask_words(count), uint64_t{0});
   if (place.errors != nullptr && !coding_.codec->traits().codes_own) {
     std::copy_n(place.errors, count, sum_.data());
     is_first = false;
   }
-  for (const Operand& operand : operands) {
+  bool is_as_selected = true;
+  for (Operand operand : operands) {
+    // An operand that this rank encodes changes the errors, and so what the next one sends.
+    operand.is_input = operand.is_input && is_as_selected;
+    is_as_selected = is_as_selected && (operand.elements == nullptr || place.errors == nullptr);
     add(operand, count, place, is_first);
     is_first = false;
   }
@@ -124,6 +130,8 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
                             .error_scale = static_cast<float>(divisor),
                             .selection = selection_,
                             .keys = coding_.keys};
+  // Selected again are as many as an operand had in the mean.
+  arguments.most = std::max<size_t>((entries_ + operands.size() - 1) / operands.size(), 1);
   // All operands were messages, and this rank's contribution has left its own errors behind. Those
   // of the sum, if it has any, add to them.
   const CodecTraits& traits = coding_.codec->traits();

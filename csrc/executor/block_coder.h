@@ -51,6 +51,11 @@ class BlockCoder {
 
   /// Of the tensor that `read` gives, errors added.
   void select(const ReadElements& read, size_t count);
+  /// How many of each `granule` of its elements are sent, after `select`.
+  std::vector<int32_t> count_selected(const ReadElements& read, size_t count,
+                                      size_t granule) const {
+    return coding_.codec->count_selected(read, count, selection_, granule);
+  }
 
   /// The longest message of a block, a multiple of 64.
   size_t max_bytes() const { return max_bytes_; }
@@ -85,6 +90,7 @@ class BlockCoder {
   bool met_nonfinite_ = false;
   std::vector<float> sum_;
   std::vector<uint64_t> occupied_;  // a bit for each element of a sum that some message holds
+  size_t entries_ = 0;              // of a sum's messages together
   std::vector<float> floats_;
   std::vector<std::byte> own_;  // this rank's contribution, where that is coded like the others
 };

@@ -73,6 +73,24 @@ CallShape shape_of(const CollectiveCall& call, const Planner& planner) {
   return shape;
 }
 
+std::vector<std::shared_ptr<CollectiveTask>> CollectiveTask::make(
+    std::shared_ptr<Group> group, Planner& planner, CollectiveCall call,
+    std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout) {
+  const auto task = std::make_shared<CollectiveTask>(group, planner, std::move(call),
+                                                     std::move(keep_alive), timeout);
+  if (!task->counts_) return {task};
+  const std::span counts = std::as_writable_bytes(std::span(*task->counts_));
+  CollectiveCall sum;
+  sum.collective = Collective::kAllReduce;
+  sum.input = sum.output = {{counts.data(), counts.size()}};
+  sum.dtype = DType::kInt32;
+  sum.title = "counts of a balanced all_reduce";
+  const auto counting = std::make_shared<CollectiveTask>(std::move(group), planner, std::move(sum),
+                                                         task->counts_, timeout);
+  task->counting_ = counting;
+  return {counting, task};
+}
+
 CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, CollectiveCall call,
                                std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout)
     : Task(std::move(group), timeout),
@@ -84,9 +102,9 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, C
   }
   bytes_ = std::max(longest(call_.input), longest(call_.output));
   if (call_.coding) {
-    coder_.emplace(call_.coding, call_.dtype, choice_.part_bytes / element_size(call_.dtype),
-                   bytes_, is_reduction(call_.collective));
-    if (call_.coding.codec->traits().selects) select();
+    coder_.emplace(call_.coding, call_.dtype, longest_part(), bytes_,
+                   is_reduction(call_.collective));
+    if (call_.coding.codec->traits().selects || is_balanced()) select();
   }
   num_slices_ = (bytes_ + choice_.slice_bytes - 1) / choice_.slice_bytes;
   fingerprint_ = fingerprint();
@@ -189,6 +207,9 @@ size_t CollectiveTask::wanted_places() const {
 // Collectives of a group take staging in their order, on every rank, and never wait for more while
 // they run: what the oldest one needs is held by none that waits for it.
 bool CollectiveTask::reserve() {
+  if (!cut_by_counts()) {
+    return false;
+  }
   const Plan& plan = *choice_.plan;
   HostChannel* channel = group().channel();
   if (channel == nullptr || num_slices_ == 0 || plan.num_stages == 0 || staging_) {
@@ -221,6 +242,25 @@ bool CollectiveTask::reserve() {
     staging_.reset();
   }
   return false;
+}
+
+bool CollectiveTask::is_balanced() const {
+  const size_t parts = choice_.plan->part_weights.size();
+  const size_t elements = bytes_ / element_size(call_.dtype);
+  // Fewer granules than that leave nothing to choose.
+  return call_.coding.codec->spec().balanced && call_.collective == Collective::kAllReduce &&
+         parts > 1 && elements >= 2 * parts * granule_of(elements, longest_part());
+}
+
+// False until the counts of all ranks are there. If they failed, so will this task with its group.
+bool CollectiveTask::cut_by_counts() {
+  if (!counting_ || ranges_) return true;
+  if (!counting_->done() || counting_->error()) return false;
+  const size_t elements = bytes_ / element_size(call_.dtype);
+  ranges_.emplace(*counts_, granule_of(elements, longest_part()), elements,
+                  choice_.plan->part_weights.size(), longest_part());
+  num_slices_ = ranges_->num_slices();
+  return true;
 }
 
 void CollectiveTask::start_slices() {
@@ -512,7 +552,7 @@ void CollectiveTask::complete(uint32_t place_index, uint32_t op_index) {
   }
   if (slices_done_ < num_slices_) {
     if (is_flat(call_.collective)) {
-      set_ready(slices_done_ * choice_.slice_bytes);
+      set_ready(flat_begin(slices_done_, 0) * flat_element());
     }
     start_slices();
     return;
@@ -579,19 +619,28 @@ void CollectiveTask::end_group(const Error& error) {
 
 Region CollectiveTask::part(const Block& block, size_t slice) const {
   const std::vector<Region>& regions = block.space == Space::kOutput ? call_.output : call_.input;
-  const size_t begin = slice * choice_.slice_bytes;
   if (!is_flat(call_.collective)) {
+    const size_t begin = slice * choice_.slice_bytes;
     const Region& whole = regions[block.index];
     return begin >= whole.bytes
                ? Region{}
                : Region{whole.data + begin, std::min(choice_.slice_bytes, whole.bytes - begin)};
   }
-  const Region& whole = regions[0];
-  const size_t element = is_reduction(call_.collective) ? element_size(call_.dtype) : 1;
-  const size_t elements = std::min(choice_.slice_bytes, whole.bytes - begin) / element;
-  const size_t first = part_begin(choice_.plan->part_weights, elements, block.index);
-  const size_t last = part_begin(choice_.plan->part_weights, elements, block.index + size_t{1});
-  return {whole.data + begin + first * element, (last - first) * element};
+  const size_t first = flat_begin(slice, block.index);
+  const size_t last = flat_begin(slice, block.index + size_t{1});
+  return {regions[0].data + first * flat_element(), (last - first) * flat_element()};
+}
+
+size_t CollectiveTask::flat_element() const {
+  return is_reduction(call_.collective) ? element_size(call_.dtype) : 1;
+}
+
+size_t CollectiveTask::flat_begin(size_t slice, size_t part) const {
+  if (ranges_) return ranges_->begin(slice, part);
+  const size_t begin = slice * choice_.slice_bytes;
+  const size_t bytes = std::min(choice_.slice_bytes, call_.input[0].bytes - begin);
+  return begin / flat_element() +
+         part_begin(choice_.plan->part_weights, bytes / flat_element(), part);
 }
 
 Region CollectiveTask::region(const Place& place, const Block& block, size_t length) const {
@@ -612,11 +661,8 @@ Region CollectiveTask::writable(Place& place, const Block& block, size_t length)
 }
 
 size_t CollectiveTask::first_element(const Block& block, size_t slice) const {
-  const size_t element = element_size(call_.dtype);
-  const size_t begin = slice * choice_.slice_bytes;
-  if (!is_flat(call_.collective)) return begin / element;
-  const size_t bytes = std::min(choice_.slice_bytes, call_.input[0].bytes - begin);
-  return begin / element + part_begin(choice_.plan->part_weights, bytes / element, block.index);
+  if (is_flat(call_.collective)) return flat_begin(slice, block.index);
+  return slice * choice_.slice_bytes / element_size(call_.dtype);
 }
 
 // Elements are counted through all inputs of a reduction, one after the other: there a part has one
@@ -669,6 +715,10 @@ void CollectiveTask::select() {
     return chunk.data();
   };
   coder_->select(read, count);
+  if (is_balanced()) {
+    counts_ = std::make_shared<std::vector<int32_t>>(
+        coder_->count_selected(read, count, granule_of(count, longest_part())));
+  }
 }
 
 std::byte* CollectiveTask::own_coded(const Place& place, size_t index) const {

@@ -11,6 +11,9 @@
 // complete, or something else is written to it, the block *is* the sender's memory. So it is with
 // coded blocks, and what is encoded for ranks of this host is encoded into the arena. A place in
 // the window is used again when all receivers are done with what was staged for its slice.
+//
+// Where a codec balances the parts of an all-reduce, an all-reduce of counts runs before it, and
+// says how it is cut (plan/owner_ranges.h). Until then the task waits for its turn.
 #pragma once
 
 #include <chrono>
@@ -23,6 +26,7 @@
 
 #include "base/types.h"
 #include "executor/block_coder.h"
+#include "plan/owner_ranges.h"
 #include "plan/planner.h"
 #include "transport/group.h"
 #include "transport/host_channel.h"
@@ -61,6 +65,13 @@ CallShape shape_of(const CollectiveCall& call, const Planner& planner);
 
 class CollectiveTask final : public Task {
  public:
+  /// The tasks that a call takes, to be submitted in their order; the last one is its own. For the
+  /// arguments see the constructor.
+  static std::vector<std::shared_ptr<CollectiveTask>> make(std::shared_ptr<Group> group,
+                                                           Planner& planner, CollectiveCall call,
+                                                           std::shared_ptr<void> keep_alive,
+                                                           std::chrono::milliseconds timeout);
+
   /// The memory in `call` must stay until `keep_alive` is dropped, which happens when the task
   /// goes. With a codec that selects, reads the whole input at once, in the caller's thread.
   CollectiveTask(std::shared_ptr<Group> group, Planner& planner, CollectiveCall call,
@@ -115,7 +126,11 @@ class CollectiveTask final : public Task {
   std::byte* message_of(Place& place, const Op& op);
   bool is_staged(const Op& op) const;
   BlockCoder::Place coding_place(const Op& op, size_t slice) const;
+  /// Passes over the tensor as the codec wants it, and counts what is sent where parts are
+  /// balanced.
   void select();
+  bool is_balanced() const;
+  bool cut_by_counts();
   template <class Body>
   void decoding(Body body);
   bool is_expected(const Place& place, const Op& op, uint64_t tag, size_t length) const;
@@ -131,6 +146,11 @@ class CollectiveTask final : public Task {
   Region part(const Block& block, size_t slice) const;
   /// The index of a part's first element in its region.
   size_t first_element(const Block& block, size_t slice) const;
+  /// The same in a flat buffer; that of one part more is where the slice ends.
+  size_t flat_begin(size_t slice, size_t part) const;
+  /// The bytes of what it counts.
+  size_t flat_element() const;
+  size_t longest_part() const { return choice_.part_bytes / element_size(call_.dtype); }
   uint64_t fingerprint() const;
   void mismatch(int peer);
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
@@ -140,7 +160,10 @@ class CollectiveTask final : public Task {
   std::shared_ptr<void> keep_alive_;
   Choice choice_;
   std::optional<BlockCoder> coder_;
-  size_t bytes_ = 0;  // of the longest region
+  std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent
+  std::shared_ptr<const Task> counting_;          // adds them over all ranks
+  std::optional<OwnerRanges> ranges_;             // from those
+  size_t bytes_ = 0;                              // of the longest region
   size_t num_slices_ = 0;
   size_t next_slice_ = 0;
   size_t slices_done_ = 0;  // all slices before this one are complete

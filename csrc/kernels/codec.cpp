@@ -140,6 +140,20 @@ Selection Codec::select(const ReadElements& read, size_t count, const CodecKeys&
   }
 }
 
+std::vector<int32_t> Codec::count_selected(const ReadElements& read, size_t count,
+                                           const Selection& selection, size_t granule) const {
+  const bool by_threshold = spec_.select == SelectKind::kThreshold;
+  return q7x2::count_selected(read, count,
+                              by_threshold ? select_threshold(spec_.amount) : selection, granule);
+}
+
+size_t Codec::entries(std::span<const std::byte> message) {
+  Header header;
+  if (message.size() < sizeof(header)) return 0;
+  std::memcpy(&header, message.data(), sizeof(header));
+  return header.entries;
+}
+
 double Codec::sum_bits(int contributions) const {
   if (spec_.select == SelectKind::kAll) return traits_.bits;
   return sparse_sum_bits(spec_, value_bits(spec_.value), contributions);

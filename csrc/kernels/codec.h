@@ -16,13 +16,16 @@
 // them as they are, first of all; a cast keeps them), and its errors stay as they were.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/codec_spec.h"
 #include "kernels/gathered_elements.h"
@@ -66,6 +69,13 @@ struct Selection {
   std::shared_ptr<const GatheredElements> gathered = nullptr;
 };
 
+/// Of the elements [first, first + count) those that are sent if they are of the least magnitude:
+/// so many of the first.
+inline size_t ties_among(const Selection& selection, uint64_t first, size_t count) {
+  if (selection.last_tie < first) return 0;
+  return static_cast<size_t>(std::min<uint64_t>(count - 1, selection.last_tie - first)) + 1;
+}
+
 /// Random numbers of one call. `shared` is equal on all ranks (rotations, random selections),
 /// `rounding` differs, so that errors of ranks are independent.
 struct CodecKeys {
@@ -99,6 +109,9 @@ struct EncodeArguments {
   CodecKeys keys = {};
   /// A bit for each value that may be other than zero; null: all may.
   const uint64_t* occupied = nullptr;
+  /// Of a sum that is selected from again: how many are sent, one at least. None: the codec's
+  /// share.
+  std::optional<size_t> most = {};
 };
 
 class Codec {
@@ -130,6 +143,13 @@ class Codec {
   /// and then as a rule once over the tensor, in order; where not, nothing.
   Selection select(const ReadElements& read, size_t count, const CodecKeys& keys) const;
 
+  /// How many elements of each `granule`, a multiple of 64, are sent by that selection, for codecs
+  /// that balance.
+  std::vector<int32_t> count_selected(const ReadElements& read, size_t count,
+                                      const Selection& selection, size_t granule) const;
+
+  /// The numbers that a message of at least a header's length says it holds.
+  static size_t entries(std::span<const std::byte> message);
   /// Whether a message names this codec as its maker.
   bool made(std::span<const std::byte> message) const;
 

@@ -49,16 +49,20 @@ struct SelectName {
   std::string_view name;
   SelectKind kind;
   std::string_view arguments;
+  std::string_view options = "";
 };
 
 constexpr std::array kSelects = {
-    SelectName{"topk", SelectKind::kTopK, "RATIO"},
-    SelectName{"sampled", SelectKind::kSampled, "RATIO"},
-    SelectName{"threshold", SelectKind::kThreshold, "VALUE"},
+    SelectName{"topk", SelectKind::kTopK, "RATIO", "[:reselect][:balanced]"},
+    SelectName{"sampled", SelectKind::kSampled, "RATIO", "[:balanced]"},
+    SelectName{"threshold", SelectKind::kThreshold, "VALUE", "[:balanced]"},
     SelectName{"randomk", SelectKind::kRandomK, "RATIO"},
     SelectName{"blocks", SelectKind::kBlocks, "RATIO"},
     SelectName{"nm", SelectKind::kNofM, "N:M"},
 };
+
+constexpr std::string_view kReselect = "reselect";
+constexpr std::string_view kBalanced = "balanced";
 
 constexpr std::string_view kHadamard = "hadamard";
 constexpr std::string_view kLossless = "lossless";
@@ -188,10 +192,14 @@ class Parser {
     }
     spec_.amount = *amount;
     for (const std::string_view argument : arguments.subspan(1)) {
-      if (argument != "reselect" || stage.kind != SelectKind::kTopK) {
-        fail("'" + std::string(argument) + "' is out of place; expected " + wanted);
+      const bool is_option =
+          stage.options.find("[:" + std::string(argument) + "]") != std::string_view::npos;
+      bool& option = argument == kReselect ? spec_.reselect : spec_.balanced;
+      if (!is_option || option) {
+        fail("'" + std::string(argument) + "' is out of place; expected " + wanted +
+             std::string(stage.options));
       }
-      spec_.reselect = true;
+      option = true;
     }
   }
 
@@ -316,7 +324,8 @@ std::string to_string(const CodecSpec& spec) {
     add(std::string(each.name) + ":" +
         (each.kind == SelectKind::kNofM ? std::to_string(spec.n) + ":" + std::to_string(spec.m)
                                         : shortest(spec.amount)) +
-        (spec.reselect ? ":reselect" : ""));
+        (spec.reselect ? ":" + std::string(kReselect) : "") +
+        (spec.balanced ? ":" + std::string(kBalanced) : ""));
   }
   if (spec.value.hadamard) add(std::string(kHadamard));
   const bool is_plain = spec.value == ValueSpec{};
@@ -332,7 +341,7 @@ std::vector<std::string> codec_names() {
   for (const ValueName& each : kValues) names.push_back(Parser::usage(each));
   for (const SelectName& each : kSelects) {
     names.push_back(std::string(each.name) + ":" + std::string(each.arguments) +
-                    (each.kind == SelectKind::kTopK ? "[:reselect]" : ""));
+                    std::string(each.options));
   }
   names.emplace_back(kHadamard);
   names.emplace_back(kLossless);

@@ -64,6 +64,8 @@ struct CodecSpec {
   int n = 0;              ///< kNofM
   int m = 0;              ///< kNofM
   bool reselect = false;  ///< sums are selected from again, not sent whole
+  /// Owners get equal shares of what is sent of a tensor, not of its elements.
+  bool balanced = false;
   ValueSpec value;
   bool lossless = false;
 

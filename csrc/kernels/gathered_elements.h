@@ -29,6 +29,8 @@ class GatheredElements {
   std::span<const float> values() const { return {values_.data(), size_}; }
   /// Those from element `first` on.
   const float* values_from(size_t first) const { return values_.data() + rank_of(first); }
+  /// How many are in front of element `last` and not in front of `first`.
+  size_t count_between(size_t first, size_t last) const { return rank_of(last) - rank_of(first); }
   /// A bit for each of the elements [first, first + count); returns how many are set.
   size_t copy_mask(size_t first, size_t count, uint64_t* mask) const;
 

@@ -8,7 +8,7 @@
 
 namespace q7x2 {
 
-const LowRankKernels& low_rank_kernels(const char* isa) {
+const LowRankKernels& low_rank_kernels([[maybe_unused]] const char* isa) {
 #if defined(__x86_64__)
   if (std::strcmp(isa, "avx512") == 0) return kLowRankKernelsAvx512;
   if (std::strcmp(isa, "avx2") == 0) return kLowRankKernelsAvx2;

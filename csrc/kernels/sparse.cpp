@@ -126,15 +126,16 @@ class SelectedBlock {
   Selection selection() const {
     switch (spec_.select) {
       case SelectKind::kThreshold:
-        return {std::clamp(magnitude_bits(static_cast<float>(spec_.amount)), 1u, kInfinityBits)};
+        return select_threshold(spec_.amount);
       case SelectKind::kNonZero:
       case SelectKind::kNonZeroBlocks:
         return {1};
       case SelectKind::kReselect: {
         const auto read = [this](size_t begin, size_t count) { return sums(begin, count); };
-        Selection own =
-            select_largest(read, arguments_.count, selected_count(spec_.amount, arguments_.count),
-                           mix_keys(arguments_.keys.shared, arguments_.first));
+        const size_t most =
+            arguments_.most.value_or(selected_count(spec_.amount, arguments_.count));
+        Selection own = select_largest(read, arguments_.count, most,
+                                       mix_keys(arguments_.keys.shared, arguments_.first));
         if (own.last_tie != kNoTie) own.last_tie += arguments_.first;
         return own;
       }
@@ -154,12 +155,8 @@ class SelectedBlock {
       return kernels_.mark_largest(values, count, m - static_cast<size_t>(first % m), spec_.n,
                                    spec_.m, mask);
     }
-    const uint64_t last_tie = selection_.last_tie;
-    size_t ties = count;
-    if (last_tie != kNoTie) {
-      ties = last_tie < first ? 0 : std::min<uint64_t>(count, last_tie - first + 1);
-    }
-    return kernels_.mark(values, count, selection_.least, ties, mask);
+    return kernels_.mark(values, count, selection_.least, ties_among(selection_, first, count),
+                         mask);
   }
 
   void take_gathered() {

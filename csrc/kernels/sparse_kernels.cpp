@@ -11,7 +11,7 @@
 namespace q7x2 {
 namespace {
 
-const SparseKernels& kernels_of(const char* isa) {
+const SparseKernels& kernels_of([[maybe_unused]] const char* isa) {
 #if defined(__x86_64__)
   if (std::strcmp(isa, "avx512") == 0) return kSparseKernelsAvx512;
   if (std::strcmp(isa, "avx2") == 0) return kSparseKernelsAvx2;

@@ -250,6 +250,10 @@ Selection select_sampled(const ReadElements& read, size_t count, double ratio, u
   return {std::clamp(largest(sampled, rank - 1), 1u, kInfinityBits), kNoTie};
 }
 
+Selection select_threshold(double value) {
+  return {std::clamp(magnitude_bits(static_cast<float>(value)), 1u, kInfinityBits), kNoTie};
+}
+
 Selection select_blocks(const ReadElements& read, size_t count, double ratio, uint64_t key) {
   static_assert(kLargestRead % kSelectBlock == 0);
   const SparseKernels& kernels = dispatched_sparse_kernels();
@@ -268,6 +272,28 @@ Selection select_blocks(const ReadElements& read, size_t count, double ratio, ui
   if (selection.last_tie != kNoTie) selection.last_tie *= kSelectBlock;
   selection.gathered = nullptr;  // norms
   return selection;
+}
+
+std::vector<int32_t> count_selected(const ReadElements& read, size_t count,
+                                    const Selection& selection, size_t granule) {
+  std::vector<int32_t> counts((count + granule - 1) / granule);
+  if (selection.gathered != nullptr) {
+    for (size_t i = 0; i < counts.size(); ++i) {
+      counts[i] = static_cast<int32_t>(
+          selection.gathered->count_between(i * granule, std::min(count, (i + 1) * granule)));
+    }
+    return counts;
+  }
+  const SparseKernels& kernels = dispatched_sparse_kernels();
+  std::array<uint64_t, kLargestRead / 64> mask{};
+  const size_t step = std::min(granule, kLargestRead);
+  for (size_t begin = 0; begin < count; begin += step) {
+    const size_t length = std::min(step, count - begin);
+    const size_t ties = ties_among(selection, begin, length);
+    counts[begin / granule] += static_cast<int32_t>(
+        kernels.mark(read(begin, length), length, selection.least, ties, mask.data()));
+  }
+  return counts;
 }
 
 }  // namespace q7x2

@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/codec.h"
 
@@ -28,6 +29,12 @@ size_t selected_count(double ratio, size_t count);
 
 Selection select_largest(const ReadElements& read, size_t count, size_t k, uint64_t key);
 Selection select_sampled(const ReadElements& read, size_t count, double ratio, uint64_t key);
+Selection select_threshold(double value);
 Selection select_blocks(const ReadElements& read, size_t count, double ratio, uint64_t key);
+
+/// How many of each `granule` elements a selection sends, which is not one of blocks; `granule` is
+/// a multiple of 64. Reads the tensor only where the selection has not gathered its elements.
+std::vector<int32_t> count_selected(const ReadElements& read, size_t count,
+                                    const Selection& selection, size_t granule);
 
 }  // namespace q7x2

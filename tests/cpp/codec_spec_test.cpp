@@ -67,8 +67,10 @@ std::vector<std::string> value_stages() {
 
 TEST(CodecSpec, CanonicalNamesStayAsTheyAre) {
   std::vector<std::string> names = value_stages();
-  for (const std::string select : {"topk:0.01", "topk:0.01:reselect", "sampled:0.05",
-                                   "threshold:0.001", "randomk:0.125", "blocks:0.1", "nm:2:4"}) {
+  for (const std::string select :
+       {"topk:0.01", "topk:0.01:reselect", "topk:0.01:reselect:balanced", "sampled:0.05",
+        "sampled:0.05:balanced", "threshold:0.001", "threshold:0.001:balanced", "randomk:0.125",
+        "blocks:0.1", "nm:2:4"}) {
     names.push_back(select);
     for (const std::string rest :
          {"+int8", "+fp16+lossless", "+hadamard+int4:g=64", "+lossless", "+ternary"}) {
@@ -97,6 +99,7 @@ TEST(CodecSpec, OtherSpellingsOfTheSame) {
       {"hadamard+lossless", "hadamard+int8+lossless"},
       {"topk:0.1+hadamard", "topk:0.1+hadamard+int8"},
       {"topk:0.01+fp32", "topk:0.01"},
+      {"topk:0.01:balanced:reselect", "topk:0.01:reselect:balanced"},
       {"fp32+lossless", "lossless"},
   };
   for (const auto& [spelling, canonical] : spellings) {
@@ -172,7 +175,10 @@ TEST(CodecSpec, BadArgumentsGetWhatWasExpected) {
       {"topk:1.5", {"0 < RATIO <= 1"}},
       {"topk:nan", {"0 < RATIO <= 1"}},
       {"topk:0.1:again", {"'again' is out of place"}},
+      {"topk:0.1:balanced:balanced", {"'balanced' is out of place", "[:reselect][:balanced]"}},
+      {"sampled:0.1:reselect", {"out of place", "sampled:RATIO[:balanced]"}},
       {"randomk:0.1:reselect", {"out of place"}},
+      {"blocks:0.1:balanced", {"out of place"}},
       {"threshold:-1", {"VALUE > 0"}},
       {"threshold:inf", {"VALUE > 0"}},
       {"nm:4:4", {"1 <= N < M"}},

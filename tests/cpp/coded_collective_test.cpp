@@ -108,8 +108,8 @@ TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
       if (!generator.coded || !generator.applies(request)) continue;
       const int parameter =
           generator.parameters == nullptr ? 0 : generator.parameters(request).front();
-      for (const std::string codec :
-           {"fp32", "fp16", "int8", "onebit", "hadamard+int4", "topk:0.1", "threshold:0.001"}) {
+      for (const std::string codec : {"fp32", "fp16", "int8", "onebit", "hadamard+int4", "topk:0.1",
+                                      "topk:0.1:balanced", "threshold:0.001"}) {
         if (generator.encodes_sums_again && !Codec::make(codec)->traits().exact_sums) continue;
         std::string digests;  // of all outputs
         for (const size_t count : kCounts) {
@@ -214,6 +214,99 @@ TEST(CodedCollective, WhatIsLostIsKept) {
       }
     }
   });
+}
+
+/// Most large elements lie in a few places, not quite the same on all ranks.
+std::vector<float> clustered(int from, size_t count, int step = 0) {
+  std::vector<float> values = normal(from, 0, count, step);
+  for (size_t i = 0; i < count; ++i) {
+    if (i * 20 / count == 3 || i % 30'000 < 700) values[i] *= 50;
+  }
+  return values;
+}
+
+/// (ranks, ranks a host)
+class BalancedParts : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+// Where parts begin changes nothing in what is sent, added and kept, unless ranks of a host add up
+// first: then who leads decides what of their sum is sent.
+TEST_P(BalancedParts, GiveTheSameResult) {
+  const auto [ranks, ranks_per_host] = GetParam();
+  run_ranks(ranks, [ranks_per_host = ranks_per_host](Rank& rank) {
+    setenv("Q7X2_HOST_ID", std::to_string(rank.rank / ranks_per_host).c_str(), 1);
+    const auto group = rank.group();
+    Comm comm(group);
+    for (const std::string codec : {"topk:0.01", "sampled:0.01", "threshold:60"}) {
+      for (const size_t count : {0, 1, 20'000, 300'007}) {
+        const std::string key = codec + ", " + std::to_string(count) + " elements";
+        rank.at(key);
+        const auto run = [&](const std::string& name) {
+          const auto data = buffer<float>(count);
+          std::vector<float> errors(count);
+          for (int step = 0; step < 2; ++step) {
+            *data = clustered(rank.rank, count, step);
+            CollectiveCall call = all_reduce_call(*data, name, "coded_sra");
+            call.coding.errors = {errors.data()};
+            call.coding.keys.shared = static_cast<uint64_t>(step);
+            comm.succeed(*comm.start(std::move(call), data));
+          }
+          return std::pair(*data, errors);
+        };
+        const auto balanced = run(codec + ":balanced");
+        EXPECT_TRUE(balanced == run(codec)) << key;
+        expect_equal_on_all(rank, key, digest(balanced.first));
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OneHost, BalancedParts,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5),
+                                            ::testing::Values(5)));
+INSTANTIATE_TEST_SUITE_P(ManyHosts, BalancedParts, ::testing::Values(std::tuple(4, 1)));
+
+// Of two hosts with two ranks each and of four hosts. Selected again at the owner are about as many
+// as one rank selects.
+TEST(CodedCollective, SelectionsOfLongTensorsKeepWhatIsLost) {
+  for (const int ranks_per_host : {1, 2}) {
+    run_ranks(4, [ranks_per_host](Rank& rank) {
+      setenv("Q7X2_HOST_ID", std::to_string(rank.rank / ranks_per_host).c_str(), 1);
+      const auto group = rank.group();
+      Comm comm(group);
+      constexpr size_t kCount = 400'000;
+      for (const std::string codec : {"topk:0.01", "topk:0.01:balanced",
+                                      "topk:0.01:reselect:balanced", "topk:0.05:balanced+int8"}) {
+        std::vector<float> errors(kCount);
+        std::vector<double> given(kCount);
+        std::vector<double> sent(kCount);
+        for (int step = 0; step < 6; ++step) {
+          const auto data = buffer<float>(kCount);
+          *data = clustered(rank.rank, kCount, step);
+          for (int from = 0; from < 4; ++from) {
+            const std::vector<float> theirs = clustered(from, kCount, step);
+            for (size_t i = 0; i < kCount; ++i) given[i] += theirs[i];
+          }
+          CollectiveCall call = all_reduce_call(*data, codec);
+          call.coding.errors = {errors.data()};
+          call.coding.keys.shared = static_cast<uint64_t>(step);
+          comm.succeed(*comm.start(std::move(call), data));
+          expect_equal_on_all(rank, codec + ", step " + std::to_string(step), digest(*data));
+          for (size_t i = 0; i < kCount; ++i) sent[i] += double{(*data)[i]};
+          if (codec.find("reselect") != std::string::npos && ranks_per_host == 1) {
+            const auto zeros = std::ranges::count(*data, 0.0F);
+            EXPECT_NEAR(static_cast<double>(kCount) - static_cast<double>(zeros), 4'000, 200);
+          }
+        }
+        const auto owed = std::make_shared<std::vector<float>>(errors);
+        comm.succeed(*comm.flat(Collective::kAllReduce, owed, DType::kFloat32));
+        std::vector<float> accounted(kCount);
+        for (size_t i = 0; i < kCount; ++i) {
+          accounted[i] = static_cast<float>(sent[i] + double{(*owed)[i]});
+        }
+        EXPECT_LT(distance(accounted, given), 2e-6) << codec;
+      }
+    });
+  }
 }
 
 TEST(CodedCollective, SignsAreAMajorityVote) {

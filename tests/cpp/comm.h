@@ -51,8 +51,10 @@ class Comm {
 
   std::shared_ptr<CollectiveTask> start(CollectiveCall call, std::shared_ptr<void> keep_alive,
                                         std::chrono::milliseconds timeout = kLong) {
-    return submitted(std::make_shared<CollectiveTask>(group_, planner_, std::move(call),
-                                                      std::move(keep_alive), timeout));
+    const auto tasks =
+        CollectiveTask::make(group_, planner_, std::move(call), std::move(keep_alive), timeout);
+    for (const auto& task : tasks) submitted(task);
+    return tasks.back();
   }
 
   /// A collective over one flat run of elements.

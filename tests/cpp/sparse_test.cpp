@@ -645,10 +645,50 @@ TEST(SparseCodec, SumsAreSentWithTheirOwnCodec) {
                               message.data()));
   std::vector<float> out(values.size());
   again.decode(message, out.data(), out.size(), 1000, {});
-  const std::set<size_t> expected = sorted_out(values, 1'000);
+  std::set<size_t> expected = sorted_out(values, 1'000);
   for (size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(out[i], expected.contains(i) ? values[i] : 0);
     EXPECT_EQ(error[i], expected.contains(i) ? 0 : values[i]);
+  }
+  // As many as the owner says.
+  message.resize(again.max_bytes(values.size()));
+  message.resize(
+      again.encode({.values = values.data(), .count = values.size(), .most = 30}, message.data()));
+  EXPECT_EQ(Codec::entries(message), 30);
+  again.decode(message, out.data(), out.size(), 0, {});
+  expected = sorted_out(values, 30);
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(out[i] != 0, expected.contains(i));
+}
+
+// Gathered or not, and with ties in the middle of the tensor.
+TEST(SparseCodec, CountsWhatItSends) {
+  for (const size_t count : {size_t{1}, size_t{1'000}, size_t{100'003}}) {
+    std::vector<float> values = normal(count, 28);
+    for (float& value : values) value = std::round(value * 64) / 64;
+    const ReadElements read = [&](size_t first, size_t) { return values.data() + first; };
+    for (const std::string name : {"topk:0.01:balanced", "topk:0.3:balanced",
+                                   "sampled:0.02:balanced", "threshold:1.5:balanced"}) {
+      const auto codec = Codec::make(name);
+      const Selection selection = codec->select(read, count, {});
+      for (const size_t granule : {64, 1'024, 16'384}) {
+        const std::vector<int32_t> counts = codec->count_selected(read, count, selection, granule);
+        ASSERT_EQ(counts.size(), (count + granule - 1) / granule);
+        for (size_t i = 0; i < counts.size(); ++i) {
+          const size_t first = i * granule;
+          const size_t length = std::min(granule, count - first);
+          std::vector<std::byte> message(codec->max_bytes(length));
+          message.resize(codec->encode({.values = values.data() + first,
+                                        .count = length,
+                                        .first = first,
+                                        .selection = selection},
+                                       message.data()));
+          // A dense message holds all.
+          if (Codec::entries(message) < length) {
+            EXPECT_EQ(counts[i], Codec::entries(message)) << name << ", granule " << i;
+          }
+        }
+      }
+    }
   }
 }
 

@@ -36,6 +36,7 @@ COARSE = ("int2", "ternary", "onebit", "hadamard+onebit", "sign")
 SPARSE = (
     *("topk:0.01", "topk:0.1:reselect", "topk:0.05+int8+lossless", "topk:0.2+hadamard+int4"),
     *("sampled:0.02", "threshold:1.5", "randomk:0.1", "blocks:0.2", "nm:2:8"),
+    *("topk:0.05:balanced", "topk:0.1:reselect:balanced", "threshold:1.5:balanced+int8"),
 )
 
 
@@ -118,6 +119,32 @@ def test_results_and_residuals_are_the_sum(world_size: int) -> None:
         assert relative_error(received + owed, given) < 1e-5, codec
         # Something was lost on the way, or the test shows nothing.
         assert relative_error(received, given) > 1e-3, codec
+
+
+@pytest.mark.ranks(3)
+def test_balanced_parts_change_nothing_but_who_adds(world_size: int) -> None:
+    def clustered(size: int) -> torch.Tensor:
+        tensor = noise(dist.get_rank(), size, step=size)
+        tensor[size // 3 :][: size // 16] *= 50
+        return tensor
+
+    sizes = (0, 1, 900, 50_001, 300_000)
+    plain = [clustered(size) for size in sizes]
+    balanced = [clustered(size) for size in sizes]
+    residuals = [torch.zeros(size) for size in sizes]
+    kept = [torch.zeros(size) for size in sizes]
+    with q7x2.algorithm("coded_sra"):
+        q7x2.all_reduce(plain, "topk:0.02", residual=residuals)
+        # Several at once, and another collective before they are complete.
+        first = q7x2.all_reduce(balanced, "topk:0.02:balanced", residual=kept, async_op=True)
+        ones = torch.ones(3)
+        dist.all_reduce(ones)
+        assert first is not None
+        first.wait()
+    assert_bits(ones, torch.full((3,), float(world_size)))
+    for i, size in enumerate(sizes):
+        assert_bits(balanced[i], plain[i], size)
+        assert_bits(kept[i], residuals[i], size)
 
 
 @pytest.mark.ranks(3)
@@ -234,6 +261,10 @@ def test_bad_arguments() -> None:
         q7x2.all_reduce(tensor, "sign", residual=torch.zeros(10))
     with pytest.raises(RuntimeError, match="must have world size times"):
         q7x2.reduce_scatter(torch.ones(3), torch.ones(4), "int8")
+    with pytest.raises(RuntimeError, match="expected one without ':balanced'"):
+        q7x2.reduce_scatter(tensor, tensor.clone(), "topk:0.1:balanced")
+    with pytest.raises(RuntimeError, match="expected one without ':balanced'"):
+        q7x2.all_gather(tensor, tensor.clone(), "topk:0.1:balanced")
     with pytest.raises(ValueError, match="nonfinite: expected one of"):
         q7x2.all_reduce(tensor, "int8", nonfinite="ignore")
     with pytest.raises(TypeError, match="expected a tensor"):

@@ -47,6 +47,7 @@ def test_explain_prices_selections(capsys: pytest.CaptureFixture[str]) -> None:
     # Of four random hundredths the sums hold nearly four: by far not the bytes of one.
     assert dense / 32 < best("--codec", "topk:0.01") < dense / 10
     assert best("--codec", "topk:0.01:reselect") < best("--codec", "topk:0.01")
+    assert best("--codec", "topk:0.01:balanced") == best("--codec", "topk:0.01")
     # What does not pay is sent dense, whichever it is.
     assert best("--codec", "topk:0.6") < 1.2 * dense
 
