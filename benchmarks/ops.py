@@ -49,11 +49,11 @@ class Noise(Buffers):
 
 
 class ClusteredNoise(Noise):
-    """Normal numbers, of which nearly all large ones lie in 1/32 of the tensor, as in one layer."""
+    """Normal numbers, of which nearly all large ones lie in 1/64 of the tensor, as in one layer."""
 
     def of(self, rank: int) -> torch.Tensor:
         values = super().of(rank)
-        values[values.numel() // 2 :][: values.numel() // 32] *= 50
+        values[values.numel() // 2 :][: values.numel() // 64] *= 50
         return values
 
 
