@@ -1,14 +1,19 @@
 """What runs a collective: a torch process group or an MPI communicator.
 
 `gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 restricted to some algorithms, as
-`Q7X2_ALGO=ring` does, and `q7x2+int8` is q7x2 with a codec. `empty` is torch's own C++
+`with q7x2.algorithm("ring")` does, and `q7x2+int8` is q7x2 with a codec. `empty` is torch's own C++
 backend that does nothing: what any call costs.
+
+All q7x2 of a job are one process group. In groups of their own they would differ by more than what
+is compared: by where their shared memory happens to lie, and by their connections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,11 +36,16 @@ class Backend(Protocol):
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
         """A call without arguments that runs `op` on `buffers` and returns when it is done."""
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Holds while such calls are made."""
+
 
 class TorchBackend:
-    def __init__(self, name: str) -> None:
+    """`groups`: those of the job so far, by c10d's name of the backend."""
+
+    def __init__(self, name: str, groups: dict[str, dist.ProcessGroup]) -> None:
         name, _, self._codec = name.partition("+")
-        name, _, algorithms = name.partition(":")
+        name, _, self._algorithms = name.partition(":")
         self.computes = name != EMPTY
         self.tolerance = 4.0 if self._codec else 0.0
         self.share = 1 / _MOST_COMPRESSION if self._codec else 1.0
@@ -43,14 +53,10 @@ class TorchBackend:
             # Registers the backend "fake".
             import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
-            self._group = dist.new_group(backend="fake")
-        elif algorithms:
-            from q7x2._extension import load
-
-            options = load().Options(algorithms=algorithms)
-            self._group = dist.new_group(backend=name, pg_options=options)
-        else:
-            self._group = dist.new_group(backend=name)
+            name = "fake"
+        if name != "q7x2" or name not in groups:
+            groups[name] = dist.new_group(backend=name)
+        self._group = groups[name]
 
     @property
     def fabric_json(self) -> str:
@@ -67,6 +73,21 @@ class TorchBackend:
         import q7x2
 
         return lambda: q7x2.all_reduce(buffers.send, codec, group=group)
+
+    def tune(self, op: Op, size: int) -> list[dict[str, Any]]:
+        """Lets q7x2 measure its candidates; what it found."""
+        import q7x2
+
+        ranks = dist.get_world_size()
+        found = q7x2.tune(self._group, [op.name], [op.tuned_size(size, ranks)])
+        return [asdict(each) for each in found]
+
+    def turn(self) -> AbstractContextManager[None]:
+        if not self._algorithms:
+            return nullcontext()
+        import q7x2
+
+        return q7x2.algorithm(self._algorithms)
 
 
 class OpenMpiBackend:
@@ -85,6 +106,9 @@ class OpenMpiBackend:
         comm, send, receive = self._comm, buffers.send.numpy(), buffers.receive.numpy()
         return lambda: op.mpi_call(comm, send, receive)
 
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
 
 def labels(names: list[str]) -> list[str]:
     """Names made distinct, so that a backend can be compared with itself: gloo, gloo#2."""
@@ -96,7 +120,8 @@ def labels(names: list[str]) -> list[str]:
 
 def create(names: list[str]) -> dict[str, Backend]:
     """All backends side by side in this process; every rank calls this in the same order."""
+    groups: dict[str, dist.ProcessGroup] = {}
     return {
-        label: OpenMpiBackend() if name == OPENMPI else TorchBackend(name)
+        label: OpenMpiBackend() if name == OPENMPI else TorchBackend(name, groups)
         for label, name in zip(labels(names), names, strict=True)
     }

@@ -44,7 +44,8 @@ class Bar:
 
     Attributes:
         against: a backend; LINE_RATE: the time that a ring all-reduce takes at least there;
-            BEST_FIXED: the fastest of the algorithms in FIXED, each forced.
+            BEST_FIXED: the fastest of the algorithms in FIXED, each forced in the same group, which
+            was tuned before.
         slack: instead of a ratio: seconds by which it may be slower.
         cores: the ranks share that many; 0 for all.
         topology: virtual hosts with one rank each, or None for one host.
@@ -52,7 +53,8 @@ class Bar:
         subject: the backend under test, where it is not the one of the command.
         against_op: what `against` runs, where it is not the same.
         fixed: instead of all in FIXED, where the slow ones would take too long.
-        blocks: turns of each backend, where the command's number would take too long.
+        blocks, block_seconds: turns of each backend and their length, where the command's do not
+            suit.
         together: subjects of several bars that are measured in one run, against the same.
     """
 
@@ -70,6 +72,7 @@ class Bar:
     against_op: str | None = None
     fixed: tuple[str, ...] | None = None
     blocks: int | None = None
+    block_seconds: float | None = None
     together: tuple[str, ...] = ()
 
     @property
@@ -104,6 +107,9 @@ CODED = {
 }
 ALL_SIZES = ("4", "64", "1K", "16K", "256K", "1M", "4M", "16M")
 SMALL_SIZES = ("4", "1K", "16K", "64K")
+AUTO_SIZES = ("4", "1K", "64K", "1M", "16M")
+# A difference of some percent shows in pairs of short turns: the machine has no time to change.
+MANY_TURNS: dict[str, Any] = {"blocks": 40, "block_seconds": 0.02}
 MOVES = ("broadcast", "all_gather", "reduce_scatter", "all_to_all")
 
 BARS = (
@@ -139,13 +145,14 @@ BARS = (
         topology=FOUR_HOSTS,
         subject="q7x2:ccube",
     ),
-    Bar("auto-2", "all_reduce", ("4", "1K", "64K", "1M", "16M"), 2, BEST_FIXED, 0.95),
-    Bar("auto-4-on-2", "all_reduce", ("4", "1K", "64K", "1M", "16M"), 4, BEST_FIXED, 0.95, cores=2),
-    *(Bar(f"auto-{op}-4", op, ("1M",), 4, BEST_FIXED, 0.95) for op in MOVES),
+    Bar("auto-2", "all_reduce", AUTO_SIZES, 2, BEST_FIXED, 0.95, **MANY_TURNS),
+    Bar("auto-4-on-2", "all_reduce", AUTO_SIZES, 4, BEST_FIXED, 0.95, cores=2, **MANY_TURNS),
+    *(Bar(f"auto-{op}-4", op, ("1M",), 4, BEST_FIXED, 0.95, **MANY_TURNS) for op in MOVES),
     Bar(
         *("auto-network-4", "all_reduce", (*SMALL_SIZES, "1M", "16M"), 4, BEST_FIXED, 0.95),
         topology=FOUR_HOSTS,
-        blocks=5,
+        blocks=11,
+        block_seconds=0.03,
     ),
     Bar(
         *("auto-racks", "all_reduce", ("16M",), 8, BEST_FIXED, 0.95),
@@ -267,7 +274,8 @@ def _measure(
         backends=(*(bar.together or (subject,)), *others),
         ranks=bar.ranks,
         blocks=bar.blocks or blocks,
-        block_seconds=block_seconds,
+        block_seconds=bar.block_seconds or block_seconds,
+        tuned=bar.against == BEST_FIXED,
         cores=bar.cores,
         topology=bar.topology,
         placement=tuple(bar.topology.interleaved()) if bar.topology and bar.interleaved else None,
@@ -320,6 +328,7 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
             if bar.against == BEST_FIXED:
                 labels = [label for label, _ in others]
                 theirs, row["ratio"] = summary.best_of(cell, ours, labels)
+                row["by_model"] = _by_model(cell, ours, labels)
             their_figures = cell["backends"][theirs]
             row["against_time"] = their_figures["median"]
             row["against_cpu_seconds"] = their_figures["cpu_seconds"]
@@ -328,6 +337,14 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
         row.setdefault("ratio", row["against_time"] / row["time"])
         rows.append(row)
     return rows
+
+
+def _by_model(cell: dict[str, Any], ours: str, labels: list[str]) -> dict[str, Any]:
+    """What is chosen before anything has been tuned, and its ratio where it was measured."""
+    algorithm = min(cell["tuned"], key=lambda each: float(each["predicted"]))["algorithm"]
+    label = f"{ours}:{algorithm}"
+    ratio = summary.best_of(cell, label, labels)[1] if label in labels else None
+    return {"algorithm": algorithm, "ratio": ratio}
 
 
 def _columns(row: dict[str, Any]) -> list[str]:

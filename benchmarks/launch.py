@@ -39,6 +39,8 @@ class Job:
         topology: virtual hosts to run on, or None for this machine.
         placement: the hosts in rank order, or None for 0, 1, 2, ...
         openmpi: the installation behind the backend "openmpi".
+        tuned: the first backend, a q7x2, measures its candidates before each cell, and the cell has
+            what it found. Catalogues are left out: neither read nor written.
         fabric: where rank 0 writes the Fabric of the first backend, as JSON.
     """
 
@@ -54,6 +56,7 @@ class Job:
     placement: tuple[int, ...] | None = None
     openmpi: OpenMpi | None = None
     timeout_s: float = 1800
+    tuned: bool = False
     fabric: Path | None = None
     env: dict[str, str] = field(default_factory=dict, hash=False)
 
@@ -92,6 +95,7 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
                     "cores": job.cores,
                     "ranks_per_host": job.ranks_per_host if job.topology else 0,
                     "start_line": str(line),
+                    "tuned": job.tuned,
                     "cells": str(cells),
                     "fabric": str(job.fabric) if job.fabric else None,
                 }
@@ -104,6 +108,8 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
                 on_cell(text.removeprefix("measured ").strip())
 
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), **job.env}
+        if job.tuned:
+            env["XDG_CACHE_HOME"] = folder
         if job.topology:
             with Lab(job.topology) as lab:
                 lab.run(

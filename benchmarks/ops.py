@@ -98,6 +98,10 @@ class Op:
         unit = DTYPE.itemsize * (1 if self.in_place else n)
         return max(unit, -(-size // unit) * unit)
 
+    def tuned_size(self, size: int, n: int) -> int:
+        """The bytes by which `q7x2.tune` counts: of the buffer, or of each part."""
+        return size if self.in_place else size // n
+
     def buffers(self, size: int, n: int) -> Buffers:
         count = size // DTYPE.itemsize
         send = torch.zeros(count // n if self.split_send else count, dtype=DTYPE)

@@ -1,7 +1,7 @@
 """The interleaved measurement of one collective at one size, as one rank runs it.
 
-Backends take turns in short blocks (A B A B ...) inside the same processes, so that whatever else
-the machine does, and however its clock drifts, hits all of them alike. Before each operation the
+Backends take turns in short blocks inside the same processes, so that whatever else the machine
+does, and however its clock drifts, hits all of them alike. Before each operation the
 input is written by the CPU. All ranks share the machine's monotonic clock, so an operation's time
 is taken across ranks: from the entry of the last rank whose data a result needs to the return of
 the last rank. Where ranks would otherwise not begin together (writing a large buffer takes them
@@ -11,6 +11,7 @@ unequally long; a rooted collective lets some run ahead) they meet at a start li
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,30 +65,32 @@ def measure(
     calls = {label: backend.bind(op, buffers) for label, backend in backends.items()}
     wait = line.wait if size > _LINE_ABOVE_BYTES or op.flow != "all" else None
 
-    def block(call: Callable[[], object], iterations: int) -> Samples:
+    def block(label: str, iterations: int) -> Samples:
+        call = calls[label]
         start, end, cpu = [], [], []
-        for _ in range(iterations):
-            buffers.dirty(rank)
-            if wait:
-                wait()
-            cpu_before = time.process_time_ns()
-            start.append(time.monotonic_ns())
-            rest = call()
-            end.append(time.monotonic_ns())
-            if rest is not None:
-                rest.wait()
-            cpu.append(time.process_time_ns() - cpu_before)
+        with backends[label].turn():
+            for _ in range(iterations):
+                buffers.dirty(rank)
+                if wait:
+                    wait()
+                cpu_before = time.process_time_ns()
+                start.append(time.monotonic_ns())
+                rest = call()
+                end.append(time.monotonic_ns())
+                if rest is not None:
+                    rest.wait()
+                cpu.append(time.process_time_ns() - cpu_before)
         return Samples([start], [end], [cpu])
 
     iterations, warm_ups = {}, {}
-    for label, call in calls.items():
+    for label in calls:
         buffers.receive.zero_()
         dist.barrier()
         # The first operation also connects, so it only tells whether more of them are affordable.
-        first = _agree(_seconds_each(block, call, 1))
+        first = _agree(_seconds_each(block, label, 1))
         if backends[label].computes:
             op.check(buffers, n, rank, backends[label].tolerance)
-        seconds = _agree(_seconds_each(block, call, 4 if first < block_seconds else 1))
+        seconds = _agree(_seconds_each(block, label, 4 if first < block_seconds else 1))
         iterations[label] = min(_MAX_ITERATIONS_PER_BLOCK, max(1, round(block_seconds / seconds)))
         warm_ups[label] = 2 if seconds < block_seconds else 0
 
@@ -95,14 +98,15 @@ def measure(
     gc.collect()
     gc.disable()
     try:
-        for _ in range(blocks):
-            for label, call in calls.items():
+        for turn in range(blocks):
+            # In an order drawn anew, the same on all ranks: nobody always follows the same other.
+            for label in random.Random(turn).sample(list(calls), len(calls)):
                 buffers.receive.zero_()
                 dist.barrier()
-                block(call, warm_ups[label])
+                block(label, warm_ups[label])
                 dist.barrier()
                 sent = bytes_sent()
-                done = block(call, iterations[label])
+                done = block(label, iterations[label])
                 dist.barrier()
                 samples[label].sent.append(bytes_sent() - sent)
                 samples[label].start += done.start
@@ -115,12 +119,10 @@ def measure(
     return samples
 
 
-def _seconds_each(
-    block: Callable[[Callable[[], object], int], Samples], call: Callable[[], object], times: int
-) -> float:
+def _seconds_each(block: Callable[[str, int], Samples], label: str, times: int) -> float:
     """How long one round of a block takes, what is not measured included."""
     start = time.monotonic()
-    block(call, times)
+    block(label, times)
     return (time.monotonic() - start) / times
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import operator
+import random
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +19,7 @@ from q7x2 import _fabric_arguments
 from q7x2._algorithm import algorithm
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
@@ -273,8 +274,14 @@ class _Tuner:
         # One parameter of each algorithm: the model errs less between aggregator:2 and aggregator:4
         # than between either and a tree.
         best: dict[str, dict[str, Any]] = {}
+        # Of few ranks many algorithms make the same Plan, and trials are few: those that the model
+        # cannot tell apart are one.
+        seen: set[tuple[Any, ...]] = set()
         for each in self._explain(collective, size, predicted):
-            best.setdefault(each["algorithm"].partition(":")[0], each)
+            plan = (each["seconds"], each["slice_bytes"], each["window"])
+            if plan not in seen:
+                seen.add(plan)
+                best.setdefault(each["algorithm"].partition(":")[0], each)
         chosen = list(best.values())[: self._request.candidates]
         if collective in _REDUCTIONS:
             wide = self._explain(collective, size, predicted, wide=True)[0]
@@ -293,7 +300,7 @@ class _Tuner:
 
     def _measure(self, collective: str, size: int, trials: list[dict[str, Any]]) -> None:
         """Put the measured seconds into ``trials``."""
-        calls: list[Callable[[], object]] = []
+        calls: list[_Call] = []
         _on_all(self._group, lambda: calls.append(_call(collective, size, self._group)))
         call = calls[0]
         names = [trial["algorithm"] for trial in trials]
@@ -310,24 +317,29 @@ class _Tuner:
         for trial, seconds in zip(trials, self._times(call, names, rounds, repeat), strict=True):
             trial["seconds"] = seconds
 
-    def _times(
-        self, call: Callable[[], object], names: list[str], rounds: int, repeat: int
-    ) -> list[float]:
-        """For each algorithm the median over the rounds of the slowest rank's seconds a call."""
-        mine = [[self._seconds(call, name, repeat) for name in names] for _ in range(rounds)]
+    def _times(self, call: _Call, names: list[str], rounds: int, repeat: int) -> list[float]:
+        """For each algorithm the seconds that a call usually took on the slowest rank."""
+        mine = [[0.0] * len(names) for _ in range(rounds)]
+        for turn, row in enumerate(mine):
+            # In an order drawn anew, the same on all ranks: nobody always follows the same other.
+            for i in random.Random(turn).sample(range(len(names)), len(names)):
+                row[i] = self._seconds(call, names[i], repeat)
         ranks = _on_all(self._group, lambda: mine)
-        return [
-            statistics.median(max(rank[turn][i] for rank in ranks) for turn in range(rounds))
-            for i in range(len(names))
-        ]
+        return _usual(
+            [[max(r[turn][i] for r in ranks) for i in range(len(names))] for turn in range(rounds)]
+        )
 
-    def _seconds(self, call: Callable[[], object], name: str, repeat: int) -> float:
+    def _seconds(self, call: _Call, name: str, repeat: int) -> float:
         self._backend.barrier().wait()
+        seconds = 0.0
         with algorithm(name):
-            start = time.perf_counter()
             for _ in range(repeat):
-                call()
-            return (time.perf_counter() - start) / repeat
+                # Into this rank's caches, as the program does that made the numbers.
+                call.input.zero_()
+                start = time.perf_counter()
+                call.run()
+                seconds += time.perf_counter() - start
+        return seconds / repeat
 
     def _conclude(self, trials: list[dict[str, Any]]) -> tuple[str, str, list[Measurement]]:
         """The measured times as a Fabric, the group's Fabric with them, and the results."""
@@ -374,7 +386,26 @@ class _Tuner:
                 ) from None
 
 
-def _call(collective: str, size: int, group: ProcessGroup | None) -> Callable[[], object]:
+def _usual(rounds: list[list[float]]) -> list[float]:
+    """Of each column, its median beside the others of its round, times the median round.
+
+    A machine that is slower for a while is so for all algorithms of a round; the medians of the
+    times themselves might fall into other whiles for each of them.
+    """
+    logs = [[math.log(seconds) for seconds in row] for row in rounds]
+    means = [statistics.fmean(row) for row in logs]
+    beside = [[each - mean for each in row] for row, mean in zip(logs, means, strict=True)]
+    middle = statistics.median(means)
+    return [math.exp(middle + statistics.median(each)) for each in zip(*beside, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Call:
+    run: Callable[[], object]
+    input: torch.Tensor
+
+
+def _call(collective: str, size: int, group: ProcessGroup | None) -> _Call:
     """The collective with tensors of its own, ``size`` bytes or parts of that; rank 0 is the root.
 
     Zeros, so that repeated sums stay what they are.
@@ -390,19 +421,22 @@ def _call(collective: str, size: int, group: ProcessGroup | None) -> Callable[[]
 
     one = zeros()
     if collective == "all_reduce":
-        return lambda: dist.all_reduce(one, group=group)
+        return _Call(lambda: dist.all_reduce(one, group=group), one)
     if collective == "reduce":
-        return lambda: dist.reduce(one, group_dst=0, group=group)
+        return _Call(lambda: dist.reduce(one, group_dst=0, group=group), one)
     if collective == "broadcast":
-        return lambda: dist.broadcast(one, group_src=0, group=group)
-    if collective in ("gather", "scatter"):
-        parts = list(zeros(ranks).chunk(ranks)) if is_root else None
-        if collective == "gather":
-            return lambda: dist.gather(one, parts, group_dst=0, group=group)
-        return lambda: dist.scatter(one, parts, group_src=0, group=group)
+        return _Call(lambda: dist.broadcast(one, group_src=0, group=group), one)
+    whole = zeros(ranks)
     if collective == "all_to_all":
-        return partial(dist.all_to_all_single, zeros(ranks), zeros(ranks), group=group)
-    many = list(zeros(ranks).chunk(ranks))
+        received = zeros(ranks)
+        return _Call(lambda: dist.all_to_all_single(received, whole, group=group), whole)
+    parts = list(whole.chunk(ranks))
+    if collective == "gather":
+        received_parts = parts if is_root else None
+        return _Call(lambda: dist.gather(one, received_parts, group_dst=0, group=group), one)
+    if collective == "scatter":
+        sent_parts = parts if is_root else None
+        return _Call(lambda: dist.scatter(one, sent_parts, group_src=0, group=group), whole)
     if collective == "all_gather":
-        return lambda: dist.all_gather(many, one, group=group)
-    return lambda: dist.reduce_scatter(one, many, group=group)
+        return _Call(lambda: dist.all_gather(parts, one, group=group), one)
+    return _Call(lambda: dist.reduce_scatter(one, parts, group=group), whole)

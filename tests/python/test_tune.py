@@ -72,6 +72,21 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, victims: set[str], seconds: float
     monkeypatch.setattr(_tune._Tuner, "_seconds", slower)
 
 
+def test_a_slow_while_of_the_machine_does_not_decide() -> None:
+    """The second takes longer in all rounds but one, and its median time is the lesser one."""
+    rounds = [[1.0, 1.1], [1.0, 1.1], [8.0, 1.1], [8.0, 8.8], [8.0, 8.8]]
+    first, second = _tune._usual(rounds)
+    assert second / first == pytest.approx(1.1)
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_equal_plans_are_tried_once(world_size: int, shared: str) -> None:
+    with own_catalogue(shared):
+        results = q7x2.tune(sizes=[SIZE], **QUICK)
+    cuts = [each.predicted for each in results]
+    assert len(set(cuts)) == len(cuts) > 1
+
+
 @pytest.mark.ranks(2, 4, fresh=True)
 def test_the_measured_best_is_chosen_on_all_ranks(world_size: int, shared: str) -> None:
     small_before = choice(64)
