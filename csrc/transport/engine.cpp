@@ -39,12 +39,22 @@ constexpr microseconds kWaiterSpin{100};
 constexpr microseconds kSpinAfterEvent{20};
 // Looks between two offers, where every rank of this host has a processor of its own.
 constexpr int kLooksPerYield = 8;
+constexpr int kProgressPerLook = 16;
+// An offer that takes so long was accepted: others want the processor, and will for a while. Then
+// who waits for other hosts looks briefly and sleeps, since a packet wakes him at once, ahead of
+// whoever burns his time slice.
+constexpr microseconds kAccepted{5};
+constexpr milliseconds kStaysWanted{10};
+constexpr microseconds kSpinWhereWanted{5};
+constexpr int kProgressWhereWanted = 2;
 constexpr milliseconds kShutdownPatience{1000};
 constexpr milliseconds kClosePatience{1000};
 
 std::mutex instance_mutex;
 std::weak_ptr<Engine> instance_;
 Engine::Hooks hooks_;
+
+std::atomic<TimePoint> processor_wanted_until{TimePoint{}};  // by others; see kAccepted
 
 // Counts the forks that led to this process: cheaper to ask than getpid().
 std::atomic<uint32_t> forks{0};
@@ -689,24 +699,27 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
     Engine& engine;
   } const presence(*this);
 
-  TimePoint spin_until = Clock::now() + kWaiterSpin;
-  TimePoint next_interrupt_check = spin_until + kNap;
+  // What comes through shared memory wakes nobody by itself.
+  const bool by_network = task.group().channel() == nullptr;
+  TimePoint now = Clock::now();
+  bool wanted = by_network && now < processor_wanted_until.load(std::memory_order_relaxed);
+  TimePoint spin_until = now + (wanted ? microseconds::zero() : kWaiterSpin);
+  TimePoint next_interrupt_check = now + kNap;
   int looks = 0;
   while (!satisfied()) {
     bool armed = false;
     std::vector<pollfd> fds;
-    TimePoint now;
     if (mutex_.try_lock()) {
       const Lock lock(*this, std::adopt_lock);
       awake();
       bool any = false;
-      for (int i = 0; i < 16 && !satisfied(); ++i) {
+      for (int i = 0; i < (wanted ? kProgressWhereWanted : kProgressPerLook) && !satisfied(); ++i) {
         any |= progress();
       }
       now = Clock::now();
       housekeeping(now);
       if (any) {
-        spin_until = std::max(spin_until, now + kSpinAfterEvent);
+        spin_until = std::max(spin_until, now + (wanted ? kSpinWhereWanted : kSpinAfterEvent));
       } else if (!satisfied() && now >= spin_until) {
         armed = prepare_sleep();
       }
@@ -722,11 +735,18 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
       ::poll(fds.data(), fds.size(),
              poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
       --sleeping_waiters_;
-      clear_fd(waiter_fd_);
-    } else if (crowded_ || ++looks % kLooksPerYield == 0) {
+      if (fds.back().revents != 0) {
+        clear_fd(waiter_fd_);
+      }
+    } else if (!satisfied() && (crowded_ || by_network || ++looks % kLooksPerYield == 0)) {
       // The processor may be wanted by the very process that is waited for; where nobody wants it
       // this returns at once.
       ::sched_yield();
+      if (by_network && Clock::now() - now > kAccepted) {
+        processor_wanted_until.store(now + kStaysWanted, std::memory_order_relaxed);
+        wanted = true;
+        spin_until = now;
+      }
     }
     if (now >= deadline && !satisfied()) {
       return false;
