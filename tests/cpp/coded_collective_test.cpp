@@ -1,8 +1,10 @@
 // Compressed collectives between real processes: every algorithm for them, with codecs of every
 // kind, against the exact result.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <random>
 #include <string>
 #include <tuple>
@@ -57,6 +59,21 @@ std::vector<double> sum_of(int ranks, int to, size_t count, int step = 0) {
     for (size_t i = 0; i < count; ++i) sum[i] += values[i];
   }
   return sum;
+}
+
+/// The same, made once a process: to draw the numbers takes longer than the collectives.
+const std::vector<float>& kept_normal(int from, int to, size_t count) {
+  static std::map<std::tuple<int, int, size_t>, std::vector<float>> all;
+  const auto [kept, is_new] = all.try_emplace({from, to, count});
+  if (is_new) kept->second = normal(from, to, count);
+  return kept->second;
+}
+
+const std::vector<double>& kept_sum(int ranks, int to, size_t count) {
+  static std::map<std::pair<int, size_t>, std::vector<double>> all;
+  const auto [kept, is_new] = all.try_emplace({to, count});
+  if (is_new) kept->second = sum_of(ranks, to, count);
+  return kept->second;
 }
 
 template <typename T>
@@ -130,19 +147,20 @@ TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
           std::vector<std::vector<double>> expected;
           switch (generator.collective) {
             case Collective::kAllReduce:
-              memory->output = {normal(rank.rank, 0, count)};
-              expected = {sum_of(n, 0, count)};
+              memory->output = {kept_normal(rank.rank, 0, count)};
+              expected = {kept_sum(n, 0, count)};
               break;
             case Collective::kReduceScatter:
-              for (int to = 0; to < n; ++to) memory->input.push_back(normal(rank.rank, to, count));
+              for (int to = 0; to < n; ++to)
+                memory->input.push_back(kept_normal(rank.rank, to, count));
               memory->output = {std::vector<float>(count)};
-              expected = {sum_of(n, rank.rank, count)};
+              expected = {kept_sum(n, rank.rank, count)};
               break;
             default:
-              memory->input = {normal(rank.rank, 0, count)};
+              memory->input = {kept_normal(rank.rank, 0, count)};
               memory->output.assign(static_cast<size_t>(n), std::vector<float>(count));
               for (int from = 0; from < n; ++from) {
-                const auto values = normal(from, 0, count);
+                const auto& values = kept_normal(from, 0, count);
                 expected.emplace_back(values.begin(), values.end());
               }
           }
@@ -237,7 +255,7 @@ TEST_P(BalancedParts, GiveTheSameResult) {
     const auto group = rank.group();
     Comm comm(group);
     for (const std::string codec : {"topk:0.01", "sampled:0.01", "threshold:60"}) {
-      for (const size_t count : {0, 1, 20'000, 300'007}) {
+      for (const size_t count : {0, 1, 20'000, 70'007}) {
         const std::string key = codec + ", " + std::to_string(count) + " elements";
         rank.at(key);
         const auto run = [&](const std::string& name) {
@@ -273,13 +291,13 @@ TEST(CodedCollective, SelectionsOfLongTensorsKeepWhatIsLost) {
       setenv("Q7X2_HOST_ID", std::to_string(rank.rank / ranks_per_host).c_str(), 1);
       const auto group = rank.group();
       Comm comm(group);
-      constexpr size_t kCount = 400'000;
+      constexpr size_t kCount = 60'000;
       for (const std::string codec : {"topk:0.01", "topk:0.01:balanced",
                                       "topk:0.01:reselect:balanced", "topk:0.05:balanced+int8"}) {
         std::vector<float> errors(kCount);
         std::vector<double> given(kCount);
         std::vector<double> sent(kCount);
-        for (int step = 0; step < 6; ++step) {
+        for (int step = 0; step < 4; ++step) {
           const auto data = buffer<float>(kCount);
           *data = clustered(rank.rank, kCount, step);
           for (int from = 0; from < 4; ++from) {
@@ -294,7 +312,7 @@ TEST(CodedCollective, SelectionsOfLongTensorsKeepWhatIsLost) {
           for (size_t i = 0; i < kCount; ++i) sent[i] += double{(*data)[i]};
           if (codec.find("reselect") != std::string::npos && ranks_per_host == 1) {
             const auto zeros = std::ranges::count(*data, 0.0F);
-            EXPECT_NEAR(static_cast<double>(kCount) - static_cast<double>(zeros), 4'000, 200);
+            EXPECT_NEAR(static_cast<double>(kCount) - static_cast<double>(zeros), 600, 60);
           }
         }
         const auto owed = std::make_shared<std::vector<float>>(errors);

@@ -112,8 +112,8 @@ TEST(OwnerRanges, GranulesFitPartsAndAreNotTooMany) {
 // one tenth of the tensor.
 TEST(OwnerRanges, MessagesOfAClusterAreSpread) {
   constexpr size_t kRanks = 4;
-  constexpr size_t kElements = 1'000'000;
-  constexpr size_t kLongest = 65'536;
+  constexpr size_t kElements = 400'000;
+  constexpr size_t kLongest = 32'768;
   for (const char* name : {"topk:0.01:balanced", "topk:0.2:balanced", "sampled:0.01:balanced",
                            "threshold:3:balanced+int8"}) {
     const auto codec = Codec::make(name);
@@ -125,7 +125,7 @@ TEST(OwnerRanges, MessagesOfAClusterAreSpread) {
       std::mt19937 random(static_cast<unsigned>(rank));
       std::normal_distribution<float> draw;
       std::vector<float>& values = tensors[rank];
-      for (size_t i = 0; i < kElements; ++i) values[i] = draw(random) * (i / 100'000 == 3 ? 2 : 1);
+      for (size_t i = 0; i < kElements; ++i) values[i] = draw(random) * (i / 40'000 == 3 ? 2 : 1);
       const ReadElements read = [&](size_t first, size_t) { return values.data() + first; };
       selections.push_back(codec->select(read, kElements, {}));
       const Counts own = codec->count_selected(read, kElements, selections.back(), granule);
