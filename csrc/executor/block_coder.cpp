@@ -26,8 +26,8 @@ BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, size_t to
   const size_t longest = std::max(coding.codec->max_bytes(most), results_.max_bytes(most));
   max_bytes_ = (longest + kLine - 1) / kLine * kLine;
   const bool codes_own = coding.codec->traits().codes_own;
-  if (dtype != DType::kFloat32 || codes_own) floats_.resize(most);
-  if (codes_own) own_.resize(max_bytes_);
+  if (dtype != DType::kFloat32 || codes_own) floats_ = Recycled<float>(most);
+  if (codes_own) own_ = Recycled<std::byte>(max_bytes_);
 }
 
 void BlockCoder::select(const ReadElements& read, size_t count) {

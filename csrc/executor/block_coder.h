@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "base/recycled.h"
 #include "base/types.h"
 #include "kernels/codec.h"
 
@@ -88,11 +89,11 @@ class BlockCoder {
   Selection selection_;
   Selection bound_;  // the same for elements that it did not see
   bool met_nonfinite_ = false;
-  std::vector<float> sum_;
+  Recycled<float> sum_;
   std::vector<uint64_t> occupied_;  // a bit for each element of a sum that some message holds
   size_t entries_ = 0;              // of a sum's messages together
-  std::vector<float> floats_;
-  std::vector<std::byte> own_;  // this rank's contribution, where that is coded like the others
+  Recycled<float> floats_;
+  Recycled<std::byte> own_;  // this rank's contribution, where that is coded like the others
 };
 
 }  // namespace q7x2

@@ -21,10 +21,15 @@ size_t ones(uint64_t word) {
 GatheredElements::GatheredElements(size_t count, size_t expected)
     : mask_(mask_words(count) + 1), values_(expected + kBlock) {
   before_.reserve(count / kBlock + 1);
+  mask_[mask_.size() - 1] = 0;
 }
 
 void GatheredElements::add(const float* values, size_t count, uint32_t least) {
-  if (values_.size() - size_ < count) values_.resize(2 * values_.size());
+  if (values_.size() - size_ < count) {
+    Recycled<float> longer(2 * values_.size());
+    std::copy_n(values_.data(), size_, longer.data());
+    values_ = std::move(longer);
+  }
   before_.push_back(size_);
   size_ += dispatched_sparse_kernels().sift(values, count, least, mask_.data() + seen_ / kWord,
                                             values_.data() + size_);
@@ -41,9 +46,10 @@ uint64_t GatheredElements::keep(uint32_t least, size_t ties) {
   }
   const uint64_t last_tie = tied > 0 ? element_of(tied - 1) : ~uint64_t{0};
   const SparseKernels& kernels = dispatched_sparse_kernels();
-  std::vector<uint64_t> kept(mask_words(size_) + 1);
+  Recycled<uint64_t> kept(mask_words(size_) + 1);
+  kept[kept.size() - 1] = 0;
   kernels.mark(values_.data(), size_, least, tied, kept.data());
-  std::vector<float> values(size_);
+  Recycled<float> values(size_);
   size_ = kernels.compact(values_.data(), kept.data(), size_, values.data());
   values_ = std::move(values);
 
@@ -51,20 +57,20 @@ uint64_t GatheredElements::keep(uint32_t least, size_t ties) {
   size_t sent = 0;
   for (size_t i = 0; i < mask_words(seen_); ++i) {
     if (i % (kBlock / kWord) == 0) before_[i / (kBlock / kWord)] = sent;
+    if (mask_[i] == 0) continue;
     const size_t shift = read % kWord;
     uint64_t flags = kept[read / kWord] >> shift;
     if (shift > 0) flags |= kept[read / kWord + 1] << (kWord - shift);
     uint64_t& word = mask_[i];
     const size_t gathered = ones(word);
     read += gathered;
-    if (gathered < kWord && (~flags & ((uint64_t{1} << gathered) - 1)) == 0) {
-      sent += gathered;
-      continue;
-    }
+    sent += gathered;
+    if (gathered < kWord && (~flags & ((uint64_t{1} << gathered) - 1)) == 0) continue;
     for (uint64_t bits = word; bits != 0; bits &= bits - 1, flags >>= 1) {
-      if ((flags & 1) == 0) word ^= bits & -bits;
+      if ((flags & 1) != 0) continue;
+      word ^= bits & -bits;
+      --sent;
     }
-    sent += ones(word);
   }
   return last_tie;
 }
@@ -72,16 +78,14 @@ uint64_t GatheredElements::keep(uint32_t least, size_t ties) {
 size_t GatheredElements::copy_mask(size_t first, size_t count, uint64_t* mask) const {
   const size_t shift = first % kWord;
   const uint64_t* const from = mask_.data() + first / kWord;
-  size_t set = 0;
   for (size_t i = 0; i < mask_words(count); ++i) {
     uint64_t word = from[i] >> shift;
     if (shift > 0) word |= from[i + 1] << (kWord - shift);
     const size_t rest = count - i * kWord;
     if (rest < kWord) word &= (uint64_t{1} << rest) - 1;
     mask[i] = word;
-    set += ones(word);
   }
-  return set;
+  return count_between(first, first + count);
 }
 
 size_t GatheredElements::rank_of(size_t element) const {

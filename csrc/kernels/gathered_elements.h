@@ -11,6 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "base/recycled.h"
+
 namespace q7x2 {
 
 class GatheredElements {
@@ -42,8 +44,8 @@ class GatheredElements {
   /// The element that the gathered one with this rank is.
   size_t element_of(size_t rank) const;
 
-  std::vector<uint64_t> mask_;  // and one more word
-  std::vector<float> values_;
+  Recycled<uint64_t> mask_;  // and one more word
+  Recycled<float> values_;
   std::vector<size_t> before_;  // by block: how many there are in front of it
   size_t size_ = 0;
   size_t seen_ = 0;

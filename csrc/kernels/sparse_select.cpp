@@ -152,15 +152,15 @@ std::optional<Selection> gather(const ReadElements& read, size_t count, size_t k
     if (gathered->values().size() > count / 4) return std::nullopt;
   }
   const std::span<const float> values = gathered->values();
-  std::vector<uint32_t> between(values.size());
+  Recycled<uint32_t> between(values.size());
   size_t between_count = 0;
   for (const float value : values) {
     between[between_count] = magnitude_bits(value);
     between_count += between[between_count] <= bounds.high ? 1 : 0;
   }
-  between.resize(between_count);
   const size_t above = values.size() - between_count;
-  const std::optional<Boundary> boundary = boundary_between(bounds, k, above, between);
+  const std::optional<Boundary> boundary =
+      boundary_between(bounds, k, above, {between.data(), between_count});
   if (!boundary) return std::nullopt;
   Selection selection = {std::clamp(boundary->magnitude, 1u, kInfinityBits), kNoTie};
   if (boundary->surplus > 0 && boundary->magnitude < kInfinityBits) {
