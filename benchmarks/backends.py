@@ -25,7 +25,7 @@ EMPTY = "empty"
 
 
 # Fewer than one of so many bytes do not do with any codec: the traffic went another way.
-_MOST_COMPRESSION = 64
+_MOST_COMPRESSION = 128
 
 
 class Backend(Protocol):

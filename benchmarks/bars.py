@@ -188,9 +188,14 @@ BARS = (
         for topology in (SLOW_HOSTS, FOUR_HOSTS)
     ),
     Bar(
-        *("balanced-100mbit", "all_reduce_clustered", ("100M",), 4, f"{SUBJECT}+topk:0.02", 1.5),
+        "balanced-100mbit",
+        "all_reduce_clustered",
+        ("16M",),
+        4,
+        f"{SUBJECT}+topk:0.01:reselect",
+        1.5,
         topology=SLOW_HOSTS,
-        subject=f"{SUBJECT}+topk:0.02:balanced",
+        subject=f"{SUBJECT}+topk:0.01:reselect:balanced",
         blocks=3,
     ),
     Bar(

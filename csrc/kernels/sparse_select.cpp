@@ -79,12 +79,33 @@ struct Bounds {
   double reach = 0;  ///< the share of elements by which the k-th may be off, to either side
 };
 
+/// The variance of how many of a sample's elements are as large as `least`. Large elements cluster:
+/// then pieces of neighbours differ by far more than by chance, and few of them tell of a cluster.
+/// (Cochran, "Sampling techniques", 1977: clusters of equal size.)
+double variance_of_larger(std::span<const uint32_t> sampled, uint32_t least) {
+  double sum = 0;
+  double squares = 0;
+  double pieces = 0;
+  for (size_t begin = 0; begin < sampled.size(); begin += kPiece, ++pieces) {
+    const auto piece = sampled.subspan(begin, std::min(kPiece, sampled.size() - begin));
+    const auto larger = static_cast<double>(
+        std::ranges::count_if(piece, [least](uint32_t each) { return each >= least; }));
+    sum += larger;
+    squares += larger * larger;
+  }
+  return squares - sum * sum / pieces;
+}
+
 Bounds bounds_by_sample(const ReadElements& read, size_t count, double ratio, uint64_t key) {
   const std::vector<uint32_t> sampled = sample(read, count, key);
   const double size = static_cast<double>(sampled.size());
-  // Four standard deviations, if a piece of neighbours tells no more than a quarter of its elements
+  const uint32_t estimate =
+      largest(sampled, std::min(static_cast<size_t>(ratio * size), sampled.size() - 1));
+  // Four standard deviations. A piece of neighbours tells a quarter at most of what its elements
   // would at random places.
-  const double slack = 4 * std::sqrt(4 * size * ratio * (1 - ratio)) + 8;
+  const double slack = 4 * std::sqrt(std::max(4 * size * ratio * (1 - ratio),
+                                              variance_of_larger(sampled, estimate))) +
+                       8;
   const double upper_rank = ratio * size - slack;
   const double lower_rank = ratio * size + slack;
   Bounds bounds{.reach = slack / size};
