@@ -112,7 +112,6 @@ class Accuracy:
 
     Attributes:
         p_differs: Holm's over all methods of the task.
-        p_not_worse: of this method alone: a claim of its own.
     """
 
     label: str
@@ -122,13 +121,12 @@ class Accuracy:
     accuracy: float
     paired: Paired | None  # None: the uncompressed training itself, or a single seed
     p_differs: float
-    p_not_worse: float
 
     @property
     def verdict(self) -> str:
         if self.paired is None:
             return "-"
-        if self.p_not_worse < 0.05:
+        if self.paired.p_not_worse < 0.05:
             return "within noise"
         if self.p_differs < 0.05 and self.paired.mean > 0:
             return "worse"
@@ -158,7 +156,6 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
             mean(cell["accuracy"] for cell in cells.values()),
             tests.get(label),
             differs.get(label, 1.0),
-            tests[label].p_not_worse if label in tests else 1.0,
         )
         for label, cells in by_label.items()
     ], margin

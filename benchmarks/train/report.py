@@ -208,7 +208,7 @@ def _accuracy(study: Study, task: str) -> str:
             if r.paired
             else "-",
             f"{r.p_differs:.3f}" if r.paired else "-",
-            f"{r.p_not_worse:.3f}" if r.paired else "-",
+            f"{r.paired.p_not_worse:.3f}" if r.paired else "-",
             r.verdict,
         )
         for r in results
