@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/random.h"
+#include "kernels/sparse_kernels.h"
 
 namespace q7x2 {
 namespace {
@@ -13,9 +14,14 @@ namespace {
 constexpr std::array kMeasured = {"fp32", "fp16",    "bf16",   "fp8_e4m3", "fp8_e5m2",
                                   "int8", "int6",    "int4",   "int3",     "int2",
                                   "qsgd", "ternary", "onebit", "sign",     "hadamard+int8"};
-// Stands for all selections.
-constexpr const char* kSelected = "topk:0.01";
+// Stand for all selections: what a message takes is counted as linear in what it holds.
+struct Selected {
+  const char* name;
+  double share;
+};
+constexpr std::array kSelected = {Selected{"topk:0.01", 0.01}, Selected{"topk:0.1", 0.1}};
 constexpr size_t kSelectFrom = size_t{1} << 20;
+constexpr size_t kSelectedCount = size_t{1} << 17;  // parts are longer where few elements are sent
 // As long as a part of a slice, so that it stays in the caches in which such a part does.
 constexpr size_t kCount = size_t{1} << 15;
 constexpr int kTimes = 2;
@@ -49,9 +55,7 @@ const std::vector<ValueSpec>& measured_values() {
 }
 
 /// The measured codec that is most like it; null: there is none.
-const char* kin(const CodecSpec& spec) {
-  if (spec.select != SelectKind::kAll) return kSelected;
-  const ValueSpec& value = spec.value;
+const char* kin(const ValueSpec& value) {
   for (size_t i = 0; i < kMeasured.size(); ++i) {
     const ValueSpec& measured = measured_values()[i];
     if (measured.hadamard != value.hadamard) continue;
@@ -69,21 +73,26 @@ std::vector<float> noise(size_t count) {
 }
 
 /// The pass over a whole tensor, and then its messages.
-Fabric::CodecRate measure_selection() {
-  const Codec codec(parse_codec(kSelected));
-  const std::vector<float> values = noise(kSelectFrom);
-  std::vector<float> sum(kCount);
-  std::vector<std::byte> message(codec.max_bytes(kCount));
+Fabric::CodecRate measure_selection(const char* name, const std::vector<float>& values) {
+  const Codec codec(parse_codec(name));
+  std::vector<float> sum(kSelectedCount);
+  std::vector<uint64_t> occupied(mask_words(kSelectedCount));
+  std::vector<std::byte> message(codec.max_bytes(kSelectedCount));
   const auto read = [&](size_t first, size_t) { return values.data() + first; };
-  EncodeArguments arguments{.values = values.data(), .count = kCount};
+  EncodeArguments arguments{.values = values.data(), .count = kSelectedCount};
   size_t length = 0;
-  Fabric::CodecRate rate{.name = kSelected};
+  Fabric::CodecRate rate{.name = name};
   rate.select = rate_of(
       kSelectFrom, [&] { arguments.selection = codec.select(read, kSelectFrom, CodecKeys{}); });
-  rate.encode = rate_of(kCount, [&] { length = codec.encode(arguments, message.data()); });
-  rate.decode = rate_of(kCount, [&] {
-    codec.decode_add({message.data(), length}, sum.data(), kCount, 0, CodecKeys{});
+  rate.encode = rate_of(kSelectedCount, [&] { length = codec.encode(arguments, message.data()); });
+  rate.decode = rate_of(kSelectedCount, [&] {
+    codec.decode({message.data(), length}, sum.data(), kSelectedCount, 0, CodecKeys{},
+                 {.store = Store::kAdd, .occupied = occupied.data()});
   });
+  arguments.values = sum.data();
+  arguments.occupied = occupied.data();
+  rate.encode_sum =
+      rate_of(kSelectedCount, [&] { codec.of_sums().encode(arguments, message.data()); });
   return rate;
 }
 
@@ -109,31 +118,77 @@ std::vector<Fabric::CodecRate> measure_codecs() {
     });
     rates.push_back({name, encode, decode});
   }
-  rates.push_back(measure_selection());
+  const std::vector<float> many = noise(kSelectFrom);
+  for (const Selected& each : kSelected) rates.push_back(measure_selection(each.name, many));
   return rates;
 }
 
+namespace {
+
+const Fabric::CodecRate* find_rate(const Fabric& fabric, const char* name) {
+  const auto found = std::ranges::find(fabric.codecs, name, &Fabric::CodecRate::name);
+  return found == fabric.codecs.end() ? nullptr : &*found;
+}
+
+/// Rates of a selection's messages that hold `share` of the elements.
+class SelectionRates {
+ public:
+  explicit SelectionRates(const Fabric& fabric)
+      : few_(find_rate(fabric, kSelected[0].name)), many_(find_rate(fabric, kSelected[1].name)) {}
+
+  /// Both were measured, by a probe that knows sums.
+  explicit operator bool() const { return is_known(few_) && is_known(many_); }
+
+  double at(double share, double Fabric::CodecRate::*rate) const {
+    const double few = 1 / few_->*rate;
+    const double slope = (1 / many_->*rate - few) / (kSelected[1].share - kSelected[0].share);
+    return 1 / (few + std::max(slope, 0.0) * std::max(share - kSelected[0].share, 0.0));
+  }
+
+ private:
+  static bool is_known(const Fabric::CodecRate* rate) {
+    return rate != nullptr && rate->encode_sum > 0 && rate->select > 0;
+  }
+
+  const Fabric::CodecRate* few_;
+  const Fabric::CodecRate* many_;
+};
+
+}  // namespace
+
 CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric) {
   const auto bytes = static_cast<double>(element_size(dtype));
-  CodingCost cost{.ratios = {codec.traits().bits / (8 * bytes)},
-                  .encode_rate = fabric.copy_rate * kEncodeShare,
-                  .decode_rate = fabric.copy_rate * kDecodeShare};
-  for (int summed = 2; summed <= fabric.world_size(); ++summed) {
-    const double ratio = codec.sum_bits(summed) / (8 * bytes);
-    if (ratio == cost.ratios.back()) break;  // they have filled up, or do not
-    cost.ratios.push_back(ratio);
-  }
+  const double widths = bytes / sizeof(float);  // rates are of fp32, a call's bytes of its elements
+  CodingCost::Message message{.ratio = codec.traits().bits / (8 * bytes),
+                              .encode_rate = fabric.copy_rate * kEncodeShare,
+                              .decode_rate = fabric.copy_rate * kDecodeShare};
+  CodingCost cost;
   if (codec.traits().selects) cost.select_rate = fabric.copy_rate * kEncodeShare;
-  const char* name = kin(codec.spec());
-  if (name == nullptr) return cost;
-  const auto found = std::ranges::find(fabric.codecs, name, &Fabric::CodecRate::name);
-  if (found != fabric.codecs.end()) {
-    // Rates are of fp32, a call's bytes of its own elements.
-    cost.encode_rate = found->encode * bytes / sizeof(float);
-    cost.decode_rate = found->decode * bytes / sizeof(float);
-    if (codec.traits().selects && found->select > 0) {
-      cost.select_rate = found->select * bytes / sizeof(float);
+  const bool is_selection = codec.spec().select != SelectKind::kAll;
+  const SelectionRates selections(fabric);
+  if (is_selection && selections) {
+    const double share = codec.sum_share(1);
+    message.encode_rate = selections.at(share, &Fabric::CodecRate::encode) * widths;
+    message.decode_rate = selections.at(share, &Fabric::CodecRate::decode) * widths;
+    if (codec.traits().selects) {
+      cost.select_rate = selections.at(share, &Fabric::CodecRate::select) * widths;
     }
+  } else if (const char* name = is_selection ? nullptr : kin(codec.spec().value)) {
+    if (const Fabric::CodecRate* rate = find_rate(fabric, name)) {
+      message.encode_rate = rate->encode * widths;
+      message.decode_rate = rate->decode * widths;
+    }
+  }
+  cost.messages = {message};
+  for (int summed = 2; summed <= fabric.world_size(); ++summed) {
+    message.ratio = codec.sum_bits(summed) / (8 * bytes);
+    if (message.ratio == cost.messages.back().ratio) break;  // they have filled up, or do not
+    if (selections) {
+      const double share = codec.sum_share(summed);
+      message.encode_rate = selections.at(share, &Fabric::CodecRate::encode_sum) * widths;
+      message.decode_rate = selections.at(share, &Fabric::CodecRate::decode) * widths;
+    }
+    cost.messages.push_back(message);
   }
   return cost;
 }

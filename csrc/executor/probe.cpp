@@ -108,7 +108,8 @@ class Participant {
     Fabric::Hardware hardware;
     try {
       HostInfo info = host_info();
-      hardware = {.cpu = info.cpu_model,
+      hardware = {.machine = machine_key(),
+                  .cpu = info.cpu_model,
                   .packages = info.packages,
                   .numa_nodes = info.numa_nodes,
                   .cores = info.cores,

@@ -152,6 +152,7 @@ void Fabric::validate() const {
   for (const CodecRate& codec : codecs) {
     require_quantity(codec.encode, "the encode rate of codec " + codec.name);
     require_quantity(codec.decode, "the decode rate of codec " + codec.name);
+    require_quantity(codec.encode_sum, "the encode_sum rate of codec " + codec.name);
     require_quantity(codec.select, "the select rate of codec " + codec.name);
   }
   for (size_t i = 0; i < tuned.size(); ++i) {

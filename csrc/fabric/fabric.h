@@ -25,6 +25,8 @@ namespace q7x2 {
 struct Fabric {
   /// What hwloc and the kernel say of a host; all zero in a Fabric made by hand.
   struct Hardware {
+    /// Hosts that have the same one, see machine_key(), share their cores. Empty: not known.
+    std::string machine;
     std::string cpu;  ///< model
     int packages = 0;
     int numa_nodes = 0;
@@ -90,7 +92,9 @@ struct Fabric {
     std::string name;
     double encode = 0;
     double decode = 0;
-    double select = 0;  ///< of the pass over the whole tensor before it; 0: there is none
+    // Of selections; 0: it is none.
+    double encode_sum = 0;  ///< of a sum that holds so many elements
+    double select = 0;      ///< of the pass over the whole tensor before encoding
   };
   /// Where a Fabric comes from.
   struct Provenance {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include <hwloc.h>
 
@@ -116,6 +117,25 @@ int count(hwloc_topology_t topology, hwloc_obj_type_t type) {
   return objects > 0 ? objects : 0;
 }
 
+/// The hardware threads this process may run on.
+std::vector<int> affinity() {
+  // The kernel refuses a mask smaller than its own: grow it until it fits.
+  for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(
+        CPU_ALLOC(static_cast<size_t>(capacity)), [](cpu_set_t* set) { CPU_FREE(set); });
+    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(capacity));
+    if (sched_getaffinity(0, bytes, mask.get()) == 0) {
+      std::vector<int> cpus;
+      for (int cpu = 0; cpu < capacity; ++cpu) {
+        if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, mask.get())) cpus.push_back(cpu);
+      }
+      return cpus;
+    }
+    if (errno != EINVAL) break;
+  }
+  fail("sched_getaffinity");
+}
+
 std::string info_value(hwloc_obj_t object, const char* key) {
   const char* value = object != nullptr ? hwloc_obj_get_info_by_name(object, key) : nullptr;
   return value != nullptr ? value : "";
@@ -173,15 +193,16 @@ void read_devices(hwloc_topology_t topology, HostInfo& info) {
 }  // namespace
 
 int usable_cpus() {
-  // The kernel refuses a mask smaller than its own: grow it until it fits.
-  for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(
-        CPU_ALLOC(static_cast<size_t>(capacity)), [](cpu_set_t* set) { CPU_FREE(set); });
-    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(capacity));
-    if (sched_getaffinity(0, bytes, mask.get()) == 0) return CPU_COUNT_S(bytes, mask.get());
-    if (errno != EINVAL) break;
+  return static_cast<int>(affinity().size());
+}
+
+std::string machine_key() {
+  std::string key = read_boot_id() + "/cpus:";
+  const char* separator = "";
+  for (const int cpu : affinity()) {
+    key.append(std::exchange(separator, ",")).append(std::to_string(cpu));
   }
-  fail("sched_getaffinity");
+  return key;
 }
 
 std::string host_key() {

@@ -52,6 +52,10 @@ HostInfo host_info();
 /// Cheap: reads three files and does not start hwloc. Throws Error(kTransport) without /proc.
 std::string host_key();
 
+/// Equal for two processes exactly if they share the hardware threads that they may run on: boot id
+/// and affinity. Containers of one machine often do. Throws Error(kTransport) without /proc.
+std::string machine_key();
+
 /// Hardware threads this process may run on, at least 1.
 int usable_cpus();
 

@@ -80,7 +80,8 @@ Json array(const Items& items, const ToJson& to_json) {
 }
 
 Json hardware_json(const Fabric::Hardware& hardware) {
-  return {{"cpu", hardware.cpu},
+  return {{"machine", hardware.machine},
+          {"cpu", hardware.cpu},
           {"packages", hardware.packages},
           {"numa_nodes", hardware.numa_nodes},
           {"cores", hardware.cores},
@@ -275,6 +276,7 @@ Fabric::Hardware read_hardware(const Place& place) {
   const auto count = [](const Place& p) { return p.count(0); };
   const auto devices = [](const Place& p) { return p.list(read_device); };
   Fields fields(place);
+  fields.optional("machine", hardware.machine, &Place::text);
   fields.optional("cpu", hardware.cpu, &Place::text);
   fields.optional("packages", hardware.packages, count);
   fields.optional("numa_nodes", hardware.numa_nodes, count);
@@ -343,6 +345,7 @@ Fabric::CodecRate read_codec_rate(const Place& place) {
   codec.name = fields.required("name").text();
   codec.encode = fields.required("encode").quantity();
   codec.decode = fields.required("decode").quantity();
+  fields.optional("encode_sum", codec.encode_sum, &Place::quantity);
   fields.optional("select", codec.select, &Place::quantity);
   fields.end();
   return codec;
@@ -449,6 +452,7 @@ std::string to_json(const Fabric& fabric) {
         Json json{{"name", codec.name},
                   {"encode", rounded(codec.encode)},
                   {"decode", rounded(codec.decode)}};
+        if (codec.encode_sum > 0) json["encode_sum"] = rounded(codec.encode_sum);
         if (codec.select > 0) json["select"] = rounded(codec.select);
         return json;
       }));

@@ -159,6 +159,10 @@ double Codec::sum_bits(int contributions) const {
   return sparse_sum_bits(spec_, value_bits(spec_.value), contributions);
 }
 
+double Codec::sum_share(int contributions) const {
+  return spec_.select == SelectKind::kAll ? 1 : sparse_share(spec_, contributions);
+}
+
 bool Codec::made(std::span<const std::byte> message) const {
   Header header;
   if (message.size() < sizeof(header)) return false;

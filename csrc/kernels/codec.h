@@ -133,6 +133,8 @@ class Codec {
   double squared_error(const float* values, size_t count) const;
   /// Bits of a message an element that is the sum of so many contributions, for planning.
   double sum_bits(int contributions) const;
+  /// The share of the elements that such a message holds.
+  double sum_share(int contributions) const;
   /// What an owner sends a sum with: of selections all that is not zero.
   const Codec& of_sums() const { return of_sums_ ? *of_sums_ : *this; }
 

@@ -418,14 +418,18 @@ double bits_at(const CodecSpec& spec, double value_bits, double share) {
 
 }  // namespace
 
+double sparse_share(const CodecSpec& spec, int contributions) {
+  const double own = share_of(spec);
+  const bool stays = spec.reselect || spec.select == SelectKind::kRandomK;
+  return stays ? own : 1 - std::pow(1 - own, contributions);
+}
+
 double sparse_bits(const CodecSpec& spec, double value_bits) {
   return bits_at(spec, value_bits, share_of(spec));
 }
 
 double sparse_sum_bits(const CodecSpec& spec, double value_bits, int contributions) {
-  const double own = share_of(spec);
-  const bool stays = spec.reselect || spec.select == SelectKind::kRandomK;
-  return bits_at(spec, value_bits, stays ? own : 1 - std::pow(1 - own, contributions));
+  return bits_at(spec, value_bits, sparse_share(spec, contributions));
 }
 
 }  // namespace q7x2

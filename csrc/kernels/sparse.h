@@ -51,6 +51,9 @@ bool decode_sparse(const CodecSpec& spec, SparseShape shape, std::span<const std
                    float* out, size_t count, uint64_t first, const CodecKeys& keys,
                    const DecodeOptions& options);
 
+/// The expected share of the positions that a sum of so many contributions holds.
+double sparse_share(const CodecSpec& spec, int contributions);
+
 /// Expected bits of an element of the tensor, where one that is sent takes `value_bits`.
 double sparse_bits(const CodecSpec& spec, double value_bits);
 

@@ -250,6 +250,17 @@ class Contest {
     return standings;
   }
 
+  /// What was found for the size class, for the call itself.
+  void resize(Standing& standing) const {
+    if (shape_.bytes == CallShape::kUneven || shape_.bytes == 0 || shape_.bytes == bytes_) return;
+    const Contender& contender = *standing.contender;
+    const double before = standing.prediction.seconds;
+    const Cut cut =
+        contender.in_slices(shape_.bytes, standing.cut.slice_bytes, standing.cut.window);
+    standing.prediction = contender.predict(shape_.bytes, cut, slices_of(contender));
+    if (standing.measured) *standing.measured *= standing.prediction.seconds / before;
+  }
+
  private:
   struct Entrant {
     const Generator* generator;
@@ -299,7 +310,7 @@ class Contest {
     return is_sparse() ? std::span<const size_t>(kSparseParts) : kNetworkParts;
   }
 
-  bool is_sparse() const { return shape_.coding.ratio(1) < kFewBytes; }
+  bool is_sparse() const { return shape_.coding.of(1).ratio < kFewBytes; }
 
   std::shared_ptr<const Contender> enter(const Entrant& entrant) const {
     return std::make_shared<const Contender>(*entrant.generator, entrant.parameter, shape_,
@@ -399,6 +410,7 @@ std::vector<Candidate> Planner::explain(const CallShape& shape) const {
   std::vector<Standing> standings = contest.simulated(true);
   for (Standing& standing : contest.measured()) standings.push_back(std::move(standing));
   sort_standings(standings);
+  for (Standing& standing : standings) contest.resize(standing);
   std::vector<Candidate> candidates;
   for (Standing& standing : standings) {
     candidates.push_back({standing.contender->name(), standing.cut.slice_bytes, standing.cut.window,

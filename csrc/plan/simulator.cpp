@@ -75,6 +75,7 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
   }
   messages_.resize(rank_of_.size());
   send_of_.resize(rank_of_.size());
+  coding_seconds_.resize(rank_of_.size());
 
   // Receives by source and message, to be found by their sends.
   using Name = std::tuple<int32_t, uint16_t, uint32_t>;
@@ -89,11 +90,7 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
     unmatched += receives[rank].size();
   }
 
-  std::vector<int> ranks_on(fabric.hosts.size());
-  for (const int host : fabric.host_of) ++ranks_on[static_cast<size_t>(host)];
-  const auto is_crowded = [&](int host) {
-    return ranks_on[static_cast<size_t>(host)] > fabric.hosts[static_cast<size_t>(host)].cores;
-  };
+  find_machines();
   std::map<std::pair<int, int>, uint32_t> path_of;
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     const Plan& plan = plans[rank];
@@ -129,7 +126,10 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
       const auto [path, is_new] = path_of.emplace(hosts, static_cast<uint32_t>(paths_.size()));
       if (is_new) {
         const auto& route = routes_.between(static_cast<int>(rank), op.peer);
-        const double turn = message.local && is_crowded(hosts.first) ? kTurnSeconds : 0;
+        const double turn =
+            message.local && machines_[machine_of(static_cast<uint32_t>(rank))].is_crowded()
+                ? kTurnSeconds
+                : 0;
         paths_.push_back({route.resources, route.cost.alpha + turn, route.cost.overhead});
       }
       message.route = path->second;
@@ -151,6 +151,22 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
   if (std::ranges::any_of(plans, [](const Plan& plan) { return plan.num_coded > 0; })) {
     count_contributions();
   }
+}
+
+void Simulator::find_machines() {
+  std::map<std::string, uint32_t> known;
+  for (const Fabric::Host& host : fabric_.hosts) {
+    const auto next = static_cast<uint32_t>(machines_.size());
+    const std::string& key = host.hardware.machine;
+    const uint32_t index = key.empty() ? next : known.emplace(key, next).first->second;
+    machine_of_host_.push_back(index);
+    if (index == next) {
+      machines_.push_back({.name = host.name, .cores = host.cores});
+    } else {
+      machines_[index].name += "+" + host.name;
+    }
+  }
+  for (uint32_t rank = 0; rank < plans_.size(); ++rank) ++machines_[machine_of(rank)].ranks;
 }
 
 // What is copied to a coded block is one contribution; a reduction has those of all its operands.
@@ -182,21 +198,27 @@ void Simulator::count_contributions() {
     return known[index] = sum;
   };
   for (uint32_t index = 0; index < rank_of_.size(); ++index) {
-    if (op(index).kind != OpKind::kSend) continue;
-    const bool coded = plan_of(index).sources_of(op(index))[0].is_coded();
-    messages_[index].contributions = coded ? count(count, index) : 0;
+    const Op& each = op(index);
+    if (each.kind == OpKind::kRecv) continue;
+    if (each.kind == OpKind::kSend) {
+      const bool coded = plan_of(index).sources_of(each)[0].is_coded();
+      messages_[index].contributions = coded ? count(count, index) : 0;
+      continue;
+    }
+    double& seconds = coding_seconds_[index];
+    for (const uint32_t maker : makers[index]) {
+      if (maker != kNobody) seconds += 1 / coding_.of(count(count, maker)).decode_rate;
+    }
+    if (each.destination.is_coded()) seconds += 1 / coding_.of(count(count, index)).encode_rate;
   }
 }
 
 double Simulator::selection(const SimulatedCall& call) const {
   const size_t inputs = plans_[0].collective == Collective::kReduceScatter ? plans_.size() : 1;
   const double seconds = static_cast<double>(call.bytes * inputs) / coding_.select_rate;
-  std::vector<int> ranks(fabric_.hosts.size());
   double turns = 1;
-  for (const int host : fabric_.host_of) {
-    const int here = ++ranks[static_cast<size_t>(host)];
-    turns =
-        std::max(turns, static_cast<double>(here) / fabric_.hosts[static_cast<size_t>(host)].cores);
+  for (const Machine& machine : machines_) {
+    turns = std::max(turns, static_cast<double>(machine.ranks) / machine.cores);
   }
   return seconds * turns;
 }
@@ -226,19 +248,17 @@ double Simulator::work(uint32_t index, size_t bytes) const {
       return paths_[message.route].overhead + (in_place ? 0 : count / fabric_.copy_rate);
     }
     case OpKind::kCopy:
-      if (op.destination.is_coded()) return count / coding_.encode_rate;
-      return count / (plan_of(index).sources_of(op)[0].is_coded() ? coding_.decode_rate
-                                                                  : fabric_.copy_rate);
+      if (op.destination.is_coded() || plan_of(index).sources_of(op)[0].is_coded()) {
+        return count * coding_seconds_[index];
+      }
+      return count / fabric_.copy_rate;
     case OpKind::kReduce: {
       const auto sources = plan_of(index).sources_of(op);
       const auto coded = static_cast<double>(std::ranges::count_if(sources, &Block::is_coded));
       // Every operand is read once and the sum written once, however many they are; where some are
       // coded, decoding writes it.
       const double passes = op.num_sources - coded + (coded > 0 ? 0 : 1);
-      double seconds = count * passes / kPasses / fabric_.reduce_rate;
-      if (coded > 0) seconds += count * coded / coding_.decode_rate;
-      if (op.destination.is_coded()) seconds += count / coding_.encode_rate;
-      return seconds;
+      return count * (passes / kPasses / fabric_.reduce_rate + coding_seconds_[index]);
     }
   }
   return 0;
@@ -246,19 +266,19 @@ double Simulator::work(uint32_t index, size_t bytes) const {
 
 double Simulator::message_bytes(uint32_t send, size_t bytes) const {
   return static_cast<double>(bytes) *
-         (messages_[send].contributions > 0 ? coding_.ratio(messages_[send].contributions) : 1);
+         (messages_[send].contributions > 0 ? coding_.of(messages_[send].contributions).ratio : 1);
 }
 
 double Simulator::bound(const SimulatedCall& call) const {
   const PartLengths lengths(plans_[0], call.slice_bytes);
   std::vector<double> wire(routes_.resources().size());
-  std::vector<double> cpu(fabric_.hosts.size());
+  std::vector<double> cpu(machines_.size());
   for (uint32_t i = 0; i < rank_of_.size(); ++i) {
     const Op& each = op(i);
     const size_t bytes = lengths.of(each);
     if (bytes == 0) continue;
-    const auto host = static_cast<size_t>(fabric_.host_of[rank_of_[i]]);
-    cpu[host] += work(i, bytes) / fabric_.hosts[host].cores;
+    const uint32_t machine = machine_of(rank_of_[i]);
+    cpu[machine] += work(i, bytes) / machines_[machine].cores;
     if (each.kind != OpKind::kSend || messages_[i].local) continue;
     for (const int resource : paths_[messages_[i].route].resources) {
       const auto r = static_cast<size_t>(resource);
@@ -292,8 +312,8 @@ class SimulatedRun {
 
     const auto ranks = sim_.plans_.size();
     ranks_.resize(ranks);
-    for (const Fabric::Host& host : sim_.fabric_.hosts) {
-      hosts_.push_back({.free_cores = host.cores, .busy = 0, .waiting = {}});
+    for (const Simulator::Machine& machine : sim_.machines_) {
+      machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
     }
     wires_.resize(sim_.routes_.resources().size());
     slices_.resize(num_slices_);
@@ -357,7 +377,7 @@ class SimulatedRun {
     uint32_t slices_done = 0;
   };
 
-  struct Host {
+  struct Machine {
     int free_cores;
     double busy;
     std::deque<uint32_t> waiting;  // ranks
@@ -449,27 +469,27 @@ class SimulatedRun {
     Rank& rank = ranks_[index];
     rank.queue.push_back(work);
     if (rank.has_core || rank.queue.size() > 1) return;
-    Host& host = host_of(index);
-    if (host.free_cores > 0) {
-      --host.free_cores;
+    Machine& machine = machine_of(index);
+    if (machine.free_cores > 0) {
+      --machine.free_cores;
       rank.has_core = true;
       run_next(index, 0);
     } else {
-      host.waiting.push_back(index);
+      machine.waiting.push_back(index);
     }
   }
 
   void run_next(uint32_t index, double delay) {
     const Work work = ranks_[index].queue.front();
     const double seconds = delay + sim_.work(work.op, length(work.slice, work.op));
-    host_of(index).busy += seconds;
+    machine_of(index).busy += seconds;
     if (call_.trace && sim_.op(work.op).kind != OpKind::kRecv) {
       slices_[work.slice]->begin[work.op] = now_;
     }
     push(now_ + seconds, Kind::kCpu, work);
   }
 
-  Host& host_of(uint32_t rank) { return hosts_[static_cast<size_t>(sim_.fabric_.host_of[rank])]; }
+  Machine& machine_of(uint32_t rank) { return machines_[sim_.machine_of(rank)]; }
 
   void handle(const Event& event) {
     const Work work{event.slice, event.op};
@@ -513,13 +533,13 @@ class SimulatedRun {
       return;
     }
     rank.has_core = false;
-    Host& host = host_of(index);
-    if (host.waiting.empty()) {
-      ++host.free_cores;
+    Machine& machine = machine_of(index);
+    if (machine.waiting.empty()) {
+      ++machine.free_cores;
       return;
     }
-    const uint32_t next = host.waiting.front();
-    host.waiting.pop_front();
+    const uint32_t next = machine.waiting.front();
+    machine.waiting.pop_front();
     ranks_[next].has_core = true;
     run_next(next, kSwitchSeconds);
   }
@@ -605,10 +625,11 @@ class SimulatedRun {
       const auto& resource = sim_.routes_.resources()[i];
       prediction.loads.push_back({resource.name, wires_[i].bytes * scale, wires_[i].busy * scale});
     }
-    for (size_t i = 0; i < hosts_.size(); ++i) {
-      const Fabric::Host& host = sim_.fabric_.hosts[i];
-      if (hosts_[i].busy == 0) continue;
-      prediction.loads.push_back({"cores " + host.name, 0, hosts_[i].busy * scale / host.cores});
+    for (size_t i = 0; i < machines_.size(); ++i) {
+      const Simulator::Machine& machine = sim_.machines_[i];
+      if (machines_[i].busy == 0) continue;
+      prediction.loads.push_back(
+          {"cores " + machine.name, 0, machines_[i].busy * scale / machine.cores});
     }
     const auto& loads = prediction.loads;
     const auto busiest = std::max_element(
@@ -646,7 +667,7 @@ class SimulatedRun {
   double all_slices_ = 0;
   std::vector<PartLengths> lengths_;  // of a full slice, and of the last
   std::vector<Rank> ranks_;
-  std::vector<Host> hosts_;
+  std::vector<Machine> machines_;
   std::vector<Wire> wires_;
   std::vector<std::unique_ptr<Slice>> slices_;
   std::vector<double> done_;  // by slice: when its last rank was through

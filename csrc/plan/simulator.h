@@ -10,7 +10,8 @@
 //   offer   Messages of more than `kEagerBytes` between hosts wait for their receiver: an offer
 //           and its answer take one alpha each before the data may leave.
 //   CPU     A rank does one thing at a time: `overhead` at each end of a message, folds, copies. A
-//           host has as many servers as cores; its ranks take turns where they are more than that.
+//           machine has as many servers as cores; the ranks of its hosts (several, where those are
+//           containers) take turns where they are more than that.
 //   codecs  A coded block takes its codec's time to make and to read, and its messages are shorter,
 //           by how many contributions they are the sum of. A selection sees the tensor first.
 //   memory  Within a host the sender copies a block into shared memory, once however many receive
@@ -37,16 +38,22 @@ namespace q7x2 {
 struct CodingCost {
   static constexpr double kAtOnce = std::numeric_limits<double>::infinity();
 
-  /// Coded bytes for a byte of elements, by the contributions that a message is the sum of, from
-  /// one; the last one is that of all longer sums. Sums of sparse contributions fill up.
-  std::vector<double> ratios = {1};
-  // Bytes of elements a second, on one core.
-  double encode_rate = kAtOnce;
-  double decode_rate = kAtOnce;
+  /// Of a message; rates are in bytes of elements a second, on one core.
+  struct Message {
+    double ratio = 1;  ///< coded bytes for a byte of elements
+    double encode_rate = kAtOnce;
+    double decode_rate = kAtOnce;
+
+    bool operator==(const Message&) const = default;
+  };
+
+  /// By the contributions that a message is the sum of, from one; the last one is that of all
+  /// longer sums. Sums of sparse contributions fill up.
+  std::vector<Message> messages = {{}};
   double select_rate = kAtOnce;  ///< of the pass over the tensor before anything is sent
 
-  double ratio(size_t contributions) const {
-    return ratios[std::min(std::max<size_t>(contributions, 1), ratios.size()) - 1];
+  const Message& of(size_t contributions) const {
+    return messages[std::min(std::max<size_t>(contributions, 1), messages.size()) - 1];
   }
 
   bool operator==(const CodingCost&) const = default;
@@ -64,7 +71,7 @@ struct SimulatedCall {
 };
 
 struct Prediction {
-  /// What a resource of the Fabric, or the cores of a host, had to do.
+  /// What a resource of the Fabric, or the cores of a machine, had to do.
   struct Load {
     std::string name;  ///< "egress h0", "cores h3"
     double bytes = 0;  ///< none for cores
@@ -119,13 +126,25 @@ class Simulator {
     double overhead = 0;
   };
 
+  /// Hosts that share their cores.
+  struct Machine {
+    std::string name;  ///< "h0", "h0+h1"
+    int cores = 1;
+    int ranks = 0;
+    bool is_crowded() const { return ranks > cores; }
+  };
+  void find_machines();
+  uint32_t machine_of(uint32_t rank) const {
+    return machine_of_host_[static_cast<size_t>(fabric_.host_of[rank])];
+  }
+
   const Plan& plan_of(uint32_t index) const;
   const Op& op(uint32_t index) const;
   /// CPU seconds that an op takes on its rank for `bytes` bytes of elements.
   double work(uint32_t index, size_t bytes) const;
-  /// Fills in `Message::contributions`.
+  /// Fills in `Message::contributions` and `coding_seconds_`.
   void count_contributions();
-  /// Seconds until all ranks of the busiest host have selected what they send.
+  /// Seconds until all ranks of the busiest machine have selected what they send.
   double selection(const SimulatedCall& call) const;
   /// The length of a send's message for `bytes` bytes of elements.
   double message_bytes(uint32_t send, size_t bytes) const;
@@ -134,11 +153,14 @@ class Simulator {
   const Fabric& fabric_;
   const CodingCost coding_;
   Routes routes_;
+  std::vector<Machine> machines_;
+  std::vector<uint32_t> machine_of_host_;
   // By op, counted through all ranks.
   std::vector<uint32_t> first_op_;  // by rank, and the total at the end
   std::vector<uint32_t> rank_of_;
-  std::vector<Message> messages_;  // sends
-  std::vector<uint32_t> send_of_;  // receives
+  std::vector<Message> messages_;       // sends
+  std::vector<uint32_t> send_of_;       // receives
+  std::vector<double> coding_seconds_;  // of a byte of elements, to read and to make coded blocks
   std::vector<Path> paths_;
   std::vector<double> rates_;  // by resource, in bytes a second
 };

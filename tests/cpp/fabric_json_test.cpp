@@ -25,7 +25,8 @@ Fabric full() {
   fabric.racks = {{"r0", 6.25e6, 6.25e6}, {"r1", 6.25e6, 6.25e6}};
   fabric.hosts[2].rack = 1;
   fabric.hosts[0].key = "4b7c/ipc:1/pid:2";
-  fabric.hosts[0].hardware = {.cpu = "Some CPU \"3000\"",
+  fabric.hosts[0].hardware = {.machine = "4b7c/cpus:0,1",
+                              .cpu = "Some CPU \"3000\"",
                               .packages = 2,
                               .numa_nodes = 2,
                               .cores = 8,
@@ -66,6 +67,7 @@ TEST(FabricJson, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.host_of, full().host_of);
   EXPECT_EQ(read.made.time, 1'700'000'000);
   EXPECT_EQ(read.hosts[0].hardware.nics.at(0).addresses.at(1), "fe80::1");
+  EXPECT_EQ(read.hosts[0].hardware.machine, "4b7c/cpus:0,1");
   EXPECT_EQ(read.hosts[0].hardware.cpu, "Some CPU \"3000\"");
   EXPECT_EQ(read.tuned.at(0).collective, Collective::kAllGather);
   EXPECT_DOUBLE_EQ(read.racks[1].up, 6.25e6);

@@ -102,8 +102,11 @@ TEST(UsableCpus, FollowsTheAffinityMask) {
   }
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
   EXPECT_EQ(usable_cpus(), 1);
+  const std::string pinned = machine_key();
   ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
   EXPECT_EQ(usable_cpus(), CPU_COUNT(&before));
+  EXPECT_EQ(machine_key() == pinned, CPU_COUNT(&before) == 1);
+  EXPECT_EQ(machine_key(), machine_key());
 }
 
 }  // namespace

@@ -246,6 +246,18 @@ TEST(Planner, ExplainsItsChoice) {
   }
 }
 
+TEST(Planner, ExplainsTheCallItselfNotItsSizeClass) {
+  Planner planner(0, network(4), "");
+  const std::vector<Candidate> whole = planner.explain({Collective::kAllReduce, 16 * kMiB});
+  const std::vector<Candidate> less = planner.explain({Collective::kAllReduce, 12 * kMiB});
+  ASSERT_EQ(whole.size(), less.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(less[i].algorithm, whole[i].algorithm) << "one choice for both";
+    EXPECT_EQ(less[i].slice_bytes, whole[i].slice_bytes);
+    EXPECT_NEAR(less[i].seconds() / whole[i].seconds(), 0.75, 0.05) << less[i].algorithm;
+  }
+}
+
 // ------------------------------------------------------------------------------ measured times
 
 // What every candidate takes, as somebody might have measured it: the prediction, changed by a

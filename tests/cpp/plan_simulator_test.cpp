@@ -139,6 +139,34 @@ TEST(Simulator, RanksShareTheCoresOfTheirHost) {
   EXPECT_NEAR(shared / alone, 2, 0.1);
 }
 
+TEST(Simulator, HostsOfOneMachineShareItsCores) {
+  Fabric fabric = network(4);
+  fabric.reduce_rate = 2e7;  // it is the cores that bound it
+  const SimulatedCall call{16 * kMiB, kMiB, 4};
+  for (Fabric::Host& host : fabric.hosts) host.cores = 2;
+  const Prediction apart = simulate("sra", Collective::kAllReduce, fabric, call);
+  for (Fabric::Host& host : fabric.hosts) host.hardware.machine = "a machine/cpus:0,1";
+  const Prediction together = simulate("sra", Collective::kAllReduce, fabric, call);
+  EXPECT_GT(together.seconds / apart.seconds, 1.6);
+  EXPECT_NEAR(load(together, "cores h0+h1+h2+h3").busy / load(apart, "cores h0").busy, 4, 0.1);
+}
+
+TEST(Simulator, MessagesOfSeveralContributionsTakeTheirOwnTime) {
+  const Fabric fabric = network(4);
+  const std::vector<Plan> all = plans("coded_doubling", Collective::kAllReduce, fabric);
+  const SimulatedCall call{kMiB, kMiB, 1};
+  CodingCost coding{
+      .messages = {{.ratio = 0.01}, {.ratio = 0.02}, {.ratio = 0.02}, {.ratio = 0.04}}};
+  const double fast = Simulator(all, fabric, coding).run(call).seconds;
+  coding.messages[1].encode_rate = 1e9;
+  const double sums_encode = Simulator(all, fabric, coding).run(call).seconds;
+  coding.messages[3].decode_rate = 1e9;
+  const double results_decode = Simulator(all, fabric, coding).run(call).seconds;
+  // Each rank encodes one sum of two, and decodes one of four.
+  EXPECT_NEAR(sums_encode - fast, kMiB / 1e9, 1e-9);
+  EXPECT_NEAR(results_decode - sums_encode, kMiB / 1e9, 1e-9);
+}
+
 TEST(Simulator, MoreSlicesAreExtrapolated) {
   const Fabric fabric = network(4);
   for (const auto& name : {"ring", "sra", "binomial_tree"}) {
