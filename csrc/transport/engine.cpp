@@ -41,11 +41,10 @@ constexpr microseconds kSpinAfterEvent{20};
 constexpr int kLooksPerYield = 8;
 constexpr int kProgressPerLook = 16;
 // An offer that takes so long was accepted: others want the processor, and will for a while. Then
-// who waits for other hosts looks briefly and sleeps, since a packet wakes him at once, ahead of
-// whoever burns his time slice.
+// who waits for other hosts looks briefly between offers. He does not sleep sooner: what others
+// took was no spinning, and a processor that falls idle is slow to wake.
 constexpr microseconds kAccepted{5};
 constexpr milliseconds kStaysWanted{10};
-constexpr microseconds kSpinWhereWanted{5};
 constexpr int kProgressWhereWanted = 2;
 constexpr milliseconds kShutdownPatience{1000};
 constexpr milliseconds kClosePatience{1000};
@@ -703,7 +702,7 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
   const bool by_network = task.group().channel() == nullptr;
   TimePoint now = Clock::now();
   bool wanted = by_network && now < processor_wanted_until.load(std::memory_order_relaxed);
-  TimePoint spin_until = now + (wanted ? microseconds::zero() : kWaiterSpin);
+  TimePoint spin_until = now + kWaiterSpin;
   TimePoint next_interrupt_check = now + kNap;
   int looks = 0;
   while (!satisfied()) {
@@ -719,7 +718,7 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
       now = Clock::now();
       housekeeping(now);
       if (any) {
-        spin_until = std::max(spin_until, now + (wanted ? kSpinWhereWanted : kSpinAfterEvent));
+        spin_until = std::max(spin_until, now + (wanted ? kWaiterSpin : kSpinAfterEvent));
       } else if (!satisfied() && now >= spin_until) {
         armed = prepare_sleep();
       }
@@ -745,7 +744,7 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
       if (by_network && Clock::now() - now > kAccepted) {
         processor_wanted_until.store(now + kStaysWanted, std::memory_order_relaxed);
         wanted = true;
-        spin_until = now;
+        spin_until = now + kWaiterSpin;
       }
     }
     if (now >= deadline && !satisfied()) {
