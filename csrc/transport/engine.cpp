@@ -41,10 +41,13 @@ constexpr microseconds kSpinAfterEvent{20};
 constexpr int kLooksPerYield = 8;
 constexpr int kProgressPerLook = 16;
 // An offer that takes so long was accepted: others want the processor, and will for a while. Then
-// who waits for other hosts looks briefly between offers. He does not sleep sooner: what others
-// took was no spinning, and a processor that falls idle is slow to wake.
+// who waits for other hosts looks briefly between offers. In a short call he goes on so, since a
+// processor that falls idle is slow to wake; in a longer one he sleeps almost at once, and leaves
+// the time to those who have work.
 constexpr microseconds kAccepted{5};
 constexpr milliseconds kStaysWanted{10};
+constexpr microseconds kShortCall{500};
+constexpr microseconds kSpinWhereWanted{5};
 constexpr int kProgressWhereWanted = 2;
 constexpr milliseconds kShutdownPatience{1000};
 constexpr milliseconds kClosePatience{1000};
@@ -703,6 +706,8 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
   TimePoint now = Clock::now();
   bool wanted = by_network && now < processor_wanted_until.load(std::memory_order_relaxed);
   TimePoint spin_until = now + kWaiterSpin;
+  const TimePoint short_until = now + kShortCall;
+  const auto spin_where_wanted = [&] { return now < short_until ? kWaiterSpin : kSpinWhereWanted; };
   TimePoint next_interrupt_check = now + kNap;
   int looks = 0;
   while (!satisfied()) {
@@ -718,7 +723,7 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
       now = Clock::now();
       housekeeping(now);
       if (any) {
-        spin_until = std::max(spin_until, now + (wanted ? kWaiterSpin : kSpinAfterEvent));
+        spin_until = std::max(spin_until, now + (wanted ? spin_where_wanted() : kSpinAfterEvent));
       } else if (!satisfied() && now >= spin_until) {
         armed = prepare_sleep();
       }
@@ -744,7 +749,7 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
       if (by_network && Clock::now() - now > kAccepted) {
         processor_wanted_until.store(now + kStaysWanted, std::memory_order_relaxed);
         wanted = true;
-        spin_until = now + kWaiterSpin;
+        spin_until = now + spin_where_wanted();
       }
     }
     if (now >= deadline && !satisfied()) {
