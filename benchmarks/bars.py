@@ -6,6 +6,7 @@ A new figure is a new row of BARS.
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,10 @@ BARS = (
 def main(argv: list[str]) -> None:
     names = [bar.name for bar in BARS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks bars", description=__doc__)
-    parser.add_argument("--only", help=f"comma-separated, of {', '.join(names)}")
+    parser.add_argument(
+        "--only",
+        help=f"comma-separated, of {', '.join(names)}; other rows of --out stay as they are",
+    )
     parser.add_argument("--subject", default=SUBJECT, help="the backend under test")
     parser.add_argument("--blocks", type=int, default=9, help="turns of each backend")
     parser.add_argument("--block-seconds", type=float, default=0.3, help="length of a turn")
@@ -241,12 +245,25 @@ def main(argv: list[str]) -> None:
             console.print(f"{bar.name}: {failure}", style="red", markup=False)
             rows.append(_not_measured(bar, str(failure).splitlines()[0]))
     _print(console, rows)
+    rows = _with_others(rows, machine, args.out)
     report.write_json(args.out, machine, {"rows": rows})
     markdown = args.out.with_suffix(".md")
-    markdown.write_text(_markdown(machine, rows))
+    markdown.write_text(_markdown(rows))
     picture = args.out.with_suffix(".png")
     plots.draw_goals(rows, picture)
     console.print(f"written: {args.out}, {markdown}, {picture}")
+
+
+def _with_others(
+    rows: list[dict[str, Any]], machine: dict[str, Any], file: Path
+) -> list[dict[str, Any]]:
+    """The new `rows` with where they were measured, and the rows that `file` has beside them."""
+    by_name = {}
+    if file.exists():
+        old = json.loads(file.read_text())
+        by_name = {row["bar"]["name"]: {"machine": old["machine"], **row} for row in old["rows"]}
+    by_name |= {row["bar"]["name"]: {"machine": machine, **row} for row in rows}
+    return [by_name[bar.name] for bar in BARS if bar.name in by_name]
 
 
 def _unavailable(bar: Bar) -> str | None:
@@ -402,10 +419,16 @@ def _print(console: Console, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    lines = ["# Figures to reach", "", f"{machine['time']}: {facts.describe(machine)}", ""]
-    lines += [_line(list(_HEADER)), _line(["---"] * len(_HEADER))]
-    lines += [_line(_columns(row)) for row in rows]
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    runs: list[dict[str, Any]] = []
+    for row in rows:
+        if row["machine"] not in runs:
+            runs.append(row["machine"])
+    lines = ["# Figures to reach", ""]
+    for number, machine in enumerate(runs, 1):
+        lines += [f"Run {number}, {machine['time']}: {facts.describe(machine)}", ""]
+    lines += [_line([*_HEADER, "run"]), _line(["---"] * (len(_HEADER) + 1))]
+    lines += [_line([*_columns(row), str(runs.index(row["machine"]) + 1)]) for row in rows]
     return "\n".join(lines) + "\n"
 
 

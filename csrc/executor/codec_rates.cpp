@@ -136,7 +136,7 @@ class SelectionRates {
   explicit SelectionRates(const Fabric& fabric)
       : few_(find_rate(fabric, kSelected[0].name)), many_(find_rate(fabric, kSelected[1].name)) {}
 
-  /// Both were measured, by a probe that knows sums.
+  /// Both were measured, sums too.
   explicit operator bool() const { return is_known(few_) && is_known(many_); }
 
   double at(double share, double Fabric::CodecRate::*rate) const {

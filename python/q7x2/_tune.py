@@ -10,7 +10,8 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +32,10 @@ _REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 SIZES = ("4K", "64K", "1M", "16M")
 _MAX_BYTES = 2**40
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 200
+# Algorithms beyond the number of candidates get a first look of so many rounds, if the model sees
+# them within this factor of its best and there is time for them.
+_FIRST_LOOK = 3
+_NEAR = 2.0
 # A round is a few calls back to back where that keeps the ranks together, since the first call
 # after a barrier mostly measures how the ranks leave it.
 _ROUND_SECONDS = 5e-3
@@ -78,9 +83,10 @@ def tune(
             gather and scatter. Rooted ones are measured with rank 0 as the root.
         sizes: Bytes of the tensor, or of each part where every rank has one: 65536 or "64K". The
             next power of two is measured, since all sizes up to it share a choice.
-        candidates: How many algorithms to measure, those of the shortest predicted times, each with
-            its best parameter. Sums also get the best one that suits floats of 16 and 8 bits, if it
-            is not among them.
+        candidates: How many algorithms to measure, each with its best parameter: the fastest of a
+            first look at those that the model sees near its best, or, where there is no time for
+            that, the first by predicted time. Sums also get the best one that suits floats of 16
+            and 8 bits, if it is not among them.
         seconds: About how long to measure for each collective and size. Every algorithm is
             measured in at least three rounds however long that takes.
         out: Rank 0 writes the Fabric with the times here as well, for ``Q7X2_FABRIC``.
@@ -205,6 +211,18 @@ def _agreed_request(group: ProcessGroup | None, make: Callable[[], _Request]) ->
     return requests[0]
 
 
+@dataclass(frozen=True)
+class _Trial:
+    time: dict[str, Any]
+    """A tuned time as a Fabric has it; predicted, until it is measured."""
+    is_wide: bool
+    """The best one for floats of 16 and 8 bits: never left out."""
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.time["algorithm"])
+
+
 class _Tuner:
     """One call of ``tune``, on one rank."""
 
@@ -221,21 +239,18 @@ class _Tuner:
         self._before: str = backend.fabric_json
 
     def run(self) -> list[Measurement]:
-        trials: list[dict[str, Any]] = self._from_rank_0(self._trials)
-        measured: str
+        trials: dict[tuple[str, int], list[_Trial]] = self._from_rank_0(self._trials)
         fabric: str
         results: list[Measurement]
         try:
             # Calls of a trial's size that force its algorithm are now cut as the trial says.
-            self._backend.set_fabric(self._with_times(trials))
-            for collective in self._request.collectives:
-                for size in self._request.sizes:
-                    self._measure(
-                        collective,
-                        size,
-                        [t for t in trials if (t["collective"], t["bytes"]) == (collective, size)],
-                    )
-            measured, fabric, results = self._from_rank_0(lambda: self._conclude(trials))
+            self._backend.set_fabric(self._with_times(chain.from_iterable(trials.values())))
+            kept = [
+                trial
+                for (collective, size), some in trials.items()
+                for trial in self._measure(collective, size, some)
+            ]
+            measured, fabric, results = self._from_rank_0(lambda: self._conclude(kept))
         except BaseException:
             self._backend.set_fabric(self._before)
             raise
@@ -247,29 +262,34 @@ class _Tuner:
     def _from_rank_0(self, work: Callable[[], Any]) -> Any:
         return _on_all(self._group, lambda: work() if self._rank == 0 else None)[0]
 
-    def _with_times(self, times: list[dict[str, Any]]) -> str:
+    def _with_times(self, trials: Iterable[_Trial]) -> str:
         """The group's Fabric with these tuned times alone."""
-        return json.dumps(json.loads(self._before) | {"tuned": times})
+        return json.dumps(json.loads(self._before) | {"tuned": [each.time for each in trials]})
 
-    def _trials(self) -> list[dict[str, Any]]:
-        """Tuned times as a Fabric has them, but predicted."""
+    def _trials(self) -> dict[tuple[str, int], list[_Trial]]:
         ranks = len(json.loads(self._before)["ranks"])
-        return [
-            {
-                "collective": collective,
-                "ranks": ranks,
-                "bytes": size,
-                "algorithm": each["algorithm"],
-                "slice_bytes": each["slice_bytes"],
-                "window": each["window"],
-                "seconds": each["seconds"],
-            }
+        return {
+            (collective, size): [
+                _Trial(
+                    {
+                        "collective": collective,
+                        "ranks": ranks,
+                        "bytes": size,
+                        "algorithm": each["algorithm"],
+                        "slice_bytes": each["slice_bytes"],
+                        "window": each["window"],
+                        "seconds": each["seconds"],
+                    },
+                    is_wide,
+                )
+                for each, is_wide in self._candidates(collective, size)
+            ]
             for collective in self._request.collectives
             for size in self._request.sizes
-            for each in self._candidates(collective, size)
-        ]
+        }
 
-    def _candidates(self, collective: str, size: int) -> list[dict[str, Any]]:
+    def _candidates(self, collective: str, size: int) -> list[tuple[dict[str, Any], bool]]:
+        """Those to try, and whether each is the best one for floats of 16 and 8 bits."""
         predicted = self._with_times([])
         # One parameter of each algorithm: the model errs less between aggregator:2 and aggregator:4
         # than between either and a tree.
@@ -282,12 +302,21 @@ class _Tuner:
             if plan not in seen:
                 seen.add(plan)
                 best.setdefault(each["algorithm"].partition(":")[0], each)
-        chosen = list(best.values())[: self._request.candidates]
-        if collective in _REDUCTIONS:
-            wide = self._explain(collective, size, predicted, wide=True)[0]
-            if wide["algorithm"] not in (each["algorithm"] for each in chosen):
-                chosen.append(wide)
-        return chosen
+        chosen: list[dict[str, Any]] = []
+        looks = 0.0
+        for each in best.values():
+            looks += _FIRST_LOOK * each["seconds"]
+            is_near = each["seconds"] <= _NEAR * next(iter(best.values()))["seconds"]
+            if len(chosen) < self._request.candidates or (
+                is_near and looks <= self._request.seconds
+            ):
+                chosen.append(each)
+        if collective not in _REDUCTIONS:
+            return [(each, False) for each in chosen]
+        wide = self._explain(collective, size, predicted, wide=True)[0]
+        if wide["algorithm"] not in (each["algorithm"] for each in chosen):
+            chosen.append(wide)
+        return [(each, each["algorithm"] == wide["algorithm"]) for each in chosen]
 
     def _explain(
         self, collective: str, size: int, fabric: str, *, wide: bool = False
@@ -298,35 +327,47 @@ class _Tuner:
         )
         return candidates
 
-    def _measure(self, collective: str, size: int, trials: list[dict[str, Any]]) -> None:
-        """Put the measured seconds into ``trials``."""
+    def _measure(self, collective: str, size: int, trials: list[_Trial]) -> list[_Trial]:
+        """The trials that were measured to the end, with their seconds."""
         calls: list[_Call] = []
         _on_all(self._group, lambda: calls.append(_call(collective, size, self._group)))
         call = calls[0]
-        names = [trial["algorithm"] for trial in trials]
         # The first round also connects and makes the Plans.
-        estimates = self._times(call, names, rounds=1, repeat=1)
+        estimates = self._times(call, trials, rounds=1, repeat=1)
         if sum(estimates) < self._request.seconds:
-            estimates = self._times(call, names, rounds=1, repeat=1)
+            estimates = self._times(call, trials, rounds=1, repeat=1)
         repeat = 1
         # Where some ranks do not wait for others, those run ahead.
         if collective not in _fabric_arguments.ROOTED:
             repeat = _clamp(_ROUND_SECONDS / min(estimates), 1, _MOST_CALLS)
+        if len(trials) > self._request.candidates:
+            estimates = self._times(call, trials, _FIRST_LOOK, repeat)
+            fastest = sorted(estimates)[: self._request.candidates]
+            kept = [
+                (trial, seconds)
+                for trial, seconds in zip(trials, estimates, strict=True)
+                if trial.is_wide or seconds in fastest
+            ]
+            trials = [trial for trial, _ in kept]
+            estimates = [seconds for _, seconds in kept]
         affordable = self._request.seconds / (repeat * sum(estimates))
         rounds = _clamp(affordable, _FEWEST_ROUNDS, _MOST_ROUNDS)
-        for trial, seconds in zip(trials, self._times(call, names, rounds, repeat), strict=True):
-            trial["seconds"] = seconds
+        times = self._times(call, trials, rounds, repeat)
+        return [
+            replace(trial, time=trial.time | {"seconds": seconds})
+            for trial, seconds in zip(trials, times, strict=True)
+        ]
 
-    def _times(self, call: _Call, names: list[str], rounds: int, repeat: int) -> list[float]:
+    def _times(self, call: _Call, trials: list[_Trial], rounds: int, repeat: int) -> list[float]:
         """For each algorithm the seconds that a call usually took on the slowest rank."""
-        mine = [[0.0] * len(names) for _ in range(rounds)]
+        mine = [[0.0] * len(trials) for _ in range(rounds)]
         for turn, row in enumerate(mine):
             # In an order drawn anew, the same on all ranks: nobody always follows the same other.
-            for i in random.Random(turn).sample(range(len(names)), len(names)):
-                row[i] = self._seconds(call, names[i], repeat)
+            for i in random.Random(turn).sample(range(len(trials)), len(trials)):
+                row[i] = self._seconds(call, trials[i].algorithm, repeat)
         ranks = _on_all(self._group, lambda: mine)
         return _usual(
-            [[max(r[turn][i] for r in ranks) for i in range(len(names))] for turn in range(rounds)]
+            [[max(r[turn][i] for r in ranks) for i in range(len(trials))] for turn in range(rounds)]
         )
 
     def _seconds(self, call: _Call, name: str, repeat: int) -> float:
@@ -341,7 +382,7 @@ class _Tuner:
                 seconds += time.perf_counter() - start
         return seconds / repeat
 
-    def _conclude(self, trials: list[dict[str, Any]]) -> tuple[str, str, list[Measurement]]:
+    def _conclude(self, trials: list[_Trial]) -> tuple[str, str, list[Measurement]]:
         """The measured times as a Fabric, the group's Fabric with them, and the results."""
         measured = self._extension.canonical_fabric(self._with_times(trials))
         fabric = self._extension.learn_times(self._before, measured)
