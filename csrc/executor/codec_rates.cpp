@@ -159,33 +159,29 @@ class SelectionRates {
 CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric) {
   const auto bytes = static_cast<double>(element_size(dtype));
   const double widths = bytes / sizeof(float);  // rates are of fp32, a call's bytes of its elements
-  CodingCost::Message message{.ratio = codec.traits().bits / (8 * bytes),
-                              .encode_rate = fabric.copy_rate * kEncodeShare,
+  CodingCost::Message message{.encode_rate = fabric.copy_rate * kEncodeShare,
                               .decode_rate = fabric.copy_rate * kDecodeShare};
-  CodingCost cost;
+  CodingCost cost{.messages = {}};
   if (codec.traits().selects) cost.select_rate = fabric.copy_rate * kEncodeShare;
   const bool is_selection = codec.spec().select != SelectKind::kAll;
-  const SelectionRates selections(fabric);
-  if (is_selection && selections) {
-    const double share = codec.sum_share(1);
-    message.encode_rate = selections.at(share, &Fabric::CodecRate::encode) * widths;
-    message.decode_rate = selections.at(share, &Fabric::CodecRate::decode) * widths;
-    if (codec.traits().selects) {
-      cost.select_rate = selections.at(share, &Fabric::CodecRate::select) * widths;
-    }
-  } else if (const char* name = is_selection ? nullptr : kin(codec.spec().value)) {
-    if (const Fabric::CodecRate* rate = find_rate(fabric, name)) {
-      message.encode_rate = rate->encode * widths;
-      message.decode_rate = rate->decode * widths;
-    }
+  const char* const name = is_selection ? nullptr : kin(codec.spec().value);
+  if (const auto* rate = name != nullptr ? find_rate(fabric, name) : nullptr) {
+    message.encode_rate = rate->encode * widths;
+    message.decode_rate = rate->decode * widths;
   }
-  cost.messages = {message};
-  for (int summed = 2; summed <= fabric.world_size(); ++summed) {
+  const SelectionRates selections(fabric);
+  const bool is_measured = is_selection && selections;
+  if (is_measured && codec.traits().selects) {
+    cost.select_rate = selections.at(codec.sum_share(1), &Fabric::CodecRate::select) * widths;
+  }
+  for (int summed = 1; summed <= fabric.world_size(); ++summed) {
     message.ratio = codec.sum_bits(summed) / (8 * bytes);
-    if (message.ratio == cost.messages.back().ratio) break;  // they have filled up, or do not
-    if (selections) {
+    // They have filled up, or do not.
+    if (!cost.messages.empty() && message.ratio == cost.messages.back().ratio) break;
+    if (is_measured) {
       const double share = codec.sum_share(summed);
-      message.encode_rate = selections.at(share, &Fabric::CodecRate::encode_sum) * widths;
+      const auto encode = summed == 1 ? &Fabric::CodecRate::encode : &Fabric::CodecRate::encode_sum;
+      message.encode_rate = selections.at(share, encode) * widths;
       message.decode_rate = selections.at(share, &Fabric::CodecRate::decode) * widths;
     }
     cost.messages.push_back(message);
