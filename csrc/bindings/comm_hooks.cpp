@@ -54,15 +54,18 @@ std::vector<HookRunner::NamedParameter> named(const Parameters& parameters) {
 }
 
 py::dict stats_dict(HookRunner& runner) {
-  const HookStats stats = runner.stats();
+  HookStats stats;
+  without_gil([&] { stats = runner.stats(); });
   return py::dict("steps"_a = stats.steps, "skipped_steps"_a = stats.skipped_steps,
                   "buckets"_a = stats.buckets, "gradient_bytes"_a = stats.gradient_bytes,
                   "message_bytes"_a = stats.message_bytes, "cpu_seconds"_a = stats.cpu_seconds);
 }
 
 py::list events_list(HookRunner& runner) {
+  std::vector<HookEvent> events;
+  without_gil([&] { events = runner.take_events(); });
   py::list list;
-  for (const HookEvent& event : runner.take_events()) {
+  for (const HookEvent& event : events) {
     list.append(py::dict("step"_a = event.step, "bucket"_a = event.bucket, "name"_a = event.name,
                          "lane"_a = event.lane, "begin"_a = event.begin, "end"_a = event.end));
   }
@@ -123,7 +126,8 @@ void bind_comm_hooks(py::module_& module) {
       .def("load", &HookRunner::load, py::arg("shared"), py::arg("local"), py::arg("step"),
            py::call_guard<py::gil_scoped_release>())
       .def("stats", &stats_dict)
-      .def("trace", &HookRunner::trace, py::arg("enabled"))
+      .def("trace", &HookRunner::trace, py::arg("enabled"),
+           py::call_guard<py::gil_scoped_release>())
       .def("take_events", &events_list);
 
   module.def(

@@ -46,6 +46,8 @@ struct HookCollective {
 class CollectiveSink {
  public:
   virtual ~CollectiveSink() = default;
+  /// The bucket's mean is there; nobody waits for that of a part.
+  virtual void reduced() {}
   /// Starts them, in the bucket's next lane, and resumes the bucket's coroutine when all are over.
   virtual void start(std::vector<HookCollective> collectives, Rest rest) = 0;
   /// Called by the coroutine then. Throws what went wrong.
@@ -110,6 +112,9 @@ class Bucket {
     return PendingCollectives(*sink_, std::move(collectives), rest);
   }
   PhaseTimer time(const char* phase) const { return PhaseTimer(runner_, *this, phase); }
+  /// The mean is in `buffer`, which belongs to DDP from now on: what a hook does after this runs
+  /// beside the optimizer. At the coroutine's end at the latest.
+  void reduced() { sink_->reduced(); }
   /// A reduced gradient has Inf or NaN, on all ranks: GradScaler will skip this step.
   void overflowed();
   /// A bucket of the same step, empty, whose collectives go to `sink`.

@@ -8,7 +8,9 @@
 //   mean of the gradients ~ P Q'^T,   next Q = orthonormal(Q')
 //
 // Both products are linear in M, so they are summed on the way like any gradient, by any algorithm.
-// What P Q'^T leaves out stays on its rank, the residual, and is added to the next gradient.
+// What P Q'^T leaves out stays on its rank, the residual, and is added to the next gradient: a rank
+// keeps M and the factors, and takes their product off M where it adds the next gradient. That
+// saves a pass over the matrices, and at the end of a step only the gradients are waited for.
 //
 //   bytes     2 r (n + m) for 4 n m, with factors in 16 bits; vectors and small matrices travel
 //             whole, at the same time as P
@@ -55,14 +57,22 @@ struct MatrixShape {
   int64_t rank = 0;  ///< 0: sent whole
 };
 
+/// Of all matrices of a stack; undefined: their product is 0.
+struct Factors {
+  at::Tensor left;   ///< [members, n, rank]
+  at::Tensor right;  ///< [members, rank, m]
+};
+
 /// Matrices of one shape in one bucket, stacked, so that one operation does all of them.
 struct Stack {
   MatrixShape shape;
   std::vector<size_t> members;  ///< positions in the bucket's gradients
-  at::Tensor residual;          ///< [members, n, m]
+  at::Tensor owed;              ///< M, [members, n, m], of which
+  Factors paid;                 ///< was applied
   at::Tensor basis;             ///< [members, m or n, rank], orthonormal: Q, or P
-  // Of the step in flight; they change places with the two above when it is kept.
-  at::Tensor next_residual;  ///< holds M between the phases
+  // Of the step in flight; they change places with the three above when it is kept.
+  at::Tensor next_owed;
+  Factors next_paid;
   at::Tensor next_basis;
   std::vector<bool> is_idle;  ///< members whose gradient on this rank is zero
 };
@@ -116,12 +126,7 @@ class PowerSgd final : public Hook {
         Stack& stack = *layout.stacks[i];
         if (!options_.warm_start) randomise(stack, bucket);
         find_idle(stack, bucket);
-        if (first_is_left() && is_fast(stack.next_residual, bucket.buffer)) {
-          load_and_project(stack, bucket, first[i]);
-        } else {
-          load_gradients(stack, bucket);
-          multiply(stack.next_residual, stack.basis, first_is_left(), first[i]);
-        }
+        load_and_multiply(stack, bucket, first_is_left(), first[i]);
       }
       sums = message.sum();
     }
@@ -132,16 +137,17 @@ class PowerSgd final : public Hook {
       co_return;
     }
     if (ends_here) {
-      const PhaseTimer timer = bucket.time("decode");
-      unpack_whole(bucket, layout, message.elements());
-      for (size_t i = 0; i < layout.stacks.size(); ++i) {
-        Stack& stack = *layout.stacks[i];
-        const bool left = first_is_left();
-        decode(stack, bucket, left ? first[i] : stack.basis, left ? stack.basis : first[i]);
-        make_orthonormal(first[i]);
-        stack.next_basis = first[i].clone();
+      {
+        const PhaseTimer timer = bucket.time("decode");
+        unpack_whole(bucket, layout, message.elements());
+        for (size_t i = 0; i < layout.stacks.size(); ++i) {
+          Stack& stack = *layout.stacks[i];
+          const bool left = first_is_left();
+          decode(stack, bucket, left ? first[i] : stack.basis, left ? stack.basis : first[i]);
+        }
       }
-      layout.moves_basis = true;
+      bucket.reduced();
+      move_bases(bucket, layout, first);
       co_return;
     }
 
@@ -155,7 +161,7 @@ class PowerSgd final : public Hook {
       const PhaseTimer timer = bucket.time("project");
       second_message = new_message(bucket, layout, 0, false, second);
       for (size_t i = 0; i < layout.stacks.size(); ++i) {
-        multiply(layout.stacks[i]->next_residual, first[i], false, second[i]);
+        multiply(layout.stacks[i]->next_owed, first[i], false, second[i]);
       }
       sums = second_message.sum();
     }
@@ -164,15 +170,15 @@ class PowerSgd final : public Hook {
       drop(bucket);
       co_return;
     }
-    const PhaseTimer timer = bucket.time("decode");
-    unpack_whole(bucket, layout, message.elements());
-    for (size_t i = 0; i < layout.stacks.size(); ++i) {
-      Stack& stack = *layout.stacks[i];
-      decode(stack, bucket, first[i], second[i]);
-      make_orthonormal(second[i]);
-      stack.next_basis = second[i].clone();
+    {
+      const PhaseTimer timer = bucket.time("decode");
+      unpack_whole(bucket, layout, message.elements());
+      for (size_t i = 0; i < layout.stacks.size(); ++i) {
+        decode(*layout.stacks[i], bucket, first[i], second[i]);
+      }
     }
-    layout.moves_basis = true;
+    bucket.reduced();
+    move_bases(bucket, layout, second);
   }
 
   void end_step(bool keep) override {
@@ -185,9 +191,13 @@ class PowerSgd final : public Hook {
       }
       for (const auto& stack : layout.stacks) {
         if (keep) {
-          if (options_.error_feedback) std::swap(stack->residual, stack->next_residual);
+          if (options_.error_feedback) {
+            std::swap(stack->owed, stack->next_owed);
+            stack->paid = std::move(stack->next_paid);
+          }
           if (layout.moves_basis) std::swap(stack->basis, stack->next_basis);
         }
+        stack->next_paid = {};
         stack->next_basis.reset();
       }
       moved |= layout.moves_basis;
@@ -200,9 +210,7 @@ class PowerSgd final : public Hook {
 
   void rescale(double factor) override {
     for (const Place& place : places_) {
-      if (place.stack && place.stack->residual.defined()) {
-        place.stack->residual.select(0, place.row).mul_(factor);
-      }
+      if (place.stack && place.stack->owed.defined()) residual_of(place).mul_(factor);
     }
   }
 
@@ -222,7 +230,7 @@ class PowerSgd final : public Hook {
       }
       if (!options_.error_feedback) continue;
       local["residual"][name] =
-          is_known ? places_[number].residual().clone().view(shape) : zeros(number);
+          is_known ? residual_of(places_[number]).clone().view(shape) : zeros(number);
     }
     shared["iterations"]["count"] = at::scalar_tensor(static_cast<int64_t>(iterations_), at::kLong);
   }
@@ -249,9 +257,9 @@ class PowerSgd final : public Hook {
       if (options_.error_feedback) {
         const auto residual = find(local, "residual", name);
         has_residuals |= residual.has_value();
-        stack->residual = checked(residual ? *residual : zeros(number), shape, "residual", name)
-                              .clone()
-                              .view({1, matrix.n, matrix.m});
+        stack->owed = checked(residual ? *residual : zeros(number), shape, "residual", name)
+                          .clone()
+                          .view({1, matrix.n, matrix.m});
       }
       places[number] = {std::move(stack), 0};
     }
@@ -267,9 +275,13 @@ class PowerSgd final : public Hook {
     std::shared_ptr<Stack> stack;
     int64_t row = 0;
 
-    at::Tensor residual() const { return stack->residual.select(0, row); }
     at::Tensor basis() const { return stack->basis.select(0, row); }
   };
+
+  at::Tensor residual_of(const Place& place) const {
+    write_down(*place.stack);
+    return place.stack->owed.select(0, place.row);
+  }
 
   /// The step's first product is M Q, and not M^T P.
   bool first_is_left() const { return !options_.alternating || iterations_ % 2 == 0; }
@@ -364,13 +376,13 @@ class PowerSgd final : public Hook {
     const auto count = static_cast<int64_t>(stack->members.size());
     const int64_t rows = first_is_left() ? m : n;
     stack->basis = at::empty({count, rows, rank}, options);
-    stack->next_residual = at::empty({count, n, m}, options);
-    if (options_.error_feedback) stack->residual = at::zeros({count, n, m}, options);
+    stack->next_owed = at::empty({count, n, m}, options);
+    if (options_.error_feedback) stack->owed = at::zeros({count, n, m}, options);
     for (int64_t row = 0; row < count; ++row) {
       const size_t number = parameters[stack->members[static_cast<size_t>(row)]];
       Place& place = places_[number];
       if (place.stack) {
-        if (options_.error_feedback) stack->residual[row].copy_(place.residual());
+        if (options_.error_feedback) stack->owed[row].copy_(residual_of(place));
         stack->basis[row].copy_(place.basis());
       } else {
         stack->basis[row].copy_(initial_basis(number));
@@ -380,6 +392,7 @@ class PowerSgd final : public Hook {
   }
 
   void randomise(Stack& stack, const Bucket& bucket) const {
+    stack.basis = at::empty_like(stack.basis);  // the last one may be a factor of what was paid
     for (size_t row = 0; row < stack.members.size(); ++row) {
       stack.basis[static_cast<int64_t>(row)].copy_(
           initial_basis(bucket.gradients[stack.members[row]].parameter));
@@ -413,62 +426,81 @@ class PowerSgd final : public Hook {
     }
   }
 
-  /// M: this rank's contribution to the mean, and what it still owed.
-  void load_gradients(Stack& stack, const Bucket& bucket) const {
-    const double share = 1.0 / context_.world_size;
-    for (size_t row = 0; row < stack.members.size(); ++row) {
-      at::Tensor target = stack.next_residual.select(0, static_cast<int64_t>(row));
-      const at::Tensor gradient = gradient_of(stack, row, bucket);
-      if (stack.is_idle[row]) {
-        target.zero_();
-      } else if (options_.error_feedback) {
-        at::add_out(target, stack.residual.select(0, static_cast<int64_t>(row)), gradient, share);
-      } else {
-        at::mul_out(target, gradient, at::scalar_tensor(share, target.scalar_type()));
-      }
-    }
-  }
-
   /// kernels/low_rank.h is for these.
-  static bool is_fast(const at::Tensor& residual, const at::Tensor& gradients) {
-    const auto fits = [](const at::Tensor& t) {
-      return t.device().is_cpu() && t.scalar_type() == at::kFloat;
-    };
-    return fits(residual) && fits(gradients);
+  static bool is_fast(const at::Tensor& matrices, const at::Tensor& gradients) {
+    return is_fast(matrices) && is_fast(gradients);
+  }
+  static bool is_fast(const at::Tensor& tensor) {
+    return tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat;
   }
 
-  /// M, and M Q in the same pass.
-  void load_and_project(Stack& stack, const Bucket& bucket, const at::Tensor& product) const {
+  double share() const { return 1.0 / context_.world_size; }
+
+  /// M: this rank's contribution to the mean, and what it still owed. And M Q, or M^T P.
+  void load_and_multiply(Stack& stack, const Bucket& bucket, bool left, at::Tensor& product) const {
     const auto& [n, m, rank] = stack.shape;
-    const auto share = static_cast<float>(1.0 / context_.world_size);
-    const at::Tensor bases = stack.basis.mT().contiguous();
+    const bool fast = is_fast(stack.next_owed, bucket.buffer);
+    if (!fast) write_down(stack);
+    at::Tensor bases;  // where M Q is made in the pass that makes M
+    if (fast && left) bases = stack.basis.mT().contiguous();
     for (size_t row = 0; row < stack.members.size(); ++row) {
       const auto i = static_cast<int64_t>(row);
+      const at::Tensor gradient = gradient_of(stack, row, bucket);
+      at::Tensor target = stack.next_owed.select(0, i);
       if (stack.is_idle[row]) {
-        stack.next_residual.select(0, i).zero_();
-        product.select(0, i).zero_();
-        continue;
+        target.zero_();
+        if (bases.defined()) product.select(0, i).zero_();
+      } else if (bases.defined()) {
+        accumulate(stack, i, gradient.const_data_ptr<float>(),
+                   bases.const_data_ptr<float>() + i * rank * m, target.mutable_data_ptr<float>(),
+                   product.select(0, i).mutable_data_ptr<float>());
+      } else if (fast) {
+        accumulate(stack, i, gradient.const_data_ptr<float>(), nullptr,
+                   target.mutable_data_ptr<float>(), nullptr);
+      } else if (options_.error_feedback) {
+        at::add_out(target, stack.owed.select(0, i), gradient, share());
+      } else {
+        at::mul_out(target, gradient, at::scalar_tensor(share(), target.scalar_type()));
       }
-      const float* const residual =
-          options_.error_feedback ? stack.residual.const_data_ptr<float>() + i * n * m : nullptr;
-      const float* const gradient = gradient_of(stack, row, bucket).const_data_ptr<float>();
-      const float* const basis = bases.const_data_ptr<float>() + i * m * rank;
-      float* const sums = stack.next_residual.mutable_data_ptr<float>() + i * n * m;
-      float* const out = product.select(0, i).mutable_data_ptr<float>();
-      for_rows(n, m, [&, m = m, rank = rank](int64_t begin, int64_t end) {
-        low_rank_kernels().accumulate(residual == nullptr ? nullptr : residual + begin * m,
-                                      gradient + begin * m, share, basis, to_size(end - begin),
-                                      to_size(m), to_size(rank), sums + begin * m,
-                                      out + begin * rank);
-      });
     }
+    if (!bases.defined()) multiply(stack.next_owed, stack.basis, left, product);
+  }
+
+  /// What this rank owes of a member and its share of a gradient; see kernels/low_rank.h.
+  void accumulate(const Stack& stack, int64_t row, const float* gradient, const float* basis,
+                  float* sums, float* product) const {
+    const auto& [n, m, rank] = stack.shape;
+    for_blocks(n, m, [&, n = n, m = m, rank = rank](int64_t begin, int64_t end) {
+      OwedMatrix owed;
+      if (options_.error_feedback) {
+        owed.matrix = stack.owed.const_data_ptr<float>() + (row * n + begin) * m;
+      }
+      if (stack.paid.left.defined()) {
+        owed.left = stack.paid.left.const_data_ptr<float>() + (row * n + begin) * rank;
+        owed.right = stack.paid.right.const_data_ptr<float>() + row * rank * m;
+      }
+      low_rank_kernels().accumulate(owed, gradient == nullptr ? nullptr : gradient + begin * m,
+                                    static_cast<float>(share()), basis, to_size(end - begin),
+                                    to_size(m), to_size(rank), sums + begin * m,
+                                    product == nullptr ? nullptr : product + begin * rank);
+    });
+  }
+
+  /// The residuals, in place of M and of what was paid of it.
+  void write_down(Stack& stack) const {
+    if (!stack.paid.left.defined()) return;
+    for (int64_t row = 0; row < stack.owed.size(0); ++row) {
+      float* const owed = stack.owed.select(0, row).mutable_data_ptr<float>();
+      accumulate(stack, row, nullptr, nullptr, owed, nullptr);
+    }
+    stack.paid = {};
   }
 
   static size_t to_size(int64_t count) { return static_cast<size_t>(count); }
 
-  /// Calls f(begin, end) for the n rows of m, in as many threads as the hook has.
+  /// Calls f(begin, end) for n rows, or columns, of m, in as many threads as the hook has.
   template <typename F>
-  static void for_rows(int64_t n, int64_t m, F&& f) {
+  static void for_blocks(int64_t n, int64_t m, F&& f) {
     constexpr int64_t kGrain = 1 << 16;  // elements
     at::parallel_for(0, n, std::max<int64_t>(1, kGrain / m), f);
   }
@@ -476,9 +508,10 @@ class PowerSgd final : public Hook {
   void add_residuals(Stack& stack, const Bucket& bucket) const {
     if (!options_.error_feedback) return;
     find_idle(stack, bucket);
+    write_down(stack);
     for (size_t row = 0; row < stack.members.size(); ++row) {
-      const at::Tensor residual = stack.residual.select(0, static_cast<int64_t>(row));
-      at::Tensor left = stack.next_residual.select(0, static_cast<int64_t>(row));
+      const at::Tensor residual = stack.owed.select(0, static_cast<int64_t>(row));
+      at::Tensor left = stack.next_owed.select(0, static_cast<int64_t>(row));
       if (stack.is_idle[row]) {
         left.copy_(residual);
       } else {
@@ -488,7 +521,8 @@ class PowerSgd final : public Hook {
     }
   }
 
-  /// [whole gradients | one product for each stack]; `products` are views of it.
+  /// [whole gradients | one product for each stack], where M^T P has `rank` long rows; `products`
+  /// are views of it, with `rank` columns.
   FactorMessage new_message(const Bucket& bucket, const Layout& layout, int64_t whole_numel,
                             bool left, std::vector<at::Tensor>& products) const {
     int64_t numel = whole_numel;
@@ -503,7 +537,8 @@ class PowerSgd final : public Hook {
       const auto& [n, m, rank] = stack->shape;
       const auto count = static_cast<int64_t>(stack->members.size());
       const int64_t rows = left ? n : m;
-      products.push_back(message.narrow(0, offset, count * rows * rank).view({count, rows, rank}));
+      const at::Tensor part = message.narrow(0, offset, count * rows * rank);
+      products.push_back(left ? part.view({count, n, rank}) : part.view({count, rank, m}).mT());
       offset += count * rows * rank;
     }
     return FactorMessage(message, whole_numel, options_.factor_dtype);
@@ -531,6 +566,21 @@ class PowerSgd final : public Hook {
   /// M Q, or M^T P.
   static void multiply(const at::Tensor& matrices, const at::Tensor& basis, bool left,
                        at::Tensor& product) {
+    if (!left && is_fast(matrices)) {
+      const at::Tensor thin = basis.contiguous();
+      const at::Tensor rows = product.mT();
+      const int64_t n = matrices.size(1), m = matrices.size(2), rank = thin.size(2);
+      for (int64_t i = 0; i < matrices.size(0); ++i) {
+        const float* const p = thin.const_data_ptr<float>() + i * n * rank;
+        const float* const matrix = matrices.const_data_ptr<float>() + i * n * m;
+        float* const out = rows.select(0, i).mutable_data_ptr<float>();
+        for_blocks(m, n, [&](int64_t begin, int64_t end) {
+          low_rank_kernels().project(p, matrix + begin, to_size(n), to_size(m),
+                                     to_size(end - begin), to_size(rank), out + begin);
+        });
+      }
+      return;
+    }
     // Transposed, as a few long rows: BLAS libraries are up to ten times slower at a few columns.
     const at::Tensor rows = basis.mT().contiguous();
     product.copy_(at::bmm(rows, left ? matrices.mT() : matrices).mT());
@@ -539,31 +589,41 @@ class PowerSgd final : public Hook {
   /// The gradients become P Q^T; what that lacks of M stays.
   void decode(Stack& stack, const Bucket& bucket, const at::Tensor& p, const at::Tensor& q) const {
     const auto& [n, m, rank] = stack.shape;
-    const double share = 1.0 / context_.world_size;
     const bool fast = is_fast(p, bucket.buffer);
+    const Factors factors{p.contiguous(), q.mT().contiguous()};
     for (size_t row = 0; row < stack.members.size(); ++row) {
       const auto i = static_cast<int64_t>(row);
       const at::Tensor gradient = gradient_of(stack, row, bucket);
-      const at::Tensor left = p.select(0, i).contiguous();
-      const at::Tensor right = q.select(0, i).t().contiguous();
-      at::Tensor residual = stack.next_residual.select(0, i);
-      if (options_.error_feedback && stack.is_idle[row]) {
-        residual.copy_(stack.residual.select(0, i));
-      }
-      if (fast) {
-        float* const out = gradient.mutable_data_ptr<float>();
-        float* const lost = options_.error_feedback ? residual.mutable_data_ptr<float>() : nullptr;
-        for_rows(n, m, [&, m = m, rank = rank](int64_t begin, int64_t end) {
-          low_rank_kernels().expand(left.const_data_ptr<float>() + begin * rank,
-                                    right.const_data_ptr<float>(), static_cast<float>(share),
-                                    to_size(end - begin), to_size(m), to_size(rank),
-                                    out + begin * m, lost == nullptr ? nullptr : lost + begin * m);
-        });
+      const at::Tensor left = factors.left.select(0, i);
+      const at::Tensor right = factors.right.select(0, i);
+      const at::Tensor owed = stack.next_owed.select(0, i);
+      const bool stays = options_.error_feedback && stack.is_idle[row];
+      if (!fast) {
+        if (stays) owed.copy_(stack.owed.select(0, i));
+        gradient.copy_(at::mm(left, right));
+        if (options_.error_feedback) owed.sub_(gradient, share());
         continue;
       }
-      gradient.copy_(at::mm(left, right));
-      if (options_.error_feedback) residual.sub_(gradient, share);
+      if (stays) accumulate(stack, i, nullptr, nullptr, owed.mutable_data_ptr<float>(), nullptr);
+      float* const out = gradient.mutable_data_ptr<float>();
+      for_blocks(n, m, [&, m = m, rank = rank](int64_t begin, int64_t end) {
+        low_rank_kernels().expand(left.const_data_ptr<float>() + begin * rank,
+                                  right.const_data_ptr<float>(), to_size(end - begin), to_size(m),
+                                  to_size(rank), out + begin * m);
+      });
     }
+    if (fast && options_.error_feedback) stack.next_paid = factors;
+  }
+
+  /// Each stack's next basis comes from the product it has just got.
+  static void move_bases(const Bucket& bucket, Layout& layout,
+                         const std::vector<at::Tensor>& products) {
+    const PhaseTimer timer = bucket.time("orthonormalise");
+    for (size_t i = 0; i < layout.stacks.size(); ++i) {
+      layout.stacks[i]->next_basis = products[i].clone();  // the products were paid
+      make_orthonormal(layout.stacks[i]->next_basis);
+    }
+    layout.moves_basis = true;
   }
 
   /// GradScaler finds in the gradients what the hook found in the messages.

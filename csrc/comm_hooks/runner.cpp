@@ -69,9 +69,7 @@ PhaseTimer::PhaseTimer(HookRunner& runner, const Bucket& bucket, const char* pha
       begin_(monotonic_seconds()) {}
 
 PhaseTimer::~PhaseTimer() {
-  const double cpu = thread_cpu_seconds() - cpu_begin_;
-  const std::lock_guard<std::mutex> lock(runner_.stats_mutex_);
-  runner_.stats_.cpu_seconds[phase_] += cpu;
+  runner_.stats_.cpu_seconds[phase_] += thread_cpu_seconds() - cpu_begin_;
   runner_.record({bucket_.step, bucket_.index, phase_, 0, begin_, monotonic_seconds()});
 }
 
@@ -93,6 +91,10 @@ void HookJob::start(std::vector<HookCollective> collectives, Rest rest) {
 
 void HookJob::end() {
   runner.end_collectives(*this);
+}
+
+void HookJob::reduced() {
+  if (!future->completed()) future->markCompleted(bucket.buffer);
 }
 
 std::shared_ptr<HookRunner> HookRunner::make(
@@ -220,11 +222,8 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job) {
   in_step_ = true;
   last_bucket_came_ |= job->bucket.is_last;
   job->bucket.step = step_;
-  {
-    const std::lock_guard<std::mutex> lock(stats_mutex_);
-    ++stats_.buckets;
-    stats_.gradient_bytes += job->bucket.buffer.is_sparse() ? 0 : job->bucket.buffer.nbytes();
-  }
+  ++stats_.buckets;
+  stats_.gradient_bytes += job->bucket.buffer.is_sparse() ? 0 : job->bucket.buffer.nbytes();
   try {
     job->phases = hook_->reduce(job->bucket);
   } catch (...) {
@@ -249,9 +248,9 @@ void HookRunner::finish(HookJob& job) {
   const std::shared_ptr<HookJob> kept = jobs_.at(job.ticket);
   jobs_.erase(job.ticket);
   lanes_.leave(job.ticket, job.next_lane);
-  // Before the future: whoever waited for all buckets finds the state at rest.
+  // In the task that completes the future: whoever asks for the state then finds it at rest.
   if (last_bucket_came_ && jobs_.empty()) end_step();
-  job.future->markCompleted(job.bucket.buffer);
+  job.reduced();
 }
 
 void HookRunner::end_step() {
@@ -259,7 +258,6 @@ void HookRunner::end_step() {
   in_step_ = last_bucket_came_ = overflowed_ = false;
   ++step_;
   hook_->end_step(keep);
-  const std::lock_guard<std::mutex> lock(stats_mutex_);
   ++stats_.steps;
   stats_.skipped_steps += keep ? 0 : 1;
 }
@@ -293,10 +291,7 @@ void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> col
     size_t started = 0;
     try {
       for (const HookCollective& collective : collectives) {
-        {
-          const std::lock_guard<std::mutex> lock(stats_mutex_);
-          stats_.message_bytes += collective.bytes;
-        }
+        stats_.message_bytes += collective.bytes;
         job.works.push_back(collective.start(*groups_[lane]));
         job.works.back()->getFuture()->addCallback(
             [resume_at_last](c10::ivalue::Future&) { resume_at_last(1); });
@@ -315,7 +310,6 @@ void HookRunner::end_collectives(HookJob& job) {
   // They are over: this throws what went wrong, or has the stream wait for them.
   for (const auto& work : job.works) work->wait();
   job.works.clear();
-  const std::lock_guard<std::mutex> lock(stats_mutex_);
   record({job.bucket.step, job.bucket.index, "collective", job.next_lane - 1, job.collectives_begin,
           monotonic_seconds()});
 }
@@ -365,18 +359,19 @@ void HookRunner::load(const HookState& shared, const HookState& local, uint64_t 
 }
 
 HookStats HookRunner::stats() {
-  const std::lock_guard<std::mutex> lock(stats_mutex_);
-  return stats_;
+  HookStats stats;
+  worker_->run([&] { stats = stats_; });
+  return stats;
 }
 
 void HookRunner::trace(bool enabled) {
-  const std::lock_guard<std::mutex> lock(stats_mutex_);
-  tracing_ = enabled;
+  worker_->run([&] { tracing_ = enabled; });
 }
 
 std::vector<HookEvent> HookRunner::take_events() {
-  const std::lock_guard<std::mutex> lock(stats_mutex_);
-  return std::exchange(events_, {});
+  std::vector<HookEvent> events;
+  worker_->run([&] { events = std::exchange(events_, {}); });
+  return events;
 }
 
 }  // namespace q7x2

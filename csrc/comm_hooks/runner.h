@@ -11,7 +11,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -33,6 +32,7 @@ struct HookJob final : CollectiveSink {
 
   void start(std::vector<HookCollective> collectives, Rest rest) override;
   void end() override;
+  void reduced() override;
 
   HookRunner& runner;
   Bucket bucket;
@@ -122,7 +122,6 @@ class HookRunner {
   bool overflowed_ = false;  // in this step
   std::exception_ptr failure_;
 
-  std::mutex stats_mutex_;
   HookStats stats_;
   bool tracing_ = false;
   std::vector<HookEvent> events_;

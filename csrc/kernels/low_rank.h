@@ -1,24 +1,35 @@
-// The two passes of PowerSGD over a matrix, each of which reads and writes it once.
+// The passes of PowerSGD over a matrix, each of which reads it once.
 //
-// Matrices are fp32, row-major and contiguous; thin ones have `rank` rows. A sum over a row is
-// taken in 16 lanes on every processor, and no products are fused into sums, so equal inputs give
-// equal bits everywhere.
+// Matrices are fp32, row-major and contiguous; `rank` is 1 at least. Sums are taken in the same
+// order on every processor, and no products are fused into sums, so equal inputs give equal bits
+// everywhere.
 #pragma once
 
 #include <cstddef>
 
 namespace q7x2 {
 
+/// What a rank still owes: matrix - share left right, which nobody has written down.
+struct OwedMatrix {
+  const float* matrix = nullptr;  ///< n x m; null: nothing is owed
+  const float* left = nullptr;    ///< n x rank; null: nothing of it was paid
+  const float* right = nullptr;   ///< rank x m
+};
+
 struct LowRankKernels {
   const char* isa;
-  /// sums[i][j] = residual[i][j] + share gradient[i][j] for n rows of m, where `residual` may be
-  /// null, and product[i][k] = sum over j of sums[i][j] basis[k][j].
-  void (*accumulate)(const float* residual, const float* gradient, float share, const float* basis,
+  /// sums = owed + share gradient, for n rows of m, where a null `gradient` is 0, and
+  /// product[i][k] = sum over j of sums[i][j] basis[k][j], unless `basis` is null. `sums` may be
+  /// the owed matrix itself.
+  void (*accumulate)(const OwedMatrix& owed, const float* gradient, float share, const float* basis,
                      size_t n, size_t m, size_t rank, float* sums, float* product);
-  /// gradient[i][j] = sum over k of left[i][k] right[k][j] for n rows of m, and
-  /// residual[i][j] -= share gradient[i][j], where `residual` may be null.
-  void (*expand)(const float* left, const float* right, float share, size_t n, size_t m,
-                 size_t rank, float* gradient, float* residual);
+  /// product[k][j] = sum over i of left[i][k] matrix[i][j], for the first `columns` of m columns of
+  /// n rows; `product` has m columns as well.
+  void (*project)(const float* left, const float* matrix, size_t n, size_t m, size_t columns,
+                  size_t rank, float* product);
+  /// product[i][j] = sum over k of left[i][k] right[k][j], for n rows of m.
+  void (*expand)(const float* left, const float* right, size_t n, size_t m, size_t rank,
+                 float* product);
 };
 
 /// For this processor, or what Q7X2_ISA asks for.

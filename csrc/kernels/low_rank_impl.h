@@ -1,31 +1,79 @@
 // PowerSGD's passes over a matrix. Included once for each instruction set, which defines
 // Q7X2_LOW_RANK_KERNELS and Q7X2_ISA_NAME.
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/low_rank_isa.h"
+#include "kernels/vector_width.h"
 
 namespace q7x2 {
 namespace {
 
 constexpr size_t kLanes = 16;
-using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 
-inline size_t at_most(size_t count) {
-  return count < kLanes ? count : kLanes;
+/// As many registers as that takes.
+struct Lanes {
+  using Register = float __attribute__((vector_size(kWidth * sizeof(float))));
+  static constexpr size_t kRegisters = kLanes / kWidth;
+
+  Register registers[kRegisters];
+
+  Lanes& operator+=(const Lanes& other) {
+    for (size_t i = 0; i < kRegisters; ++i) registers[i] += other.registers[i];
+    return *this;
+  }
+  Lanes& operator-=(const Lanes& other) {
+    for (size_t i = 0; i < kRegisters; ++i) registers[i] -= other.registers[i];
+    return *this;
+  }
+  Lanes& operator*=(const Lanes& other) {
+    for (size_t i = 0; i < kRegisters; ++i) registers[i] *= other.registers[i];
+    return *this;
+  }
+  Lanes& operator*=(float factor) {
+    for (size_t i = 0; i < kRegisters; ++i) registers[i] *= factor;
+    return *this;
+  }
+};
+
+/// All lanes, or the first few of them at the end of a row. These are two types because vectors
+/// stay in registers only where their size in memory is known.
+struct Whole {};
+struct Tail {
+  size_t count;
+};
+
+/// Calls f(j, Whole) or f(j, Tail) for the lanes of a row from j on.
+template <typename F>
+inline void for_lanes(size_t m, F&& f) {
+  size_t j = 0;
+  for (; j + kLanes <= m; j += kLanes) f(j, Whole());
+  if (j < m) f(j, Tail{m - j});
 }
 
-/// `count` numbers at most, zeros behind them.
-inline void load(Lanes& lanes, const float* from, size_t count) {
-  if (count >= kLanes) {
-    std::memcpy(&lanes, from, sizeof(lanes));
-  } else {
-    lanes = Lanes{};
-    std::memcpy(&lanes, from, count * sizeof(float));
+inline void load(Lanes& lanes, const float* from, Whole) {
+  for (Lanes::Register& each : lanes.registers) {
+    std::memcpy(&each, from, sizeof(each));
+    from += kWidth;
   }
 }
+/// Zeros behind them.
+inline void load(Lanes& lanes, const float* from, Tail tail) {
+  float values[kLanes] = {};
+  std::memcpy(values, from, tail.count * sizeof(float));
+  load(lanes, values, Whole());
+}
 
-inline void store(float* to, const Lanes& lanes, size_t count) {
-  std::memcpy(to, &lanes, at_most(count) * sizeof(float));
+inline void store(float* to, const Lanes& lanes, Whole) {
+  for (const Lanes::Register& each : lanes.registers) {
+    std::memcpy(to, &each, sizeof(each));
+    to += kWidth;
+  }
+}
+inline void store(float* to, const Lanes& lanes, Tail tail) {
+  float values[kLanes];
+  store(values, lanes, Whole());
+  std::memcpy(to, values, tail.count * sizeof(float));
 }
 
 inline float sum_of(const Lanes& lanes) {
@@ -37,88 +85,162 @@ inline float sum_of(const Lanes& lanes) {
   return sums[0];
 }
 
-/// One row times `kColumns` thin rows; the first ones' turn makes the row.
-template <size_t kColumns, bool kMakes>
-inline void project_row(const float* residual, const float* gradient, float share,
-                        const float* basis, size_t m, float* sums, float* product) {
-  Lanes totals[kColumns] = {};
-  for (size_t j = 0; j < m; j += kLanes) {
-    const size_t left = m - j;
-    Lanes row;
-    if constexpr (kMakes) {
-      load(row, gradient + j, left);
-      row *= share;
-      if (residual != nullptr) {
-        Lanes kept;
-        load(kept, residual + j, left);
-        row = kept + row;
+/// The lanes from `right` on of a row of left right. `kTerms`: the least that `rank` is.
+template <size_t kTerms, typename Extent>
+inline void multiply(const float* left, const float* right, size_t m, size_t rank, Extent extent,
+                     Lanes& total) {
+  total = Lanes{};
+  Lanes row;
+  for (size_t k = 0; k < kTerms; ++k) {
+    load(row, right + k * m, extent);
+    row *= left[k];
+    total += row;
+  }
+  for (size_t k = kTerms; k < rank; ++k) {
+    load(row, right + k * m, extent);
+    row *= left[k];
+    total += row;
+  }
+}
+
+/// One row of `sums`, and its products with the first `kTerms` rows of `basis`.
+template <size_t kTerms, bool kProjects>
+inline void accumulate_row(const OwedMatrix& owed, const float* gradient, float share,
+                           const float* basis, size_t m, size_t rank, float* sums, float* product) {
+  Lanes totals[kTerms] = {};
+  for_lanes(m, [&](size_t j, auto extent) {
+    Lanes row = {};
+    if (owed.matrix != nullptr) {
+      load(row, owed.matrix + j, extent);
+      if (owed.left != nullptr) {
+        Lanes paid;
+        multiply<kTerms>(owed.left, owed.right + j, m, rank, extent, paid);
+        paid *= share;
+        row -= paid;
       }
-      store(sums + j, row, left);
-    } else {
-      load(row, sums + j, left);
     }
-    for (size_t k = 0; k < kColumns; ++k) {
+    if (gradient != nullptr) {
+      Lanes added;
+      load(added, gradient + j, extent);
+      added *= share;
+      row += added;
+    }
+    store(sums + j, row, extent);
+    for (size_t k = 0; kProjects && k < kTerms; ++k) {
       Lanes column;
-      load(column, basis + k * m + j, left);
-      totals[k] += row * column;
+      load(column, basis + k * m + j, extent);
+      column *= row;
+      totals[k] += column;
     }
-  }
-  for (size_t k = 0; k < kColumns; ++k) product[k] = sum_of(totals[k]);
+  });
+  for (size_t k = 0; kProjects && k < kTerms; ++k) product[k] = sum_of(totals[k]);
 }
 
-template <bool kMakes>
-inline void project_columns(size_t columns, const float* residual, const float* gradient,
-                            float share, const float* basis, size_t m, float* sums,
-                            float* product) {
-  switch (columns) {
+/// The products of a row with the other rows of `basis`.
+inline void project_row(const float* row, const float* basis, size_t m, size_t rank,
+                        float* product) {
+  for (size_t k = 0; k < rank; ++k) {
+    Lanes total = {};
+    for_lanes(m, [&](size_t j, auto extent) {
+      Lanes values;
+      Lanes column;
+      load(values, row + j, extent);
+      load(column, basis + k * m + j, extent);
+      values *= column;
+      total += values;
+    });
+    product[k] = sum_of(total);
+  }
+}
+
+template <size_t kTerms>
+void accumulate_rows(const OwedMatrix& owed, const float* gradient, float share, const float* basis,
+                     size_t n, size_t m, size_t rank, float* sums, float* product) {
+  for (size_t i = 0; i < n; ++i) {
+    const OwedMatrix kept{owed.matrix == nullptr ? nullptr : owed.matrix + i * m,
+                          owed.left == nullptr ? nullptr : owed.left + i * rank, owed.right};
+    const float* const row = gradient == nullptr ? nullptr : gradient + i * m;
+    float* const out = sums + i * m;
+    if (basis == nullptr) {
+      accumulate_row<kTerms, false>(kept, row, share, nullptr, m, rank, out, nullptr);
+      continue;
+    }
+    float* const products = product + i * rank;
+    accumulate_row<kTerms, true>(kept, row, share, basis, m, rank, out, products);
+    project_row(out, basis + kTerms * m, m, rank - kTerms, products + kTerms);
+  }
+}
+
+/// Calls f with the number of terms that are written out for this rank.
+template <typename F>
+inline void with_terms(size_t rank, F&& f) {
+  switch (rank) {
     case 1:
-      return project_row<1, kMakes>(residual, gradient, share, basis, m, sums, product);
+      return f(std::integral_constant<size_t, 1>());
     case 2:
-      return project_row<2, kMakes>(residual, gradient, share, basis, m, sums, product);
+      return f(std::integral_constant<size_t, 2>());
     case 3:
-      return project_row<3, kMakes>(residual, gradient, share, basis, m, sums, product);
+      return f(std::integral_constant<size_t, 3>());
     default:
-      return project_row<4, kMakes>(residual, gradient, share, basis, m, sums, product);
+      return f(std::integral_constant<size_t, 4>());
   }
 }
 
-void accumulate(const float* residual, const float* gradient, float share, const float* basis,
+void accumulate(const OwedMatrix& owed, const float* gradient, float share, const float* basis,
                 size_t n, size_t m, size_t rank, float* sums, float* product) {
-  constexpr size_t kColumns = 4;
-  for (size_t i = 0; i < n; ++i) {
-    const float* const kept = residual == nullptr ? nullptr : residual + i * m;
-    float* const out = product + i * rank;
-    project_columns<true>(rank, kept, gradient + i * m, share, basis, m, sums + i * m, out);
-    for (size_t k = kColumns; k < rank; k += kColumns) {
-      project_columns<false>(rank - k, nullptr, nullptr, 0, basis + k * m, m, sums + i * m,
-                             out + k);
+  with_terms(rank, [&](auto terms) {
+    accumulate_rows<terms()>(owed, gradient, share, basis, n, m, rank, sums, product);
+  });
+}
+
+/// Adds `kRows` rows of the matrix to the products.
+template <size_t kRows>
+inline void project_rows(const float* left, const float* matrix, size_t m, size_t columns,
+                         size_t rank, float* product) {
+  for_lanes(columns, [&](size_t j, auto extent) {
+    Lanes rows[kRows];
+    for (size_t i = 0; i < kRows; ++i) load(rows[i], matrix + i * m + j, extent);
+    for (size_t k = 0; k < rank; ++k) {
+      Lanes total;
+      load(total, product + k * m + j, extent);
+      for (size_t i = 0; i < kRows; ++i) {
+        Lanes terms = rows[i];
+        terms *= left[i * rank + k];
+        total += terms;
+      }
+      store(product + k * m + j, total, extent);
     }
+  });
+}
+
+void project(const float* left, const float* matrix, size_t n, size_t m, size_t columns,
+             size_t rank, float* product) {
+  constexpr size_t kRows = 4;
+  for (size_t k = 0; k < rank; ++k) std::memset(product + k * m, 0, columns * sizeof(float));
+  size_t i = 0;
+  for (; i + kRows <= n; i += kRows) {
+    project_rows<kRows>(left + i * rank, matrix + i * m, m, columns, rank, product);
+  }
+  for (; i < n; ++i) {
+    project_rows<1>(left + i * rank, matrix + i * m, m, columns, rank, product);
   }
 }
 
-void expand(const float* left, const float* right, float share, size_t n, size_t m, size_t rank,
-            float* gradient, float* residual) {
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = 0; j < m; j += kLanes) {
-      const size_t rest = m - j;
-      Lanes total = {};
-      for (size_t k = 0; k < rank; ++k) {
+void expand(const float* left, const float* right, size_t n, size_t m, size_t rank,
+            float* product) {
+  with_terms(rank, [&](auto terms) {
+    for (size_t i = 0; i < n; ++i) {
+      for_lanes(m, [&](size_t j, auto extent) {
         Lanes row;
-        load(row, right + k * m + j, rest);
-        total += row * left[i * rank + k];
-      }
-      store(gradient + i * m + j, total, rest);
-      if (residual == nullptr) continue;
-      Lanes kept;
-      load(kept, residual + i * m + j, rest);
-      kept -= total * share;
-      store(residual + i * m + j, kept, rest);
+        multiply<terms()>(left + i * rank, right + j, m, rank, extent, row);
+        store(product + i * m + j, row, extent);
+      });
     }
-  }
+  });
 }
 
 }  // namespace
 
-const LowRankKernels Q7X2_LOW_RANK_KERNELS = {Q7X2_ISA_NAME, accumulate, expand};
+const LowRankKernels Q7X2_LOW_RANK_KERNELS = {Q7X2_ISA_NAME, accumulate, project, expand};
 
 }  // namespace q7x2

@@ -28,27 +28,38 @@ void PrintTo(const Shape& shape, std::ostream* out) {
 
 class LowRank : public testing::TestWithParam<Shape> {};
 
+// Written one element after the end, to see that nothing else is.
+constexpr float kEnd = 7;
+
 TEST_P(LowRank, AccumulatesAndProjects) {
   const auto [n, m, rank] = GetParam();
-  const auto residual = random_floats(n * m, 1);
+  const auto matrix = random_floats(n * m, 1);
   const auto gradient = random_floats(n * m, 2);
   const auto basis = random_floats(rank * m, 3);
-  std::vector<float> first_sums;
-  std::vector<float> first_product;
-  for (const bool has_residual : {false, true}) {
+  const auto left = random_floats(n * rank, 4);
+  const auto right = random_floats(rank * m, 5);
+  const OwedMatrix nothing;
+  const OwedMatrix unpaid{matrix.data(), nullptr, nullptr};
+  const OwedMatrix paid{matrix.data(), left.data(), right.data()};
+  for (const OwedMatrix& owed : {nothing, unpaid, paid}) {
+    std::vector<float> first_sums;
+    std::vector<float> first_product;
     for (const ReduceIsa& isa : reduce_isas()) {
-      // One element more, to see that nothing is written behind the end.
-      std::vector<float> sums(n * m + 1, 7);
-      std::vector<float> product(n * rank + 1, 7);
-      low_rank_kernels(isa.name).accumulate(has_residual ? residual.data() : nullptr,
-                                            gradient.data(), 0.25F, basis.data(), n, m, rank,
-                                            sums.data(), product.data());
-      EXPECT_EQ(sums.back(), 7);
-      EXPECT_EQ(product.back(), 7);
+      const LowRankKernels& kernels = low_rank_kernels(isa.name);
+      std::vector<float> sums(n * m + 1, kEnd);
+      std::vector<float> product(n * rank + 1, kEnd);
+      kernels.accumulate(owed, gradient.data(), 0.25F, basis.data(), n, m, rank, sums.data(),
+                         product.data());
+      EXPECT_EQ(sums.back(), kEnd);
+      EXPECT_EQ(product.back(), kEnd);
       for (size_t i = 0; i < n; ++i) {
         for (size_t j = 0; j < m; ++j) {
-          const float kept = has_residual ? residual[i * m + j] : 0;
-          ASSERT_EQ(sums[i * m + j], kept + 0.25F * gradient[i * m + j]);
+          double expected = 0.25 * gradient[i * m + j];
+          if (owed.matrix != nullptr) expected += matrix[i * m + j];
+          for (size_t k = 0; owed.left != nullptr && k < rank; ++k) {
+            expected -= 0.25 * left[i * rank + k] * right[k * m + j];
+          }
+          ASSERT_NEAR(sums[i * m + j], expected, 1e-5);
         }
         for (size_t k = 0; k < rank; ++k) {
           double expected = 0;
@@ -68,37 +79,77 @@ TEST_P(LowRank, AccumulatesAndProjects) {
   }
 }
 
-TEST_P(LowRank, ExpandsAndSubtracts) {
+TEST_P(LowRank, WritingDownWhatIsOwedChangesNoBit) {
+  const auto [n, m, rank] = GetParam();
+  const auto matrix = random_floats(n * m, 1);
+  const auto gradient = random_floats(n * m, 2);
+  const auto left = random_floats(n * rank, 4);
+  const auto right = random_floats(rank * m, 5);
+  for (const ReduceIsa& isa : reduce_isas()) {
+    const LowRankKernels& kernels = low_rank_kernels(isa.name);
+    std::vector<float> at_once(n * m);
+    kernels.accumulate({matrix.data(), left.data(), right.data()}, gradient.data(), 0.25F, nullptr,
+                       n, m, rank, at_once.data(), nullptr);
+    std::vector<float> residual = matrix;
+    kernels.accumulate({residual.data(), left.data(), right.data()}, nullptr, 0.25F, nullptr, n, m,
+                       rank, residual.data(), nullptr);
+    EXPECT_NE(residual, matrix);
+    std::vector<float> later(n * m);
+    kernels.accumulate({residual.data(), nullptr, nullptr}, gradient.data(), 0.25F, nullptr, n, m,
+                       rank, later.data(), nullptr);
+    EXPECT_EQ(later, at_once) << isa.name;
+  }
+}
+
+TEST_P(LowRank, ProjectsColumns) {
+  const auto [n, m, rank] = GetParam();
+  const auto left = random_floats(n * rank, 1);
+  const auto matrix = random_floats(n * m, 2);
+  std::vector<float> first;
+  for (const ReduceIsa& isa : reduce_isas()) {
+    const LowRankKernels& kernels = low_rank_kernels(isa.name);
+    std::vector<float> product(rank * m + 1, kEnd);
+    kernels.project(left.data(), matrix.data(), n, m, m, rank, product.data());
+    EXPECT_EQ(product.back(), kEnd);
+    for (size_t k = 0; k < rank; ++k) {
+      for (size_t j = 0; j < m; ++j) {
+        double expected = 0;
+        for (size_t i = 0; i < n; ++i) {
+          expected += static_cast<double>(left[i * rank + k]) * matrix[i * m + j];
+        }
+        ASSERT_NEAR(product[k * m + j], expected, 1e-5);
+      }
+    }
+    const size_t half = m / 2;
+    std::vector<float> parts(rank * m + 1, kEnd);
+    kernels.project(left.data(), matrix.data(), n, m, half, rank, parts.data());
+    kernels.project(left.data(), matrix.data() + half, n, m, m - half, rank, parts.data() + half);
+    EXPECT_EQ(parts, product) << isa.name;
+    if (first.empty()) first = product;
+    EXPECT_EQ(product, first) << isa.name;
+  }
+}
+
+TEST_P(LowRank, Expands) {
   const auto [n, m, rank] = GetParam();
   const auto left = random_floats(n * rank, 1);
   const auto right = random_floats(rank * m, 2);
-  const auto before = random_floats(n * m, 3);
-  std::vector<float> first_gradient;
+  std::vector<float> first;
   for (const ReduceIsa& isa : reduce_isas()) {
-    std::vector<float> gradient(n * m + 1, 7);
-    std::vector<float> residual = before;
-    residual.push_back(7);
-    low_rank_kernels(isa.name).expand(left.data(), right.data(), 0.5F, n, m, rank, gradient.data(),
-                                      residual.data());
-    EXPECT_EQ(gradient.back(), 7);
-    EXPECT_EQ(residual.back(), 7);
+    std::vector<float> product(n * m + 1, kEnd);
+    low_rank_kernels(isa.name).expand(left.data(), right.data(), n, m, rank, product.data());
+    EXPECT_EQ(product.back(), kEnd);
     for (size_t i = 0; i < n; ++i) {
       for (size_t j = 0; j < m; ++j) {
-        float expected = 0;
+        double expected = 0;
         for (size_t k = 0; k < rank; ++k) {
-          const float term = right[k * m + j] * left[i * rank + k];
-          expected += term;
+          expected += static_cast<double>(right[k * m + j]) * left[i * rank + k];
         }
-        ASSERT_NEAR(gradient[i * m + j], expected, 1e-5);
-        ASSERT_NEAR(residual[i * m + j], before[i * m + j] - 0.5F * gradient[i * m + j], 1e-6);
+        ASSERT_NEAR(product[i * m + j], expected, 1e-5);
       }
     }
-    std::vector<float> alone(n * m);
-    low_rank_kernels(isa.name).expand(left.data(), right.data(), 0.5F, n, m, rank, alone.data(),
-                                      nullptr);
-    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), gradient.begin()));
-    if (first_gradient.empty()) first_gradient = gradient;
-    EXPECT_EQ(gradient, first_gradient) << isa.name;
+    if (first.empty()) first = product;
+    EXPECT_EQ(product, first) << isa.name;
   }
 }
 
