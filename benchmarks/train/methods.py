@@ -129,6 +129,7 @@ METHODS = (
         tasks=("digits",),
     ),
     Method("PowerSGD 4", "q7x2", _ours(q7x2.PowerSGD(rank=4)), wire.powersgd(4)),
+    Method("PowerSGD 8", "q7x2", _ours(q7x2.PowerSGD(rank=8)), wire.powersgd(8)),
     Method(
         "PowerSGD 4 alternating",
         "q7x2",

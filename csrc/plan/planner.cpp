@@ -25,8 +25,10 @@ constexpr size_t kMiB = 1024 * kKiB;
 /// between their arrival and their fold; shorter ones start the next step earlier.
 constexpr std::array kHostParts = {256 * kKiB, 64 * kKiB, 16 * kKiB};
 constexpr std::array kNetworkParts = {512 * kKiB, 128 * kKiB, 32 * kKiB};
-/// Of calls whose messages hold less than that share of their parts' bytes: they shall not be so
-/// short that sending them costs more than what they hold.
+/// Coded messages shall not be so short that sending them costs more than what they hold: of the
+/// parts above, those are left out whose messages would hold fewer bytes,
+constexpr double kLeastMessageBytes = 16 * kKiB;
+/// and for calls whose messages hold less than that share of their parts' bytes there are others.
 constexpr double kFewBytes = 1.0 / 50;
 constexpr std::array kSparseParts = {2 * kMiB, 512 * kKiB};
 /// Slices in progress, and what the best candidate is tried with besides.
@@ -307,7 +309,14 @@ class Contest {
 
   std::span<const size_t> parts() const {
     if (fabric_.one_host()) return kHostParts;
-    return is_sparse() ? std::span<const size_t>(kSparseParts) : kNetworkParts;
+    if (is_sparse()) return kSparseParts;
+    const double ratio = shape_.coding.of(1).ratio;
+    size_t count = kNetworkParts.size();
+    while (count > 1 &&
+           static_cast<double>(kNetworkParts[count - 1]) * ratio < kLeastMessageBytes) {
+      --count;
+    }
+    return std::span(kNetworkParts).first(count);
   }
 
   bool is_sparse() const { return shape_.coding.of(1).ratio < kFewBytes; }
