@@ -67,10 +67,11 @@ struct Factors {
 struct Stack {
   MatrixShape shape;
   std::vector<size_t> members;  ///< positions in the bucket's gradients
-  at::Tensor owed;              ///< M, [members, n, m], of which
-  Factors paid;                 ///< was applied
-  at::Tensor basis;             ///< [members, m or n, rank], orthonormal: Q, or P
-  // Of the step in flight; they change places with the three above when it is kept.
+  // The residual: M, less this rank's share of the product that all ranks have applied.
+  at::Tensor owed;  ///< M, [members, n, m]
+  Factors paid;
+  at::Tensor basis;  ///< [members, m or n, rank], orthonormal: Q, or P
+  // Of the step in flight; they take the places of the three above when it is kept.
   at::Tensor next_owed;
   Factors next_paid;
   at::Tensor next_basis;
@@ -97,7 +98,7 @@ class PowerSgd final : public Hook {
   Phases reduce(Bucket& bucket) override {
     const bool is_whole = options_.full_precision.at(bucket.step) && !has_residuals_;
     if (is_whole || bucket.buffer.is_sparse() || bucket.gradients.empty()) {
-      bucket.buffer.mul_(1.0 / context_.world_size);
+      bucket.buffer.mul_(share());
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
       co_return;
     }
@@ -107,7 +108,7 @@ class PowerSgd final : public Hook {
       // Nothing stays behind: the residuals leave with the gradients.
       {
         const PhaseTimer timer = bucket.time("encode");
-        bucket.buffer.mul_(1.0 / context_.world_size);
+        bucket.buffer.mul_(share());
         for (const auto& stack : layout.stacks) add_residuals(*stack, bucket);
       }
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
@@ -551,7 +552,7 @@ class PowerSgd final : public Hook {
       message.narrow(0, offset, flat.numel()).copy_(flat);
       offset += flat.numel();
     }
-    message.narrow(0, 0, offset).mul_(1.0 / context_.world_size);
+    message.narrow(0, 0, offset).mul_(share());
   }
 
   static void unpack_whole(const Bucket& bucket, const Layout& layout, const at::Tensor& message) {

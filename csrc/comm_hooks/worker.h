@@ -27,8 +27,8 @@ class Worker {
 
   /// Any thread. `task` must not throw. Dropped after `stop`.
   void post(Urgency urgency, std::function<void()> task);
-  /// Runs `task` after all that is posted now, and waits. Throws what it throws. Not for the
-  /// worker's own thread.
+  /// Runs `task` after all that is posted now, and waits; at once where the worker's own thread
+  /// calls it. Throws what it throws.
   void run(const std::function<void()>& task);
   /// Ends the thread after the task it is at; the rest is dropped. Idempotent.
   void stop();

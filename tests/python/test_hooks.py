@@ -227,6 +227,27 @@ def test_uneven_inputs_join() -> None:
     assert_same_on_all_ranks(parameters_of(ddp))
 
 
+@pytest.mark.ranks(2)
+def test_a_callback_may_ask_the_hook() -> None:
+    """Callbacks of a bucket's future run in the hook's own thread."""
+    state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=1)
+    seen: list[int] = []
+
+    def hook(state: q7x2.comm_hooks.PowerSGDState, bucket: dist.GradBucket) -> Any:
+        def ask(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            seen.append(state.stats.buckets)
+            return future.value()
+
+        return q7x2.comm_hooks.powerSGD_hook(state, bucket).then(ask)
+
+    hook.__annotations__.clear()  # DDP compares them with types, and these are strings
+    ddp = DDP(net())
+    ddp.register_comm_hook(state, hook)
+    for step in range(3):
+        backward(ddp, step)
+    assert seen == [1, 2, 3]
+
+
 # --- PowerSGD -------------------------------------------------------------------------------------
 
 
