@@ -31,6 +31,9 @@ constexpr double kLeastMessageBytes = 16 * kKiB;
 /// and for calls whose messages hold less than that share of their parts' bytes there are others.
 constexpr double kFewBytes = 1.0 / 50;
 constexpr std::array kSparseParts = {2 * kMiB, 512 * kKiB};
+/// Where several hosts send to one NIC, what is on its way should not be more than the NIC receives
+/// in that time: queues are about as long, and what they cannot hold is sent again.
+constexpr double kQueueSeconds = 0.02;
 /// Slices in progress, and what the best candidate is tried with besides.
 constexpr int kWindow = 4;
 constexpr int kWideWindow = 8;
@@ -139,6 +142,13 @@ class Contender {
     return simulator_->run({bytes, cut.slice_bytes, cut.window, max_slices});
   }
 
+  /// Whether the window of slices is more than the queue holds of a NIC to which several hosts
+  /// send. `ratio`: bytes of a message for a byte of its part.
+  bool floods(const Cut& cut, double ratio) const {
+    const double in_flight = static_cast<double>(cut.part_bytes) * cut.window * ratio;
+    return in_flight > kQueueSeconds * simulator_->incast_rate();
+  }
+
   double bound(size_t bytes, const Cut& cut) const {
     return simulator_->bound({bytes, cut.slice_bytes, cut.window});
   }
@@ -229,6 +239,7 @@ class Contest {
       std::optional<Standing> standing;
       for (const size_t part : parts()) {
         const Cut cut = contender->cut(bytes_, part, kWindow);
+        if (part != parts().back() && floods(*contender, cut)) continue;
         if (standing && cut.slice_bytes == standing->cut.slice_bytes) continue;
         if (!all && contender->bound(bytes_, cut) >= best) continue;
         Prediction prediction =
@@ -319,6 +330,10 @@ class Contest {
     return std::span(kNetworkParts).first(count);
   }
 
+  bool floods(const Contender& contender, const Cut& cut) const {
+    return !is_sparse() && contender.floods(cut, shape_.coding.of(1).ratio);
+  }
+
   bool is_sparse() const { return shape_.coding.of(1).ratio < kFewBytes; }
 
   std::shared_ptr<const Contender> enter(const Entrant& entrant) const {
@@ -332,6 +347,7 @@ class Contest {
     const Contender& contender = *standing.contender;
     if (contender.has_many_ops() || standing.cut.window < kWindow || is_sparse()) return;
     const Cut wide = contender.cut(bytes_, standing.cut.part_bytes, kWideWindow);
+    if (floods(contender, wide)) return;
     Prediction prediction = contender.predict(bytes_, wide, 0);
     if (prediction.seconds < standing.prediction.seconds * kWorthMoreMemory) {
       standing.cut = wide;

@@ -143,6 +143,7 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
     const Routes::Resource& resource = routes_.resources()[i];
     const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
     rates_.push_back(resource.rate / (congests ? 1 + kIncast * (senders[i] - 1) : 1));
+    if (congests) incast_rate_ = std::min(incast_rate_, resource.rate / senders[i]);
   }
   if (unmatched > 0) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -109,6 +109,10 @@ class Simulator {
   /// Seconds that no schedule of these Plans can beat: what the busiest resource has to do.
   double bound(const SimulatedCall& call) const;
 
+  /// Bytes a second that each sender has where most hosts send to one NIC, for its rate; infinite
+  /// where no NIC has more than one sender.
+  double incast_rate() const { return incast_rate_; }
+
  private:
   friend class SimulatedRun;
 
@@ -163,6 +167,7 @@ class Simulator {
   std::vector<double> coding_seconds_;  // of a byte of elements, to read and to make coded blocks
   std::vector<Path> paths_;
   std::vector<double> rates_;  // by resource, in bytes a second
+  double incast_rate_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace q7x2

@@ -137,6 +137,19 @@ TEST(Planner, UnevenCallsArePipelined) {
   EXPECT_GE(choice.slice_bytes, 16 * kKiB);
 }
 
+TEST(Planner, SeveralSendersDoNotFloodAQueue) {
+  // Of messages that cost as much as these, the model would send few and long ones.
+  for (const double rate : {kGigabit, kGigabit / 10}) {
+    Fabric fabric = Fabric::uniform(4, 1, rate);
+    fabric.network.overhead = 1e-3;
+    Planner planner(0, std::make_shared<Fabric>(fabric), "sra");
+    const Choice choice = planner.choose({Collective::kAllReduce, 16 * kMiB});
+    const size_t on_their_way = 3 * choice.part_bytes * static_cast<size_t>(choice.window);
+    const size_t shortest = 3 * 4 * 32 * kKiB;  // senders, slices, bytes
+    EXPECT_LE(on_their_way, std::max(static_cast<size_t>(0.02 * rate), shortest)) << rate;
+  }
+}
+
 TEST(Planner, RemembersChoices) {
   Planner planner(0, one_host(4), "");
   const auto plan = planner.choose({Collective::kAllReduce, 1000}).plan;
