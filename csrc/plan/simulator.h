@@ -109,8 +109,8 @@ class Simulator {
   /// Seconds that no schedule of these Plans can beat: what the busiest resource has to do.
   double bound(const SimulatedCall& call) const;
 
-  /// Bytes a second that each sender has where most hosts send to one NIC, for its rate; infinite
-  /// where no NIC has more than one sender.
+  /// The smallest share that a sender has of a NIC: its rate, in bytes a second, by the number of
+  /// hosts that send to it. Infinite where no NIC has several.
   double incast_rate() const { return incast_rate_; }
 
  private:

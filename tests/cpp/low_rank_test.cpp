@@ -26,6 +26,19 @@ void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.n << " x " << shape.m << ", rank " << shape.rank;
 }
 
+/// That `product`, rows x columns, is the sum over k < terms of left(i, k) right(k, j).
+template <typename Left, typename Right>
+void expect_product(const std::vector<float>& product, size_t rows, size_t columns, size_t terms,
+                    Left left, Right right) {
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t j = 0; j < columns; ++j) {
+      double expected = 0;
+      for (size_t k = 0; k < terms; ++k) expected += static_cast<double>(left(i, k)) * right(k, j);
+      ASSERT_NEAR(product[i * columns + j], expected, 1e-5);
+    }
+  }
+}
+
 class LowRank : public testing::TestWithParam<Shape> {};
 
 // Written one element after the end, to see that nothing else is.
@@ -111,15 +124,9 @@ TEST_P(LowRank, ProjectsColumns) {
     std::vector<float> product(rank * m + 1, kEnd);
     kernels.project(left.data(), matrix.data(), n, m, m, rank, product.data());
     EXPECT_EQ(product.back(), kEnd);
-    for (size_t k = 0; k < rank; ++k) {
-      for (size_t j = 0; j < m; ++j) {
-        double expected = 0;
-        for (size_t i = 0; i < n; ++i) {
-          expected += static_cast<double>(left[i * rank + k]) * matrix[i * m + j];
-        }
-        ASSERT_NEAR(product[k * m + j], expected, 1e-5);
-      }
-    }
+    expect_product(
+        product, rank, m, n, [&, rank = rank](size_t k, size_t i) { return left[i * rank + k]; },
+        [&, m = m](size_t i, size_t j) { return matrix[i * m + j]; });
     const size_t half = m / 2;
     std::vector<float> parts(rank * m + 1, kEnd);
     kernels.project(left.data(), matrix.data(), n, m, half, rank, parts.data());
@@ -139,15 +146,9 @@ TEST_P(LowRank, Expands) {
     std::vector<float> product(n * m + 1, kEnd);
     low_rank_kernels(isa.name).expand(left.data(), right.data(), n, m, rank, product.data());
     EXPECT_EQ(product.back(), kEnd);
-    for (size_t i = 0; i < n; ++i) {
-      for (size_t j = 0; j < m; ++j) {
-        double expected = 0;
-        for (size_t k = 0; k < rank; ++k) {
-          expected += static_cast<double>(right[k * m + j]) * left[i * rank + k];
-        }
-        ASSERT_NEAR(product[i * m + j], expected, 1e-5);
-      }
-    }
+    expect_product(
+        product, n, m, rank, [&, rank = rank](size_t i, size_t k) { return left[i * rank + k]; },
+        [&, m = m](size_t k, size_t j) { return right[k * m + j]; });
     if (first.empty()) first = product;
     EXPECT_EQ(product, first) << isa.name;
   }
