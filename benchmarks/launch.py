@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from benchmarks.backends import OPENMPI
 from benchmarks.lab import Lab, LabError, Topology
 from benchmarks.openmpi import OpenMpi
 from benchmarks.ops import OPS
-from benchmarks.processes import run_ranks
+from benchmarks.processes import free_port, run_ranks
 from benchmarks.startline import StartLine
 
 ROOT = Path(__file__).parents[1]
@@ -166,9 +165,3 @@ def python_path(*folders: Path) -> str:
     """The caller's, with the checkout and `folders` before it."""
     inherited = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*map(str, (ROOT, *folders)), *([inherited] if inherited else [])])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -18,6 +20,8 @@ TERMINATE_GRACE_S = 2.0
 # A rank dies with the process that started it, even when that one is killed: ranks that spin for a
 # launcher that is gone would take the machine away from everybody.
 _TIED = ("setpriv", "--pdeathsig", "KILL", "--")
+# Below those that kernels hand out to connections.
+_PORTS = range(20000, 32000)
 
 
 @dataclass
@@ -126,3 +130,18 @@ def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def free_port() -> int:
+    """A TCP port for a listener that starts some seconds from now.
+
+    One that the kernel handed out would be any other program's to get in the meantime.
+    """
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no TCP port from {_PORTS.start} to {_PORTS.stop - 1} is free")

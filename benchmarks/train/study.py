@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import facts, launch
 from benchmarks.lab import Lab, Topology
-from benchmarks.processes import run_ranks
+from benchmarks.processes import free_port, run_ranks
 from benchmarks.train.methods import (
     BASELINE,
     BY_LABEL,
@@ -282,7 +282,7 @@ def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], Non
             **env,
             "WORLD_SIZE": str(RANKS),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(launch.free_port()),
+            "MASTER_PORT": str(free_port()),
             "GLOO_SOCKET_IFNAME": "lo",
         }
         # Ranks of one host would sum in its memory, and codecs would have nothing to do.

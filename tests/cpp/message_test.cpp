@@ -311,6 +311,7 @@ TEST(Message, WhatAGroupLeftBehindDoesNotReachTheNext) {
         comm.succeed(*comm.receive(0, 0, data));
         EXPECT_EQ(data->front(), i);
       }
+      rank.barrier();  // who sends to a rank that has left is told so
     }
   });
 }

@@ -24,7 +24,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any
+
+from benchmarks.processes import free_port
 
 TESTS = pathlib.Path(__file__).resolve().parent
 
@@ -125,12 +126,6 @@ def _tail(text: str, lines: int = 120) -> str:
     if len(kept) > lines:
         kept = [f"({len(kept) - lines} lines left out)", *kept[-lines:]]
     return "\n".join(kept)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 _rank: int | None = None

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from q7x2._extension import load
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.codecs import Messages, real_gradient
 

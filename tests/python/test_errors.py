@@ -6,11 +6,12 @@ import os
 import time
 from datetime import timedelta
 
-import harness
 import pytest
 import torch
 import torch.distributed as dist
 from values import assert_bits
+
+from benchmarks.processes import free_port
 
 CPU = torch.device("cpu")
 ERRORS = (RuntimeError, ValueError)
@@ -285,7 +286,7 @@ def test_store_that_nobody_serves(backend: str) -> None:
     with pytest.raises((RuntimeError, dist.DistStoreError, dist.DistNetworkError)) as caught:
         dist.init_process_group(
             backend,
-            init_method=f"tcp://127.0.0.1:{harness.free_port()}",
+            init_method=f"tcp://127.0.0.1:{free_port()}",
             rank=1,
             world_size=2,
             timeout=timedelta(seconds=1),

@@ -11,19 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-import pytest
-import torch
-import torch.distributed as dist
-from torch import nn
-
-# Scripts and no package: they import each other by name.
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
 import checkpoint
 import corpus
 import demo
+import pytest
 import report
+import torch
+import torch.distributed as dist
 import train_lm
+from torch import nn
 
 EXAMPLES = Path(train_lm.__file__).parent
 TINY = {"layers": 2, "dim": 64, "heads": 2, "context": 32, "batch": 4, "warmup": 4, "lr": 3e-3}

@@ -14,11 +14,8 @@ import torch
 import torch.distributed as dist
 from q7x2 import cli, fabric, show_fabric
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import lab as lab_package  # noqa: E402
-from benchmarks.lab import Lab, Topology  # noqa: E402
+from benchmarks import lab as lab_package
+from benchmarks.lab import Lab, Topology
 
 needs_lab = pytest.mark.skipif(
     lab_package.unavailable() is not None, reason=str(lab_package.unavailable())

@@ -13,17 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import lab as lab_package
+from benchmarks import launch
+from benchmarks.lab import Lab, Link, Topology, namespaces
+from benchmarks.lab.lab import STATE, remove_stale
+from benchmarks.lab.topology import bits_per_second
+from benchmarks.ops import OPS
+from benchmarks.processes import RanksFailed
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import lab as lab_package  # noqa: E402
-from benchmarks import launch  # noqa: E402
-from benchmarks.lab import Lab, Link, Topology, namespaces  # noqa: E402
-from benchmarks.lab.lab import STATE, remove_stale  # noqa: E402
-from benchmarks.lab.topology import bits_per_second  # noqa: E402
-from benchmarks.ops import OPS  # noqa: E402
-from benchmarks.processes import RanksFailed  # noqa: E402
-
 RATE = "100mbit"
 PAYLOAD = 4 << 20
 

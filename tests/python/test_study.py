@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 pytest.importorskip("sklearn")
 
-import q7x2  # noqa: E402
+import q7x2
 
-from benchmarks import facts  # noqa: E402
-from benchmarks.train import figures, inference, report, timeline, wire  # noqa: E402
-from benchmarks.train.methods import BASELINE, BY_LABEL, METHODS, UNCOMPRESSED  # noqa: E402
-from benchmarks.train.study import RECIPES, Choice, Job, Study, jobs  # noqa: E402
-from benchmarks.train.tasks import TASKS  # noqa: E402
-from benchmarks.train.timeline import Span  # noqa: E402
+from benchmarks import facts
+from benchmarks.train import figures, inference, report, timeline, wire
+from benchmarks.train.methods import BASELINE, BY_LABEL, METHODS, UNCOMPRESSED
+from benchmarks.train.study import RECIPES, Choice, Job, Study, jobs
+from benchmarks.train.tasks import TASKS
+from benchmarks.train.timeline import Span
 
 
 def test_time_to_a_loss_lies_between_the_values_around_it() -> None:
