@@ -100,13 +100,13 @@ void bind_comm_hooks(py::module_& module) {
           py::arg("bucket"), py::call_guard<py::gil_scoped_release>())
       .def(
           "reduce_tensor",
-          [](HookRunner& self, size_t index, const at::Tensor& gradient, bool is_first,
-             bool is_last) {
+          [](HookRunner& self, size_t index, const at::Tensor& gradient, bool is_first) {
             return std::make_shared<torch::jit::PythonFutureWrapper>(
-                self.reduce(index, gradient, is_first, is_last));
+                self.reduce(index, gradient, is_first));
           },
-          py::arg("index"), py::arg("gradient"), py::arg("is_first"), py::arg("is_last"),
+          py::arg("index"), py::arg("gradient"), py::arg("is_first"),
           py::call_guard<py::gil_scoped_release>())
+      .def("end_reductions", &HookRunner::end_reductions, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly(
           "step", py::cpp_function(&HookRunner::step, py::call_guard<py::gil_scoped_release>()))
       .def("detach", &HookRunner::detach, py::call_guard<py::gil_scoped_release>())

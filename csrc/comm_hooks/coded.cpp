@@ -260,7 +260,7 @@ class CodedHook final : public Hook {
     for (const Part& part : parts) {
       for (const size_t i : part.positions) {
         const at::Tensor& flat = bucket.gradients[i].flat;
-        const auto norm = flat.norm().item<double>();
+        const auto norm = flat.norm(2, at::kFloat).item<double>();
         if (norm > limit) flat.mul_(limit / norm);
       }
     }
@@ -347,7 +347,8 @@ class CodedHook final : public Hook {
       std::vector<at::Tensor> tensors{tensor};
       return ours->coded_all_reduce(tensors, how);
     };
-    return {start, part.codec->max_bytes(static_cast<size_t>(part.message.numel()))};
+    return {start, static_cast<size_t>(part.codec->sum_bits(1) / 8 *
+                                       static_cast<double>(part.message.numel()))};
   }
 
   std::unique_ptr<StockAllReduce> stock_sum(const Bucket& bucket, const Part& part,

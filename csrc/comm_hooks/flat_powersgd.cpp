@@ -22,7 +22,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr const char* kBasis = "basis";
+constexpr const char* kBasis = "basis_by_bucket";
 
 /// Columns and rows of the smallest square that holds so many elements.
 int64_t side_of(int64_t numel) {
@@ -96,6 +96,7 @@ class FlatPowerSgd final : public Hook {
     const at::Tensor mean = at::mm(p, q.t());
     settle(bucket, kept, idle, matrix.sub_(mean, 1.0 / context_.world_size));
     bucket.buffer.copy_(mean.flatten().narrow(0, 0, bucket.buffer.numel()));
+    if (!fits(bucket.buffer)) bucket.overflowed();
     make_orthonormal(q.unsqueeze(0));
     next_bases_[bucket.index] = q;
   }
@@ -113,6 +114,7 @@ class FlatPowerSgd final : public Hook {
 
   void save(HookState& shared, HookState& local) const override {
     kept_.save(shared, local);
+    shared[kBasis];  // a checkpoint is loaded into what a new hook has
     for (const auto& [index, basis] : bases_) shared[kBasis][std::to_string(index)] = basis.clone();
     shared["iterations"]["count"] = at::scalar_tensor(static_cast<int64_t>(iterations_), at::kLong);
   }

@@ -36,7 +36,7 @@ struct HookCollective {
   using Start = std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
 
   Start start;
-  size_t bytes = 0;  ///< of what this rank gives to it
+  size_t bytes = 0;  ///< of what this rank gives to it; of a selection about as many
 
   /// The sum of `message` over all ranks, in place.
   static HookCollective sum(const at::Tensor& message);
@@ -183,6 +183,8 @@ using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;
 
 /// True where no element is Inf or NaN.
 bool all_finite(const at::Tensor& tensor);
+/// Whether results that were finite in fp32 still are: fp16 may be too narrow for them.
+bool fits(const at::Tensor& results);
 /// True where every element is 0.
 bool all_zero(const at::Tensor& flat);
 

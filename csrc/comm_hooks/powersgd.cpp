@@ -147,6 +147,7 @@ class PowerSgd final : public Hook {
           decode(stack, bucket, left ? first[i] : stack.basis, left ? stack.basis : first[i]);
         }
       }
+      if (!fits(bucket.buffer)) bucket.overflowed();
       bucket.reduced();
       move_bases(bucket, layout, first);
       co_return;
@@ -178,6 +179,7 @@ class PowerSgd final : public Hook {
         decode(*layout.stacks[i], bucket, first[i], second[i]);
       }
     }
+    if (!fits(bucket.buffer)) bucket.overflowed();
     bucket.reduced();
     move_bases(bucket, layout, second);
   }

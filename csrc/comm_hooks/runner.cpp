@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -45,6 +46,10 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error) {
 bool all_finite(const at::Tensor& tensor) {
   // A sum is one fast pass and finite as a rule; where it is not, it may have overflowed by itself.
   return std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
+}
+
+bool fits(const at::Tensor& results) {
+  return results.scalar_type() != at::kHalf || all_finite(results);
 }
 
 bool all_zero(const at::Tensor& flat) {
@@ -93,6 +98,13 @@ void HookJob::end() {
   runner.end_collectives(*this);
 }
 
+HookJob::~HookJob() {
+  if (future && !future->completed()) {
+    future->setErrorIfNeeded(as_torch_error(std::make_exception_ptr(
+        Error(ErrorCode::kAborted, "the hook was destroyed while a gradient was being reduced"))));
+  }
+}
+
 void HookJob::reduced() {
   if (!future->completed()) future->markCompleted(bucket.buffer);
 }
@@ -101,8 +113,17 @@ std::shared_ptr<HookRunner> HookRunner::make(
     std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
     const MakeHook& make_hook, int threads,
     std::function<void(const std::function<void()>&)> without_gil) {
+  // A callback of a future runs in the worker and may hold the last reference, but a thread cannot
+  // wait for its own end.
+  const auto destroy = [](HookRunner* runner) {
+    if (runner->worker_->is_current()) {
+      std::thread([runner] { delete runner; }).detach();
+    } else {
+      delete runner;
+    }
+  };
   std::shared_ptr<HookRunner> runner(
-      new HookRunner(std::move(groups), threads, std::move(without_gil)));
+      new HookRunner(std::move(groups), threads, std::move(without_gil)), destroy);
   for (const NamedParameter& parameter : parameters) runner->given_.push_back(parameter.tensor);
   runner->worker_->run([&] {
     for (const NamedParameter& parameter : parameters) {
@@ -135,14 +156,17 @@ HookRunner::HookRunner(std::vector<ProcessGroupPtr> groups, int threads,
 
 HookRunner::~HookRunner() {
   // The worker may be releasing a tensor, for which it can need the GIL.
-  without_gil_([this] { worker_->stop(); });
+  without_gil_([this] {
+    worker_->stop();
+    jobs_.clear();
+  });
 }
 
 size_t HookRunner::number_of(const at::Tensor& parameter) {
   const auto [entry, is_new] =
       numbers_.emplace(parameter.unsafeGetTensorImpl(), context_.parameters.size());
   if (is_new) {
-    parameters_.push_back(parameter);
+    parameters_.emplace_back(parameter.getIntrusivePtr());
     context_.parameters.push_back({"", parameter.sizes().vec(), parameter.scalar_type()});
   }
   return entry->second;
@@ -158,7 +182,7 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(c10d::GradBucket& buc
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(size_t index, const at::Tensor& gradient,
-                                                           bool is_first, bool is_last) {
+                                                           bool is_first) {
   if (index >= given_.size() || gradient.dim() != 1 || !gradient.is_contiguous() ||
       gradient.numel() != given_[index].numel()) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -170,7 +194,6 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(size_t index, const a
   }
   auto job = std::make_shared<HookJob>(*this);
   job->bucket.index = index;
-  job->bucket.is_last = is_last;
   job->bucket.buffer = gradient;
   job->is_first = is_first;
   return hand_over(job, {given_[index]});
@@ -181,39 +204,41 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::hand_over(const std::shared_
   std::vector<c10::Device> devices;
   const c10::Device device = job->bucket.buffer.device();
   if (!device.is_cpu()) {
-    // The worker's stream goes on where backward's is now.
     devices.push_back(device);
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    job->stream = guard.getStreamFromGlobalPool(device);
-    c10::Event ready(device.type());
-    ready.record(guard.getStream(device));
-    ready.block(*job->stream);
+    if (!stream_) {
+      stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    }
+    follow_caller();
   }
   job->future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
   worker_->post(Worker::Urgency::kNow, [this, job, parameters = std::move(parameters)] {
-    Bucket& b = job->bucket;
-    if (!b.buffer.is_sparse()) {
-      int64_t offset = 0;
-      for (const at::Tensor& parameter : parameters) {
-        const int64_t numel = parameter.numel();
-        if (numel > 0) {
-          b.gradients.push_back({number_of(parameter), b.buffer.narrow(0, offset, numel)});
-        }
-        offset += numel;
-      }
+    try {
+      begin(job, parameters);
+    } catch (...) {
+      fail(*job, std::current_exception());
+      return;
     }
-    begin(job);
+    resume(job);
   });
   return job->future;
 }
 
-void HookRunner::begin(const std::shared_ptr<HookJob>& job) {
+void HookRunner::begin(const std::shared_ptr<HookJob>& job,
+                       const std::vector<at::Tensor>& parameters) {
+  if (failure_) std::rethrow_exception(failure_);
+  Bucket& b = job->bucket;
+  if (!b.buffer.is_sparse()) {
+    int64_t offset = 0;
+    for (const at::Tensor& parameter : parameters) {
+      const int64_t numel = parameter.numel();
+      if (numel > 0) {
+        b.gradients.push_back({number_of(parameter), b.buffer.narrow(0, offset, numel)});
+      }
+      offset += numel;
+    }
+  }
   job->ticket = lanes_.enter();
   jobs_.emplace(job->ticket, job);
-  if (failure_) {
-    fail(failure_);
-    return;
-  }
   if (job->is_first && in_step_ && jobs_.size() == 1) {
     // The backward before this one ended without its last buckets.
     overflowed_ = true;
@@ -221,36 +246,35 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job) {
   }
   in_step_ = true;
   last_bucket_came_ |= job->bucket.is_last;
-  job->bucket.step = step_;
+  b.step = step_;
   ++stats_.buckets;
-  stats_.gradient_bytes += job->bucket.buffer.is_sparse() ? 0 : job->bucket.buffer.nbytes();
-  try {
-    job->phases = hook_->reduce(job->bucket);
-  } catch (...) {
-    fail(std::current_exception());
-    return;
-  }
-  resume(*job);
+  stats_.gradient_bytes += b.buffer.is_sparse() ? 0 : b.buffer.nbytes();
+  job->phases = hook_->reduce(b);
 }
 
-void HookRunner::resume(HookJob& job) {
+void HookRunner::resume(const std::shared_ptr<HookJob>& job) {
   try {
     const at::NoGradGuard no_grad;
-    const c10::OptionalStreamGuard on_stream(job.stream);
-    job.phases.resume();
-    if (job.phases.done()) finish(job);
+    const c10::OptionalStreamGuard on_stream(stream_);
+    job->phases.resume();
+    if (job->phases.done()) finish(*job);
   } catch (...) {
-    fail(std::current_exception());
+    fail(*job, std::current_exception());
   }
 }
 
 void HookRunner::finish(HookJob& job) {
-  const std::shared_ptr<HookJob> kept = jobs_.at(job.ticket);
   jobs_.erase(job.ticket);
   lanes_.leave(job.ticket, job.next_lane);
   // In the task that completes the future: whoever asks for the state then finds it at rest.
   if (last_bucket_came_ && jobs_.empty()) end_step();
   job.reduced();
+}
+
+void HookRunner::end_reductions() {
+  worker_->run([this] {
+    if (in_step_ && jobs_.empty()) end_step();
+  });
 }
 
 void HookRunner::end_step() {
@@ -263,11 +287,12 @@ void HookRunner::end_step() {
 }
 
 // A bucket that failed here goes on elsewhere: from now on this rank is out of step, for good.
-void HookRunner::fail(std::exception_ptr error) {
+void HookRunner::fail(HookJob& job, std::exception_ptr error) {
   if (!failure_) failure_ = as_torch_error(error);
+  job.future->setErrorIfNeeded(failure_);
   const auto jobs = std::exchange(jobs_, {});
-  for (const auto& [ticket, job] : jobs) {
-    job->future->setErrorIfNeeded(failure_);
+  for (const auto& [ticket, other] : jobs) {
+    other->future->setErrorIfNeeded(failure_);
   }
 }
 
@@ -276,7 +301,7 @@ void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> col
   const size_t lane = job.next_lane++;
   const auto urgency = rest == Rest::kNone ? Worker::Urgency::kLater : Worker::Urgency::kNow;
   lanes_.start(job.ticket, lane, [this, &job, lane, collectives = std::move(collectives), urgency] {
-    const c10::OptionalStreamGuard on_stream(job.stream);
+    const c10::OptionalStreamGuard on_stream(stream_);
     job.collectives_begin = monotonic_seconds();
     // The runner may be gone when they end: its worker, stopped, then drops this.
     const auto left = std::make_shared<std::atomic<size_t>>(collectives.size());
@@ -285,7 +310,7 @@ void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> col
       if (left->fetch_sub(ended) != ended) return;
       worker->post(urgency, [this, ticket] {
         const auto found = jobs_.find(ticket);
-        if (found != jobs_.end()) resume(*found->second);
+        if (found != jobs_.end()) resume(std::shared_ptr<HookJob>(found->second));
       });
     };
     size_t started = 0;
@@ -318,7 +343,15 @@ void HookRunner::record(HookEvent event) {
   if (tracing_) events_.push_back(std::move(event));
 }
 
+void HookRunner::follow_caller() {
+  const c10::impl::VirtualGuardImpl guard(stream_->device_type());
+  c10::Event ready(stream_->device_type());
+  ready.record(guard.getStream(stream_->device()));
+  ready.block(*stream_);
+}
+
 void HookRunner::between_steps(const std::function<void()>& task) {
+  if (stream_) follow_caller();
   worker_->run([this, &task] {
     if (in_step_) {
       throw Error(ErrorCode::kInvalidArgument,
@@ -326,7 +359,9 @@ void HookRunner::between_steps(const std::function<void()>& task) {
                   "flight or ended before all gradients were reduced");
     }
     const at::NoGradGuard no_grad;
+    const c10::OptionalStreamGuard on_stream(stream_);
     task();
+    if (stream_) stream_->synchronize();
   });
 }
 

@@ -29,6 +29,8 @@ using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 /// A bucket in flight.
 struct HookJob final : CollectiveSink {
   explicit HookJob(HookRunner& owner) : runner(owner), bucket(owner, *this) {}
+  /// Whoever still waits for the future gets an error.
+  ~HookJob() override;
 
   void start(std::vector<HookCollective> collectives, Rest rest) override;
   void end() override;
@@ -43,7 +45,6 @@ struct HookJob final : CollectiveSink {
   size_t next_lane = 0;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;  ///< of the phase it waits for
   std::exception_ptr start_error;                     ///< one of them could not be started
-  std::optional<c10::Stream> stream;
   double collectives_begin = 0;
 };
 
@@ -57,6 +58,7 @@ class HookRunner {
   /// `groups`: process groups of the same ranks, which nothing else uses; at least as many as the
   /// hook has lanes. `threads`: of each operation in the worker. `without_gil` calls its argument
   /// where the caller may hold the GIL and must not.
+  /// The last reference may be dropped in any thread.
   static std::shared_ptr<HookRunner> make(
       std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
       const MakeHook& make_hook, int threads,
@@ -66,8 +68,11 @@ class HookRunner {
   /// DDP's thread. Returns at once; the future holds `bucket`'s buffer.
   c10::intrusive_ptr<c10::ivalue::Future> reduce(c10d::GradBucket& bucket);
   /// The same without DDP: `gradient`, of one dimension and contiguous, of the parameter `index`.
+  /// `end_reductions` follows the last one of a step.
   c10::intrusive_ptr<c10::ivalue::Future> reduce(size_t index, const at::Tensor& gradient,
-                                                 bool is_first, bool is_last);
+                                                 bool is_first);
+  /// All gradients of the step have been reduced.
+  void end_reductions();
 
   // Between steps, from any thread; they throw Error(kInvalidArgument) within one.
   /// Reductions so far.
@@ -96,22 +101,27 @@ class HookRunner {
   size_t number_of(const at::Tensor& parameter);
   c10::intrusive_ptr<c10::ivalue::Future> hand_over(const std::shared_ptr<HookJob>& job,
                                                     std::vector<at::Tensor> parameters);
-  void begin(const std::shared_ptr<HookJob>& job);
-  void resume(HookJob& job);
+  void begin(const std::shared_ptr<HookJob>& job, const std::vector<at::Tensor>& parameters);
+  void resume(const std::shared_ptr<HookJob>& job);
   void finish(HookJob& job);
-  void fail(std::exception_ptr error);
+  void fail(HookJob& job, std::exception_ptr error);
   void start_collectives(HookJob& job, std::vector<HookCollective> collectives, Rest rest);
   void end_collectives(HookJob& job);
   void end_step();
   void between_steps(const std::function<void()>& task);
+  /// The worker's stream waits for what the calling thread's has to do now. Any thread.
+  void follow_caller();
   void record(HookEvent event);
 
   const std::vector<ProcessGroupPtr> groups_;
   std::vector<at::Tensor> given_;  // the named parameters
+  /// Of a device, in which all of the worker's operations come in order; made for its first bucket.
+  std::optional<c10::Stream> stream_;
   const std::function<void(const std::function<void()>&)> without_gil_;
 
   HookContext context_;
-  std::vector<at::Tensor> parameters_;  // keeps the keys of numbers_ alive
+  // Keep the addresses that are keys of numbers_, and nothing else of the parameters.
+  std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>> parameters_;
   std::unordered_map<const void*, size_t> numbers_;
   std::unique_ptr<Hook> hook_;
   Lanes lanes_;

@@ -28,7 +28,7 @@ void Worker::post(Urgency urgency, std::function<void()> task) {
 }
 
 void Worker::run(const std::function<void()>& task) {
-  if (std::this_thread::get_id() == thread_.get_id()) return task();
+  if (is_current()) return task();
   auto done = std::make_shared<std::promise<void>>();
   std::future<void> result = done->get_future();
   post(Urgency::kLater, [&task, done = std::move(done)] {

@@ -30,8 +30,11 @@ class Worker {
   /// Runs `task` after all that is posted now, and waits; at once where the worker's own thread
   /// calls it. Throws what it throws.
   void run(const std::function<void()>& task);
-  /// Ends the thread after the task it is at; the rest is dropped. Idempotent.
+  /// Ends the thread after the task it is at; the rest is dropped. Idempotent. Not of its own
+  /// thread.
   void stop();
+  /// The caller is the worker's thread.
+  bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
 
  private:
   void loop();

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,9 @@ class HookStats:
         skipped_steps: Of these, the ones with Inf or NaN, which left no trace in the state.
         buckets: All of DDP's buckets together.
         gradient_bytes: Of those buckets.
-        message_bytes: Of what went into all-reduces in their place. On the wire each rank sends,
-            and receives, 2 (n - 1) / n times that.
+        message_bytes: Of what went into all-reduces in their place, of selections about as many. On
+            the wire each rank sends, and receives, 2 (n - 1) / n times that; with a selection up to
+            n times as much, since a sum holds whatever any rank has selected.
         cpu_seconds: Of the hook's own thread, by phase.
     """
 
@@ -67,11 +69,13 @@ class Attached:
         rank: int,
         world_size: int,
         scaler: Any = None,
+        shard: int | None = None,
     ) -> None:
         self.options = options
         self._runner = runner
         self._shapes = _hook_state.shapes_of(parameters)
         self._rank, self._world_size = rank, world_size
+        self._keys = _hook_state.Keys(shard)
         self._scaler = scaler
         self._loss_scale: float = scaler.get_scale() if scaler is not None else 1.0
         self._removable: list[Any] = []
@@ -122,7 +126,7 @@ class Attached:
         ranks, training goes on with the bits of one that was not stopped.
         """
         shared, local, step = self._runner.save()
-        return self._state(shared, {_hook_state.key_of(self._rank): local}, step)
+        return self._state(shared, {self._keys.of_rank(self._rank): local}, step)
 
     def empty_state_dict(self, world_size: int) -> dict[str, Any]:
         """A state of ``world_size`` ranks with zeros in it, for a checkpoint to be loaded into.
@@ -138,7 +142,7 @@ class Attached:
 
         shared, local, step = self._runner.save()
         ranks = {
-            _hook_state.key_of(rank): {
+            self._keys.of_rank(rank): {
                 kind: {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
                 for kind, tensors in local.items()
             }
@@ -156,7 +160,7 @@ class Attached:
             "step": step,
             "loss_scale": self._loss_scale,
             "shapes": dict(self._shapes),
-            "shared": shared,
+            "shared": self._keys.add(_hook_state.packed(shared)),
             "local": local,
         }
 
@@ -174,9 +178,10 @@ class Attached:
         """
         whole = dict(state) if isinstance(state, Mapping) else _hook_state.merged(state)
         _hook_state.check(whole, type(self.options).__name__, self.options.recipe(), self._shapes)
-        local = _hook_state.local_part(whole, self._rank, self._world_size)
+        local = _hook_state.local_part(whole, self._rank, self._world_size, self._keys)
+        shared = _hook_state.unpacked(self._keys.take(whole["shared"]))
         try:
-            self._runner.load(whole.get("shared", {}), local, whole["step"])
+            self._runner.load(shared, local, whole["step"])
         except RuntimeError as error:
             raise _hook_state.HookStateError(str(error)) from error
         # Residuals are as large as the gradients they came from; without a scaler to follow, the
@@ -211,7 +216,7 @@ def attach(
     >>> hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=4))
 
     All ranks of the model's process group call it, with the same hook, before the first backward.
-    It works on any backend; the group may be of Gloo or NCCL.
+    It works on any backend: the group may be of Gloo, or of NCCL, which is not tested.
 
     Args:
         ddp: The model; or one that ``fully_shard`` (FSDP2) shards over a part of the ranks, a mesh
@@ -263,10 +268,15 @@ def make_runner(
     group: ProcessGroup | None,
     parameters: list[tuple[str, torch.Tensor]],
     threads: int = 1,
+    are_shards: bool = False,
+    device: torch.device | None = None,
 ) -> Any:
     """``hook`` at work in a thread of its own, over process groups like ``group``, with its ranks,
-    backend and options; a collective call."""
-    import torch
+    backend, options and timeout; a collective call.
+
+    Args:
+        device: Of the gradients; the parameters' if None.
+    """
     import torch.distributed as dist
 
     from q7x2._extension import load
@@ -276,18 +286,36 @@ def make_runner(
     if group is None:
         raise ValueError("no default process group: call init_process_group first")
     ranks = dist.get_process_group_ranks(group)
-    backend = group._get_backend(torch.device(group._device_types[0]))
+    backend = group._get_backend(device or parameters[0][1].device)
     backend = getattr(backend, "wrapped_pg", backend)
     on_q7x2 = backend.name() == "q7x2"
-    factory = hook.factory(Job(parameters, on_q7x2))
-    lanes = [
-        dist.new_group(
-            ranks,
-            backend=dist.get_backend_config(group),
-            pg_options=copy.copy(backend.options) if on_q7x2 else None,
-            # Ranks outside of a smaller group do not come here.
-            use_local_synchronization=len(ranks) < dist.get_world_size(),
-        )
-        for _ in range(hook.lanes(on_q7x2))
-    ]
+    config = dist.get_backend_config(group)
+    is_all_q7x2 = all(pair.endswith(":q7x2") for pair in config.split(","))
+    factory = hook.factory(Job(parameters, on_q7x2, are_shards))
+    with _unchecked():
+        lanes = [
+            dist.new_group(
+                ranks,
+                timeout=backend.options._timeout,
+                backend=config,
+                pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
+                # Ranks outside of a smaller group do not come here.
+                use_local_synchronization=len(ranks) < dist.get_world_size(),
+            )
+            for _ in range(hook.lanes(on_q7x2))
+        ]
     return load().HookRunner(lanes, parameters, factory, threads)
+
+
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """Process groups made in here are not wrapped by TORCH_DISTRIBUTED_DEBUG=DETAIL, which has
+    ranks wait for each other where a collective starts: lanes have no order between them."""
+    from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
+
+    level = get_debug_level()
+    set_debug_level(DebugLevel.OFF)
+    try:
+        yield
+    finally:
+        set_debug_level(level)

@@ -31,13 +31,12 @@ def attach_fsdp(
             "attach needs replicas for an FSDP2 model: the process group of the ranks that hold "
             "the same shards"
         )
-    modules: list[Any] = []
-    shards: list[tuple[str, torch.Tensor]] = []
+    groups: dict[int, Any] = {}  # modules that FSDP treats as one have one, and one hook
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
         group = module._get_fsdp_state()._fsdp_param_group
-        if group is None:
+        if group is None or id(group) in groups:
             continue
         if group._is_hsdp:
             raise ValueError(
@@ -49,25 +48,45 @@ def attach_fsdp(
             for parameter in group.fsdp_params
             if parameter.sharded_param.requires_grad
         )
-        modules.append(module)
-        shards.append((name or "root", torch.empty(numel, device="meta")))
-    runner = make_runner(hook, replicas, shards, threads)
+        if numel > 0:
+            groups[id(group)] = (name or "root", module, group, numel)
+    if not groups:
+        raise ValueError("the model has no sharded parameters that need gradients")
+    shards = [(name, torch.empty(numel, device="meta")) for name, _, _, numel in groups.values()]
+    _, _, first, _ = next(iter(groups.values()))
+    device = first.fsdp_params[0].sharded_param.device
+    runner = make_runner(hook, replicas, shards, threads, are_shards=True, device=device)
     seen: set[int] = set()
 
+    def end_step() -> None:
+        seen.clear()
+        runner.end_reductions()
+
     def reduce_shard(index: int, gradient: torch.Tensor) -> None:
-        if index in seen:  # the backward before this one left some modules out
+        name, shard = shards[index]
+        if gradient.numel() != shard.numel():
+            raise RuntimeError(
+                f"FSDP module {name!r}: some of its parameters got no gradient in this backward: "
+                f"expected all or none of them, {shard.numel()} elements, got {gradient.numel()}"
+            )
+        if index in seen:  # the backward before this one ended with an error
             seen.clear()
         is_first = not seen
         seen.add(index)
-        is_last = len(seen) == len(modules)
-        if is_last:
-            seen.clear()
-        runner.reduce_tensor(index, gradient.view(-1), is_first, is_last).wait()
+        if is_first:  # which modules come last is not known before
+            torch.autograd.Variable._execution_engine.queue_callback(end_step)
+        runner.reduce_tensor(index, gradient.view(-1), is_first).wait()
 
-    for index, module in enumerate(modules):
+    for index, (_, module, _, _) in enumerate(groups.values()):
         module.set_all_reduce_hook(lambda gradient, index=index: reduce_shard(index, gradient))
     attached = Attached(
-        runner, hook, shards, dist.get_rank(replicas), dist.get_world_size(replicas), scaler
+        runner,
+        hook,
+        shards,
+        dist.get_rank(replicas),
+        dist.get_world_size(replicas),
+        scaler,
+        shard=first.mesh_info.shard_mesh_rank,
     )
     attached._follow(model)
     return attached

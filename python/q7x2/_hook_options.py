@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +19,14 @@ class Job:
 
     Args:
         parameters: The model's, by name.
-        owns: Whether the hook is to reduce the parameter of this name; see :class:`Compose`.
         on_q7x2: The process group's backend is q7x2.
+        are_shards: The parameters are shards of FSDP's modules: vectors, whatever they hold.
+        owns: Whether the hook is to reduce the parameter of this name; see :class:`Compose`.
     """
 
     parameters: NamedParameters
     on_q7x2: bool
+    are_shards: bool = False
     owns: Callable[[str], bool] = lambda name: True
 
 
@@ -223,6 +225,10 @@ class PowerSGD(FullPrecision):
                 seed=self.random_seed,
                 **self._full_precision_arguments(),
             )
+        if job.are_shards:
+            raise ValueError(
+                "PowerSGD needs matrices, and FSDP2's shards are none: expected batched=True"
+            )
         check_patterns(self.full_precision, job.parameters, "full_precision")
         if isinstance(self.rank, Mapping):
             check_patterns(list(self.rank), job.parameters, "rank")
@@ -391,7 +397,8 @@ class TopK(Coded):
 class OneBit(Coded):
     """One bit an element, with error feedback: 1-bit SGD (Seide et al., 2014).
 
-    Vectors travel whole: a scale that they share with a matrix suits neither. One bit is coarse,
+    Vectors travel whole, except in FSDP2's shards, which hold them beside matrices: a scale that
+    both share suits neither. One bit is coarse,
     and what is held back arrives late: with momentum, the learning rate must be some times smaller
     than without compression. ``Quantize("int2")`` needs no such care.
 
@@ -405,7 +412,8 @@ class OneBit(Coded):
     group: int = 64
 
     def _is_whole(self, job: Job, name: str, parameter: torch.Tensor) -> bool:
-        return super()._is_whole(job, name, parameter) or parameter.dim() < 2
+        is_vector = parameter.dim() < 2 and not job.are_shards
+        return is_vector or super()._is_whole(job, name, parameter)
 
     def factory(self, job: Job) -> Any:
         return self._coded_factory(job, [(0, f"onebit:g={self.group}")])
@@ -491,7 +499,7 @@ class Compose:
             return lambda name: owners[name] == hook
 
         factories = [
-            hook.factory(Job(job.parameters, job.on_q7x2, owned_by(i)))
+            hook.factory(replace(job, owns=owned_by(i)))
             for i, hook in enumerate(self.hooks.values())
         ]
         return load().composed_hook(factories, list(owners.values()))

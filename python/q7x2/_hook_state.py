@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,9 +26,69 @@ def shapes_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
     return {name: "x".join(map(str, tensor.shape)) for name, tensor in parameters}
 
 
-def key_of(rank: int) -> str:
-    """Where the state of one rank's own lies: distributed checkpoints keep one of equal keys."""
-    return f"rank_{rank}"
+@dataclass(frozen=True)
+class Keys:
+    """Where state lies. Distributed checkpoints keep one value of those of equal keys, so what
+    differs between ranks has other keys on each of them.
+
+    Args:
+        shard: Of an FSDP2 model, the one that this rank and its replicas hold. None: the model is
+            whole, and what is shared is so by all ranks.
+    """
+
+    shard: int | None = None
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.shard is None else f"shard_{self.shard}_"
+
+    def of_rank(self, rank: int) -> str:
+        return f"{self._prefix}rank_{rank}"
+
+    def add(self, shared: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"{self._prefix}{kind}": tensors for kind, tensors in shared.items()}
+
+    def take(self, shared: Mapping[str, Any]) -> dict[str, Any]:
+        """What `add` was given."""
+        mine = [kind for kind in shared if kind.startswith(self._prefix)]
+        return {kind.removeprefix(self._prefix): shared[kind] for kind in mine}
+
+
+# Tensors by bucket: their number and shapes are DDP's to choose, and unknown before the first
+# backward. A distributed checkpoint can only fill tensors that it is shown, so they are one object.
+_BY_BUCKET = "basis_by_bucket"
+
+
+def packed(shared: Tensors) -> dict[str, Any]:
+    return {
+        kind: {"all": _to_bytes(tensors)} if kind.endswith(_BY_BUCKET) else tensors
+        for kind, tensors in shared.items()
+    }
+
+
+def unpacked(shared: Mapping[str, Any]) -> Tensors:
+    return {
+        kind: _from_bytes(tensors["all"]) if kind.endswith(_BY_BUCKET) else tensors
+        for kind, tensors in shared.items()
+    }
+
+
+def _to_bytes(tensors: dict[str, torch.Tensor]) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(tensors, buffer)
+    return buffer.getvalue()
+
+
+def _from_bytes(data: bytes) -> dict[str, torch.Tensor]:
+    import torch
+
+    try:
+        tensors: dict[str, torch.Tensor] = torch.load(io.BytesIO(data), weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise HookStateError(f"the bases by bucket cannot be read: {error}") from error
+    return tensors
 
 
 def merged(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -34,7 +97,7 @@ def merged(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not states:
         raise HookStateError("expected the hook's state of at least one rank, got none")
     result = dict(states[0])
-    result["local"] = {}
+    result["shared"], result["local"] = {}, {}
     for state in states:
         for key in ("hook", "recipe", "world_size", "step", "shapes"):
             if state.get(key) != result.get(key):
@@ -42,6 +105,7 @@ def merged(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     f"the states are not of one moment of one job: {key} is {result.get(key)!r} in "
                     f"one and {state.get(key)!r} in another"
                 )
+        result["shared"] |= state.get("shared", {})
         result["local"] |= state.get("local", {})
     return result
 
@@ -77,23 +141,23 @@ def check(
             )
 
 
-def local_part(state: Mapping[str, Any], rank: int, world_size: int) -> Tensors:
+def local_part(state: Mapping[str, Any], rank: int, world_size: int, keys: Keys) -> Tensors:
     """This rank's own tensors: those it saved, or its share of everybody's."""
     local: dict[str, Tensors] = state.get("local", {})
     if not any(local.values()):
         return {}  # a hook that keeps nothing of its own
     saved_by = state["world_size"]
     if saved_by == world_size:
-        if key_of(rank) not in local:
-            raise HookStateError(f"expected the state of rank {rank}, got that of {list(local)}")
-        return local[key_of(rank)]
-    if missing := [r for r in range(saved_by) if key_of(r) not in local]:
+        if keys.of_rank(rank) not in local:
+            raise HookStateError(f"expected the state of {keys.of_rank(rank)}, got {list(local)}")
+        return local[keys.of_rank(rank)]
+    if missing := [r for r in range(saved_by) if keys.of_rank(r) not in local]:
         raise HookStateError(
             f"the state was saved by {saved_by} ranks and this job has {world_size}: to keep the "
             f"sum of the residuals, load the states of all {saved_by} ranks as a list; those of "
             f"ranks {missing} are missing"
         )
-    everybody = [local[key_of(r)] for r in range(saved_by)]
+    everybody = [local[keys.of_rank(r)] for r in range(saved_by)]
     return {
         kind: {
             name: _share([part[kind][name] for part in everybody], world_size) for name in tensors

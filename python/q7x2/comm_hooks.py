@@ -54,7 +54,7 @@ def _reduce(
     group = dist.group.WORLD if group is None else group
     runners = _stateless.setdefault(group, {})
     if options not in runners:
-        runners[options] = make_runner(options, group, [])
+        runners[options] = make_runner(options, group, [], device=bucket.buffer().device)
     return _hand_over(bucket, runners[options])
 
 
@@ -123,9 +123,9 @@ class PowerSGDState:
 
     They mean what they mean in ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook``, and
     ``start_powerSGD_iter`` may be 0 as well: state belongs to parameters, so DDP's new buckets
-    after the first step do not disturb it. Two have no effect: matrices of one shape are always
+    after the first step do not disturb it. Three have no effect: matrices of one shape are always
     batched, and the orthogonalisation needs no ``orthogonalization_epsilon``, since it has an
-    answer for matrices that lost rank.
+    answer for matrices that lost rank. Nothing is logged either: `stats` has it at any time.
 
     All ranks of ``process_group`` make their first backward together: process groups for the
     hook's own collectives are made in it.
@@ -145,7 +145,7 @@ class PowerSGDState:
         batch_tensors_with_same_shape: bool = True,
     ) -> None:
         del orthogonalization_epsilon, batch_tensors_with_same_shape
-        del compression_stats_logging_frequency  # `stats` has them at any time
+        del compression_stats_logging_frequency
         self.process_group = process_group
         self.options = PowerSGD(
             rank=matrix_approximation_rank,
@@ -159,15 +159,18 @@ class PowerSGDState:
         self._made: Any = None
         self._parameters: list[tuple[str, torch.Tensor]] = []
 
-    @property
-    def _runner(self) -> Any:
+    def _runner(self, device: torch.device) -> Any:
         if self._made is None:
-            self._made = make_runner(self.options, self.process_group, self._parameters)
+            self._made = make_runner(
+                self.options, self.process_group, self._parameters, device=device
+            )
         return self._made
 
     @property
     def stats(self) -> HookStats:
-        return HookStats(**self._runner.stats())
+        if self._made is None:
+            return HookStats(0, 0, 0, 0, 0, {})
+        return HookStats(**self._made.stats())
 
     def compression_stats(self) -> tuple[float, int, int]:
         """As PyTorch's: the rate, and numbers of fp32 elements before and after compression."""
@@ -179,7 +182,8 @@ class PowerSGDState:
         """The hook as ``q7x2.attach`` returns it, to save and load its state.
 
         DDP does not tell a hook the names of parameters, and state is saved by name; so a state
-        that is to be saved or loaded must meet its model before the first backward.
+        that is to be saved or loaded must meet its model before the first backward, on all ranks,
+        and after it has been registered with :func:`batched_powerSGD_hook`, if it is that one's.
         """
         if not self._parameters:
             if self._made is not None:
@@ -190,9 +194,11 @@ class PowerSGDState:
             self._parameters = [
                 (name, p) for name, p in ddp.module.named_parameters() if p.requires_grad
             ]
+            if (batched_powerSGD_hook, self) in ddp._comm_hooks:
+                self.options = replace(self.options, batched=True)
         group = dist.group.WORLD if self.process_group is None else self.process_group
         return Attached(
-            self._runner,
+            self._runner(self._parameters[0][1].device),
             self.options,
             self._parameters,
             dist.get_rank(group),
@@ -206,7 +212,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Fut
     >>> state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=4)
     >>> ddp.register_comm_hook(state, q7x2.comm_hooks.powerSGD_hook)
     """
-    return _hand_over(bucket, state._runner)
+    return _hand_over(bucket, state._runner(bucket.buffer().device))
 
 
 powersgd_hook = powerSGD_hook
@@ -224,7 +230,7 @@ def batched_powerSGD_hook(
         if state._made is not None:
             raise RuntimeError("this PowerSGDState is powerSGD_hook's: make another one")
         state.options = replace(state.options, batched=True)
-    return _hand_over(bucket, state._runner)
+    return _hand_over(bucket, state._runner(bucket.buffer().device))
 
 
 @dataclass

@@ -136,6 +136,9 @@ def _assert_trees_equal(one: Any, other: Any, path: tuple[str, ...]) -> None:
     if isinstance(one, torch.Tensor):
         assert_bits(one, other, path)
         return
+    if not isinstance(one, dict):
+        assert one == other, path
+        return
     assert one.keys() == other.keys(), path
     for key in one:
         _assert_trees_equal(one[key], other[key], (*path, key))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import threading
 import time
+import weakref
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -24,6 +28,7 @@ from hook_training import (
     sum_over_ranks,
     train,
 )
+from q7x2._attach import make_runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
@@ -248,7 +253,103 @@ def test_a_callback_may_ask_the_hook() -> None:
     assert seen == [1, 2, 3]
 
 
+@pytest.mark.ranks(2)
+def test_the_last_reference_may_be_a_callbacks() -> None:
+    """Callbacks run in the hook's own thread, which cannot wait for its own end."""
+    kept = [make_runner(q7x2.Allreduce(), None, [("weight", torch.zeros(8))])]
+    weak = weakref.ref(kept[0])
+    last_is_ours = threading.Event()
+
+    def drop(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        assert last_is_ours.wait(10)
+        kept.clear()
+        return future.value()
+
+    future = kept[0].reduce_tensor(0, torch.ones(8), True).then(drop)
+    last_is_ours.set()
+    assert future.wait().tolist() == [1.0] * 8
+    assert weak() is None
+
+
+@pytest.mark.ranks(2)
+def test_what_is_in_flight_fails_when_the_hook_goes() -> None:
+    runner = make_runner(q7x2.Allreduce(), None, [("weight", torch.zeros(8))])
+    if dist.get_rank() == 0:  # rank 1 never calls
+        future = runner.reduce_tensor(0, torch.ones(8), True)
+        del runner
+        with pytest.raises(RuntimeError, match="destroyed while a gradient was being reduced"):
+            future.wait()
+    dist.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_registered_hook_keeps_no_model() -> None:
+    """Hooks without state are shared by models, and live as long as the process group."""
+    ddp = DDP(net())
+    ddp.register_comm_hook(None, q7x2.comm_hooks.fp16_compress_hook)
+    backward(ddp, 0)
+    parameter = weakref.ref(next(ddp.parameters()))
+    del ddp
+    gc.collect()
+    assert parameter() is None
+
+
+@pytest.mark.ranks(2)
+def test_lanes_have_the_timeout_of_the_models_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=77))
+    ddp = DDP(net(), process_group=group)
+    timeouts = []
+    real = dist.new_group
+
+    def recorded(*args: Any, **options: Any) -> Any:
+        timeouts.append(options["timeout"])
+        return real(*args, **options)
+
+    monkeypatch.setattr(dist, "new_group", recorded)
+    q7x2.attach(ddp, q7x2.PowerSGD())
+    assert timeouts == [timedelta(seconds=77)] * 2
+
+
+@pytest.mark.parametrize("name", ["powersgd", "int8"])
+@pytest.mark.ranks(2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+def test_debug_detail(name: str) -> None:
+    """torch then wraps process groups, and checks each collective with all ranks."""
+    assert dist.get_debug_level() == dist.DebugLevel.DETAIL
+    ddp, hook = attached(HOOKS[name], **SMALL_BUCKETS)
+    for step in range(3):
+        backward(ddp, step)
+    assert hook.step == 3
+    assert dist.get_debug_level() == dist.DebugLevel.DETAIL
+    assert_same_on_all_ranks([p.grad for p in ddp.parameters()])
+
+
 # --- PowerSGD -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.ranks(2)
+def test_fp16_overflows_in_the_hook_are_skipped_steps(batched: bool) -> None:
+    """Gradients and residuals that fit, and whose sum does not."""
+    ddp = DDP(nn.Linear(32, 32, bias=False).half())
+    hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=1, start_iter=0, batched=batched))
+    gradient = torch.zeros(32, 32)
+    gradient[:16, :16], gradient[16:, 16:] = 30000, 20000
+
+    def give(scale: float) -> torch.Tensor:
+        ddp.zero_grad()
+        # The gradient of each weight is what its output is multiplied by.
+        (ddp(torch.eye(32).half()).float().t() * gradient * scale).sum().backward()
+        return ddp.module.weight.grad
+
+    for _ in range(40):
+        before = residuals(hook)["weight"]
+        if not give(1).isfinite().all():
+            break
+    assert hook.stats.skipped_steps == 1
+    assert_bits(residuals(hook)["weight"], before)
+    for _ in range(3):
+        assert give(1e-4).isfinite().all()
+    assert residuals(hook)["weight"].isfinite().all()
 
 
 def without_empty_parameter() -> Net:

@@ -8,7 +8,8 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from hook_training import backward
+import torch.distributed.checkpoint as dcp
+from hook_training import assert_states_equal, backward
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -19,6 +20,7 @@ HOOKS = {
     "dense": q7x2.Allreduce(),
     "int8": q7x2.Quantize("int8"),
     "topk": q7x2.TopK(0.25, warmup_steps=0),
+    "onebit": q7x2.OneBit(start_iter=0),
     "batched": q7x2.PowerSGD(rank=4, batched=True, start_iter=0),
 }
 
@@ -71,6 +73,8 @@ def test_gradients_are_those_of_all_ranks(name: str) -> None:
                 owed.setdefault(parameter, []).append(whole - q.grad)
     assert hook.step == 3
     assert hook.stats.buckets == 9
+    if name != "dense":
+        assert hook.stats.message_bytes < hook.stats.gradient_bytes / 2
     if name != "dense":  # what was held back was sent later: errors do not add up
         differences = owed["0.inner.weight"]
         norm = plain.module[0].inner.weight.grad.norm()
@@ -96,3 +100,62 @@ def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
     both = fully_shard(model(), mesh=mesh)
     with pytest.raises(ValueError, match="mesh of two dimensions by itself"):
         q7x2.attach(both, q7x2.Allreduce(), replicas=replicas)
+    with pytest.raises(ValueError, match="FSDP2's shards are none: expected batched=True"):
+        q7x2.attach(fsdp, q7x2.PowerSGD(rank=4), replicas=replicas)
+
+
+class Optional(nn.Module):
+    """Its second layer is used now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        x = self.first(x)
+        return self.second(x) if both else x
+
+
+@pytest.mark.parametrize("case", ["frozen", "together", "unused"])
+@pytest.mark.ranks(4)
+def test_a_step_ends_with_its_backward(case: str) -> None:
+    """Whichever modules took part in it; FSDP says of none of them that it is the last."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Optional()
+    if case == "frozen":
+        model.first.requires_grad_(False)
+    if case == "together":
+        fully_shard([model.first, model.second], mesh=mesh["shards"])
+    else:
+        fully_shard(model.first, mesh=mesh["shards"])
+        fully_shard(model.second, mesh=mesh["shards"])
+    fully_shard(model, mesh=mesh["shards"])
+    hook = q7x2.attach(model, q7x2.TopK(0.1, warmup_steps=0), replicas=mesh["replicas"].get_group())
+    for step in range(3):
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
+        model(x, both=case != "unused" or step == 1).square().sum().backward()
+        assert hook.step == step + 1
+    assert hook.stats.skipped_steps == 0
+    (local,) = hook.state_dict()["local"].values()
+    assert any(residual.any() for residual in local["residual"].values())
+
+
+@pytest.mark.ranks(4)
+def test_a_distributed_checkpoint_holds_every_shards_state(shared: str) -> None:
+    fsdp, replicas = sharded()
+    hook = q7x2.attach(fsdp, HOOKS["batched"], replicas=replicas)
+    for step in range(2):
+        backward(fsdp, step)
+    dcp.save({"hook": hook}, checkpoint_id=f"{shared}/checkpoint")
+    again, replicas = sharded()
+    fresh = q7x2.attach(again, HOOKS["batched"], replicas=replicas)
+    dcp.load({"hook": fresh}, checkpoint_id=f"{shared}/checkpoint")
+    assert_states_equal(fresh.state_dict(), hook.state_dict())
+    states = [None] * 4
+    dist.all_gather_object(states, hook.state_dict())
+    assert len({key for state in states for key in state["local"]}) == 4
+    with pytest.raises(q7x2.HookStateError, match="expected the state of shard_"):
+        fresh.load_state_dict(states[(dist.get_rank() + 1) % 4])

@@ -128,11 +128,12 @@ def test_fewer_ranks_take_over_the_sum_of_the_residuals() -> None:
     backward(smaller, 3)
 
 
+@pytest.mark.parametrize("name", ["alternating", "batched"])
 @pytest.mark.ranks(2)
-def test_distributed_checkpoint(shared: str) -> None:
+def test_distributed_checkpoint(name: str, shared: str) -> None:
     """The hook is a Stateful; every rank gets its own residuals back."""
-    hook = HOOKS["alternating"]
-    ddp, at_work = attached(hook)
+    hook = HOOKS[name]
+    ddp, at_work = attached(hook, **SMALL_BUCKETS)
     train(ddp, sgd(ddp), range(3))
     dcp.save({"hook": at_work}, checkpoint_id=f"{shared}/checkpoint")
     _, fresh = attached(hook, net(seed=1))
@@ -176,7 +177,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
     refused("version 1, got version 7", version=7)
     refused("hook PowerSGD, got that of Allreduce", hook="Allreduce")
     refused("rank was 3 and is 2", recipe={**good["recipe"], "rank": 3})
-    refused("expected the state of rank 0", local={"rank_1": good["local"]["rank_0"]})
+    refused("expected the state of rank_0", local={"rank_1": good["local"]["rank_0"]})
     refused(
         "expected the state of this model, got another's: parameter last.bias",
         shapes={name: shape for name, shape in good["shapes"].items() if name != "last.bias"},
@@ -188,6 +189,12 @@ def test_states_that_do_not_fit_are_refused() -> None:
     wrong = copy.deepcopy(good)
     wrong["shared"]["basis"]["extra.weight"] = torch.zeros(3, 3)
     refused("expected the basis of extra.weight", state=wrong)
+    flat, flat_hook = attached(HOOKS["batched"])
+    backward(flat, 0)
+    wrong = flat_hook.state_dict()
+    wrong["shared"]["basis_by_bucket"]["all"] = b"nonsense"
+    with pytest.raises(q7x2.HookStateError, match="cannot be read"):
+        flat_hook.load_state_dict(wrong)
     refused("not of one moment", state=[good, {**good, "step": 5}])
     refused("got none", state=[])
 
@@ -353,6 +360,14 @@ def test_registered_batched_powersgd_is_the_attached_one() -> None:
     for p, q in zip(parameters_of(registered), parameters_of(ddp), strict=True):
         assert_bits(p, q)
     assert at_work.stats.message_bytes == state.stats.message_bytes
+    named = q7x2.comm_hooks.PowerSGDState(None)
+    assert named.stats.steps == 0
+    saved = DDP(net())
+    saved.register_comm_hook(named, q7x2.comm_hooks.batched_powerSGD_hook)
+    hook = named.of(saved)
+    backward(saved, 0)
+    assert hook.step == 1
+    hook.load_state_dict(hook.state_dict())
     used = q7x2.comm_hooks.PowerSGDState(None)
     ddp = DDP(net())
     ddp.register_comm_hook(used, q7x2.comm_hooks.powerSGD_hook)
