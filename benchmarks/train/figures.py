@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.train import inference, wire
 from benchmarks.train.inference import Paired
-from benchmarks.train.methods import BASELINE, TORCH_POWERSGD, UNCOMPRESSED
+from benchmarks.train.methods import BASELINE, BY_LABEL, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.study import RANKS, Study
 
 Cell = dict[str, Any]
@@ -119,7 +119,7 @@ class Accuracy:
     loss: float
     spread: float
     accuracy: float
-    paired: Paired | None  # None: the uncompressed training itself, or a single seed
+    paired: Paired | None  # None: an uncompressed training itself, or a single seed
     p_differs: float
 
     @property
@@ -142,9 +142,11 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
     margin = MARGIN * inference.spread([cell["final_loss"] for cell in base.values()])
     tests: dict[str, Paired] = {}
     for label, cells in by_label.items():
-        common = sorted(set(cells) & set(base))
-        if label != UNCOMPRESSED and len(common) > 1:
-            differences = [cells[s]["final_loss"] - base[s]["final_loss"] for s in common]
+        beside = BY_LABEL[label].uncompressed
+        whole = by_label.get(beside, {})
+        common = sorted(set(cells) & set(whole))
+        if label != beside and len(common) > 1:
+            differences = [cells[s]["final_loss"] - whole[s]["final_loss"] for s in common]
             tests[label] = inference.paired(differences, margin)
     differs = dict(zip(tests, inference.holm([t.p_differs for t in tests.values()]), strict=True))
     return [

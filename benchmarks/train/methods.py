@@ -28,7 +28,9 @@ class Method:
     add: Adds the hook to a model, which begins at once if its second argument says so.
     one_bucket: The hook does not stand several buckets.
     optimizer: What it needs in place of the task's own, made for the task's recipe.
-    tasks: Those whose own optimizer it can be compared with.
+    tasks: Those that it trains.
+    uncompressed: The method whose final loss its own is compared with: the same optimizer on
+        whole gradients.
     message_bytes: What goes into all-reduces a step, from the parameters' shapes; None where
         it depends on the gradients.
     """
@@ -40,6 +42,7 @@ class Method:
     one_bucket: bool = False
     optimizer: MakeOptimizer | None = None
     tasks: tuple[str, ...] = ("gpt", "digits")
+    uncompressed: str = "DDP, q7x2"
 
 
 def _none(_: DistributedDataParallel, at_once: bool) -> None:
@@ -92,12 +95,18 @@ def _one_bit_adam(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.O
     return q7x2.optim.OneBitAdam(ddp, recipe["lr"], weight_decay=0.01, freeze_step=freeze_step)
 
 
+def _adam(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
+    """What 1-bit Adam is with whole gradients; the tasks' own one forgets its moments sooner."""
+    return torch.optim.AdamW(ddp.parameters(), recipe["lr"], weight_decay=0.01)
+
+
 def _sgd_at(lr: float | None) -> MakeOptimizer:
     """SGD without momentum, which the hook has; at the task's learning rate if `lr` is None."""
     return lambda ddp, recipe: torch.optim.SGD(ddp.parameters(), lr=lr or recipe["lr"])
 
 
 _CHOICES = ("int2", "int8")
+_ADAM = "DDP, q7x2, Adam 0.999"
 
 METHODS = (
     Method("DDP, Gloo", "gloo", _none, wire.dense(4)),
@@ -111,13 +120,21 @@ METHODS = (
         one_bucket=True,
     ),
     Method("DDP, q7x2", "q7x2", _none, wire.dense(4)),
+    Method(_ADAM, "q7x2", _none, optimizer=_adam, tasks=("gpt",), uncompressed=_ADAM),
     Method("bf16", "q7x2", _ours(q7x2.Allreduce(dtype=torch.bfloat16)), wire.dense(2)),
     Method("int8", "q7x2", _ours(q7x2.Quantize("int8")), wire.grouped(8, 512)),
     Method("int6", "q7x2", _ours(q7x2.Quantize("int6")), wire.grouped(6, 512)),
     Method("int4", "q7x2", _ours(q7x2.Quantize("int4:g=128")), wire.grouped(4, 128)),
     Method("int4 or int2 or int8", "q7x2", _ours(q7x2.Quantize("int4", choices=_CHOICES))),
     Method("1-bit SGD", "q7x2", _ours(q7x2.OneBit())),
-    Method("1-bit Adam", "q7x2", _none, optimizer=_one_bit_adam, tasks=("gpt",)),
+    Method(
+        "1-bit Adam",
+        "q7x2",
+        _none,
+        optimizer=_one_bit_adam,
+        tasks=("gpt",),
+        uncompressed=_ADAM,
+    ),
     Method("signSGD", "q7x2", _ours(q7x2.SignSGD()), optimizer=_sgd_at(1e-3)),
     Method("top 1 %", "q7x2", _ours(q7x2.TopK(0.01))),
     Method("top 1 %, int8", "q7x2", _ours(q7x2.TopK(0.01, values="int8"))),
@@ -142,5 +159,7 @@ BY_LABEL = {method.label: method for method in METHODS}
 
 BASELINE = "DDP, Gloo"
 UNCOMPRESSED = "DDP, q7x2"
+# As fast as UNCOMPRESSED, so only their losses count.
+ONLY_LOSSES = {method.uncompressed for method in METHODS} - {UNCOMPRESSED}
 TORCH_POWERSGD = "PyTorch PowerSGD 4, Gloo"
 POWERSGD = "PowerSGD 4"

@@ -10,7 +10,7 @@ from benchmarks.report import duration
 from benchmarks.train import figures, inference, wire
 from benchmarks.train.methods import POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.pictures import rates_of
-from benchmarks.train.study import OURS, RANKS, RECIPES, TASKS, Study
+from benchmarks.train.study import OURS, PARTS, RANKS, RECIPES, TASKS, Study
 
 Row = Sequence[str]
 
@@ -22,7 +22,7 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
     sections = [
         "# Communication hooks: speed and accuracy\n\n"
         f"`python -m benchmarks train` on {facts.describe(study.machine)}. {RANKS} ranks, one a "
-        "virtual host where a rate is named.\n",
+        f"virtual host where a rate is named.{_commits(study)}\n",
         _goals(study),
         *(_speed(study, rate) for rate in rates_of(study, "speed")),
         _powersgd(study),
@@ -34,6 +34,19 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
         "".join(f"![]({name})\n\n" for name in pictures),
     ]
     return "\n".join(section for section in sections if section)
+
+
+def _commits(study: Study) -> str:
+    """Which parts were measured at which commits, where these are not all the same."""
+    of_parts = {
+        part: sorted({cell["commit"] for cell in cells})
+        for part in PARTS
+        if (cells := study.of(part))
+    }
+    if len({commit for commits in of_parts.values() for commit in commits}) < 2:
+        return ""
+    parts = (f"{part} {', '.join(commits)}" for part, commits in of_parts.items())
+    return f" Commits by part: {'; '.join(parts)}."
 
 
 def _table(head: Row, rows: Iterable[Row]) -> str:
@@ -216,8 +229,9 @@ def _accuracy(study: Study, task: str) -> str:
     return (
         f"## Accuracy, {task}\n\n"
         f"{recipe['steps']} steps; the mean held-out loss of the last {recipe['last']} "
-        f'evaluations. Differences from "{UNCOMPRESSED}" are paired by seed (the same weights '
-        "at first, the same batches). p differs: paired t-test, two-sided, corrected for the "
+        "evaluations. Differences are from the same optimizer's uncompressed training, paired by "
+        "seed (the same weights at first, the same batches). p differs: paired t-test, two-sided, "
+        "corrected for the "
         "number of methods (Holm). p not worse, a claim of each method alone: one-sided "
         f"paired t-test that the loss is less than {margin:.4f} higher, "
         f"{figures.MARGIN:g} standard deviations of uncompressed trainings over seeds.\n\n"

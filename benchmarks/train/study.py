@@ -24,6 +24,7 @@ from benchmarks.train.methods import (
     BASELINE,
     BY_LABEL,
     METHODS,
+    ONLY_LOSSES,
     POWERSGD,
     TORCH_POWERSGD,
     UNCOMPRESSED,
@@ -103,7 +104,9 @@ _COMPUTE_BOUND_RATE = "1gbit"
 
 _POWERSGD_LABELS = [TORCH_POWERSGD, POWERSGD, "PowerSGD 4 alternating"]
 # 1-bit Adam's hook belongs to its optimizer, so the parts that look into a hook leave it out.
-OURS = tuple(m.label for m in METHODS if m.backend == "q7x2" and m.label != UNCOMPRESSED)
+OURS = tuple(
+    m.label for m in METHODS if m.backend == "q7x2" and m.label not in (UNCOMPRESSED, *ONLY_LOSSES)
+)
 _WITH_A_HOOK = tuple(label for label in OURS if label != "1-bit Adam")
 
 
@@ -144,6 +147,7 @@ class Job:
 
 def jobs(choice: Choice) -> Iterator[Job]:
     labels = [m.label for m in METHODS if m.label in choice.labels]
+    timed = [label for label in labels if label not in ONLY_LOSSES]
     ours = [label for label in labels if label in _WITH_A_HOOK]
     for part in choice.parts:
         recipe = RECIPES[part]
@@ -154,7 +158,7 @@ def jobs(choice: Choice) -> Iterator[Job]:
                     yield Job(
                         part,
                         {"rate": rate},
-                        list(dict.fromkeys([BASELINE, *labels])),
+                        list(dict.fromkeys([BASELINE, *timed])),
                         recipe,
                         rate,
                         together=True,
@@ -164,7 +168,8 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 for task, seed in itertools.product(choice.tasks, range(choice.seeds)):
                     place = {"task": task, "seed": seed}
                     fit = [label for label in labels if task in BY_LABEL[label].tasks]
-                    mine = list(dict.fromkeys([UNCOMPRESSED, *fit]))
+                    beside = [BY_LABEL[label].uncompressed for label in fit]
+                    mine = list(dict.fromkeys([UNCOMPRESSED, *beside, *fit]))
                     yield Job(part, place, mine, recipe[task], None, seed, extra={"task": task})
             case "powersgd":
                 for rate in choice.rates:

@@ -138,6 +138,8 @@ def test_a_choice_always_has_what_it_is_compared_with() -> None:
     assert set(speed.labels) == {BASELINE, "int8"}
     assert [job.seed for job in accuracy] == [0, 1]
     assert all(set(job.labels) == {UNCOMPRESSED, "int8"} for job in accuracy)
+    (alone,) = jobs(Choice(["accuracy"], [], ["gpt"], 1, ["1-bit Adam"]))
+    assert alone.labels == [UNCOMPRESSED, BY_LABEL["1-bit Adam"].uncompressed, "1-bit Adam"]
 
 
 def _study(path: Path, cells: list[dict]) -> Study:
@@ -231,6 +233,7 @@ def test_a_baseline_that_was_better_before_is_timed_there(tmp_path: Path) -> Non
 def _seed_cell(label: str, seed: int, loss: float) -> dict:
     return {
         "part": "accuracy",
+        "commit": "abc",
         "task": "digits",
         "seed": seed,
         "label": label,
@@ -257,6 +260,10 @@ def test_figures_of_accuracy(tmp_path: Path) -> None:
     text = report.markdown(study, [])
     assert "| int4 | 5 | 1.5000 |" in text
     assert "1 of 2 (int4: worse)" in text
+    assert "Commits by part" not in text
+    cells[0]["commit"] = "def"
+    mixed = report.markdown(_study(tmp_path / "train.json", cells), [])
+    assert "Commits by part: accuracy abc, def." in mixed
 
 
 def test_every_method_has_a_name_of_its_own() -> None:
