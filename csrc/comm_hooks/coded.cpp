@@ -370,9 +370,11 @@ class CodedHook final : public Hook {
       if (part.codec->spec().value.kind == ValueKind::kSign && !in_full) part.message.mul_(scale_);
       if (options_.momentum == Momentum::kGlobal) momentum(kept.next, part).copy_(part.message);
       if (options_.momentum == Momentum::kAccumulated && options_.error_feedback && !in_full) {
-        // What was sent has changed its residual; the rest waits there untouched.
+        // What was sent has changed its residual and is in the sum; the rest waits untouched. Where
+        // ranks of a host add up before they encode, residuals change anyway: the sum decides.
         const at::Tensor all = residual(kept.now, part) + momentum(kept.next, part);
-        momentum(kept.next, part).masked_fill_(residual(kept.next, part) != all, 0);
+        const at::Tensor has_changed = residual(kept.next, part) != all;
+        momentum(kept.next, part).masked_fill_(has_changed.logical_and(part.message != 0), 0);
       }
       for (size_t i = 0; i < part.positions.size(); ++i, ++position) {
         if (!idle[position]) continue;

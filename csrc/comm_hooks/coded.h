@@ -14,7 +14,8 @@ namespace q7x2 {
 enum class Momentum {
   kNone,
   /// u <- f u + g on each rank, and u is sent: the momentum of SGD. Where an element of it was sent
-  /// it starts from zero again. Lin et al., "Deep gradient compression", 2018.
+  /// it starts from zero again; where ranks of a host add up before they encode, and an element of
+  /// any host was. Lin et al., "Deep gradient compression", 2018.
   kAccumulated,
   /// u <- f u + (1 - f) g on each rank, and u is sent. Bernstein et al., "signSGD", 2018.
   kAveraged,

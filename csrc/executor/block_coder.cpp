@@ -41,6 +41,17 @@ const float* BlockCoder::as_floats(const std::byte* elements, size_t count) {
   return floats_.data();
 }
 
+void BlockCoder::give(const Place& place, size_t count, std::byte* elements) {
+  if (place.errors == nullptr) return;
+  const float* values = as_floats(elements, count);
+  for (size_t i = 0; i < count; ++i) sum_[i] = values[i] + place.errors[i];
+  narrow(elements, sum_.data(), count, dtype_);
+  const float* given = as_floats(elements, count);
+  for (size_t i = 0; i < count; ++i) {
+    place.errors[i] = is_finite(given[i]) ? sum_[i] - given[i] : place.errors[i];
+  }
+}
+
 size_t BlockCoder::encode(const Operand& operand, size_t count, const Place& place,
                           std::byte* message) {
   return coding_.codec->encode({.values = as_floats(operand.elements, count),

@@ -5,7 +5,8 @@
 //
 // An element's error is kept in one place: that of this rank's contribution, or, if this rank owns
 // the element, that of the sum. Both are what this rank still owes for it, and either is added to
-// what it gives next, so the buffer stays right when the owner changes.
+// what it gives next, so the buffer stays right when the owner changes. Where it gives elements as
+// they are, for another rank to add up and encode, it owes nothing afterwards.
 #pragma once
 
 #include <cstddef>
@@ -61,6 +62,9 @@ class BlockCoder {
   /// The longest message of a block, a multiple of 64.
   size_t max_bytes() const { return max_bytes_; }
 
+  /// Adds its errors to a block of the tensor that leaves as it is. What the elements cannot hold
+  /// of them stays behind, so that a second time changes nothing.
+  void give(const Place& place, size_t count, std::byte* elements);
   /// The message of an operand's elements; returns its length.
   size_t encode(const Operand& operand, size_t count, const Place& place, std::byte* message);
   void decode(std::span<const std::byte> message, size_t count, const Place& place,

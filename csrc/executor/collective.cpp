@@ -362,7 +362,7 @@ void CollectiveTask::copy(Place& place, const Op& op, size_t length) {
     return;
   }
   const size_t count = length / element_size(call_.dtype);
-  const BlockCoder::Place at = coding_place(op, place.slice);
+  const BlockCoder::Place at = coding_place(op.length_of, place.slice);
   if (op.destination.is_coded()) {
     std::byte* message = message_of(place, op);
     place.coded_at[op.destination.index] = {
@@ -382,7 +382,7 @@ void CollectiveTask::fold_coded(Place& place, const Op& op, size_t length) {
     operands.push_back(operand(block, source));
   }
   const size_t count = length / element_size(call_.dtype);
-  const BlockCoder::Place at = coding_place(op, place.slice);
+  const BlockCoder::Place at = coding_place(op.length_of, place.slice);
   const int divisor = op.is_final ? call_.divisor : 1;
   decoding([&] {
     if (op.destination.is_coded()) {
@@ -452,7 +452,13 @@ void CollectiveTask::fold(Place& place, const Op& op, size_t length) {
 void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length) {
   Place& place = places_[place_index];
   const Op& op = choice_.plan->ops[op_index];
-  const Region message = region(place, choice_.plan->sources_of(op)[0], length);
+  const Block& block = choice_.plan->sources_of(op)[0];
+  const Region message = region(place, block, length);
+  if (coder_ && block.space == Space::kInput) {
+    // In place, where the result will be: whatever else reads this block finds the same sum.
+    coder_->give(coding_place(block, place.slice), length / element_size(call_.dtype),
+                 message.data);
+  }
   const std::byte* source = message.data;
   length = message.bytes;
   const uint32_t token = make_token(place_index, op_index);
@@ -667,8 +673,7 @@ size_t CollectiveTask::first_element(const Block& block, size_t slice) const {
 
 // Elements are counted through all inputs of a reduction, one after the other: there a part has one
 // index on all ranks. What is gathered is counted within its part.
-BlockCoder::Place CollectiveTask::coding_place(const Op& op, size_t slice) const {
-  const Block& block = op.length_of;
+BlockCoder::Place CollectiveTask::coding_place(const Block& block, size_t slice) const {
   const size_t first = first_element(block, slice);
   const bool is_many = call_.collective == Collective::kReduceScatter;
   const size_t region = is_many ? block.index : 0;

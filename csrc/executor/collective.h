@@ -125,7 +125,7 @@ class CollectiveTask final : public Task {
   /// Where the message that `op` makes is to be put.
   std::byte* message_of(Place& place, const Op& op);
   bool is_staged(const Op& op) const;
-  BlockCoder::Place coding_place(const Op& op, size_t slice) const;
+  BlockCoder::Place coding_place(const Block& part, size_t slice) const;
   /// Passes over the tensor as the codec wants it, and counts what is sent where parts are
   /// balanced.
   void select();

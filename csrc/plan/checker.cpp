@@ -249,6 +249,10 @@ class Checker {
         }
         if (access.writes) check_may_write(rank, id, access.block);
       }
+      if (p.num_coded > 0 && op.kind == OpKind::kSend && !is_in_place() &&
+          p.sources_of(op)[0].space == Space::kInput) {
+        fail(rank, id, "sends the input as it is, where residuals cannot be added to it");
+      }
       const size_t sources = p.sources_of(op).size();
       const bool counts = op.kind == OpKind::kReduce ? sources >= 2
                           : op.kind == OpKind::kRecv ? sources == 0

@@ -17,6 +17,8 @@ namespace q7x2 {
 ///   - races: two ops that touch the same block, one of them writing, are ordered by dependencies
 ///     of this rank alone;
 ///   - scratch: blocks are read only after they were written, with the length they were written;
+///   - errors: coded Plans send input as it is only in collectives in place, where errors can be
+///     added to it;
 ///   - buffers: scratch blocks hold no more than kMaxScratchSlices allows;
 ///   - means: every result passes one final reduce, which holds all contributions;
 ///   - bits: all ranks of an all-reduce evaluate the same expression, and Plans that claim to round

@@ -11,7 +11,8 @@
 // A *coded* block is a scratch block that holds a message of a codec (kernels/codec.h) in place of
 // elements. What an op does follows from its blocks: a copy to a coded block encodes, a copy from
 // one decodes, a reduce decodes its coded sources, adds in fp32, and encodes its result where the
-// destination is coded. Messages between coded blocks are as long as the codec made them.
+// destination is coded. Messages between coded blocks are as long as the codec made them. Input
+// that a coded Plan sends as it is takes the rank's errors along: they are added to it in place.
 //
 //   collective      input parts   output parts   in place
 //   all_reduce      weights       weights        yes: output part i is input part i

@@ -327,6 +327,46 @@ TEST(CodedCollective, SelectionsOfLongTensorsKeepWhatIsLost) {
   }
 }
 
+// Ranks of a host give a leader what they owe with what they have. Here they have nothing else.
+TEST(CodedCollective, ResidualsReachTheLeadersOfAHost) {
+  run_ranks(4, [](Rank& rank) {
+    setenv("Q7X2_HOST_ID", std::to_string(rank.rank / 2).c_str(), 1);
+    const auto group = rank.group();
+    Comm comm(group);
+    for (const std::string codec : {"int8", "topk:0.2"}) {
+      for (const size_t count : {5'003, 300'007}) {
+        const std::string key = codec + ", " + std::to_string(count) + " elements";
+        rank.at(key);
+        const std::vector<double>& given = kept_sum(comm.size(), 0, count);
+        std::vector<float> errors = kept_normal(rank.rank, 0, count);
+        std::vector<double> sent(count);
+        for (int step = 0; step < 16; ++step) {
+          const auto data = buffer<float>(count);
+          CollectiveCall call = all_reduce_call(*data, codec, "coded_hierarchical");
+          call.coding.errors = {errors.data()};
+          comm.succeed(*comm.start(std::move(call), data));
+          for (size_t i = 0; i < count; ++i) sent[i] += double{(*data)[i]};
+          if (step > 0) continue;
+          const auto debtors = buffer<float>(count);
+          for (size_t i = 0; i < count; ++i) (*debtors)[i] = errors[i] == 0 ? 0 : 1;
+          comm.succeed(*comm.flat(Collective::kAllReduce, debtors, DType::kFloat32));
+          EXPECT_LE(std::ranges::max(*debtors), 2) << key << ": more than a leader a host";
+        }
+        const auto owed = std::make_shared<std::vector<float>>(errors);
+        comm.succeed(*comm.flat(Collective::kAllReduce, owed, DType::kFloat32));
+        std::vector<float> accounted(count);
+        std::vector<float> delivered(count);
+        for (size_t i = 0; i < count; ++i) {
+          accounted[i] = static_cast<float>(sent[i] + double{(*owed)[i]});
+          delivered[i] = static_cast<float>(sent[i]);
+        }
+        EXPECT_LT(distance(accounted, given), 2e-6) << key;
+        EXPECT_LT(distance(delivered, given), 1e-3) << key;
+      }
+    }
+  });
+}
+
 TEST(CodedCollective, SignsAreAMajorityVote) {
   run_ranks(3, [](Rank& rank) {
     const auto group = rank.group();

@@ -332,6 +332,20 @@ TEST(Checker, BlocksThatMustStayIntact) {
   EXPECT_NE(complaint(alias), "");
 }
 
+TEST(Checker, InputsThatResidualsCannotBeAddedTo) {
+  const auto plans = build(Collective::kReduceScatter, 2, [](PlanBuilder& b, int rank) {
+    const Block got = Block::scratch(0);
+    const Block total = Block::coded(0);
+    b.send(1 - rank, Block::input(1 - rank));
+    const OpId received = b.recv(1 - rank, got, {}, Block::input(rank));
+    const Block mine = Block::input(rank);
+    const OpId sum =
+        b.reduce({{rank == 0 ? mine : got, rank == 0 ? got : mine}}, total, true, {{received}});
+    b.copy(total, Block::output(0), {{sum}});
+  });
+  EXPECT_COMPLAINT(plans, "sends the input as it is");
+}
+
 TEST(Checker, ReducesWhereNothingIsReduced) {
   const auto plans = build(Collective::kBroadcast, 2, exchange_and_fold, 0);
   EXPECT_COMPLAINT(plans, "reduces, which the collective does not");

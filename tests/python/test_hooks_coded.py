@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import os
 from typing import Any
 
 import pytest
@@ -83,6 +85,36 @@ def test_top_k_is_deep_gradient_compression(momentum: float, clip_norm: float | 
         applied = give(ddp, gradient_of(dist.get_rank(), step))
         assert_close(applied, expected, step, rtol=1e-5, atol=1e-6)
         assert_close(residuals(hook)["weight"], pending[dist.get_rank()], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["coded_sra", "coded_hierarchical"])
+@pytest.mark.ranks(4, fresh=True)
+def test_momentum_of_what_was_not_delivered_goes_on(algorithm: str) -> None:
+    """Nor does it where ranks of a host add up first, and nobody knows whose share was sent."""
+    os.environ["Q7X2_HOST_ID"] = str(dist.get_rank() // 2)
+    group = dist.new_group(pg_options=q7x2.Options(algorithms=algorithm))
+    fabric = json.loads(group._get_backend(torch.device("cpu")).fabric_json)
+    assert fabric["ranks"] == [0, 0, 1, 1]
+    options = q7x2.TopK(0.1, momentum=0.9, warmup_steps=0)
+    ddp, hook = attached(options, linear(), process_group=group)
+    velocity = torch.zeros(16, 32)
+    owed = torch.zeros(16, 32).double()
+    for step in range(5):
+        gradient = gradient_of(dist.get_rank(), step)
+        velocity = 0.9 * velocity + gradient / 4
+        owed += sum_over_ranks(velocity)
+        applied = give(ddp, gradient)
+        owed -= applied
+        assert_close(sum_over_ranks(residuals(hook)["weight"]), owed, step, rtol=1e-5, atol=1e-6)
+        (local,) = hook.state_dict()["local"].values()
+        kept = local["momentum"]["weight"]
+        ends = kept == 0
+        assert ends.sum() >= math.ceil(0.1 * 512)
+        assert (applied == 0).float().mean() > 0.3, step
+        assert not ends[applied == 0].any(), step
+        assert_close(kept[~ends], velocity[~ends], step, rtol=1e-5, atol=1e-6)
+        velocity = kept.clone()
+    dist.destroy_process_group(group)
 
 
 def test_sparsity_warms_up() -> None:
