@@ -57,8 +57,8 @@ class HookRunner {
 
   /// `groups`: process groups of the same ranks, which nothing else uses; at least as many as the
   /// hook has lanes. `threads`: of each operation in the worker. `without_gil` calls its argument
-  /// where the caller may hold the GIL and must not.
-  /// The last reference may be dropped in any thread.
+  /// where the caller may hold the GIL and must not. The last reference may be dropped in any
+  /// thread.
   static std::shared_ptr<HookRunner> make(
       std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
       const MakeHook& make_hook, int threads,

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from q7x2 import _hook_state
@@ -296,7 +297,7 @@ def make_runner(
         lanes = [
             dist.new_group(
                 ranks,
-                timeout=backend.options._timeout,
+                timeout=_timeout_of(backend),
                 backend=config,
                 pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
                 # Ranks outside of a smaller group do not come here.
@@ -305,6 +306,15 @@ def make_runner(
             for _ in range(hook.lanes(on_q7x2))
         ]
     return load().HookRunner(lanes, parameters, factory, threads)
+
+
+def _timeout_of(backend: Any) -> timedelta | None:
+    """None: its default, since not every backend tells."""
+    try:
+        timeout: timedelta = backend.options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return timeout
 
 
 @contextmanager

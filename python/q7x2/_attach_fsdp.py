@@ -31,12 +31,14 @@ def attach_fsdp(
             "attach needs replicas for an FSDP2 model: the process group of the ranks that hold "
             "the same shards"
         )
-    groups: dict[int, Any] = {}  # modules that FSDP treats as one have one, and one hook
+    modules: list[Any] = []
+    shards: list[tuple[str, torch.Tensor]] = []
+    groups: list[Any] = []  # modules that FSDP treats as one share one, and one hook
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
         group = module._get_fsdp_state()._fsdp_param_group
-        if group is None or id(group) in groups:
+        if group is None or any(group is other for other in groups):
             continue
         if group._is_hsdp:
             raise ValueError(
@@ -48,13 +50,13 @@ def attach_fsdp(
             for parameter in group.fsdp_params
             if parameter.sharded_param.requires_grad
         )
-        if numel > 0:
-            groups[id(group)] = (name or "root", module, group, numel)
+        if numel > 0:  # else FSDP never calls the hook
+            modules.append(module)
+            shards.append((name or "root", torch.empty(numel, device="meta")))
+            groups.append(group)
     if not groups:
         raise ValueError("the model has no sharded parameters that need gradients")
-    shards = [(name, torch.empty(numel, device="meta")) for name, _, _, numel in groups.values()]
-    _, _, first, _ = next(iter(groups.values()))
-    device = first.fsdp_params[0].sharded_param.device
+    device = groups[0].fsdp_params[0].sharded_param.device
     runner = make_runner(hook, replicas, shards, threads, are_shards=True, device=device)
     seen: set[int] = set()
 
@@ -77,7 +79,7 @@ def attach_fsdp(
             torch.autograd.Variable._execution_engine.queue_callback(end_step)
         runner.reduce_tensor(index, gradient.view(-1), is_first).wait()
 
-    for index, (_, module, _, _) in enumerate(groups.values()):
+    for index, module in enumerate(modules):
         module.set_all_reduce_hook(lambda gradient, index=index: reduce_shard(index, gradient))
     attached = Attached(
         runner,
@@ -86,7 +88,7 @@ def attach_fsdp(
         dist.get_rank(replicas),
         dist.get_world_size(replicas),
         scaler,
-        shard=first.mesh_info.shard_mesh_rank,
+        shard=groups[0].mesh_info.shard_mesh_rank,
     )
     attached._follow(model)
     return attached

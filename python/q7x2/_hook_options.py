@@ -398,9 +398,9 @@ class OneBit(Coded):
     """One bit an element, with error feedback: 1-bit SGD (Seide et al., 2014).
 
     Vectors travel whole, except in FSDP2's shards, which hold them beside matrices: a scale that
-    both share suits neither. One bit is coarse,
-    and what is held back arrives late: with momentum, the learning rate must be some times smaller
-    than without compression. ``Quantize("int2")`` needs no such care.
+    both share suits neither. One bit is coarse, and what is held back arrives late: with momentum,
+    the learning rate must be some times smaller than without compression. ``Quantize("int2")``
+    needs no such care.
 
     Args:
         start_iter: As with the other hooks, but 100 by default: the paper begins so too.

@@ -295,7 +295,7 @@ def test_a_registered_hook_keeps_no_model() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_lanes_have_the_timeout_of_the_models_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_have_the_timeout_of_the_models_group() -> None:
     group = dist.new_group(timeout=timedelta(seconds=77))
     ddp = DDP(net(), process_group=group)
     timeouts = []
@@ -305,8 +305,9 @@ def test_lanes_have_the_timeout_of_the_models_group(monkeypatch: pytest.MonkeyPa
         timeouts.append(options["timeout"])
         return real(*args, **options)
 
-    monkeypatch.setattr(dist, "new_group", recorded)
-    q7x2.attach(ddp, q7x2.PowerSGD())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "new_group", recorded)
+        q7x2.attach(ddp, q7x2.PowerSGD())
     assert timeouts == [timedelta(seconds=77)] * 2
 
 
