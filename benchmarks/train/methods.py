@@ -135,7 +135,7 @@ METHODS = (
         tasks=("gpt",),
         uncompressed=_ADAM,
     ),
-    Method("signSGD", "q7x2", _ours(q7x2.SignSGD()), optimizer=_sgd_at(1e-3)),
+    Method("signSGD", "q7x2", _ours(q7x2.SignSGD()), optimizer=_sgd_at(3e-4)),
     Method("top 1 %", "q7x2", _ours(q7x2.TopK(0.01))),
     Method("top 1 %, int8", "q7x2", _ours(q7x2.TopK(0.01, values="int8"))),
     Method(

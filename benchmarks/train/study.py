@@ -57,7 +57,6 @@ RECIPES: dict[str, Any] = {
         "gpt": {
             **_GPT,
             "dim": 96,
-            "lr": 2e-3,
             "whole_training": True,
             "steps": 1000,
             "every": 20,
