@@ -51,10 +51,14 @@ CodecTraits traits_of(const CodecSpec& spec) {
   const ValueSpec& value = spec.value;
   CodecTraits traits;
   traits.bits = value_bits(value);
-  traits.unbiased = value.stochastic || value.kind == ValueKind::kFloat32 || value.hadamard;
+  const bool is_sign = value.kind == ValueKind::kSign;
+  traits.unbiased =
+      !is_sign && (value.stochastic || value.kind == ValueKind::kFloat32 || value.hadamard);
+  traits.keeps_zeros =
+      !is_sign && value.kind != ValueKind::kOneBit && !value.minmax && !value.hadamard;
   traits.linear = value.kind == ValueKind::kSumInt;
-  traits.codes_own = value.kind == ValueKind::kSign;
-  traits.keeps_error = value.kind != ValueKind::kSign;
+  traits.codes_own = is_sign;
+  traits.keeps_error = !is_sign;
   traits.fixed_size = spec.select == SelectKind::kAll && !spec.lossless;
   if (spec.select == SelectKind::kAll) return traits;
   traits.bits = sparse_bits(spec, traits.bits);

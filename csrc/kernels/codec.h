@@ -38,6 +38,8 @@ struct CodecTraits {
   /// The mean of what is decoded, over the random numbers, is what was encoded, where no error is
   /// kept.
   bool unbiased = false;
+  /// Zeros come out as zeros, whatever lies beside them.
+  bool keeps_zeros = true;
   /// A message's length depends on the number of elements alone.
   bool fixed_size = true;
   /// An error buffer makes sense.

@@ -40,7 +40,7 @@ constexpr std::array kValues = {
     ValueName{"ternary",
               {.kind = ValueKind::kTernary, .bits = 2, .group = kDefaultGroup, .stochastic = true}},
     ValueName{"onebit", {.kind = ValueKind::kOneBit, .bits = 1, .group = kWide}},
-    ValueName{"sign", {.kind = ValueKind::kSign, .bits = 1, .group = kWide}},
+    ValueName{"sign", {.kind = ValueKind::kSign, .bits = 1, .group = kWide, .stochastic = true}},
     ValueName{"sumint8", {.kind = ValueKind::kSumInt, .bits = 8, .group = kWide}},
     ValueName{"sumint16", {.kind = ValueKind::kSumInt, .bits = 16, .group = kWide}},
 };

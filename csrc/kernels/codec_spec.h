@@ -42,7 +42,7 @@ enum class ValueKind : uint8_t {
   kQsgd,     ///< `bits` bits, equal steps of the group's L2 norm, stochastic
   kTernary,  ///< -1, 0, 1 times the group's largest magnitude, stochastic
   kOneBit,   ///< the sign, times the group's mean magnitude
-  kSign,     ///< the sign alone; sums are votes
+  kSign,     ///< the sign alone, of zeros at random; sums are votes
   kSumInt,   ///< integers of `bits` bits under a scale that all ranks share, to be added as such
 };
 

@@ -141,9 +141,11 @@ struct Float8Steps {
   Q7X2_ELEMENT int zero() const { return 0; }
 };
 
-/// The sign; zeros count as positive, whatever theirs.
+/// The sign; that of a zero is drawn, or many zeros and ties would add up to a direction.
 struct SignStep {
-  Q7X2_ELEMENT int code(float value, Scale, float) const { return value >= 0 ? 1 : 0; }
+  Q7X2_ELEMENT int code(float value, Scale, float chance) const {
+    return value > 0 || (value == 0 && chance >= 0.5F) ? 1 : 0;
+  }
   Q7X2_ELEMENT float unit(int code) const { return static_cast<float>(2 * code - 1); }
   Q7X2_ELEMENT float value(int code, Scale scale) const { return unit(code) * scale.step; }
   Q7X2_ELEMENT int zero() const { return 1; }
