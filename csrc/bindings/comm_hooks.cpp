@@ -80,12 +80,14 @@ void bind_comm_hooks(py::module_& module) {
   py::class_<HookRunner, std::shared_ptr<HookRunner>>(
       module, "HookRunner", "A hook at work: its thread, its process groups and its state.")
       .def(py::init([](std::vector<ProcessGroupPtr> groups, const Parameters& parameters,
-                       const HookFactory& factory, int threads) {
+                       const HookFactory& factory, int threads, bool serves_many_models) {
+             const auto serves = serves_many_models ? HookRunner::Serves::kManyModels
+                                                    : HookRunner::Serves::kOneModel;
              return HookRunner::make(std::move(groups), named(parameters), factory.make, threads,
-                                     without_gil);
+                                     serves, without_gil);
            }),
            py::arg("groups"), py::arg("parameters"), py::arg("factory"), py::arg("threads"),
-           py::call_guard<py::gil_scoped_release>())
+           py::arg("serves_many_models"), py::call_guard<py::gil_scoped_release>())
       .def(
           "register",
           [](const std::shared_ptr<HookRunner>& self, c10d::Reducer& reducer) {

@@ -25,6 +25,7 @@
 
 #include "backend/process_group.h"
 #include "comm_hooks/bit_allocation.h"
+#include "comm_hooks/idle.h"
 #include "comm_hooks/kept_tensors.h"
 #include "comm_hooks/stock_all_reduce.h"
 #include "kernels/codec.h"
@@ -34,6 +35,7 @@ namespace q7x2 {
 namespace {
 
 constexpr const char* kChoice = "choice";
+constexpr const char* kPeriod = "choice_period";
 constexpr const char* kScale = "scale";
 
 /// Gradients of one bucket that go through one codec.
@@ -60,9 +62,11 @@ class CodedHook final : public Hook {
   Phases reduce(Bucket& bucket) override {
     const bool in_full = options_.full_precision.at(bucket.step);
     bucket.buffer.mul_(1.0 / context_.world_size);
+    clip(bucket);
     if ((in_full && !kept_.any() && !has_momentum()) || bucket.buffer.is_sparse() ||
         bucket.gradients.empty()) {
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+      if (!all_finite(bucket.buffer)) bucket.overflowed();
       co_return;
     }
     std::vector<Part> parts;
@@ -75,14 +79,20 @@ class CodedHook final : public Hook {
       co_return;
     }
 
+    const bool counts_uses = !in_full && std::ranges::any_of(parts, [](const Part& part) {
+      return !part.codec->traits().keeps_zeros;
+    });
     std::vector<bool> idle;
-    at::Tensor whole_message;
-    at::Tensor errors;  // [gradient, choice], squared
+    at::Tensor whole_message;  // and behind the gradients who uses the others
+    at::Tensor errors;         // [gradient, choice], squared
     {
       const PhaseTimer timer = bucket.time("pack");
-      clip(bucket, parts);
       idle = pack(bucket, parts, kept, in_full);
       whole_message = cat(bucket, whole);
+      if (counts_uses) {
+        const at::Tensor uses = uses_of(idle, bucket.buffer.options());
+        whole_message = whole_message.defined() ? at::cat({whole_message, uses}) : uses;
+      }
       if (!in_full && !parts.empty() && chooses_at(bucket.step)) errors = measure(parts, kept);
     }
     std::vector<HookCollective> first;
@@ -123,6 +133,11 @@ class CodedHook final : public Hook {
 
     const PhaseTimer timer = bucket.time("unpack");
     if (errors.defined()) note_errors(bucket, parts, errors);
+    if (counts_uses) {
+      const auto count = static_cast<int64_t>(idle.size());
+      clear_unused(parts, kept,
+                   idle_everywhere(whole_message.narrow(0, whole_message.numel() - count, count)));
+    }
     settle(parts, kept, idle, in_full);
     for (const Part& part : parts) unpack(bucket, part.positions, part.message);
     unpack(bucket, whole, whole_message);
@@ -144,6 +159,7 @@ class CodedHook final : public Hook {
     kept_.save(shared, local);
     shared[kScale]["value"] = at::scalar_tensor(scale_, at::kDouble);
     if (choices_.empty()) return;
+    shared[kPeriod]["last"] = at::scalar_tensor(chosen_in_, at::kLong);
     for (size_t number = 0; number < context_.parameters.size(); ++number) {
       if (is_whole(number)) continue;
       const int64_t choice =
@@ -167,7 +183,9 @@ class CodedHook final : public Hook {
       if (value >= 0) chosen[number] = static_cast<size_t>(value);
     }
     const auto scale = shared.find(kScale);
+    const auto period = shared.find(kPeriod);
     kept_.load(shared, local);
+    chosen_in_ = period == shared.end() ? -1 : period->second.at("last").item<int64_t>();
     scale_ = scale == shared.end() ? 1 : scale->second.at("value").item<double>();
     chosen_ = std::move(chosen);
   }
@@ -254,20 +272,20 @@ class CodedHook final : public Hook {
 
   // ---- into messages
 
-  void clip(const Bucket& bucket, const std::vector<Part>& parts) const {
+  void clip(const Bucket& bucket) const {
     if (options_.clip_norm == 0) return;
+    const PhaseTimer timer = bucket.time("clip");
     const double limit = scale_ * options_.clip_norm / context_.world_size;
-    for (const Part& part : parts) {
-      for (const size_t i : part.positions) {
-        const at::Tensor& flat = bucket.gradients[i].flat;
-        const auto norm = flat.norm(2, at::kFloat).item<double>();
-        if (norm > limit) flat.mul_(limit / norm);
-      }
+    for (const Gradient& gradient : bucket.gradients) {
+      if (is_whole(gradient.parameter)) continue;
+      const auto type = gradient.flat.scalar_type();
+      const auto norm =
+          gradient.flat.norm(2, type == at::kDouble ? type : at::kFloat).item<double>();
+      if (norm > limit) gradient.flat.mul_(limit / norm);
     }
   }
 
-  /// A gradient of zero may be of a parameter that no rank used, for which DDP drops the result:
-  /// what is kept of it stays behind. Returns which, by position among the coded.
+  /// Returns which gradients are idle, by position among the coded.
   std::vector<bool> pack(const Bucket& bucket, std::vector<Part>& parts, KeptTensors::Piece& kept,
                          bool in_full) const {
     // Where everything goes through one codec the bucket itself does.
@@ -362,6 +380,20 @@ class CodedHook final : public Hook {
 
   // ---- back
 
+  /// What came out for `unused` gradients, by position among the coded, is none of theirs.
+  void clear_unused(std::vector<Part>& parts, const KeptTensors::Piece& kept,
+                    const std::vector<bool>& unused) const {
+    size_t position = 0;
+    for (Part& part : parts) {
+      for (size_t i = 0; i < part.positions.size(); ++i, ++position) {
+        if (!unused[position]) continue;
+        const auto& [first, length] = kept.places[position];
+        part.message.narrow(0, first - part.offset, length).zero_();
+        if (options_.error_feedback) kept.next[0].narrow(0, first, length).zero_();
+      }
+    }
+  }
+
   /// The sums are there: brings what is kept to rest.
   void settle(std::vector<Part>& parts, const KeptTensors::Piece& kept,
               const std::vector<bool>& idle, bool in_full) const {
@@ -370,11 +402,12 @@ class CodedHook final : public Hook {
       if (part.codec->spec().value.kind == ValueKind::kSign && !in_full) part.message.mul_(scale_);
       if (options_.momentum == Momentum::kGlobal) momentum(kept.next, part).copy_(part.message);
       if (options_.momentum == Momentum::kAccumulated && options_.error_feedback && !in_full) {
-        // What was sent has changed its residual and is in the sum; the rest waits untouched. Where
-        // ranks of a host add up before they encode, residuals change anyway: the sum decides.
+        // What was sent is in the sum, and most of it has left its residual; the rest waits, but
+        // for what the owner's rounding of a sum adds. Where ranks of a host add up before they
+        // encode, residuals leave anyway: the sum decides.
         const at::Tensor all = residual(kept.now, part) + momentum(kept.next, part);
-        const at::Tensor has_changed = residual(kept.next, part) != all;
-        momentum(kept.next, part).masked_fill_(has_changed.logical_and(part.message != 0), 0);
+        const at::Tensor sent = (residual(kept.next, part) - all).abs_() > all.abs().mul_(0.5);
+        momentum(kept.next, part).masked_fill_(sent.logical_and(part.message != 0), 0);
       }
       for (size_t i = 0; i < part.positions.size(); ++i, ++position) {
         if (!idle[position]) continue;
@@ -416,9 +449,14 @@ class CodedHook final : public Hook {
 
   // ---- a codec for each gradient
 
+  /// Of the compressed steps, which are divided into periods of `choose_every`.
+  int64_t period_of(uint64_t step) const {
+    return static_cast<int64_t>((step - options_.full_precision.start) / options_.choose_every);
+  }
+  /// Once a period, in its first step that is compressed and kept.
   bool chooses_at(uint64_t step) const {
-    if (choices_.empty() || step < options_.full_precision.start) return false;
-    return (step - options_.full_precision.start) % options_.choose_every == 0;
+    return !choices_.empty() && step >= options_.full_precision.start &&
+           period_of(step) != chosen_in_;
   }
 
   /// What each choice would lose of each gradient, squared: [gradient, choice], in fp32.
@@ -443,6 +481,7 @@ class CodedHook final : public Hook {
   }
 
   void note_errors(const Bucket& bucket, const std::vector<Part>& parts, const at::Tensor& errors) {
+    choosing_in_ = period_of(bucket.step);
     const at::Tensor sums = errors.cpu();
     const float* row = sums.const_data_ptr<float>();
     for (const Part& part : parts) {
@@ -467,6 +506,7 @@ class CodedHook final : public Hook {
       budget += errors[0];
     }
     const std::vector<size_t> allocated = allocate_bits(costs, budget);
+    chosen_in_ = choosing_in_;
     chosen_.resize(context_.parameters.size());
     auto choice = allocated.begin();
     for (const auto& [number, errors] : errors_) chosen_[number] = *choice++;
@@ -479,6 +519,8 @@ class CodedHook final : public Hook {
   double scale_ = 1;                             // of the gradients: AMP's
   std::map<size_t, std::vector<float>> errors_;  // of this step, by number: of each choice
   std::vector<std::optional<size_t>> chosen_;    // by number
+  int64_t chosen_in_ = -1;                       // the last period with a choice
+  int64_t choosing_in_ = -1;                     // that of errors_
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ class ComposedHook final : public Hook {
     if (bucket.buffer.is_sparse() || bucket.gradients.empty()) {
       bucket.buffer.mul_(1.0 / context_.world_size);
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+      if (!all_finite(bucket.buffer)) bucket.overflowed();
       co_return;
     }
     std::vector<std::unique_ptr<Share>> shares = divide(bucket);

@@ -15,6 +15,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "comm_hooks/factor_message.h"
+#include "comm_hooks/idle.h"
 #include "comm_hooks/kept_tensors.h"
 #include "comm_hooks/orthonormal.h"
 #include "comm_hooks/powersgd.h"
@@ -45,6 +46,7 @@ class FlatPowerSgd final : public Hook {
     bucket.buffer.mul_(1.0 / context_.world_size);
     if ((in_full && !kept_.any()) || bucket.buffer.is_sparse() || bucket.gradients.empty()) {
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+      if (!all_finite(bucket.buffer)) bucket.overflowed();
       co_return;
     }
     at::Tensor matrix;  // M, padded with zeros
@@ -64,8 +66,11 @@ class FlatPowerSgd final : public Hook {
         bucket.buffer.copy_(matrix.flatten().narrow(0, 0, bucket.buffer.numel()));
         settle(bucket, kept, idle, at::zeros_like(matrix));
       } else {
-        p = at::mm(basis_of(bucket, side).t(), matrix.t()).t().contiguous();
-        message = FactorMessage(p.flatten(), 0, options_.factor_dtype);
+        p = at::mm(basis_of(bucket, side).t(), matrix.t()).t();
+        const auto flags = static_cast<int64_t>(idle.size());
+        message = FactorMessage(at::cat({uses_of(idle, p.options()), p.flatten()}), flags,
+                                options_.factor_dtype);
+        p = message.elements().narrow(0, flags, p.numel()).view_as(p);
         sums = message.sum();
       }
     }
@@ -79,6 +84,8 @@ class FlatPowerSgd final : public Hook {
       drop(bucket);
       co_return;
     }
+    const std::vector<bool> unused =
+        idle_everywhere(message.elements().narrow(0, 0, static_cast<int64_t>(idle.size())));
     at::Tensor q;
     {
       const PhaseTimer timer = bucket.time("project");
@@ -94,8 +101,13 @@ class FlatPowerSgd final : public Hook {
     }
     const PhaseTimer timer = bucket.time("decode");
     const at::Tensor mean = at::mm(p, q.t());
+    const at::Tensor flat = mean.flatten().narrow(0, 0, bucket.buffer.numel());
+    for (size_t i = 0; i < unused.size(); ++i) {
+      const auto& [first, length] = kept.places[i];
+      if (unused[i]) flat.narrow(0, first, length).zero_();
+    }
     settle(bucket, kept, idle, matrix.sub_(mean, 1.0 / context_.world_size));
-    bucket.buffer.copy_(mean.flatten().narrow(0, 0, bucket.buffer.numel()));
+    bucket.buffer.copy_(flat);
     if (!fits(bucket.buffer)) bucket.overflowed();
     make_orthonormal(q.unsqueeze(0));
     next_bases_[bucket.index] = q;
@@ -154,8 +166,6 @@ class FlatPowerSgd final : public Hook {
     return basis;
   }
 
-  /// A gradient of zero may be of a parameter that no rank used, for which DDP drops the result:
-  /// what is kept of it stays behind.
   std::vector<bool> find_idle(const Bucket& bucket) const {
     std::vector<bool> idle;
     for (const Gradient& gradient : bucket.gradients) {

@@ -181,7 +181,7 @@ class Hook {
 
 using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;
 
-/// True where no element is Inf or NaN.
+/// True where no element is Inf or NaN; `tensor` may be sparse.
 bool all_finite(const at::Tensor& tensor);
 /// Whether results that were finite in fp32 still are: fp16 may be too narrow for them.
 bool fits(const at::Tensor& results);

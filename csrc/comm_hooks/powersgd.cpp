@@ -100,6 +100,7 @@ class PowerSgd final : public Hook {
     if (is_whole || bucket.buffer.is_sparse() || bucket.gradients.empty()) {
       bucket.buffer.mul_(share());
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+      if (!all_finite(bucket.buffer)) bucket.overflowed();
       co_return;
     }
     Layout& layout = layout_of(bucket);

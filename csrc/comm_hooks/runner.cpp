@@ -44,6 +44,7 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error) {
 }  // namespace
 
 bool all_finite(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return all_finite(tensor._values());
   // A sum is one fast pass and finite as a rule; where it is not, it may have overflowed by itself.
   return std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
 }
@@ -111,7 +112,7 @@ void HookJob::reduced() {
 
 std::shared_ptr<HookRunner> HookRunner::make(
     std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
-    const MakeHook& make_hook, int threads,
+    const MakeHook& make_hook, int threads, Serves serves,
     std::function<void(const std::function<void()>&)> without_gil) {
   // A callback of a future runs in the worker and may hold the last reference, but a thread cannot
   // wait for its own end.
@@ -123,7 +124,7 @@ std::shared_ptr<HookRunner> HookRunner::make(
     }
   };
   std::shared_ptr<HookRunner> runner(
-      new HookRunner(std::move(groups), threads, std::move(without_gil)), destroy);
+      new HookRunner(std::move(groups), threads, serves, std::move(without_gil)), destroy);
   for (const NamedParameter& parameter : parameters) runner->given_.push_back(parameter.tensor);
   runner->worker_->run([&] {
     for (const NamedParameter& parameter : parameters) {
@@ -141,9 +142,10 @@ std::shared_ptr<HookRunner> HookRunner::make(
   return runner;
 }
 
-HookRunner::HookRunner(std::vector<ProcessGroupPtr> groups, int threads,
+HookRunner::HookRunner(std::vector<ProcessGroupPtr> groups, int threads, Serves serves,
                        std::function<void(const std::function<void()>&)> without_gil)
     : groups_(std::move(groups)),
+      serves_(serves),
       without_gil_(std::move(without_gil)),
       lanes_(groups_.size()),
       worker_(std::make_shared<Worker>([threads] { limit_threads(threads); })) {
@@ -239,14 +241,20 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job,
   }
   job->ticket = lanes_.enter();
   jobs_.emplace(job->ticket, job);
-  if (job->is_first && in_step_ && jobs_.size() == 1) {
-    // The backward before this one ended without its last buckets.
-    overflowed_ = true;
-    end_step();
+  if (serves_ == Serves::kOneModel) {
+    if (job->is_first && in_step_ && jobs_.size() == 1) {
+      // The backward before this one ended without its last buckets.
+      overflowed_ = true;
+      end_step();
+    }
+    in_step_ = true;
+    last_bucket_came_ |= b.is_last;
+    b.step = step_;
+  } else {
+    // Nobody can tell the models' steps apart, but all ranks have the buckets in one order.
+    b.step = job->ticket;
+    b.index = b.gradients.empty() ? 0 : b.gradients.front().parameter;
   }
-  in_step_ = true;
-  last_bucket_came_ |= job->bucket.is_last;
-  b.step = step_;
   ++stats_.buckets;
   stats_.gradient_bytes += b.buffer.is_sparse() ? 0 : b.buffer.nbytes();
   job->phases = hook_->reduce(b);

@@ -55,13 +55,18 @@ class HookRunner {
     at::Tensor tensor;
   };
 
+  enum class Serves {
+    kOneModel,
+    kManyModels,  ///< with a hook that keeps nothing: each bucket is a step of its own
+  };
+
   /// `groups`: process groups of the same ranks, which nothing else uses; at least as many as the
   /// hook has lanes. `threads`: of each operation in the worker. `without_gil` calls its argument
   /// where the caller may hold the GIL and must not. The last reference may be dropped in any
   /// thread.
   static std::shared_ptr<HookRunner> make(
       std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
-      const MakeHook& make_hook, int threads,
+      const MakeHook& make_hook, int threads, Serves serves,
       std::function<void(const std::function<void()>&)> without_gil);
   ~HookRunner();
 
@@ -94,7 +99,7 @@ class HookRunner {
   friend class Bucket;
   friend class PhaseTimer;
 
-  HookRunner(std::vector<ProcessGroupPtr> groups, int threads,
+  HookRunner(std::vector<ProcessGroupPtr> groups, int threads, Serves serves,
              std::function<void(const std::function<void()>&)> without_gil);
 
   // The worker's thread from here on, but for `hand_over`.
@@ -114,6 +119,7 @@ class HookRunner {
   void record(HookEvent event);
 
   const std::vector<ProcessGroupPtr> groups_;
+  const Serves serves_;
   std::vector<at::Tensor> given_;  // the named parameters
   /// Of a device, in which all of the worker's operations come in order; made for its first bucket.
   std::optional<c10::Stream> stream_;

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -70,16 +71,17 @@ class Attached:
         rank: int,
         world_size: int,
         scaler: Any = None,
-        shard: int | None = None,
+        part: str | None = None,
     ) -> None:
         self.options = options
         self._runner = runner
         self._shapes = _hook_state.shapes_of(parameters)
         self._rank, self._world_size = rank, world_size
-        self._keys = _hook_state.Keys(shard)
+        self._keys = _hook_state.Keys(part)
         self._scaler = scaler
         self._loss_scale: float = scaler.get_scale() if scaler is not None else 1.0
         self._removable: list[Any] = []
+        self._is_detached = False
 
     @property
     def stats(self) -> HookStats:
@@ -116,6 +118,7 @@ class Attached:
         DDP itself cannot be rid of a hook: it stays registered.
         """
         self._runner.detach()
+        self._is_detached = True
         for each in self._removable:
             each.remove()
         self._removable.clear()
@@ -195,12 +198,29 @@ class Attached:
     def _follow(self, model: torch.nn.Module) -> None:
         if self._scaler is not None:
             self._runner.rescale(self._loss_scale)
-            self._removable.append(model.register_forward_pre_hook(self._follow_scaler))
+            self._before_forward(model, self._follow_scaler)
 
-    def _follow_scaler(self, *_: Any) -> None:
+    def _before_forward(self, model: torch.nn.Module, call: Callable[[], None]) -> None:
+        self._removable.append(model.register_forward_pre_hook(_BeforeForward(call)))
+
+    def _follow_scaler(self) -> None:
         scale = self._scaler.get_scale()
         if scale != self._loss_scale:
             self.scale_changed(self._loss_scale, scale)
+
+
+class _BeforeForward:
+    """In a model's copies it does nothing: they have no hook."""
+
+    def __init__(self, call: Callable[[], None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, *_: Any) -> None:
+        if self._call is not None:
+            self._call()
+
+    def __reduce__(self) -> tuple[type[_BeforeForward], tuple[()]]:
+        return _BeforeForward, ()
 
 
 def attach(
@@ -234,8 +254,11 @@ def attach(
 
     Raises:
         RuntimeError: The model has a hook already.
-        TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule.
-        ValueError: ``replicas`` is missing, or one too many; or FSDP does all reductions itself.
+        TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook`` or
+            ``scaler`` not what they should be.
+        ValueError: ``replicas`` is missing, or one too many; FSDP does all reductions itself; ranks
+            attach different hooks; or parameters are complex, which only :class:`Allreduce` takes,
+            or were frozen after DDP had been made.
     """
     import torch.distributed as dist
     from torch.distributed.fsdp import FSDPModule
@@ -243,6 +266,10 @@ def attach(
 
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
+    if isinstance(hook, type) or not hasattr(hook, "factory"):
+        raise TypeError(f"attach needs a hook, such as q7x2.PowerSGD(rank=4), got {hook!r}")
+    if scaler is not None and not hasattr(scaler, "get_scale"):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
     if isinstance(ddp, FSDPModule):
         from q7x2._attach_fsdp import attach_fsdp
 
@@ -252,16 +279,73 @@ def attach(
     if replicas is not None:
         raise ValueError("replicas are for FSDP2; a DistributedDataParallel has its process group")
     group = ddp.process_group
-    parameters = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad]
+    parameters = reduced_parameters(ddp)
     runner = make_runner(hook, group, parameters, threads)
     runner.register(ddp.reducer)
     assert ddp.logger is not None
     ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
     attached = Attached(
-        runner, hook, parameters, dist.get_rank(group), dist.get_world_size(group), scaler
+        runner,
+        hook,
+        parameters,
+        dist.get_rank(group),
+        dist.get_world_size(group),
+        scaler,
+        part=part_of(group),
     )
     attached._follow(ddp)
     return attached
+
+
+def reduced_parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """Those that DDP reduces, by name."""
+    if ddp._use_python_reducer:
+        raise ValueError(
+            "DDP's Python reducer takes no hook: set torch._dynamo.config.optimize_ddp to another "
+            "value than 'python_reducer' before the DistributedDataParallel is made"
+        )
+    parameters = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad]
+    ignored = ddp.parameters_to_ignore
+    parameters = [(name, p) for name, p in parameters if name not in ignored]
+    reduced = ddp._get_ddp_logging_data()["num_parameter_tensors"]  # type: ignore[no-untyped-call]
+    if len(parameters) != reduced:
+        raise ValueError(
+            f"DDP reduces {reduced} parameters, of which {len(parameters)} need gradients now: "
+            "attach the hook before you freeze parameters of a DistributedDataParallel"
+        )
+    return parameters
+
+
+def part_of(group: ProcessGroup) -> str | None:
+    """Of the job, in the keys of state; see :class:`_hook_state.Keys`. The group of rank 0, which
+    may be all ranks, has plain keys, so its size may change."""
+    import torch.distributed as dist
+
+    first = min(dist.get_process_group_ranks(group))
+    return f"group_{first}" if first > 0 else None
+
+
+def _check_agreement(
+    hook: HookOptions,
+    group: ProcessGroup,
+    parameters: list[tuple[str, torch.Tensor]],
+    threads: int,
+) -> None:
+    """Raises ValueError, on all ranks, where one attaches what another does not."""
+    import torch.distributed as dist
+
+    mine = [repr(hook), f"threads={threads}"]
+    mine += [f"{name} of shape {list(p.shape)}, {p.dtype}" for name, p in parameters]
+    everybody: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, mine, group)
+    for rank, its in enumerate(everybody):
+        for a, b in itertools.zip_longest(everybody[0], its):
+            if a != b:
+                raise ValueError(
+                    "all ranks must attach the same hook to the same model, but rank 0 has "
+                    f"{a or 'nothing more'} where rank {rank} of the group has "
+                    f"{b or 'nothing more'}"
+                )
 
 
 def make_runner(
@@ -271,21 +355,26 @@ def make_runner(
     threads: int = 1,
     are_shards: bool = False,
     device: torch.device | None = None,
+    serves_many_models: bool = False,
 ) -> Any:
     """``hook`` at work in a thread of its own, over process groups like ``group``, with its ranks,
     backend, options and timeout; a collective call.
 
     Args:
         device: Of the gradients; the parameters' if None.
+        serves_many_models: With a hook that keeps nothing.
     """
     import torch.distributed as dist
 
     from q7x2._extension import load
-    from q7x2._hook_options import Job
+    from q7x2._hook_options import Allreduce, Job
 
     group = dist.group.WORLD if group is None else group
     if group is None:
         raise ValueError("no default process group: call init_process_group first")
+    if any(p.is_complex() for _, p in parameters) and not isinstance(hook, Allreduce):
+        raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
+    _check_agreement(hook, group, parameters, threads)
     ranks = dist.get_process_group_ranks(group)
     backend = group._get_backend(device or parameters[0][1].device)
     backend = getattr(backend, "wrapped_pg", backend)
@@ -305,7 +394,7 @@ def make_runner(
             )
             for _ in range(hook.lanes(on_q7x2))
         ]
-    return load().HookRunner(lanes, parameters, factory, threads)
+    return load().HookRunner(lanes, parameters, factory, threads, serves_many_models)
 
 
 def _timeout_of(backend: Any) -> timedelta | None:

@@ -88,7 +88,7 @@ def attach_fsdp(
         dist.get_rank(replicas),
         dist.get_world_size(replicas),
         scaler,
-        shard=groups[0].mesh_info.shard_mesh_rank,
+        part=f"shard_{groups[0].mesh_info.shard_mesh_rank}",
     )
     attached._follow(model)
     return attached

@@ -189,8 +189,12 @@ class PowerSGD(FullPrecision):
                 "full_precision and alternating=False"
             )
         ranks = list(self.rank.values()) if isinstance(self.rank, Mapping) else [self.rank]
+        if not all(isinstance(rank, int) for rank in ranks):
+            raise TypeError(f"rank must be an int, or a dict of ints, got {self.rank!r}")
         if any(rank < 0 for rank in ranks):
             raise ValueError(f"rank must not be negative, got {self.rank}")
+        if self.batched and self.rank == 0:
+            raise ValueError("batched compresses all there is: expected rank of at least 1, got 0")
         if self.alternating and not self.warm_start:
             raise ValueError("alternating needs warm_start: a half step begins with the last one's")
 
@@ -423,8 +427,9 @@ class OneBit(Coded):
 class SignSGD(Coded):
     """The majority of the ranks' signs: signSGD, with momentum Signum (Bernstein et al., 2018).
 
-    Gradients become -1, 0 or 1, so learning rates are those of Adam, and the optimizer must have no
-    momentum of its own. Nothing is kept of what is lost.
+    Gradients become -1 or 1, so learning rates are those of Adam, and the optimizer must have no
+    momentum of its own. Who has a zero votes at random, and ties are drawn; a gradient that is zero
+    on all ranks, as a whole, stays zero. Nothing is kept of what is lost.
 
     Args:
         momentum: The factor of each rank's moving average, whose signs are sent; 0: the gradients'.

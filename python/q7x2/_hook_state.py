@@ -32,15 +32,15 @@ class Keys:
     differs between ranks has other keys on each of them.
 
     Args:
-        shard: Of an FSDP2 model, the one that this rank and its replicas hold. None: the model is
-            whole, and what is shared is so by all ranks.
+        part: Of the job, the one whose ranks share state: an FSDP2 model's shard and its replicas,
+            or a process group among others. None: all ranks do.
     """
 
-    shard: int | None = None
+    part: str | None = None
 
     @property
     def _prefix(self) -> str:
-        return "" if self.shard is None else f"shard_{self.shard}_"
+        return "" if self.part is None else f"{self.part}_"
 
     def of_rank(self, rank: int) -> str:
         return f"{self._prefix}rank_{rank}"
@@ -118,6 +118,9 @@ def check(
         raise HookStateError(
             f"expected the state of a q7x2 hook (format {FORMAT!r}), got {state.get('format')!r}"
         )
+    needed = ("version", "hook", "recipe", "world_size", "step", "loss_scale", "shapes", "shared")
+    if missing := [key for key in needed if key not in state]:
+        raise HookStateError(f"the hook's state is not whole: {', '.join(missing)} missing")
     if state["version"] != VERSION:
         raise HookStateError(
             f"expected a hook's state of version {VERSION}, got version {state['version']}: it was "

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 
-from q7x2._attach import Attached, HookStats, make_runner
+from q7x2._attach import Attached, HookStats, make_runner, part_of, reduced_parameters
 from q7x2._hook_options import Allreduce, HookOptions, PowerSGD, Quantize
 
 __all__ = [
@@ -54,7 +54,9 @@ def _reduce(
     group = dist.group.WORLD if group is None else group
     runners = _stateless.setdefault(group, {})
     if options not in runners:
-        runners[options] = make_runner(options, group, [], device=bucket.buffer().device)
+        runners[options] = make_runner(
+            options, group, [], device=bucket.buffer().device, serves_many_models=True
+        )
     return _hand_over(bucket, runners[options])
 
 
@@ -191,18 +193,18 @@ class PowerSGDState:
                     "call PowerSGDState.of(ddp) before the first backward: state is kept by "
                     "parameter's name"
                 )
-            self._parameters = [
-                (name, p) for name, p in ddp.module.named_parameters() if p.requires_grad
-            ]
+            self._parameters = reduced_parameters(ddp)
             if (batched_powerSGD_hook, self) in ddp._comm_hooks:
                 self.options = replace(self.options, batched=True)
         group = dist.group.WORLD if self.process_group is None else self.process_group
+        assert group is not None  # DDP would not be there
         return Attached(
             self._runner(self._parameters[0][1].device),
             self.options,
             self._parameters,
             dist.get_rank(group),
             dist.get_world_size(group),
+            part=part_of(group),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from q7x2._attach import Attached, attach
+from q7x2._attach import Attached, attach, reduced_parameters
 from q7x2._hook_options import OneBitMomentum
 
 
@@ -67,10 +67,24 @@ class OneBitAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, defaults)
 
+        self._by_name = reduced_parameters(ddp)
+        self.hook._before_forward(ddp, self._begin_compressing)
+
     @property
     def is_frozen(self) -> bool:
         """The gradients at hand are momenta, and the second moments stay as they are."""
-        return self.hook.step > self.freeze_step
+        return not self.hook._is_detached and self.hook.step > self.freeze_step
+
+    def _begin_compressing(self) -> None:
+        """The momentum to go on from is the optimizer's, which has seen the gradients as they were
+        at `step`, perhaps clipped; the hook has seen them as they were reduced."""
+        if self.hook.step != self.freeze_step:
+            return
+        shared, local, step = self.hook._runner.save()
+        for name, parameter in self._by_name:
+            if moment := self.state.get(parameter):
+                shared["momentum"][name] = moment["exp_avg"].float() * self.hook._loss_scale
+        self.hook._runner.load(shared, local, step)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

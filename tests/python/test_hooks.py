@@ -208,6 +208,36 @@ def test_unused_parameters_keep_their_state(which: Any) -> None:
     assert_close(sum_over_ranks(residuals(hook)["extra.weight"]), owed, rtol=1e-5, atol=1e-7)
 
 
+# Of these a gradient of zeros would not come out as zeros beside others.
+SPILLING = {
+    "batched": HOOKS["batched"],
+    "one bit": q7x2.OneBit(start_iter=0),
+    "wide one bit": q7x2.Quantize("onebit"),
+    "rotated": q7x2.Quantize("hadamard+int4"),
+    "minmax": q7x2.Quantize("int4:minmax"),
+    "sign": q7x2.SignSGD(),
+}
+
+
+@pytest.mark.parametrize("hook", [pytest.param(hook, id=name) for name, hook in SPILLING.items()])
+@pytest.mark.ranks(2)
+def test_what_no_rank_used_gets_nothing_from_its_neighbours(hook: Any) -> None:
+    """Neither while its gradient is zeros, nor later, from residuals."""
+    ddp, at_work = attached(hook, find_unused_parameters=True)
+    for step in range(3):
+        ddp.zero_grad(set_to_none=True)
+        backward(ddp, step, extra=False)
+    (local,) = at_work.state_dict()["local"].values()
+    for kind, kept in local.items():
+        assert not kept["extra.weight"].any(), kind
+    ddp, _ = attached(hook)
+    with torch.no_grad():
+        ddp.module.last.weight.zero_()  # all layers before it get zeros
+    backward(ddp, 0)
+    assert ddp.module.last.weight.grad.any()
+    assert not ddp.module.extra.weight.grad.any()
+
+
 @pytest.mark.ranks(2)
 def test_detached_is_dense() -> None:
     plain = DDP(net(), **SMALL_BUCKETS)
@@ -571,9 +601,46 @@ def test_wrong_arguments() -> None:
         q7x2.attach(DDP(net()), q7x2.Quantize("int9"))
     with pytest.raises(ValueError, match="dtype must be"):
         q7x2.Allreduce(dtype=torch.int8)
+    with pytest.raises(ValueError, match="expected rank of at least 1"):
+        q7x2.PowerSGD(rank=0, batched=True)
+    with pytest.raises(TypeError, match=r"rank must be an int, .* got 2\.5"):
+        q7x2.PowerSGD(rank=2.5)  # type: ignore[arg-type]
+    for no_hook in (q7x2.PowerSGD, "int8"):
+        with pytest.raises(TypeError, match=r"attach needs a hook, such as q7x2\.PowerSGD"):
+            q7x2.attach(ddp, no_hook)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"scaler must be a torch\.amp\.GradScaler, got int"):
+        q7x2.attach(ddp, q7x2.Allreduce(), scaler=3)
+    complex_numbers = DDP(nn.Linear(4, 4, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="only Allreduce takes"):
+        q7x2.attach(complex_numbers, q7x2.PowerSGD())
+    q7x2.attach(complex_numbers, q7x2.Allreduce())
+    frozen_later = DDP(net())
+    frozen_later.module.extra.requires_grad_(False)
+    with pytest.raises(ValueError, match="reduces 17 parameters, of which 15 need gradients"):
+        q7x2.attach(frozen_later, q7x2.PowerSGD())
     q7x2.attach(ddp, q7x2.Allreduce())
     with pytest.raises(RuntimeError, match="can only be called once"):
         q7x2.attach(ddp, q7x2.Allreduce())
+
+
+@pytest.mark.parametrize(
+    ("mine", "its"),
+    [
+        (q7x2.PowerSGD(rank=2, alternating=True), q7x2.Quantize("int8")),
+        (q7x2.PowerSGD(rank=2), q7x2.PowerSGD(rank=2, random_seed=1)),
+        (q7x2.Allreduce(dtype=torch.bfloat16), q7x2.Allreduce(dtype=torch.float16)),
+    ],
+    ids=["hook", "option", "dtype"],
+)
+@pytest.mark.ranks(3)
+def test_ranks_that_attach_different_hooks_are_told(mine: Any, its: Any) -> None:
+    ddp = DDP(net())
+    with pytest.raises(ValueError, match=r"rank 0 has .* where rank 2 of the group has ") as error:
+        q7x2.attach(ddp, its if dist.get_rank() == 2 else mine)
+    assert repr(mine) in str(error.value)
+    assert repr(its) in str(error.value)
+    q7x2.attach(ddp, mine)
+    backward(ddp, 0)
 
 
 def _lose_a_peer() -> str:

@@ -144,6 +144,33 @@ def test_the_warm_up_sends_less_at_each_stage() -> None:
         assert ratio <= share <= 2 * ratio + 2 / 512
 
 
+@pytest.mark.parametrize("values", ["int8", "fp16"])
+@pytest.mark.ranks(2)
+def test_rounded_values_mask_only_what_was_sent(values: str) -> None:
+    """An owner's residual takes up the rounding of sums too, of elements that it did not send."""
+    ddp, hook = attached(q7x2.TopK(0.05, values=values, momentum=0.9, warmup_steps=0), linear())
+    velocity, owed, masked_wrongly, kept_wrongly = torch.zeros(16, 32), torch.zeros(16, 32), 0, 0
+    for step in range(4):
+        gradient = gradient_of(dist.get_rank(), step)
+        give(ddp, gradient)
+        velocity = 0.9 * velocity + gradient / 2
+        sent = largest(owed + velocity, math.ceil(0.05 * 512))
+        (local,) = hook.state_dict()["local"].values()
+        masked = (local["momentum"]["weight"] == 0) & (velocity != 0)
+        masked_wrongly += int((masked & ~sent).sum())
+        kept_wrongly += int((~masked & sent).sum())
+        velocity, owed = local["momentum"]["weight"], local["residual"]["weight"]
+    assert masked_wrongly <= 2
+    assert kept_wrongly == 0
+
+
+@pytest.mark.ranks(2)
+def test_gradients_are_clipped_in_full_precision_too() -> None:
+    ddp, _ = attached(q7x2.TopK(1.0, clip_norm=0.01, start_iter=2, warmup_steps=0), linear())
+    for step in range(3):
+        assert give(ddp, gradient_of(dist.get_rank(), step)).norm() < 0.0101, step
+
+
 @pytest.mark.ranks(2)
 def test_full_precision_steps_keep_the_momentum() -> None:
     """They are SGD with momentum: the sum of the ranks' velocities."""
@@ -170,6 +197,30 @@ def test_sign_is_the_majority_of_the_moving_averages() -> None:
         assert_bits(give(ddp, gradient_of(dist.get_rank(), step)), expected, step)
 
 
+@pytest.mark.ranks(2, 4)
+def test_ties_of_signs_are_drawn(world_size: int) -> None:
+    """Independent noise has no direction, and who has nothing to say does not vote for one."""
+    ddp, _ = attached(q7x2.SignSGD(momentum=0.0), nn.Linear(64, 64, bias=False))
+
+    def reduced(gradient: torch.Tensor) -> torch.Tensor:
+        ddp.zero_grad()
+        (ddp(torch.eye(64)).t() * gradient).sum().backward()
+        return ddp.module.weight.grad
+
+    noise = torch.randn(64, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
+    votes = sum(each.sign() for each in everybody(noise))
+    assert isinstance(votes, torch.Tensor)
+    signs = reduced(noise)
+    assert_bits(signs[votes != 0], votes.sign()[votes != 0])
+    assert (votes == 0).sum() > 1000
+    assert signs[votes == 0].mean().abs() < 0.15  # 1 / 32 at most expected
+    alone = -torch.ones(64, 64) if dist.get_rank() == 0 else torch.zeros(64, 64)
+    share = reduced(alone).mean()
+    # Of two ranks: the other agrees, or there is a tie; of four more often.
+    assert {2: -0.6, 4: -0.45}[world_size] < share < {2: -0.4, 4: -0.3}[world_size]
+    assert_same_on_all_ranks([signs, ddp.module.weight.grad])
+
+
 # --- 1-bit Adam -----------------------------------------------------------------------------------
 
 
@@ -190,6 +241,26 @@ def test_one_bit_adam_is_adamw_until_it_freezes() -> None:
     for name, kept in optimizer.hook.state_dict()["shared"]["momentum"].items():
         moment = optimizer.state[parameters[name]]["exp_avg"]
         assert_close(kept, moment, name, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.ranks(2)
+def test_one_bit_adam_goes_on_from_the_moments_of_clipped_gradients() -> None:
+    """What a user does to gradients before the step is in the momentum that is sent after it."""
+    ddp = DDP(linear())
+    optimizer = q7x2.optim.OneBitAdam(ddp, lr=0.0, codec="fp32", freeze_step=3)
+    for step in range(3):
+        give(ddp, gradient_of(dist.get_rank(), step))
+        nn.utils.clip_grad_norm_(ddp.parameters(), 0.1)
+        optimizer.step()
+    moment = optimizer.state[ddp.module.weight]["exp_avg"].clone()
+    assert 0 < moment.norm() < 0.1
+    mean = sum(gradient_of(rank, 3) for rank in range(2)) / 2
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    assert_close(give(ddp, gradient_of(dist.get_rank(), 3)), 0.9 * moment + 0.1 * mean, **close)
+    assert optimizer.is_frozen
+    optimizer.hook.detach()
+    assert not optimizer.is_frozen  # gradients are whole again
+    assert_close(give(ddp, gradient_of(dist.get_rank(), 3)), mean, **close)
 
 
 @pytest.mark.ranks(2, 3)
@@ -301,6 +372,18 @@ def test_each_gradient_gets_the_codec_it_needs() -> None:
     assert errors[1] < 1.2 * errors[0], errors
     for chosen in everybody(torch.stack(list(choice.values()))):
         assert_bits(chosen, torch.stack(list(choice.values())))
+
+
+@pytest.mark.ranks(2)
+def test_a_choice_that_was_skipped_is_made_up_for() -> None:
+    """GradScaler commonly skips the first step."""
+    ddp, hook = attached(q7x2.Quantize("int4", choices=("int2", "int8"), choose_every=50))
+    for step in range(2):
+        backward(ddp, step, scale=math.inf if step == 0 else 1.0)
+        ddp.zero_grad()
+        choice = hook.state_dict()["shared"]["choice"]["layers.0.weight"]
+        assert (int(choice) < 0) == (step == 0), step
+    assert hook.stats.skipped_steps == 1
 
 
 @pytest.mark.ranks(2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import math
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from hook_training import (
     assert_states_equal,
     attached,
     backward,
+    batch,
     net,
     residuals,
     sgd,
@@ -220,7 +223,44 @@ def test_state_is_at_rest_between_steps_only() -> None:
     assert at_work.state_dict()["step"] == 2
 
 
+@pytest.mark.ranks(4)
+def test_distributed_checkpoint_of_models_over_subgroups(shared: str) -> None:
+    """Two models, each over two of the ranks, with parameters of the same names."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    mine = dist.get_rank() % 2
+
+    def trained(steps: int) -> q7x2.Attached:
+        ddp, at_work = attached(
+            HOOKS["int4"], net(mine), process_group=groups[mine], **SMALL_BUCKETS
+        )
+        for step in range(steps):
+            backward(ddp, step)
+        return at_work
+
+    before, after = trained(3), trained(1)
+    dcp.save({"hook": before}, checkpoint_id=shared)
+    dcp.load({"hook": after}, checkpoint_id=shared)
+    assert_states_equal(before.state_dict(), after.state_dict())
+
+
 # --- AMP ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_a_model_with_a_scaler_can_be_copied_and_pickled() -> None:
+    """Copies have no hook, and follow no scaler."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    ddp, at_work = attached(HOOKS["powersgd"], attach={"scaler": scaler})
+    scaler.scale(torch.ones(1))
+    backward(ddp, 0)
+    copies = [copy.deepcopy(ddp.module), torch.optim.swa_utils.AveragedModel(ddp)]
+    torch.save(ddp, io.BytesIO())
+    scaler.update(4.0)
+    for each in copies:
+        each(torch.zeros(1, 64))
+    assert at_work.state_dict()["loss_scale"] == 8.0
+    ddp(torch.zeros(1, 64))
+    assert at_work.state_dict()["loss_scale"] == 4.0
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
@@ -253,6 +293,33 @@ def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> Non
     ddp.zero_grad()
     backward(ddp, 4)
     assert all(p.grad.isfinite().all() for p in parameters_of(ddp))
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        HOOKS["powersgd"],
+        HOOKS["batched"],
+        HOOKS["int4"],
+        q7x2.Compose({"1.*": HOOKS["int8"], "*": HOOKS["powersgd"]}),
+    ],
+    ids=["powersgd", "batched", "int4", "composed"],
+)
+@pytest.mark.ranks(2)
+def test_a_step_skipped_for_a_sparse_gradient_leaves_no_trace(hook: Any) -> None:
+    model = nn.Sequential(nn.Embedding(50, 64, sparse=True), nn.Linear(64, 64), nn.Linear(64, 8))
+    ddp, at_work = attached(hook, model, **SMALL_BUCKETS)
+    rows = torch.arange(16) + dist.get_rank()
+    for _ in range(5):  # more than one of bursts
+        ddp.zero_grad()
+        ddp(rows).square().mean().backward()
+    before, steps = at_work.state_dict(), at_work.stats.skipped_steps
+    ddp.zero_grad()
+    ddp.module[0].weight.register_hook(lambda g: g * math.inf if dist.get_rank() == 1 else g)
+    ddp(rows).square().mean().backward()
+    assert not ddp.module[0].weight.grad.to_dense().isfinite().all()
+    assert at_work.stats.skipped_steps == steps + 1
+    assert_states_equal(before | {"step": before["step"] + 1}, at_work.state_dict())
 
 
 @pytest.mark.parametrize("hook", EVERY_HOOK)
@@ -392,6 +459,19 @@ def test_registered_quantization_hooks_are_the_attached_ones(name: str, codec: s
         train(model, sgd(model), range(3))
     for p, q in zip(parameters_of(registered), parameters_of(ddp), strict=True):
         assert_bits(p, q)
+
+
+@pytest.mark.parametrize("name", ["quantization_pertensor_hook", "fp16_compress_hook"])
+@pytest.mark.ranks(2, 3)
+def test_two_models_in_one_backward_share_a_registered_hook(name: str) -> None:
+    models = [DDP(net(seed), **SMALL_BUCKETS) for seed in (0, 1)]
+    for ddp in models:
+        ddp.register_comm_hook(None, getattr(q7x2.comm_hooks, name))
+    for step in range(20):
+        x, y = batch(dist.get_rank(), step)
+        sum(nn.functional.mse_loss(ddp(x), y) for ddp in models).backward()
+    for ddp in models:
+        assert_same_on_all_ranks([p.grad for p in parameters_of(ddp)])
 
 
 @pytest.mark.ranks(4)
