@@ -111,7 +111,6 @@ class Accuracy:
     """A method over the seeds.
 
     Attributes:
-        as_after: steps after which the mean uncompressed training first has this loss; None: never.
         p_differs: Holm's over all methods of the task.
     """
 
@@ -120,7 +119,6 @@ class Accuracy:
     loss: float
     spread: float
     accuracy: float
-    as_after: float | None
     paired: Paired | None  # None: an uncompressed training itself, or a single seed
     p_differs: float
 
@@ -151,30 +149,18 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
             differences = [cells[s]["final_loss"] - whole[s]["final_loss"] for s in common]
             tests[label] = inference.paired(differences, margin)
     differs = dict(zip(tests, inference.holm([t.p_differs for t in tests.values()]), strict=True))
-    results = []
-    for label, cells in by_label.items():
-        finals = [cell["final_loss"] for cell in cells.values()]
-        whole = by_label.get(BY_LABEL[label].uncompressed, {})
-        results.append(
-            Accuracy(
-                label,
-                len(cells),
-                mean(finals),
-                inference.spread(finals),
-                mean(cell["accuracy"] for cell in cells.values()),
-                _as_after(whole, mean(finals)) if label in tests else None,
-                tests.get(label),
-                differs.get(label, 1.0),
-            )
+    return [
+        Accuracy(
+            label,
+            len(cells),
+            mean(cell["final_loss"] for cell in cells.values()),
+            inference.spread([cell["final_loss"] for cell in cells.values()]),
+            mean(cell["accuracy"] for cell in cells.values()),
+            tests.get(label),
+            differs.get(label, 1.0),
         )
-    return results, margin
-
-
-def _as_after(whole: dict[int, Cell], loss: float) -> float | None:
-    cells = list(whole.values())
-    means, *_ = curves(cells, "held_out")
-    steps = [cells[0]["every"] * (i + 1) for i in range(len(means))]
-    return inference.first_at_most(steps, means, loss)
+        for label, cells in by_label.items()
+    ], margin
 
 
 def difference(study: Study, task: str, label: str, other: str) -> Paired | None:

@@ -220,7 +220,6 @@ def _accuracy(study: Study, task: str) -> str:
             f"{r.paired.mean:+.4f} ({r.paired.low:+.4f} to {r.paired.high:+.4f})"
             if r.paired
             else "-",
-            f"{r.as_after:.0f}" if r.as_after else "-",
             f"{r.p_differs:.3f}" if r.paired else "-",
             f"{r.paired.p_not_worse:.3f}" if r.paired else "-",
             r.verdict,
@@ -231,9 +230,9 @@ def _accuracy(study: Study, task: str) -> str:
         f"## Accuracy, {task}\n\n"
         f"{recipe['steps']} steps; the mean held-out loss of the last {recipe['last']} "
         "evaluations. Differences are from the same optimizer's uncompressed training, paired by "
-        "seed (the same weights at first, the same batches); as after: the step at which that one, "
-        "in the mean, has the method's final loss. p differs: paired t-test, two-sided, corrected "
-        "for the number of methods (Holm). p not worse, a claim of each method alone: one-sided "
+        "seed (the same weights at first, the same batches). p differs: paired t-test, two-sided, "
+        "corrected for the "
+        "number of methods (Holm). p not worse, a claim of each method alone: one-sided "
         f"paired t-test that the loss is less than {margin:.4f} higher, "
         f"{figures.MARGIN:g} standard deviations of uncompressed trainings over seeds.\n\n"
         + _table(
@@ -244,7 +243,6 @@ def _accuracy(study: Study, task: str) -> str:
                 "spread",
                 *(["accuracy"] if has_accuracy else []),
                 "difference (95 %)",
-                "as after",
                 "p differs",
                 "p not worse",
                 "",
