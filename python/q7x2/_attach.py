@@ -304,9 +304,11 @@ def reduced_parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Te
             "DDP's Python reducer takes no hook: set torch._dynamo.config.optimize_ddp to another "
             "value than 'python_reducer' before the DistributedDataParallel is made"
         )
-    parameters = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad]
-    ignored = ddp.parameters_to_ignore
-    parameters = [(name, p) for name, p in parameters if name not in ignored]
+    parameters = [
+        (name, p)
+        for name, p in ddp.module.named_parameters()
+        if p.requires_grad and name not in ddp.parameters_to_ignore
+    ]
     reduced = ddp._get_ddp_logging_data()["num_parameter_tensors"]  # type: ignore[no-untyped-call]
     if len(parameters) != reduced:
         raise ValueError(

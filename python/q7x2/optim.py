@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from q7x2._attach import Attached, attach, reduced_parameters
+from q7x2._attach import Attached, attach
 from q7x2._hook_options import OneBitMomentum
 
 
@@ -66,8 +66,7 @@ class OneBitAdam(torch.optim.Optimizer):
         parameters = [p for p in ddp.parameters() if p.requires_grad]
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, defaults)
-
-        self._by_name = reduced_parameters(ddp)
+        self._by_name = dict(ddp.module.named_parameters())
         self.hook._before_forward(ddp, self._begin_compressing)
 
     @property
@@ -81,8 +80,8 @@ class OneBitAdam(torch.optim.Optimizer):
         if self.hook.step != self.freeze_step:
             return
         shared, local, step = self.hook._runner.save()
-        for name, parameter in self._by_name:
-            if moment := self.state.get(parameter):
+        for name in shared["momentum"]:
+            if moment := self.state.get(self._by_name[name]):
                 shared["momentum"][name] = moment["exp_avg"].float() * self.hook._loss_scale
         self.hook._runner.load(shared, local, step)
 
