@@ -140,8 +140,8 @@ class SelectionRates {
   explicit operator bool() const { return is_known(few_) && is_known(many_); }
 
   double at(double share, double Fabric::CodecRate::*rate) const {
-    const double few = 1 / few_->*rate;
-    const double slope = (1 / many_->*rate - few) / (kSelected[1].share - kSelected[0].share);
+    const double few = 1 / rate_or_unlimited(few_->*rate);
+    const double slope = (1 / rate_or_unlimited(many_->*rate) - few) / (kSelected[1].share - kSelected[0].share);
     return 1 / (few + std::max(slope, 0.0) * std::max(share - kSelected[0].share, 0.0));
   }
 
@@ -159,15 +159,16 @@ class SelectionRates {
 CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric) {
   const auto bytes = static_cast<double>(element_size(dtype));
   const double widths = bytes / sizeof(float);  // rates are of fp32, a call's bytes of its elements
-  CodingCost::Message message{.encode_rate = fabric.copy_rate * kEncodeShare,
-                              .decode_rate = fabric.copy_rate * kDecodeShare};
+  const double copy_rate = rate_or_unlimited(fabric.copy_rate);
+  CodingCost::Message message{.encode_rate = copy_rate * kEncodeShare,
+                              .decode_rate = copy_rate * kDecodeShare};
   CodingCost cost{.messages = {}};
-  if (codec.traits().selects) cost.select_rate = fabric.copy_rate * kEncodeShare;
+  if (codec.traits().selects) cost.select_rate = copy_rate * kEncodeShare;
   const bool is_selection = codec.spec().select != SelectKind::kAll;
   const char* const name = is_selection ? nullptr : kin(codec.spec().value);
   if (const auto* rate = name != nullptr ? find_rate(fabric, name) : nullptr) {
-    message.encode_rate = rate->encode * widths;
-    message.decode_rate = rate->decode * widths;
+    message.encode_rate = rate_or_unlimited(rate->encode) * widths;
+    message.decode_rate = rate_or_unlimited(rate->decode) * widths;
   }
   const SelectionRates selections(fabric);
   const bool is_measured = is_selection && selections;

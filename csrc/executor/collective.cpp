@@ -106,6 +106,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, C
                    is_reduction(call_.collective));
     if (call_.coding.codec->traits().selects || is_balanced()) select();
   }
+  if (this->group().channel() != nullptr) find_shared_stages();
   num_slices_ = (bytes_ + choice_.slice_bytes - 1) / choice_.slice_bytes;
   fingerprint_ = fingerprint();
 }
@@ -184,20 +185,24 @@ void CollectiveTask::start() {
     if (staging_) {
       place.ticket = tickets_[i];
       place.staging =
-          group().channel()->arena() + staging_->offset + i * stage_bytes_ * plan.num_stages;
+          group().channel()->arena() + staging_->offset + i * stage_bytes_ * num_shared_stages_;
       place.staged.resize(plan.num_stages);
-    }
-  }
-  if (staging_) {
-    is_shared_stage_.resize(plan.num_stages);
-    for (const Op& op : plan.ops) {
-      if (op.kind == OpKind::kSend && group().shares_memory(op.peer)) {
-        is_shared_stage_[op.stage] = true;
-      }
     }
   }
   start_slices();
   run_ready();
+}
+
+// Only what ranks of this host receive needs room in shared memory.
+void CollectiveTask::find_shared_stages() {
+  const Plan& plan = *choice_.plan;
+  shared_stage_.assign(plan.num_stages, Op::kNoStage);
+  for (const Op& op : plan.ops) {
+    if (op.kind == OpKind::kSend && shared_stage_[op.stage] == Op::kNoStage &&
+        group().shares_memory(op.peer)) {
+      shared_stage_[op.stage] = num_shared_stages_++;
+    }
+  }
 }
 
 size_t CollectiveTask::wanted_places() const {
@@ -210,9 +215,8 @@ bool CollectiveTask::reserve() {
   if (!cut_by_counts()) {
     return false;
   }
-  const Plan& plan = *choice_.plan;
   HostChannel* channel = group().channel();
-  if (channel == nullptr || num_slices_ == 0 || plan.num_stages == 0 || staging_) {
+  if (channel == nullptr || num_slices_ == 0 || num_shared_stages_ == 0 || staging_) {
     return true;
   }
   if (bytes_ <= HostChannel::kInlineBytes && !coder_) {
@@ -222,7 +226,7 @@ bool CollectiveTask::reserve() {
   if (coder_) {
     stage_bytes_ = std::max(stage_bytes_, coder_->max_bytes());
   }
-  const size_t place_bytes = stage_bytes_ * plan.num_stages;
+  const size_t place_bytes = stage_bytes_ * num_shared_stages_;
   for (size_t places = wanted_places(); places > 0; places /= 2) {
     staging_ = channel->reserve(places * place_bytes);
     if (!staging_) {
@@ -406,13 +410,17 @@ void CollectiveTask::decoding(Body body) {
 }
 
 bool CollectiveTask::is_staged(const Op& op) const {
-  return op.stage != Op::kNoStage && staging_ && is_shared_stage_[op.stage];
+  return op.stage != Op::kNoStage && staging_ && shared_stage_[op.stage] != Op::kNoStage;
+}
+
+std::byte* CollectiveTask::stage_of(const Place& place, const Op& op) const {
+  return place.staging + shared_stage_[op.stage] * stage_bytes_;
 }
 
 std::byte* CollectiveTask::message_of(Place& place, const Op& op) {
   if (!is_staged(op)) return own_coded(place, op.destination.index);
   place.staged[op.stage] = true;
-  return place.staging + op.stage * stage_bytes_;
+  return stage_of(place, op);
 }
 
 // What goes on to others is put into shared memory tile by tile, as it leaves the reduction: from
@@ -437,7 +445,7 @@ void CollectiveTask::fold(Place& place, const Op& op, size_t length) {
     reduce(result, operands, length / element, call_.dtype, call_.reduce, divisor);
     return;
   }
-  std::byte* stage = place.staging + op.stage * stage_bytes_;
+  std::byte* const stage = stage_of(place, op);
   for (size_t begin = 0; begin < length; begin += kTile) {
     const size_t tile = std::min(kTile, length - begin);
     reduce(result + begin, operands, tile / element, call_.dtype, call_.reduce, divisor);
@@ -470,7 +478,7 @@ void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length
   }
   int ticket = HostChannel::kNoTicket;
   if (length > HostChannel::kInlineBytes) {
-    std::byte* stage = place.staging + op.stage * stage_bytes_;
+    std::byte* const stage = stage_of(place, op);
     if (!place.staged[op.stage]) {
       place.staged[op.stage] = true;
       copy_bytes(stage, source, length);
@@ -646,7 +654,7 @@ size_t CollectiveTask::flat_begin(size_t slice, size_t part) const {
   const size_t begin = slice * choice_.slice_bytes;
   const size_t bytes = std::min(choice_.slice_bytes, call_.input[0].bytes - begin);
   return begin / flat_element() +
-         part_begin(choice_.plan->part_weights, bytes / flat_element(), part);
+         choice_.plan->part_begin(bytes / flat_element(), part);
 }
 
 Region CollectiveTask::region(const Place& place, const Block& block, size_t length) const {

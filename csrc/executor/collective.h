@@ -125,6 +125,9 @@ class CollectiveTask final : public Task {
   /// Where the message that `op` makes is to be put.
   std::byte* message_of(Place& place, const Op& op);
   bool is_staged(const Op& op) const;
+  /// Where the bytes of a staged op lie in shared memory.
+  std::byte* stage_of(const Place& place, const Op& op) const;
+  void find_shared_stages();
   BlockCoder::Place coding_place(const Block& part, size_t slice) const;
   /// Passes over the tensor as the codec wants it, and counts what is sent where parts are
   /// balanced.
@@ -170,7 +173,8 @@ class CollectiveTask final : public Task {
   std::optional<HostChannel::Staging> staging_;
   std::vector<int> tickets_;  // by place
   size_t stage_bytes_ = 0;
-  std::vector<bool> is_shared_stage_;  // by stage: a rank that shares memory receives it
+  std::vector<uint16_t> shared_stage_;  // by stage: its number among those in shared memory, if any
+  uint16_t num_shared_stages_ = 0;
   bool is_stalled_ = false;
   uint64_t fingerprint_ = 0;
   std::vector<Place> places_;

@@ -15,10 +15,6 @@ namespace {
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 constexpr double kGigabit = 125e6;
 
-double rate_or_unlimited(double rate) {
-  return rate > 0 ? rate : kUnlimited;
-}
-
 [[noreturn]] void invalid(const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, "invalid fabric: " + what);
 }
@@ -37,6 +33,10 @@ void require_index(int index, size_t count, const std::string& what) {
 }
 
 }  // namespace
+
+double rate_or_unlimited(double rate) {
+  return rate > 0 ? rate : kUnlimited;
+}
 
 std::vector<int> Fabric::near_order() const {
   std::vector<int> order(host_of.size());

@@ -115,8 +115,8 @@ struct Fabric {
   Provenance made;
 
   Cost memory{1e-6, 0.3e-6};  ///< between ranks of one host
-  double copy_rate = 8e9;     ///< bytes a second that one core copies
-  double reduce_rate = 8e9;   ///< bytes a second that one core folds into a sum
+  double copy_rate = 8e9;     ///< bytes per second that one core copies; 0: does not limit
+  double reduce_rate = 8e9;   ///< bytes per second that one core folds into a sum; 0: the same
   Cost network{30e-6, 3e-6};  ///< between hosts
 
   int world_size() const { return static_cast<int>(host_of.size()); }
@@ -151,6 +151,9 @@ struct Fabric {
   /// One switch; `rate` bytes a second into and out of each host.
   static Fabric uniform(int hosts, int ranks_per_host, double rate);
 };
+
+/// A rate to divide by: a rate of 0 in a Fabric means that it does not limit.
+double rate_or_unlimited(double rate);
 
 /// The resources of a Fabric, and the route between each two ranks.
 class Routes {

@@ -43,7 +43,8 @@ class Room {
     const Routes routes(fabric);
     std::vector<double> rates = known_rates(routes);
     const size_t first_core = rates.size();
-    rates.resize(first_core + 2 * num_ranks_, fabric.copy_rate);
+    const double core = fabric.copy_rate > 0 ? fabric.copy_rate : *std::ranges::max_element(rates);
+    rates.resize(first_core + 2 * num_ranks_, core);
     const double slowest = *std::ranges::min_element(rates);
     for (const double rate : rates) room_per_step_.push_back(rate / slowest);
     room_.resize(rates.size());

@@ -2,7 +2,6 @@
 #include "plan/plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -30,7 +29,13 @@ PlanBuilder::PlanBuilder(const PlanRequest& request, std::string algorithm,
   plan_.rank = request.rank;
   plan_.world_size = request.world_size;
   plan_.root = request.root;
-  if (is_flat(request.collective)) plan_.part_weights = std::move(part_weights);
+  if (is_flat(request.collective)) {
+    plan_.part_prefix.push_back(0);
+    for (const uint32_t weight : part_weights) {
+      plan_.part_prefix.push_back(plan_.part_prefix.back() + weight);
+    }
+    plan_.part_weights = std::move(part_weights);
+  }
   next_send_.resize(static_cast<size_t>(request.world_size));
   next_recv_.resize(static_cast<size_t>(request.world_size));
 }
@@ -161,13 +166,6 @@ bool is_rooted(Collective op) {
 bool is_reduction(Collective op) {
   return op == Collective::kAllReduce || op == Collective::kReduce ||
          op == Collective::kReduceScatter;
-}
-
-size_t part_begin(std::span<const uint32_t> part_weights, size_t elements, size_t part) {
-  const auto prefix = std::accumulate(
-      part_weights.begin(), part_weights.begin() + static_cast<std::ptrdiff_t>(part), uint64_t{0});
-  const auto total = std::accumulate(part_weights.begin(), part_weights.end(), uint64_t{0});
-  return elements / total * prefix + elements % total * prefix / total;
 }
 
 std::string to_string(const Plan& plan, const Op& op) {

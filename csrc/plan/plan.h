@@ -108,6 +108,7 @@ struct Plan {
 
   /// kFlat shapes: how a slice is divided among the parts. Size = number of parts.
   std::vector<uint32_t> part_weights;
+  std::vector<uint64_t> part_prefix;  ///< sums of the weights before each part, and of all
   uint16_t num_scratch = 0;
   uint16_t num_coded = 0;
   uint16_t num_stages = 0;
@@ -128,6 +129,14 @@ struct Plan {
   }
   std::span<const uint32_t> successors_of(const Op& op) const {
     return {successors.data() + op.first_successor, op.num_successors};
+  }
+  /// kFlat shapes: where part `part` of a slice of `elements` elements begins, in elements. It ends
+  /// where part `part + 1` begins. With the prefix sums W this is
+  /// floor(elements * W[part] / W[parts]), computed without overflow. A slice of a few elements has
+  /// empty parts.
+  size_t part_begin(size_t elements, size_t part) const {
+    const uint64_t total = part_prefix.back();
+    return elements / total * part_prefix[part] + elements % total * part_prefix[part] / total;
   }
 };
 
@@ -200,12 +209,6 @@ bool is_rooted(Collective op);
 
 /// True for collectives that fold contributions.
 bool is_reduction(Collective op);
-
-/// kFlat shapes: where part `part` of a slice of `elements` elements begins, in elements; it ends
-/// where part `part + 1` begins. With prefix sums W of the weights that is
-/// floor(elements * W[part] / W[parts]), computed without overflow. A slice of a few elements has
-/// empty parts.
-size_t part_begin(std::span<const uint32_t> part_weights, size_t elements, size_t part);
 
 /// The Plan as text, one op a line, for people and for tests; and one op of it, for example
 /// "recv #0 from 2 -> scratch[1], length of out[3]".

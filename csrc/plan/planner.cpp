@@ -86,6 +86,15 @@ struct Cut {
   int window;
 };
 
+/// Stages that a rank of the same host receives: these take shared memory.
+size_t shared_stages(const Plan& plan, const Fabric& fabric) {
+  std::vector<bool> shared(plan.num_stages);
+  for (const Op& op : plan.ops) {
+    if (op.kind == OpKind::kSend && fabric.same_host(plan.rank, op.peer)) shared[op.stage] = true;
+  }
+  return static_cast<size_t>(std::count(shared.begin(), shared.end(), true));
+}
+
 /// One algorithm with the Plans of all ranks.
 class Contender {
  public:
@@ -99,7 +108,7 @@ class Contender {
       num_ops_ += plans_.back().ops.size();
       const Plan& plan = plans_.back();
       scratch_ = std::max<size_t>(scratch_, size_t{plan.num_scratch} + plan.num_coded);
-      stages_ = std::max<size_t>(stages_, plan.num_stages);
+      stages_ = std::max(stages_, shared_stages(plan, fabric));
     }
     const std::vector<uint32_t>& weights = plans_[0].part_weights;
     if (!weights.empty()) {

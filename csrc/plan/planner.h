@@ -47,7 +47,7 @@ struct Choice {
   /// kFlat: bytes of a slice, a multiple of 64 times the sum of the part weights. kBlocked: bytes
   /// of a part in a slice, a multiple of 64. Never zero, and equal on all ranks. So slices, and the
   /// parts of all slices but a shorter last one, begin at whole elements of every dtype. Where the
-  /// parts of a slice begin says `part_begin`.
+  /// parts of a slice begin says `Plan::part_begin`.
   size_t slice_bytes = 0;
   /// The length of a scratch block, and of the longest part of a slice. A multiple of 64.
   size_t part_bytes = 0;

@@ -118,11 +118,14 @@ Plan all_gather(const PlanRequest& request) {
 
 }  // namespace
 
+// All messages of a slice go to one neighbour, and each has an id of its own.
 std::vector<Generator> ring_generators() {
+  constexpr int kMostRanks = Plan::kMaxMessages + 1;
+  constexpr int kMostRanksBothWays = Plan::kMaxMessages / 2 + 1;
   return {
-      {"ring", Collective::kAllReduce, all_reduce},
-      {"ring", Collective::kReduceScatter, reduce_scatter},
-      {"ring", Collective::kAllGather, all_gather},
+      {"ring", Collective::kAllReduce, all_reduce, false, kMostRanksBothWays},
+      {"ring", Collective::kReduceScatter, reduce_scatter, false, kMostRanks},
+      {"ring", Collective::kAllGather, all_gather, false, kMostRanks},
   };
 }
 

@@ -156,6 +156,8 @@ class Simulator {
   std::span<const Plan> plans_;
   const Fabric& fabric_;
   const CodingCost coding_;
+  const double copy_rate_;    // bytes per second of one core
+  const double reduce_rate_;  // the same
   Routes routes_;
   std::vector<Machine> machines_;
   std::vector<uint32_t> machine_of_host_;

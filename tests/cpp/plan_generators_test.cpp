@@ -104,9 +104,9 @@ class Interpreter {
     const size_t slice_begin = std::min(begin, data.size());
     const size_t length = std::min(slice_length, data.size() - slice_begin);
     if (!is_flat_shape()) return {data.data() + slice_begin, length};
-    const auto& weights = plans_[static_cast<size_t>(rank)].part_weights;
-    const size_t from = part_begin(weights, length, block.index);
-    const size_t to = part_begin(weights, length, block.index + size_t{1});
+    const Plan& plan = plans_[static_cast<size_t>(rank)];
+    const size_t from = plan.part_begin(length, block.index);
+    const size_t to = plan.part_begin(length, block.index + size_t{1});
     return {data.data() + slice_begin + from, to - from};
   }
 
@@ -304,6 +304,21 @@ std::string test_name(const testing::TestParamInfo<size_t>& param) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GeneratorTest, testing::ValuesIn(all_generators()), test_name);
+
+TEST(Generators, ServeAsManyRanksAsTheySay) {
+  for (const int n : {1024, 2049, 2050, 4096, 8192}) {
+    for (const Generator& generator : generators()) {
+      PlanRequest request{generator.collective, 0, n, is_rooted(generator.collective) ? 0 : -1};
+      if (!generator.applies(request)) continue;
+      if (generator.parameters != nullptr) request.parameter = generator.parameters(request)[0];
+      for (const int rank : {0, n / 2, n - 1}) {
+        request.rank = rank;
+        EXPECT_NO_THROW(generator.generate(request))
+            << generator.name << " " << to_string(generator.collective) << " by " << n;
+      }
+    }
+  }
+}
 
 TEST(Generators, OfferEveryCollectiveToEveryGroup) {
   for (const auto op : {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,

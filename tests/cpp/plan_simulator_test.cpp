@@ -129,6 +129,15 @@ TEST(Simulator, WithinAHostABlockIsStagedOnceAndCopiedOut) {
               copy + copy * 5 / 3, 1e-9);
 }
 
+TEST(Simulator, ManySendersSlowAPortByABoundedShare) {
+  const auto seconds = [](int hosts) {
+    const SimulatedCall call{.bytes = kMiB, .slice_bytes = kMiB};
+    return simulate("direct", Collective::kGather, network(hosts), call, 0).seconds;
+  };
+  const double per_sender = seconds(65) / 64;
+  EXPECT_LT(seconds(513) / 512, 1.1 * per_sender);
+}
+
 TEST(Simulator, RanksShareTheCoresOfTheirHost) {
   Fabric fabric = Fabric::one_host_of(4, 4);
   fabric.memory = {0, 0};

@@ -65,22 +65,27 @@ TEST(PlanBuilder, RefusesWhatCannotBe) {
   refuses([](PlanBuilder& b) { b.send(0, Block::input(0), {{0U}}); });
 }
 
+Plan plan_of_parts(std::vector<uint32_t> weights) {
+  PlanBuilder builder({Collective::kAllReduce, 0, 1}, "parts", std::move(weights));
+  return builder.build();
+}
+
 TEST(PartBegin, DividesInProportionAndLosesNothing) {
-  const std::vector<uint32_t> weights = {1, 2, 3};
+  const Plan plan = plan_of_parts({1, 2, 3});
   for (size_t elements : {0, 1, 2, 5, 6, 7, 100, 1001}) {
-    EXPECT_EQ(part_begin(weights, elements, 0), 0U);
-    EXPECT_EQ(part_begin(weights, elements, 1), elements / 6);
-    EXPECT_EQ(part_begin(weights, elements, 2), elements * 3 / 6);
-    EXPECT_EQ(part_begin(weights, elements, 3), elements);
+    EXPECT_EQ(plan.part_begin(elements, 0), 0U);
+    EXPECT_EQ(plan.part_begin(elements, 1), elements / 6);
+    EXPECT_EQ(plan.part_begin(elements, 2), elements * 3 / 6);
+    EXPECT_EQ(plan.part_begin(elements, 3), elements);
   }
 }
 
 TEST(PartBegin, DoesNotOverflow) {
   const uint32_t heavy = std::numeric_limits<uint32_t>::max() / 4;
-  const std::vector<uint32_t> weights = {heavy, heavy, heavy, heavy};
+  const Plan plan = plan_of_parts({heavy, heavy, heavy, heavy});
   const size_t elements = (size_t{1} << 62) + 3;
-  EXPECT_EQ(part_begin(weights, elements, 2), elements / 2);
-  EXPECT_EQ(part_begin(weights, elements, 4), elements);
+  EXPECT_EQ(plan.part_begin(elements, 2), elements / 2);
+  EXPECT_EQ(plan.part_begin(elements, 4), elements);
 }
 
 }  // namespace
