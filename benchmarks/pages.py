@@ -1,6 +1,6 @@
 """`python -m benchmarks pages`: writes the tables of figures in README.md and docs/.
 
-A table stands in a page between two comments, and a test compares it with the results files:
+Each stands in a page between two comments, and a test compares it with the results files:
 
     <!-- table: links -->
     ...
@@ -135,6 +135,12 @@ def _hooks() -> str:
     return _markdown(head, lines)
 
 
+def _missed() -> str:
+    missed = [row for row in _bars().values() if not row.get("reached", True)]
+    names = [f"`{row['bar']['name']}` ({row['ratio']:.2f}x of {row['goal']})" for row in missed]
+    return f"Figures that miss their goal: {', '.join(names) or 'none'}.\n"
+
+
 def _study_goals() -> str:
     text = (RESULTS / "train.md").read_text()
     return text.partition("## Goals\n\n")[2].partition("\n\n")[0] + "\n"
@@ -142,6 +148,7 @@ def _study_goals() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "speed": _speed,
+    "missed": _missed,
     "links": _links,
     "codecs": _codecs,
     "hooks": _hooks,
