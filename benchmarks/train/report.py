@@ -298,8 +298,8 @@ def _overlap(study: Study) -> str:
         f"{recipe['layers']} layers, {recipe['batch']} windows per rank, buckets of "
         f"{recipe['bucket_mb']:g} MB; means over ranks and {recipe['steps']} steps. "
         "Communication: the time in which a collective was in flight. Hidden: the part of it "
-        "before the end of backward. An ideal schedule sends each bucket as soon as it is complete, "
-        "without a pause, and computes in no time.\n\n"
+        "before the end of backward. An ideal schedule sends each bucket as soon as it is "
+        "complete, without a pause, and computes in no time.\n\n"
         + _table(("rate", "method", "communication", "hidden", "ideal", "share"), rows)
     )
 
@@ -375,8 +375,9 @@ def _hook_cpu(study: Study) -> str:
     return (
         "## CPU time of the hook\n\n"
         f"{cells[0]['parameters']:,} parameters; milliseconds per step and rank. Thread: the "
-        "phases of the hook's own thread. Process: the CPU time with communication minus that of forward and "
-        "backward alone, so it includes what the process group does (sending, summing, coding). "
+        "phases of the hook's own thread. Process: the CPU time with communication minus that of "
+        "forward and backward alone, so it includes what the process group does (sending, "
+        "summing, coding). "
         "Without the GIL: another thread takes the GIL in backward and holds it for two seconds; "
         "the column counts the phases and collectives that ended meanwhile.\n\n"
         + _table(("method", "phases", "thread", "process", "without the GIL"), rows)
