@@ -18,7 +18,7 @@ from benchmarks.arguments import parse_size
 from benchmarks.backends import OPENMPI
 from benchmarks.comparison import RESULTS
 from benchmarks.goals import BARS, BEST_FIXED, FIXED, LINE_RATE, SUBJECT, Bar
-from benchmarks.lab import Topology
+from benchmarks.lab import LabError, Topology
 from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
 from benchmarks.ops import OPS
@@ -92,8 +92,15 @@ def _bounds(console: Console, bars: list[Bar]) -> dict[Topology | None, dict[str
     if problem := iperf.unavailable():
         console.print(f"[yellow]the bound by iperf3 is left out: {problem}[/yellow]")
         return {}
-    with console.status("iperf3"):
-        return {topology: iperf.both_ways(topology) for topology in topologies}
+    bounds: dict[Topology | None, dict[str, Any]] = {}
+    for topology in topologies:
+        try:
+            with console.status(f"iperf3: {topology.describe()}"):
+                bounds[topology] = iperf.both_ways(topology)
+        except (LabError, RanksFailed) as failure:
+            # The rows are still worth having.
+            console.print(f"{topology.describe()}: {failure}", style="red", markup=False)
+    return bounds
 
 
 def _with_others(

@@ -63,6 +63,22 @@ def test_without_iperf3_the_bound_is_left_out_and_named(
     assert "iperf3 not found: apt-get install iperf3" in capsys.readouterr().out
 
 
+def test_a_failing_iperf3_costs_only_its_own_bound(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def both_ways(topology: Topology) -> dict:
+        if topology.rate == "5gbit":
+            raise LabError("iperf3 gave no rates")
+        return {"bits_per_second": [1.0, 2.0]}
+
+    monkeypatch.setattr(bars, "lab_unavailable", lambda: None)
+    monkeypatch.setattr(iperf, "unavailable", lambda: None)
+    monkeypatch.setattr(iperf, "both_ways", both_ways)
+    bounds = bars._bounds(console(), [bar for bar in goals.BARS if bar.bound])
+    assert sorted(each.rate for each in bounds if each) == ["10gbit", "2.5gbit", "25gbit"]
+    assert "2 hosts x 5gbit: iperf3 gave no rates" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(
     bool(lab_package.unavailable() or iperf.unavailable()),
     reason=str(lab_package.unavailable() or iperf.unavailable()),
