@@ -135,6 +135,24 @@ def _hooks() -> str:
     return _markdown(head, lines)
 
 
+def _one_line() -> str:
+    study = Study(RESULTS / "train.json")
+    speeds = {each.label: each for each in study_figures.speeds(study, "100mbit")}
+    accuracy = {each.label: each for each in study_figures.accuracies(study, "gpt")[0]}
+    int8, powersgd = accuracy["int8"].paired, accuracy["PowerSGD 4"].paired
+    assert int8 is not None
+    assert powersgd is not None
+    sure = "zero within the error" if int8.low <= 0 <= int8.high else "different from zero"
+    return (
+        "Over 100 Mbit/s the `int8` line trains a small GPT to the same loss "
+        f"{speeds['int8'].sooner:.1f} times faster than Gloo.\n"
+        f"Its price in final loss is {int8.mean:+.4f}, which is {sure} "
+        f"(95 % interval: {int8.low:+.4f} to {int8.high:+.4f}).\n"
+        f"`q7x2.PowerSGD(rank=4)` is {speeds['PowerSGD 4'].sooner:.0f} times faster than Gloo, "
+        f"and its price is {powersgd.mean:+.3f}.\n"
+    )
+
+
 def _missed() -> str:
     missed = [row for row in _bars().values() if not row.get("reached", True)]
     names = [f"`{row['bar']['name']}` ({row['ratio']:.2f}x of {row['goal']})" for row in missed]
@@ -152,6 +170,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "links": _links,
     "codecs": _codecs,
     "hooks": _hooks,
+    "one-line": _one_line,
     "study-goals": _study_goals,
 }
 
