@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from benchmarks.train import figures as study_figures
 from benchmarks.train.study import Study
 
 ROOT = Path(__file__).parents[1]
+_BUSY = 3.0  # load average per core before a run
 _TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.S)
 
 # Of bars.json: the row, one of its sizes, and what README.md calls it.
@@ -81,16 +82,17 @@ def _speed() -> str:
         keys = ("time", "against_time", "cpu_seconds", "against_cpu_seconds")
         ours, theirs, *cpu = (report.duration(figures[key]) for key in keys)
         lines.append([what, ours, theirs, _times(figures["ratio"]), *cpu])
-    return _markdown(head, lines)
+    return _markdown(head, lines) + _busy(rows[name] for name, _, _ in _SPEED)
 
 
 def _links() -> str:
     head = ("link", "iperf3, each way", "size", "q7x2", "Gloo", "faster (by block)", "of iperf3")
     rows = _bars()
-    lines = []
+    lines, used = [], []
     for rate in FAST_RATES:
         for size in FAST_GOALS:
             row = rows[f"network-2-{rate}-{size}"]
+            used.append(row)
             low, high = row["spread"]
             lines.append(
                 [
@@ -103,7 +105,19 @@ def _links() -> str:
                     f"{rate_each_way(row) / bound:.0%}" if bound else "",
                 ]
             )
-    return _markdown(head, lines)
+    return _markdown(head, lines) + _busy(used)
+
+
+def _busy(rows: Iterable[dict[str, Any]]) -> str:
+    """A warning that names the rows that were measured while others used the machine."""
+    rows = list(rows)
+    busy = [r for r in rows if r["machine"]["load_average"][0] > _BUSY * r["machine"]["cores"]]
+    if not busy:
+        return ""
+    names = ", ".join(f"`{row['bar']['name']}`" for row in busy)
+    if len(busy) == len(rows):
+        names = "all rows"
+    return f"\n**Provisional**, because the machine was busy with other work: {names}.\n"
 
 
 def _codecs() -> str:

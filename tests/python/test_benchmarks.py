@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bars, goals, iperf, openmpi, sweep
+from benchmarks import bars, goals, iperf, openmpi, pages, sweep
 from benchmarks import lab as lab_package
 from benchmarks.lab import LabError, Topology
 from benchmarks.report import console
@@ -36,6 +36,15 @@ def test_rows_are_chosen_by_patterns() -> None:
     assert len(fast) == len(goals.FAST_RATES) * len(goals.FAST_GOALS) + 1
     with pytest.raises(ValueError, match=r"no bar network-9-\*; there are latency-2"):
         bars._chosen(["network-9-*"], names)
+
+
+def test_rows_of_a_busy_machine_are_named() -> None:
+    def row(name: str, load: float) -> dict:
+        return {"bar": {"name": name}, "machine": {"load_average": [load, 0, 0], "cores": 2}}
+
+    assert pages._busy([row("a", 1), row("b", 5)]) == ""
+    assert pages._busy([row("a", 1), row("b", 7)]).endswith("busy with other work: `b`.\n")
+    assert pages._busy([row("a", 7), row("b", 7)]).endswith("busy with other work: all rows.\n")
 
 
 def test_iperf3_reports_both_directions() -> None:
