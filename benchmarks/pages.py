@@ -191,7 +191,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def _bars() -> dict[str, dict[str, Any]]:
     rows = json.loads((RESULTS / "bars.json").read_text())["rows"]
-    return {row["bar"]["name"]: row for row in rows}
+    return {row["bar"]["name"]: row for row in rows if "time" in row}
 
 
 def _times(ratio: float) -> str:
