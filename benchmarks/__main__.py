@@ -13,11 +13,13 @@ from benchmarks.processes import RanksFailed
 COMMANDS = {
     "collectives": "collectives over sizes on this machine",
     "network": "collectives over sizes between virtual hosts (root)",
+    "sweep": "an all-reduce from 4 B to 64 MiB: its times, its bandwidth, a picture",
     "bars": "the figures q7x2 must reach, each measured and judged",
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
+    "pages": "the tables of figures in README.md and docs/, written from the results files",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
 PACKAGES = ("lab", "train")

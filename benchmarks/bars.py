@@ -1,211 +1,28 @@
-"""`python -m benchmarks bars`: the figures q7x2 must reach, measured by one command.
-
-A new figure is a new row of BARS.
-"""
+"""`python -m benchmarks bars`: the figures q7x2 must reach (goals.py), measured by one command."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import facts, launch, openmpi, plots, report, summary
+from benchmarks import facts, iperf, launch, openmpi, plots, report, summary
 from benchmarks.arguments import parse_size
-from benchmarks.backends import EMPTY, OPENMPI
+from benchmarks.backends import OPENMPI
 from benchmarks.comparison import RESULTS
-from benchmarks.lab import Link, Topology
+from benchmarks.goals import BARS, BEST_FIXED, FIXED, LINE_RATE, SUBJECT, Bar
+from benchmarks.lab import LabError, Topology
 from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
+from benchmarks.ops import OPS
 from benchmarks.processes import RanksFailed
-
-SUBJECT = "q7x2"
-LINE_RATE = "line rate"
-BEST_FIXED = "best fixed"
-# What the automatic choice is held against. Those that do not offer a collective are left out.
-FIXED = {
-    "all_reduce": (
-        *("direct", "recursive_doubling", "halving_doubling", "binomial_tree"),
-        *("double_binary_tree", "ccube", "sra", "ring", "multitree", "hierarchical", "blink"),
-    ),
-    "broadcast": ("direct", "binomial_tree", "double_binary_tree", "chain", "ccube"),
-    "all_gather": ("direct", "ring", "halving_doubling", "multitree"),
-    "reduce_scatter": ("sra", "ring", "halving_doubling", "multitree"),
-    "all_to_all": ("direct", "pairwise"),
-}
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One figure: `op` at each of `sizes` must be at least `ratio` times as fast as `against`.
-
-    Attributes:
-        against: a backend; LINE_RATE: the time that a ring all-reduce takes at least there;
-            BEST_FIXED: the fastest of the algorithms in FIXED, each forced in the same group, which
-            was tuned before.
-        slack: instead of a ratio: seconds by which it may be slower.
-        cores: the ranks share that many; 0 for all.
-        topology: virtual hosts with one rank each, or None for one host.
-        interleaved: neighbour ranks sit in different racks.
-        subject: the backend under test, where it is not the one of the command.
-        against_op: what `against` runs, where it is not the same.
-        fixed: instead of all in FIXED, where the slow ones would take too long.
-        blocks, block_seconds: turns of each backend and their length, where the command's do not
-            suit.
-        together: subjects of several bars that are measured in one run, against the same.
-    """
-
-    name: str
-    op: str
-    sizes: tuple[str, ...]
-    ranks: int
-    against: str
-    ratio: float = 1.0
-    slack: float | None = None
-    cores: int = 0
-    topology: Topology | None = None
-    interleaved: bool = False
-    subject: str | None = None
-    against_op: str | None = None
-    fixed: tuple[str, ...] | None = None
-    blocks: int | None = None
-    block_seconds: float | None = None
-    together: tuple[str, ...] = ()
-
-    @property
-    def what(self) -> str:
-        sizes = [report.size(parse_size(size)) for size in self.sizes]
-        place = self.topology.describe() if self.topology else f"{self.ranks} ranks, one host"
-        if self.interleaved:
-            place += ", ranks interleaved"
-        span = sizes[0] if len(sizes) == 1 else f"{sizes[0]} ... {sizes[-1]}"
-        return f"{self.op} {span}, {place}" + (f", {self.cores} cores" if self.cores else "")
-
-    @property
-    def goal(self) -> str:
-        if self.slack is not None:
-            return f"+{report.duration(self.slack)}"
-        return f"{self.ratio:g}x"
-
-
-FOUR_HOSTS = Topology(hosts=4, rate="1gbit")
-TWO_RACKS = Topology(hosts=8, rate="200mbit", racks=2, uplink="50mbit")
-PRIVATE_LINKS = Topology(
-    hosts=4, rate="20mbit", links=tuple(Link(0, host, "100mbit") for host in (1, 2, 3))
-)
-SLOW_HOSTS = Topology(hosts=4, rate="100mbit")
-# What 100 MB with a codec must reach against dense Gloo, at 100 Mbit/s and at 1 Gbit/s.
-CODED = {
-    "fp16": (1.9, 1.8),
-    "int8": (3.4, 3.2),
-    "int4": (6.7, 5.5),
-    "ternary": (11.0, 7.0),
-    "onebit": (20.0, 8.0),
-}
-ALL_SIZES = ("4", "64", "1K", "16K", "256K", "1M", "4M", "16M")
-SMALL_SIZES = ("4", "1K", "16K", "64K")
-AUTO_SIZES = ("4", "1K", "64K", "1M", "16M")
-# A difference of some percent shows in pairs of short turns: the machine has no time to change.
-MANY_TURNS: dict[str, Any] = {"blocks": 40, "block_seconds": 0.02}
-MOVES = ("broadcast", "all_gather", "reduce_scatter", "all_to_all")
-
-BARS = (
-    Bar("latency-2", "all_reduce", ("4",), 2, "gloo", 18.0),
-    Bar("floor-2", "all_reduce", ("4",), 2, EMPTY, slack=4e-6),
-    Bar("latency-4-on-2", "all_reduce", ("1K",), 4, "gloo", 40.0, cores=2),
-    Bar("medium-2-mpi", "all_reduce", ("64K",), 2, OPENMPI, 0.9),
-    Bar("bandwidth-2", "all_reduce", ("16M",), 2, "gloo", 6.0),
-    Bar("bandwidth-2-mpi", "all_reduce", ("16M",), 2, OPENMPI, 1.0),
-    Bar("bandwidth-4-on-2", "all_reduce", ("16M",), 4, "gloo", 2.5, cores=2),
-    Bar("bandwidth-4-on-2-mpi", "all_reduce", ("16M",), 4, OPENMPI, 1.0, cores=2),
-    *(Bar(f"{op}-4", op, ("1M",), 4, "gloo", 3.0) for op in MOVES),
-    *(Bar(f"{op}-4-all", op, ALL_SIZES, 4, "gloo", 1.0, blocks=5) for op in MOVES),
-    Bar("network-4-small", "all_reduce", SMALL_SIZES, 4, "gloo", 4.0, topology=FOUR_HOSTS),
-    Bar("network-4", "all_reduce", ("16M",), 4, "gloo", 1.0, topology=FOUR_HOSTS),
-    Bar("network-4-line", "all_reduce", ("16M",), 4, LINE_RATE, 0.95, topology=FOUR_HOSTS),
-    Bar("racks", "all_reduce", ("16M",), 8, "gloo", 1.7, topology=TWO_RACKS, blocks=3),
-    Bar(
-        *("racks-interleaved", "all_reduce", ("16M",), 8, "gloo", 6.0),
-        topology=TWO_RACKS,
-        interleaved=True,
-        blocks=3,
-    ),
-    Bar("links", "all_reduce", ("16M",), 4, "gloo", 6.0, topology=PRIVATE_LINKS, blocks=3),
-    Bar(
-        *("ccube-overlap", "all_reduce", ("16M",), 4, "q7x2:ccube", 1.7),
-        topology=FOUR_HOSTS,
-        subject="q7x2:ccube",
-        against_op="reduce_then_broadcast",
-    ),
-    Bar(
-        *("ccube-first", "first_piece", ("16M",), 4, "gloo", 1 / 0.3),
-        topology=FOUR_HOSTS,
-        subject="q7x2:ccube",
-    ),
-    Bar("auto-2", "all_reduce", AUTO_SIZES, 2, BEST_FIXED, 0.95, **MANY_TURNS),
-    Bar("auto-4-on-2", "all_reduce", AUTO_SIZES, 4, BEST_FIXED, 0.95, cores=2, **MANY_TURNS),
-    *(Bar(f"auto-{op}-4", op, ("1M",), 4, BEST_FIXED, 0.95, **MANY_TURNS) for op in MOVES),
-    Bar(
-        *("auto-network-4", "all_reduce", (*SMALL_SIZES, "1M", "16M"), 4, BEST_FIXED, 0.95),
-        topology=FOUR_HOSTS,
-        blocks=11,
-        block_seconds=0.03,
-    ),
-    Bar(
-        *("auto-racks", "all_reduce", ("16M",), 8, BEST_FIXED, 0.95),
-        topology=TWO_RACKS,
-        interleaved=True,
-        fixed=("ring", "halving_doubling", "ccube", "hierarchical", "blink"),
-        blocks=2,
-    ),
-    Bar(
-        *("auto-links", "all_reduce", ("16M",), 4, BEST_FIXED, 0.95),
-        topology=PRIVATE_LINKS,
-        fixed=("ring", "aggregator", "ccube", "hierarchical", "blink"),
-        blocks=2,
-    ),
-    *(
-        Bar(
-            *(f"{codec}-{topology.rate}", "all_reduce_normal", ("100M",), 4, "gloo", goals[i]),
-            topology=topology,
-            subject=f"{SUBJECT}+{codec}",
-            blocks=3 if i else 2,
-            together=tuple(f"{SUBJECT}+{each}" for each in CODED),
-        )
-        for i, topology in enumerate((SLOW_HOSTS, FOUR_HOSTS))
-        for codec, goals in CODED.items()
-    ),
-    *(
-        Bar(
-            *(f"topk-{topology.rate}", "all_reduce_normal", ("100M",), 4, "gloo", 15.0),
-            topology=topology,
-            subject=f"{SUBJECT}+topk:0.01",
-            blocks=2,
-        )
-        for topology in (SLOW_HOSTS, FOUR_HOSTS)
-    ),
-    Bar(
-        "balanced-100mbit",
-        "all_reduce_clustered",
-        ("16M",),
-        4,
-        f"{SUBJECT}+topk:0.01:reselect",
-        1.5,
-        topology=SLOW_HOSTS,
-        subject=f"{SUBJECT}+topk:0.01:reselect:balanced",
-        blocks=3,
-    ),
-    Bar(
-        *("fill-60-1gbit", "all_reduce_normal", ("100M",), 4, SUBJECT, 0.95),
-        topology=FOUR_HOSTS,
-        subject=f"{SUBJECT}+topk:0.6",
-        blocks=3,
-    ),
-)
 
 
 def main(argv: list[str]) -> None:
@@ -213,22 +30,22 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks bars", description=__doc__)
     parser.add_argument(
         "--only",
-        help=f"comma-separated, of {', '.join(names)}; other rows of --out stay as they are",
+        help="comma-separated names or patterns such as 'network-2-*'; other rows of --out stay as "
+        f"they are. The names: {', '.join(names)}",
     )
     parser.add_argument("--subject", default=SUBJECT, help="the backend under test")
     parser.add_argument("--blocks", type=int, default=9, help="turns of each backend")
     parser.add_argument("--block-seconds", type=float, default=0.3, help="length of a turn")
     parser.add_argument("--out", type=Path, default=RESULTS / "bars.json")
     args = parser.parse_args(argv)
-    wanted = args.only.split(",") if args.only else names
-    if unknown := set(wanted) - set(names):
-        raise ValueError(f"no bar {', '.join(unknown)}; there are {', '.join(names)}")
+    wanted = _chosen(args.only.split(","), names) if args.only else names
 
     console = report.console()
     machine = facts.collect()
     report.print_facts(console, machine)
     rows = []
     runs: dict[launch.Job, list[dict[str, Any]]] = {}
+    bounds = _bounds(console, [bar for bar in BARS if bar.name in wanted])
     for bar in BARS:
         if bar.name not in wanted:
             continue
@@ -244,14 +61,46 @@ def main(argv: list[str]) -> None:
             # The other figures are still worth having.
             console.print(f"{bar.name}: {failure}", style="red", markup=False)
             rows.append(_not_measured(bar, str(failure).splitlines()[0]))
+        if bar.topology in bounds:
+            rows[-1]["bound"] = bounds[bar.topology]
+        # After each row: a run that is stopped keeps what it has measured.
+        report.write_json(args.out, machine, {"rows": _with_others(rows, machine, args.out)})
     _print(console, rows)
     rows = _with_others(rows, machine, args.out)
-    report.write_json(args.out, machine, {"rows": rows})
     markdown = args.out.with_suffix(".md")
     markdown.write_text(_markdown(rows))
     picture = args.out.with_suffix(".png")
     plots.draw_goals(rows, picture)
     console.print(f"written: {args.out}, {markdown}, {picture}")
+
+
+def _chosen(patterns: Iterable[str], names: list[str]) -> list[str]:
+    chosen = []
+    for pattern in patterns:
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            raise ValueError(f"no bar {pattern}; there are {', '.join(names)}")
+        chosen += matched
+    return chosen
+
+
+def _bounds(console: Console, bars: list[Bar]) -> dict[Topology | None, dict[str, Any]]:
+    """What iperf3 measures on the virtual hosts of the bars that ask for it."""
+    topologies = list(dict.fromkeys(bar.topology for bar in bars if bar.bound and bar.topology))
+    if not topologies or lab_unavailable():
+        return {}
+    if problem := iperf.unavailable():
+        console.print(f"[yellow]the bound by iperf3 is left out: {problem}[/yellow]")
+        return {}
+    bounds: dict[Topology | None, dict[str, Any]] = {}
+    for topology in topologies:
+        try:
+            with console.status(f"iperf3: {topology.describe()}"):
+                bounds[topology] = iperf.both_ways(topology)
+        except (LabError, RanksFailed) as failure:
+            # The rows are still worth having.
+            console.print(f"{topology.describe()}: {failure}", style="red", markup=False)
+    return bounds
 
 
 def _with_others(
@@ -292,7 +141,7 @@ def _measure(
         others = tuple(f"{subject}:{algorithm}" for algorithm in bar.fixed or FIXED[bar.op])
     job = launch.Job(
         ops=(bar.op, *([bar.against_op] if bar.against_op else [])),
-        sizes=tuple(parse_size(size) for size in bar.sizes),
+        sizes=tuple(parse_size(size) for size in bar.run_sizes or bar.sizes),
         backends=(*(bar.together or (subject,)), *others),
         ranks=bar.ranks,
         blocks=bar.blocks or blocks,
@@ -327,8 +176,9 @@ def _measure(
 def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the bar compares, for each size."""
     rows = []
+    sizes = {OPS[bar.op].round_size(parse_size(size), bar.ranks) for size in bar.sizes}
     for cell in cells:
-        if cell["op"] != bar.op:
+        if cell["op"] != bar.op or cell["size"] not in sizes:
             continue
         figures = cell["backends"][ours]
         others = [each for each in cell["backends"].items() if each[0] not in (ours, *bar.together)]
@@ -429,7 +279,31 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
         lines += [f"Run {number}, {machine['time']}: {facts.describe(machine)}", ""]
     lines += [_line([*_HEADER, "run"]), _line(["---"] * (len(_HEADER) + 1))]
     lines += [_line([*_columns(row), str(runs.index(row["machine"]) + 1)]) for row in rows]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_bound_lines(rows)]) + "\n"
+
+
+def iperf_bound(row: dict[str, Any]) -> float | None:
+    """Bits per second that iperf3 moved in its slower direction; None where it did not run."""
+    return min(row["bound"]["bits_per_second"]) if "bound" in row else None
+
+
+def rate_each_way(row: dict[str, Any]) -> float:
+    """Bits per second of an all-reduce between two hosts: each sends its whole buffer once."""
+    return float(row["size"] * 8 / row["time"])
+
+
+def _bound_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """A table of the rows that have a bound by iperf3."""
+    header = ["figure", "iperf3 --bidir, each way", "all-reduce, each way", "share"]
+    lines = []
+    for row in rows:
+        if "time" in row and (bound := iperf_bound(row)):
+            rate = rate_each_way(row)
+            name, share = row["bar"]["name"], f"{rate / bound:.0%}"
+            lines.append(_line([name, report.bits(bound), report.bits(rate), share]))
+    if not lines:
+        return []
+    return ["", "## What the links carry", "", _line(header), _line(["---"] * 4), *lines]
 
 
 def _line(columns: list[str]) -> str:

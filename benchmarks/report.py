@@ -40,6 +40,10 @@ def bandwidth(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e3:.3g} kB/s"
 
 
+def bits(bits_per_second: float) -> str:
+    return f"{bits_per_second / 1e9:.2f} Gbit/s"
+
+
 def size(count: int) -> str:
     for unit, scale in (("G", 2**30), ("M", 2**20), ("K", 2**10)):
         if count >= scale and count % scale == 0:

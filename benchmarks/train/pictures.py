@@ -76,7 +76,7 @@ def _headline(study: Study) -> Figure | None:
     for cell in cells:
         left.plot(figures.elapsed(cell), cell["rounds"]["held_out"], **_style(cell["label"]))
     left.set_xscale("log")
-    _finish(left, "The same GPT, four hosts, 100 Mbit/s", "seconds", "held-out loss, nats a byte")
+    _finish(left, "The same GPT, four hosts, 100 Mbit/s", "seconds", "held-out loss, nats per byte")
     shown = [s for label in _HEADLINE if (s := by_label.get(label)) and s.reached][::-1]
     right.barh(
         [s.label for s in shown],
@@ -85,8 +85,8 @@ def _headline(study: Study) -> Figure | None:
     )
     for s in shown:
         right.annotate(f" {s.reached:.3g} s, {s.sooner:.1f} x", (s.reached, s.label), va="center")
-    right.margins(x=0.25)
-    _finish(right, "Until the loss that DDP over Gloo ends with", "seconds", "")
+    right.margins(x=0.3)
+    _finish(right, "Time to the final loss of DDP over Gloo", "seconds", "")
     return figure
 
 
@@ -106,9 +106,9 @@ def _speed(study: Study) -> Figure | None:
             sent = itertools.accumulate(each * cell["turn"] / 1e6 for each in rounds["bytes"])
             row[2].plot(steps, list(sent), **style)
         title = f"4 hosts x {rate}"
-        _finish(row[0], title, "step", "held-out loss, nats a byte")
-        _finish(row[1], title, "seconds", "held-out loss, nats a byte")
-        _finish(row[2], title, "step", "MB sent by a host")
+        _finish(row[0], title, "step", "held-out loss, nats per byte")
+        _finish(row[1], title, "seconds", "held-out loss, nats per byte")
+        _finish(row[2], title, "step", "MB sent per host")
         row[1].set_xscale("log")
         row[2].set_yscale("log")
     axes[0][0].legend(frameon=False, fontsize=8)
@@ -195,8 +195,8 @@ def _timeline(axis: Axes, cell: dict[str, Any]) -> None:
     axis.legend(frameon=False, fontsize=8, loc="upper right")
     share = cell["hidden_seconds"] / cell["ideal_seconds"] if cell["ideal_seconds"] else 1.0
     title = (
-        f"{cell['label']}, {cell['rate']}: a step of rank 0, collectives coloured by bucket; "
-        f"{share:.0%} of what could be hidden is"
+        f"{cell['label']}, {cell['rate']}: one step of rank 0, collectives coloured by bucket; "
+        f"{share:.0%} of what can be hidden is hidden"
     )
     _finish(axis, title, "ms from the start of backward", "")
 
@@ -220,5 +220,5 @@ def _hook_cpu(study: Study) -> Figure | None:
             named.add(phase)
             left += 1e3 * seconds
     axis.legend(frameon=False, fontsize=8)
-    _finish(axis, "The hook's thread, 25 million parameters", "CPU milliseconds a step", "")
+    _finish(axis, "The hook's thread, 25 million parameters", "CPU milliseconds per step", "")
     return figure

@@ -21,8 +21,8 @@ _POWERSGD_RATES = ("100mbit", "1gbit")
 def markdown(study: Study, pictures: Sequence[str]) -> str:
     sections = [
         "# Communication hooks: speed and accuracy\n\n"
-        f"`python -m benchmarks train` on {facts.describe(study.machine)}. {RANKS} ranks, one a "
-        f"virtual host where a rate is named.{_commits(study)}\n",
+        f"`python -m benchmarks train` on {facts.describe(study.machine)}. {RANKS} ranks, one "
+        f"per virtual host if a rate is named.{_commits(study)}\n",
         _goals(study),
         *(_speed(study, rate) for rate in rates_of(study, "speed")),
         _powersgd(study),
@@ -74,7 +74,7 @@ def _speed_goals(study: Study) -> Iterable[Goal]:
         if rate in _POWERSGD_RATES:
             ratio, low, high = figures.ratio_beyond_long(study, rate, POWERSGD)
             yield (
-                f"{what}, {rate}, {RECIPES['powersgd']['batch']} windows a rank",
+                f"{what}, {rate}, {RECIPES['powersgd']['batch']} windows per rank",
                 "2 x shorter",
                 f"{ratio:.2f} x ({low:.2f}-{high:.2f})",
                 ratio >= 2,
@@ -84,7 +84,7 @@ def _speed_goals(study: Study) -> Iterable[Goal]:
         if rate in _POWERSGD_RATES and {POWERSGD, TORCH_POWERSGD} <= set(speeds):
             ratio, low, high = figures.ratio_beyond(study, rate, POWERSGD, TORCH_POWERSGD)
             yield (
-                f"{what}, {rate}, {RECIPES['speed']['batch']} window a rank",
+                f"{what}, {rate}, {RECIPES['speed']['batch']} window per rank",
                 "2 x shorter",
                 f"{ratio:.2f} x ({low:.2f}-{high:.2f})",
                 ratio >= 2,
@@ -128,7 +128,7 @@ def _other_goals(study: Study) -> Iterable[Goal]:
         worst = max(bound, key=lambda label: figures.slower(study, label)[0])
         slower, low, high = figures.slower(study, worst)
         yield (
-            f"where compute dominates, the slowest hook: {worst}",
+            f"if compute dominates, the slowest hook: {worst}",
             "2 % slower than q7x2 at most",
             f"{slower - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})",
             slower <= 1.02,
@@ -137,8 +137,8 @@ def _other_goals(study: Study) -> Iterable[Goal]:
         least = min(cells, key=lambda c: c["hidden_seconds"] / c["ideal_seconds"])
         share = least["hidden_seconds"] / least["ideal_seconds"]
         yield (
-            f"communication hidden, the least: {least['label']}, {least['rate']}",
-            "80 % of what could be",
+            f"least hidden communication: {least['label']}, {least['rate']}",
+            "80 % of what can be hidden",
             f"{share:.0%}",
             share >= 0.8,
         )
@@ -151,7 +151,7 @@ def _other_goals(study: Study) -> Iterable[Goal]:
     if differences:
         largest, label, rate = max(differences)
         yield (
-            f"bytes on the wire against the formula, the furthest: {label}, {rate}",
+            f"bytes on the wire against the formula, the largest difference: {label}, {rate}",
             "2 %",
             f"{largest:.1%}",
             largest <= 0.02,
@@ -196,7 +196,7 @@ def _speed(study: Study, rate: str) -> str:
                 "method",
                 "step",
                 "beyond compute",
-                "bytes a step and host",
+                "bytes per step and host",
                 f"loss after {cell['steps']} steps",
                 "to the baseline's final loss",
                 "sooner",
@@ -229,8 +229,8 @@ def _accuracy(study: Study, task: str) -> str:
     return (
         f"## Accuracy, {task}\n\n"
         f"{recipe['steps']} steps; the mean held-out loss of the last {recipe['last']} "
-        "evaluations. Differences are from the same optimizer's uncompressed training, paired by "
-        "seed (the same weights at first, the same batches). p differs: paired t-test, two-sided, "
+        "evaluations. Differences are from uncompressed training with the same optimizer, paired "
+        "by seed (the same first weights, the same batches). p differs: paired t-test, two-sided, "
         "corrected for the "
         "number of methods (Holm). p not worse, a claim of each method alone: one-sided "
         f"paired t-test that the loss is less than {margin:.4f} higher, "
@@ -269,11 +269,11 @@ def _wire(study: Study) -> str:
         return ""
     return (
         "## Bytes on the wire\n\n"
-        f"A host's bytes a step by its NIC's counters, the payload without "
-        f"{wire.HEADER_BYTES} bytes of Ethernet, IPv4 and TCP header a packet, and the "
-        f"formula: 2 (n - 1) / n = {2 * (RANKS - 1) / RANKS:g} times the message, which follows "
-        "from the parameters' shapes. What is more than the formula are headers of messages and "
-        "the backend's control messages, which matter where messages are small.\n\n"
+        "Link: the bytes that a host sends per step, by the counters of its NIC. Payload: the same "
+        f"without {wire.HEADER_BYTES} bytes of Ethernet, IPv4 and TCP header per packet. Formula: "
+        f"2 (n - 1) / n = {2 * (RANKS - 1) / RANKS:g} times the message, which follows from the "
+        "shapes of the parameters. The difference is due to headers of messages and the backend's "
+        "control messages, which matter if messages are small.\n\n"
         + _table(("rate", "method", "link", "payload", "formula", "difference"), rows)
     )
 
@@ -295,11 +295,11 @@ def _overlap(study: Study) -> str:
     recipe = RECIPES["overlap"]
     return (
         "## Overlap\n\n"
-        f"{recipe['layers']} layers, {recipe['batch']} windows a rank, buckets of "
+        f"{recipe['layers']} layers, {recipe['batch']} windows per rank, buckets of "
         f"{recipe['bucket_mb']:g} MB; means over ranks and {recipe['steps']} steps. "
-        "Communication: time in which a collective was in flight. Hidden: of it, before backward's "
-        "end. An ideal schedule sends each bucket as soon as it is complete, without a pause, and "
-        "computes in no time.\n\n"
+        "Communication: the time in which a collective was in flight. Hidden: the part of it "
+        "before the end of backward. An ideal schedule sends each bucket as soon as it is "
+        "complete, without a pause, and computes in no time.\n\n"
         + _table(("rate", "method", "communication", "hidden", "ideal", "share"), rows)
     )
 
@@ -326,7 +326,7 @@ def _powersgd(study: Study) -> str:
     recipe = RECIPES["powersgd"]
     return (
         "## PowerSGD beside a longer backward\n\n"
-        f"{recipe['batch']} windows a rank; single steps in turns, {recipe['steps']} of each "
+        f"{recipe['batch']} windows per rank; single steps in turns, {recipe['steps']} of each "
         "method. PyTorch's hook has one bucket, because it crashes on Gloo with several; ratios "
         "are of neighbouring steps.\n\n"
         + _table(("rate", "method", "compute", "beyond compute", "shorter than PyTorch's"), rows)
@@ -351,7 +351,7 @@ def _compute_bound(study: Study) -> str:
     recipe = RECIPES["compute-bound"]
     return (
         "## Where compute dominates\n\n"
-        f"{recipe['batch']} windows a rank, {cells[0]['rate']}: forward and backward take "
+        f"{recipe['batch']} windows per rank, {cells[0]['rate']}: forward and backward take "
         f"{duration(median(cells[0]['compute']))} without communication. Single steps in turns, "
         f"{recipe['steps']} of each method; ratios of neighbours, their median and its 95 % "
         "interval.\n\n" + _table(("method", "step", f"against {UNCOMPRESSED}", "95 %"), rows)
@@ -374,10 +374,11 @@ def _hook_cpu(study: Study) -> str:
     ]
     return (
         "## CPU time of the hook\n\n"
-        f"{cells[0]['parameters']:,} parameters; milliseconds a step and rank. The thread's "
-        "phases leave out what the process group does (sending, summing, coding), which the whole "
-        "process has: its CPU time with communication minus that of forward and backward alone. "
-        "Last, of the phases and collectives after another thread took the GIL in backward, those "
-        "that ended before it gave it back, two seconds later.\n\n"
+        f"{cells[0]['parameters']:,} parameters; milliseconds per step and rank. Thread: the "
+        "phases of the hook's own thread. Process: the CPU time with communication minus that of "
+        "forward and backward alone, so it includes what the process group does (sending, "
+        "summing, coding). "
+        "Without the GIL: another thread takes the GIL in backward and holds it for two seconds; "
+        "the column counts the phases and collectives that ended meanwhile.\n\n"
         + _table(("method", "phases", "thread", "process", "without the GIL"), rows)
     )

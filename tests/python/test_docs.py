@@ -2,6 +2,7 @@
 
 A fenced block is run where its first line is ```` ```python run ```` or ```` ```bash run ````; such
 a block stands alone, and runs in an empty directory with this environment's programs on PATH.
+Tables of figures between `<!-- table: NAME -->` comments are those of benchmarks/results.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+
+from benchmarks import pages
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -63,6 +66,15 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
         if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
             broken.append(link["target"])
     assert broken == []
+
+
+def test_tables_of_figures_are_those_of_the_results() -> None:
+    used = set()
+    for page in PAGES:
+        text = page.read_text()
+        used |= set(re.findall(r"<!-- table: ([\w-]+) -->", text))
+        assert text == pages.with_tables(text), f"{page.name}: run `python -m benchmarks pages`"
+    assert used == set(pages.TABLES)
 
 
 @pytest.mark.parametrize("example", examples(), ids=str)

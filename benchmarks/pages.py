@@ -1,0 +1,204 @@
+"""`python -m benchmarks pages`: writes the tables of figures in README.md and docs/.
+
+Each stands in a page between two comments, and a test compares it with the results files:
+
+    <!-- table: links -->
+    ...
+    <!-- end of table -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.arguments import parse_size
+from benchmarks.bars import iperf_bound, rate_each_way
+from benchmarks.comparison import RESULTS
+from benchmarks.goals import CODED, FAST_GOALS, FAST_RATES
+from benchmarks.train import figures as study_figures
+from benchmarks.train.study import Study
+
+ROOT = Path(__file__).parents[1]
+_BUSY = 3.0  # load average per core before a run
+_TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.S)
+
+# Of bars.json: the row, one of its sizes, and what README.md calls it.
+_SPEED = (
+    ("latency-2", "4", "all-reduce 4 B, 2 ranks, one host"),
+    ("latency-4-on-2", "1K", "all-reduce 1 KiB, 4 ranks on 2 cores"),
+    ("bandwidth-2", "16M", "all-reduce 16 MiB, 2 ranks, one host"),
+    ("all_gather-4", "1M", "all-gather 1 MiB, 4 ranks on 2 cores"),
+    ("network-4-small", "4", "all-reduce 4 B, 4 hosts, 1 Gbit/s"),
+    ("network-4", "16M", "all-reduce 16 MiB, 4 hosts, 1 Gbit/s"),
+    ("network-2-10gbit-64K", "64K", "all-reduce 64 KiB, 2 hosts, 10 Gbit/s"),
+    ("network-2-10gbit-1M", "1M", "all-reduce 1 MiB, 2 hosts, 10 Gbit/s"),
+    ("network-2-10gbit-16M", "16M", "all-reduce 16 MiB, 2 hosts, 10 Gbit/s"),
+    ("racks", "16M", "all-reduce 16 MiB, 2 racks of 4 hosts, 200 Mbit/s, uplinks 50 Mbit/s"),
+    ("racks-interleaved", "16M", "the same, with neighbour ranks in different racks"),
+    ("links", "16M", "all-reduce 16 MiB, 4 hosts at 20 Mbit/s, private 100 Mbit/s links to one"),
+)
+# Of train.json: the method, and the hook that README.md names.
+_HOOKS = {
+    "int8": '`q7x2.Quantize("int8")`',
+    "int4": '`q7x2.Quantize("int4")`',
+    "PowerSGD 8": "`q7x2.PowerSGD(rank=8)`",
+    "PowerSGD 4": "`q7x2.PowerSGD(rank=4)`",
+    "PyTorch PowerSGD 4, Gloo": "PyTorch's PowerSGD hook, rank 4, over Gloo",
+}
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks pages", description=__doc__)
+    parser.parse_args(argv)
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        old = page.read_text()
+        new = with_tables(old)
+        if new != old:
+            page.write_text(new)
+            print(f"written: {page.relative_to(ROOT)}")
+
+
+def with_tables(page: str) -> str:
+    """The text of `page`, each of its tables as the results files have it now."""
+
+    def table(match: re.Match[str]) -> str:
+        return f"{match[1]}{TABLES[match['name']]()}{match[3]}"
+
+    return _TABLE.sub(table, page)
+
+
+def _speed() -> str:
+    head = ("what", "q7x2", "Gloo", "faster", "CPU q7x2", "CPU Gloo")
+    rows = _bars()
+    lines = []
+    for name, size, what in _SPEED:
+        figures = next(each for each in rows[name]["sizes"] if each["size"] == parse_size(size))
+        keys = ("time", "against_time", "cpu_seconds", "against_cpu_seconds")
+        ours, theirs, *cpu = (report.duration(figures[key]) for key in keys)
+        lines.append([what, ours, theirs, _times(figures["ratio"]), *cpu])
+    return _markdown(head, lines) + _busy(rows[name] for name, _, _ in _SPEED)
+
+
+def _links() -> str:
+    head = ("link", "iperf3, each way", "size", "q7x2", "Gloo", "faster (by block)", "of iperf3")
+    rows = _bars()
+    lines, used = [], []
+    for rate in FAST_RATES:
+        for size in FAST_GOALS:
+            row = rows[f"network-2-{rate}-{size}"]
+            used.append(row)
+            low, high = row["spread"]
+            lines.append(
+                [
+                    rate.replace("gbit", " Gbit/s"),
+                    report.bits(bound) if (bound := iperf_bound(row)) else "not measured",
+                    report.size(row["size"]),
+                    report.duration(row["time"]),
+                    report.duration(row["against_time"]),
+                    f"{row['ratio']:.2f} x ({low:.2f}-{high:.2f})",
+                    f"{rate_each_way(row) / bound:.0%}" if bound else "",
+                ]
+            )
+    return _markdown(head, lines) + _busy(used)
+
+
+def _busy(rows: Iterable[dict[str, Any]]) -> str:
+    """A warning that names the rows that were measured while others used the machine."""
+    rows = list(rows)
+    busy = [r for r in rows if r["machine"]["load_average"][0] > _BUSY * r["machine"]["cores"]]
+    if not busy:
+        return ""
+    names = ", ".join(f"`{row['bar']['name']}`" for row in busy)
+    if len(busy) == len(rows):
+        names = "all rows"
+    return f"\n**Provisional**, because the machine was busy with other work: {names}.\n"
+
+
+def _codecs() -> str:
+    head = ("codec", "100 Mbit/s", "1 Gbit/s")
+    rows = _bars()
+    names = {codec: codec for codec in CODED} | {"topk": "topk:0.01"}
+    lines = [
+        [f"`{codec}`", *(_times(rows[f"{name}-{rate}"]["ratio"]) for rate in ("100mbit", "1gbit"))]
+        for name, codec in names.items()
+    ]
+    return _markdown(head, lines)
+
+
+def _hooks() -> str:
+    head = ("hook", "faster at 100 Mbit/s", "faster at 1 Gbit/s", "price: final loss on text")
+    study = Study(RESULTS / "train.json")
+    by_rate = [
+        {each.label: each for each in study_figures.speeds(study, rate)}
+        for rate in ("100mbit", "1gbit")
+    ]
+    accuracy = {each.label: each for each in study_figures.accuracies(study, "gpt")[0]}
+    lines = []
+    for label, hook in _HOOKS.items():
+        sooner = [speeds[label].sooner for speeds in by_rate]
+        paired = accuracy[label].paired
+        assert paired is not None
+        price = f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})"
+        lines.append([hook, *(_times(each) if each else "never" for each in sooner), price])
+    return _markdown(head, lines)
+
+
+def _one_line() -> str:
+    study = Study(RESULTS / "train.json")
+    speeds = {each.label: each for each in study_figures.speeds(study, "100mbit")}
+    accuracy = {each.label: each for each in study_figures.accuracies(study, "gpt")[0]}
+    int8, powersgd = accuracy["int8"].paired, accuracy["PowerSGD 4"].paired
+    assert int8 is not None
+    assert powersgd is not None
+    sure = "zero within the error" if int8.low <= 0 <= int8.high else "different from zero"
+    return (
+        "Over 100 Mbit/s the `int8` line trains a small GPT to the same loss "
+        f"{speeds['int8'].sooner:.1f} times faster than Gloo.\n"
+        f"Its price in final loss is {int8.mean:+.4f}, which is {sure} "
+        f"(95 % interval: {int8.low:+.4f} to {int8.high:+.4f}).\n"
+        f"`q7x2.PowerSGD(rank=4)` is {speeds['PowerSGD 4'].sooner:.0f} times faster than Gloo, "
+        f"and its price is {powersgd.mean:+.3f}.\n"
+    )
+
+
+def _missed() -> str:
+    missed = [row for row in _bars().values() if not row.get("reached", True)]
+    names = [f"`{row['bar']['name']}` ({row['ratio']:.2f}x of {row['goal']})" for row in missed]
+    return f"Figures that miss their goal: {', '.join(names) or 'none'}.\n"
+
+
+def _study_goals() -> str:
+    text = (RESULTS / "train.md").read_text()
+    return text.partition("## Goals\n\n")[2].partition("\n\n")[0] + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "speed": _speed,
+    "missed": _missed,
+    "links": _links,
+    "codecs": _codecs,
+    "hooks": _hooks,
+    "one-line": _one_line,
+    "study-goals": _study_goals,
+}
+
+
+def _bars() -> dict[str, dict[str, Any]]:
+    rows = json.loads((RESULTS / "bars.json").read_text())["rows"]
+    return {row["bar"]["name"]: row for row in rows if "time" in row}
+
+
+def _times(ratio: float) -> str:
+    """With fewer decimals the larger it is."""
+    return f"{ratio:.{0 if ratio >= 10 else 1 if ratio >= 2 else 2}f} x"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,129 @@
+"""What the benchmarks compute from their figures, and tiny runs of the newest commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bars, goals, iperf, openmpi, pages, sweep
+from benchmarks import lab as lab_package
+from benchmarks.lab import LabError, Topology
+from benchmarks.report import console
+
+
+def cell(size: int, ours: float, theirs: float) -> dict:
+    def figures(seconds: float) -> dict:
+        return {"median": seconds, "cpu_seconds": seconds, "block_medians": [seconds, seconds]}
+
+    backends = {"q7x2": figures(ours), "gloo": figures(theirs)}
+    return {"op": "all_reduce", "size": size, "ranks": 2, "backends": backends}
+
+
+def test_rows_of_one_run_take_their_own_sizes() -> None:
+    rows = [bar for bar in goals.BARS if bar.name.startswith("network-2-10gbit-")]
+    assert [bar.sizes for bar in rows] == [("64K",), ("1M",), ("16M",)]
+    cells = [cell(65536, 1, 10), cell(2**20, 1, 2), cell(2**24, 2, 3)]
+    found = [bars._figures(bar, "q7x2", cells) for bar in rows]
+    assert [[each["size"] for each in figures] for figures in found] == [[65536], [2**20], [2**24]]
+    assert [figures[0]["ratio"] for figures in found] == [10, 2, 1.5]
+
+
+def test_rows_are_chosen_by_patterns() -> None:
+    names = [bar.name for bar in goals.BARS]
+    fast = bars._chosen(["network-2-*", "latency-2"], names)
+    assert len(fast) == len(goals.FAST_RATES) * len(goals.FAST_GOALS) + 1
+    with pytest.raises(ValueError, match=r"no bar network-9-\*; there are latency-2"):
+        bars._chosen(["network-9-*"], names)
+
+
+def test_rows_of_a_busy_machine_are_named() -> None:
+    def row(name: str, load: float) -> dict:
+        return {"bar": {"name": name}, "machine": {"load_average": [load, 0, 0], "cores": 2}}
+
+    assert pages._busy([row("a", 1), row("b", 5)]) == ""
+    assert pages._busy([row("a", 1), row("b", 7)]).endswith("busy with other work: `b`.\n")
+    assert pages._busy([row("a", 7), row("b", 7)]).endswith("busy with other work: all rows.\n")
+
+
+def test_iperf3_reports_both_directions() -> None:
+    end = {
+        "sum_sent": {"bits_per_second": 9},
+        "sum_received": {"bits_per_second": 5e9},
+        "sum_received_bidir_reverse": {"bits_per_second": 4e9},
+    }
+    assert iperf.rates(json.dumps({"end": end})) == [5e9, 4e9]
+
+
+@pytest.mark.parametrize("said", ["", json.dumps({"end": {}, "error": "unable to connect"})])
+def test_iperf3_without_rates_is_an_error_that_shows_what_it_said(said: str) -> None:
+    with pytest.raises(LabError, match="no rates.*" + ("unable" if said else "")):
+        iperf.rates(said)
+
+
+def test_without_iperf3_the_bound_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(bars, "lab_unavailable", lambda: None)
+    rows = [bar for bar in goals.BARS if bar.bound]
+    assert bars._bounds(console(), rows) == {}
+    assert "iperf3 not found: apt-get install iperf3" in capsys.readouterr().out
+
+
+def test_a_failing_iperf3_costs_only_its_own_bound(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def both_ways(topology: Topology) -> dict:
+        if topology.rate == "5gbit":
+            raise LabError("iperf3 gave no rates")
+        return {"bits_per_second": [1.0, 2.0]}
+
+    monkeypatch.setattr(bars, "lab_unavailable", lambda: None)
+    monkeypatch.setattr(iperf, "unavailable", lambda: None)
+    monkeypatch.setattr(iperf, "both_ways", both_ways)
+    bounds = bars._bounds(console(), [bar for bar in goals.BARS if bar.bound])
+    assert sorted(each.rate for each in bounds if each) == ["10gbit", "2.5gbit", "25gbit"]
+    assert "2 hosts x 5gbit: iperf3 gave no rates" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(
+    bool(lab_package.unavailable() or iperf.unavailable()),
+    reason=str(lab_package.unavailable() or iperf.unavailable()),
+)
+def test_iperf3_stays_within_the_rate_of_the_link() -> None:
+    measured = iperf.both_ways(Topology(hosts=2, rate="100mbit"))["bits_per_second"]
+    assert len(measured) == 2
+    assert all(2e7 < rate < 1.1e8 for rate in measured)
+
+
+def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(openmpi, "unavailable", lambda: "mpi4py is not installed")
+    out = tmp_path / "sweep.json"
+    arguments = ["--sizes", "4,4K", "--blocks", "2", "--block-seconds", "0.005", "--out", str(out)]
+    sweep.main(["--parts", "one-host", *arguments])
+    assert "Open MPI is left out: mpi4py is not installed" in capsys.readouterr().out
+    (part,) = json.loads(out.read_text())["parts"]
+    assert [cell["size"] for cell in part["cells"]] == [4, 4096]
+    for each in part["cells"]:
+        assert list(each["backends"]) == ["q7x2", "gloo"]
+        for figures in each["backends"].values():
+            assert 0 < figures["p25"] <= figures["median"] <= figures["p75"]
+            assert figures["cpu_seconds"] > 0
+    assert out.with_suffix(".png").stat().st_size > 10_000
+
+    # The other part of an earlier run stays, and the measured one is replaced.
+    earlier = {**part, "name": "four-hosts", "link_bytes_per_second": 1.25e8}
+    out.write_text(json.dumps({"parts": [earlier, {**part, "cells": part["cells"][:1]}]}))
+    sweep.main(["--parts", "one-host", *arguments])
+    one, four = json.loads(out.read_text())["parts"]
+    assert (one["name"], four) == ("one-host", earlier)
+    assert len(one["cells"]) == 2
+
+
+def test_an_unknown_part_of_a_sweep_is_named() -> None:
+    with pytest.raises(ValueError, match="no part two-hosts; there are one-host, four-hosts"):
+        sweep.main(["--parts", "two-hosts"])
