@@ -126,7 +126,7 @@ q7x2.nothing
 """
     done = python(code)
     classes = ["Allreduce", "Attached", "Compose", "HookStateError", "Measurement", "OneBit"]
-    classes += ["Options", "PowerSGD", "Quantize", "SignSGD", "TopK"]
+    classes += ["Options", "PowerSGD", "ProcessGroup", "Quantize", "SignSGD", "TopK"]
     functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks"]
     functions += ["monitored_barrier", "optim", "reduce_scatter", "tune"]
     names = [*classes, "__version__", *functions]
