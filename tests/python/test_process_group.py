@@ -147,6 +147,15 @@ def test_bad_arguments_say_what_was_expected(
         q7x2.ProcessGroup(dist.HashStore(), *arguments)
 
 
+def test_a_group_of_another_backend_is_named() -> None:
+    group = dist.ProcessGroup(dist.HashStore(), 0, 1)
+    kind = dist.ProcessGroup.BackendType.GLOO
+    backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=30))
+    group._register_backend(torch.device("cpu"), kind, backend)
+    with pytest.raises(ValueError, match="q7x2 backend, but this one has 'cpu:gloo'"):
+        q7x2.all_reduce(torch.ones(1), "int8", group=group)
+
+
 def test_options_of_another_backend_are_refused() -> None:
     with pytest.raises(TypeError, match=r"must be a q7x2\.Options, got str"):
         q7x2.ProcessGroup(dist.HashStore(), 0, 1, options="ring")  # type: ignore[arg-type]
