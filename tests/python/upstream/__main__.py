@@ -97,9 +97,8 @@ def read_cases(text: str) -> set[tuple[int, str]]:
 def main() -> int:
     options = arguments()
     if options.of and not baseline(options.of).exists():
-        sys.exit(
-            f"there is no {baseline(options.of).name}: record it with --backend {options.of} --record"
-        )
+        name = baseline(options.of).name
+        sys.exit(f"there is no {name}: record it with --backend {options.of} --record")
     options.out.mkdir(parents=True, exist_ok=True)
     if options.world_size is None:
         return run_all_sizes(options)
