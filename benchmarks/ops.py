@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.torch_compat import all_gather_single, reduce_scatter_single
+
 DTYPE = torch.float32
 ROOT = 0
 
@@ -246,7 +248,7 @@ OPS = {
             in_place=False,
             split_send=True,
             split_receive=False,
-            torch_call=lambda b, g: dist.all_gather_into_tensor(b.receive, b.send, group=g),
+            torch_call=lambda b, g: all_gather_single(b.receive, b.send, group=g),
             mpi_call=lambda c, s, r: c.Allgather(s, r),
             expected=_everyone,
         ),
@@ -258,7 +260,7 @@ OPS = {
             in_place=False,
             split_send=False,
             split_receive=True,
-            torch_call=lambda b, g: dist.reduce_scatter_tensor(b.receive, b.send, group=g),
+            torch_call=lambda b, g: reduce_scatter_single(b.receive, b.send, group=g),
             mpi_call=lambda c, s, r: c.Reduce_scatter_block(s, r),
             expected=lambda n, rank: [_total(n)],
         ),

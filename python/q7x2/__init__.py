@@ -24,6 +24,7 @@ from q7x2._hook_options import (
     TopK,
 )
 from q7x2._hook_state import HookStateError
+from q7x2._process_group import ProcessGroup
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "OneBit",
     "Options",
     "PowerSGD",
+    "ProcessGroup",
     "Quantize",
     "SignSGD",
     "TopK",

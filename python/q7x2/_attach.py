@@ -279,6 +279,11 @@ def attach(
     if replicas is not None:
         raise ValueError("replicas are for FSDP2; a DistributedDataParallel has its process group")
     group = ddp.process_group
+    if group not in dist.distributed_c10d._world.pg_map:
+        raise ValueError(
+            "attach needs a group that torch.distributed knows, made by init_process_group or "
+            "new_group"
+        )
     parameters = reduced_parameters(ddp)
     runner = make_runner(hook, group, parameters, threads)
     runner.register(ddp.reducer)

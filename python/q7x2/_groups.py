@@ -22,13 +22,14 @@ def backend_of(group: ProcessGroup | None, function: str) -> Any:
         group = dist.group.WORLD
     if group is None:
         raise ValueError("no default process group: call init_process_group first")
+    others = []
     for device in group._device_types:
         backend = group._get_backend(torch.device(device))
         # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking group around each backend.
         backend = getattr(backend, "wrapped_pg", backend)
         if isinstance(backend, load().ProcessGroupQ7x2):
             return backend
+        others.append(f"{device}:{backend.name()}")
     raise ValueError(
-        f"{function} needs a group with a q7x2 backend, but this one has "
-        f"{dist.get_backend_config(group)!r}"
+        f"{function} needs a group with a q7x2 backend, but this one has {','.join(others)!r}"
     )

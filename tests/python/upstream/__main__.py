@@ -96,6 +96,9 @@ def read_cases(text: str) -> set[tuple[int, str]]:
 
 def main() -> int:
     options = arguments()
+    if options.of and not baseline(options.of).exists():
+        name = baseline(options.of).name
+        sys.exit(f"there is no {name}: record it with --backend {options.of} --record")
     options.out.mkdir(parents=True, exist_ok=True)
     if options.world_size is None:
         return run_all_sizes(options)
