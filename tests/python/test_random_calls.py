@@ -19,7 +19,7 @@ import torch.distributed as dist
 from random_calls import Caller
 from random_cases import Case, random_case
 
-CALLS = int(os.environ.get("Q7X2_RANDOM_CALLS", "300"))
+CALLS = int(os.environ.get("Q7X2_RANDOM_CALLS", "200"))
 SEED = os.environ.get("Q7X2_RANDOM_SEED") or str(random.SystemRandom().randrange(10**6))
 # A call that ends by this time has hung.
 TIMEOUT = float(os.environ.get("Q7X2_RANDOM_TIMEOUT", "10"))
