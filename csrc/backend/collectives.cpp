@@ -3,6 +3,7 @@
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
+#include "executor/call_check.h"
 #include "kernels/reduce.h"
 
 namespace q7x2 {
@@ -12,6 +13,16 @@ using c10d::OpType;
 namespace {
 
 thread_local std::string algorithms_of_thread;
+
+// A call that only moves bytes. The executor does not look at their type, but ranks must agree on
+// it.
+CollectiveCall moving(Collective collective, const at::Tensor& tensor, int root = -1) {
+  CollectiveCall call;
+  call.collective = collective;
+  call.root = root;
+  call.agreed = static_cast<uint32_t>(tensor.scalar_type());
+  return call;
+}
 
 }  // namespace
 
@@ -29,6 +40,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   try {
     for (CollectiveCall& call : launch.calls) {
       call.algorithms = algorithms_of_thread;
+      if (overlaps(call, rank_)) {
+        for (Region& input : call.input) input = launch.buffers->private_copy(input);
+      }
       for (auto& task : CollectiveTask::make(group_, *planner_, std::move(call), launch.buffers,
                                              effective(launch.timeout))) {
         tasks.push_back(std::move(task));
@@ -136,9 +150,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
       call.buffers->also_copy(root_tensor, tensor);
     }
   }
-  CollectiveCall collective;
-  collective.collective = Collective::kBroadcast;
-  collective.root = static_cast<int>(opts.rootRank);
+  CollectiveCall collective =
+      moving(Collective::kBroadcast, tensors[0], static_cast<int>(opts.rootRank));
   collective.input = {region};
   collective.output = {region};
   call.calls.push_back(std::move(collective));
@@ -181,8 +194,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
 
 void ProcessGroupQ7x2::add_all_gather(Launch& launch, const at::Tensor& input,
                                       const Tensors& outputs) {
-  CollectiveCall call;
-  call.collective = Collective::kAllGather;
+  CollectiveCall call = moving(Collective::kAllGather, input);
   call.input = {launch.buffers->input(input)};
   for (const at::Tensor& output : outputs) {
     call.output.push_back(launch.buffers->output(output));
@@ -254,8 +266,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
 
 void ProcessGroupQ7x2::add_into_tensor(Launch& launch, const at::Tensor& output,
                                        const at::Tensor& input) {
-  CollectiveCall call;
-  call.collective = Collective::kAllGather;
+  CollectiveCall call = moving(Collective::kAllGather, input);
   call.input = {launch.buffers->input(input)};
   call.output = split_region(launch.buffers->output(output));
   launch.calls.push_back(std::move(call));
@@ -337,9 +348,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
   c10d::assertSingleElementInput(fn, inputs);
   check_dense(fn, inputs);
   Launch call{OpType::GATHER, "q7x2:gather", inputs, {}, opts.timeout, opts.asyncOp};
-  CollectiveCall collective;
-  collective.collective = Collective::kGather;
-  collective.root = static_cast<int>(opts.rootRank);
+  CollectiveCall collective =
+      moving(Collective::kGather, inputs[0], static_cast<int>(opts.rootRank));
   collective.input = {call.buffers->input(inputs[0])};
   if (opts.rootRank == rank_) {
     require_list_of_lists(fn, "output", outputs, size_);
@@ -363,9 +373,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   c10d::assertSingleElementOutput(fn, outputs);
   check_dense(fn, outputs);
   Launch call{OpType::SCATTER, "q7x2:scatter", outputs, {outputs}, opts.timeout, opts.asyncOp};
-  CollectiveCall collective;
-  collective.collective = Collective::kScatter;
-  collective.root = static_cast<int>(opts.rootRank);
+  CollectiveCall collective =
+      moving(Collective::kScatter, outputs[0], static_cast<int>(opts.rootRank));
   if (opts.rootRank == rank_) {
     require_list_of_lists(fn, "input", inputs, size_);
     c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
@@ -502,8 +511,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
   };
   Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {{output}},
               opts.timeout,          opts.asyncOp};
-  CollectiveCall collective;
-  collective.collective = Collective::kAllToAll;
+  CollectiveCall collective = moving(Collective::kAllToAll, input);
   collective.uneven = !even;
   collective.input = parts(input, input_splits, call.buffers->input(input));
   collective.output = parts(output, output_splits, call.buffers->output(output));
@@ -524,8 +532,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tens
   check_same_type(fn, inputs[0], inputs);
   check_same_type(fn, inputs[0], outputs);
   Launch call{OpType::ALLTOALL, "q7x2:all_to_all", inputs, {outputs}, opts.timeout, opts.asyncOp};
-  CollectiveCall collective;
-  collective.collective = Collective::kAllToAll;
+  CollectiveCall collective = moving(Collective::kAllToAll, inputs[0]);
   collective.uneven = true;
   for (const at::Tensor& input : inputs) {
     collective.input.push_back(call.buffers->input(input));

@@ -75,7 +75,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
   allreduce_coalesced(maxima, largest)->wait();
 
   const Reduction sum(c10d::ReduceOp::SUM, size_);
-  for (Addition& each : *additions) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Addition& each = (*additions)[i];
     for (int64_t region = 0; region < regions; ++region) {
       encode_sum_int(spec, levels, each.blocks[static_cast<size_t>(region)],
                      each.maxima[region].const_data_ptr<float>(),
@@ -86,6 +87,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
     } else {
       add_all_reduce(call, each.sums, sum);
     }
+    // The integers do not tell what they are made from, and how the sum is used.
+    call.calls.back().agreed =
+        static_cast<uint32_t>(inputs[i].scalar_type()) << 8 |
+        static_cast<uint32_t>(static_cast<c10d::ReduceOp::RedOpType>(opts.op));
   }
   const int divisor = Reduction(opts.op, size_).divisor;
   const int64_t own = scatters ? rank_ : 0;

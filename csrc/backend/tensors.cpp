@@ -1,6 +1,7 @@
 #include "backend/tensors.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
@@ -150,6 +151,12 @@ Region HostBuffers::private_copy(const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor host = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
   host.copy_(tensor.detach());
+  return keep(std::move(host));
+}
+
+Region HostBuffers::private_copy(Region region) {
+  at::Tensor host = at::empty({static_cast<int64_t>(region.bytes)}, at::kByte);
+  if (region.bytes > 0) std::memcpy(host.mutable_data_ptr(), region.data, region.bytes);
   return keep(std::move(host));
 }
 

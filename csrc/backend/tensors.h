@@ -42,6 +42,7 @@ class HostBuffers {
   Region in_place(const at::Tensor& tensor);
   /// A copy that belongs to the call, to be read and written.
   Region private_copy(const at::Tensor& tensor);
+  Region private_copy(Region region);
 
   /// After `copy_back`, copies `source` to `destination` too.
   void also_copy(const at::Tensor& source, const at::Tensor& destination);

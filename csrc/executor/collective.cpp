@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "executor/call_check.h"
 #include "executor/codec_rates.h"
 #include "kernels/convert.h"
 #include "kernels/copy.h"
@@ -21,6 +22,8 @@ constexpr int kOpBits = 24;
 constexpr size_t kLine = 64;
 // A multiple of every element's size; with a few operands it stays in the L1 cache.
 constexpr size_t kTile = 4096;
+// Spreads what is hashed over all bits.
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
 
 uint32_t make_token(uint32_t place, uint32_t op) {
   return place << kOpBits | op;
@@ -50,9 +53,14 @@ bool has_coded_source(const Plan& plan, const Op& op) {
 }
 
 uint64_t mix(uint64_t hash, uint64_t value) {
-  hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
+  hash ^= value + kOdd + (hash << 6) + (hash >> 2);
   hash *= 0xff51afd7ed558ccdULL;
   return hash ^ hash >> 33;
+}
+
+CollectiveCall checked(CollectiveCall call, const Group& group) {
+  check_call(call, group.rank(), group.world_size());
+  return call;
 }
 
 }  // namespace
@@ -94,7 +102,7 @@ std::vector<std::shared_ptr<CollectiveTask>> CollectiveTask::make(
 CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, CollectiveCall call,
                                std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout)
     : Task(std::move(group), timeout),
-      call_(std::move(call)),
+      call_(checked(std::move(call), Task::group())),
       keep_alive_(std::move(keep_alive)),
       choice_(planner.choose(shape_of(call_, planner))) {
   if (is_reduction(call_.collective)) {
@@ -108,6 +116,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, Planner& planner, C
   }
   if (this->group().channel() != nullptr) find_shared_stages();
   num_slices_ = (bytes_ + choice_.slice_bytes - 1) / choice_.slice_bytes;
+  if (call_.uneven) num_slices_ = std::max<size_t>(num_slices_, 1);
   fingerprint_ = fingerprint();
 }
 
@@ -138,11 +147,18 @@ std::string CollectiveTask::name() const {
          std::to_string(group().world_size()) + " in group '" + group().name() + "'";
 }
 
-// What all ranks must agree on. Uneven parts are known to a pair of ranks only.
+// What all ranks must agree on. Uneven parts are known to a pair of ranks only, and of the parts of
+// an all-gather every rank knows them all.
 uint64_t CollectiveTask::fingerprint() const {
   uint64_t hash = static_cast<uint64_t>(call_.collective);
   hash = mix(hash, static_cast<uint64_t>(call_.root + 1));
   hash = mix(hash, call_.uneven ? 1 : std::max(longest(call_.input), longest(call_.output)));
+  hash = mix(hash, call_.agreed);
+  if (call_.collective == Collective::kAllGather) {
+    uint64_t lengths = 0;
+    for (const Region& part : call_.output) lengths = lengths * kOdd + part.bytes;
+    hash = mix(hash, lengths);
+  }
   if (is_reduction(call_.collective)) {
     hash = mix(hash, static_cast<uint64_t>(call_.dtype) << 32 |
                          static_cast<uint64_t>(call_.reduce) << 24 |
@@ -162,7 +178,12 @@ uint64_t CollectiveTask::fingerprint() const {
   return hash;
 }
 
+uint64_t CollectiveTask::fingerprint(const Op& op) const {
+  return call_.uneven ? mix(fingerprint_, whole(op.length_of).bytes) : fingerprint_;
+}
+
 void CollectiveTask::start() {
+  group().remember(sequence(), fingerprint_);
   if (num_slices_ == 0 || choice_.plan->ops.empty()) {
     finish();
     return;
@@ -328,7 +349,10 @@ void CollectiveTask::run(uint32_t place_index, uint32_t op_index) {
   const Plan& plan = *choice_.plan;
   const Op& op = plan.ops[op_index];
   const size_t length = part(op.length_of, place.slice).bytes;
-  if (length == 0) {
+  // Of uneven parts each pair exchanges the first slice, even if it is empty: so a rank that
+  // expects nothing notices one that sends it something, and the other way round.
+  const bool is_message = op.kind == OpKind::kSend || op.kind == OpKind::kRecv;
+  if (length == 0 && !(call_.uneven && is_message && place.slice == 0)) {
     complete(place_index, op_index);
     return;
   }
@@ -360,7 +384,7 @@ void CollectiveTask::copy(Place& place, const Op& op, size_t length) {
   const Region source = region(place, block, length);
   if (!block.is_coded() && !op.destination.is_coded()) {
     const Region destination = writable(place, op.destination, length);
-    if (source.data != destination.data) {
+    if (covers(source, length) && covers(destination, length) && source.data != destination.data) {
       copy_bytes(destination.data, source.data, length);
     }
     return;
@@ -368,21 +392,22 @@ void CollectiveTask::copy(Place& place, const Op& op, size_t length) {
   const size_t count = length / element_size(call_.dtype);
   const BlockCoder::Place at = coding_place(op.length_of, place.slice);
   if (op.destination.is_coded()) {
+    if (!covers(source, length)) return;
     std::byte* message = message_of(place, op);
     place.coded_at[op.destination.index] = {
         message, coder_->encode(operand(block, source), count, at, message)};
     return;
   }
-  decoding([&] {
-    coder_->decode({source.data, source.bytes}, count, at,
-                   writable(place, op.destination, length).data);
-  });
+  const Region destination = writable(place, op.destination, length);
+  if (!covers(destination, length)) return;
+  decoding([&] { coder_->decode({source.data, source.bytes}, count, at, destination.data); });
 }
 
 void CollectiveTask::fold_coded(Place& place, const Op& op, size_t length) {
   std::vector<BlockCoder::Operand> operands;
   for (const Block& block : choice_.plan->sources_of(op)) {
     const Region source = region(place, block, length);
+    if (!block.is_coded() && !covers(source, length)) return;
     operands.push_back(operand(block, source));
   }
   const size_t count = length / element_size(call_.dtype);
@@ -393,8 +418,9 @@ void CollectiveTask::fold_coded(Place& place, const Op& op, size_t length) {
       std::byte* message = message_of(place, op);
       place.coded_at[op.destination.index] = {
           message, coder_->fold_to_message(operands, count, at, divisor, message)};
-    } else {
-      coder_->fold(operands, count, at, divisor, writable(place, op.destination, length).data);
+    } else if (const Region result = writable(place, op.destination, length);
+               covers(result, length)) {
+      coder_->fold(operands, count, at, divisor, result.data);
     }
   });
 }
@@ -436,9 +462,17 @@ void CollectiveTask::fold(Place& place, const Op& op, size_t length) {
     many.resize(op.num_sources);
     operands = many;
   }
+  size_t shortest = length;
   std::transform(plan.sources_of(op).begin(), plan.sources_of(op).end(), operands.begin(),
-                 [&](const Block& block) { return region(place, block, length).data; });
-  std::byte* result = writable(place, op.destination, length).data;
+                 [&](const Block& block) {
+                   const Region source = region(place, block, length);
+                   shortest = std::min(shortest, source.bytes);
+                   return source.data;
+                 });
+  const Region destination = writable(place, op.destination, length);
+  shortest = std::min(shortest, destination.bytes);
+  if (!covers({nullptr, shortest}, length)) return;
+  std::byte* result = destination.data;
   const int divisor = op.is_final ? call_.divisor : 1;
   const size_t element = element_size(call_.dtype);
   if (length <= HostChannel::kInlineBytes || !is_staged(op)) {
@@ -470,12 +504,13 @@ void CollectiveTask::send(uint32_t place_index, uint32_t op_index, size_t length
   const std::byte* source = message.data;
   length = message.bytes;
   const uint32_t token = make_token(place_index, op_index);
-  const uint64_t tag =
-      tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint_);
   if (!group().shares_memory(op.peer)) {
+    const uint64_t tag =
+        tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint(op));
     group().send(*this, token, op.peer, tag, source, length, group().wire(op.peer));
     return;
   }
+  const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, fingerprint(op));
   int ticket = HostChannel::kNoTicket;
   if (length > HostChannel::kInlineBytes) {
     std::byte* const stage = stage_of(place, op);
@@ -501,11 +536,11 @@ void CollectiveTask::receive(uint32_t place_index, uint32_t op_index, size_t len
                             : writable(place, op.destination, length);
     group().receive(
         *this, token, op.peer,
-        tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, fingerprint_),
+        tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0),
         tag::kCollectiveMask, room.data, room.bytes, group().wire(op.peer));
     return;
   }
-  const uint64_t tag = tag::collective(0, op.peer, sequence(), place.slice, op.message, 0);
+  const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);
   if (const auto message = group().receive_shared(*this, token, op.peer, tag)) {
     take(place_index, op_index, *message);
   }
@@ -520,7 +555,7 @@ void CollectiveTask::take(uint32_t place_index, uint32_t op_index,
                           const HostChannel::Message& message) {
   Place& place = places_[place_index];
   const Op& op = choice_.plan->ops[op_index];
-  if (!is_expected(place, op, message.tag, message.length)) {
+  if (!is_expected(place, op, message.tag, message.length, /*is_shared=*/true)) {
     mismatch(op.peer);
     return;
   }
@@ -539,8 +574,9 @@ void CollectiveTask::take(uint32_t place_index, uint32_t op_index,
     copy_bytes(coded.data, message.data(), message.length);
     group().give_back(op.peer, message);
   } else {
-    copy_bytes(writable(place, op.destination, message.length).data, message.data(),
-               message.length);
+    const Region destination = writable(place, op.destination, message.length);
+    if (!covers(destination, message.length)) return;
+    copy_bytes(destination.data, message.data(), message.length);
     group().give_back(op.peer, message);
   }
   complete(place_index, op_index);
@@ -583,6 +619,10 @@ void CollectiveTask::complete(uint32_t place_index, uint32_t op_index) {
     fail(Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
     return;
   }
+  if (const auto error = group().leftover()) {
+    end_group(*error);
+    return;
+  }
   finish();
 }
 
@@ -590,7 +630,7 @@ void CollectiveTask::completed(uint32_t token, size_t length, uint64_t tag) {
   const uint32_t place = place_of(token);
   const uint32_t op_index = op_of(token);
   const Op& op = choice_.plan->ops[op_index];
-  if (op.kind == OpKind::kRecv && !is_expected(places_[place], op, tag, length)) {
+  if (op.kind == OpKind::kRecv && !is_expected(places_[place], op, tag, length, false)) {
     mismatch(op.peer);
     return;
   }
@@ -602,11 +642,12 @@ void CollectiveTask::completed(uint32_t token, size_t length, uint64_t tag) {
   run_ready();
 }
 
-bool CollectiveTask::is_expected(const Place& place, const Op& op, uint64_t tag,
-                                 size_t length) const {
+bool CollectiveTask::is_expected(const Place& place, const Op& op, uint64_t tag, size_t length,
+                                 bool is_shared) const {
   const bool fits = op.destination.is_coded() ? length <= coder_->max_bytes()
                                               : length == part(op.length_of, place.slice).bytes;
-  return tag::fingerprint_of(tag) == (fingerprint_ & tag::kFingerprintMask) && fits;
+  const uint64_t mask = is_shared ? tag::kSharedFingerprintMask : tag::kFingerprintMask;
+  return ((tag ^ fingerprint(op)) & mask) == 0 && fits;
 }
 
 void CollectiveTask::truncated(uint32_t token, uint64_t) {
@@ -616,7 +657,7 @@ void CollectiveTask::truncated(uint32_t token, uint64_t) {
 void CollectiveTask::mismatch(int peer) {
   end_group(Error(ErrorCode::kMismatch,
                   "ranks disagree about a collective: " + group().describe(peer) +
-                      " made another call (a different collective, shape, dtype, root or "
+                      " made another call (a different collective, shape, dtype, root, split or "
                       "reduction) where rank " +
                       std::to_string(group().rank()) + " called " + name(),
                   peer));
@@ -631,18 +672,30 @@ void CollectiveTask::end_group(const Error& error) {
   group().fail(error);
 }
 
-Region CollectiveTask::part(const Block& block, size_t slice) const {
+bool CollectiveTask::covers(const Region& region, size_t length) {
+  if (region.bytes >= length) return true;
+  end_group(Error(ErrorCode::kInternal, name() + ": " + choice_.plan->algorithm + " would use " +
+                                            std::to_string(length) + " bytes of a block of " +
+                                            std::to_string(region.bytes)));
+  return false;
+}
+
+const Region& CollectiveTask::whole(const Block& block) const {
   const std::vector<Region>& regions = block.space == Space::kOutput ? call_.output : call_.input;
+  return regions[is_flat(call_.collective) ? 0 : block.index];
+}
+
+Region CollectiveTask::part(const Block& block, size_t slice) const {
+  const Region& all = whole(block);
   if (!is_flat(call_.collective)) {
     const size_t begin = slice * choice_.slice_bytes;
-    const Region& whole = regions[block.index];
-    return begin >= whole.bytes
+    return begin >= all.bytes
                ? Region{}
-               : Region{whole.data + begin, std::min(choice_.slice_bytes, whole.bytes - begin)};
+               : Region{all.data + begin, std::min(choice_.slice_bytes, all.bytes - begin)};
   }
   const size_t first = flat_begin(slice, block.index);
   const size_t last = flat_begin(slice, block.index + size_t{1});
-  return {regions[0].data + first * flat_element(), (last - first) * flat_element()};
+  return {all.data + first * flat_element(), (last - first) * flat_element()};
 }
 
 size_t CollectiveTask::flat_element() const {

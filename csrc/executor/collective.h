@@ -56,6 +56,8 @@ struct CollectiveCall {
   Coding coding;
   /// Parts differ in length between ranks, so that a Plan may not depend on them (all_to_all).
   bool uneven = false;
+  /// What else the ranks must agree on and the executor need not know: the caller's element type.
+  uint32_t agreed = 0;
   std::string algorithms;  ///< see CallShape
   std::string title;       ///< how the caller calls it, for messages; empty: the collective's name
 };
@@ -136,7 +138,9 @@ class CollectiveTask final : public Task {
   bool cut_by_counts();
   template <class Body>
   void decoding(Body body);
-  bool is_expected(const Place& place, const Op& op, uint64_t tag, size_t length) const;
+  /// `is_shared`: it came through shared memory.
+  bool is_expected(const Place& place, const Op& op, uint64_t tag, size_t length,
+                   bool is_shared) const;
   void run(uint32_t place, uint32_t op);
   /// Counts `op` complete and runs what waited for it, until nothing more can run.
   void complete(uint32_t place, uint32_t op);
@@ -145,6 +149,8 @@ class CollectiveTask final : public Task {
   Region region(const Place& place, const Block& block, size_t length) const;
   /// The same for a block that is about to be overwritten.
   Region writable(Place& place, const Block& block, size_t length) const;
+  /// The whole of a part of the input or output.
+  const Region& whole(const Block& block) const;
   /// The part's place in its slice.
   Region part(const Block& block, size_t slice) const;
   /// The index of a part's first element in its region.
@@ -154,8 +160,13 @@ class CollectiveTask final : public Task {
   /// The bytes of what it counts.
   size_t flat_element() const;
   size_t longest_part() const { return choice_.part_bytes / element_size(call_.dtype); }
+  /// Of the call.
   uint64_t fingerprint() const;
+  /// Of the messages of one op.
+  uint64_t fingerprint(const Op& op) const;
   void mismatch(int peer);
+  /// False, and the group ends, where `region` is shorter than the op that is to use it.
+  bool covers(const Region& region, size_t length);
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
   void end_group(const Error& error);
 

@@ -6,7 +6,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr size_t kMaxText = 2048;
 
 // The wire form, followed by `text_length` bytes of text.
@@ -21,8 +21,10 @@ struct Header {
   int32_t subject;
   uint32_t text_length;
   uint64_t process;
+  uint64_t sequence;
+  uint64_t fingerprint;
 };
-static_assert(sizeof(Header) == 32);
+static_assert(sizeof(Header) == 48);
 
 }  // namespace
 
@@ -37,7 +39,9 @@ std::string Control::encode() const {
                       receiver,
                       subject,
                       static_cast<uint32_t>(text_length),
-                      process};
+                      process,
+                      sequence,
+                      fingerprint};
   std::string bytes(sizeof(Header) + text_length, '\0');
   std::memcpy(bytes.data(), &header, sizeof(Header));
   std::memcpy(bytes.data() + sizeof(Header), text.data(), text_length);
@@ -53,7 +57,7 @@ std::optional<Control> Control::decode(const void* data, size_t length) {
   if (header.version != kVersion || header.text_length > kMaxText ||
       header.text_length != length - sizeof(Header) ||
       header.type < static_cast<uint8_t>(ControlType::kHello) ||
-      header.type > static_cast<uint8_t>(ControlType::kAbort) ||
+      header.type > static_cast<uint8_t>(ControlType::kInquiry) ||
       header.code > static_cast<uint8_t>(ErrorCode::kInternal)) {
     return std::nullopt;
   }
@@ -66,6 +70,8 @@ std::optional<Control> Control::decode(const void* data, size_t length) {
   control.process = header.process;
   control.code = static_cast<ErrorCode>(header.code);
   control.subject = header.subject;
+  control.sequence = header.sequence;
+  control.fingerprint = header.fingerprint;
   control.text.assign(static_cast<const char*>(data) + sizeof(Header), header.text_length);
   return control;
 }

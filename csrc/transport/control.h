@@ -14,6 +14,7 @@ enum class ControlType : uint8_t {
   kHello = 1,    ///< connects, and asks the other side to connect back, so that both see a failure
   kGoodbye = 2,  ///< the sender left the group in good order
   kAbort = 3,    ///< the group failed; carries the error
+  kInquiry = 4,  ///< the sender waits for a message of a collective; carries what it called
 };
 
 struct Control {
@@ -27,6 +28,9 @@ struct Control {
   ErrorCode code = ErrorCode::kAborted;
   int32_t subject = -1;  ///< the rank the error is about
   std::string text;
+  // kInquiry, whose `text` is the call's name:
+  uint64_t sequence = 0;     ///< of the collective in the group
+  uint64_t fingerprint = 0;  ///< of the call; equal on ranks that agree
 
   std::string encode() const;
   /// Nothing where the bytes are not a control message; such bytes are dropped.

@@ -380,6 +380,7 @@ void Engine::housekeeping(TimePoint now) {
   for (Group* group : groups_) {
     if (group != nullptr && group->running_ > 0) {
       group->check_leftovers();
+      group->inquire(now);
     }
   }
   std::vector<std::shared_ptr<Task>> late;

@@ -20,6 +20,8 @@ namespace {
 constexpr int kMaxRunning = 64;
 // How many collectives back a message is recognised as one that was never received.
 constexpr uint64_t kLeftoverWindow = 256;
+// A collective that has waited for so long asks those it waits for whether they made the same call.
+constexpr std::chrono::milliseconds kPatience{500};
 
 }  // namespace
 
@@ -327,6 +329,9 @@ void Group::handle(const Control& control) {
     case ControlType::kAbort:
       fail(Error(control.code, control.text, control.subject));
       return;
+    case ControlType::kInquiry:
+      answer(control);
+      return;
   }
 }
 
@@ -429,7 +434,7 @@ std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t t
   Member& member = members_[static_cast<size_t>(member_at_[static_cast<size_t>(source)])];
   const auto found = std::find_if(
       member.unexpected.begin(), member.unexpected.end(),
-      [&](const auto& message) { return ((message.tag ^ tag) & tag::kCollectiveMask) == 0; });
+      [&](const auto& message) { return ((message.tag ^ tag) & tag::kSharedMask) == 0; });
   if (found != member.unexpected.end()) {
     HostChannel::Message message = *found;
     member.unexpected.erase(found);
@@ -530,12 +535,14 @@ bool Group::progress_shared() {
 }
 
 void Group::dispatch(Member& member, const HostChannel::Message& message) {
-  const auto found =
-      std::find_if(member.expected.begin(), member.expected.end(), [&](const auto& expected) {
-        return ((message.tag ^ expected.tag) & tag::kCollectiveMask) == 0;
-      });
+  const auto found = std::find_if(
+      member.expected.begin(), member.expected.end(),
+      [&](const auto& expected) { return ((message.tag ^ expected.tag) & tag::kSharedMask) == 0; });
   if (found == member.expected.end()) {
     member.unexpected.push_back(message);
+    if (const auto error = leftover_error(message.tag, member.rank, oldest_running())) {
+      fail(*error);
+    }
     return;
   }
   PendingRequest* pending = found->receive;
@@ -653,9 +660,6 @@ void Group::start_waiting() {
   }
 }
 
-// A message that no receive was ever posted for, of a collective that is complete here: the sender
-// called something else. So a root that nobody else takes for the root learns of it. `oldest` is
-// the number of the oldest collective that is not complete.
 // Two hosts that are both on a network beside the shared one, over interfaces of their own, have a
 // private link. Every rank sees who has, since all see all cards.
 std::optional<std::pair<size_t, size_t>> Group::private_network(int a, int b) const {
@@ -733,10 +737,17 @@ bool Group::ensure_rail(int rank, Wire wire) {
   }
 }
 
+// With others in progress, the one that is complete last asks, and housekeeping before that.
+std::optional<Error> Group::leftover() {
+  return running_ == 1 ? leftover(sequence_) : std::nullopt;
+}
+
+// So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
+// collective that is not complete.
 std::optional<Error> Group::leftover(uint64_t oldest) {
   for (const Member& member : members_) {
     for (const HostChannel::Message& message : member.unexpected) {
-      if (const auto error = leftover_error(message.tag, oldest)) {
+      if (const auto error = leftover_error(message.tag, member.rank, oldest)) {
         return error;
       }
     }
@@ -746,12 +757,11 @@ std::optional<Error> Group::leftover(uint64_t oldest) {
                        tag::kKindMask | tag::kSlotMask, /*remove=*/0, &info) == nullptr) {
     return std::nullopt;
   }
-  return leftover_error(info.sender_tag, oldest);
+  return leftover_error(info.sender_tag, tag::source_of(info.sender_tag), oldest);
 }
 
-std::optional<Error> Group::leftover_error(uint64_t tag, uint64_t oldest) const {
+std::optional<Error> Group::leftover_error(uint64_t tag, int sender, uint64_t oldest) const {
   const uint64_t behind = (oldest - tag::sequence_of(tag)) % tag::kSequenceCycle;
-  const int sender = tag::source_of(tag);
   // A sender may be far ahead, so most of the cycle means that.
   if (behind == 0 || behind > kLeftoverWindow || sender >= world_size_) {
     return std::nullopt;
@@ -764,27 +774,66 @@ std::optional<Error> Group::leftover_error(uint64_t tag, uint64_t oldest) const 
                sender);
 }
 
-void Group::check_leftovers() {
+uint64_t Group::oldest_running() const {
   uint64_t oldest = sequence_;
   for (const auto& task : engine_.active_) {
     if (&task->group() == this && task->started_ && !task->done() && task->takes_turn()) {
       oldest = std::min(oldest, task->sequence_);
     }
   }
-  if (const auto error = leftover(oldest)) {
+  return oldest;
+}
+
+void Group::check_leftovers() {
+  if (const auto error = leftover(oldest_running())) {
     fail(*error);
+  }
+}
+
+// Ranks that disagree about a call may all wait and none send, where no message tells them. So who
+// has waited for long asks, and again each time that it has waited for twice as long.
+void Group::inquire(TimePoint now) {
+  for (const auto& task : engine_.active_) {
+    if (&task->group() != this || !task->started_ || task->done() || !task->takes_turn() ||
+        now < task->next_inquiry_) {
+      continue;
+    }
+    task->next_inquiry_ = now + (now - task->submitted_);
+    std::set<int> sources;
+    for (const PendingRequest* p = task->requests_; p != nullptr; p = p->next) {
+      if (p->is_receive) {
+        sources.insert(p->peer);
+      }
+    }
+    for (const int source : sources) {
+      Peer& peer = *peers_[static_cast<size_t>(source)];
+      if (departed_[static_cast<size_t>(source)] || peer.fails_at) {
+        continue;
+      }
+      Control inquiry = control_to(source, ControlType::kInquiry);
+      inquiry.sequence = task->sequence_;
+      inquiry.fingerprint = calls_[task->sequence_ % kRemembered];
+      inquiry.text = task->name();
+      engine_.send_control(peer, inquiry);
+    }
+  }
+}
+
+void Group::answer(const Control& inquiry) {
+  const bool is_known = inquiry.sequence < sequence_ && sequence_ - inquiry.sequence <= kRemembered;
+  if (is_known && calls_[inquiry.sequence % kRemembered] != inquiry.fingerprint) {
+    fail(Error(ErrorCode::kMismatch,
+               "ranks disagree about a collective: " + describe(inquiry.sender) +
+                   " waits for a message of " + describe(rank_) + " in " + inquiry.text +
+                   ", but there rank " + std::to_string(rank_) +
+                   " made another call (a different collective, shape, dtype, root or reduction)",
+               inquiry.sender));
   }
 }
 
 void Group::begin(const std::shared_ptr<Task>& task) {
   if (task->takes_turn()) {
-    if (running_ == 0) {
-      if (const auto error = leftover(sequence_)) {
-        task->fail(*error);
-        fail(*error);
-        return;
-      }
-    }
+    task->next_inquiry_ = task->submitted_ + kPatience;
     task->sequence_ = sequence_++;
     ++running_;
     engine_.update_sharing(*this);

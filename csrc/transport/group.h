@@ -1,6 +1,7 @@
 // Group: the ranks of one process group, as this rank reaches them.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -97,6 +98,13 @@ class Group {
   void give_back(int source, const HostChannel::Message& message);
   /// Frees the staging and the tickets as soon as nobody reads them any more.
   void retire_staging(HostChannel::Staging staging, std::vector<int> tickets);
+  /// What collective number `sequence` is, for ranks that ask: they must agree on `fingerprint`.
+  void remember(uint64_t sequence, uint64_t fingerprint) {
+    calls_[sequence % kRemembered] = fingerprint;
+  }
+  /// For a collective that has all that it waited for: a message that no receive was ever posted
+  /// for, of this collective or one before. Its sender called something else.
+  std::optional<Error> leftover();
   /// Calls Task::stalled once, when something may have changed.
   void stall(Task& task) { stalled_.push_back(&task); }
 
@@ -110,6 +118,8 @@ class Group {
  private:
   friend class Engine;
   friend class Task;
+
+  static constexpr size_t kRemembered = 256;
 
   struct Expected {
     uint64_t tag;
@@ -148,8 +158,11 @@ class Group {
   int rank_of(const Peer& peer) const;
   Error left_error(int rank, const Task& task) const;
   std::optional<Error> leftover(uint64_t oldest);
-  std::optional<Error> leftover_error(uint64_t tag, uint64_t oldest) const;
+  std::optional<Error> leftover_error(uint64_t tag, int sender, uint64_t oldest) const;
+  uint64_t oldest_running() const;
   void check_leftovers();
+  void inquire(TimePoint now);
+  void answer(const Control& inquiry);
   void share_memory(const Exchange& exchange);
   void find_private_links(const Exchange& exchange);
   /// The interfaces of its ends, as indices into the ranks' cards.
@@ -173,6 +186,7 @@ class Group {
   std::vector<Wire> wires_;     // by rank
 
   uint64_t sequence_ = 0;
+  std::array<uint64_t, kRemembered> calls_{};  // fingerprints of the last ones
   std::optional<Error> error_;
   bool closed_ = false;
   int running_ = 0;                            // tasks that take turns and have started

@@ -10,6 +10,11 @@
 // no receive. `source` is the sender's rank in the group. The fingerprint, a hash of the call (op,
 // dtype, count, root, reduction, algorithm), is left out of the match and compared afterwards:
 // ranks that disagree about a call meet and get an error, instead of waiting for each other.
+//
+// Between ranks that share memory, the mailbox tells the group and the sender. There a collective's
+// tag has 35 bits of the fingerprint:
+//
+//   fingerprint:25 | sequence:13 | slice:4 | message:12 | fingerprint:10
 #pragma once
 
 #include <cstdint>
@@ -44,6 +49,10 @@ inline constexpr uint64_t kAnySourceMask = ~kSourceMask;
 /// Matches everything that is addressed to one slot.
 inline constexpr uint64_t kSlotMask = ((uint64_t{1} << kSlotBits) - 1) << kSlotShift;
 
+/// Matches a collective's message in shared memory, whatever its fingerprint.
+inline constexpr uint64_t kSharedMask = ((uint64_t{1} << kSourceShift) - 1) & ~kFingerprintMask;
+inline constexpr uint64_t kSharedFingerprintMask = ~kSharedMask;
+
 inline constexpr uint64_t kKindMask = uint64_t{3} << 62;
 
 enum class Kind : uint64_t { kCollective = 1, kPointToPoint = 2, kControl = 3 };
@@ -58,6 +67,12 @@ inline constexpr uint64_t collective(int slot, int source, uint64_t sequence, ui
   return base(Kind::kCollective, slot, source) | (sequence % kSequenceCycle) << kSequenceShift |
          (slice % kSliceCycle) << kSliceShift | message << kFingerprintBits |
          (fingerprint & kFingerprintMask);
+}
+
+inline constexpr uint64_t shared_collective(uint64_t sequence, uint64_t slice, uint64_t message,
+                                            uint64_t fingerprint) {
+  return (collective(0, 0, sequence, slice, message, 0) & kSharedMask) |
+         (fingerprint & kSharedFingerprintMask);
 }
 
 inline constexpr uint64_t point_to_point(int slot, int source, uint32_t user_tag) {
@@ -79,9 +94,6 @@ inline constexpr int source_of(uint64_t tag) {
 }
 inline constexpr uint64_t sequence_of(uint64_t tag) {
   return (tag >> kSequenceShift) % kSequenceCycle;
-}
-inline constexpr uint64_t fingerprint_of(uint64_t tag) {
-  return tag & kFingerprintMask;
 }
 
 }  // namespace q7x2::tag

@@ -116,6 +116,7 @@ class Task : public std::enable_shared_from_this<Task> {
   TimePoint submitted_;
   TimePoint finished_;
   TimePoint deadline_ = TimePoint::max();
+  TimePoint next_inquiry_ = TimePoint::max();
 
   std::atomic<bool> done_{false};
   std::atomic<size_t> ready_bytes_{0};

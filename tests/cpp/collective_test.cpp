@@ -490,6 +490,32 @@ TEST(Mismatch, Roots) {
   });
 }
 
+TEST(Mismatch, RootsThatAllWait) {
+  expect_mismatch([](Comm& comm, bool) {
+    return comm.flat(Collective::kReduce, buffer<int32_t>(100), DType::kInt32, test::kLong,
+                     comm.rank());
+  });
+}
+
+TEST(Mismatch, PiecesThatAreEmptyOnOneSide) {
+  // Of rank 0's pieces and of the others'.
+  for (const auto& [sent, expected] : {std::pair(0, 100), std::pair(100, 0), std::pair(9, 100)}) {
+    expect_mismatch([=](Comm& comm, bool odd) {
+      const auto data = buffer<std::byte>(1000);
+      CollectiveCall call;
+      call.collective = Collective::kAllToAll;
+      call.uneven = true;
+      for (int r = 0; r < comm.size(); ++r) {
+        const bool is_own = r == comm.rank();
+        const auto length = static_cast<size_t>(is_own ? 5 : odd ? sent : expected);
+        call.input.push_back({data->data(), length});
+        call.output.push_back({data->data() + 500, length});
+      }
+      return comm.start(std::move(call), data);
+    });
+  }
+}
+
 TEST(Mismatch, Collectives) {
   expect_mismatch([](Comm& comm, bool odd) -> std::shared_ptr<Task> {
     return odd ? comm.barrier() : all_reduce_of(comm, 100);

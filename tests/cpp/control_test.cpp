@@ -25,6 +25,11 @@ Control example(ControlType type) {
     control.subject = 7;
     control.text = "rank 7 failed: its process has ended";
   }
+  if (type == ControlType::kInquiry) {
+    control.sequence = uint64_t{1} << 40;
+    control.fingerprint = 0x0123456789abcdefULL;
+    control.text = "broadcast (sequence 7, 4 bytes, root 0)";
+  }
   return control;
 }
 
@@ -37,13 +42,14 @@ std::optional<Control> decode(const std::string& bytes) {
 
 void expect_valid(const Control& control) {
   EXPECT_TRUE(control.type == ControlType::kHello || control.type == ControlType::kGoodbye ||
-              control.type == ControlType::kAbort);
+              control.type == ControlType::kAbort || control.type == ControlType::kInquiry);
   EXPECT_LE(static_cast<int>(control.code), static_cast<int>(ErrorCode::kInternal));
   EXPECT_LE(control.text.size(), 2048U);
 }
 
 TEST(Control, RoundTrip) {
-  for (const ControlType type : {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort}) {
+  for (const ControlType type :
+       {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort, ControlType::kInquiry}) {
     const Control sent = example(type);
     const auto got = decode(sent.encode());
     ASSERT_TRUE(got);
@@ -56,6 +62,8 @@ TEST(Control, RoundTrip) {
     EXPECT_EQ(got->code, sent.code);
     EXPECT_EQ(got->subject, sent.subject);
     EXPECT_EQ(got->text, sent.text);
+    EXPECT_EQ(got->sequence, sent.sequence);
+    EXPECT_EQ(got->fingerprint, sent.fingerprint);
   }
 }
 
@@ -98,9 +106,10 @@ TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
   constexpr size_t kVersionAt = 0;
   constexpr size_t kTypeAt = 2;
   constexpr size_t kCodeAt = 3;
-  EXPECT_FALSE(changed(kVersionAt, 2));
+  EXPECT_FALSE(changed(kVersionAt, 1));
+  EXPECT_FALSE(changed(kVersionAt, 3));
   EXPECT_FALSE(changed(kTypeAt, 0));
-  EXPECT_FALSE(changed(kTypeAt, 4));
+  EXPECT_FALSE(changed(kTypeAt, 5));
   EXPECT_FALSE(changed(kTypeAt, 255));
   EXPECT_FALSE(changed(kCodeAt, static_cast<int>(ErrorCode::kInternal) + 1));
   EXPECT_FALSE(changed(kCodeAt, 255));

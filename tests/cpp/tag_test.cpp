@@ -72,7 +72,15 @@ TEST(Tag, RoundTrip) {
     EXPECT_EQ(tag::slot_of(collective), slot);
     EXPECT_EQ(tag::source_of(collective), source);
     EXPECT_EQ(tag::sequence_of(collective), sequence % tag::kSequenceCycle);
-    EXPECT_EQ(tag::fingerprint_of(collective), fingerprint & tag::kFingerprintMask);
+    EXPECT_EQ((collective ^ fingerprint) & tag::kFingerprintMask, 0U);
+
+    const uint64_t slice = random();
+    const uint64_t id = random() % tag::kMaxMessages;
+    const uint64_t shared = tag::shared_collective(sequence, slice, id, fingerprint);
+    EXPECT_EQ(shared & tag::kSharedMask,
+              tag::collective(slot, source, sequence, slice, id, 0) & tag::kSharedMask);
+    EXPECT_EQ(tag::sequence_of(shared), sequence % tag::kSequenceCycle);
+    EXPECT_EQ((shared ^ fingerprint) & tag::kSharedFingerprintMask, 0U);
 
     const auto user_tag = static_cast<uint32_t>(random());
     const uint64_t message = tag::point_to_point(slot, source, user_tag);
