@@ -26,6 +26,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from benchmarks.processes import free_port
+
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x20000, 0x8000000
 _DEADLINE = 60.0  # of one machine's ranks, in seconds
 
@@ -122,6 +127,11 @@ def _limit(name: str, more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
 
 
+def machine_port(directory: pathlib.Path) -> int:
+    """Where the machine's store listens."""
+    return int((directory / "port").read_text())
+
+
 def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any]:
     log = os.open(directory / f"log{rank}", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
@@ -136,7 +146,7 @@ def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any
     from q7x2 import _extension
 
     torch.set_num_threads(1)
-    store = dist.FileStore(str(directory / "store"), machine.ranks)
+    store = dist.TCPStore("127.0.0.1", machine_port(directory), machine.ranks)
     _extension.load()
     for name, value in machine.limits.get(str(rank), {}).items():
         _limit(name, value)
@@ -196,9 +206,15 @@ def _run_rank(machine: Machine, rank: int, directory: pathlib.Path) -> int:
 
 
 def _run_machine(machine: Machine) -> int:
+    import torch.distributed
+
     _unshare(machine)
     directory = pathlib.Path(tempfile.mkdtemp(prefix="q7x2-small-"))
+    port = free_port()
+    (directory / "port").write_text(str(port))
     ranks = {_fork(_run_rank, machine, rank, directory): rank for rank in range(machine.ranks)}
+    # Only now, since it has a thread. It outlives the ranks, as that of torchrun's agent does.
+    store = torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     codes: dict[int, int] = {}
     deadline = time.monotonic() + _DEADLINE
     while len(codes) < machine.ranks:
@@ -211,6 +227,7 @@ def _run_machine(machine: Machine) -> int:
                     os.kill(process, signal.SIGKILL)
         else:
             time.sleep(0.01)
+    del store
     ends = []
     for rank in range(machine.ranks):
         said = directory / f"end{rank}"

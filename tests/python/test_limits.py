@@ -13,7 +13,7 @@ pytestmark = [
 
 def limited(resource: str, more: int, **kwargs: float) -> Machine:
     """Rank 1 may have ``more`` of it."""
-    return Machine(limits={"1": {resource: more}}, timeout=kwargs.get("timeout", 5.0))
+    return Machine(limits={"1": {resource: more}}, timeout=kwargs.get("timeout", 3.0))
 
 
 def check(machines: list[Machine]) -> list[list[End]]:

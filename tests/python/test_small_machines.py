@@ -54,9 +54,11 @@ def check(machines: list[Machine]) -> list[list[End]]:
     return all_ends
 
 
-@pytest.mark.parametrize("ranks", [2, 8])
-def test_every_size_of_dev_shm_works(ranks: int) -> None:
-    machines = [Machine(ranks=ranks, shm=size) for size in SHM_SIZES]
+@pytest.mark.parametrize(
+    ("ranks", "sizes"), [(2, SHM_SIZES), (8, ("0", "16m", "18m", "32m", "64m"))], ids=["2", "8"]
+)
+def test_every_size_of_dev_shm_works(ranks: int, sizes: tuple[str, ...]) -> None:
+    machines = [Machine(ranks=ranks, shm=size) for size in sizes]
     for machine, ends in zip(machines, check(machines), strict=True):
         assert [end.exit for end in ends] == [0] * ranks, f"{machine}: {ends}"
         if machine.shm in ("0", "4k", "1m", "4m"):
