@@ -17,6 +17,7 @@
 
 #include "base/quiet_thread.h"
 #include "transport/group.h"
+#include "transport/process_limits.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -94,8 +95,11 @@ void clear_fd(int fd) {
   [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof(count));
 }
 
-// For a connection that fails: what both processes may use, and what that depends on.
-std::string transports_of_both(const Engine& engine, const Card& peer) {
+// Why a connection may have failed, for a person.
+std::string why_unreachable(const Engine& engine, const Card& peer) {
+  if (!can_open_file()) {
+    return "this process can open no more files: raise the limit (`ulimit -n`)";
+  }
   return "UCX may use " + join_list(engine.transports()) + " here and " + peer.transports +
          " there; this depends on UCX_TLS, which should be the same on both sides, and on the room "
          "in /dev/shm";
@@ -452,7 +456,7 @@ bool Engine::connect(Peer& peer) {
       peer.endpoint =
           std::make_unique<UcpEndpoint>(worker_, peer.card.address, on_endpoint_error, &peer);
     } catch (const Error& error) {
-      peer_dying(peer, error.what() + (": " + transports_of_both(*this, peer.card)));
+      peer_dying(peer, error.what() + (": " + why_unreachable(*this, peer.card)));
       return false;
     }
   }

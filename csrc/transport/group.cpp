@@ -79,11 +79,12 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
                                             std::to_string(world_size));
     }
     if (const Card& first = cards.front(); last.algorithms != first.algorithms) {
-      throw Error(ErrorCode::kMismatch,
-                  "ranks 0 and " + std::to_string(cards.size() - 1) + " of group '" + name +
-                      "' are confined to different algorithms, '" + first.algorithms + "' and '" +
-                      last.algorithms +
-                      "': Q7X2_ALGO and q7x2.Options(algorithms=...) must be the same on all ranks");
+      throw Error(
+          ErrorCode::kMismatch,
+          "ranks 0 and " + std::to_string(cards.size() - 1) + " of group '" + name +
+              "' are confined to different algorithms, '" + first.algorithms + "' and '" +
+              last.algorithms +
+              "': Q7X2_ALGO and q7x2.Options(algorithms=...) must be the same on all ranks");
     }
   }
 

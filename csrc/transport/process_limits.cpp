@@ -12,9 +12,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/owned_fd.h"
 #include "base/quiet_thread.h"
 
 namespace q7x2 {
@@ -45,17 +47,16 @@ size_t network_interfaces() {
 
 void check_descriptors() {
   const size_t needed = kDescriptors + kDescriptorsPerInterface * network_interfaces();
-  std::vector<int> opened;
-  opened.reserve(needed);
-  int failure = 0;
-  while (opened.size() < needed && failure == 0) {
-    const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    fd < 0 ? (void)(failure = errno) : opened.push_back(fd);
+  std::vector<OwnedFd> opened;
+  while (opened.size() < needed) {
+    OwnedFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (fd < 0) {
+      break;
+    }
+    opened.push_back(std::move(fd));
   }
-  for (const int fd : opened) {
-    ::close(fd);
-  }
-  if (failure != 0) {
+  if (opened.size() < needed) {
+    const int failure = errno;
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     throw Error(ErrorCode::kTransport,
@@ -99,8 +100,8 @@ void check_threads() {
 }
 
 void check_address_space() {
-  void* const memory = ::mmap(nullptr, kAddressSpace, PROT_NONE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, kAddressSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(ErrorCode::kTransport,
                 "q7x2 needs " + std::to_string(kAddressSpace >> 20) +
@@ -111,6 +112,10 @@ void check_address_space() {
 }
 
 }  // namespace
+
+bool can_open_file() {
+  return OwnedFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;
+}
 
 void check_process_limits() {
   check_descriptors();

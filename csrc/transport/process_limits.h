@@ -8,4 +8,7 @@ namespace q7x2 {
 /// missing, how much is needed and which limit to raise.
 void check_process_limits();
 
+/// Whether there is a file descriptor left.
+bool can_open_file();
+
 }  // namespace q7x2

@@ -89,8 +89,8 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   ucp_config_t* const config = owner.get();
   // Without this, peer error handling drops shared memory without a word.
   set_default(config, "MM_ERROR_HANDLING", "y");
-  // If shared memory runs out, UCX 1.22 takes private memory instead, and crashes because nobody can
-  // map it. Now it fails to open the transport, and keeps messages back if it wants more later.
+  // If shared memory runs out, UCX 1.22 takes private memory instead, and crashes because nobody
+  // can map it. Now it fails to open the transport, and keeps messages back if it wants more later.
   set_default(config, "POSIX_ALLOC", "md");
   set_default(config, "SYSV_ALLOC", "md");
   // UCX looks at the free space several times, and changes its mind as other ranks take theirs.

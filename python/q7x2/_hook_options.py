@@ -516,8 +516,8 @@ class Compose:
     def __post_init__(self) -> None:
         if not isinstance(self.hooks, Mapping) or not self.hooks:
             raise ValueError(
-                f"hooks must be a dict of hooks by pattern, such as {{'*': q7x2.Quantize('int8')}}, "
-                f"got {self.hooks!r}"
+                f"hooks must be a dict of hooks by pattern, such as {{'*': q7x2.Quantize()}}, got "
+                f"{self.hooks!r}"
             )
         for pattern, hook in self.hooks.items():
             if not isinstance(pattern, str) or not hasattr(hook, "factory"):

@@ -1,4 +1,5 @@
-// What is left of a rank when threads or memory run out: an error, which its peers see, and no more.
+// What is left of a rank when threads or memory run out: an error, which its peers see, and no
+// more.
 #include <pthread.h>
 
 #include <csignal>
@@ -97,54 +98,53 @@ TEST(Limits, AnEngineThatHasNoThreadsIsNotMade) {
 /// Every allocation of rank 1's thread fails once, each in a group of its own: those of the
 /// submission, or those of the wait as well.
 void fail_each_allocation(bool in_wait) {
-  run_ranks(
-      2,
-      [in_wait](Rank& rank) {
-        int failures = 0;
-        bool over = false;
-        for (int nth = 1; !over; ++nth) {
-          Comm comm(rank.group(std::to_string(nth)));
-          const auto data = buffer<int32_t>(100'000, 1);
-          CollectiveCall call;
-          call.collective = Collective::kAllReduce;
-          call.input = call.output = {test::region(*data)};
-          call.dtype = DType::kInt32;
-          const auto tasks = comm.make(std::move(call), data);
-          rank.barrier();
-          test::fail_allocation(rank.rank == 1 ? nth : 0);
-          for (const auto& task : tasks) rank.engine().submit(task, /*caller_waits=*/true);
-          if (!in_wait) test::fail_allocation(test::allocation_will_fail() ? kNever : 0);
-          const TimePoint before = Clock::now();
-          for (const auto& task : tasks) {
-            try {
-              comm.await(*task);
-            } catch (const std::bad_alloc&) {
-              comm.await(*task);  // the call is not lost
-            }
-          }
-          const bool spared = test::allocation_will_fail();
-          test::fail_allocation(0);
-          EXPECT_LT(Clock::now() - before, test::kPatience / 2);
-          const bool succeeded = !tasks.back()->error();
-          over = rank.rank == 0 ? rank.get(1, "over" + std::to_string(nth)) == "yes" : spared;
-          if (rank.rank == 1) {
-            rank.put("over" + std::to_string(nth), over ? "yes" : "no");
-            EXPECT_TRUE(succeeded || !spared) << nth;
-            EXPECT_TRUE(in_wait || succeeded == spared) << nth;
-          }
-          if (const auto error = tasks.back()->error()) {
-            ++failures;
-            EXPECT_EQ(error->rank(), 1) << error->what();
-            EXPECT_NE(std::string(error->what()).find("it could not allocate memory"),
-                      std::string::npos)
-                << error->what();
-          }
-        }
-        EXPECT_GT(failures, 0);
-        Comm comm(rank.group("after"));
-        comm.succeed(*comm.barrier());
-      },
-      {.deadline = std::chrono::seconds(120)});
+  run_ranks(2,
+            [in_wait](Rank& rank) {
+              int failures = 0;
+              bool over = false;
+              for (int nth = 1; !over; ++nth) {
+                Comm comm(rank.group(std::to_string(nth)));
+                const auto data = buffer<int32_t>(100'000, 1);
+                CollectiveCall call;
+                call.collective = Collective::kAllReduce;
+                call.input = call.output = {test::region(*data)};
+                call.dtype = DType::kInt32;
+                const auto tasks = comm.make(std::move(call), data);
+                rank.barrier();
+                test::fail_allocation(rank.rank == 1 ? nth : 0);
+                for (const auto& task : tasks) rank.engine().submit(task, /*caller_waits=*/true);
+                if (!in_wait) test::fail_allocation(test::allocation_will_fail() ? kNever : 0);
+                const TimePoint before = Clock::now();
+                for (const auto& task : tasks) {
+                  try {
+                    comm.await(*task);
+                  } catch (const std::bad_alloc&) {
+                    comm.await(*task);  // the call is not lost
+                  }
+                }
+                const bool spared = test::allocation_will_fail();
+                test::fail_allocation(0);
+                EXPECT_LT(Clock::now() - before, test::kPatience / 2);
+                const bool succeeded = !tasks.back()->error();
+                over = rank.rank == 0 ? rank.get(1, "over" + std::to_string(nth)) == "yes" : spared;
+                if (rank.rank == 1) {
+                  rank.put("over" + std::to_string(nth), over ? "yes" : "no");
+                  EXPECT_TRUE(succeeded || !spared) << nth;
+                  EXPECT_TRUE(in_wait || succeeded == spared) << nth;
+                }
+                if (const auto error = tasks.back()->error()) {
+                  ++failures;
+                  EXPECT_EQ(error->rank(), 1) << error->what();
+                  EXPECT_NE(std::string(error->what()).find("it could not allocate memory"),
+                            std::string::npos)
+                      << error->what();
+                }
+              }
+              EXPECT_GT(failures, 0);
+              Comm comm(rank.group("after"));
+              comm.succeed(*comm.barrier());
+            },
+            {.deadline = std::chrono::seconds(120)});
 }
 
 TEST(Limits, AnAllocationThatFailsInSubmitFailsTheGroupAtOnce) {

@@ -1,8 +1,8 @@
 """Runs ranks on a machine that is small on purpose, and says how each of them ended.
 
-``run`` starts one program that has imported torch. For each ``Machine`` it forks a process with mount
-and IPC namespaces of its own (a ``/dev/shm`` of a given size, the kernel's limits for SysV shared
-memory), which forks the ranks: no rank shares anything with the machine that the tests run on.
+``run`` starts one program that has imported torch. For each ``Machine`` it forks a process with
+mount and IPC namespaces of its own (a ``/dev/shm`` of a given size, the kernel's limits for SysV
+shared memory), which forks the ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Machine:
     sysv: Mapping[str, int] = dataclasses.field(default_factory=dict)  # {"shmmni": 0}
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of all ranks
     rank_env: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)  # by rank
-    # By rank, what it may have beyond what it has: {"0": {"NOFILE": 10, "AS": 2**30, "THREADS": 1}}.
+    # By rank, what it may have beyond what it has: {"0": {"NOFILE": 9, "AS": 2**30, "THREADS": 1}}.
     limits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     timeout: float = 15.0
 
@@ -142,7 +142,6 @@ def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any
     os.environ["LOCAL_RANK"] = str(rank)
     import torch
     import torch.distributed as dist
-
     from q7x2 import _extension
 
     torch.set_num_threads(1)

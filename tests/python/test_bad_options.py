@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch.distributed as dist
-
 import q7x2
+import torch.distributed as dist
 from q7x2._fabric_arguments import parse_size
 from q7x2._hook_options import OneBitMomentum
 from q7x2.cli import main
@@ -62,9 +61,7 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.algorithm("rung").__enter__(), "did you mean 'ring'"),
     ],
 )
-def test_bad_options_are_refused_when_they_are_made(
-    make: Callable[[], Any], message: str
-) -> None:
+def test_bad_options_are_refused_when_they_are_made(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 

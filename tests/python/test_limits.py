@@ -31,7 +31,8 @@ def test_file_descriptors() -> None:
     all_ends = check(machines)
     for ends in all_ends[:6]:
         assert ends[1].exit == 3
-        assert "file descriptors" in ends[1].error and "ulimit -n" in ends[1].error
+        assert "file descriptors" in ends[1].error
+        assert "ulimit -n" in ends[1].error
     assert all_ends[-1][1].exit == 0
 
 
@@ -40,7 +41,8 @@ def test_threads() -> None:
     all_ends = check(machines)
     for ends in all_ends[:3]:
         assert ends[1].exit == 3
-        assert "thread" in ends[1].error and "ulimit -u" in ends[1].error
+        assert "thread" in ends[1].error
+        assert "ulimit -u" in ends[1].error
     assert all_ends[-1][1].exit == 0
 
 

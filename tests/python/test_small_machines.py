@@ -63,7 +63,8 @@ def test_every_size_of_dev_shm_works(ranks: int, sizes: tuple[str, ...]) -> None
         assert [end.exit for end in ends] == [0] * ranks, f"{machine}: {ends}"
         if machine.shm in ("0", "4k", "1m", "4m"):
             (warning,) = ends[0].warnings
-            assert "/dev/shm" in warning and "--shm-size=1g" in warning
+            assert "/dev/shm" in warning
+            assert "--shm-size=1g" in warning
         assert not any(end.warnings for end in ends[1:]), "one rank of a host warns, once"
     assert not check([Machine(ranks=ranks, shm="64m")])[0][0].warnings
 
@@ -82,7 +83,8 @@ def test_sysv_limits_leave_the_other_transports() -> None:
         assert [end.exit for end in ends] == [0, 0], f"{machine}: {ends}"
     (ends,) = check([Machine(sysv=NO_SYSV)])
     (warning,) = ends[0].warnings
-    assert "kernel.shmmni=0" in warning and "sysctl" in warning
+    assert "kernel.shmmni=0" in warning
+    assert "sysctl" in warning
     assert ends[0].transports == ["posix"]
 
 
@@ -133,7 +135,7 @@ def test_ranks_that_share_no_transport_are_told_which_each_has() -> None:
     (ends,) = run([Machine(rank_env={"0": {"UCX_TLS": "sysv"}, "1": {"UCX_TLS": "tcp"}})])
     assert [end.exit for end in ends] == [3, 3], ends
     text = "\n".join(end.error for end in ends)
-    assert "sysv" in text and "tcp" in text and "UCX_TLS" in text and "/dev/shm" in text
+    assert all(word in text for word in ("sysv", "tcp", "UCX_TLS", "/dev/shm")), text
 
 
 @pytest.mark.slow
