@@ -23,6 +23,8 @@ namespace {
 constexpr size_t kQueueBytes = size_t{36} << 10;
 constexpr size_t kDescriptorBytes = 4296704;
 constexpr size_t kRankBytes = kQueueBytes + kDescriptorBytes;
+// What q7x2's own segments leave of /dev/shm.
+constexpr size_t kShmReserve = size_t{8} << 20;
 
 // Transports that cannot carry a message to another process by themselves.
 const std::set<std::string> kHelpers{"self", "loopback", "cma", "knem", "xpmem"};
@@ -137,6 +139,25 @@ std::optional<std::string> sysv_obstacle() {
     }
   }
   return obstacle;
+}
+
+bool segments_fit(const std::vector<std::string>& transports, size_t bytes, int ranks) {
+  const auto may_use = [&](const char* transport) {
+    return std::find(transports.begin(), transports.end(), transport) != transports.end();
+  };
+  if (may_use("sysv")) {
+    const int segment = ::shmget(IPC_PRIVATE, bytes, IPC_CREAT | IPC_EXCL | 0600);
+    if (segment >= 0) {
+      ::shmctl(segment, IPC_RMID, nullptr);
+      return true;
+    }
+  }
+  struct statvfs shm {};
+  if (!may_use("posix") || ::statvfs("/dev/shm", &shm) != 0) {
+    return false;
+  }
+  return shm.f_blocks == 0 ||
+         shm.f_bavail * shm.f_frsize >= bytes * static_cast<size_t>(ranks) + kShmReserve;
 }
 
 int local_ranks() {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace q7x2 {
 
@@ -13,6 +14,11 @@ std::optional<std::string> posix_obstacle(int local_ranks);
 
 /// The same of the transport "sysv". It allocates what UCX would, and frees it.
 std::optional<std::string> sysv_obstacle();
+
+/// Whether each of `ranks` processes can have a segment of `bytes` through one of UCX's
+/// `transports`. In /dev/shm some room must remain for others, for example DataLoader's workers,
+/// which get SIGBUS if it is full.
+bool segments_fit(const std::vector<std::string>& transports, size_t bytes, int ranks);
 
 /// How many ranks of the job run on this host: LOCAL_WORLD_SIZE, which torchrun sets, else 1.
 int local_ranks();

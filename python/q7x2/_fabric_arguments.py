@@ -31,7 +31,8 @@ def parse_size(text: str) -> int:
             f"(powers of 1000); got {text!r}"
         )
     base = 1000 if match[2] and match[3] == "B" else 1024
-    return int(match[1]) * base ** {"": 0, "K": 1, "M": 2, "G": 3}[match[2]]
+    unit: int = base ** ("", "K", "M", "G").index(match[2])
+    return int(match[1]) * unit
 
 
 def size(text: str) -> int:

@@ -46,6 +46,12 @@ TEST(SharedMemoryLimits, MoreRanksThanFitAreAnObstacle) {
   EXPECT_NE(obstacle->find("--shm-size=1g"), std::string::npos) << *obstacle;
 }
 
+TEST(SharedMemoryLimits, SegmentsFitOrNobodyBegins) {
+  EXPECT_TRUE(segments_fit({"posix", "sysv", "tcp"}, 4096, 2));
+  EXPECT_FALSE(segments_fit({"self", "tcp"}, 4096, 2));
+  EXPECT_FALSE(segments_fit({"posix", "tcp"}, size_t{1} << 40, 1 << 20));
+}
+
 TEST(SharedMemoryLimits, CountsTheRanksThatTorchrunStarts) {
   ::unsetenv("LOCAL_WORLD_SIZE");
   EXPECT_EQ(local_ranks(), 1);
