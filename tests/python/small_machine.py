@@ -167,6 +167,7 @@ def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any
         assert dist.group.WORLD is not None
         backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
         transports = backend.transports((rank + 1) % machine.ranks)
+        dist.barrier()  # the neighbour is still there
         dist.destroy_process_group()
     except Exception as error:
         end = {"exit": 3, "error": str(error), "error_type": type(error).__name__}
