@@ -30,7 +30,12 @@ constexpr size_t kShmReserve = size_t{8} << 20;
 const std::set<std::string> kHelpers{"self", "loopback", "cma", "knem", "xpmem"};
 
 std::string mebibytes(size_t bytes) {
-  return std::to_string((bytes + (size_t{1} << 19)) >> 20) + " MiB";
+  return std::to_string(bytes >> 20) + " MiB";
+}
+
+/// The same of what is needed: rounded up.
+std::string mebibytes_needed(size_t bytes) {
+  return mebibytes(bytes + (size_t{1} << 20) - 1);
 }
 
 std::string kernel_setting(const std::string& name) {
@@ -113,8 +118,8 @@ std::optional<std::string> posix_obstacle(int local_ranks) {
   if (free < kRankBytes || size < all) {
     return "/dev/shm has " + mebibytes(free) + " free, and UCX needs " +
            (size < all
-                ? mebibytes(all) + " for the " + std::to_string(local_ranks) + " ranks of this host"
-                : mebibytes(kRankBytes) + " for each rank") +
+                ? mebibytes_needed(all) + " for the " + std::to_string(local_ranks) + " ranks of this host"
+                : mebibytes_needed(kRankBytes) + " for each rank") +
            help;
   }
   return std::nullopt;
