@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include <torch/version.h>
 
 #include "executor/survey.h"
 #include "fabric/json.h"
+#include "kernels/reduce.h"
+#include "plan/algorithm_names.h"
 
 namespace q7x2 {
 namespace {
@@ -18,6 +21,16 @@ std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
   }
   const char* from_environment = std::getenv("Q7X2_ALGO");
   return from_environment == nullptr ? "" : from_environment;
+}
+
+// Of all ranks on a host, the first speaks.
+void warn_of_transports(Engine& engine) {
+  const char* local_rank = std::getenv("LOCAL_RANK");
+  for (const std::string& warning : engine.take_warnings()) {
+    if (local_rank == nullptr || std::string_view(local_rank) == "0") {
+      TORCH_WARN("q7x2: ", warning);
+    }
+  }
 }
 
 std::string exchange_key(const std::string& what, int rank) {
@@ -115,13 +128,15 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       engine_(Engine::instance()),
       timeout_(options_->timeout) {
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
+  reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
+  warn_of_transports(*engine_);
   const std::string& name = options_->group_name.empty() ? "unnamed" : options_->group_name;
   group_ = Group::create(
       *engine_, rank, size, name,
       [&](const std::string& what, const std::string& mine) {
         return exchange(*store, rank, size, name, what, mine, options_->timeout);
       },
-      options_->eager_connect);
+      options_->eager_connect, to_string(parse_algorithms(forced_algorithms(*options_))));
   const auto fabric =
       survey(group_, {.share =
                           [&](const std::string* mine) {

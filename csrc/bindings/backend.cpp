@@ -4,6 +4,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend/process_group.h"
+#include "bindings/value_error.h"
+#include "plan/algorithm_names.h"
 
 namespace q7x2 {
 namespace {
@@ -48,9 +50,16 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
   options->group_name = distributed.group_id;
   options->global_ranks_in_group.assign(distributed.global_ranks_in_group.begin(),
                                         distributed.global_ranks_in_group.end());
-  const py::gil_scoped_release no_gil;
-  return c10::make_intrusive<ProcessGroupQ7x2>(distributed.store, distributed.group_rank,
-                                               distributed.group_size, std::move(options));
+  return or_value_error([&] {
+    const py::gil_scoped_release no_gil;
+    return c10::make_intrusive<ProcessGroupQ7x2>(distributed.store, distributed.group_rank,
+                                                 distributed.group_size, std::move(options));
+  });
+}
+
+void set_algorithms(Options& options, std::string algorithms) {
+  or_value_error([&] { return parse_algorithms(algorithms); });
+  options.algorithms = std::move(algorithms);
 }
 
 }  // namespace
@@ -79,17 +88,19 @@ Options of a q7x2 process group, for ``pg_options``.
 Attributes:
     eager_connect (bool): connect to all ranks when the group is made, not on first use.
     algorithms (str): only these algorithms may be chosen, for example ``"ring,sra"``; empty means
-        the environment variable ``Q7X2_ALGO``, or all.
+        the environment variable ``Q7X2_ALGO``, or all. It must be the same on all ranks. An unknown
+        name raises ValueError.
 )")
       .def(py::init([](bool eager_connect, std::string algorithms) {
              auto options = c10::make_intrusive<Options>();
              options->eager_connect = eager_connect;
-             options->algorithms = std::move(algorithms);
+             set_algorithms(*options, std::move(algorithms));
              return options;
            }),
            py::kw_only(), py::arg("eager_connect") = false, py::arg("algorithms") = "")
       .def_readwrite("eager_connect", &Options::eager_connect)
-      .def_readwrite("algorithms", &Options::algorithms)
+      .def_property(
+          "algorithms", [](const Options& self) { return self.algorithms; }, &set_algorithms)
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
       .def("__deepcopy__",
            [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });

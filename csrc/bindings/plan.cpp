@@ -11,6 +11,7 @@
 
 #include "backend/process_group.h"
 #include "base/error.h"
+#include "bindings/value_error.h"
 #include "executor/codec_rates.h"
 #include "fabric/fabric.h"
 #include "fabric/json.h"
@@ -207,8 +208,14 @@ py::list timeline(const std::string& collective, size_t bytes, const std::string
 }  // namespace
 
 void bind_plan(py::module_& module) {
-  module.def("exchange_algorithms", &ProcessGroupQ7x2::exchange_algorithms, "algorithms"_a,
-             "Forces the algorithms of this thread's collectives; returns what was forced before.");
+  module.def(
+      "exchange_algorithms",
+      [](std::string algorithms) {
+        return or_value_error(
+            [&] { return ProcessGroupQ7x2::exchange_algorithms(std::move(algorithms)); });
+      },
+      "algorithms"_a,
+      "Forces the algorithms of this thread's collectives; returns what was forced before.");
   module.def("make_plans", &make_plans, "collective"_a, "algorithm"_a,
              "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
              "The Plans of all ranks, by rank, as plain data.");

@@ -98,4 +98,13 @@ std::vector<AlgorithmName> parse_algorithms(const std::string& list) {
   return names;
 }
 
+std::string to_string(const std::vector<AlgorithmName>& names) {
+  std::string list;
+  for (const auto& [name, parameter] : names) {
+    list += (list.empty() ? "" : ",") + name;
+    if (parameter) list += ":" + std::to_string(*parameter);
+  }
+  return list;
+}
+
 }  // namespace q7x2

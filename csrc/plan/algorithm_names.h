@@ -20,5 +20,7 @@ struct AlgorithmName {
 /// name that no generator has, with those that exist and the nearest of them, and for a parameter
 /// that is no number or that the algorithm does not take.
 std::vector<AlgorithmName> parse_algorithms(const std::string& list);
+/// The list that parses to `names`: "ring,aggregator:2".
+std::string to_string(const std::vector<AlgorithmName>& names);
 
 }  // namespace q7x2

@@ -9,7 +9,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 class Writer {
  public:
@@ -76,6 +76,8 @@ std::string Card::encode() const {
     out.put(nic.address);
     out.put(nic.prefix);
   }
+  out.put(std::string_view(transports));
+  out.put(std::string_view(algorithms));
   return out.take();
 }
 
@@ -111,10 +113,20 @@ Card Card::decode(std::string_view bytes) {
     }
     card.beside.push_back(std::move(nic));
   }
+  card.transports = in.get_string();
+  card.algorithms = in.get_string();
   if (!in.at_end()) {
     throw Error(ErrorCode::kMismatch, "a rank's card has bytes left over");
   }
   return card;
+}
+
+std::string join_list(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) {
+    list += (list.empty() ? "" : ", ") + text;
+  }
+  return list;
 }
 
 std::string encode_list(const std::vector<std::string>& texts) {

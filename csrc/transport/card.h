@@ -19,11 +19,16 @@ struct Card {
   std::string hostname;
   std::string address;      ///< the UCP worker's
   std::vector<Nic> beside;  ///< interfaces beside the network that all hosts share
+  std::string transports;   ///< of UCX, which the process may use: "posix, sysv, tcp"
+  std::string algorithms;   ///< to which collectives are confined, "ring,sra"; empty: to none
 
   std::string encode() const;
   /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2.
   static Card decode(std::string_view bytes);
 };
+
+/// For messages: "posix, sysv, tcp".
+std::string join_list(const std::vector<std::string>& texts);
 
 /// Several strings in one.
 std::string encode_list(const std::vector<std::string>& texts);

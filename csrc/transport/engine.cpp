@@ -13,9 +13,11 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "base/quiet_thread.h"
 #include "transport/group.h"
+#include "transport/process_limits.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -75,11 +77,11 @@ uint64_t random_identity() {
   return static_cast<uint64_t>(device()) << 32 | device();
 }
 
-int checked_fd(int fd, const char* what) {
+OwnedFd checked_fd(int fd, const char* what) {
   if (fd < 0) {
     throw Error(ErrorCode::kTransport, std::string(what) + ": " + std::strerror(errno));
   }
-  return fd;
+  return OwnedFd(fd);
 }
 
 void signal_fd(int fd) {
@@ -91,6 +93,16 @@ void signal_fd(int fd) {
 void clear_fd(int fd) {
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof(count));
+}
+
+// Why a connection may have failed, for a person.
+std::string why_unreachable(const Engine& engine, const Card& peer) {
+  if (!can_open_file()) {
+    return "this process can open no more files: raise the limit (`ulimit -n`)";
+  }
+  return "UCX may use " + join_list(engine.transports()) + " here and " + peer.transports +
+         " there; this depends on UCX_TLS, which should be the same on both sides, and on the room "
+         "in /dev/shm";
 }
 
 int poll_timeout(milliseconds at_most, TimePoint deadline, TimePoint now) {
@@ -164,8 +176,7 @@ Engine::Engine()
     : forks_(count_forks()),
       process_(random_identity()),
       nics_(nic_roles()),
-      context_(nics_.shared),
-      worker_(context_),
+      ucx_(open_ucx(nics_.shared)),
       groups_(tag::kMaxGroups) {
   thread_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
   waiter_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
@@ -182,6 +193,7 @@ Engine::Engine()
   handler.cb = on_wake;
   check_ucx(ucp_worker_set_am_recv_handler(worker_.get(), &handler), "set a wake-up handler");
 
+  notifier_.start();
   thread_ = quiet_thread("q7x2-engine", [this] { run(); });
 }
 
@@ -197,9 +209,6 @@ Engine::~Engine() {
     if (peer->pidfd >= 0) {
       ::close(peer->pidfd);
     }
-  }
-  for (const int fd : {thread_fd_, waiter_fd_, watch_fd_}) {
-    ::close(fd);
   }
 }
 
@@ -217,6 +226,11 @@ bool Engine::forked() const {
   return forks.load(std::memory_order_relaxed) != forks_;
 }
 
+std::vector<std::string> Engine::take_warnings() {
+  const Lock lock(*this);
+  return std::exchange(ucx_.warnings, {});
+}
+
 // ---------------------------------------------------------------------------------------- tasks
 
 void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
@@ -231,8 +245,10 @@ void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
     if (task->timeout_ > milliseconds::zero()) {
       task->deadline_ = task->submitted_ + task->timeout_;
     }
-    activate(task);
-    task->group().submit(task);
+    guarded(*task, [&] {
+      activate(task);
+      task->group().submit(task);
+    });
     drain();
   }
   if (!caller_waits && !task->done()) {
@@ -241,9 +257,20 @@ void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   }
 }
 
+template <typename Step>
+void Engine::guarded(Task& task, const Step& step) {
+  try {
+    step();
+  } catch (const std::exception& exception) {
+    const Error error = task.group().failure_of(exception);
+    task.fail(Error(error.code(), task.name() + ": " + error.what(), error.rank()));
+    task.group().fail(error);
+  }
+}
+
 void Engine::activate(const std::shared_ptr<Task>& task) {
-  task->active_index_ = active_.size();
   active_.push_back(task);
+  task->active_index_ = active_.size() - 1;
   ++unfinished_;
 }
 
@@ -326,7 +353,7 @@ void Engine::drain() {
           retire(task);
         }
       } else if (c.status == UCS_OK) {
-        task.completed(token, c.length, c.tag);
+        guarded(task, [&] { task.completed(token, c.length, c.tag); });
       } else if (c.status == UCS_ERR_MESSAGE_TRUNCATED) {
         task.truncated(token, c.tag);
       } else if (c.status != UCS_ERR_CANCELED) {
@@ -430,7 +457,7 @@ bool Engine::connect(Peer& peer) {
       peer.endpoint =
           std::make_unique<UcpEndpoint>(worker_, peer.card.address, on_endpoint_error, &peer);
     } catch (const Error& error) {
-      peer_dying(peer, error.what());
+      peer_dying(peer, error.what() + (": " + why_unreachable(*this, peer.card)));
       return false;
     }
   }

@@ -23,12 +23,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "transport/card.h"
 #include "transport/control.h"
 #include "transport/notifier.h"
 #include "transport/scratch_pool.h"
 #include "transport/task.h"
-#include "transport/ucx.h"
+#include "transport/ucx_runtime.h"
 
 namespace q7x2 {
 
@@ -91,6 +92,10 @@ class Engine {
   /// This process's identity, random.
   uint64_t process() const { return process_; }
   const UcpWorker& worker() const { return worker_; }
+  /// Names of UCX's transports that this process may use.
+  std::vector<std::string> transports() const { return context_.transports(); }
+  /// What the user should know of how UCX was opened; once.
+  std::vector<std::string> take_warnings();
   /// Interfaces beside the shared network.
   const std::vector<Nic>& nics_beside() const { return nics_.beside; }
   /// For tasks, under the lock.
@@ -131,6 +136,10 @@ class Engine {
   void handle(const Control& control);
   void activate(const std::shared_ptr<Task>& task);
   void retire(Task& task);
+  /// Runs a step of the task. What it throws, for example because there is no memory, fails the
+  /// task and its group, since the other ranks would wait for what this one does not do.
+  template <typename Step>
+  void guarded(Task& task, const Step& step);
   void cancel_receives(Task& task);
   PendingRequest* new_request(Task& task, uint32_t token, int peer, bool is_receive);
   void release_request(PendingRequest* pending);
@@ -187,8 +196,9 @@ class Engine {
   const uint32_t forks_;
   const uint64_t process_;
   const NicRoles nics_;
-  UcpContext context_;
-  UcpWorker worker_;
+  UcxRuntime ucx_;
+  UcpContext& context_ = ucx_.context;
+  UcpWorker& worker_ = ucx_.worker;
   std::map<std::string, std::unique_ptr<Rail>> rails_;  // by interface
 
   std::mutex mutex_;
@@ -214,9 +224,9 @@ class Engine {
   std::atomic<bool> thread_sleeps_{false};
   std::atomic<uint64_t> activity_{0};
   std::atomic<bool> stop_{false};
-  int thread_fd_ = -1;  // eventfd: wakes the engine's thread
-  int waiter_fd_ = -1;  // eventfd: wakes waiters
-  int watch_fd_ = -1;   // epoll: pidfds of local peers
+  OwnedFd thread_fd_;  // eventfd: wakes the engine's thread
+  OwnedFd waiter_fd_;  // eventfd: wakes waiters
+  OwnedFd watch_fd_;   // epoll: pidfds of local peers
   std::thread thread_;
 
   Notifier notifier_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <set>
 #include <string_view>
 
@@ -36,8 +37,8 @@ Group::Group(Engine& engine, int rank, int world_size, std::string name)
       member_at_(static_cast<size_t>(world_size), -1) {}
 
 std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
-                                     const std::string& name, const Exchange& exchange,
-                                     bool eager) {
+                                     const std::string& name, const Exchange& exchange, bool eager,
+                                     const std::string& algorithms) {
   if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a group needs 1 to " + std::to_string(tag::kMaxRanks) +
@@ -60,6 +61,8 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   mine.hostname = hostname;
   mine.address = engine.worker().address();
   mine.beside = engine.nics_beside();
+  mine.transports = join_list(engine.transports());
+  mine.algorithms = algorithms;
 
   const std::vector<std::string> bytes = exchange("card", mine.encode());
   if (bytes.size() != static_cast<size_t>(world_size)) {
@@ -76,6 +79,14 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
                                             name + "' was told a world size of " +
                                             std::to_string(last.world_size) + ", this rank " +
                                             std::to_string(world_size));
+    }
+    if (const Card& first = cards.front(); last.algorithms != first.algorithms) {
+      throw Error(
+          ErrorCode::kMismatch,
+          "ranks 0 and " + std::to_string(cards.size() - 1) + " of group '" + name +
+              "' are confined to different algorithms, '" + first.algorithms + "' and '" +
+              last.algorithms +
+              "': Q7X2_ALGO and q7x2.Options(algorithms=...) must be the same on all ranks");
     }
   }
 
@@ -515,20 +526,20 @@ bool Group::progress_shared() {
         any = true;
       }
     }
-  } catch (const Error& error) {
-    fail(error);
-    return true;
-  }
-  if (!stalled_.empty()) {
-    std::vector<Task*> stalled;
-    stalled.swap(stalled_);
-    for (Task* task : stalled) {
-      any |= !task->done() && task->stalled();
+    if (!stalled_.empty()) {
+      std::vector<Task*> stalled;
+      stalled.swap(stalled_);
+      for (Task* task : stalled) {
+        any |= !task->done() && task->stalled();
+      }
     }
-  }
-  if (!waiting_.empty()) {
-    free_returned();
-    start_waiting();
+    if (!waiting_.empty()) {
+      free_returned();
+      start_waiting();
+    }
+  } catch (const std::exception& exception) {
+    fail(failure_of(exception));
+    any = true;
   }
   engine_.drain();
   return any;
@@ -625,12 +636,28 @@ void Group::peer_left(int rank) {
   }
 }
 
+Error Group::failure_of(const std::exception& exception) const {
+  if (const auto* error = dynamic_cast<const Error*>(&exception)) {
+    return *error;
+  }
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
+  return {ErrorCode::kTransport,
+          describe(rank_) + " could not go on: " +
+              (no_memory ? "it could not allocate memory" : exception.what()),
+          rank_};
+}
+
 int Group::rank_of(const Peer& peer) const {
   const auto it = std::find(peers_.begin(), peers_.end(), &peer);
   return it == peers_.end() ? -1 : static_cast<int>(it - peers_.begin());
 }
 
 void Group::submit(const std::shared_ptr<Task>& task) {
+  if (task->takes_turn()) {
+    // For messages; it gets this number when it begins.
+    task->sequence_ = sequence_ + waiting_.size();
+    sequence_ += error_ || closed_ ? 1 : 0;
+  }
   if (error_) {
     task->fail(Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
                      error_->rank()));
@@ -836,6 +863,7 @@ void Group::begin(const std::shared_ptr<Task>& task) {
     task->next_inquiry_ = task->submitted_ + kPatience;
     task->sequence_ = sequence_++;
     ++running_;
+    task->started_ = true;  // from here on, its end ends its turn
     engine_.update_sharing(*this);
   }
   task->started_ = true;

@@ -26,10 +26,11 @@ using Exchange =
 class Group {
  public:
   /// Registers a slot, exchanges cards, and knows all peers afterwards. Ranks of one host map each
-  /// other's memory; the others connect on first use, or at once with `eager`.
+  /// other's memory; the others connect on first use, or at once with `eager`. `algorithms`: to
+  /// which this rank's collectives are confined; throws Error(kMismatch) if the ranks disagree.
   static std::shared_ptr<Group> create(Engine& engine, int rank, int world_size,
                                        const std::string& name, const Exchange& exchange,
-                                       bool eager);
+                                       bool eager, const std::string& algorithms = {});
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -148,6 +149,8 @@ class Group {
   void begin(const std::shared_ptr<Task>& task);
   void task_done(Task& task);
   void fail_tasks(const Error& error);
+  /// The error that ends the group when this rank's own code has thrown `exception`.
+  Error failure_of(const std::exception& exception) const;
   void handle(const Control& control);
   void request_failed(Task& task, int rank, Wire wire, ucs_status_t status);
   void peer_failed(int rank, const std::string& reason);

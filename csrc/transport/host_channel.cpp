@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+
+#include "transport/shared_memory_limits.h"
 
 namespace q7x2 {
 namespace {
@@ -12,11 +15,21 @@ constexpr size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// UCX writes a segment in /dev/shm from end to end, so that it never lacks a page later. Where not
+// all ranks' segments fit, nobody begins.
+size_t checked_size(const UcpContext& context, size_t bytes, int members) {
+  if (!segments_fit(context.transports(), bytes, members)) {
+    throw Error(ErrorCode::kTransport, "there is no shared memory for " + std::to_string(members) +
+                                           " segments of " + std::to_string(bytes) + " bytes");
+  }
+  return bytes;
+}
+
 }  // namespace
 
 HostChannel::HostChannel(const UcpContext& context, uint64_t process, int self, int members)
     : self_(static_cast<size_t>(self)),
-      memory_(context, kArenaOffset + kArenaBytes),
+      memory_(context, checked_size(context, kArenaOffset + kArenaBytes, members)),
       peers_(static_cast<size_t>(members)),
       holes_{{0, kArenaBytes}} {
   own().header.magic = kMagic;

@@ -15,12 +15,17 @@ Notifier::~Notifier() {
   stop();
 }
 
+void Notifier::start() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  add_thread();
+}
+
 void Notifier::post(std::function<void()> callback) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stopped_) return;
-    callbacks_.push_back(std::move(callback));
     if (idle_ == 0) add_thread();
+    callbacks_.push_back(std::move(callback));
   }
   changed_.notify_one();
 }
@@ -44,7 +49,13 @@ bool Notifier::is_current_thread() const {
 
 void Notifier::add_thread() {
   if (threads_.size() == kMaxThreads) return;
-  threads_.push_back(quiet_thread("q7x2-notify", [this] { run(); }));
+  threads_.reserve(kMaxThreads);  // a thread that has started cannot be lost
+  try {
+    threads_.push_back(quiet_thread("q7x2-notify", [this] { run(); }));
+  } catch (const Error&) {
+    if (threads_.empty()) throw;
+    return;  // the threads that there are take their turns
+  }
   ++idle_;
 }
 

@@ -26,6 +26,8 @@ class Notifier {
   Notifier(const Notifier&) = delete;
   Notifier& operator=(const Notifier&) = delete;
 
+  /// Starts the first thread already, so that `post` needs none. Throws Error(kTransport).
+  void start();
   /// Any thread. Dropped after `stop`. `callback` must not throw.
   void post(std::function<void()> callback);
   /// Runs all that was posted, and waits for it. Not for its own threads.

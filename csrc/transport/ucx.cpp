@@ -3,8 +3,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <regex>
 #include <set>
+
+#include "transport/shared_memory_limits.h"
 
 namespace q7x2 {
 namespace {
@@ -20,6 +23,46 @@ void set_default(ucp_config_t* config, const char* key, const char* value) {
   }
 }
 
+// What `print` writes to a file.
+std::string printed(const std::function<void(std::FILE*)>& print) {
+  char* text = nullptr;
+  size_t length = 0;
+  std::FILE* stream = open_memstream(&text, &length);
+  if (stream == nullptr) {
+    throw Error(ErrorCode::kTransport, std::string("open_memstream: ") + std::strerror(errno));
+  }
+  print(stream);
+  std::fclose(stream);
+  const std::unique_ptr<char, void (*)(void*)> owner(text, std::free);
+  return {text, length};
+}
+
+// The different texts that the first group of `pattern` matches.
+std::vector<std::string> names_in(const std::string& text, const std::regex& pattern) {
+  std::set<std::string> names;
+  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) {
+    names.insert((*it)[1].str());
+  }
+  return {names.begin(), names.end()};
+}
+
+using Config = std::unique_ptr<ucp_config_t, void (*)(ucp_config_t*)>;
+
+Config read_config() {
+  ucp_config_t* config = nullptr;
+  check_ucx(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
+  return {config, ucp_config_release};
+}
+
+void exclude(ucp_config_t* config, const std::set<std::string>& without) {
+  const std::string allowed = configured_transports();
+  const auto left = without_transports(allowed, without);
+  if (!left) {
+    throw Error(ErrorCode::kTransport, "UCX_TLS=" + allowed + " leaves no other transport");
+  }
+  check_ucx(ucp_config_modify(config, "TLS", left->c_str()), "set TLS");
+}
+
 }  // namespace
 
 void check_ucx(ucs_status_t status, std::string_view what) {
@@ -29,13 +72,30 @@ void check_ucx(ucs_status_t status, std::string_view what) {
   }
 }
 
-UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_only)
+std::string configured_transports() {
+  const Config config = read_config();
+  const std::string settings = printed([&](std::FILE* out) {
+    ucp_config_print(config.get(), out, nullptr, UCS_CONFIG_PRINT_CONFIG);
+  });
+  static const std::regex kTls(R"((?:^|\n)UCX_TLS=([^\n]*))");
+  const std::vector<std::string> found = names_in(settings, kTls);
+  return found.empty() ? "all" : found.front();
+}
+
+UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_only,
+                       const std::set<std::string>& without)
     : context_(nullptr, ucp_cleanup) {
-  ucp_config_t* config = nullptr;
-  check_ucx(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
-  std::unique_ptr<ucp_config_t, void (*)(ucp_config_t*)> owner(config, ucp_config_release);
+  const Config owner = read_config();
+  ucp_config_t* const config = owner.get();
   // Without this, peer error handling drops shared memory without a word.
   set_default(config, "MM_ERROR_HANDLING", "y");
+  // If shared memory runs out, UCX 1.22 takes private memory instead, and crashes because nobody
+  // can map it. Now it fails to open the transport, and keeps messages back if it wants more later.
+  set_default(config, "POSIX_ALLOC", "md");
+  set_default(config, "SYSV_ALLOC", "md");
+  // UCX looks at the free space several times, and changes its mind as other ranks take theirs.
+  // q7x2 looks once (shared_memory_limits.h).
+  set_default(config, "POSIX_SHM_MIN_SIZE", "0");
   // A process in another PID namespace cannot be watched by pidfd; this notices its death.
   set_default(config, "KEEPALIVE_INTERVAL", "200ms");
   if (!net_devices.empty()) {
@@ -47,6 +107,8 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   }
   if (tcp_only) {
     check_ucx(ucp_config_modify(config, "TLS", "tcp"), "set TLS");
+  } else if (!without.empty()) {
+    exclude(config, without);
   }
 
   ucp_params_t params{};
@@ -56,9 +118,22 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   params.mt_workers_shared = 0;
   params.name = "q7x2";
   ucp_context_h context = nullptr;
-  check_ucx(ucp_init_version(kApiMajor, kApiMinor, &params, config, &context),
-            "initialise (is a transport available? see `q7x2 info`)");
+  const ucs_status_t status = ucp_init_version(kApiMajor, kApiMinor, &params, config, &context);
+  if (status == UCS_ERR_NO_DEVICE) {
+    throw Error(ErrorCode::kTransport,
+                "UCX has none of the transports that UCX_TLS=" + configured_transports() +
+                    " allows: unset UCX_TLS, or name some that `UCX_TLS=all q7x2 info` shows");
+  }
+  check_ucx(status, "initialise");
   context_.reset(context);
+}
+
+std::vector<std::string> UcpContext::transports() const {
+  // UCX 1.13 offers the resources as text only: "#  resource 3  :  md 1  dev 3  flags -- tcp/eth0".
+  const std::string report =
+      printed([&](std::FILE* out) { ucp_context_print_info(context_.get(), out); });
+  static const std::regex kResource(R"(resource\s+\d+\s*:[^\n]*\s([A-Za-z0-9_]+)/[^\n]*)");
+  return names_in(report, kResource);
 }
 
 UcpWorker::UcpWorker(const UcpContext& context) : worker_(nullptr, ucp_worker_destroy) {
@@ -119,22 +194,9 @@ void* UcpEndpoint::close(bool flush) {
 
 std::vector<std::string> UcpEndpoint::transports() const {
   // UCX 1.13 offers the lanes as text only.
-  char* text = nullptr;
-  size_t length = 0;
-  std::FILE* stream = open_memstream(&text, &length);
-  if (stream == nullptr) {
-    throw Error(ErrorCode::kTransport, std::string("open_memstream: ") + std::strerror(errno));
-  }
-  ucp_ep_print_info(endpoint_, stream);
-  std::fclose(stream);
-  const std::unique_ptr<char, void (*)(void*)> owner(text, std::free);
-
+  const std::string report = printed([&](std::FILE* out) { ucp_ep_print_info(endpoint_, out); });
   static const std::regex kLane(R"(lane\[\d+\]:\s+\d+:([A-Za-z0-9_]+)/)");
-  std::set<std::string> names;
-  for (std::cregex_iterator it(text, text + length, kLane), end; it != end; ++it) {
-    names.insert((*it)[1].str());
-  }
-  return {names.begin(), names.end()};
+  return names_in(report, kLane);
 }
 
 std::string ucx_version() {

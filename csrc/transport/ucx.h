@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,15 +18,23 @@ namespace q7x2 {
 /// Throws Error(kTransport) naming `what` and the UCX status, unless `status` is UCS_OK.
 void check_ucx(ucs_status_t status, std::string_view what);
 
+/// UCX_TLS as the user has set it, in the environment or in UCX's configuration file; "all" if not.
+std::string configured_transports();
+
 /// A UCP context set up for q7x2: tag matching, active messages, wake-up, and shared memory that
 /// stays on although peer error handling is asked for.
 class UcpContext {
  public:
   /// `net_devices`: the network interfaces it may use, all where empty, unless the user has set
-  /// UCX_NET_DEVICES. `tcp_only`: no other transport, not even shared memory.
-  explicit UcpContext(const std::vector<std::string>& net_devices = {}, bool tcp_only = false);
+  /// UCX_NET_DEVICES. `tcp_only`: no other transport, not even shared memory. `without`: transports
+  /// that it must not use, although UCX_TLS allows them. Throws Error(kTransport), also if no
+  /// transport is left.
+  explicit UcpContext(const std::vector<std::string>& net_devices = {}, bool tcp_only = false,
+                      const std::set<std::string>& without = {});
 
   ucp_context_h get() const { return context_.get(); }
+  /// Names of the transports that it may use, for example {"posix", "self", "sysv", "tcp"}.
+  std::vector<std::string> transports() const;
 
  private:
   std::unique_ptr<ucp_context, void (*)(ucp_context_h)> context_;

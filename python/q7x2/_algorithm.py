@@ -22,7 +22,7 @@ def algorithm(names: str) -> Iterator[None]:
             ``"sra,aggregator:2"``.
 
     Raises:
-        RuntimeError: An algorithm of that name does not exist. The message lists those that do.
+        ValueError: An algorithm of that name does not exist. The message lists those that do.
     """
     from q7x2._extension import load
 

@@ -23,11 +23,16 @@ ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
 def parse_size(text: str) -> int:
-    """``"16M"`` -> 16777216; the units are powers of 1024. Raises ValueError."""
-    match = re.fullmatch(r"(\d{1,18})([KMG]?)", text.upper())
-    if match is None:
-        raise ValueError(f"expected bytes, with K, M or G at most; got {text!r}")
-    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+    """``"16M"`` and ``"16MiB"`` -> 16777216, ``"16MB"`` -> 16000000. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,18}) ?([KMG]?)(I?B)?", text.strip().upper())
+    if match is None or (match[3] == "IB" and not match[2]):
+        raise ValueError(
+            f"expected a number of bytes, such as 4096, 16M or 16MiB (powers of 1024) or 16MB "
+            f"(powers of 1000); got {text!r}"
+        )
+    base = 1000 if match[2] and match[3] == "B" else 1024
+    unit: int = base ** ("", "K", "M", "G").index(match[2])
+    return int(match[1]) * unit
 
 
 def size(text: str) -> int:

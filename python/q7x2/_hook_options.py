@@ -7,6 +7,17 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
+from q7x2._option_checks import (
+    check_codec,
+    check_factor,
+    check_flags,
+    check_positive,
+    check_ratio,
+    check_seed,
+    check_strings,
+    check_whole,
+)
+
 if TYPE_CHECKING:
     import torch
 
@@ -108,9 +119,12 @@ class FullPrecision:
     full_precision: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if self.start_iter < 0:
-            raise ValueError(f"start_iter must not be negative, got {self.start_iter}")
-        if self.burst_every is not None and not 1 <= self.burst_steps < self.burst_every:
+        check_whole("start_iter", self.start_iter, 0)
+        check_whole("burst_steps", self.burst_steps, 1)
+        check_strings("full_precision", self.full_precision)
+        if self.burst_every is not None:
+            check_whole("burst_every", self.burst_every, 1)
+        if self.burst_every is not None and self.burst_steps >= self.burst_every:
             raise ValueError(
                 f"burst_steps must be at least 1 and less than burst_every, got {self.burst_steps} "
                 f"and {self.burst_every}"
@@ -137,11 +151,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-
-def _check_factor(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and less than 1, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +190,14 @@ class PowerSGD(FullPrecision):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_positive("min_compression_rate", self.min_compression_rate)
+        check_flags(
+            use_error_feedback=self.use_error_feedback,
+            warm_start=self.warm_start,
+            alternating=self.alternating,
+            batched=self.batched,
+        )
+        check_seed("random_seed", self.random_seed)
         if self.factors not in ("fp32", "bf16", "fp16"):
             raise ValueError(f"factors must be 'fp32', 'bf16' or 'fp16', got {self.factors!r}")
         if self.batched and (self.alternating or self.full_precision or not self._has_one_rank):
@@ -189,7 +206,7 @@ class PowerSGD(FullPrecision):
                 "full_precision and alternating=False"
             )
         ranks = list(self.rank.values()) if isinstance(self.rank, Mapping) else [self.rank]
-        if not all(isinstance(rank, int) for rank in ranks):
+        if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
             raise TypeError(f"rank must be an int, or a dict of ints, got {self.rank!r}")
         if any(rank < 0 for rank in ranks):
             raise ValueError(f"rank must not be negative, got {self.rank}")
@@ -255,6 +272,10 @@ class Coded(FullPrecision):
 
     random_seed: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seed("random_seed", self.random_seed)
+
     def lanes(self, on_q7x2: bool) -> int:
         return 1 if on_q7x2 else 4
 
@@ -312,8 +333,12 @@ class Quantize(Coded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.choose_every < 1:
-            raise ValueError(f"choose_every must be at least 1, got {self.choose_every}")
+        check_codec("codec", self.codec)
+        check_strings("choices", self.choices)
+        for choice in self.choices:
+            check_codec("choices", choice)
+        check_whole("choose_every", self.choose_every, 1)
+        check_flags(use_error_feedback=self.use_error_feedback)
 
     def factory(self, job: Job) -> Any:
         return self._coded_factory(
@@ -356,18 +381,16 @@ class TopK(Coded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"ratio must be more than 0 and at most 1, got {self.ratio}")
+        check_ratio("ratio", self.ratio)
         if self.threshold not in ("exact", "sampled"):
             raise ValueError(f"threshold must be 'exact' or 'sampled', got {self.threshold!r}")
-        _check_factor("momentum", self.momentum)
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise ValueError(f"clip_norm must be positive, got {self.clip_norm}")
-        if self.warmup_steps < 0 or self.warmup_stages < 1:
-            raise ValueError(
-                f"expected warmup_steps of at least 0 and warmup_stages of at least 1, got "
-                f"{self.warmup_steps} and {self.warmup_stages}"
-            )
+        check_codec("values", self.values)
+        check_codec("values", self.codec_at(self.ratio))
+        check_factor("momentum", self.momentum)
+        if self.clip_norm is not None:
+            check_positive("clip_norm", self.clip_norm)
+        check_whole("warmup_steps", self.warmup_steps, 0)
+        check_whole("warmup_stages", self.warmup_stages, 1)
 
     def codec_at(self, ratio: float) -> str:
         """The codec's name for this ratio."""
@@ -415,6 +438,10 @@ class OneBit(Coded):
     start_iter: int = 100
     group: int = 64
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_codec("group", f"onebit:g={self.group}")
+
     def _is_whole(self, job: Job, name: str, parameter: torch.Tensor) -> bool:
         is_vector = parameter.dim() < 2 and not job.are_shards
         return is_vector or super()._is_whole(job, name, parameter)
@@ -439,7 +466,7 @@ class SignSGD(Coded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_factor("momentum", self.momentum)
+        check_factor("momentum", self.momentum)
 
     def factory(self, job: Job) -> Any:
         return self._coded_factory(
@@ -463,6 +490,11 @@ class OneBitMomentum(Coded):
     codec: str = "onebit"
     momentum: float = 0.9
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_codec("codec", self.codec)
+        check_factor("momentum", self.momentum)
+
     def factory(self, job: Job) -> Any:
         return self._coded_factory(
             job, [(0, self.codec)], momentum="GLOBAL", momentum_factor=self.momentum
@@ -480,6 +512,18 @@ class Compose:
     """
 
     hooks: Mapping[str, HookOptions]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hooks, Mapping) or not self.hooks:
+            raise ValueError(
+                f"hooks must be a dict of hooks by pattern, such as {{'*': q7x2.Quantize()}}, got "
+                f"{self.hooks!r}"
+            )
+        for pattern, hook in self.hooks.items():
+            if not isinstance(pattern, str) or not hasattr(hook, "factory"):
+                raise ValueError(
+                    f"hooks must be a dict of hooks by pattern, got {hook!r} for {pattern!r}"
+                )
 
     def lanes(self, on_q7x2: bool) -> int:
         return max(hook.lanes(on_q7x2) for hook in self.hooks.values())

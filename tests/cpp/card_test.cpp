@@ -24,6 +24,8 @@ Card example() {
   card.hostname = "node-1";
   card.address = std::string("\0\xff address\0", 11);
   card.beside = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
+  card.transports = "posix, sysv, tcp";
+  card.algorithms = "ring,aggregator:2";
   return card;
 }
 
@@ -35,6 +37,8 @@ void expect_equal(const Card& a, const Card& b) {
   EXPECT_EQ(a.host_key, b.host_key);
   EXPECT_EQ(a.hostname, b.hostname);
   EXPECT_EQ(a.address, b.address);
+  EXPECT_EQ(a.transports, b.transports);
+  EXPECT_EQ(a.algorithms, b.algorithms);
   ASSERT_EQ(a.beside.size(), b.beside.size());
   for (size_t i = 0; i < a.beside.size(); ++i) {
     EXPECT_EQ(a.beside[i].name, b.beside[i].name);

@@ -51,10 +51,16 @@ class Comm {
 
   std::shared_ptr<CollectiveTask> start(CollectiveCall call, std::shared_ptr<void> keep_alive,
                                         std::chrono::milliseconds timeout = kLong) {
-    const auto tasks =
-        CollectiveTask::make(group_, planner_, std::move(call), std::move(keep_alive), timeout);
+    const auto tasks = make(std::move(call), std::move(keep_alive), timeout);
     for (const auto& task : tasks) submitted(task);
     return tasks.back();
+  }
+
+  /// Tasks that are yet to be submitted.
+  std::vector<std::shared_ptr<CollectiveTask>> make(CollectiveCall call,
+                                                    std::shared_ptr<void> keep_alive,
+                                                    std::chrono::milliseconds timeout = kLong) {
+    return CollectiveTask::make(group_, planner_, std::move(call), std::move(keep_alive), timeout);
   }
 
   /// A collective over one flat run of elements.

@@ -89,7 +89,7 @@ def test_simulate_draws_a_timeline(tmp_path: Path) -> None:
 def test_unknown_algorithms_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--size", "1M", "--algorithm", "rung"]) == 1
     assert "did you mean 'ring'" in capsys.readouterr().err
-    with pytest.raises(RuntimeError, match="did you mean 'ring'"), q7x2.algorithm("rung"):
+    with pytest.raises(ValueError, match="did you mean 'ring'"), q7x2.algorithm("rung"):
         pass
 
 

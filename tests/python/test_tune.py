@@ -257,7 +257,7 @@ def test_a_catalogue_that_cannot_be_written_is_a_warning(shared: str) -> None:
         ({"collectives": "all_reduce"}, TypeError, "collectives: expected a sequence"),
         ({"sizes": "16M"}, TypeError, "sizes: expected a sequence"),
         ({"sizes": 5}, TypeError, "sizes: expected a sequence"),
-        ({"sizes": ["16X"]}, ValueError, "sizes: expected bytes, with K, M or G"),
+        ({"sizes": ["16X"]}, ValueError, "sizes: expected a number of bytes, such as 4096"),
         ({"sizes": [0]}, ValueError, "sizes: expected 1 byte to 1024G, got 0"),
         ({"sizes": ["999999999999999999G"]}, ValueError, "sizes: expected 1 byte to 1024G"),
         ({"sizes": [1.5]}, TypeError, "sizes: expected a whole number, got 1.5"),

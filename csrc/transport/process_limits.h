@@ -1,0 +1,14 @@
+// Looks whether the process may still open what UCX needs.
+#pragma once
+
+namespace q7x2 {
+
+/// UCX ends the process if it cannot start its thread or open a file. This tries the same first:
+/// file descriptors, threads and address space. Throws Error(kTransport), which says what is
+/// missing, how much is needed and which limit to raise.
+void check_process_limits();
+
+/// Whether there is a file descriptor left.
+bool can_open_file();
+
+}  // namespace q7x2

@@ -1,0 +1,77 @@
+#include "transport/ucx_runtime.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "transport/process_limits.h"
+#include "transport/shared_memory_limits.h"
+
+namespace q7x2 {
+namespace {
+
+using Obstacles = std::map<std::string, std::string>;  // why, by transport
+
+Obstacles find_obstacles(const std::string& tls) {
+  Obstacles obstacles;
+  if (allows_transport(tls, "posix")) {
+    if (auto obstacle = posix_obstacle(local_ranks())) {
+      obstacles.emplace("posix", std::move(*obstacle));
+    }
+  }
+  if (allows_transport(tls, "sysv")) {
+    if (auto obstacle = sysv_obstacle()) {
+      obstacles.emplace("sysv", std::move(*obstacle));
+    }
+  }
+  return obstacles;
+}
+
+UcpContext open_context(const std::vector<std::string>& net_devices, const Obstacles& obstacles) {
+  std::set<std::string> without;
+  std::string reasons;
+  for (const auto& [transport, reason] : obstacles) {
+    without.insert(transport);
+    reasons += (reasons.empty() ? "" : "; ") + reason;
+  }
+  try {
+    return UcpContext(net_devices, /*tcp_only=*/false, without);
+  } catch (const Error& error) {
+    throw Error(error.code(), error.what() + (reasons.empty() ? "" : ": " + reasons));
+  }
+}
+
+}  // namespace
+
+UcxRuntime open_ucx(const std::vector<std::string>& net_devices) {
+  check_process_limits();
+  const std::string tls = configured_transports();
+  Obstacles obstacles = find_obstacles(tls);
+  for (;;) {
+    UcpContext context = open_context(net_devices, obstacles);
+    try {
+      UcpWorker worker(context);
+      std::vector<std::string> warnings;
+      for (const auto& [transport, reason] : obstacles) {
+        warnings.push_back("UCX's transport " + transport + " is not used: " + reason);
+      }
+      return {std::move(context), std::move(worker), std::move(warnings)};
+    } catch (const Error& error) {
+      const size_t known = obstacles.size();
+      obstacles.merge(find_obstacles(tls));
+      if (obstacles.size() == known) {
+        // Other processes may have taken what there was, and given it back since.
+        for (const char* transport : {"posix", "sysv"}) {
+          if (allows_transport(tls, transport)) {
+            obstacles.emplace(transport, error.what());
+          }
+        }
+      }
+      if (obstacles.size() == known) {
+        throw;
+      }
+    }
+  }
+}
+
+}  // namespace q7x2
