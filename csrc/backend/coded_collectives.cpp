@@ -123,7 +123,7 @@ void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tensors,
                                                                   const CodedOptions& opts) {
-  const Complain fn = complain("coded_all_reduce");
+  const Complain fn = enter("coded_all_reduce");
   check_coded(fn, tensors, opts);
   const uint64_t step = opts.step.value_or(coded_calls_++);
   const Reduction reduction(opts.op, size_);
@@ -142,7 +142,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& outputs,
                                                                       Tensors& inputs,
                                                                       const CodedOptions& opts) {
-  const Complain fn = complain("coded_reduce_scatter");
+  const Complain fn = enter("coded_reduce_scatter");
   check_coded(fn, inputs, opts);
   check_not_balanced(fn, opts);
   require(fn, outputs.size() == inputs.size(),
@@ -171,7 +171,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outputs, Tensors& inputs,
                                                                   const CodedOptions& opts) {
-  const Complain fn = complain("coded_all_gather");
+  const Complain fn = enter("coded_all_gather");
   check_coded(fn, inputs, opts);
   check_not_balanced(fn, opts);
   require(fn, !adds_integers(opts),

@@ -76,7 +76,7 @@ void ProcessGroupQ7x2::add_all_reduce(Launch& launch, const at::Tensor& tensor,
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
                                                            const c10d::AllreduceOptions& opts) {
-  const Complain fn = complain("allreduce");
+  const Complain fn = enter("allreduce");
   c10d::assertNonEmpty(fn, tensors);
   if (tensors[0].is_sparse()) {
     return allreduce_sparse(tensors, opts);
@@ -110,7 +110,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  const Complain fn = complain("allreduce_coalesced");
+  const Complain fn = enter("allreduce_coalesced");
   c10d::assertNonEmpty(fn, tensors);
   c10d::assertLayoutMatch(fn, tensors);
   require(fn, tensors[0].layout() == at::kStrided,
@@ -137,7 +137,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
                                                            const c10d::BroadcastOptions& opts) {
-  const Complain fn = complain("broadcast");
+  const Complain fn = enter("broadcast");
   c10d::assertRootRank(fn, opts.rootRank, size_);
   c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
   check_tensors(fn, tensors);
@@ -160,7 +160,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
                                                         const c10d::ReduceOptions& opts) {
-  const Complain fn = complain("reduce");
+  const Complain fn = enter("reduce");
   c10d::assertRootRank(fn, opts.rootRank, size_);
   c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
   c10d::assertSingleElement(fn, tensors);
@@ -205,7 +205,7 @@ void ProcessGroupQ7x2::add_all_gather(Launch& launch, const at::Tensor& input,
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>& outputs,
                                                            Tensors& inputs,
                                                            const c10d::AllgatherOptions& opts) {
-  const Complain fn = complain("allgather");
+  const Complain fn = enter("allgather");
   require(fn, !inputs.empty(), "requires non-empty input tensor list");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
@@ -247,7 +247,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
-  const Complain fn = complain("_allgather_base");
+  const Complain fn = enter("_allgather_base");
   check_dense(fn, {output, input});
   check_same_type(fn, input, {output});
   TORCH_CHECK(output.numel() == input.numel() * size_,
@@ -283,7 +283,7 @@ std::vector<Region> ProcessGroupQ7x2::split_region(Region whole) const {
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
     std::vector<Tensors>& output_lists, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  const Complain fn = complain("allgather_coalesced");
+  const Complain fn = enter("allgather_coalesced");
   require(fn, !inputs.empty(), "requires non-empty input tensor list");
   require(fn, output_lists.size() == static_cast<size_t>(size_),
           "output lists should be equal to world size");
@@ -319,7 +319,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  const Complain fn = complain("allgather_into_tensor_coalesced");
+  const Complain fn = enter("allgather_into_tensor_coalesced");
   require(fn, !inputs.empty(), "requires non-empty input tensor list");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
@@ -343,7 +343,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& outputs,
                                                         Tensors& inputs,
                                                         const c10d::GatherOptions& opts) {
-  const Complain fn = complain("gather");
+  const Complain fn = enter("gather");
   c10d::assertRootRank(fn, opts.rootRank, size_);
   c10d::assertSingleElementInput(fn, inputs);
   check_dense(fn, inputs);
@@ -368,7 +368,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
                                                          std::vector<Tensors>& inputs,
                                                          const c10d::ScatterOptions& opts) {
-  const Complain fn = complain("scatter");
+  const Complain fn = enter("scatter");
   c10d::assertRootRank(fn, opts.rootRank, size_);
   c10d::assertSingleElementOutput(fn, outputs);
   check_dense(fn, outputs);
@@ -406,7 +406,7 @@ void ProcessGroupQ7x2::add_reduce_scatter(Launch& launch, const at::Tensor& outp
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
     Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) {
-  const Complain fn = complain("reduce_scatter");
+  const Complain fn = enter("reduce_scatter");
   c10d::assertSingleElementOutput(fn, outputs);
   require(
       fn, inputs.size() == 1,
@@ -439,14 +439,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_reduce_scatter_base(
   Tensors outputs{output};
   Tensors inputs{input};
   return reduce_scatter_tensors(OpType::_REDUCE_SCATTER_BASE, "q7x2:_reduce_scatter_base",
-                                complain("_reduce_scatter_base"), outputs, inputs, opts);
+                                enter("_reduce_scatter_base"), outputs, inputs, opts);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
   return reduce_scatter_tensors(compat::kReduceScatterCoalesced,
                                 "q7x2:reduce_scatter_tensor_coalesced",
-                                complain("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
+                                enter("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
@@ -478,7 +478,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
                                                                std::vector<int64_t>& output_splits,
                                                                std::vector<int64_t>& input_splits,
                                                                const c10d::AllToAllOptions& opts) {
-  const Complain fn = complain("alltoall_base");
+  const Complain fn = enter("alltoall_base");
   check_dense(fn, {output, input});
   check_same_type(fn, input, {output});
   const bool even = output_splits.empty() && input_splits.empty();
@@ -521,7 +521,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllToAllOptions& opts) {
-  const Complain fn = complain("alltoall");
+  const Complain fn = enter("alltoall");
   for (const auto& [name, list] : {std::pair("input", &inputs), std::pair("output", &outputs)}) {
     require(
         fn, list->size() == static_cast<size_t>(size_),

@@ -10,7 +10,7 @@ using c10d::OpType;
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::message(OpType type, const char* title,
                                                          Tensors& tensors, int peer, int tag) {
   const bool sends = type == OpType::SEND;
-  const Complain fn = complain(sends ? "send" : "recv");
+  const Complain fn = enter(sends ? "send" : "recv");
   c10d::assertSingleElement(fn, tensors);
   check_dense(fn, tensors);
   TORCH_CHECK(tag >= 0, "Tag must be nonnegative");

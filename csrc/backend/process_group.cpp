@@ -7,6 +7,7 @@
 
 #include <torch/version.h>
 
+#include "backend/argument_checks.h"
 #include "executor/survey.h"
 #include "fabric/json.h"
 #include "kernels/reduce.h"
@@ -32,6 +33,9 @@ void warn_of_transports(Engine& engine) {
     }
   }
 }
+
+// Works of a coalesced call that are all kept.
+constexpr size_t kCoalescingLimit = 64;
 
 std::string exchange_key(const std::string& what, int rank) {
   return "q7x2/" + what + "/" + std::to_string(rank);
@@ -150,16 +154,21 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
 }
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {
-  if (!engine_->forked()) {
-    group_->leave();
-  }
+  shutdown();
+}
+
+Complain ProcessGroupQ7x2::enter(const char* call) const {
+  engine_->enter();
+  return complain(call);
 }
 
 std::string ProcessGroupQ7x2::fabric_json() const {
+  engine_->enter();
   return to_json(*planner_->fabric());
 }
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {
+  engine_->enter();
   planner_->set_fabric(std::make_shared<const Fabric>(fabric_from_json(json)));
 }
 
@@ -177,41 +186,37 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::start(const c10::intrusive_ptr<
                                                        std::shared_ptr<HostBuffers> buffers,
                                                        bool caller_waits,
                                                        std::vector<std::shared_ptr<Task>> after) {
-  std::function<void(WorkQ7x2&)> on_settled;
-  if (onCompletionHook_) {
-    {
-      const std::lock_guard<std::mutex> lock(pending_->mutex);
-      ++pending_->count;
-    }
-    on_settled = [hook = onCompletionHook_, pending = pending_](WorkQ7x2& done) {
-      hook(std::make_shared<c10d::WorkInfo>(
-          done.retrieveOpType(), done.getSequencenumber(), done.submitted(), done.finished(),
-          std::chrono::duration<float>(done.finished() - done.submitted())));
-      const std::lock_guard<std::mutex> lock(pending->mutex);
-      if (--pending->count == 0) {
-        pending->none_left.notify_all();
-      }
-    };
-  }
-  {
-    const std::lock_guard<std::mutex> lock(coalescing_mutex_);
-    if (coalescing_) {
-      coalescing_->push_back(work);
-    }
-  }
-  work->start(std::move(tasks), std::move(buffers), caller_waits, std::move(on_settled),
+  work->start(std::move(tasks), std::move(buffers), caller_waits, hook_ ? hook_->expect() : nullptr,
               std::move(after));
+  add_to_coalescing(work);
   return work;
 }
 
 // Coalesced calls start at once; what they share is the Work that completes with the last of them.
+// An exception between the two calls leaves out the second one. So a new beginning is the end of
+// what was begun before it, whose works go on by themselves.
 void ProcessGroupQ7x2::startCoalescing() {
+  engine_->enter();
   const std::lock_guard<std::mutex> lock(coalescing_mutex_);
-  TORCH_CHECK(!coalescing_, "q7x2: startCoalescing() was called twice without endCoalescing()");
   coalescing_.emplace();
+  coalescing_limit_ = kCoalescingLimit;
+}
+
+// Where the end never comes, works must not be held for ever.
+void ProcessGroupQ7x2::add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& work) {
+  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  if (!coalescing_) {
+    return;
+  }
+  if (coalescing_->size() >= coalescing_limit_) {
+    std::erase_if(*coalescing_, [](const auto& part) { return part->has_succeeded(); });
+    coalescing_limit_ = std::max(kCoalescingLimit, 2 * coalescing_->size());
+  }
+  coalescing_->push_back(work);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
+  engine_->enter();
   std::vector<c10::intrusive_ptr<WorkQ7x2>> parts;
   {
     const std::lock_guard<std::mutex> lock(coalescing_mutex_);
@@ -229,6 +234,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  engine_->enter();
   const auto it = std::find(ranks.begin(), ranks.end(), rank_);
   if (it == ranks.end()) {
     return nullptr;
@@ -257,6 +263,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
     const c10::intrusive_ptr<c10d::Store>& store,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
+  engine_->enter();
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: merge needs options of the type q7x2.Options");
   const auto child = store_for(store, "q7x2/merge/" + options->group_name, rank);
@@ -286,19 +293,27 @@ c10d::ErrorType ProcessGroupQ7x2::getError() {
 
 void ProcessGroupQ7x2::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
-  TORCH_CHECK(onCompletionHook_ == nullptr,
-              "q7x2: an on-completion hook is already registered for this group");
+  engine_->enter();
+  TORCH_CHECK(hook_ == nullptr, "q7x2: an on-completion hook is already registered for this group");
   TORCH_CHECK(sequence_ == 0,
               "q7x2: register the on-completion hook before the group's first collective");
-  onCompletionHook_ = std::move(hook);
+  hook_ = std::make_shared<CompletionHook>(std::move(hook));
+  // By this c10d knows that there is one.
+  onCompletionHook_ = [hook = hook_](std::shared_ptr<c10d::WorkInfo> info) {
+    hook->call(std::move(info));
+  };
 }
 
 void ProcessGroupQ7x2::waitForPendingWorks() {
+  if (engine_->forked()) {
+    return;
+  }
   for (const auto& task : group_->tasks()) {
     engine_->wait(*task, TimePoint::max());
   }
-  std::unique_lock<std::mutex> lock(pending_->mutex);
-  pending_->none_left.wait(lock, [this] { return pending_->count == 0; });
+  if (hook_) {
+    hook_->wait();
+  }
 }
 
 void ProcessGroupQ7x2::abort() {
@@ -306,8 +321,11 @@ void ProcessGroupQ7x2::abort() {
       Error(ErrorCode::kAborted, "rank " + std::to_string(rank_) + " aborted the group", rank_));
 }
 
+// A forked child only drops its copy.
 void ProcessGroupQ7x2::shutdown() {
-  group_->leave();
+  if (!engine_->forked()) {
+    group_->leave();
+  }
 }
 
 }  // namespace q7x2

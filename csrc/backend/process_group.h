@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/completion_hook.h"
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
@@ -162,6 +162,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  /// A forked child has none.
   void waitForPendingWorks() override;
   void enableCollectivesTiming() override {}  // times are always there
   void abort() override;
@@ -189,6 +190,10 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                                        std::shared_ptr<HostBuffers> buffers, bool caller_waits,
                                        std::vector<std::shared_ptr<Task>> after = {});
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
+  /// The first thing in every call: see Engine::enter. Returns what raises the errors of c10d's
+  /// argument checks, with the name of the call before them.
+  std::function<void(const std::string&)> enter(const char* call) const;
+  void add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& work);
 
   /// Checks what all compressed collectives have in common; `inputs` are what is encoded.
   void check_coded(const std::function<void(const std::string&)>& complain,
@@ -238,14 +243,9 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
 
   std::mutex coalescing_mutex_;
   std::optional<std::vector<c10::intrusive_ptr<WorkQ7x2>>> coalescing_;
+  size_t coalescing_limit_ = 0;  // as many works at least before those that succeeded are let go
 
-  // Shared with works, which may outlive the group.
-  struct Pending {
-    std::mutex mutex;
-    std::condition_variable none_left;
-    size_t count = 0;
-  };
-  const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
+  std::shared_ptr<CompletionHook> hook_;  // null: none is registered
 };
 
 }  // namespace q7x2

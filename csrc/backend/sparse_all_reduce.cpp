@@ -11,7 +11,7 @@ namespace q7x2 {
 // first is there, so the call blocks for it.
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
     Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  const Complain fn = complain("allreduce_sparse");
+  const Complain fn = enter("allreduce_sparse");
   c10d::assertNonEmpty(fn, tensors);
   TORCH_CHECK(tensors[0].is_sparse(),
               "ProcessGroupQ7x2::allreduce_sparse: expected a sparse COO tensor, got layout ",

@@ -1,10 +1,18 @@
 #include "backend/work.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "executor/message.h"
 
 namespace q7x2 {
+namespace {
+
+// How long a waiter leaves the future to the notifier. Only where all of the notifier's threads are
+// in callbacks that do not return, the waiter completes it itself, and runs what is attached to it.
+constexpr std::chrono::seconds kNotifierPatience{1};
+
+}  // namespace
 
 std::exception_ptr to_exception(const Error& error) {
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
@@ -34,7 +42,7 @@ void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<H
   tasks_.insert(tasks_.end(), after.begin(), after.end());
   // A work that is dropped without a wait still has to do these.
   if (on_settled_ || recordFunctionEndCallback_ || buffers_->has_copies()) {
-    settle_when_done();
+    announce_when_done();
   }
 }
 
@@ -60,10 +68,12 @@ std::vector<at::Tensor> WorkQ7x2::result() {
 }
 
 bool WorkQ7x2::isCompleted() {
+  engine_->enter();
   if (!tasks_done()) {
     return false;
   }
   settle();
+  await_future();
   return true;
 }
 
@@ -84,6 +94,8 @@ int WorkQ7x2::sourceRank() const {
 }
 
 bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
+  engine_->enter();
+  const StayIfEnding stay;
   const TimePoint deadline = timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
   for (const auto& task : tasks_) {
     if (!engine_->wait(*task, deadline)) {
@@ -93,6 +105,7 @@ bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
     }
   }
   settle();
+  await_future();
   if (exception_ != nullptr) {
     std::rethrow_exception(exception_);
   }
@@ -146,41 +159,67 @@ void WorkQ7x2::settle() {
       }
     }
     if (recordFunctionEndCallback_) {
-      recordFunctionEndCallback_();
+      try {
+        recordFunctionEndCallback_();
+      } catch (const std::exception& error) {
+        TORCH_WARN("q7x2: the profiler's event of ", describe(), " raised: ", error.what());
+      }
       recordFunctionEndCallback_ = nullptr;
     }
     settled_ = true;
-    if (on_settled_) {
-      on_settled_(*this);
-      on_settled_ = nullptr;
-    }
   });
-  complete_future();
 }
 
-void WorkQ7x2::settle_when_done() {
+void WorkQ7x2::announce_when_done() {
   {
     const std::lock_guard<std::mutex> lock(future_mutex_);
-    if (settles_itself_) {
+    if (announces_itself_) {
       return;
     }
-    settles_itself_ = true;
+    announces_itself_ = true;
   }
+  const auto self = c10::intrusive_ptr<WorkQ7x2>::reclaim_copy(this);
   tasks_left_ = tasks_.size();
-  if (tasks_.empty()) {
-    settle();
-    return;
+  if (tasks_.empty() && !engine_->notify([self] { self->announce(); })) {
+    announce();
   }
   for (const auto& task : tasks_) {
-    task->notify([self = c10::intrusive_ptr<WorkQ7x2>::reclaim_copy(this)] {
+    task->notify([self] {
       if (--self->tasks_left_ == 0) {
-        self->settle();
+        self->announce();
       }
     });
   }
 }
 
+// Users' code runs here and must not end the process, nor keep what follows from running.
+void WorkQ7x2::announce() {
+  settle();
+  try {
+    complete_future();
+  } catch (const std::exception& error) {
+    TORCH_WARN("q7x2: a callback of the future of ", describe(), " raised: ", error.what());
+  }
+  const auto on_settled = std::exchange(on_settled_, nullptr);
+  if (on_settled) {
+    try {
+      on_settled(*this);
+    } catch (const std::exception& error) {
+      TORCH_WARN("q7x2: the on-completion hook of ", describe(),
+                 " raised, which changes nothing about the operation itself: ", error.what());
+    }
+  }
+}
+
+std::string WorkQ7x2::describe() const {
+  return tasks_.size() == 1
+             ? tasks_[0]->name()
+             : c10d::opTypeToString(opType_) + " (sequence " + std::to_string(sequence_) + ")";
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> WorkQ7x2::getFuture() {
+  engine_->enter();
+  bool is_new = false;
   {
     const std::lock_guard<std::mutex> lock(future_mutex_);
     if (!future_) {
@@ -198,12 +237,13 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkQ7x2::getFuture() {
         type = c10::ListType::create(type);
       }
       future_ = c10::make_intrusive<c10::ivalue::Future>(type, std::move(devices));
+      is_new = true;
     }
   }
-  if (settled_) {
-    complete_future();
-  } else {
-    settle_when_done();
+  if (is_new && settled_) {
+    complete_future();  // nothing is attached to it yet
+  } else if (is_new) {
+    announce_when_done();
   }
   return future_;
 }
@@ -227,14 +267,26 @@ void WorkQ7x2::complete_future() {
     mine = !future_completed_;
     future_completed_ = true;
   }
+  future_taken_.notify_all();
   if (!mine) {
-    // Another thread is at it: whoever waited for the work finds its future complete.
-    future_->wait();
+    future_->wait();  // another thread is about to; what is attached to it runs later
   } else if (exception_ != nullptr) {
     future_->setError(exception_);
   } else {
     future_->markCompleted(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(result()));
   }
+}
+
+// Whoever waited for the work finds its future complete.
+void WorkQ7x2::await_future() {
+  {
+    std::unique_lock<std::mutex> lock(future_mutex_);
+    if (!future_) {
+      return;
+    }
+    future_taken_.wait_for(lock, kNotifierPatience, [this] { return future_completed_; });
+  }
+  complete_future();
 }
 
 TimePoint WorkQ7x2::submitted() const {

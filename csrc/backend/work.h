@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -16,9 +18,12 @@
 
 namespace q7x2 {
 
-/// Becomes complete in two steps: its tasks are done (the engine), then it is *settled*: results
-/// are copied to where the caller wants them, the profiler's event ends, the future completes.
-/// Whoever needs it first settles it: a thread in `wait`, or the notifier.
+/// Becomes complete in three steps.
+/// 1. Its tasks are done (the engine).
+/// 2. It is *settled*: results are copied to where the caller wants them, the profiler's event
+///    ends. Whoever needs it first settles it, a thread in `wait` or the notifier.
+/// 3. The notifier completes the future, which runs what users attached to it, and then runs
+///    `on_settled`. A thread in `wait` sees the future complete and waits for no more than that.
 class WorkQ7x2 final : public c10d::Work {
  public:
   WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title,
@@ -26,8 +31,8 @@ class WorkQ7x2 final : public c10d::Work {
            std::vector<std::vector<at::Tensor>> results, uint64_t sequence);
 
   /// Submits `tasks`; the work is theirs from then on. `buffers` are copied back when all
-  /// succeeded. `on_settled` runs once, at the end. The work is complete when those in `after` are,
-  /// too.
+  /// succeeded. `on_settled` runs once, at the end, on the notifier; what it throws becomes a
+  /// warning. The work is complete when those in `after` are, too.
   void start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
              bool caller_waits, std::function<void(WorkQ7x2&)> on_settled = nullptr,
              std::vector<std::shared_ptr<Task>> after = {});
@@ -55,6 +60,8 @@ class WorkQ7x2 final : public c10d::Work {
   float getDuration() const override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
+  /// Of an operation that has ended: that it succeeded.
+  bool has_succeeded() { return isCompleted() && isSuccess(); }
   TimePoint submitted() const;
   TimePoint finished() const;
 
@@ -62,8 +69,11 @@ class WorkQ7x2 final : public c10d::Work {
   bool tasks_done() const;
   bool is_ready_in_order() const;
   void settle();
-  void settle_when_done();
+  void announce_when_done();
+  void announce();
   void complete_future();
+  void await_future();
+  std::string describe() const;
 
   const std::shared_ptr<Engine> engine_;
   std::vector<std::vector<at::Tensor>> results_;
@@ -76,10 +86,11 @@ class WorkQ7x2 final : public c10d::Work {
   std::once_flag settle_once_;
   std::atomic<bool> settled_{false};
   std::atomic<size_t> tasks_left_{0};  // before the notifier settles it
-  bool settles_itself_ = false;        // registered with the notifier; guarded by future_mutex_
-  std::mutex future_mutex_;
+  std::mutex future_mutex_;            // guards the next three
+  bool announces_itself_ = false;      // registered with the notifier
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  bool future_completed_ = false;  // by someone; guarded by future_mutex_
+  bool future_completed_ = false;  // by someone
+  std::condition_variable future_taken_;
 };
 
 /// What Python gets to see of `error`: a DistBackendError, or for bad arguments the c10::Error that

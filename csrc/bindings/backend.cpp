@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend/process_group.h"
+#include "base/host_lock.h"
 #include "bindings/value_error.h"
 #include "plan/algorithm_names.h"
 
@@ -13,6 +14,10 @@ namespace {
 namespace py = pybind11;
 using Options = ProcessGroupQ7x2::Options;
 using CodedOptions = ProcessGroupQ7x2::CodedOptions;
+
+bool holds_gil() {
+  return Py_IsInitialized() != 0 && PyGILState_Check() != 0;
+}
 
 // A thread that waits for communication lets Python handle Ctrl-C.
 void check_signals() {
@@ -27,7 +32,7 @@ void check_signals() {
 
 // Stopping the engine joins threads that may be waiting for the GIL.
 void run_without_gil(const std::function<void()>& body) {
-  if (Py_IsInitialized() && PyGILState_Check() != 0) {
+  if (holds_gil()) {
     const py::gil_scoped_release no_gil;
     body();
   } else {
@@ -52,6 +57,7 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
                                         distributed.global_ranks_in_group.end());
   return or_value_error([&] {
     const py::gil_scoped_release no_gil;
+    const StayIfEnding stay;
     return c10::make_intrusive<ProcessGroupQ7x2>(distributed.store, distributed.group_rank,
                                                  distributed.group_size, std::move(options));
   });
@@ -189,9 +195,13 @@ Attributes:
              py::arg("options") = py::none(),
              "Makes the backend of one process group; torch.distributed calls it.");
 
+  set_host_lock(holds_gil);
   Engine::set_hooks({check_signals, run_without_gil});
-  py::module_::import("atexit").attr("register")(py::cpp_function(
-      [] { Engine::shutdown_instance(); }, py::call_guard<py::gil_scoped_release>()));
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    const bool others_run = py::module_::import("threading").attr("active_count")().cast<int>() > 1;
+    const py::gil_scoped_release no_gil;
+    Engine::shutdown_instance(others_run);
+  }));
 }
 
 }  // namespace q7x2

@@ -107,6 +107,7 @@ HookJob::~HookJob() {
 }
 
 void HookJob::reduced() {
+  stay_if_ending();  // who waits for the future would return to a host program that goes
   if (!future->completed()) future->markCompleted(bucket.buffer);
 }
 
@@ -117,6 +118,7 @@ std::shared_ptr<HookRunner> HookRunner::make(
   // A callback of a future runs in the worker and may hold the last reference, but a thread cannot
   // wait for its own end.
   const auto destroy = [](HookRunner* runner) {
+    if (runner->worker_->is_left_alone()) return;
     if (runner->worker_->is_current()) {
       std::thread([runner] { delete runner; }).detach();
     } else {
@@ -296,6 +298,7 @@ void HookRunner::end_step() {
 
 // A bucket that failed here goes on elsewhere: from now on this rank is out of step, for good.
 void HookRunner::fail(HookJob& job, std::exception_ptr error) {
+  stay_if_ending();
   if (!failure_) failure_ = as_torch_error(error);
   job.future->setErrorIfNeeded(failure_);
   const auto jobs = std::exchange(jobs_, {});

@@ -19,6 +19,9 @@ Worker::~Worker() {
 }
 
 void Worker::post(Urgency urgency, std::function<void()> task) {
+  home_.require("a communication hook");
+  stay_if_ending();
+  if (is_ending()) return;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stopped_) return;
@@ -28,6 +31,7 @@ void Worker::post(Urgency urgency, std::function<void()> task) {
 }
 
 void Worker::run(const std::function<void()>& task) {
+  home_.require("a communication hook");
   if (is_current()) return task();
   auto done = std::make_shared<std::promise<void>>();
   std::future<void> result = done->get_future();

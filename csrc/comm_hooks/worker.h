@@ -7,6 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/process.h"
+
 namespace q7x2 {
 
 /// Runs what is posted, one after another: everything that is urgent first, in order; then the
@@ -25,20 +27,24 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Any thread. `task` must not throw. Dropped after `stop`.
+  /// Any thread. `task` must not throw. Dropped after `stop`, and where the process ends.
   void post(Urgency urgency, std::function<void()> task);
   /// Runs `task` after all that is posted now, and waits; at once where the worker's own thread
-  /// calls it. Throws what it throws.
+  /// calls it. Throws what it throws, and Error(kAborted) in a forked child, which has no such
+  /// thread.
   void run(const std::function<void()>& task);
   /// Ends the thread after the task it is at; the rest is dropped. Idempotent. Not of its own
   /// thread.
   void stop();
   /// The caller is the worker's thread.
   bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
+  /// It cannot be stopped any more: this is a forked child, or the process ends.
+  bool is_left_alone() const { return home_.is_elsewhere() || is_ending(); }
 
  private:
   void loop();
 
+  const HomeProcess home_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> now_;

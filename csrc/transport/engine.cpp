@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <random>
 #include <utility>
 
@@ -52,6 +53,10 @@ constexpr microseconds kShortCall{500};
 constexpr microseconds kSpinWhereWanted{5};
 constexpr int kProgressWhereWanted = 2;
 constexpr milliseconds kShutdownPatience{1000};
+// At the end of the process: for callbacks to return, and for threads that are on their way out of
+// a call to arrive in the host program before it goes.
+constexpr milliseconds kCallbackPatience{5000};
+constexpr milliseconds kWayOut{50};
 constexpr milliseconds kClosePatience{1000};
 
 std::mutex instance_mutex;
@@ -60,17 +65,7 @@ Engine::Hooks hooks_;
 
 std::atomic<TimePoint> processor_wanted_until{TimePoint{}};  // by others; see kAccepted
 
-// Counts the forks that led to this process: cheaper to ask than getpid().
-std::atomic<uint32_t> forks{0};
-
-uint32_t count_forks() {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  if (registered != 0) {
-    throw Error(ErrorCode::kTransport, std::string("pthread_atfork: ") + std::strerror(registered));
-  }
-  return forks.load(std::memory_order_relaxed);
-}
+std::atomic<int> dying_engines{0};  // being destroyed by threads that nobody joins
 
 uint64_t random_identity() {
   std::random_device device;
@@ -113,6 +108,7 @@ int poll_timeout(milliseconds at_most, TimePoint deadline, TimePoint now) {
 }  // namespace
 
 Engine::Lock::Lock(Engine& engine) : engine_(engine) {
+  engine.home_.require("a q7x2 group");
   engine.mutex_.lock();
 }
 
@@ -124,6 +120,14 @@ Engine::Lock::~Lock() {
 }
 
 std::shared_ptr<Engine> Engine::instance() {
+  // A fork may copy a mutex that another thread holds, and it copies no threads.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    new (&instance_mutex) std::mutex;
+    dying_engines = 0;
+  });
+  if (registered != 0) {
+    throw Error(ErrorCode::kTransport, std::string("pthread_atfork: ") + std::strerror(registered));
+  }
   const std::lock_guard<std::mutex> lock(instance_mutex);
   std::shared_ptr<Engine> engine = instance_.lock();
   if (engine && !engine->forked() && !engine->stop_) {
@@ -135,7 +139,12 @@ std::shared_ptr<Engine> Engine::instance() {
       return;  // the threads, and the other end of every connection, belong to the parent
     }
     if (self == e->thread_.get_id() || e->notifier_.is_current_thread()) {
-      std::thread([e] { delete e; }).detach();  // a thread cannot join itself
+      // A thread cannot join itself.
+      ++dying_engines;
+      std::thread([e] {
+        delete e;
+        --dying_engines;
+      }).detach();
     } else if (hooks_.run_unlocked) {
       hooks_.run_unlocked([e] { delete e; });
     } else {
@@ -150,18 +159,39 @@ void Engine::set_hooks(Hooks hooks) {
   hooks_ = std::move(hooks);
 }
 
-void Engine::shutdown_instance() {
+void Engine::check_interrupt() {
+  if (hooks_.check_interrupt) {
+    hooks_.check_interrupt();
+  }
+}
+
+void Engine::shutdown_instance(bool others_run) {
   std::shared_ptr<Engine> engine;
   {
     const std::lock_guard<std::mutex> lock(instance_mutex);
     engine = instance_.lock();
   }
-  if (!engine || engine->forked()) {
+  if (engine && engine->forked()) {
     return;
   }
-  const TimePoint give_up = Clock::now() + kShutdownPatience;
-  while (engine->unfinished_ > 0 && Clock::now() < give_up) {
+  const TimePoint now = Clock::now();
+  const TimePoint callbacks_until = now + kCallbackPatience;
+  while (dying_engines > 0 && Clock::now() < callbacks_until) {
     std::this_thread::sleep_for(milliseconds(1));
+  }
+  if (engine) {
+    engine->rest(now + kShutdownPatience, callbacks_until);
+  }
+  begin_ending();
+  if (others_run) {
+    std::this_thread::sleep_for(kWayOut);
+  }
+  if (!engine) {
+    return;
+  }
+  // What fails from here on is nobody's concern: its callbacks are dropped.
+  if (!engine->notifier_.stop(Clock::now())) {
+    new std::shared_ptr<Engine>(engine);  // a callback that did not return still uses it
   }
   for (size_t slot = 0; slot < engine->groups_.size(); ++slot) {
     // Leaving takes the lock itself.
@@ -173,8 +203,7 @@ void Engine::shutdown_instance() {
 }
 
 Engine::Engine()
-    : forks_(count_forks()),
-      process_(random_identity()),
+    : process_(random_identity()),
       nics_(nic_roles()),
       ucx_(open_ucx(nics_.shared)),
       groups_(tag::kMaxGroups) {
@@ -222,8 +251,22 @@ void Engine::stop() {
   close_endpoints();
 }
 
-bool Engine::forked() const {
-  return forks.load(std::memory_order_relaxed) != forks_;
+// Waits until nothing is unfinished and no callback runs.
+void Engine::rest(TimePoint tasks_until, TimePoint callbacks_until) {
+  for (;;) {
+    const TimePoint now = Clock::now();
+    const bool tasks_rest = unfinished_ == 0 || now >= tasks_until;
+    const bool callbacks_rest = !notifier_.is_busy() || now >= callbacks_until;
+    if (tasks_rest && callbacks_rest) {
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+void Engine::enter() const {
+  home_.require("a q7x2 group");
+  stay_if_ending();
 }
 
 std::vector<std::string> Engine::take_warnings() {
@@ -234,10 +277,7 @@ std::vector<std::string> Engine::take_warnings() {
 // ---------------------------------------------------------------------------------------- tasks
 
 void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
-  if (forked()) {
-    throw Error(ErrorCode::kAborted,
-                "a q7x2 group cannot be used in a forked child; make a new one there");
-  }
+  enter();
   activity_.fetch_add(1, std::memory_order_relaxed);
   {
     const Lock lock(*this);
@@ -706,12 +746,11 @@ void Engine::request_done(void* request, const Completion& completion) {
 // -------------------------------------------------------------------------------------- waiting
 
 bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
+  enter();
+  const StayIfEnding stay;
   const auto satisfied = [&] { return task.done() || task.ready_bytes() >= bytes; };
   if (satisfied()) {
     return true;
-  }
-  if (forked()) {
-    throw Error(ErrorCode::kAborted, "a q7x2 group cannot be used in a forked child");
   }
   activity_.fetch_add(1, std::memory_order_relaxed);
   // Whoever leaves last hands what is unfinished to the engine's thread.
@@ -739,6 +778,7 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
   TimePoint next_interrupt_check = now + kNap;
   int looks = 0;
   while (!satisfied()) {
+    stay_if_ending();
     bool armed = false;
     std::vector<pollfd> fds;
     if (mutex_.try_lock()) {
@@ -785,9 +825,8 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
     }
     if (now >= next_interrupt_check) {
       next_interrupt_check = now + kNap;
-      if (hooks_.check_interrupt) {
-        hooks_.check_interrupt();
-      }
+      stay_if_ending();
+      check_interrupt();
     }
   }
   return true;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/owned_fd.h"
+#include "base/process.h"
 #include "transport/card.h"
 #include "transport/control.h"
 #include "transport/notifier.h"
@@ -74,8 +75,11 @@ class Engine {
   };
   static void set_hooks(Hooks hooks);
   /// Leaves every group in good order and stops the engine, for the end of the process. Tasks get a
-  /// second to complete first.
-  static void shutdown_instance();
+  /// second to complete first, and callbacks five to return. From then on no thread but this one
+  /// returns from a call; `others_run`: there are some that could be on their way out of one.
+  static void shutdown_instance(bool others_run = false);
+  /// For loops that wait for something else than a task: throws what `Hooks::check_interrupt` does.
+  static void check_interrupt();
 
   ~Engine();
   Engine(const Engine&) = delete;
@@ -101,7 +105,13 @@ class Engine {
   /// For tasks, under the lock.
   ScratchPool& scratch() { return scratch_; }
   /// True in a child made by fork, where nothing here may be touched.
-  bool forked() const;
+  bool forked() const { return home_.is_elsewhere(); }
+  /// To be called first by whatever a user can call: throws Error(kAborted) in a forked child, and
+  /// does not return to a thread that the end of the process has left behind.
+  void enter() const;
+  /// Any thread: runs `callback` on a thread of the notifier. False: the engine has stopped, and
+  /// the caller keeps it.
+  bool notify(std::function<void()>&& callback) { return notifier_.post(std::move(callback)); }
 
  private:
   friend class Group;
@@ -172,12 +182,12 @@ class Engine {
   // Any thread, without the lock.
   void look_for_deaths();
   // Any thread.
-  void notify(std::function<void()> callback) { notifier_.post(std::move(callback)); }
   void wake_thread();
   void wake_waiters();
 
   void run();  // the engine's thread
   void stop();
+  void rest(TimePoint tasks_until, TimePoint callbacks_until);
   void close_endpoints();
 
   static ucs_status_t on_control(void* arg, const void* header, size_t header_length, void* data,
@@ -193,7 +203,7 @@ class Engine {
                               size_t length, const ucp_am_recv_param_t* param);
   static void on_wake_sent(void* request, ucs_status_t status, void* user_data);
 
-  const uint32_t forks_;
+  const HomeProcess home_;
   const uint64_t process_;
   const NicRoles nics_;
   UcxRuntime ucx_;

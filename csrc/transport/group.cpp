@@ -45,7 +45,11 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
                     " ranks and a rank among them; got rank " + std::to_string(rank) + " of " +
                     std::to_string(world_size));
   }
-  std::shared_ptr<Group> group(new Group(engine, rank, world_size, name));
+  const auto destroy = [](Group* group) {
+    // The memory that it maps and its connections are the parent's.
+    if (!group->engine_.forked()) delete group;
+  };
+  std::shared_ptr<Group> group(new Group(engine, rank, world_size, name), destroy);
   Card mine;
   {
     const Engine::Lock lock(engine);
@@ -123,9 +127,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
 }
 
 Group::~Group() {
-  if (!engine_.forked()) {
-    leave();
-  }
+  leave();
 }
 
 bool Group::same_host(int rank) const {

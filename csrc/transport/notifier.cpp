@@ -20,14 +20,15 @@ void Notifier::start() {
   add_thread();
 }
 
-void Notifier::post(std::function<void()> callback) {
+bool Notifier::post(std::function<void()>&& callback) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (stopped_) return;
+    if (stopped_) return false;
     if (idle_ == 0) add_thread();
     callbacks_.push_back(std::move(callback));
   }
   changed_.notify_one();
+  return true;
 }
 
 void Notifier::stop() {
@@ -41,6 +42,30 @@ void Notifier::stop() {
     threads.swap(threads_);
   }
   for (std::thread& thread : threads) thread.join();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_ -= threads.size();
+}
+
+bool Notifier::stop(Clock::time_point deadline) {
+  std::deque<std::function<void()>> dropped;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+    if (!changed_.wait_until(lock, deadline, [this] { return rests(); })) {
+      dropped.swap(callbacks_);
+      for (std::thread& thread : threads_) thread.detach();
+      threads_.clear();
+      return false;
+    }
+  }
+  stop();
+  return true;
+}
+
+bool Notifier::is_busy() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !rests();
 }
 
 bool Notifier::is_current_thread() const {

@@ -28,10 +28,15 @@ class Notifier {
 
   /// Starts the first thread already, so that `post` needs none. Throws Error(kTransport).
   void start();
-  /// Any thread. Dropped after `stop`. `callback` must not throw.
-  void post(std::function<void()> callback);
+  /// Any thread. False after `stop`: the caller keeps it. `callback` must not throw.
+  bool post(std::function<void()>&& callback);
   /// Runs all that was posted, and waits for it. Not for its own threads.
   void stop();
+  /// The same until `deadline`. False: callbacks have not returned; those behind them are dropped,
+  /// and this must not be destroyed.
+  bool stop(std::chrono::steady_clock::time_point deadline);
+  /// Whether a callback runs or waits for its turn.
+  bool is_busy();
   /// Whether this is one of its own threads.
   bool is_current_thread() const;
 
@@ -40,6 +45,7 @@ class Notifier {
 
   void run();
   void add_thread();
+  bool rests() const { return callbacks_.empty() && idle_ == threads_.size(); }
 
   std::mutex mutex_;
   std::condition_variable changed_;

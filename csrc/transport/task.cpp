@@ -19,7 +19,9 @@ void Task::notify(std::function<void()> callback) {
       return;
     }
   }
-  group_->engine().notify(std::move(callback));
+  if (!group_->engine().notify(std::move(callback))) {
+    callback();  // the engine has stopped; no lock is held here
+  }
 }
 
 void Task::finish() {
@@ -56,8 +58,8 @@ void Task::mark_done() {
     notified_ = true;
     callback.swap(callback_);
   }
-  if (callback) {
-    engine.notify(std::move(callback));
+  if (callback && !engine.notify(std::move(callback))) {
+    callback_ = std::move(callback);  // what it holds on to must not go under the lock
   }
   group_->task_done(*this);
   if (requests_ == nullptr) {

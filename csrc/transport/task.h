@@ -58,7 +58,8 @@ class Task : public std::enable_shared_from_this<Task> {
   size_t ready_bytes() const noexcept { return ready_bytes_.load(std::memory_order_acquire); }
   /// Set if it did not succeed. Only after `done`.
   const std::optional<Error>& error() const noexcept { return error_; }
-  /// Calls `callback` once, when done, from the engine's notifier thread without any lock held.
+  /// Calls `callback` once, when done, from the engine's notifier thread without any lock held;
+  /// from here if it is done and the engine has stopped.
   void notify(std::function<void()> callback);
 
   Group& group() const noexcept { return *group_; }

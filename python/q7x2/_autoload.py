@@ -7,14 +7,34 @@ used.
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
+
+_inherited_world: Any = None
+"""In a forked child: the default process group that it has a copy of."""
+
+
+def _remember_world() -> None:
+    import torch.distributed as dist
+
+    global _inherited_world
+    _inherited_world = dist.group.WORLD
 
 
 def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
     """Called by torch.distributed for each process group; the first call loads UCX and q7x2."""
+    import torch.distributed as dist
+
     from q7x2._extension import load
 
+    # Its store's connection is the parent's: whatever the child sends there confuses the parent.
+    if dist.is_initialized() and dist.group.WORLD is _inherited_world:
+        raise dist.DistBackendError(
+            "the process group of the parent cannot be used in a forked child; call "
+            "destroy_process_group() there, which leaves the parent's group alone, and then "
+            "init_process_group() with a store of its own"
+        )
     return load().create_backend(dist_backend_opts, options)
 
 
@@ -29,5 +49,6 @@ def register() -> None:
             dist.Backend.register_backend(
                 "q7x2", _create_backend, extended_api=True, devices=["cpu", "cuda"]
             )
+            os.register_at_fork(after_in_child=_remember_world)
     except Exception as error:
         warnings.warn(f"q7x2 could not register its backend: {error!r}", stacklevel=2)

@@ -160,6 +160,26 @@ TEST(Engine, ShutdownLeavesEveryGroup) {
   });
 }
 
+TEST(Engine, ShutdownLeavesWaitersWhereTheyAre) {
+  run_ranks(2, [](Rank& rank) {
+    // Not destroyed, like all that a thread uses that never comes back.
+    auto& comm = *new Comm(rank.group());
+    auto& came_back = *new std::atomic<bool>(false);
+    comm.succeed(*comm.barrier());
+    const auto task = comm.receive(1 - rank.rank, 0, buffer<int32_t>(4));
+    std::thread([&engine = rank.engine(), task, &came_back] {
+      engine.wait(*task, TimePoint::max());
+      came_back = true;
+    }).detach();
+    rank.barrier();
+    Engine::shutdown_instance(/*others_run=*/true);
+    EXPECT_TRUE(task->done());
+    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_FALSE(came_back);
+    EXPECT_EQ(comm.failure(*comm.barrier()).code(), ErrorCode::kAborted) << "this thread goes on";
+  });
+}
+
 TEST(Engine, AForkedChildIsRefused) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());

@@ -69,6 +69,42 @@ TEST(Notifier, DropsWhatComesAfterStop) {
   EXPECT_EQ(held.use_count(), 1);
 }
 
+TEST(Notifier, TheCallerKeepsWhatComesAfterStop) {
+  Notifier notifier;
+  EXPECT_TRUE(notifier.post([] {}));
+  notifier.stop();
+  int calls = 0;
+  std::function<void()> callback = [&calls] { ++calls; };
+  EXPECT_FALSE(notifier.post(std::move(callback)));
+  callback();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Notifier, StopsAtADeadlineWhereCallbacksDoNotReturn) {
+  // Not destroyed: a callback that has not returned uses it.
+  auto& notifier = *new Notifier;
+  std::promise<void> release;
+  std::promise<void> returned;
+  notifier.post([&] {
+    release.get_future().wait();
+    returned.set_value();
+  });
+  EXPECT_TRUE(notifier.is_busy());
+  EXPECT_FALSE(notifier.stop(std::chrono::steady_clock::now() + std::chrono::milliseconds(20)));
+  EXPECT_FALSE(notifier.post([] { FAIL(); }));
+  release.set_value();
+  returned.get_future().get();
+}
+
+TEST(Notifier, StopsBeforeTheDeadlineWhereCallbacksReturn) {
+  Notifier notifier;
+  bool ran = false;
+  notifier.post([&ran] { ran = true; });
+  EXPECT_TRUE(notifier.stop(std::chrono::steady_clock::now() + std::chrono::minutes(1)));
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(notifier.is_busy());
+}
+
 TEST(Notifier, KnowsItsThreads) {
   Notifier notifier;
   bool mine = false;

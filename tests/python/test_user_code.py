@@ -1,0 +1,306 @@
+"""Code of users that runs inside q7x2: it may raise, be slow, wait, or destroy its own group."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import weakref
+
+import harness
+import pytest
+import torch
+import torch.distributed as dist
+from values import assert_bits
+
+SLOW = 4.0
+"""Seconds that a slow callback takes. A wait that ends in half of it did not wait for it."""
+
+
+# --- on-completion hooks -------------------------------------------------------------------------
+
+HOOK_THAT_RAISES = """
+    import sys, torch, torch.distributed as dist
+    dist.init_process_group(sys.argv[1])
+    group = dist.new_group()
+    calls = []
+    def hook(info):
+        calls.append(info.seq)
+        raise ValueError("the user's bug")
+    group._register_on_completion_hook(hook)
+    waited, future, dropped = torch.ones(5), torch.ones(5), torch.ones(5, 2)
+    dist.all_reduce(waited, group=group)
+    value = dist.all_reduce(future, group=group, async_op=True).get_future().wait()
+    dist.all_reduce(dropped[:, 0], group=group, async_op=True)
+    group._wait_for_pending_works()
+    assert waited[0] == 2 and value[0][0] == 2 and dropped[0, 0] == 2, (waited, value, dropped)
+    assert len(calls) == len(set(calls)) == 3, calls
+    dist.destroy_process_group()
+    print("done")
+"""
+
+
+@pytest.mark.beyond("gloo", "has no hooks")
+def test_hook_that_raises(tmp_path, backend) -> None:
+    """It runs once for each work; the exception is a warning that names the operation."""
+    for result in harness.run_script(HOOK_THAT_RAISES, 2, tmp_path, args=[backend]):
+        assert "done" in result.stdout, result.describe()
+        assert result.stderr.count("on-completion hook of all_reduce") == 3, result.describe()
+        assert "ValueError: the user's bug" in result.stderr, result.describe()
+
+
+HOOK_THAT_DESTROYS = """
+    import sys, threading, torch, torch.distributed as dist
+    dist.init_process_group(sys.argv[1])
+    group = {group}
+    over = threading.Event()
+    errors = []
+    def hook(info):
+        global group
+        try:
+            {end}
+        except BaseException as error:
+            errors.append(error)
+        over.set()
+    group._register_on_completion_hook(hook)
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor, group=group)
+    assert tensor[0] == 2
+    assert over.wait(60), "the hook hangs"
+    assert not errors, errors
+    print("done")
+"""
+
+ENDS = {
+    "destroy": ("dist.new_group()", "dist.destroy_process_group(group)"),
+    "destroy the default group": ("dist.group.WORLD", "dist.destroy_process_group()"),
+    "drop": ("dist.new_group()", "dist.destroy_process_group(group); group = None"),
+    "wait": ("dist.new_group()", "group._wait_for_pending_works()"),
+}
+
+
+@pytest.mark.beyond("gloo", "has no hooks")
+@pytest.mark.parametrize("end", ENDS)
+def test_hook_that_destroys_its_group(tmp_path, backend, end) -> None:
+    group, code = ENDS[end]
+    source = HOOK_THAT_DESTROYS.format(group=group, end=code)
+    for result in harness.run_script(source, 2, tmp_path, args=[backend]):
+        assert "done" in result.stdout, result.describe()
+        assert "Traceback" not in result.stderr, result.describe()
+
+
+@pytest.mark.beyond("gloo", "has no hooks")
+@pytest.mark.ranks(2, fresh=True)
+def test_hooks_that_wait_for_each_other() -> None:
+    """Two calls of the hook, both of which wait for all others."""
+    group = dist.new_group()
+    both = threading.Barrier(2)
+
+    def hook(info) -> None:
+        both.wait(20)
+        group._wait_for_pending_works()
+
+    group._register_on_completion_hook(hook)
+    for _ in range(2):
+        dist.all_reduce(torch.ones(10), group=group)
+    group._wait_for_pending_works()
+    assert not both.broken
+
+
+@pytest.mark.beyond("gloo", "has no hooks")
+@pytest.mark.ranks(2, fresh=True)
+def test_slow_hook_delays_nobody() -> None:
+    """Neither the works of its own group nor those of another one; pending works wait for it."""
+    slow, other = dist.new_group(), dist.new_group()
+    slow._register_on_completion_hook(lambda info: time.sleep(SLOW))
+    dist.barrier()
+    start = time.monotonic()
+    tensor = torch.ones(10)
+    work = dist.all_reduce(tensor, group=slow, async_op=True)
+    work.wait()
+    assert_bits(tensor, torch.full((10,), 2.0))
+    assert work.is_completed()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(10, 2)[:, 0], group=other)
+        dist.all_reduce(torch.ones(10), group=other, async_op=True).get_future().wait()
+    assert time.monotonic() - start < SLOW / 2
+    slow._wait_for_pending_works()
+    assert time.monotonic() - start > SLOW
+
+
+STUCK_HOOK = """
+    import signal, sys, threading, torch, torch.distributed as dist
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    dist.init_process_group(sys.argv[1])
+    group = dist.new_group()
+    group._register_on_completion_hook(lambda info: threading.Event().wait(100))
+    dist.all_reduce(torch.ones(10), group=group)
+    print("waiting", flush=True)
+    group._wait_for_pending_works()
+"""
+
+
+@pytest.mark.beyond("gloo", "has no hooks")
+def test_control_c_while_a_hook_is_stuck(tmp_path, backend) -> None:
+    with harness.script(STUCK_HOOK, 2, tmp_path, args=[backend]) as processes:
+        end = time.monotonic() + 60
+        while not all("waiting" in process.stdout() for process in processes):
+            assert time.monotonic() < end, processes[0].stderr()
+            time.sleep(0.05)
+        time.sleep(0.5)
+        for process in processes:
+            process.signal(signal.SIGINT)
+        for process in processes:
+            result = process.result(40)
+            assert result.returncode in (-signal.SIGINT, 130), result.describe()
+            assert "KeyboardInterrupt" in result.stderr, result.describe()
+
+
+# --- callbacks of futures ------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_slow_callback_delays_nobody() -> None:
+    dist.barrier()
+    start = time.monotonic()
+    tensor = torch.ones(10)
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    slow = future.then(lambda f: time.sleep(SLOW))
+    work.wait()
+    assert future.done()
+    assert_bits(future.value()[0], torch.full((10,), 2.0))
+    assert work.is_completed()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
+    assert time.monotonic() - start < SLOW / 2
+    assert not slow.done()
+    slow.wait()
+    assert time.monotonic() - start > SLOW
+
+
+@pytest.mark.ranks(2)
+def test_future_is_complete_after_the_wait() -> None:
+    """Whichever thread completes it, and whether it was asked for before or after."""
+    for turn in range(300):
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+        before = work.get_future() if turn % 2 else None
+        if turn % 4 < 2:
+            work.wait()
+        else:
+            while not work.is_completed():
+                pass
+        future = work.get_future()
+        assert future.done(), turn
+        assert future.value()[0][0] == 2, turn
+        assert before is None or before.done(), turn
+
+
+CALLBACKS_THAT_RAISE = """
+    import sys, torch, torch.distributed as dist
+    dist.init_process_group(sys.argv[1])
+    def fail(future):
+        raise KeyError("the user's bug")
+    tensor = torch.ones(5)
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    future.add_done_callback(fail)
+    child = future.then(fail)
+    future.add_done_callback(lambda f: sys.exit(9))
+    last = future.then(lambda f: "last")
+    try:
+        child.wait()
+    except Exception as error:
+        print("raised", type(error).__name__, error)
+    work.wait()
+    assert last.wait() == "last" and tensor[0] == 2
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    print("done")
+"""
+
+
+def test_callbacks_that_raise(tmp_path, backend) -> None:
+    for result in harness.run_script(CALLBACKS_THAT_RAISE, 2, tmp_path, args=[backend]):
+        assert "done" in result.stdout, result.describe()
+        assert "raised" in result.stdout, result.describe()
+        assert "the user's bug" in result.stdout, result.describe()
+
+
+@pytest.mark.beyond("gloo", "has two threads for all works")
+@pytest.mark.ranks(2, fresh=True)
+def test_wait_where_every_callback_is_stuck() -> None:
+    """More callbacks than q7x2 has threads for, and none of them returns."""
+    release = threading.Event()
+    stuck = []
+    for _ in range(70):
+        future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+        stuck.append(future.then(lambda f: release.wait(60)))
+    tensor = torch.ones(10)
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    work.wait()
+    assert future.done()
+    assert_bits(tensor, torch.full((10,), 2.0))
+    assert not any(each.done() for each in stuck)
+    release.set()
+    for each in stuck:
+        each.wait()
+
+
+# --- coalescing ----------------------------------------------------------------------------------
+
+
+def exchange() -> list[dist.P2POp]:
+    me = dist.get_rank()
+    return [
+        dist.P2POp(dist.isend, torch.full((4,), float(me)), 1 - me),
+        dist.P2POp(dist.irecv, torch.zeros(4), 1 - me),
+    ]
+
+
+def check_exchange() -> None:
+    ops = exchange()
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert_bits(ops[1].tensor, torch.full((4,), 1.0 - dist.get_rank()))
+
+
+def coalesce_and_raise() -> None:
+    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu")):
+        dist.broadcast(torch.ones(4), 0)
+        raise KeyError("the user's bug")
+
+
+@pytest.mark.beyond("gloo", "does not coalesce")
+@pytest.mark.ranks(2, fresh=True)
+def test_coalescing_survives_an_exception() -> None:
+    """Of an operation in it, and of the code around the operations."""
+    bad = [*exchange(), dist.P2POp(dist.isend, torch.ones(4), 1 - dist.get_rank(), tag=-1)]
+    with pytest.raises(RuntimeError, match="Tag must be nonnegative"):
+        dist.batch_isend_irecv(bad)
+    check_exchange()
+    with pytest.raises(KeyError, match="the user's bug"):
+        coalesce_and_raise()
+    check_exchange()
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert_bits(tensor, torch.full((4,), 2.0))
+
+
+@pytest.mark.beyond("gloo", "does not coalesce")
+@pytest.mark.ranks(2, fresh=True)
+def test_abandoned_coalescing_keeps_no_tensors() -> None:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    dist.group.WORLD._start_coalescing(torch.device("cpu"))  # an exception: its end never comes
+    assert backend.supports_coalescing
+    seen = []
+    for _ in range(500):
+        tensor = torch.ones(100)
+        seen.append(weakref.ref(tensor))
+        dist.broadcast(tensor, 0)
+        del tensor
+    alive = sum(each() is not None for each in seen)
+    assert alive <= 130, alive
+    check_exchange()
