@@ -138,6 +138,12 @@ void Engine::set_hooks(Hooks hooks) {
   hooks_ = std::move(hooks);
 }
 
+void Engine::check_interrupt() {
+  if (hooks_.check_interrupt) {
+    hooks_.check_interrupt();
+  }
+}
+
 void Engine::shutdown_instance() {
   std::shared_ptr<Engine> engine;
   {

@@ -72,6 +72,8 @@ class Engine {
     std::function<void(const std::function<void()>&)> run_unlocked;
   };
   static void set_hooks(Hooks hooks);
+  /// For waits outside of the engine: calls the hook, if there is one. May throw.
+  static void check_interrupt();
   /// Leaves every group in good order and stops the engine, for the end of the process. Tasks get a
   /// second to complete first.
   static void shutdown_instance();

@@ -59,7 +59,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   mine.address = engine.worker().address();
   mine.beside = engine.nics_beside();
 
-  const std::vector<std::string> bytes = exchange("card", mine.encode());
+  const std::vector<std::string> bytes = exchange("card", mine.encode(), [] {});
   if (bytes.size() != static_cast<size_t>(world_size)) {
     throw Error(ErrorCode::kMismatch, "group '" + name + "' of " + std::to_string(world_size) +
                                           " ranks got " + std::to_string(bytes.size()) + " cards");
@@ -170,6 +170,12 @@ std::vector<std::shared_ptr<Task>> Group::collectives() {
 std::optional<Error> Group::error() {
   const Engine::Lock lock(engine_);
   return error_;
+}
+
+void Group::check() {
+  if (const std::optional<Error> failure = error()) {
+    throw Error(*failure);
+  }
 }
 
 void Group::abort(const Error& error) {
@@ -360,7 +366,7 @@ void Group::share_memory(const Exchange& exchange) {
     }
   }
   const std::vector<std::string> keys =
-      exchange("memory", channel ? channel->key() : std::string());
+      exchange("memory", channel ? channel->key() : std::string(), [this] { check(); });
 
   std::string mapped(static_cast<size_t>(world_size_), '0');
   for (int member = 0; channel && member < channel->members(); ++member) {
@@ -379,7 +385,7 @@ void Group::share_memory(const Exchange& exchange) {
       // As above, between these two.
     }
   }
-  const std::vector<std::string> mapped_by = exchange("mapped", mapped);
+  const std::vector<std::string> mapped_by = exchange("mapped", mapped, [this] { check(); });
 
   const Engine::Lock lock(engine_);
   if (members_.size() > static_cast<size_t>(usable_cpus())) {
@@ -695,7 +701,7 @@ void Group::find_private_links(const Exchange& exchange) {
       }
     }
   }
-  const std::vector<std::string> all = exchange("rails", encode_list(addresses));
+  const std::vector<std::string> all = exchange("rails", encode_list(addresses), [this] { check(); });
   const Engine::Lock lock(engine_);
   for (int r = 0; r < world_size_; ++r) {
     const auto networks = private_network(rank_, r);
