@@ -1,5 +1,6 @@
 #include "transport/card.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -9,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 class Writer {
  public:
@@ -76,6 +77,11 @@ std::string Card::encode() const {
     out.put(nic.address);
     out.put(nic.prefix);
   }
+  out.put(static_cast<uint32_t>(renewed.size()));
+  for (const Renewed& connection : renewed) {
+    out.put(connection.process);
+    out.put(connection.incarnation);
+  }
   return out.take();
 }
 
@@ -111,10 +117,23 @@ Card Card::decode(std::string_view bytes) {
     }
     card.beside.push_back(std::move(nic));
   }
+  const auto connections = in.get<uint32_t>();
+  for (uint32_t i = 0; i < connections; ++i) {
+    Renewed connection;
+    connection.process = in.get<uint64_t>();
+    connection.incarnation = in.get<uint32_t>();
+    card.renewed.push_back(connection);
+  }
   if (!in.at_end()) {
     throw Error(ErrorCode::kMismatch, "a rank's card has bytes left over");
   }
   return card;
+}
+
+uint32_t Card::incarnation(uint64_t other) const {
+  const auto it = std::find_if(renewed.begin(), renewed.end(),
+                               [&](const Renewed& one) { return one.process == other; });
+  return it == renewed.end() ? 0 : it->incarnation;
 }
 
 std::string encode_list(const std::vector<std::string>& texts) {

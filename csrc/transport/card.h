@@ -19,6 +19,16 @@ struct Card {
   std::string hostname;
   std::string address;      ///< the UCP worker's
   std::vector<Nic> beside;  ///< interfaces beside the network that all hosts share
+  /// Connections that the rank will not use any more because they broke: with which process, and
+  /// the number of the one to come. Empty if none ever broke.
+  struct Renewed {
+    uint64_t process = 0;
+    uint32_t incarnation = 0;
+  };
+  std::vector<Renewed> renewed;
+
+  /// The connection to `other` that this rank would use: the first is 0.
+  uint32_t incarnation(uint64_t other) const;
 
   std::string encode() const;
   /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2.

@@ -40,10 +40,12 @@ struct Rail {
   UcpWorker worker;
 };
 
-/// Another process. Lives as long as the engine.
+/// A connection to another process. Lives as long as the engine. A connection that broke is replaced
+/// by its next incarnation when a group is made; the groups before have failed with it.
 struct Peer {
   Engine* engine = nullptr;
   Card card;
+  uint32_t incarnation = 0;
   bool same_host = false;
   std::unique_ptr<UcpEndpoint> endpoint;
   int pidfd = -1;
@@ -51,6 +53,7 @@ struct Peer {
   std::optional<TimePoint> fails_at;
   std::string reason;
   bool failed = false;
+  bool ended = false;  ///< its process is gone; there is nothing to connect to
 
   // A private link to its host, if there is one.
   Rail* rail = nullptr;
@@ -136,7 +139,12 @@ class Engine {
   void cancel_receives(Task& task);
   PendingRequest* new_request(Task& task, uint32_t token, int peer, bool is_receive);
   void release_request(PendingRequest* pending);
-  Peer& add_peer(const Card& card, bool same_host);
+  /// The connection to a process for a new group, `incarnation` or a later one. What came before it
+  /// fails, if it has not yet.
+  Peer& add_peer(const Card& card, bool same_host, uint32_t incarnation);
+  /// What this process's card says of connections that broke.
+  std::vector<Card::Renewed> renewed() const;
+  void stop_watching(Peer& peer);
   /// False where it cannot be reached; it is on its way to fail then.
   bool connect(Peer& peer);
   /// Throws Error(kTransport) where the private link does not work.
@@ -199,7 +207,8 @@ class Engine {
   std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged
   std::vector<std::shared_ptr<Task>> active_;
   std::vector<std::shared_ptr<Task>> retired_;
-  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
+  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
+  std::vector<std::unique_ptr<Peer>> former_peers_;            // replaced; groups that failed know them
   std::vector<Group*> groups_;  // by slot
   int next_slot_ = 0;
   std::vector<Group*> sharing_;  // groups that run collectives through shared memory

@@ -47,6 +47,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   {
     const Engine::Lock lock(engine);
     group->slot_ = engine.register_group(*group);
+    mine.renewed = engine.renewed();
   }
   mine.process = engine.process();
   mine.pid = ::getpid();
@@ -95,11 +96,20 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
                                               std::to_string(r) + " of group '" + name +
                                               "' are the same process");
       }
+      // Both ends know both cards, and so agree on the connection.
+      const uint32_t incarnation =
+          std::max(mine.incarnation(card.process), card.incarnation(mine.process));
       group->peers_[static_cast<size_t>(r)] =
-          &engine.add_peer(card, card.host_key == mine.host_key);
+          &engine.add_peer(card, card.host_key == mine.host_key, incarnation);
     }
     group->cards_ = std::move(cards);
     engine.group_ready();
+    for (int r = 0; r < world_size; ++r) {
+      const Peer* peer = group->peers_[static_cast<size_t>(r)];
+      if (peer != nullptr && peer->failed) {
+        group->peer_failed(r, peer->reason);  // since the cards were written
+      }
+    }
   }
   group->share_memory(exchange);
   group->find_private_links(exchange);
