@@ -72,4 +72,26 @@ bool C10dStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
   }
 }
 
+c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  return prefixed == nullptr ? store : prefixed->getUnderlyingNonPrefixStore();
+}
+
+Announcements::Announcements(const c10::intrusive_ptr<c10d::Store>& store, uint64_t rank,
+                             const std::string& group)
+    : root_(root_of(store)), group_(group) {
+  C10dStore(root_).set(key(rank), group);
+}
+
+std::string Announcements::of(uint64_t rank) const {
+  C10dStore store(root_);
+  if (!store.check(key(rank))) {
+    return "";
+  }
+  const std::string group = store.get({key(rank)}).front();
+  return group == group_ ? ""
+                         : " (rank " + std::to_string(rank) +
+                               " of the job was last seen making the group '" + group + "')";
+}
+
 }  // namespace q7x2

@@ -7,12 +7,16 @@
 #include <torch/version.h>
 
 #include "backend/c10d_store.h"
+#include "backend/store_end.h"
 #include "executor/survey.h"
 #include "fabric/json.h"
 #include "transport/rendezvous.h"
 
 namespace q7x2 {
 namespace {
+
+// How long a rank that leaves waits for rank 0 to close the store.
+constexpr std::chrono::milliseconds kStorePatience{1000};
 
 std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
   if (!options.algorithms.empty()) {
@@ -30,14 +34,24 @@ std::string name_of(const ProcessGroupQ7x2::Options& options) {
 
 ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    c10::intrusive_ptr<Options> options)
-    : c10d::Backend(rank, size), options_(std::move(options)), timeout_(options_->timeout) {
+    : c10d::Backend(rank, size),
+      options_(std::move(options)),
+      timeout_(options_->timeout),
+      store_(store) {
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
+  const auto in_job = [this](int r) {
+    const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
+    const auto index = static_cast<size_t>(r);
+    return index < ranks.size() ? ranks[index] : static_cast<uint64_t>(r);
+  };
   C10dStore keys(store);
+  const Announcements announcements(store, in_job(rank), name_of(*options_));
   Rendezvous rendezvous(keys, {.rank = rank,
                                .size = size,
                                .group = name_of(*options_),
                                .timeout = options_->timeout,
-                               .check_interrupt = Engine::check_interrupt});
+                               .check_interrupt = Engine::check_interrupt,
+                               .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
   try {
     meet(rendezvous);
   } catch (const Error& error) {
@@ -232,6 +246,9 @@ void ProcessGroupQ7x2::abort() {
 
 void ProcessGroupQ7x2::shutdown() {
   group_->leave();
+  if (rank_ > 0 && getGroupDesc() == "default_pg" && !group_->error()) {
+    wait_for_end(store_, kStorePatience);
+  }
 }
 
 }  // namespace q7x2

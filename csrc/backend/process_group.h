@@ -250,6 +250,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
     size_t count = 0;
   };
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
+
+  const c10::intrusive_ptr<c10d::Store> store_;
 };
 
 }  // namespace q7x2

@@ -424,8 +424,8 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
       text += " did not join";
     }
     text += " within " + std::to_string(options_.timeout.count()) + " ms";
-    if (options_.explain_missing) {
-      text += options_.explain_missing(missing);
+    for (const int r : missing) {
+      text += options_.explain_missing(r);
     }
     throw error(ErrorCode::kTimeout, text, missing.front());
   }

@@ -25,8 +25,8 @@
 // for the failure of another rank. A rank that cannot make its group joins with the reason instead
 // of a card; rank 0 tells it to everybody who joined.
 //
-// Store round trips per rank: five to join, two per further exchange. One process that leads and
-// another that takes over as rank 0 while the first is alive, is an error on the first.
+// Store round trips per rank: five to join, two per further exchange. If a second process joins as
+// rank 0 while the first still waits, the first one gets an error.
 #pragma once
 
 #include <chrono>
@@ -68,8 +68,8 @@ class Rendezvous {
     std::chrono::milliseconds slice{200};
     /// How long a rank that failed before it joined waits for others to tell.
     std::chrono::milliseconds patience{20'000};
-    /// What to add where ranks are missing; called with their ranks.
-    std::function<std::string(const std::vector<int>&)> explain_missing = {};
+    /// What is known of a rank that is missing, to be added to the error.
+    std::function<std::string(int)> explain_missing = [](int) { return std::string(); };
   };
   /// Called between slices, like `check_interrupt`, while one exchange waits.
   using Check = std::function<void()>;

@@ -111,7 +111,8 @@ def restart(scenario: str, backend: str, directory: pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((directory / "result.json").read_text())
     assert result["attempt"] == 1, "one restart is enough"
-    assert result["resumed"] == (5 if where == "collective" else 0)
+    # The collective of a rank that raises may be complete before it has left.
+    assert result["resumed"] in ((5, 6) if where == "collective" else (0,))
     expected = float(sum(rank + step for rank in range(RANKS) for step in range(10)))
     assert result["weights"] == [expected] * 1000
 
@@ -344,6 +345,18 @@ def test_a_missing_rank_is_named(backend, tmp_path, absent) -> None:
     text = results[1 - absent].stdout
     assert f"rank {absent} did not join within 1000 ms" in text, text
     assert "frame #" not in text, text
+
+
+@pytest.mark.beyond("gloo", "says which key of its own is missing")
+@pytest.mark.ranks(2, fresh=True)
+def test_ranks_that_disagree_about_the_name_of_a_group() -> None:
+    """Newer versions of torch count names per rank, so ranks may make different groups next."""
+    rank = dist.get_rank()
+    if rank == 1:
+        dist.distributed_c10d._world.group_count += 5
+    expected = f"rank {1 - rank} of the job was last seen making the group '{6 - 5 * rank}'"
+    with pytest.raises(RuntimeError, match=expected):
+        dist.new_group([0, 1], timeout=timedelta(seconds=2))
 
 
 LOST = """
