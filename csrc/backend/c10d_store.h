@@ -28,8 +28,8 @@ class C10dStore final : public KeyStore {
 /// The store below all prefixes.
 c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store);
 
-/// Which group each process of a job is making. Ranks that disagree about the name of the next group
-/// wait for each other under different keys; so their errors can say it.
+/// Which group each process of a job is making. Ranks that disagree about the name of the next
+/// group wait for each other under different keys; so their errors can say it.
 class Announcements {
  public:
   /// Ranks are those of the job.

@@ -46,12 +46,13 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   };
   C10dStore keys(store);
   const Announcements announcements(store, in_job(rank), name_of(*options_));
-  Rendezvous rendezvous(keys, {.rank = rank,
-                               .size = size,
-                               .group = name_of(*options_),
-                               .timeout = options_->timeout,
-                               .check_interrupt = Engine::check_interrupt,
-                               .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
+  Rendezvous rendezvous(keys,
+                        {.rank = rank,
+                         .size = size,
+                         .group = name_of(*options_),
+                         .timeout = options_->timeout,
+                         .check_interrupt = Engine::check_interrupt,
+                         .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
   try {
     meet(rendezvous);
   } catch (const Error& error) {
@@ -74,13 +75,12 @@ void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
       },
       options_->eager_connect);
   const auto check = [this] { group_->check(); };
-  const auto fabric =
-      survey(group_, {.share = [&](const std::string* mine) {
-                        return rendezvous.share("fabric", mine, check);
-                      },
-                      .warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-                      .torch = TORCH_VERSION,
-                      .timeout = options_->timeout});
+  const auto fabric = survey(
+      group_,
+      {.share = [&](const std::string* mine) { return rendezvous.share("fabric", mine, check); },
+       .warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+       .torch = TORCH_VERSION,
+       .timeout = options_->timeout});
   planner_ = std::make_unique<Planner>(rank_, fabric, forced_algorithms(*options_));
   rendezvous.finish(check);
 }
@@ -177,8 +177,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
   }
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: split needs options of the type q7x2.Options");
-  const auto child = c10::make_intrusive<c10d::PrefixStore>(
-      "q7x2/split/" + options->group_name + members, store);
+  const auto child =
+      c10::make_intrusive<c10d::PrefixStore>("q7x2/split/" + options->group_name + members, store);
   auto copy = c10::make_intrusive<Options>(*options);
   copy->global_ranks_in_group.clear();
   for (const int rank : ranks) {

@@ -40,8 +40,8 @@ struct Rail {
   UcpWorker worker;
 };
 
-/// A connection to another process. Lives as long as the engine. A connection that broke is replaced
-/// by its next incarnation when a group is made; the groups before have failed with it.
+/// A connection to another process. Lives as long as the engine. A connection that broke is
+/// replaced by its next incarnation when a group is made; the groups before have failed with it.
 struct Peer {
   Engine* engine = nullptr;
   Card card;
@@ -208,8 +208,8 @@ class Engine {
   std::vector<std::shared_ptr<Task>> active_;
   std::vector<std::shared_ptr<Task>> retired_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
-  std::vector<std::unique_ptr<Peer>> former_peers_;            // replaced; groups that failed know them
-  std::vector<Group*> groups_;  // by slot
+  std::vector<std::unique_ptr<Peer>> former_peers_;  // replaced; groups that failed know them
+  std::vector<Group*> groups_;                       // by slot
   int next_slot_ = 0;
   std::vector<Group*> sharing_;  // groups that run collectives through shared memory
   bool asleep_ = false;

@@ -711,7 +711,8 @@ void Group::find_private_links(const Exchange& exchange) {
       }
     }
   }
-  const std::vector<std::string> all = exchange("rails", encode_list(addresses), [this] { check(); });
+  const std::vector<std::string> all =
+      exchange("rails", encode_list(addresses), [this] { check(); });
   const Engine::Lock lock(engine_);
   for (int r = 0; r < world_size_; ++r) {
     const auto networks = private_network(rank_, r);

@@ -90,7 +90,8 @@ std::vector<std::string> Rendezvous::exchange(const std::string& what, const std
       others.push_back(r);
     }
   }
-  wait(keys, [&] { return look_for_failure(check); }, name, others);
+  wait(
+      keys, [&] { return look_for_failure(check); }, name, others);
   return store_.get(keys);
 }
 
@@ -115,7 +116,8 @@ void Rendezvous::finish(const Check& check) {
     store_.set(key("done", options_.rank), "");
     return;
   }
-  wait(keys_of_members("done"), [&] { return look_for_failure(check); }, "done", members());
+  wait(
+      keys_of_members("done"), [&] { return look_for_failure(check); }, "done", members());
 }
 
 // ------------------------------------------------------------------------------------- to join
@@ -358,8 +360,7 @@ void Rendezvous::tell_leader(const Error& error) {
       told_in = epoch_;
     }
     options_.check_interrupt();
-  } while (Clock::now() < until &&
-           !store_.wait({key("told/" + nonce_)}, options_.slice));
+  } while (Clock::now() < until && !store_.wait({key("told/" + nonce_)}, options_.slice));
 }
 
 /// Stays until `ranks` have heard of the failure, for a short time.

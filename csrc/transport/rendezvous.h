@@ -87,8 +87,8 @@ class Rendezvous {
   /// The last call of every rank that succeeded. On rank 0, which often owns the store, it returns
   /// when no other rank needs the store any more.
   void finish(const Check& check);
-  /// Tells the other ranks why this one cannot make the group. Waits a little until they know, since
-  /// the store may end with this process.
+  /// Tells the other ranks why this one cannot make the group. Waits a little until they know,
+  /// since the store may end with this process.
   void fail(const Error& reason) noexcept;
 
  private:
@@ -131,7 +131,7 @@ class Rendezvous {
   KeyStore& store_;
   const Options options_;
   const std::string nonce_;  // tells this process from others of the same rank
-  int64_t epoch_ = 0;  // the newest that this rank has seen
+  int64_t epoch_ = 0;        // the newest that this rank has seen
   bool joining_ = false;
   bool committed_ = false;
   bool over_ = false;  // it has failed, here or elsewhere, and that is known

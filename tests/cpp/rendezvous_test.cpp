@@ -1,5 +1,5 @@
-// The rendezvous over a store that outlives the ranks. Ranks are threads; one that is killed stops at
-// one of its calls to the store, like a process that dies there.
+// The rendezvous over a store that outlives the ranks. Ranks are threads; one that is killed stops
+// at one of its calls to the store, like a process that dies there.
 #include "transport/rendezvous.h"
 
 #include <atomic>
@@ -123,8 +123,8 @@ class Process {
   }
 
   // After `join`.
-  std::vector<std::string> cards;   ///< empty where it failed
-  std::vector<std::string> later;   ///< of a second exchange
+  std::vector<std::string> cards;  ///< empty where it failed
+  std::vector<std::string> later;  ///< of a second exchange
   std::optional<Error> error;
   Client client;
 
@@ -232,8 +232,8 @@ TEST(Rendezvous, SurvivorsGoOnWithASuccessor) {
       Attempt ranks = start(store, 0, 3, seed++, victim, dies_at);
       ranks[static_cast<size_t>(victim)]->join();
       std::this_thread::sleep_for(milliseconds(5));
-      ranks[static_cast<size_t>(victim)] = std::make_unique<Process>(
-          store, victim, 3, "0/" + std::to_string(victim), -1, seed++);
+      ranks[static_cast<size_t>(victim)] =
+          std::make_unique<Process>(store, victim, 3, "0/" + std::to_string(victim), -1, seed++);
       expect_complete(ranks, 0);
       ASSERT_FALSE(HasFailure()) << "victim " << victim << " at call " << dies_at;
     }
@@ -246,8 +246,8 @@ TEST(Rendezvous, LateRanksOfTheLastAttemptMixNothingUp) {
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     SharedStore store;
     std::mt19937 random(seed);
-    Attempt old = start(store, 0, 3, seed, static_cast<int>(random() % 3),
-                        static_cast<int>(random() % 12));
+    Attempt old =
+        start(store, 0, 3, seed, static_cast<int>(random() % 3), static_cast<int>(random() % 12));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     Attempt next = start(store, 1, 3, seed + 1000);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));

@@ -18,13 +18,14 @@ import harness
 import pytest
 import torch
 import torch.distributed as dist
-from benchmarks.processes import free_port
 from values import assert_bits
+
+from benchmarks.processes import free_port
 
 # --- torchrun --max-restarts ---------------------------------------------------------------------
 
-# Trains ten steps with a checkpoint after each; in its first attempt the victim dies in step five, or
-# while the group is made.
+# Trains ten steps with a checkpoint after each. In its first attempt the victim dies in step five,
+# or while the group is made.
 TRAIN = """
     import json, os, pathlib, signal, sys, threading, time
     import torch, torch.distributed as dist
@@ -89,9 +90,11 @@ QUICK = ["standalone, rank 0 killed in a collective", "static, rank 0 raises in 
 def torchrun(rendezvous: str) -> list[str]:
     options = {
         "standalone": ["--standalone"],
-        "static": ["--rdzv-backend=static", "--master-addr=127.0.0.1", f"--master-port={free_port()}"],
-        "c10d": ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"],
+        "static": ["--master-addr=127.0.0.1", f"--master-port={free_port()}"],
+        "c10d": [f"--rdzv-endpoint=localhost:{free_port()}"],
     }[rendezvous]
+    if rendezvous != "standalone":
+        options.append(f"--rdzv-backend={rendezvous}")
     command = [sys.executable, "-m", "torch.distributed.run", *options, "--max-restarts=2"]
     return [*command, f"--nproc-per-node={RANKS}", "--monitor-interval=0.1"]
 
@@ -162,7 +165,7 @@ def test_a_group_of_the_same_name_in_one_store(
         port = free_port()
         store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         (path.parent / "new").write_text(str(port))
-        os.replace(path.parent / "new", path)
+        (path.parent / "new").replace(path)
     elif kind == "tcp":
         while not path.exists():
             time.sleep(0.01)
@@ -206,6 +209,11 @@ def reset_connections() -> int:
     return count
 
 
+def reduce_for_ever(group: dist.ProcessGroup) -> None:
+    while True:
+        dist.all_reduce(torch.ones(1000), group=group)
+
+
 @pytest.mark.ranks(2, 3, env={"UCX_TLS": "tcp"})
 def test_a_group_after_a_reset(world_size: int) -> None:
     """The reset ends the groups that used the connection; the next group has a new one."""
@@ -219,8 +227,7 @@ def test_a_group_after_a_reset(world_size: int) -> None:
         if rank == turn % world_size:
             assert reset_connections() > 0
         with pytest.raises(RuntimeError, match="rank"):
-            while True:
-                dist.all_reduce(total, group=before)
+            reduce_for_ever(before)
         start = time.monotonic()
         after = dist.new_group(timeout=timedelta(seconds=20))
         for size in (10, 1_000_000):
@@ -244,8 +251,7 @@ def test_a_reset_costs_only_groups_that_used_it(world_size: int) -> None:
     if dist.get_rank() == 2:
         assert reset_connections() > 0
     with pytest.raises(RuntimeError, match="rank"):
-        while True:
-            dist.all_reduce(torch.ones(1000), group=both)
+        reduce_for_ever(both)
     if dist.get_rank() < 2:
         total = torch.ones(1000)
         dist.all_reduce(total, group=pair)
