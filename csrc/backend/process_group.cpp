@@ -8,13 +8,19 @@
 #include <torch/version.h>
 
 #include "backend/argument_checks.h"
+#include "backend/c10d_store.h"
+#include "backend/store_end.h"
 #include "executor/survey.h"
 #include "fabric/json.h"
 #include "kernels/reduce.h"
 #include "plan/algorithm_names.h"
+#include "transport/rendezvous.h"
 
 namespace q7x2 {
 namespace {
+
+// How long a rank that leaves waits for rank 0 to close the store.
+constexpr std::chrono::milliseconds kStorePatience{1000};
 
 std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
   if (!options.algorithms.empty()) {
@@ -37,90 +43,8 @@ void warn_of_transports(Engine& engine) {
 // Works of a coalesced call that are all kept.
 constexpr size_t kCoalescingLimit = 64;
 
-std::string exchange_key(const std::string& what, int rank) {
-  return "q7x2/" + what + "/" + std::to_string(rank);
-}
-
-// A store for the group that this rank makes out of `store` for the k-th time under `name`. c10d
-// splits and merges once for each device type, with the same name.
-c10::intrusive_ptr<c10d::Store> store_for(const c10::intrusive_ptr<c10d::Store>& store,
-                                          const std::string& name, int rank) {
-  const int64_t k = store->add(name + "/calls/" + std::to_string(rank), 1);
-  return c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(k), store);
-}
-
-std::vector<std::string> exchange(c10d::Store& store, int rank, int size, const std::string& group,
-                                  const std::string& what, const std::string& mine,
-                                  std::chrono::milliseconds timeout) {
-  store.set(exchange_key(what, rank), std::vector<uint8_t>(mine.begin(), mine.end()));
-  std::vector<std::string> keys;
-  for (int r = 0; r < size; ++r) {
-    keys.push_back(exchange_key(what, r));
-  }
-  std::vector<std::vector<uint8_t>> values;
-  try {
-    store.wait(keys, timeout);
-    if (store.hasExtendedApi()) {
-      values = store.multiGet(keys);
-    } else {
-      for (const std::string& key : keys) {
-        values.push_back(store.get(key));
-      }
-    }
-  } catch (const std::exception& error) {
-    std::string missing;
-    for (int r = 0; r < size; ++r) {
-      try {
-        if (!store.check({exchange_key(what, r)})) {
-          missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-        }
-      } catch (const std::exception&) {
-        break;  // the store itself is gone; its own error says so
-      }
-    }
-    throw Error(ErrorCode::kTimeout,
-                "rank " + std::to_string(rank) + " of " + std::to_string(size) +
-                    " could not make the group '" + group + "'" +
-                    (missing.empty() ? "" : ": rank " + missing + " did not join") + ": " +
-                    error.what());
-  }
-  std::vector<std::string> all;
-  all.reserve(values.size());
-  for (const auto& value : values) {
-    all.emplace_back(value.begin(), value.end());
-  }
-  return all;
-}
-
-// Rank 0's text, for all ranks. Its peers learn of each other's deaths meanwhile, so that a rank 0
-// that died is not waited for until the deadline.
-std::string share_text(c10d::Store& store, Group& group, const std::string* mine,
-                       std::chrono::milliseconds timeout) {
-  const std::string key = "q7x2/fabric";
-  if (mine != nullptr) {
-    store.set(key, std::vector<uint8_t>(mine->begin(), mine->end()));
-    return *mine;
-  }
-  constexpr std::chrono::milliseconds kSlice{500};
-  const TimePoint deadline = Clock::now() + timeout;
-  while (true) {
-    const TimePoint started = Clock::now();
-    try {
-      store.wait({key}, kSlice);
-      const std::vector<uint8_t> value = store.get(key);
-      return {value.begin(), value.end()};
-    } catch (const std::exception& error) {
-      if (const auto failure = group.error()) {
-        throw Error(*failure);
-      }
-      const TimePoint now = Clock::now();
-      if (now >= deadline || now - started < kSlice / 2) {
-        throw Error(ErrorCode::kTimeout,
-                    "rank " + std::to_string(group.rank()) + " could not make the group '" +
-                        group.name() + "': rank 0 did not say what the fabric is: " + error.what());
-      }
-    }
-  }
+std::string name_of(const ProcessGroupQ7x2::Options& options) {
+  return options.group_name.empty() ? "unnamed" : options.group_name;
 }
 
 }  // namespace
@@ -129,32 +53,61 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                                    c10::intrusive_ptr<Options> options)
     : c10d::Backend(rank, size),
       options_(std::move(options)),
-      engine_(Engine::instance()),
-      timeout_(options_->timeout) {
+      timeout_(options_->timeout),
+      store_(store) {
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
-  reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
-  warn_of_transports(*engine_);
-  const std::string& name = options_->group_name.empty() ? "unnamed" : options_->group_name;
-  group_ = Group::create(
-      *engine_, rank, size, name,
-      [&](const std::string& what, const std::string& mine) {
-        return exchange(*store, rank, size, name, what, mine, options_->timeout);
-      },
-      options_->eager_connect, to_string(parse_algorithms(forced_algorithms(*options_))));
-  const auto fabric =
-      survey(group_, {.share =
-                          [&](const std::string* mine) {
-                            return share_text(*store, *group_, mine, options_->timeout);
-                          },
-                      .warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-                      .torch = TORCH_VERSION,
-                      .timeout = options_->timeout});
-  planner_ = std::make_unique<Planner>(rank, fabric, forced_algorithms(*options_));
+  const auto in_job = [this](int r) {
+    const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
+    const auto index = static_cast<size_t>(r);
+    return index < ranks.size() ? ranks[index] : static_cast<uint64_t>(r);
+  };
+  C10dStore keys(store);
+  const Announcements announcements(store, in_job(rank), name_of(*options_));
+  Rendezvous rendezvous(keys,
+                        {.rank = rank,
+                         .size = size,
+                         .group = name_of(*options_),
+                         .timeout = options_->timeout,
+                         .check_interrupt = Engine::check_interrupt,
+                         .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
+  try {
+    meet(rendezvous);
+  } catch (const Error& error) {
+    rendezvous.fail(error);
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    rendezvous.fail(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank));
+    throw;
+  }
   init();
 }
 
+void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
+  engine_ = Engine::instance();
+  reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
+  warn_of_transports(*engine_);
+  group_ = Group::create(
+      *engine_, rank_, size_, name_of(*options_),
+      [&](const std::string& what, const std::string& mine, const std::function<void()>& check) {
+        return rendezvous.exchange(what, mine, check);
+      },
+      options_->eager_connect, to_string(parse_algorithms(forced_algorithms(*options_))));
+  const auto check = [this] { group_->check(); };
+  const auto fabric = survey(
+      group_,
+      {.share = [&](const std::string* mine) { return rendezvous.share("fabric", mine, check); },
+       .warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+       .torch = TORCH_VERSION,
+       .timeout = options_->timeout});
+  planner_ = std::make_unique<Planner>(rank_, fabric, forced_algorithms(*options_));
+  rendezvous.finish(check);
+}
+
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {
-  shutdown();
+  if (!engine_->forked()) {
+    group_->leave();
+  }
 }
 
 Complain ProcessGroupQ7x2::enter(const char* call) const {
@@ -247,7 +200,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
   }
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: split needs options of the type q7x2.Options");
-  const auto child = store_for(store, "q7x2/split/" + options->group_name + members, rank_);
+  const auto child =
+      c10::make_intrusive<c10d::PrefixStore>("q7x2/split/" + options->group_name + members, store);
   auto copy = c10::make_intrusive<Options>(*options);
   copy->global_ranks_in_group.clear();
   for (const int rank : ranks) {
@@ -266,7 +220,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
   engine_->enter();
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: merge needs options of the type q7x2.Options");
-  const auto child = store_for(store, "q7x2/merge/" + options->group_name, rank);
+  const auto child =
+      c10::make_intrusive<c10d::PrefixStore>("q7x2/merge/" + options->group_name, store);
   return c10::make_intrusive<ProcessGroupQ7x2>(child, rank, size,
                                                c10::make_intrusive<Options>(*options));
 }
@@ -323,8 +278,12 @@ void ProcessGroupQ7x2::abort() {
 
 // A forked child only drops its copy.
 void ProcessGroupQ7x2::shutdown() {
-  if (!engine_->forked()) {
-    group_->leave();
+  if (engine_->forked()) {
+    return;
+  }
+  group_->leave();
+  if (rank_ > 0 && getGroupDesc() == "default_pg" && !group_->error()) {
+    wait_for_end(store_, kStorePatience);
   }
 }
 

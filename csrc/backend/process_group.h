@@ -24,6 +24,8 @@
 
 namespace q7x2 {
 
+class Rendezvous;
+
 class ProcessGroupQ7x2 final : public c10d::Backend {
  public:
   struct Options final : c10d::Backend::Options {
@@ -202,6 +204,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                           const CodedOptions& opts);
   std::shared_ptr<const Codec> codec(const std::string& name);
   bool adds_integers(const CodedOptions& opts);
+  /// Makes the group with all other ranks, and learns its Fabric.
+  void meet(Rendezvous& rendezvous);
   /// Null where sending as it is takes the least time.
   std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
   /// Says how the call that was added last, of tensor `index`, is compressed, if it is. Errors are
@@ -230,7 +234,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   std::vector<Region> split_region(Region whole) const;
 
   const c10::intrusive_ptr<Options> options_;
-  const std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
   std::unique_ptr<Planner> planner_;
   std::atomic<std::chrono::milliseconds> timeout_;
@@ -246,6 +250,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   size_t coalescing_limit_ = 0;  // as many works at least before those that succeeded are let go
 
   std::shared_ptr<CompletionHook> hook_;  // null: none is registered
+
+  const c10::intrusive_ptr<c10d::Store> store_;
 };
 
 }  // namespace q7x2

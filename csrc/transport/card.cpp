@@ -1,5 +1,6 @@
 #include "transport/card.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -78,6 +79,11 @@ std::string Card::encode() const {
   }
   out.put(std::string_view(transports));
   out.put(std::string_view(algorithms));
+  out.put(static_cast<uint32_t>(renewed.size()));
+  for (const Renewed& connection : renewed) {
+    out.put(connection.process);
+    out.put(connection.incarnation);
+  }
   return out.take();
 }
 
@@ -115,6 +121,13 @@ Card Card::decode(std::string_view bytes) {
   }
   card.transports = in.get_string();
   card.algorithms = in.get_string();
+  const auto connections = in.get<uint32_t>();
+  for (uint32_t i = 0; i < connections; ++i) {
+    Renewed connection;
+    connection.process = in.get<uint64_t>();
+    connection.incarnation = in.get<uint32_t>();
+    card.renewed.push_back(connection);
+  }
   if (!in.at_end()) {
     throw Error(ErrorCode::kMismatch, "a rank's card has bytes left over");
   }
@@ -127,6 +140,12 @@ std::string join_list(const std::vector<std::string>& texts) {
     list += (list.empty() ? "" : ", ") + text;
   }
   return list;
+}
+
+uint32_t Card::incarnation(uint64_t other) const {
+  const auto it = std::find_if(renewed.begin(), renewed.end(),
+                               [&](const Renewed& one) { return one.process == other; });
+  return it == renewed.end() ? 0 : it->incarnation;
 }
 
 std::string encode_list(const std::vector<std::string>& texts) {

@@ -21,6 +21,16 @@ struct Card {
   std::vector<Nic> beside;  ///< interfaces beside the network that all hosts share
   std::string transports;   ///< of UCX, which the process may use: "posix, sysv, tcp"
   std::string algorithms;   ///< to which collectives are confined, "ring,sra"; empty: to none
+  /// Connections that the rank will not use any more because they broke: with which process, and
+  /// the number of the one to come. Empty if none ever broke.
+  struct Renewed {
+    uint64_t process = 0;
+    uint32_t incarnation = 0;
+  };
+  std::vector<Renewed> renewed;
+
+  /// The connection to `other` that this rank would use: the first is 0.
+  uint32_t incarnation(uint64_t other) const;
 
   std::string encode() const;
   /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2.

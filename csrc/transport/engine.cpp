@@ -464,15 +464,25 @@ void Engine::housekeeping(TimePoint now) {
 
 // ---------------------------------------------------------------------------------------- peers
 
-Peer& Engine::add_peer(const Card& card, bool same_host) {
+Peer& Engine::add_peer(const Card& card, bool same_host, uint32_t incarnation) {
   auto& slot = peers_[card.process];
-  if (slot) {
+  if (slot && slot->incarnation >= incarnation) {
     return *slot;
+  }
+  if (slot) {
+    if (!slot->failed) {
+      // The other end noticed first.
+      peer_dying(*slot, "its connection broke");
+      fail_peer(*slot);
+    }
+    stop_watching(*slot);
+    former_peers_.push_back(std::move(slot));
   }
   slot = std::make_unique<Peer>();
   Peer& peer = *slot;
   peer.engine = this;
   peer.card = card;
+  peer.incarnation = incarnation;
   peer.same_host = same_host;
   if (same_host) {
     peer.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, card.pid, 0));
@@ -482,10 +492,30 @@ Peer& Engine::add_peer(const Card& card, bool same_host) {
       event.data.ptr = &peer;
       ::epoll_ctl(watch_fd_, EPOLL_CTL_ADD, peer.pidfd, &event);
     } else if (errno == ESRCH) {
+      peer.ended = true;
       peer_dying(peer, "its process has ended");
     }
   }
   return peer;
+}
+
+std::vector<Card::Renewed> Engine::renewed() const {
+  std::vector<Card::Renewed> connections;
+  for (const auto& [process, peer] : peers_) {
+    const bool broken = peer->fails_at && !peer->ended;
+    if (broken || peer->incarnation > 0) {
+      connections.push_back({process, peer->incarnation + (broken ? 1 : 0)});
+    }
+  }
+  return connections;
+}
+
+void Engine::stop_watching(Peer& peer) {
+  if (peer.pidfd >= 0) {
+    ::epoll_ctl(watch_fd_, EPOLL_CTL_DEL, peer.pidfd, nullptr);
+    ::close(peer.pidfd);
+    peer.pidfd = -1;
+  }
 }
 
 bool Engine::connect(Peer& peer) {
@@ -564,9 +594,8 @@ void Engine::look_for_deaths() {
   const Lock lock(*this);
   for (int i = 0; i < count; ++i) {
     Peer& peer = *static_cast<Peer*>(events[static_cast<size_t>(i)].data.ptr);
-    ::epoll_ctl(watch_fd_, EPOLL_CTL_DEL, peer.pidfd, nullptr);
-    ::close(peer.pidfd);
-    peer.pidfd = -1;
+    stop_watching(peer);
+    peer.ended = true;
     peer_dying(peer, "its process has ended");
   }
 }

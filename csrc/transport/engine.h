@@ -42,10 +42,12 @@ struct Rail {
   UcpWorker worker;
 };
 
-/// Another process. Lives as long as the engine.
+/// A connection to another process. Lives as long as the engine. A connection that broke is
+/// replaced by its next incarnation when a group is made; the groups before have failed with it.
 struct Peer {
   Engine* engine = nullptr;
   Card card;
+  uint32_t incarnation = 0;
   bool same_host = false;
   std::unique_ptr<UcpEndpoint> endpoint;
   int pidfd = -1;
@@ -53,6 +55,7 @@ struct Peer {
   std::optional<TimePoint> fails_at;
   std::string reason;
   bool failed = false;
+  bool ended = false;  ///< its process is gone; there is nothing to connect to
 
   // A private link to its host, if there is one.
   Rail* rail = nullptr;
@@ -74,12 +77,12 @@ class Engine {
     std::function<void(const std::function<void()>&)> run_unlocked;
   };
   static void set_hooks(Hooks hooks);
+  /// For waits outside of the engine: calls the hook, if there is one. May throw.
+  static void check_interrupt();
   /// Leaves every group in good order and stops the engine, for the end of the process. Tasks get a
   /// second to complete first, and callbacks five to return. From then on no thread but this one
   /// returns from a call; `others_run`: there are some that could be on their way out of one.
   static void shutdown_instance(bool others_run = false);
-  /// For loops that wait for something else than a task: throws what `Hooks::check_interrupt` does.
-  static void check_interrupt();
 
   ~Engine();
   Engine(const Engine&) = delete;
@@ -153,7 +156,12 @@ class Engine {
   void cancel_receives(Task& task);
   PendingRequest* new_request(Task& task, uint32_t token, int peer, bool is_receive);
   void release_request(PendingRequest* pending);
-  Peer& add_peer(const Card& card, bool same_host);
+  /// The connection to a process for a new group, `incarnation` or a later one. What came before it
+  /// fails, if it has not yet.
+  Peer& add_peer(const Card& card, bool same_host, uint32_t incarnation);
+  /// What this process's card says of connections that broke.
+  std::vector<Card::Renewed> renewed() const;
+  void stop_watching(Peer& peer);
   /// False where it cannot be reached; it is on its way to fail then.
   bool connect(Peer& peer);
   /// Throws Error(kTransport) where the private link does not work.
@@ -217,8 +225,9 @@ class Engine {
   std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged
   std::vector<std::shared_ptr<Task>> active_;
   std::vector<std::shared_ptr<Task>> retired_;
-  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
-  std::vector<Group*> groups_;  // by slot
+  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
+  std::vector<std::unique_ptr<Peer>> former_peers_;  // replaced; groups that failed know them
+  std::vector<Group*> groups_;                       // by slot
   int next_slot_ = 0;
   std::vector<Group*> sharing_;  // groups that run collectives through shared memory
   bool asleep_ = false;

@@ -54,6 +54,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   {
     const Engine::Lock lock(engine);
     group->slot_ = engine.register_group(*group);
+    mine.renewed = engine.renewed();
   }
   mine.process = engine.process();
   mine.pid = ::getpid();
@@ -68,7 +69,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   mine.transports = join_list(engine.transports());
   mine.algorithms = algorithms;
 
-  const std::vector<std::string> bytes = exchange("card", mine.encode());
+  const std::vector<std::string> bytes = exchange("card", mine.encode(), [] {});
   if (bytes.size() != static_cast<size_t>(world_size)) {
     throw Error(ErrorCode::kMismatch, "group '" + name + "' of " + std::to_string(world_size) +
                                           " ranks got " + std::to_string(bytes.size()) + " cards");
@@ -112,11 +113,20 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
                                               std::to_string(r) + " of group '" + name +
                                               "' are the same process");
       }
+      // Both ends know both cards, and so agree on the connection.
+      const uint32_t incarnation =
+          std::max(mine.incarnation(card.process), card.incarnation(mine.process));
       group->peers_[static_cast<size_t>(r)] =
-          &engine.add_peer(card, card.host_key == mine.host_key);
+          &engine.add_peer(card, card.host_key == mine.host_key, incarnation);
     }
     group->cards_ = std::move(cards);
     engine.group_ready();
+    for (int r = 0; r < world_size; ++r) {
+      const Peer* peer = group->peers_[static_cast<size_t>(r)];
+      if (peer != nullptr && peer->failed) {
+        group->peer_failed(r, peer->reason);  // since the cards were written
+      }
+    }
   }
   group->share_memory(exchange);
   group->find_private_links(exchange);
@@ -185,6 +195,12 @@ std::vector<std::shared_ptr<Task>> Group::collectives() {
 std::optional<Error> Group::error() {
   const Engine::Lock lock(engine_);
   return error_;
+}
+
+void Group::check() {
+  if (const std::optional<Error> failure = error()) {
+    throw Error(*failure);
+  }
 }
 
 void Group::abort(const Error& error) {
@@ -378,7 +394,7 @@ void Group::share_memory(const Exchange& exchange) {
     }
   }
   const std::vector<std::string> keys =
-      exchange("memory", channel ? channel->key() : std::string());
+      exchange("memory", channel ? channel->key() : std::string(), [this] { check(); });
 
   std::string mapped(static_cast<size_t>(world_size_), '0');
   for (int member = 0; channel && member < channel->members(); ++member) {
@@ -397,7 +413,7 @@ void Group::share_memory(const Exchange& exchange) {
       // As above, between these two.
     }
   }
-  const std::vector<std::string> mapped_by = exchange("mapped", mapped);
+  const std::vector<std::string> mapped_by = exchange("mapped", mapped, [this] { check(); });
 
   const Engine::Lock lock(engine_);
   if (members_.size() > static_cast<size_t>(usable_cpus())) {
@@ -728,7 +744,8 @@ void Group::find_private_links(const Exchange& exchange) {
       }
     }
   }
-  const std::vector<std::string> all = exchange("rails", encode_list(addresses));
+  const std::vector<std::string> all =
+      exchange("rails", encode_list(addresses), [this] { check(); });
   const Engine::Lock lock(engine_);
   for (int r = 0; r < world_size_; ++r) {
     const auto networks = private_network(rank_, r);

@@ -19,9 +19,10 @@ namespace q7x2 {
 struct Peer;
 
 /// Gives `mine` to all ranks and returns what each gave, by rank. Blocks, with a deadline of its
-/// own. `what` names the exchange, the same on all ranks and once a group.
-using Exchange =
-    std::function<std::vector<std::string>(const std::string& what, const std::string& mine)>;
+/// own. `what` names the exchange, the same on all ranks and once per group. `check` is called now
+/// and then, and throws when the exchange is pointless.
+using Exchange = std::function<std::vector<std::string>(
+    const std::string& what, const std::string& mine, const std::function<void()>& check)>;
 
 class Group {
  public:
@@ -62,6 +63,8 @@ class Group {
   std::vector<std::shared_ptr<Task>> collectives();
   /// The error that ended the group, if any.
   std::optional<Error> error();
+  /// Throws that error.
+  void check();
 
   /// Whether the hosts of two ranks have a private link; all ranks say the same. That it works must
   /// be tried.

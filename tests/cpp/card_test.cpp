@@ -26,6 +26,7 @@ Card example() {
   card.beside = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
   card.transports = "posix, sysv, tcp";
   card.algorithms = "ring,aggregator:2";
+  card.renewed = {{0xfedcba9876543210ULL, 3}};
   return card;
 }
 
@@ -44,6 +45,11 @@ void expect_equal(const Card& a, const Card& b) {
     EXPECT_EQ(a.beside[i].name, b.beside[i].name);
     EXPECT_EQ(a.beside[i].address, b.beside[i].address);
     EXPECT_EQ(a.beside[i].prefix, b.beside[i].prefix);
+  }
+  ASSERT_EQ(a.renewed.size(), b.renewed.size());
+  for (size_t i = 0; i < a.renewed.size(); ++i) {
+    EXPECT_EQ(a.renewed[i].process, b.renewed[i].process);
+    EXPECT_EQ(a.renewed[i].incarnation, b.renewed[i].incarnation);
   }
 }
 
@@ -71,6 +77,11 @@ void put_length(std::string& bytes, size_t at, uint32_t length) {
 // Where the fields of an encoded card begin.
 constexpr size_t kVersionAt = 4 + 4;
 constexpr size_t kHostKeyAt = kVersionAt + 4 + 8 + 4 + 2 + 2;
+
+TEST(Card, IncarnationOfAConnection) {
+  EXPECT_EQ(example().incarnation(0xfedcba9876543210ULL), 3U);
+  EXPECT_EQ(example().incarnation(1), 0U);
+}
 
 TEST(Card, RoundTrip) {
   expect_equal(Card::decode(example().encode()), example());

@@ -74,7 +74,7 @@ TEST(Group, UsesSharedMemoryOnOneHost) {
 
 TEST(Group, RefusesWhatDoesNotFit) {
   run_ranks(2, [](Rank& rank) {
-    const auto echo = [](const std::string&, const std::string& mine) {
+    const auto echo = [](const std::string&, const std::string& mine, const auto&) {
       return std::vector<std::string>{mine};
     };
     const auto refused = [&](int own, int size, const Exchange& exchange) {
@@ -85,22 +85,23 @@ TEST(Group, RefusesWhatDoesNotFit) {
     EXPECT_EQ(refused(-1, 1, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(0, 1 << 20, echo), ErrorCode::kInvalidArgument);
     // One process as two ranks, foreign bytes, another world size.
-    const auto twice = [](const std::string&, const std::string& mine) {
+    const auto twice = [](const std::string&, const std::string& mine, const auto&) {
       return std::vector{mine, mine};
     };
     EXPECT_EQ(refused(rank.rank, 2, twice), ErrorCode::kMismatch);
-    const auto foreign = [](const std::string&, const std::string& mine) {
+    const auto foreign = [](const std::string&, const std::string& mine, const auto&) {
       return std::vector{mine, std::string("?")};
     };
     EXPECT_EQ(refused(0, 2, foreign), ErrorCode::kMismatch);
-    const auto other_size = [&](const std::string&, const std::string& mine) {
+    const auto other_size = [&](const std::string&, const std::string& mine, const auto&) {
       rank.put("size", mine);
       const std::string theirs = rank.get(1 - rank.rank, "size");
       return rank.rank == 0 ? std::vector{mine, theirs} : std::vector{theirs, mine, mine};
     };
     EXPECT_EQ(refused(rank.rank, 2 + rank.rank, other_size), ErrorCode::kMismatch);
     // An exchange that fails leaves nothing behind.
-    const auto broken = [](const std::string&, const std::string&) -> std::vector<std::string> {
+    const auto broken = [](const std::string&, const std::string&,
+                           const auto&) -> std::vector<std::string> {
       throw Error(ErrorCode::kTimeout, "the store is gone");
     };
     EXPECT_EQ(refused(0, 2, broken), ErrorCode::kTimeout);
@@ -111,7 +112,7 @@ TEST(Group, RefusesWhatDoesNotFit) {
 
 TEST(Group, TooFewCardsAreRefused) {
   run_ranks(1, [](Rank& rank) {
-    const auto echo = [](const std::string&, const std::string& mine) {
+    const auto echo = [](const std::string&, const std::string& mine, const auto&) {
       return std::vector<std::string>{mine};
     };
     EXPECT_EQ(code_of([&] { Group::create(rank.engine(), 0, 2, "bad", echo, false); }),

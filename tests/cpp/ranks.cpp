@@ -180,7 +180,8 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
   }
   const auto me = std::find(ranks.begin(), ranks.end(), rank);
   if (me == ranks.end()) throw std::logic_error("this rank is not in the group " + name);
-  const auto exchange = [&](const std::string& what, const std::string& mine) {
+  const auto exchange = [&](const std::string& what, const std::string& mine,
+                            const std::function<void()>&) {
     put(what + " " + name, mine);
     std::vector<std::string> all;
     for (const int member : ranks) all.push_back(get(member, what + " " + name));

@@ -1,0 +1,140 @@
+// Rendezvous: how the ranks of a new group find each other through a store that outlives them.
+//
+// torchrun keeps one store for all restarts of a job, so a key may hold what a dead process wrote.
+// Nothing in the store says whether its writer is alive. The ranks therefore confirm to each other
+// that they read the same set of cards, in an *epoch* that no earlier process has seen:
+//
+//   1. Rank 0 leads. It takes the next epoch from an atomic counter and opens it. All keys below
+//      carry the epoch, so a new leader never reads what was written for an earlier one.
+//   2. Every other rank reads the counter and publishes its card and a random nonce under the
+//      epoch. If rank 0 opens a later epoch, it joins that one instead.
+//   3. When all have joined, rank 0 publishes the roster: the nonces and cards by rank. A rank that
+//      finds its own nonce in the roster acknowledges it.
+//   4. When all have acknowledged, rank 0 commits the epoch. Every member of a committed roster was
+//      alive after the roster was complete, and holds the same cards as all others.
+//
+// A rank that died between 2 and 3 does not acknowledge. Its successor replaces the card that it
+// left, rank 0 sees the change, and opens a new epoch. A rank 0 that died leaves an epoch that is
+// never committed, or that was committed before the others came; they wait for the next one.
+//
+//   rank 0   epoch 4 .. open ......... gather . roster ....... gather acks . commit
+//   rank 1     .... join epoch 3 ... join epoch 4 .. read, ack ............. read
+//              (of a dead rank 0)
+//
+// All waits are cut into slices. Between them a rank looks for interrupts, for a later epoch, and
+// for the failure of another rank. A rank that cannot make its group joins with the reason instead
+// of a card; rank 0 tells it to everybody who joined.
+//
+// Store round trips per rank: five to join, two per further exchange. If a second process joins as
+// rank 0 while the first still waits, the first one gets an error.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace q7x2 {
+
+/// What the rendezvous needs of a key-value store. Every call may throw Error(kTransport).
+class KeyStore {
+ public:
+  virtual ~KeyStore() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  /// Adds to a counter, which is 0 at first, and returns the sum. Atomic.
+  virtual int64_t add(const std::string& key, int64_t amount) = 0;
+  virtual bool check(const std::string& key) = 0;
+  /// The values of keys that exist.
+  virtual std::vector<std::string> get(const std::vector<std::string>& keys) = 0;
+  /// False: some key does not exist after `timeout`.
+  virtual bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
+};
+
+class Rendezvous {
+ public:
+  struct Options {
+    int rank = 0;
+    int size = 1;
+    std::string group;                     ///< its name, for messages
+    std::chrono::milliseconds timeout{0};  ///< of each exchange
+    /// Called between slices; may throw to end the wait.
+    std::function<void()> check_interrupt = [] {};
+    std::chrono::milliseconds slice{200};
+    /// How long a rank that failed before it joined waits for others to tell.
+    std::chrono::milliseconds patience{20'000};
+    /// What is known of a rank that is missing, to be added to the error.
+    std::function<std::string(int)> explain_missing = [](int) { return std::string(); };
+  };
+  /// Called between slices, like `check_interrupt`, while one exchange waits.
+  using Check = std::function<void()>;
+
+  Rendezvous(KeyStore& store, Options options);
+
+  /// Gives `mine` to all ranks and returns what each gave, by rank. The first exchange is the one
+  /// in which the ranks find each other; `mine` is the card then. Throws Error: kTimeout if ranks
+  /// are missing, kMismatch if processes disagree about who is which rank, else what another rank
+  /// told by `fail`.
+  std::vector<std::string> exchange(const std::string& what, const std::string& mine,
+                                    const Check& check);
+  /// Rank 0's text, for all ranks; `mine` is null on the others. After the first exchange.
+  std::string share(const std::string& what, const std::string* mine, const Check& check);
+  /// The last call of every rank that succeeded. On rank 0, which often owns the store, it returns
+  /// when no other rank needs the store any more.
+  void finish(const Check& check);
+  /// Tells the other ranks why this one cannot make the group. Waits a little until they know,
+  /// since the store may end with this process.
+  void fail(const Error& reason) noexcept;
+
+ private:
+  struct Entry {
+    std::string nonce;
+    int size = 0;
+    std::optional<Error> failure;
+    std::string card;
+  };
+  /// Looks around between slices. True: the wait is pointless.
+  using Look = std::function<bool()>;
+
+  std::vector<std::string> join(const std::string& mine);
+  std::vector<std::string> lead(const std::string& mine);
+  std::vector<Entry> gather();
+  bool confirmed(const std::vector<Entry>& joined);
+  std::vector<std::string> follow(const std::string& mine);
+  std::optional<std::vector<std::string>> take_part(const std::string& mine);
+  bool await(const std::string& what);
+  void await_opening();
+  bool superseded();
+  void refuse_if_superseded();
+  void judge(int rank, const Entry& entry);
+  bool look_for_failure(const Check& check);
+  void tell_members(const Error& error);
+  void tell_leader(const Error& error);
+  void linger(const std::vector<int>& ranks);
+  [[noreturn]] void raise(const std::string& record);
+
+  bool wait(const std::vector<std::string>& keys, const Look& look, const std::string& what,
+            const std::vector<int>& ranks);
+  Error error(ErrorCode code, const std::string& text, int rank = -1) const;
+  std::string key(const std::string& what) const;
+  std::string key(const std::string& what, int rank) const;
+  std::vector<int> members() const;
+  std::vector<std::string> keys_of_members(const std::string& what) const;
+  std::string encode(const Entry& entry) const;
+  Entry decode(const std::string& bytes) const;
+
+  KeyStore& store_;
+  const Options options_;
+  const std::string nonce_;  // tells this process from others of the same rank
+  int64_t epoch_ = 0;        // the newest that this rank has seen
+  bool joining_ = false;
+  bool committed_ = false;
+  bool over_ = false;  // it has failed, here or elsewhere, and that is known
+};
+
+}  // namespace q7x2

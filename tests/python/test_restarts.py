@@ -1,0 +1,390 @@
+"""Groups made again: after torchrun restarts, on the same port, after a reset; failures in init."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import timedelta
+
+import harness
+import pytest
+import torch
+import torch.distributed as dist
+from values import assert_bits
+
+from benchmarks.processes import free_port
+
+# --- torchrun --max-restarts ---------------------------------------------------------------------
+
+# Trains ten steps with a checkpoint after each. In its first attempt the victim dies in step five,
+# or while the group is made.
+TRAIN = """
+    import json, os, pathlib, signal, sys, threading, time
+    import torch, torch.distributed as dist
+    from datetime import timedelta
+
+    backend, victim, how, where, directory = sys.argv[1:]
+    directory = pathlib.Path(directory)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    doomed = attempt == 0 and rank == int(victim)
+
+    def end(*_):
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("the user's bug")
+
+    if doomed and where == "init":
+        signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+    dist.init_process_group(backend, timeout=timedelta(seconds=60))
+    if doomed and where == "init":
+        end()
+
+    checkpoint = directory / "checkpoint.pt"
+    state = {"step": 0, "weights": torch.zeros(1000)}
+    if rank == 0 and checkpoint.exists():
+        state = torch.load(checkpoint)
+    step = torch.tensor(state["step"])
+    weights = state["weights"]
+    dist.broadcast(step, 0)
+    dist.broadcast(weights, 0)
+    resumed = int(step)
+    for now in range(resumed, 10):
+        gradient = torch.full((1000,), float(rank + now))
+        work = dist.all_reduce(gradient, async_op=True)
+        if doomed and now == 5:
+            end()
+        work.wait()
+        weights += gradient
+        if rank == 0:
+            torch.save({"step": now + 1, "weights": weights}, directory / "new.pt")
+            os.replace(directory / "new.pt", checkpoint)
+    dist.barrier()
+    if rank == 0:
+        result = {"attempt": attempt, "resumed": resumed, "weights": weights.tolist()}
+        (directory / "result.json").write_text(json.dumps(result))
+    dist.destroy_process_group()
+"""
+
+RANKS = 3
+SCENARIOS = {
+    "standalone, rank 0 killed in a collective": ("standalone", 0, "killed", "collective"),
+    "standalone, rank 1 raises in a collective": ("standalone", 1, "raises", "collective"),
+    "static, rank 0 raises in init": ("static", 0, "raises", "init"),
+    "static, rank 2 killed in a collective": ("static", 2, "killed", "collective"),
+    "c10d, rank 0 killed in init": ("c10d", 0, "killed", "init"),
+    "c10d, rank 1 raises in init": ("c10d", 1, "raises", "init"),
+}
+QUICK = ["standalone, rank 0 killed in a collective", "static, rank 0 raises in init"]
+
+
+def torchrun(rendezvous: str) -> list[str]:
+    options = {
+        "standalone": ["--standalone"],
+        "static": ["--master-addr=127.0.0.1", f"--master-port={free_port()}"],
+        "c10d": [f"--rdzv-endpoint=localhost:{free_port()}"],
+    }[rendezvous]
+    if rendezvous != "standalone":
+        options.append(f"--rdzv-backend={rendezvous}")
+    command = [sys.executable, "-m", "torch.distributed.run", *options, "--max-restarts=2"]
+    return [*command, f"--nproc-per-node={RANKS}", "--monitor-interval=0.1"]
+
+
+def restart(scenario: str, backend: str, directory: pathlib.Path) -> None:
+    rendezvous, victim, how, where = SCENARIOS[scenario]
+    path = directory / "train.py"
+    path.write_text(textwrap.dedent(TRAIN))
+    arguments = [str(path), backend, str(victim), how, where, str(directory)]
+    done = subprocess.run(
+        [*torchrun(rendezvous), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((directory / "result.json").read_text())
+    assert result["attempt"] == 1, "one restart is enough"
+    # The collective of a rank that raises may be complete before it has left.
+    assert result["resumed"] in ((5, 6) if where == "collective" else (0,))
+    expected = float(sum(rank + step for rank in range(RANKS) for step in range(10)))
+    assert result["weights"] == [expected] * 1000
+
+
+@pytest.mark.beyond("gloo", "reads the addresses of the last attempt")
+@pytest.mark.parametrize("scenario", QUICK)
+def test_torchrun_restarts(backend, tmp_path, scenario) -> None:
+    restart(scenario, backend, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.beyond("gloo", "reads the addresses of the last attempt")
+@pytest.mark.parametrize("repetition", range(5))
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_torchrun_restarts_always(backend, tmp_path, scenario, repetition) -> None:
+    restart(scenario, backend, tmp_path)
+
+
+# --- again on the same port ----------------------------------------------------------------------
+
+AGAIN = """
+    import sys, torch, torch.distributed as dist
+    from datetime import timedelta
+    for round in range(50):
+        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=20))
+        total = torch.ones(10)
+        dist.all_reduce(total)
+        assert total[0] == dist.get_world_size()
+        dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_init_and_destroy_on_the_same_port(backend, tmp_path, world_size) -> None:
+    harness.run_script(AGAIN, world_size, tmp_path, 120, args=[backend])
+
+
+@pytest.mark.ranks(3, init="none", fresh=True)
+@pytest.mark.parametrize("kind", ["file", "tcp"])
+def test_a_group_of_the_same_name_in_one_store(
+    world_size: int, kind: str, shared: str, backend: str
+) -> None:
+    """The keys of the group before are still there."""
+    path = pathlib.Path(shared) / "port"
+    rank = harness.current_rank()
+    if kind == "tcp" and rank == 0:
+        port = free_port()
+        store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        (path.parent / "new").write_text(str(port))
+        (path.parent / "new").replace(path)
+    elif kind == "tcp":
+        while not path.exists():
+            time.sleep(0.01)
+        store = dist.TCPStore("127.0.0.1", int(path.read_text()), wait_for_workers=False)
+    else:
+        store = dist.FileStore(str(path), world_size)
+    for turn in range(5):
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=(rank + turn) % world_size,
+            world_size=world_size,
+            timeout=timedelta(seconds=20),
+        )
+        total = torch.full((10,), float(dist.get_rank()))
+        dist.all_reduce(total)
+        assert total[0] == 3
+        dist.destroy_process_group()
+
+
+# --- a connection that is reset ------------------------------------------------------------------
+
+
+def reset_connections() -> int:
+    """Resets the TCP connections of this process to others, but not those of the store."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    store_port = int(os.environ.get("STORE_PORT", "0"))
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family != socket.AF_INET or connection.type != socket.SOCK_STREAM:
+                    continue
+                ports = (connection.getsockname()[1], connection.getpeername()[1])
+                if store_port not in ports:
+                    # Connecting to nowhere ends an established connection with a reset.
+                    nowhere = ctypes.create_string_buffer(16)
+                    count += libc.connect(connection.fileno(), nowhere, 16) == 0
+        except OSError:
+            pass  # not a socket, or not connected
+    return count
+
+
+def reduce_for_ever(group: dist.ProcessGroup) -> None:
+    while True:
+        dist.all_reduce(torch.ones(1000), group=group)
+
+
+@pytest.mark.ranks(2, 3, env={"UCX_TLS": "tcp"})
+def test_a_group_after_a_reset(world_size: int) -> None:
+    """The reset ends the groups that used the connection; the next group has a new one."""
+    rank = dist.get_rank()
+    for turn in range(10):
+        before = dist.new_group(timeout=timedelta(seconds=20))
+        total = torch.ones(100_000)
+        dist.all_reduce(total, group=before)
+        assert total[0] == world_size
+        time.sleep(0.2)  # for the others to have their results as well
+        if rank == turn % world_size:
+            assert reset_connections() > 0
+        with pytest.raises(RuntimeError, match="rank"):
+            reduce_for_ever(before)
+        start = time.monotonic()
+        after = dist.new_group(timeout=timedelta(seconds=20))
+        for size in (10, 1_000_000):
+            total = torch.full((size,), float(rank))
+            dist.all_reduce(total, group=after)
+            assert_bits(total, torch.full((size,), float(sum(range(world_size)))))
+        assert time.monotonic() - start < 5
+        dist.destroy_process_group(before)
+        dist.destroy_process_group(after)
+
+
+@pytest.mark.ranks(3, env={"UCX_TLS": "tcp"})
+def test_a_reset_costs_only_groups_that_used_it(world_size: int) -> None:
+    """Ranks 0 and 1 lose their connections to rank 2, not that to each other."""
+    pair = dist.new_group([0, 1])
+    both = dist.new_group([0, 1, 2])
+    for group in (pair, both):
+        if dist.get_rank() in dist.get_process_group_ranks(group):
+            dist.all_reduce(torch.ones(100_000), group=group)
+    time.sleep(0.2)  # for the others to have their results as well
+    if dist.get_rank() == 2:
+        assert reset_connections() > 0
+    with pytest.raises(RuntimeError, match="rank"):
+        reduce_for_ever(both)
+    if dist.get_rank() < 2:
+        total = torch.ones(1000)
+        dist.all_reduce(total, group=pair)
+        assert_bits(total, torch.full((1000,), 2.0))
+    again = dist.new_group([0, 1, 2])
+    total = torch.ones(1000)
+    dist.all_reduce(total, group=again)
+    assert_bits(total, torch.full((1000,), 3.0))
+
+
+# --- init that fails -----------------------------------------------------------------------------
+
+CANNOT = """
+    import os, sys, time, torch, torch.distributed as dist
+    from datetime import timedelta
+    rank = int(os.environ["RANK"])
+    if rank == int(sys.argv[2]):
+        os.environ["UCX_TLS"] = "nonsense"
+        time.sleep(float(sys.argv[3]))
+    else:
+        time.sleep(1 - float(sys.argv[3]))
+    start = time.monotonic()
+    try:
+        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=120))
+    except RuntimeError as error:
+        print(time.monotonic() - start, error)
+        sys.exit(3)
+"""
+
+
+@pytest.mark.beyond("gloo", "the others wait for their deadline")
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_cannot_start_tells_the_others(backend, tmp_path, victim, late) -> None:
+    args = [backend, str(victim), str(late)]
+    results = harness.run_script(CANNOT, 3, tmp_path, 60, expect=3, args=args)
+    for result in results:
+        seconds, error = result.stdout.split(" ", 1)
+        assert float(seconds) < 15, result.describe()
+        assert "UCX could not" in error, result.describe()
+        if result.rank != victim:
+            assert f"rank {victim} of 3 could not make the group" in error, result.describe()
+
+
+# The others have a store, but never make the group.
+ABSENT = """
+    import os, signal, sys, time, torch, torch.distributed as dist
+    from datetime import timedelta
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    rank = int(os.environ["RANK"])
+    if rank == int(sys.argv[2]):
+        store = next(dist.rendezvous("env://"))[0]
+        store.wait(["leave"], timedelta(seconds=60))
+        os._exit(0)
+    store = next(dist.rendezvous("env://"))[0]
+    print("waiting", flush=True)
+    try:
+        dist.init_process_group(
+            sys.argv[1],
+            store=store.clone(),
+            rank=rank,
+            world_size=2,
+            timeout=timedelta(seconds=float(sys.argv[3])),
+        )
+    except KeyboardInterrupt:
+        print("KeyboardInterrupt", time.monotonic(), flush=True)
+    except RuntimeError as error:
+        print("error", error, flush=True)
+    store.set("leave", "")
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.beyond("gloo", "goes on waiting")
+@pytest.mark.parametrize("absent", [0, 1])
+def test_control_c_in_init(backend, tmp_path, absent) -> None:
+    args = [backend, str(absent), "50"]
+    with harness.script(ABSENT, 2, tmp_path, args=args) as processes:
+        waits = processes[1 - absent]
+        end = time.monotonic() + 60
+        while "waiting" not in waits.stdout():
+            assert time.monotonic() < end, waits.stderr()
+            time.sleep(0.05)
+        time.sleep(1)
+        at = time.monotonic()
+        waits.signal(signal.SIGINT)
+        result = waits.result(15)
+        assert "KeyboardInterrupt " in result.stdout, result.describe()
+        raised = float(result.stdout.split("KeyboardInterrupt ")[1].split()[0])
+        assert raised - at < 1, result.describe()
+
+
+@pytest.mark.beyond("gloo", "says which key of its own is missing")
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_missing_rank_is_named(backend, tmp_path, absent) -> None:
+    results = harness.run_script(ABSENT, 2, tmp_path, 60, args=[backend, str(absent), "1"])
+    text = results[1 - absent].stdout
+    assert f"rank {absent} did not join within 1000 ms" in text, text
+    assert "frame #" not in text, text
+
+
+@pytest.mark.beyond("gloo", "says which key of its own is missing")
+@pytest.mark.ranks(2, fresh=True)
+def test_ranks_that_disagree_about_the_name_of_a_group() -> None:
+    """Newer versions of torch count names per rank, so ranks may make different groups next."""
+    rank = dist.get_rank()
+    if rank == 1:
+        dist.distributed_c10d._world.group_count += 5
+    expected = f"rank {1 - rank} of the job was last seen making the group '{6 - 5 * rank}'"
+    with pytest.raises(RuntimeError, match=expected):
+        dist.new_group([0, 1], timeout=timedelta(seconds=2))
+
+
+LOST = """
+    import os, sys, time, torch, torch.distributed as dist
+    from datetime import timedelta
+    rank = int(os.environ["RANK"])
+    store = next(dist.rendezvous("env://"))[0]
+    if rank == 0:
+        time.sleep(1)
+        os._exit(0)
+    try:
+        dist.init_process_group(
+            sys.argv[1], store=store, rank=1, world_size=2, timeout=timedelta(seconds=60)
+        )
+    except RuntimeError as error:
+        print(error)
+        os._exit(0)
+"""
+
+
+@pytest.mark.beyond("gloo", "shows torch's stack")
+def test_a_lost_store_is_one_sentence(backend, tmp_path) -> None:
+    result = harness.run_script(LOST, 2, tmp_path, 30, args=[backend])[1]
+    assert "the store does not answer" in result.stdout, result.describe()
+    assert len(result.stdout.splitlines()) == 1, result.describe()
