@@ -176,7 +176,7 @@ TEST(Limits, ACallOnAFailedGroupHasItsOwnNumber) {
 
 TEST(Limits, RanksThatAreConfinedToDifferentAlgorithmsMakeNoGroup) {
   run_ranks(3, [](Rank& rank) {
-    const auto exchange = [&](const std::string& what, const std::string& mine) {
+    const auto exchange = [&](const std::string& what, const std::string& mine, const auto&) {
       rank.put(what, mine);
       return std::vector{rank.get(0, what), rank.get(1, what), rank.get(2, what)};
     };
