@@ -141,7 +141,8 @@ class SelectionRates {
 
   double at(double share, double Fabric::CodecRate::*rate) const {
     const double few = 1 / rate_or_unlimited(few_->*rate);
-    const double slope = (1 / rate_or_unlimited(many_->*rate) - few) / (kSelected[1].share - kSelected[0].share);
+    const double slope =
+        (1 / rate_or_unlimited(many_->*rate) - few) / (kSelected[1].share - kSelected[0].share);
     return 1 / (few + std::max(slope, 0.0) * std::max(share - kSelected[0].share, 0.0));
   }
 

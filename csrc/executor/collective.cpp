@@ -706,8 +706,7 @@ size_t CollectiveTask::flat_begin(size_t slice, size_t part) const {
   if (ranges_) return ranges_->begin(slice, part);
   const size_t begin = slice * choice_.slice_bytes;
   const size_t bytes = std::min(choice_.slice_bytes, call_.input[0].bytes - begin);
-  return begin / flat_element() +
-         choice_.plan->part_begin(bytes / flat_element(), part);
+  return begin / flat_element() + choice_.plan->part_begin(bytes / flat_element(), part);
 }
 
 Region CollectiveTask::region(const Place& place, const Block& block, size_t length) const {

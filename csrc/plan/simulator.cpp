@@ -44,8 +44,7 @@ class PartLengths {
     const size_t element = std::min(kElementBytes, slice_bytes);
     const size_t elements = element == 0 ? 0 : slice_bytes / element;
     for (size_t part = 0; part < plan.part_weights.size(); ++part) {
-      flat_.push_back((plan.part_begin(elements, part + 1) -
-                       plan.part_begin(elements, part)) *
+      flat_.push_back((plan.part_begin(elements, part + 1) - plan.part_begin(elements, part)) *
                       element);
     }
   }
@@ -64,8 +63,12 @@ size_t divide_up(size_t value, size_t divisor) {
 }  // namespace
 
 Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding)
-    : plans_(plans), fabric_(fabric), coding_(coding), copy_rate_(rate_or_unlimited(fabric.copy_rate)),
-      reduce_rate_(rate_or_unlimited(fabric.reduce_rate)), routes_(fabric) {
+    : plans_(plans),
+      fabric_(fabric),
+      coding_(coding),
+      copy_rate_(rate_or_unlimited(fabric.copy_rate)),
+      reduce_rate_(rate_or_unlimited(fabric.reduce_rate)),
+      routes_(fabric) {
   if (plans.empty() || static_cast<int>(plans.size()) != fabric.world_size()) {
     throw Error(ErrorCode::kInvalidArgument, std::to_string(plans.size()) +
                                                  " Plans for a fabric of " +
@@ -145,7 +148,8 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
   for (size_t i = 0; i < senders.size(); ++i) {
     const Routes::Resource& resource = routes_.resources()[i];
     const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
-    rates_.push_back(resource.rate / (congests ? 1 + kIncast * std::min(senders[i] - 1, kMostIncast) : 1));
+    rates_.push_back(resource.rate /
+                     (congests ? 1 + kIncast * std::min(senders[i] - 1, kMostIncast) : 1));
     if (congests) incast_rate_ = std::min(incast_rate_, resource.rate / senders[i]);
   }
   if (unmatched > 0) {

@@ -117,9 +117,9 @@ std::optional<std::string> posix_obstacle(int local_ranks) {
   // All ranks see the same size, so they decide alike.
   if (free < kRankBytes || size < all) {
     return "/dev/shm has " + mebibytes(free) + " free, and UCX needs " +
-           (size < all
-                ? mebibytes_needed(all) + " for the " + std::to_string(local_ranks) + " ranks of this host"
-                : mebibytes_needed(kRankBytes) + " for each rank") +
+           (size < all ? mebibytes_needed(all) + " for the " + std::to_string(local_ranks) +
+                             " ranks of this host"
+                       : mebibytes_needed(kRankBytes) + " for each rank") +
            help;
   }
   return std::nullopt;
