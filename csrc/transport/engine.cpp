@@ -308,6 +308,16 @@ void Engine::guarded(Task& task, const Step& step) {
   }
 }
 
+// What a message could not do here, its group must know: the sender counts on it.
+void Engine::handle_guarded(const Control& control) {
+  try {
+    handle(control);
+  } catch (const std::exception& exception) {
+    Group* group = control.slot < groups_.size() ? groups_[control.slot] : nullptr;
+    if (group != nullptr) group->fail(group->failure_of(exception));
+  }
+}
+
 void Engine::activate(const std::shared_ptr<Task>& task) {
   active_.push_back(task);
   task->active_index_ = active_.size() - 1;
@@ -329,7 +339,7 @@ void Engine::retire(Task& task) {
 }
 
 void Engine::cancel_receives(Task& task) {
-  // Cancelling completes a request from inside the call; `ready_` collects it.
+  // Cancelling completes a request from inside the call; `completions_` collects it.
   for (PendingRequest* p = task.requests_; p != nullptr; p = p->next) {
     if (p->is_receive && p->request != nullptr) {
       const UcpWorker& worker =
@@ -378,29 +388,45 @@ void Engine::release_request(PendingRequest* pending) {
   free_requests_ = pending;
 }
 
+void Engine::Completions::add(PendingRequest& pending, ucs_status_t status, size_t length,
+                              uint64_t tag) {
+  pending.status = status;
+  pending.length = length;
+  pending.tag = tag;
+  pending.next_complete = nullptr;
+  (last_ == nullptr ? first_ : last_->next_complete) = &pending;
+  last_ = &pending;
+}
+
+PendingRequest* Engine::Completions::take() {
+  PendingRequest* const pending = first_;
+  if (pending != nullptr) {
+    first_ = pending->next_complete;
+    if (first_ == nullptr) last_ = nullptr;
+  }
+  return pending;
+}
+
 void Engine::drain() {
-  std::vector<Completion> batch;
-  while (!ready_.empty()) {
-    batch.swap(ready_);
-    for (const Completion& c : batch) {
-      Task& task = *c.pending->task;
-      const uint32_t token = c.pending->token;
-      const int peer = c.pending->peer;
-      const Wire wire = c.pending->wire;
-      release_request(c.pending);
-      if (task.done()) {
-        if (task.requests_ == nullptr) {
-          retire(task);
-        }
-      } else if (c.status == UCS_OK) {
-        guarded(task, [&] { task.completed(token, c.length, c.tag); });
-      } else if (c.status == UCS_ERR_MESSAGE_TRUNCATED) {
-        task.truncated(token, c.tag);
-      } else if (c.status != UCS_ERR_CANCELED) {
-        task.group().request_failed(task, peer, wire, c.status);
+  while (PendingRequest* const complete = completions_.take()) {
+    const PendingRequest pending = *complete;
+    Task& task = *pending.task;
+    release_request(complete);
+    if (task.done()) {
+      if (task.requests_ == nullptr) {
+        retire(task);
       }
+      continue;
     }
-    batch.clear();
+    guarded(task, [&] {
+      if (pending.status == UCS_OK) {
+        task.completed(pending.token, pending.length, pending.tag);
+      } else if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
+        task.truncated(pending.token, pending.tag);
+      } else if (pending.status != UCS_ERR_CANCELED) {
+        task.group().request_failed(task, pending.peer, pending.wire, pending.status);
+      }
+    });
   }
 }
 
@@ -413,11 +439,18 @@ bool Engine::progress() {
   for (size_t i = 0; i < sharing_.size(); ++i) {
     any |= sharing_[i]->progress_shared();
   }
+  if (lost_control_) {
+    // Nobody knows which group it was for.
+    lost_control_ = false;
+    for (Group* group : groups_) {
+      if (group != nullptr) group->fail(group->failure_of(std::bad_alloc()));
+    }
+  }
   if (!controls_.empty()) {
     std::vector<Control> controls;
     controls.swap(controls_);
     for (const Control& control : controls) {
-      handle(control);
+      handle_guarded(control);
     }
     drain();
   }
@@ -715,8 +748,13 @@ ucs_status_t Engine::on_wake(void*, const void*, size_t, void*, size_t,
 
 ucs_status_t Engine::on_control(void* arg, const void* header, size_t header_length, void*, size_t,
                                 const ucp_am_recv_param_t*) {
-  if (auto control = Control::decode(header, header_length)) {
-    static_cast<Engine*>(arg)->controls_.push_back(std::move(*control));
+  auto& engine = *static_cast<Engine*>(arg);
+  try {
+    if (auto control = Control::decode(header, header_length)) {
+      engine.controls_.push_back(std::move(*control));
+    }
+  } catch (const std::bad_alloc&) {
+    engine.lost_control_ = true;
   }
   return UCS_OK;
 }
@@ -755,20 +793,21 @@ void Engine::handle(const Control& control) {
 // ------------------------------------------------------------------------------------ callbacks
 
 void Engine::on_sent(void* request, ucs_status_t status, void* user_data) {
-  request_done(request, {static_cast<PendingRequest*>(user_data), status, 0, 0});
+  request_done(request, *static_cast<PendingRequest*>(user_data), status, 0, 0);
 }
 
 void Engine::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                          void* user_data) {
   // `info` lies in the request.
-  request_done(request,
-               {static_cast<PendingRequest*>(user_data), status, info->length, info->sender_tag});
+  request_done(request, *static_cast<PendingRequest*>(user_data), status, info->length,
+               info->sender_tag);
 }
 
-void Engine::request_done(void* request, const Completion& completion) {
-  completion.pending->completed = true;
-  completion.pending->request = nullptr;
-  completion.pending->task->group().engine().ready_.push_back(completion);
+void Engine::request_done(void* request, PendingRequest& pending, ucs_status_t status,
+                          size_t length, uint64_t tag) {
+  pending.completed = true;
+  pending.request = nullptr;
+  pending.task->group().engine().completions_.add(pending, status, length, tag);
   ucp_request_free(request);
 }
 

@@ -133,11 +133,17 @@ class Engine {
     Engine& engine_;
   };
 
-  struct Completion {
-    PendingRequest* pending;
-    ucs_status_t status;
-    size_t length;
-    uint64_t tag;
+  /// Requests that are complete, in their order. Adding one needs no memory: UCX's callbacks add, and
+  /// must not throw.
+  class Completions {
+   public:
+    void add(PendingRequest& pending, ucs_status_t status, size_t length = 0, uint64_t tag = 0);
+    /// Null: there is none.
+    PendingRequest* take();
+
+   private:
+    PendingRequest* first_ = nullptr;
+    PendingRequest* last_ = nullptr;
   };
 
   Engine();
@@ -147,6 +153,7 @@ class Engine {
   void drain();
   void housekeeping(TimePoint now);
   void handle(const Control& control);
+  void handle_guarded(const Control& control);
   void activate(const std::shared_ptr<Task>& task);
   void retire(Task& task);
   /// Runs a step of the task. What it throws, for example because there is no memory, fails the
@@ -205,7 +212,8 @@ class Engine {
   static void on_sent(void* request, ucs_status_t status, void* user_data);
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data);
-  static void request_done(void* request, const Completion& completion);
+  static void request_done(void* request, PendingRequest& pending, ucs_status_t status,
+                           size_t length, uint64_t tag);
   static void on_control_sent(void* request, ucs_status_t status, void* user_data);
   static ucs_status_t on_wake(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
@@ -220,8 +228,9 @@ class Engine {
   std::map<std::string, std::unique_ptr<Rail>> rails_;  // by interface
 
   std::mutex mutex_;
-  std::vector<Completion> ready_;
+  Completions completions_;
   std::vector<Control> controls_;
+  bool lost_control_ = false;  // there was no memory for one
   std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged
   std::vector<std::shared_ptr<Task>> active_;
   std::vector<std::shared_ptr<Task>> retired_;

@@ -256,7 +256,7 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
   PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
   pending->wire = wire;
   if (!ensure_connected(destination) || !ensure_rail(destination, wire)) {
-    engine_.ready_.push_back({pending, UCS_ERR_UNREACHABLE, 0, 0});
+    engine_.completions_.add(*pending, UCS_ERR_UNREACHABLE);
     return;
   }
   ucp_request_param_t param{};
@@ -270,7 +270,7 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
   if (UCS_PTR_IS_PTR(request)) {
     pending->request = request;
   } else {
-    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), length, tag});
+    engine_.completions_.add(*pending, UCS_PTR_STATUS(request), length, tag);
   }
 }
 
@@ -295,7 +295,7 @@ void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64
   param.user_data = pending;
   void* request = ucp_tag_recv_nbx(worker.get(), data, length, tag, mask, &param);
   if (UCS_PTR_IS_ERR(request)) {
-    engine_.ready_.push_back({pending, UCS_PTR_STATUS(request), 0, 0});
+    engine_.completions_.add(*pending, UCS_PTR_STATUS(request));
     return;
   }
   if (pending->completed) {
@@ -538,7 +538,7 @@ bool Group::progress_shared() {
           any = true;  // looks again instead of sleeping: nobody wakes the sender for this
           break;
         }
-        engine_.ready_.push_back({out.send, UCS_OK, out.message.length, out.message.tag});
+        engine_.completions_.add(*out.send, UCS_OK, out.message.length, out.message.tag);
         member.outgoing.pop_front();
         wake(number);
         any = true;

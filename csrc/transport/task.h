@@ -40,6 +40,12 @@ struct PendingRequest {
   void* request = nullptr;  ///< UCX's handle; null once it completed
   PendingRequest* previous = nullptr;
   PendingRequest* next = nullptr;
+
+  // When it is complete, until the engine tells the task.
+  ucs_status_t status = UCS_OK;
+  size_t length = 0;  ///< receives: of the message
+  uint64_t tag = 0;   ///< receives: of the message
+  PendingRequest* next_complete = nullptr;
 };
 
 /// Life: made by the caller, `Engine::submit`, started, progressed by whoever drives the engine,
