@@ -349,8 +349,8 @@ def test_functional_all_to_all_uneven() -> None:
 def test_functional_collectives_with_autograd() -> None:
     x = torch.full((2, 3), float(dist.get_rank() + 1), requires_grad=True)
     out = funcol.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
-    out.sum().backward()
-    assert_bits(x.grad, torch.full((2, 3), 2.0))
+    (out * 3).sum().backward()  # torch 2.11 wants a contiguous gradient here
+    assert_bits(x.grad, torch.full((2, 3), 6.0))
 
 
 def compiled_step(x: torch.Tensor, world_size: int) -> torch.Tensor:

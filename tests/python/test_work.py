@@ -94,13 +94,18 @@ def test_wait_with_a_timeout() -> None:
         assert_bits(tensor, torch.full((10,), 2.0))
 
 
+# Before 2.13 torch's binding of Work.exception raises a TypeError.
+EXCEPTIONS_CONVERT = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
+
 @pytest.mark.ranks(2)
 def test_wait_returns_true() -> None:
     work = dist.all_reduce(torch.ones(3), async_op=True)
     assert work.wait() is True
     assert work.is_completed()
     assert work.is_success()
-    assert work.exception() is None
+    if EXCEPTIONS_CONVERT:
+        assert work.exception() is None
     work.synchronize()
 
 
@@ -307,7 +312,8 @@ def test_exception_of_a_failed_work() -> None:
     assert until(work.is_completed, 6), "the deadline did not end the work"
     if dist.get_backend() != "gloo":
         assert not work.is_success()
-        assert isinstance(work.exception(), Exception)
+        if EXCEPTIONS_CONVERT:
+            assert isinstance(work.exception(), Exception)
     with pytest.raises(RuntimeError, match=r"(?i)timed out"):
         work.wait()
 
