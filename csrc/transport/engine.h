@@ -133,8 +133,8 @@ class Engine {
     Engine& engine_;
   };
 
-  /// Requests that are complete, in their order. Adding one needs no memory: UCX's callbacks add, and
-  /// must not throw.
+  /// Requests that are complete, in their order. Adding one needs no memory: UCX's callbacks add,
+  /// and must not throw.
   class Completions {
    public:
     void add(PendingRequest& pending, ucs_status_t status, size_t length = 0, uint64_t tag = 0);
@@ -230,7 +230,7 @@ class Engine {
   std::mutex mutex_;
   Completions completions_;
   std::vector<Control> controls_;
-  bool lost_control_ = false;  // there was no memory for one
+  bool lost_control_ = false;            // there was no memory for one
   std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged
   std::vector<std::shared_ptr<Task>> active_;
   std::vector<std::shared_ptr<Task>> retired_;

@@ -424,7 +424,7 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
     } else {
       text += " did not join";
     }
-    text += " within " + std::to_string(options_.timeout.count()) + " ms";
+    text += " within the timeout of " + std::to_string(options_.timeout.count()) + " ms";
     for (const int r : missing) {
       text += options_.explain_missing(r);
     }

@@ -346,8 +346,9 @@ TEST(Rendezvous, MissingRanksAreNamed) {
       ADD_FAILURE() << "a group of one of three ranks";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-      const std::string expected =
-          present == 0 ? "ranks 1, 2 did not join within 30 ms" : "rank 0 did not join";
+      const std::string expected = present == 0
+                                       ? "ranks 1, 2 did not join within the timeout of 30 ms"
+                                       : "rank 0 did not join";
       EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
     }
   }

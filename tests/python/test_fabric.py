@@ -101,7 +101,7 @@ def test_a_malformed_file_is_an_error_on_all_ranks(shared: str) -> None:
         path = Path(shared) / "fabric.json"
         path.write_text(json.dumps(two_racks() | {"ranks": [0, 0, 1, 7]}))
         os.environ["Q7X2_FABRIC"] = str(path)
-    with pytest.raises(RuntimeError, match=r"fabric.json: ranks\[3\]: expected a whole number"):
+    with pytest.raises(ValueError, match=r"fabric.json: ranks\[3\]: expected a whole number"):
         dist.new_group([0, 1, 2])
 
 

@@ -233,10 +233,12 @@ def test_callbacks_that_raise(tmp_path, backend) -> None:
 def test_wait_where_every_callback_is_stuck() -> None:
     """More callbacks than q7x2 has threads for, and none of them returns."""
     release = threading.Event()
-    stuck = []
-    for _ in range(70):
-        future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
-        stuck.append(future.then(lambda f: release.wait(60)))
+    peer = 1 - dist.get_rank()
+    works = [dist.irecv(torch.empty(10), peer, tag=tag) for tag in range(70)]
+    stuck = [work.get_future().then(lambda f: release.wait(60)) for work in works]
+    dist.barrier()  # a callback of a future that is complete would run here, in this thread
+    for tag in range(70):
+        dist.send(torch.ones(10), peer, tag=tag)
     tensor = torch.ones(10)
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future()
