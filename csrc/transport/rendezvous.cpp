@@ -5,6 +5,7 @@
 #include <random>
 
 #include "transport/card.h"
+#include "transport/rendezvous_records.h"
 
 namespace q7x2 {
 namespace {
@@ -12,49 +13,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kEpochs = "q7x2/epochs";
-constexpr const char* kCannot = " could not make the group '";
-// Rank 0 often owns the store, so it stays until the others have read why it fails.
-constexpr milliseconds kLinger{500};
-
 std::string random_nonce() {
   std::random_device device;
   return std::to_string(static_cast<uint64_t>(device()) << 32 | device());
-}
-
-std::string encode_failure(const Error& failure) {
-  return encode_list({std::to_string(static_cast<int>(failure.code())),
-                      std::to_string(failure.rank()), failure.what()});
-}
-
-[[noreturn]] void refuse_bytes() {
-  throw Error(ErrorCode::kMismatch,
-              "the store holds something else than q7x2 writes: do all ranks run the same version, "
-              "and use the backend q7x2 for this group?");
-}
-
-int64_t number(const std::string& text) {
-  try {
-    size_t used = 0;
-    const int64_t value = std::stoll(text, &used);
-    if (used == text.size()) {
-      return value;
-    }
-  } catch (const std::logic_error&) {
-  }
-  refuse_bytes();
-}
-
-Error decode_failure(const std::string& bytes) {
-  const std::vector<std::string> parts = decode_list(bytes);
-  if (parts.size() != 3) {
-    refuse_bytes();
-  }
-  const int64_t code = number(parts[0]);
-  if (code < 0 || code > static_cast<int64_t>(ErrorCode::kInternal)) {
-    refuse_bytes();
-  }
-  return Error(static_cast<ErrorCode>(code), parts[2], static_cast<int>(number(parts[1])));
 }
 
 std::string list_ranks(const std::vector<int>& ranks) {
@@ -133,10 +94,10 @@ std::vector<std::string> Rendezvous::lead(const std::string& mine) {
   for (;;) {
     epoch_ = store_.add(kEpochs, 1);
     store_.set(key("open"), "");
-    const std::vector<Entry> joined = gather();
+    const std::vector<JoinRecord> joined = gather();
     std::vector<std::string> roster{nonce_, mine};
     std::vector<std::string> cards{mine};
-    for (const Entry& entry : joined) {
+    for (const JoinRecord& entry : joined) {
       roster.push_back(entry.nonce);
       roster.push_back(entry.card);
       cards.push_back(entry.card);
@@ -150,7 +111,7 @@ std::vector<std::string> Rendezvous::lead(const std::string& mine) {
 }
 
 /// The entries of the other ranks.
-std::vector<Rendezvous::Entry> Rendezvous::gather() {
+std::vector<JoinRecord> Rendezvous::gather() {
   const std::vector<std::string> keys = keys_of_members("join");
   wait(
       keys,
@@ -158,22 +119,22 @@ std::vector<Rendezvous::Entry> Rendezvous::gather() {
         refuse_if_superseded();
         for (int r = 1; r < options_.size; ++r) {
           if (store_.check(key("join", r))) {
-            judge(r, decode(store_.get({key("join", r)}).front()));
+            judge(r, JoinRecord::decode(store_.get({key("join", r)}).front()));
           }
         }
         return false;
       },
       "join", members());
-  std::vector<Entry> joined;
+  std::vector<JoinRecord> joined;
   for (const std::string& bytes : store_.get(keys)) {
-    joined.push_back(decode(bytes));
+    joined.push_back(JoinRecord::decode(bytes));
     judge(static_cast<int>(joined.size()), joined.back());
   }
   return joined;
 }
 
 /// False: another process has joined as one of the ranks since the roster was made.
-bool Rendezvous::confirmed(const std::vector<Entry>& joined) {
+bool Rendezvous::confirmed(const std::vector<JoinRecord>& joined) {
   const bool all = wait(
       keys_of_members("ack"),
       [&] {
@@ -181,7 +142,7 @@ bool Rendezvous::confirmed(const std::vector<Entry>& joined) {
         const std::vector<std::string> now = store_.get(keys_of_members("join"));
         bool changed = false;
         for (size_t i = 0; i < now.size(); ++i) {
-          const Entry entry = decode(now[i]);
+          const JoinRecord entry = JoinRecord::decode(now[i]);
           judge(static_cast<int>(i) + 1, entry);
           changed |= entry.nonce != joined[i].nonce;
         }
@@ -215,7 +176,8 @@ void Rendezvous::await_opening() {
 
 /// Nothing: there is a later epoch.
 std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string& mine) {
-  store_.set(key("join", options_.rank), encode({nonce_, options_.size, std::nullopt, mine}));
+  store_.set(key("join", options_.rank),
+             JoinRecord{nonce_, options_.size, std::nullopt, mine}.encode());
   if (!await("roster")) {
     return std::nullopt;
   }
@@ -273,7 +235,7 @@ void Rendezvous::refuse_if_superseded() {
 }
 
 /// Throws where the entry of `rank` rules the group out.
-void Rendezvous::judge(int rank, const Entry& entry) {
+void Rendezvous::judge(int rank, const JoinRecord& entry) {
   if (entry.failure) {
     throw Error(*entry.failure);
   }
@@ -283,113 +245,6 @@ void Rendezvous::judge(int rank, const Entry& entry) {
                     std::to_string(entry.size) + ", rank 0 of " + std::to_string(options_.size),
                 rank);
   }
-}
-
-// ------------------------------------------------------------------------------------- to fail
-
-void Rendezvous::fail(const Error& reason) noexcept {
-  const bool alone = options_.size < 2 || options_.rank < 0 || options_.rank >= options_.size;
-  if (over_ || alone) {
-    return;
-  }
-  over_ = true;
-  try {
-    const bool complete = std::string_view(reason.what()).find(kCannot) != std::string_view::npos;
-    const Error error =
-        complete ? reason : this->error(reason.code(), reason.what(), options_.rank);
-    if (committed_) {
-      const std::string failed = key("failed");
-      if (!store_.check(failed)) {
-        store_.set(failed, encode_failure(error));
-      }
-      if (options_.rank == 0) {
-        std::vector<int> others;
-        for (int r = 1; r < options_.size; ++r) {
-          if (r != error.rank()) {
-            others.push_back(r);
-          }
-        }
-        linger(others);
-      }
-    } else if (options_.rank == 0) {
-      tell_members(error);
-    } else {
-      tell_leader(error);
-    }
-  } catch (const std::exception&) {
-    // Without the store nobody can be told.
-  }
-}
-
-void Rendezvous::tell_members(const Error& error) {
-  const auto until = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
-  if (!joining_) {
-    epoch_ = store_.add(kEpochs, 1);
-    store_.set(key("open"), "");
-  }
-  std::vector<int> told;
-  std::vector<std::string> left = keys_of_members("join");
-  do {
-    for (int r = 1; r < options_.size; ++r) {
-      const bool new_here = std::find(told.begin(), told.end(), r) == told.end();
-      if (new_here && store_.check(key("join", r))) {
-        const Entry entry = decode(store_.get({key("join", r)}).front());
-        store_.set(key("told/" + entry.nonce), encode_failure(error));
-        told.push_back(r);
-        std::erase(left, key("join", r));
-      }
-    }
-    if (left.empty()) {
-      break;
-    }
-    store_.wait(left, std::min(options_.slice, milliseconds(50)));
-    options_.check_interrupt();
-  } while (Clock::now() < until && !superseded());
-  std::erase(told, error.rank());
-  linger(told);
-}
-
-void Rendezvous::tell_leader(const Error& error) {
-  const auto until = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
-  const std::string entry = encode({nonce_, options_.size, error, ""});
-  int64_t told_in = 0;
-  do {
-    epoch_ = store_.add(kEpochs, 0);
-    if (epoch_ > told_in) {
-      store_.set(key("join", options_.rank), entry);
-      told_in = epoch_;
-    }
-    options_.check_interrupt();
-  } while (Clock::now() < until && !store_.wait({key("told/" + nonce_)}, options_.slice));
-}
-
-/// Stays until `ranks` have heard of the failure, for a short time.
-void Rendezvous::linger(const std::vector<int>& ranks) {
-  std::vector<std::string> keys;
-  for (const int r : ranks) {
-    keys.push_back(key("heard", r));
-  }
-  if (!keys.empty()) {
-    store_.wait(keys, kLinger);
-  }
-}
-
-bool Rendezvous::look_for_failure(const Check& check) {
-  if (store_.check(key("failed"))) {
-    const std::string record = store_.get({key("failed")}).front();
-    if (options_.rank == 0) {
-      fail(decode_failure(record));
-    }
-    raise(record);
-  }
-  check();
-  return false;
-}
-
-void Rendezvous::raise(const std::string& record) {
-  over_ = true;
-  store_.set(key("heard", options_.rank), "");
-  throw Error(decode_failure(record));
 }
 
 // ------------------------------------------------------------------------------------- waiting
@@ -461,26 +316,6 @@ std::vector<std::string> Rendezvous::keys_of_members(const std::string& what) co
     keys.push_back(key(what, r));
   }
   return keys;
-}
-
-std::string Rendezvous::encode(const Entry& entry) const {
-  return encode_list({entry.nonce, std::to_string(entry.size),
-                      entry.failure ? encode_failure(*entry.failure) : "", entry.card});
-}
-
-Rendezvous::Entry Rendezvous::decode(const std::string& bytes) const {
-  const std::vector<std::string> parts = decode_list(bytes);
-  if (parts.size() != 4) {
-    refuse_bytes();
-  }
-  Entry entry;
-  entry.nonce = parts[0];
-  entry.size = static_cast<int>(number(parts[1]));
-  if (!parts[2].empty()) {
-    entry.failure = decode_failure(parts[2]);
-  }
-  entry.card = parts[3];
-  return entry;
 }
 
 }  // namespace q7x2

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transport/rendezvous_records.h"
 
 namespace q7x2 {
 
@@ -92,26 +93,20 @@ class Rendezvous {
   void fail(const Error& reason) noexcept;
 
  private:
-  struct Entry {
-    std::string nonce;
-    int size = 0;
-    std::optional<Error> failure;
-    std::string card;
-  };
   /// Looks around between slices. True: the wait is pointless.
   using Look = std::function<bool()>;
 
   std::vector<std::string> join(const std::string& mine);
   std::vector<std::string> lead(const std::string& mine);
-  std::vector<Entry> gather();
-  bool confirmed(const std::vector<Entry>& joined);
+  std::vector<JoinRecord> gather();
+  bool confirmed(const std::vector<JoinRecord>& joined);
   std::vector<std::string> follow(const std::string& mine);
   std::optional<std::vector<std::string>> take_part(const std::string& mine);
   bool await(const std::string& what);
   void await_opening();
   bool superseded();
   void refuse_if_superseded();
-  void judge(int rank, const Entry& entry);
+  void judge(int rank, const JoinRecord& entry);
   bool look_for_failure(const Check& check);
   void tell_members(const Error& error);
   void tell_leader(const Error& error);
@@ -125,8 +120,9 @@ class Rendezvous {
   std::string key(const std::string& what, int rank) const;
   std::vector<int> members() const;
   std::vector<std::string> keys_of_members(const std::string& what) const;
-  std::string encode(const Entry& entry) const;
-  Entry decode(const std::string& bytes) const;
+
+  static constexpr const char* kEpochs = "q7x2/epochs";
+  static constexpr const char* kCannot = " could not make the group '";
 
   KeyStore& store_;
   const Options options_;
