@@ -845,18 +845,23 @@ void Group::inquire(TimePoint now) {
       continue;
     }
     task->next_inquiry_ = now + (now - task->submitted_);
-    std::set<int> sources;
+    std::set<int> others;
     for (const PendingRequest* p = task->requests_; p != nullptr; p = p->next) {
-      if (p->is_receive) {
-        sources.insert(p->peer);
-      }
+      if (p->peer >= 0) others.insert(p->peer);
     }
-    for (const int source : sources) {
-      Peer& peer = *peers_[static_cast<size_t>(source)];
-      if (departed_[static_cast<size_t>(source)] || peer.fails_at) {
+    if (others.empty()) {
+      // It waits until ranks of this host have read what it put into shared memory.
+      for (const Member& member : members_) {
+        others.insert(member.rank);
+      }
+      others.erase(rank_);
+    }
+    for (const int other : others) {
+      Peer& peer = *peers_[static_cast<size_t>(other)];
+      if (departed_[static_cast<size_t>(other)] || peer.fails_at) {
         continue;
       }
-      Control inquiry = control_to(source, ControlType::kInquiry);
+      Control inquiry = control_to(other, ControlType::kInquiry);
       inquiry.sequence = task->sequence_;
       inquiry.fingerprint = calls_[task->sequence_ % kRemembered];
       inquiry.text = task->name();
