@@ -200,3 +200,17 @@ def test_two_roots_and_one_who_follows() -> None:
     """Rank 2 receives from its root, and from the other what it never asked for."""
     me = dist.get_rank()
     raises_promptly(lambda: dist.broadcast(torch.ones(6), 1 if me == 1 else 0), later=True)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "scatter"])
+@pytest.mark.ranks(3, fresh=True, timeout=60)
+def test_two_roots_of_a_long_call(collective: str) -> None:
+    """Both roots fill their shared memory, and wait for a rank that never reads it."""
+    me, size = dist.get_rank(), 1 << 22
+    root = 2 if me == 2 else 0
+    many = [torch.ones(size) for _ in range(3)] if root == me else None
+    calls: dict[str, Callable[[], object]] = {
+        "broadcast": lambda: dist.broadcast(torch.ones(size), root),
+        "scatter": lambda: dist.scatter(torch.ones(size), many, src=root),
+    }
+    raises_promptly(calls[collective], later=True)
