@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import os
-import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,7 +19,7 @@ from random_calls import Caller
 from random_cases import Case, random_case
 
 CALLS = int(os.environ.get("Q7X2_RANDOM_CALLS", "200"))
-SEED = os.environ.get("Q7X2_RANDOM_SEED") or str(random.SystemRandom().randrange(10**6))
+SEED = os.environ.get("Q7X2_RANDOM_SEED", "1")  # the suite repeats; `./dev sanitize` draws one
 # A call that ends by this time has hung.
 TIMEOUT = float(os.environ.get("Q7X2_RANDOM_TIMEOUT", "10"))
 
