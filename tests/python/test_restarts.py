@@ -341,7 +341,9 @@ def test_control_c_in_init(backend, tmp_path, absent) -> None:
         result = waits.result(15)
         assert "KeyboardInterrupt " in result.stdout, result.describe()
         raised = float(result.stdout.split("KeyboardInterrupt ")[1].split()[0])
-        assert raised - at < 1, result.describe()
+        # Usually a fifth of a second. On a busy machine torch's store may take seconds to give up a
+        # wait; the group's timeout is 50.
+        assert raised - at < 10, result.describe()
 
 
 @pytest.mark.beyond("gloo", "says which key of its own is missing")
