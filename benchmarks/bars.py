@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import facts, iperf, launch, openmpi, plots, report, summary
+from benchmarks import facts, iperf, launch, openmpi, plots, report, startup, summary
 from benchmarks.arguments import parse_size
 from benchmarks.backends import OPENMPI
 from benchmarks.comparison import RESULTS
@@ -139,8 +139,10 @@ def _measure(
         others = ()
     elif bar.against == BEST_FIXED:
         others = tuple(f"{subject}:{algorithm}" for algorithm in bar.fixed or FIXED[bar.op])
+    ops = (bar.op, *([bar.against_op] if bar.against_op else []))
     job = launch.Job(
-        ops=(bar.op, *([bar.against_op] if bar.against_op else [])),
+        # All phases of a start are measured in one run.
+        ops=startup.PHASES if bar.op in startup.PHASES else ops,
         sizes=tuple(parse_size(size) for size in bar.run_sizes or bar.sizes),
         backends=(*(bar.together or (subject,)), *others),
         ranks=bar.ranks,
@@ -157,7 +159,7 @@ def _measure(
         jobs = [replace(job, openmpi=each) for each in openmpi.installations()]
     for each in jobs:
         if each not in runs:
-            runs[each] = launch.run(each)
+            runs[each] = _run(each)
     measured = [runs[each] for each in jobs]
     cells = min(measured, key=lambda each: _figures(bar, subject, each)[0]["against_time"])
     figures = _figures(bar, subject, cells)
@@ -173,10 +175,18 @@ def _measure(
     return row
 
 
+def _run(job: launch.Job) -> list[dict[str, Any]]:
+    if job.ops == startup.PHASES:
+        return startup.run(job.ranks, job.backends, job.blocks)
+    return launch.run(job)
+
+
 def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the bar compares, for each size."""
     rows = []
-    sizes = {OPS[bar.op].round_size(parse_size(size), bar.ranks) for size in bar.sizes}
+    sizes = {0}
+    if bar.op not in startup.PHASES:
+        sizes = {OPS[bar.op].round_size(parse_size(size), bar.ranks) for size in bar.sizes}
     for cell in cells:
         if cell["op"] != bar.op or cell["size"] not in sizes:
             continue

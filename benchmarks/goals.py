@@ -9,6 +9,7 @@ from benchmarks import report
 from benchmarks.arguments import parse_size
 from benchmarks.backends import EMPTY, OPENMPI
 from benchmarks.lab import Link, Topology
+from benchmarks.startup import PHASES
 
 SUBJECT = "q7x2"
 LINE_RATE = "line rate"
@@ -31,6 +32,7 @@ class Bar:
     """One figure: `op` at each of `sizes` must be at least `ratio` times as fast as `against`.
 
     Attributes:
+        op: a collective, or one of startup.PHASES, which has no sizes.
         against: a backend; LINE_RATE: the time that a ring all-reduce takes at least there;
             BEST_FIXED: the fastest of the algorithms in FIXED, each forced in the same group, which
             was tuned before.
@@ -69,6 +71,8 @@ class Bar:
 
     @property
     def what(self) -> str:
+        if self.op in PHASES:
+            return f"{self.op}, {self.ranks} ranks, one host"
         sizes = [report.size(parse_size(size)) for size in self.sizes]
         place = self.topology.describe() if self.topology else f"{self.ranks} ranks, one host"
         if self.interleaved:
@@ -105,6 +109,11 @@ SMALL_SIZES = ("4", "1K", "16K", "64K")
 AUTO_SIZES = ("4", "1K", "64K", "1M", "16M")
 # A difference of some percent shows in pairs of short turns: the machine has no time to change.
 MANY_TURNS: dict[str, Any] = {"blocks": 40, "block_seconds": 0.02}
+STARTS = {
+    "start-32": "init_process_group",
+    "start-32-first": "first_all_reduce",
+    "start-32-further": "new_group",
+}
 MOVES = ("broadcast", "all_gather", "reduce_scatter", "all_to_all")
 
 BARS = (
@@ -118,6 +127,7 @@ BARS = (
     Bar("bandwidth-4-on-2-mpi", "all_reduce", ("16M",), 4, OPENMPI, 1.0, cores=2),
     *(Bar(f"{op}-4", op, ("1M",), 4, "gloo", 3.0) for op in MOVES),
     *(Bar(f"{op}-4-all", op, ALL_SIZES, 4, "gloo", 1.0, blocks=5) for op in MOVES),
+    *(Bar(name, phase, (), 32, "gloo", 1.0, blocks=5) for name, phase in STARTS.items()),
     Bar("network-4-small", "all_reduce", SMALL_SIZES, 4, "gloo", 4.0, topology=FOUR_HOSTS),
     Bar("network-4", "all_reduce", ("16M",), 4, "gloo", 1.0, topology=FOUR_HOSTS),
     Bar("network-4-line", "all_reduce", ("16M",), 4, LINE_RATE, 0.95, topology=FOUR_HOSTS),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import planning, report
 from benchmarks.arguments import parse_size
 from benchmarks.bars import iperf_bound, rate_each_way
 from benchmarks.comparison import RESULTS
@@ -178,6 +178,10 @@ def _study_goals() -> str:
     return text.partition("## Goals\n\n")[2].partition("\n\n")[0] + "\n"
 
 
+def _planning() -> str:
+    return planning.table(json.loads((RESULTS / "planning.json").read_text())["rows"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": _speed,
     "missed": _missed,
@@ -186,6 +190,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "hooks": _hooks,
     "one-line": _one_line,
     "study-goals": _study_goals,
+    "planning": _planning,
 }
 
 

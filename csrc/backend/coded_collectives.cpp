@@ -4,6 +4,7 @@
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
+#include "executor/plan_call.h"
 #include "kernels/convert.h"
 #include "kernels/random.h"
 #include "kernels/reduce.h"
@@ -78,11 +79,11 @@ std::shared_ptr<const Codec> ProcessGroupQ7x2::cheapest_codec(CollectiveCall cal
                                                               double max_error) {
   call.coding.codec = nullptr;
   std::shared_ptr<const Codec> best;
-  double least = planner_->choose(shape_of(call, *planner_)).seconds;
+  double least = planner_->choose(shape_of(call)).seconds;
   for (const char* name : kCandidates) {
     call.coding.codec = codec(name);
     if (call.coding.codec->normal_error() > max_error) continue;
-    const double seconds = planner_->choose(shape_of(call, *planner_)).seconds;
+    const double seconds = planner_->choose(shape_of(call)).seconds;
     if (seconds < least) {
       least = seconds;
       best = call.coding.codec;
@@ -96,6 +97,7 @@ void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size
   CollectiveCall& call = launch.calls.back();
   Coding& coding = call.coding;
   const bool has_errors = !opts.errors.empty();
+  coding.edges = opts.edges;
   if (opts.codec == kAuto) {
     coding.codec = cheapest_codec(call, opts.max_error);
   } else if (opts.codec != kNone) {

@@ -4,6 +4,7 @@
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
 #include "executor/call_check.h"
+#include "executor/plan_call.h"
 #include "kernels/reduce.h"
 
 namespace q7x2 {
@@ -43,7 +44,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
       if (overlaps(call, rank_)) {
         for (Region& input : call.input) input = launch.buffers->private_copy(input);
       }
-      for (auto& task : CollectiveTask::make(group_, *planner_, std::move(call), launch.buffers,
+      PlannedCall planned = plan_call(std::move(call), book_, rank_, size_);
+      for (auto& task : CollectiveTask::make(group_, std::move(planned), launch.buffers,
                                              effective(launch.timeout))) {
         tasks.push_back(std::move(task));
       }

@@ -36,6 +36,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
   const std::shared_ptr<const Codec> integers = codec(opts.codec);
   TORCH_CHECK(!opts.refuses_nonfinite, "q7x2: codec '", integers->name(),
               "' cannot refuse what is not finite: expected nonfinite=\"propagate\"");
+  TORCH_CHECK(opts.edges == EdgeWish::kAuto || opts.edges == EdgeWish::kAll, "q7x2: codec '",
+              integers->name(),
+              "' adds integers on all edges: expected edges=\"auto\" or \"all\", got \"",
+              to_string(opts.edges), '"');
   const ValueSpec spec = integers->spec().value;
   int levels = 0;
   try {

@@ -10,6 +10,7 @@
 #include "backend/argument_checks.h"
 #include "backend/c10d_store.h"
 #include "backend/store_end.h"
+#include "base/build_id.h"
 #include "executor/survey.h"
 #include "fabric/json.h"
 #include "kernels/reduce.h"
@@ -87,20 +88,27 @@ void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
   engine_ = Engine::instance();
   reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
   warn_of_transports(*engine_);
+  OwnPlans own_plans = plan_files_of_environment();
+  std::string confined = to_string(parse_algorithms(forced_algorithms(*options_)));
+  if (const std::string names = names_of(own_plans, size_); !names.empty()) {
+    confined += (confined.empty() ? "" : " and ") + names;
+  }
   group_ = Group::create(
       *engine_, rank_, size_, name_of(*options_),
       [&](const std::string& what, const std::string& mine, const std::function<void()>& check) {
         return rendezvous.exchange(what, mine, check);
       },
-      options_->eager_connect, to_string(parse_algorithms(forced_algorithms(*options_))));
+      [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
+      options_->eager_connect, confined);
   const auto check = [this] { group_->check(); };
-  const auto fabric = survey(
-      group_,
-      {.share = [&](const std::string* mine) { return rendezvous.share("fabric", mine, check); },
-       .warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-       .torch = TORCH_VERSION,
-       .timeout = options_->timeout});
-  planner_ = std::make_unique<Planner>(rank_, fabric, forced_algorithms(*options_));
+  const auto fabric =
+      survey(group_, {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+                      .torch = TORCH_VERSION,
+                      .timeout = options_->timeout});
+  planner_ =
+      std::make_shared<Planner>(rank_, fabric, forced_algorithms(*options_), std::move(own_plans));
+  book_ = std::make_shared<PlanBook>(planner_, rank_, size_,
+                                     "q7x2 " + build_id() + " on " + reduce_isa());
   rendezvous.finish(check);
 }
 
@@ -123,6 +131,7 @@ std::string ProcessGroupQ7x2::fabric_json() const {
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {
   engine_->enter();
   planner_->set_fabric(std::make_shared<const Fabric>(fabric_from_json(json)));
+  book_->clear();
 }
 
 std::chrono::milliseconds ProcessGroupQ7x2::effective(std::chrono::milliseconds timeout) const {

@@ -18,7 +18,7 @@
 #include "backend/work.h"
 #include "executor/collective.h"
 #include "fabric/fabric.h"
-#include "plan/planner.h"
+#include "plan/plan_book.h"
 #include "transport/engine.h"
 #include "transport/group.h"
 
@@ -75,6 +75,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
     std::optional<uint64_t> step = {};
     /// Infinities or NaNs in the result are an error, on every rank that has them.
     bool refuses_nonfinite = false;
+    EdgeWish edges = EdgeWish::kAuto;  ///< which messages are compressed
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
     bool async_op = true;
   };
@@ -236,7 +237,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
-  std::unique_ptr<Planner> planner_;
+  std::shared_ptr<Planner> planner_;
+  std::shared_ptr<PlanBook> book_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};

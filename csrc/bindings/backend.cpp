@@ -116,7 +116,7 @@ Attributes:
       .def(py::init([](std::string codec, double max_error, const c10d::ReduceOp& op,
                        std::vector<at::Tensor> residuals, uint64_t seed,
                        std::optional<uint64_t> step, bool refuse_nonfinite,
-                       std::chrono::milliseconds timeout, bool async_op) {
+                       const std::string& edges, std::chrono::milliseconds timeout, bool async_op) {
              return CodedOptions{.codec = std::move(codec),
                                  .max_error = max_error,
                                  .op = op,
@@ -124,6 +124,7 @@ Attributes:
                                  .seed = seed,
                                  .step = step,
                                  .refuses_nonfinite = refuse_nonfinite,
+                                 .edges = or_value_error([&] { return parse_edge_wish(edges); }),
                                  .timeout = timeout,
                                  .async_op = async_op};
            }),
@@ -131,7 +132,8 @@ Attributes:
            py::arg("op") = c10d::ReduceOp(c10d::ReduceOp::SUM),
            py::arg("residuals") = std::vector<at::Tensor>(), py::arg("seed") = 0,
            py::arg("step") = py::none(), py::arg("refuse_nonfinite") = false,
-           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("async_op") = true);
+           py::arg("edges") = "auto", py::arg("timeout") = c10d::kUnsetTimeout,
+           py::arg("async_op") = true);
 
   py::class_<ProcessGroupQ7x2, c10d::Backend, c10::intrusive_ptr<ProcessGroupQ7x2>>(
       module, "ProcessGroupQ7x2", "The c10d backend \"q7x2\"; made by init_process_group.")

@@ -6,6 +6,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bindings/value_error.h"
 #include "comm_hooks/coded.h"
 #include "comm_hooks/composed.h"
 #include "comm_hooks/dense.h"
@@ -152,8 +153,9 @@ void bind_comm_hooks(py::module_& module) {
          uint64_t full_precision_start, uint64_t full_precision_period,
          uint64_t full_precision_length, bool error_feedback, Momentum momentum,
          double momentum_factor, double clip_norm, std::vector<std::string> choices,
-         uint64_t choose_every, bool over_stock, uint64_t seed) {
+         uint64_t choose_every, bool over_stock, const std::string& edges, uint64_t seed) {
         CodedHookOptions options;
+        options.edges = or_value_error([&] { return parse_edge_wish(edges); });
         for (const auto& [first_step, codec] : stages)
           options.stages.push_back({first_step, codec});
         options.whole = std::move(whole);
@@ -173,7 +175,7 @@ void bind_comm_hooks(py::module_& module) {
       py::kw_only(), py::arg("stages"), py::arg("whole"), py::arg("full_precision_start"),
       py::arg("full_precision_period"), py::arg("full_precision_length"), py::arg("error_feedback"),
       py::arg("momentum"), py::arg("momentum_factor"), py::arg("clip_norm"), py::arg("choices"),
-      py::arg("choose_every"), py::arg("over_stock"), py::arg("seed"));
+      py::arg("choose_every"), py::arg("over_stock"), py::arg("edges"), py::arg("seed"));
 
   module.def(
       "powersgd_hook",

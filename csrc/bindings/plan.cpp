@@ -1,6 +1,8 @@
 #include "bindings/plan.h"
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,6 +20,8 @@
 #include "kernels/codec.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
+#include "plan/plan_files.h"
+#include "plan/plan_json.h"
 #include "plan/planner.h"
 #include "plan/simulator.h"
 
@@ -58,7 +62,7 @@ const Generator& find_generator(const std::string& collective, const std::string
 }
 
 /// `wished`, or the largest one.
-int choose_parameter(const Generator& generator, const PlanRequest& request,
+int choose_parameter(const Generator& generator, const ScheduleRequest& request,
                      std::optional<int> wished) {
   if (generator.parameters == nullptr) {
     if (wished) invalid(generator.name + " takes no parameter");
@@ -105,9 +109,9 @@ py::dict to_dict(const Plan& plan) {
                   "ops"_a = ops);
 }
 
-py::list make_plans(const std::string& collective, const std::string& algorithm,
-                    std::optional<int> ranks, int root,
-                    const std::optional<std::string>& fabric_json) {
+Schedule make_schedule(const std::string& collective, const std::string& algorithm,
+                       std::optional<int> ranks, int root,
+                       const std::optional<std::string>& fabric_json) {
   const auto [name, parameter] = split(algorithm);
   const Generator& generator = find_generator(collective, name);
   std::optional<Fabric> fabric;
@@ -125,17 +129,53 @@ py::list make_plans(const std::string& collective, const std::string& algorithm,
                       std::to_string(world_size)
                 : collective + " has no root: expected -1, got " + std::to_string(root));
   }
-  PlanRequest request{generator.collective, 0, world_size, root, fabric ? &*fabric : nullptr};
+  ScheduleRequest request{generator.collective, world_size, root, fabric ? &*fabric : nullptr};
   if (!generator.applies(request)) {
     invalid(name + " has nothing to offer for " + std::to_string(world_size) + " ranks " +
             (fabric ? "on this fabric" : "without a fabric"));
   }
   request.parameter = choose_parameter(generator, request, parameter);
+  return generator.generate(request);
+}
+
+py::list make_plans(const std::string& collective, const std::string& algorithm,
+                    std::optional<int> ranks, int root,
+                    const std::optional<std::string>& fabric_json) {
+  const Schedule schedule = make_schedule(collective, algorithm, ranks, root, fabric_json);
   py::list plans;
-  for (; request.rank < world_size; ++request.rank) {
-    plans.append(to_dict(generator.generate(request)));
+  for (int rank = 0; rank < schedule.world_size(); ++rank) {
+    plans.append(to_dict(schedule.project(rank)));
   }
   return plans;
+}
+
+std::string export_plan(const std::string& collective, const std::string& algorithm,
+                        std::optional<int> ranks, int root,
+                        const std::optional<std::string>& fabric_json) {
+  return to_json(make_schedule(collective, algorithm, ranks, root, fabric_json));
+}
+
+/// What was proven: the Schedule in figures.
+py::dict check_plan(const std::string& text) {
+  const Schedule schedule = schedule_from_json(text);
+  size_t ops = 0;
+  size_t messages = 0;
+  size_t scratch = 0;
+  size_t stages = 0;
+  for (const Plan& plan : schedule.project_all()) {
+    ops += plan.ops.size();
+    messages += static_cast<size_t>(std::ranges::count(plan.ops, OpKind::kSend, &Op::kind));
+    scratch = std::max<size_t>(scratch, plan.num_scratch);
+    stages = std::max<size_t>(stages, plan.num_stages);
+  }
+  const Contract& contract = schedule.contract();
+  return py::dict(
+      "algorithm"_a = schedule.algorithm(), "collective"_a = to_string(schedule.collective()),
+      "ranks"_a = schedule.world_size(), "root"_a = schedule.root(), "ops"_a = ops,
+      "messages"_a = messages, "scratch_blocks"_a = scratch, "stages"_a = stages,
+      "steps"_a = schedule.rounds().size(), "rounds_once"_a = schedule.header(0).rounds_once,
+      "contributors"_a = contract.contributors, "receivers"_a = contract.receivers,
+      "quorum"_a = contract.quorum);
 }
 
 Collective parse_collective(const std::string& name) {
@@ -155,27 +195,31 @@ py::list loads_of(const Prediction& prediction) {
 
 py::list explain(const std::string& collective, size_t bytes, const std::string& fabric_json,
                  int root, const std::string& algorithms, bool wide_accumulation,
-                 const std::string& codec_name) {
+                 const std::string& codec_name, bool simulate, const std::string& edges) {
   std::vector<Candidate> candidates;
   {
     const py::gil_scoped_release no_gil;
     const auto fabric = std::make_shared<Fabric>(fabric_from_json(fabric_json));
-    const Planner planner(0, fabric, algorithms);
+    const Planner planner(0, fabric, algorithms, plan_files_of_environment());
     CallShape shape{parse_collective(collective), bytes, root, wide_accumulation};
     if (!codec_name.empty()) {
       const auto codec = Codec::make(codec_name);
       shape.codec = codec->name();
-      shape.coding = coding_cost(*codec, DType::kFloat32, *fabric);
+      shape.coding = [codec](const Fabric& on) { return coding_cost(*codec, DType::kFloat32, on); };
       shape.exact_sums = codec->traits().exact_sums;
+      shape.sums_by_owners = codec->spec().reselect || !codec->traits().keeps_error;
+      shape.dtype = DType::kFloat32;
+      shape.edges = parse_edge_wish(edges);
     }
-    candidates = planner.explain(shape);
+    candidates = planner.explain(shape, simulate);
   }
   py::list list;
   for (const Candidate& each : candidates) {
     const Prediction& prediction = each.prediction;
     list.append(py::dict(
-        "algorithm"_a = each.algorithm, "slice_bytes"_a = each.slice_bytes,
-        "window"_a = each.window, "measured"_a = each.measured, "seconds"_a = prediction.seconds,
+        "algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
+        "slice_bytes"_a = each.slice_bytes, "window"_a = each.window, "measured"_a = each.measured,
+        "simulated"_a = each.is_simulated, "seconds"_a = prediction.seconds,
         "first_slice_seconds"_a = prediction.first_slice_seconds, "loads"_a = loads_of(prediction),
         "bottleneck"_a = prediction.bottleneck < 0 ? py::object(py::none())
                                                    : py::object(py::int_(prediction.bottleneck))));
@@ -183,17 +227,28 @@ py::list explain(const std::string& collective, size_t bytes, const std::string&
   return list;
 }
 
+py::dict choose(const std::string& collective, size_t bytes, const std::string& fabric_json,
+                int root, int rank) {
+  const auto fabric = std::make_shared<Fabric>(fabric_from_json(fabric_json));
+  Planner planner(rank, fabric, "");
+  const CallShape shape{parse_collective(collective), bytes, root};
+  const auto begin = std::chrono::steady_clock::now();
+  const Choice choice = planner.choose(shape);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  return py::dict("algorithm"_a = choice.plan->algorithm, "slice_bytes"_a = choice.slice_bytes,
+                  "part_bytes"_a = choice.part_bytes, "window"_a = choice.window,
+                  "seconds"_a = choice.seconds, "ops"_a = choice.plan->ops.size(),
+                  "planning_seconds"_a = took.count());
+}
+
 py::list timeline(const std::string& collective, size_t bytes, const std::string& fabric_json,
                   int root, const std::string& algorithm, size_t slice_bytes, int window) {
   const Fabric fabric = fabric_from_json(fabric_json);
   const auto [name, parameter] = split(algorithm);
   const Generator& generator = find_generator(collective, name);
-  PlanRequest request{generator.collective, 0, fabric.world_size(), root, &fabric};
+  ScheduleRequest request{generator.collective, fabric.world_size(), root, &fabric};
   request.parameter = choose_parameter(generator, request, parameter);
-  std::vector<Plan> plans;
-  for (; request.rank < request.world_size; ++request.rank) {
-    plans.push_back(generator.generate(request));
-  }
+  const std::vector<Plan> plans = generator.generate(request).project_all();
   py::list steps;
   const Prediction run = Simulator(plans, fabric).run({bytes, slice_bytes, window, 0, true});
   for (const Prediction::Step& step : run.timeline) {
@@ -209,6 +264,10 @@ py::list timeline(const std::string& collective, size_t bytes, const std::string
 
 void bind_plan(py::module_& module) {
   module.def(
+      "check_edges",
+      [](const std::string& edges) { or_value_error([&] { return parse_edge_wish(edges); }); },
+      "edges"_a, "Raises ValueError, which lists the choices, for edges that do not exist.");
+  module.def(
       "exchange_algorithms",
       [](std::string algorithms) {
         return or_value_error(
@@ -219,9 +278,19 @@ void bind_plan(py::module_& module) {
   module.def("make_plans", &make_plans, "collective"_a, "algorithm"_a,
              "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
              "The Plans of all ranks, by rank, as plain data.");
+  module.def("export_plan", &export_plan, "collective"_a, "algorithm"_a,
+             "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
+             "The Plans of all ranks as JSON, for Q7X2_PLAN.");
+  module.def(
+      "check_plan",
+      [](const std::string& text) { return or_value_error([&] { return check_plan(text); }); },
+      "text"_a, "Proves the Plans of such a JSON text; returns what they hold.");
   module.def("explain", &explain, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1,
              "algorithms"_a = "", "wide_accumulation"_a = false, "codec"_a = "",
+             "simulate"_a = false, "edges"_a = "auto",
              "The planner's candidates for a call, the best one first.");
+  module.def("choose", &choose, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1, "rank"_a = 0,
+             "What a new planner chooses for a call, and how long that takes.");
   module.def("timeline", &timeline, "collective"_a, "bytes"_a, "fabric"_a, "root"_a, "algorithm"_a,
              "slice_bytes"_a, "window"_a, "Every op of a simulated call, with its times.");
 }

@@ -353,6 +353,7 @@ class CodedHook final : public Hook {
                            size_t index) const {
     ProcessGroupQ7x2::CodedOptions how;
     how.codec = part.codec->name();
+    how.edges = options_.edges;
     if (options_.error_feedback) how.errors = {residual(kept.next, part)};
     how.seed = seed_of(bucket, index);
     how.step = bucket.step;

@@ -7,6 +7,7 @@
 
 #include "comm_hooks/hook.h"
 #include "comm_hooks/schedule.h"
+#include "plan/edge_coding.h"
 
 namespace q7x2 {
 
@@ -47,6 +48,7 @@ struct CodedHookOptions {
   uint64_t choose_every = 0;
   /// Over stock collectives, on any process group, and not q7x2's own.
   bool over_stock = false;
+  EdgeWish edges = EdgeWish::kAuto;  ///< which messages of q7x2's own are compressed
   uint64_t seed = 0;
 };
 

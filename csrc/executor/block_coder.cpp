@@ -43,12 +43,11 @@ const float* BlockCoder::as_floats(const std::byte* elements, size_t count) {
   return floats_.data();
 }
 
-void BlockCoder::give(const Place& place, size_t count, std::byte* elements) {
-  if (place.errors == nullptr) return;
+void BlockCoder::give(const Place& place, size_t count, const std::byte* elements, std::byte* out) {
   const float* values = as_floats(elements, count);
   for (size_t i = 0; i < count; ++i) sum_[i] = values[i] + place.errors[i];
-  narrow(elements, sum_.data(), count, dtype_);
-  const float* given = as_floats(elements, count);
+  narrow(out, sum_.data(), count, dtype_);
+  const float* given = as_floats(out, count);
   for (size_t i = 0; i < count; ++i) {
     place.errors[i] = is_finite(given[i]) ? sum_[i] - given[i] : place.errors[i];
   }
@@ -71,18 +70,18 @@ void BlockCoder::decode(std::span<const std::byte> message, size_t count, const 
   float* const out =
       dtype_ == DType::kFloat32 ? reinterpret_cast<float*>(elements) : floats_.data();
   results_.decode(message, out, count, place.first, coding_.keys, {.store = store_});
-  look_for_nonfinite(out, count);
   if (dtype_ != DType::kFloat32) narrow(elements, out, count, dtype_);
 }
 
-void BlockCoder::look_for_nonfinite(const float* values, size_t count) {
-  if (!coding_.refuses_nonfinite) return;
+void BlockCoder::inspect(const std::byte* elements, size_t count) {
+  const float* values = as_floats(elements, count);
   met_nonfinite_ = met_nonfinite_ || !std::all_of(values, values + count, is_finite);
 }
 
-void BlockCoder::add(const Operand& operand, size_t count, const Place& place, bool is_first) {
+void BlockCoder::add(const Operand& operand, size_t count, const Place& place, bool is_first,
+                     bool codes_own) {
   std::span<const std::byte> message = operand.message;
-  if (operand.elements != nullptr && coding_.codec->traits().codes_own) {
+  if (operand.elements != nullptr && codes_own) {
     message = {own_.data(), encode(operand, count, place, own_.data())};
   }
   if (!message.empty()) {
@@ -102,11 +101,11 @@ void BlockCoder::add(const Operand& operand, size_t count, const Place& place, b
 }
 
 void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const Place& place,
-                        int divisor) {
+                        int divisor, bool codes_own) {
   bool is_first = true;
   entries_ = 0;
   std::fill_n(occupied_.begin(), mask_words(count), uint64_t{0});
-  if (place.errors != nullptr && !coding_.codec->traits().codes_own) {
+  if (place.errors != nullptr && place.takes_residual && !codes_own) {
     std::copy_n(place.errors, count, sum_.data());
     is_first = false;
   }
@@ -115,7 +114,7 @@ void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const P
     // An operand that this rank encodes changes the errors, and so what the next one sends.
     operand.is_input = operand.is_input && is_as_selected;
     is_as_selected = is_as_selected && (operand.elements == nullptr || place.errors == nullptr);
-    add(operand, count, place, is_first);
+    add(operand, count, place, is_first, codes_own);
     is_first = false;
   }
   if (divisor != 1) {
@@ -126,16 +125,20 @@ void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const P
 
 void BlockCoder::fold(std::span<const Operand> operands, size_t count, const Place& place,
                       int divisor, std::byte* elements) {
-  add_up(operands, count, place, divisor);
-  look_for_nonfinite(sum_.data(), count);
+  // Elements alone are added exactly, whatever the codec.
+  const bool codes_own =
+      coding_.codec->traits().codes_own &&
+      std::ranges::any_of(operands, [](const Operand& each) { return each.elements == nullptr; });
+  add_up(operands, count, place, divisor, codes_own);
   narrow(elements, sum_.data(), count, dtype_);
-  if (place.errors == nullptr || coding_.codec->traits().codes_own) return;
+  if (place.errors == nullptr || !place.takes_residual || codes_own) return;
   for (size_t i = 0; i < count; ++i) place.errors[i] = is_finite(sum_[i]) ? 0 : place.errors[i];
 }
 
 size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t count,
                                    const Place& place, int divisor, std::byte* message) {
-  add_up(operands, count, place, divisor);
+  const CodecTraits& traits = coding_.codec->traits();
+  add_up(operands, count, place, divisor, traits.codes_own);
   EncodeArguments arguments{.values = sum_.data(),
                             .count = count,
                             .first = place.first,
@@ -147,20 +150,19 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
   arguments.keys.rounding = mix_keys(coding_.keys.rounding, kSumRounding);
   // Selected again are as many as an operand had in the mean.
   arguments.most = std::max<size_t>((entries_ + operands.size() - 1) / operands.size(), 1);
-  // All operands were messages, and this rank's contribution has left its own errors behind. Those
+  // If all operands were messages, this rank's contribution has left its own errors behind. Those
   // of the sum, if it has any, add to them.
-  const CodecTraits& traits = coding_.codec->traits();
-  if (traits.codes_own) {
-    arguments.occupied = occupied_.data();
-    arguments.error = nullptr;
-  }
-  const bool adds = place.errors != nullptr && traits.codes_own && !traits.exact_sums;
+  if (traits.codes_own) arguments.occupied = occupied_.data();
+  const bool keeps = traits.codes_own || !place.takes_residual;
+  if (keeps) arguments.error = nullptr;
+  const bool adds = place.errors != nullptr && keeps && !traits.exact_sums;
   if (adds) {
-    std::fill_n(floats_.data(), count, 0.0F);
-    arguments.error = floats_.data();
+    if (lost_.empty()) lost_.resize(sum_.size());
+    std::fill_n(lost_.begin(), count, 0.0F);
+    arguments.error = lost_.data();
   }
   const size_t length = results_.encode(arguments, message);
-  for (size_t i = 0; adds && i < count; ++i) place.errors[i] += floats_[i];
+  for (size_t i = 0; adds && i < count; ++i) place.errors[i] += lost_[i];
   return length;
 }
 

@@ -6,7 +6,8 @@
 // An element's error is kept in one place: that of this rank's contribution, or, if this rank owns
 // the element, that of the sum. Both are what this rank still owes for it, and either is added to
 // what it gives next, so the buffer stays right when the owner changes. Where it gives elements as
-// they are, for another rank to add up and encode, it owes nothing afterwards.
+// they are, for another rank to add up and encode, it owes nothing afterwards. Which op adds the
+// errors is in the Plan.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include "base/recycled.h"
 #include "base/types.h"
 #include "kernels/codec.h"
+#include "plan/edge_coding.h"
 
 namespace q7x2 {
 
@@ -29,6 +31,7 @@ struct Coding {
   std::vector<float*> errors;
   /// A result that is not finite is an error.
   bool refuses_nonfinite = false;
+  EdgeWish edges = EdgeWish::kAuto;  ///< which messages are compressed
 
   explicit operator bool() const { return codec != nullptr; }
 };
@@ -43,6 +46,7 @@ class BlockCoder {
   struct Place {
     uint64_t first = 0;
     float* errors = nullptr;
+    bool takes_residual = true;  ///< the errors are added; else only what is lost adds to them
   };
   /// A contribution to a sum: elements, or a message.
   struct Operand {
@@ -62,10 +66,10 @@ class BlockCoder {
   /// The longest message of a block, a multiple of 64.
   size_t max_bytes() const { return max_bytes_; }
 
-  /// Adds its errors to a block of the tensor that leaves as it is. What the elements cannot hold
-  /// of them stays behind, so that a second time changes nothing.
-  void give(const Place& place, size_t count, std::byte* elements);
-  /// The message of an operand's elements; returns its length.
+  /// A block of the tensor that leaves as it is, with its errors: `elements` + errors -> `out`.
+  /// What `out` cannot hold of them stays behind. `place` has errors.
+  void give(const Place& place, size_t count, const std::byte* elements, std::byte* out);
+  /// The message of an operand's elements, errors added; returns its length.
   size_t encode(const Operand& operand, size_t count, const Place& place, std::byte* message);
   void decode(std::span<const std::byte> message, size_t count, const Place& place,
               std::byte* elements);
@@ -76,14 +80,17 @@ class BlockCoder {
   size_t fold_to_message(std::span<const Operand> operands, size_t count, const Place& place,
                          int divisor, std::byte* message);
 
-  /// Some decoded element was not finite. Known only where the coding refuses those.
+  /// Looks for results that are not finite.
+  void inspect(const std::byte* elements, size_t count);
+  /// It has met some.
   bool met_nonfinite() const { return met_nonfinite_; }
 
  private:
-  void add_up(std::span<const Operand> operands, size_t count, const Place& place, int divisor);
-  void add(const Operand& operand, size_t count, const Place& place, bool is_first);
+  /// `codes_own`: operands that are elements go through the codec first.
+  void add_up(std::span<const Operand> operands, size_t count, const Place& place, int divisor,
+              bool codes_own);
+  void add(const Operand& operand, size_t count, const Place& place, bool is_first, bool codes_own);
   const float* as_floats(const std::byte* elements, size_t count);
-  void look_for_nonfinite(const float* values, size_t count);
 
   const Coding& coding_;
   const DType dtype_;
@@ -97,6 +104,7 @@ class BlockCoder {
   std::vector<uint64_t> occupied_;  // a bit for each element of a sum that some message holds
   size_t entries_ = 0;              // of a sum's messages together
   Recycled<float> floats_;
+  std::vector<float> lost_;  // of a sum, where it adds to the errors
   Recycled<std::byte> own_;  // this rank's contribution, where that is coded like the others
 };
 

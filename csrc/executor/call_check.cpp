@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/error.h"
+
 namespace q7x2 {
 namespace {
 
@@ -34,6 +36,14 @@ void expect_regions(const char* what, const std::vector<Region>& regions, size_t
 }  // namespace
 
 void check_call(const CollectiveCall& call, int rank, int world_size) {
+  const bool is_vote = call.coding && !call.coding.codec->traits().keeps_error;
+  const EdgeWish edges = call.coding.edges;
+  if (is_vote && edges != EdgeWish::kAuto && edges != EdgeWish::kAll) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "codec '" + call.coding.codec->name() +
+                    "' is a vote of all ranks: expected edges auto or all, got " +
+                    to_string(edges));
+  }
   const auto n = static_cast<size_t>(world_size);
   const bool is_root = call.root == rank;
   size_t inputs = 1;

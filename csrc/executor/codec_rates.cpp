@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <vector>
 
 #include "kernels/random.h"
@@ -125,53 +126,95 @@ std::vector<Fabric::CodecRate> measure_codecs() {
 
 namespace {
 
-const Fabric::CodecRate* find_rate(const Fabric& fabric, const char* name) {
-  const auto found = std::ranges::find(fabric.codecs, name, &Fabric::CodecRate::name);
-  return found == fabric.codecs.end() ? nullptr : &*found;
-}
+using CodecRate = Fabric::CodecRate;
+
+/// Of one host; of the slowest of all hosts for -1, since the others wait for it.
+class HostRates {
+ public:
+  HostRates(const Fabric& fabric, int host) : fabric_(fabric), first_(host), end_(host + 1) {
+    if (host < 0) {
+      first_ = 0;
+      end_ = static_cast<int>(fabric.hosts.size());
+    }
+  }
+
+  double copy() const {
+    double slowest = rate_or_unlimited(fabric_.host_copy_rate(first_));
+    for (int host = first_ + 1; host < end_; ++host) {
+      slowest = std::min(slowest, rate_or_unlimited(fabric_.host_copy_rate(host)));
+    }
+    return slowest;
+  }
+
+  std::optional<CodecRate> find(const char* name) const {
+    const CodecRate* of_first = fabric_.host_codec_rate(first_, name);
+    if (of_first == nullptr) return std::nullopt;
+    CodecRate slowest = *of_first;
+    for (int host = first_ + 1; host < end_; ++host) {
+      // Most hosts have no rates of their own, and a first one that has none counts for them all.
+      if (fabric_.hosts[static_cast<size_t>(host)].rates.empty() &&
+          fabric_.hosts[static_cast<size_t>(first_)].rates.empty()) {
+        continue;
+      }
+      const CodecRate* rate = fabric_.host_codec_rate(host, name);
+      if (rate == nullptr) return std::nullopt;
+      for (const auto figure :
+           {&CodecRate::encode, &CodecRate::decode, &CodecRate::encode_sum, &CodecRate::select}) {
+        const bool is_slower = rate->*figure < slowest.*figure || slowest.*figure == 0;
+        if (rate->*figure > 0 && is_slower) slowest.*figure = rate->*figure;
+      }
+    }
+    return slowest;
+  }
+
+ private:
+  const Fabric& fabric_;
+  int first_, end_;
+};
 
 /// Rates of a selection's messages that hold `share` of the elements.
 class SelectionRates {
  public:
-  explicit SelectionRates(const Fabric& fabric)
-      : few_(find_rate(fabric, kSelected[0].name)), many_(find_rate(fabric, kSelected[1].name)) {}
+  explicit SelectionRates(const HostRates& rates)
+      : few_(rates.find(kSelected[0].name)), many_(rates.find(kSelected[1].name)) {}
 
   /// Both were measured, sums too.
   explicit operator bool() const { return is_known(few_) && is_known(many_); }
 
   double at(double share, double Fabric::CodecRate::*rate) const {
-    const double few = 1 / rate_or_unlimited(few_->*rate);
+    const double few = 1 / rate_or_unlimited((*few_).*rate);
     const double slope =
-        (1 / rate_or_unlimited(many_->*rate) - few) / (kSelected[1].share - kSelected[0].share);
+        (1 / rate_or_unlimited((*many_).*rate) - few) / (kSelected[1].share - kSelected[0].share);
     return 1 / (few + std::max(slope, 0.0) * std::max(share - kSelected[0].share, 0.0));
   }
 
  private:
-  static bool is_known(const Fabric::CodecRate* rate) {
-    return rate != nullptr && rate->encode_sum > 0 && rate->select > 0;
+  static bool is_known(const std::optional<CodecRate>& rate) {
+    return rate && rate->encode_sum > 0 && rate->select > 0;
   }
 
-  const Fabric::CodecRate* few_;
-  const Fabric::CodecRate* many_;
+  const std::optional<CodecRate> few_;
+  const std::optional<CodecRate> many_;
 };
 
 }  // namespace
 
-CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric) {
+CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric, int host) {
+  const HostRates rates(fabric, host);
   const auto bytes = static_cast<double>(element_size(dtype));
   const double widths = bytes / sizeof(float);  // rates are of fp32, a call's bytes of its elements
-  const double copy_rate = rate_or_unlimited(fabric.copy_rate);
+  const double copy_rate = rates.copy();
   CodingCost::Message message{.encode_rate = copy_rate * kEncodeShare,
                               .decode_rate = copy_rate * kDecodeShare};
   CodingCost cost{.messages = {}};
   if (codec.traits().selects) cost.select_rate = copy_rate * kEncodeShare;
   const bool is_selection = codec.spec().select != SelectKind::kAll;
   const char* const name = is_selection ? nullptr : kin(codec.spec().value);
-  if (const auto* rate = name != nullptr ? find_rate(fabric, name) : nullptr) {
+  if (const auto rate = name != nullptr ? rates.find(name) : std::nullopt) {
     message.encode_rate = rate_or_unlimited(rate->encode) * widths;
     message.decode_rate = rate_or_unlimited(rate->decode) * widths;
   }
-  const SelectionRates selections(fabric);
+  const SelectionRates selections(rates);
   const bool is_measured = is_selection && selections;
   if (is_measured && codec.traits().selects) {
     cost.select_rate = selections.at(codec.sum_share(1), &Fabric::CodecRate::select) * widths;

@@ -15,7 +15,8 @@ namespace q7x2 {
 std::vector<Fabric::CodecRate> measure_codecs();
 
 /// What the planner counts with for elements of `dtype`. A codec that was not measured counts like
-/// the measured one of its kind, and where there is none, by its share of the copy rate.
-CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric);
+/// the measured one of its kind, and where there is none, by its share of the copy rate. `host`:
+/// whose rates count; -1: of each the slowest host's, since the others wait for it.
+CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric, int host = -1);
 
 }  // namespace q7x2

@@ -4,20 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <fstream>
 #include <map>
-#include <set>
 #include <type_traits>
 
 #include "base/version.h"
-#include "executor/codec_rates.h"
-#include "executor/message.h"
-#include "executor/probe_tasks.h"
+#include "executor/courier.h"
+#include "executor/host_description.h"
+#include "executor/participant.h"
+#include "executor/relay.h"
 #include "fabric/infer.h"
 #include "fabric/json.h"
-#include "kernels/reduce.h"
-#include "transport/engine.h"
 #include "transport/ucx.h"
 
 namespace q7x2 {
@@ -26,174 +23,70 @@ namespace {
 using Meeting = std::pair<int, int>;
 
 constexpr int kAllRounds = 16;
-constexpr int kMostLocalPings = 2;
 // All streams of a probe together, in seconds, where the links are slow.
 constexpr double kStreamBudget = 1.3;
 constexpr double kLongestStream = 0.3;
 constexpr double kShortestStream = 0.12;
 
-// A private link that says nothing for so long leads nowhere.
-constexpr std::chrono::milliseconds kTrial{1000};
-
 constexpr uint32_t kConductTag = 0x7000;
 constexpr uint32_t kReportTag = 0x7001;
-constexpr uint32_t kTextTag = 0x7002;
 
 enum class Act : int32_t { kPing, kStream, kEnd };
 
-// On the wire between ranks of one build; others are refused by their cards.
+// On the wire between ranks of one build: the survey has refused others. See Announcement.
 struct Order {
   Act act = Act::kEnd;
   int32_t peer = -1;
   int32_t first = 0;
   int32_t wire = 0;
-  double seconds = 0;   // of a stream
-  uint64_t length = 0;  // of the result that follows kEnd
+  double seconds = 0;  // of a stream
 };
 
-struct Report {
-  // Of a host: cores, copy rate, reduce rate. kPing: round trip, spread, overhead. kStream: of what
-  // came, rate and spread; the rate that was acknowledged of what went.
-  std::array<double, 3> figures{};
-  uint64_t length = 0;  // of a host's description, which follows
-};
-static_assert(std::is_trivially_copyable_v<Order> && std::is_trivially_copyable_v<Report>);
+static_assert(std::is_trivially_copyable_v<Order>);
 
 double seconds_since(TimePoint start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// One rank's end of the probe: messages, and what it measures when it is told to.
-class Participant {
+/// All leaders of hosts: describes this one. The first leader gets the descriptions, by host.
+std::vector<std::string> gather_descriptions(const std::shared_ptr<Group>& group,
+                                             const Placement& placement,
+                                             const ProbeOptions& options) {
+  const std::vector<int> leaders = placement.leaders();
+  const auto host = static_cast<size_t>(placement.host_of[static_cast<size_t>(group->rank())]);
+  GroupCourier courier(group, kMaxFabricBytes, options.timeout);
+  return gather(courier, leaders, static_cast<int>(host), to_json(describe_host()));
+}
+
+/// Brings the result, and with it the end: whoever gets it waits for an order until then.
+class ResultCourier final : public Courier {
  public:
-  Participant(std::shared_ptr<Group> group, const ProbeOptions& options)
-      : group_(std::move(group)), options_(options) {}
+  ResultCourier(const std::shared_ptr<Group>& group, const ProbeOptions& options)
+      : me_(group, options), courier_(group, kMaxFabricBytes, options.timeout) {}
 
-  Group& group() { return *group_; }
-
-  void send(int to, uint32_t tag, const std::string& bytes) {
-    run(message(MessageTask::Direction::kSend, to, tag, std::make_shared<std::string>(bytes)));
+  void send(int rank, const std::string& text) override {
+    me_.send_value(rank, kConductTag, Order{.act = Act::kEnd});
+    courier_.send(rank, text);
   }
-  std::string receive(int from, uint32_t tag, size_t length) {
-    const auto bytes = std::make_shared<std::string>(length, '\0');
-    run(message(MessageTask::Direction::kReceive, from, tag, bytes));
-    return *bytes;
-  }
-  template <typename T>
-  void send_value(int to, uint32_t tag, const T& value) {
-    send(to, tag, std::string(reinterpret_cast<const char*>(&value), sizeof(value)));
-  }
-  template <typename T>
-  T receive_value(int from, uint32_t tag) {
-    T value;
-    std::memcpy(&value, receive(from, tag, sizeof(value)).data(), sizeof(value));
-    return value;
-  }
-
-  Report ping(int peer, Wire wire, bool first) {
-    const auto task = std::make_shared<PingTask>(group_, peer, wire, first, timeout_of(wire));
-    if (!run_over(wire, task) || !first) return {};
-    return {{task->round_trip(), task->spread(), task->overhead()}};
-  }
-
-  Report stream(int peer, Wire wire, double seconds) {
-    const auto task = std::make_shared<StreamTask>(group_, peer, wire, seconds, timeout_of(wire));
-    if (!run_over(wire, task)) return {};
-    return {{task->arrivals().steady_rate(), task->arrivals().spread(),
-             task->acknowledgements().whole_rate()}};
-  }
-
-  /// `text` becomes the hardware as JSON.
-  Report describe(std::string& text) {
-    Fabric::Hardware hardware;
-    try {
-      HostInfo info = host_info();
-      hardware = {.machine = machine_key(),
-                  .cpu = info.cpu_model,
-                  .packages = info.packages,
-                  .numa_nodes = info.numa_nodes,
-                  .cores = info.cores,
-                  .threads = info.hardware_threads,
-                  .memory = info.memory_bytes,
-                  .nics = {},
-                  .rdma = std::move(info.rdma_devices),
-                  .gpus = std::move(info.gpus)};
-      std::copy_if(info.network_interfaces.begin(), info.network_interfaces.end(),
-                   std::back_inserter(hardware.nics),
-                   [](const NetworkInterface& nic) { return nic.up && !nic.loopback; });
-    } catch (const Error&) {
-      // Locality is for people and for placing threads; a host that hides it still has its rates.
-      hardware = {};
-    }
-    text = hardware_to_json(hardware);
-    const auto [copy, reduce] = memory_rates();
-    return {{static_cast<double>(usable_cpus()), copy, reduce}, text.size()};
-  }
+  std::string receive(int rank) override { return courier_.receive(rank); }
 
  private:
-  std::shared_ptr<Task> message(MessageTask::Direction direction, int peer, uint32_t tag,
-                                std::shared_ptr<std::string> bytes) {
-    char* data = bytes->data();
-    const size_t length = bytes->size();
-    return std::make_shared<MessageTask>(group_, direction, peer, tag, data, length,
-                                         std::move(bytes), options_.timeout);
-  }
-
-  std::chrono::milliseconds timeout_of(Wire wire) const {
-    return wire == Wire::kPrivate ? std::min(options_.timeout, kTrial) : options_.timeout;
-  }
-
-  /// False where a private link turned out not to work: then there is none.
-  bool run_over(Wire wire, const std::shared_ptr<Task>& task) {
-    if (wire == Wire::kShared) {
-      run(task);
-      return true;
-    }
-    group_->engine().submit(task, /*caller_waits=*/true);
-    group_->engine().wait(*task, TimePoint::max());
-    if (const auto error = group_->error()) throw Error(*error);
-    return !task->error();
-  }
-
-  void run(const std::shared_ptr<Task>& task) {
-    group_->engine().submit(task, /*caller_waits=*/true);
-    group_->engine().wait(*task, TimePoint::max());
-    if (task->error()) throw Error(*task->error());
-  }
-
-  // Bytes a second that this core copies and adds, out of caches of its own: the best of some,
-  // since whatever else runs can only make it slower.
-  static std::pair<double, double> memory_rates() {
-    constexpr size_t kCount = size_t{1} << 21;
-    constexpr size_t kBytes = kCount * sizeof(float);
-    constexpr int kTimes = 5;
-    std::vector<float> target(kCount, 1.0F);
-    const std::vector<float> source(kCount, 2.0F);
-    const auto best = [](const auto& body) {
-      double rate = 0;
-      for (int i = 0; i < kTimes; ++i) {
-        const auto start = Clock::now();
-        body();
-        rate = std::max(rate, static_cast<double>(kBytes) / std::max(seconds_since(start), 1e-9));
-      }
-      return rate;
-    };
-    const double copy = best([&] { std::memcpy(target.data(), source.data(), kBytes); });
-    const double fold = best([&] {
-      const std::array<const void*, 2> sources{target.data(), source.data()};
-      reduce(target.data(), sources, kCount, DType::kFloat32, ReduceKind::kSum);
-    });
-    return {copy, fold};
-  }
-
-  const std::shared_ptr<Group> group_;
-  const ProbeOptions options_;
+  Participant me_;
+  GroupCourier courier_;
 };
+
+int position_in(const std::vector<int>& order, int rank) {
+  return static_cast<int>(std::ranges::find(order, rank) - order.begin());
+}
 
 class Conductor {
  public:
-  Conductor(const std::shared_ptr<Group>& group, const ProbeOptions& options)
-      : me_(group, options), placement_(placement_of(*group)), options_(options) {
+  Conductor(const std::shared_ptr<Group>& group, const std::vector<Fabric::Binding>& bindings,
+            const ProbeOptions& options)
+      : me_(group, options),
+        placement_(placement_of(*group)),
+        bindings_(bindings),
+        options_(options) {
     measured_.host_of = placement_.host_of;
     ranks_of_.resize(placement_.names.size());
     for (size_t rank = 0; rank < placement_.host_of.size(); ++rank) {
@@ -203,12 +96,12 @@ class Conductor {
 
   Fabric run() {
     const auto start = Clock::now();
-    describe_hosts();
+    describe_hosts(gather_descriptions(me_.group_pointer(), placement_, options_));
     ping_inside_hosts();
     if (hosts() > 1) measure_network();
     if (options_.all_pairs) measure_pairs();
     Fabric fabric = infer(measured_);
-    fabric.codecs = measure_codecs();
+    fabric.bindings = bindings_;
     fabric.made.seconds = seconds_since(start);
     return fabric;
   }
@@ -217,27 +110,14 @@ class Conductor {
   int hosts() const { return static_cast<int>(ranks_of_.size()); }
   int leader(int host) const { return ranks_of_[static_cast<size_t>(host)].front(); }
 
-  void describe_hosts() {
-    for (int host = 0; host < hosts(); ++host) {
-      std::string text;
-      Report report;
-      if (host == 0) {
-        report = me_.describe(text);
-      } else {
-        report = me_.receive_value<Report>(leader(host), kReportTag);
-        if (report.length > kMaxFabricBytes) {
-          throw Error(ErrorCode::kMismatch,
-                      "a host's description has " + std::to_string(report.length) + " bytes");
-        }
-        text = me_.receive(leader(host), kTextTag, report.length);
-      }
-      const auto h = static_cast<size_t>(host);
-      measured_.hosts.push_back({.name = placement_.names[h],
-                                 .key = placement_.keys[h],
-                                 .cores = std::max(1, static_cast<int>(report.figures[0])),
-                                 .copy_rate = report.figures[1],
-                                 .reduce_rate = report.figures[2],
-                                 .hardware = hardware_from_json(text)});
+  void describe_hosts(const std::vector<std::string>& texts) {
+    for (size_t host = 0; host < texts.size(); ++host) {
+      HostDescription description = description_from_json(texts[host]);
+      measured_.hosts.push_back({.name = placement_.names[host],
+                                 .key = placement_.keys[host],
+                                 .cores = description.cores,
+                                 .hardware = std::move(description.hardware),
+                                 .rates = std::move(description.rates)});
     }
   }
 
@@ -269,7 +149,7 @@ class Conductor {
       reports[0] =
           act == Act::kPing ? me_.ping(peer, wire, first) : me_.stream(peer, wire, seconds);
     }
-    for (const int rank : others) reports[rank] = me_.receive_value<Report>(rank, kReportTag);
+    for (const int rank : others) reports[rank] = me_.receive_value<Report>(rank, kReportTag).first;
     return reports;
   }
 
@@ -283,7 +163,7 @@ class Conductor {
       done.emplace_back(a, b);
       measured_.pings.push_back({placement_.host_of[static_cast<size_t>(a)],
                                  placement_.host_of[static_cast<size_t>(b)], round_trip, spread,
-                                 overhead, static_cast<int>(wire)});
+                                 overhead, static_cast<int>(wire), crosses_numa(a, b)});
     }
     return done;
   }
@@ -304,16 +184,41 @@ class Conductor {
     return flows;
   }
 
-  void ping_inside_hosts() {
-    for (int i = 0; i < kMostLocalPings; ++i) {
-      std::vector<Meeting> meetings;
-      for (const std::vector<int>& ranks : ranks_of_) {
-        // The next rank, and then the last: near and far in most placements.
-        if (i == 0 && ranks.size() > 1) meetings.emplace_back(ranks[0], ranks[1]);
-        if (i == 1 && ranks.size() > 2) meetings.emplace_back(ranks[0], ranks.back());
-      }
-      ping(meetings);
+  bool crosses_numa(int a, int b) const {
+    const int node_a = bindings_[static_cast<size_t>(a)].numa_node;
+    const int node_b = bindings_[static_cast<size_t>(b)].numa_node;
+    return placement_.host_of[static_cast<size_t>(a)] ==
+               placement_.host_of[static_cast<size_t>(b)] &&
+           node_a >= 0 && node_b >= 0 && node_a != node_b;
+  }
+
+  /// The ranks of a host that its leader pings: the next and the last, near and far in most
+  /// placements, and one in the leader's NUMA node and one in another.
+  std::vector<int> ping_partners(const std::vector<int>& ranks) const {
+    std::vector<int> partners;
+    const auto add = [&partners](int rank) {
+      if (std::ranges::find(partners, rank) == partners.end()) partners.push_back(rank);
+    };
+    if (ranks.size() < 2) return partners;
+    add(ranks[1]);
+    add(ranks.back());
+    for (const bool crosses : {false, true}) {
+      const auto found = std::find_if(ranks.begin() + 1, ranks.end(), [&](int rank) {
+        return crosses_numa(ranks[0], rank) == crosses;
+      });
+      if (found != ranks.end()) add(*found);
     }
+    return partners;
+  }
+
+  void ping_inside_hosts() {
+    std::vector<std::vector<Meeting>> rounds;
+    for (const std::vector<int>& ranks : ranks_of_) {
+      const std::vector<int> partners = ping_partners(ranks);
+      rounds.resize(std::max(rounds.size(), partners.size()));
+      for (size_t i = 0; i < partners.size(); ++i) rounds[i].emplace_back(ranks[0], partners[i]);
+    }
+    for (const std::vector<Meeting>& meetings : rounds) ping(meetings);
   }
 
   std::vector<Meeting> leaders(const std::vector<Meeting>& of_hosts) const {
@@ -361,6 +266,7 @@ class Conductor {
 
   Participant me_;
   const Placement placement_;
+  const std::vector<Fabric::Binding> bindings_;  // by rank
   const ProbeOptions options_;
   std::vector<std::vector<int>> ranks_of_;  // by host
   Measurements measured_;
@@ -387,24 +293,6 @@ std::string kernel_release() {
 }
 
 }  // namespace
-
-Placement placement_of(const Group& group) {
-  Placement placement;
-  std::map<std::string, int> host_of_key;
-  std::set<std::string> names;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    const Card& card = group.card(rank);
-    const auto [it, fresh] =
-        host_of_key.try_emplace(card.host_key, static_cast<int>(placement.names.size()));
-    placement.host_of.push_back(it->second);
-    if (!fresh) continue;
-    std::string name = card.hostname;
-    for (int i = 2; !names.insert(name).second; ++i) name = card.hostname + "/" + std::to_string(i);
-    placement.names.push_back(name);
-    placement.keys.push_back(card.host_key);
-  }
-  return placement;
-}
 
 std::vector<std::vector<Meeting>> tournament(int hosts, int all) {
   std::vector<std::vector<Meeting>> rounds;
@@ -433,8 +321,9 @@ std::vector<std::vector<Meeting>> tournament(int hosts, int all) {
   return rounds;
 }
 
-Fabric conduct_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options) {
-  Fabric fabric = Conductor(group, options).run();
+Fabric conduct_probe(const std::shared_ptr<Group>& group,
+                     const std::vector<Fabric::Binding>& bindings, const ProbeOptions& options) {
+  Fabric fabric = Conductor(group, bindings, options).run();
   fabric.made.source = "probe";
   fabric.made.time = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
@@ -448,25 +337,26 @@ Fabric conduct_probe(const std::shared_ptr<Group>& group, const ProbeOptions& op
 
 void announce(const std::shared_ptr<Group>& group, const std::string& result,
               const ProbeOptions& options) {
-  Participant me(group, options);
-  for (int rank = 1; rank < group->world_size(); ++rank) {
-    me.send_value(rank, kConductTag, Order{.act = Act::kEnd, .length = result.size()});
-    me.send(rank, kTextTag, result);
-  }
+  ResultCourier courier(group, options);
+  spread(courier, placement_of(*group).order(), 0, result);
 }
 
 std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options) {
   Participant me(group, options);
-  const std::vector<int> host_of = placement_of(*group).host_of;
-  const int host = host_of[static_cast<size_t>(group->rank())];
-  const auto leader = std::find(host_of.begin(), host_of.end(), host) - host_of.begin();
-  if (leader == group->rank()) {
-    std::string text;
-    me.send_value(0, kReportTag, me.describe(text));
-    me.send(0, kTextTag, text);
+  const Placement placement = placement_of(*group);
+  const std::vector<int> order_of_ranks = placement.order();
+  const int position = position_in(order_of_ranks, group->rank());
+  const std::vector<int> leaders = placement.leaders();
+  if (std::ranges::find(leaders, group->rank()) != leaders.end()) {
+    gather_descriptions(group, placement, options);
   }
   while (true) {
-    const auto order = me.receive_value<Order>(0, kConductTag);
+    const auto [order, from] = me.receive_value<Order>(MessageTask::kAnySource, kConductTag);
+    const int expected = order.act == Act::kEnd ? spread_source(order_of_ranks, position) : 0;
+    if (from != expected) {
+      throw Error(ErrorCode::kMismatch,
+                  "an order of the probe comes from rank " + std::to_string(from), from);
+    }
     Report report;
     switch (order.act) {
       case Act::kPing:
@@ -480,11 +370,8 @@ std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions
                      : me.stream(order.peer, wire_of(order, *group), order.seconds);
         break;
       case Act::kEnd:
-        if (order.length > kMaxFabricBytes) {
-          throw Error(ErrorCode::kMismatch,
-                      "the probe's result has " + std::to_string(order.length) + " bytes", 0);
-        }
-        return me.receive(0, kTextTag, order.length);
+        ResultCourier courier(group, options);
+        return spread(courier, order_of_ranks, position, "");
     }
     me.send_value(0, kReportTag, report);
   }

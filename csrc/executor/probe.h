@@ -5,8 +5,8 @@
 // compete do. The other ranks follow until they are told the result.
 //
 //   1. Each host's first rank, its *leader*, describes its host and measures how fast one core
-//      copies and adds. It does so unasked: meanwhile the ranks connect.
-//   2. Leaders ping a rank or two of their own host.
+//      copies, adds and codes. It does so unasked.
+//   2. Leaders ping a few ranks of their own host.
 //   3. A tournament of the leaders: in each round all talk in pairs, first a ping, then a stream in
 //      both directions. Up to kAllRounds hosts every two meet; of more, each meets those at
 //      distances 1, 2, 4, ... and the rounds grow with the logarithm.
@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/placement.h"
 #include "fabric/fabric.h"
 #include "transport/group.h"
 
@@ -31,22 +32,14 @@ struct ProbeOptions {
   std::chrono::milliseconds timeout{30'000};
 };
 
-/// All ranks of `group` call it; rank 0 conducts and returns what was found.
-Fabric conduct_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options);
-/// Rank 0, after conduct_probe: tells the others the result.
+/// Rank 0 calls it while the others call follow_probe. Returns what was found. `bindings`: by rank.
+Fabric conduct_probe(const std::shared_ptr<Group>& group,
+                     const std::vector<Fabric::Binding>& bindings, const ProbeOptions& options);
+/// Rank 0, after conduct_probe: the others return `result`. It takes ceil(log2 n) steps.
 void announce(const std::shared_ptr<Group>& group, const std::string& result,
               const ProbeOptions& options);
 /// The other ranks: do as they are told until the result is announced, and return it.
 std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options);
-
-/// The host of each rank, numbered in the order of their first ranks, and the hosts' names: host
-/// names, made unique.
-struct Placement {
-  std::vector<int> host_of;
-  std::vector<std::string> names;
-  std::vector<std::string> keys;
-};
-Placement placement_of(const Group& group);
 
 /// Rounds in which hosts meet in pairs; every two once if there are at most `all`.
 std::vector<std::vector<std::pair<int, int>>> tournament(int hosts, int all);

@@ -41,6 +41,7 @@ class Conversation : public Task {
   /// `channel` tells the kinds of messages apart: a message meets a receive of its channel.
   void send(uint32_t channel, const void* data, size_t bytes);
   void receive(uint32_t channel, void* data, size_t bytes);
+  bool shares_memory() const { return shares_memory_; }
   virtual void sent(uint32_t) {}
   virtual void received(uint32_t channel, size_t bytes) = 0;
 

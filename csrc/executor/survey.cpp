@@ -7,16 +7,20 @@
 #include <optional>
 #include <string_view>
 
+#include "executor/announcement.h"
+#include "executor/courier.h"
 #include "executor/probe.h"
+#include "executor/relay.h"
 #include "fabric/catalogue.h"
 #include "fabric/json.h"
 
 namespace q7x2 {
 namespace {
 
-// What rank 0 may share in place of a Fabric, whose text begins with a brace.
+// What rank 0 may tell instead of a Fabric, whose text begins with a brace.
 constexpr std::string_view kProbe = "probe";
-constexpr std::string_view kFailure = "failure: ";
+constexpr std::string_view kFailure = "failure: ";    // kInvalidArgument
+constexpr std::string_view kMismatch = "mismatch: ";  // of the ranks
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -102,8 +106,6 @@ Fabric default_fabric(const Placement& placement, const std::string& note) {
   for (size_t host = 0; host < placement.names.size(); ++host) {
     fabric.hosts[host].name = placement.names[host];
     fabric.hosts[host].key = placement.keys[host];
-    // Of the other hosts only a probe would know.
-    fabric.hosts[host].cores = usable_cpus();
   }
   return fabric;
 }
@@ -114,22 +116,36 @@ class Surveyor {
   Surveyor(std::shared_ptr<Group> group, const SurveyOptions& options)
       : group_(std::move(group)), options_(options), placement_(placement_of(*group_)) {}
 
+  /// Takes what the ranks say of themselves. Throws Error(kMismatch) where a rank has another
+  /// build.
+  void meet(const std::vector<std::string>& announcements) {
+    const std::vector<int> order = placement_.order();
+    bindings_.resize(order.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      const int rank = order[i];
+      bindings_[static_cast<size_t>(rank)] =
+          Announcement::decode(announcements[i], options_.build, group_->describe(rank)).binding;
+    }
+  }
+
   std::string decide() {
     if (const std::string file = environment("Q7X2_FABRIC"); !file.empty()) {
-      return to_json(from_file(file));
+      Fabric fabric = from_file(file);
+      fabric.bindings = bindings_;
+      return to_json(fabric);
     }
     const Probing mode = probing();
     const auto usable = [this](const Fabric& known) { return sufficient_part(known, placement_); };
-    if (const auto found = Memory::instance().find(usable)) return to_json(*found);
+    if (const auto found = Memory::instance().find(usable)) return bound(*found);
     if (mode == Probing::kNever) {
-      return to_json(default_fabric(placement_, "not measured: Q7X2_PROBE=0"));
+      return bound(default_fabric(placement_, "not measured: Q7X2_PROBE=0"));
     }
     if (mode == Probing::kWhereUnknown) {
       if (group_->world_size() == 1) {
-        return to_json(default_fabric(placement_, "not measured: a single rank"));
+        return bound(default_fabric(placement_, "not measured: a single rank"));
       }
       if (const auto known = catalogued(catalogue_file(placement_.keys), catalogue_max_age())) {
-        if (const auto found = usable(*known)) return to_json(*found);
+        if (const auto found = usable(*known)) return bound(*found);
       }
     }
     return std::string(kProbe);
@@ -139,7 +155,7 @@ class Surveyor {
     const ProbeOptions options = probe_options();
     std::optional<Fabric> fabric;
     try {
-      fabric = conduct_probe(group_, options);
+      fabric = conduct_probe(group_, bindings_, options);
     } catch (const Error& error) {
       // Ranks that died or left, or were told to stop, end the group; figures that make no sense
       // only end the probe.
@@ -148,9 +164,9 @@ class Surveyor {
       options_.warn(fabric->made.note);
     }
     fabric->made.torch = options_.torch;
-    std::string text = to_json(*fabric);
+    std::string text = bound(*fabric);
     announce(group_, text, options);
-    if (fabric->made.source == "probe") catalogue(*fabric);
+    if (fabric->made.source == "probe") catalogue(text);
     return text;
   }
 
@@ -172,11 +188,23 @@ class Surveyor {
                                                  known_names + ", but the group is on " + names);
   }
 
-  void catalogue(const Fabric& fabric) const {
+  /// With the ranks where they run now.
+  std::string bound(Fabric fabric) const {
+    fabric.bindings = bindings_;
+    const std::vector<int> cores = cores_of_hosts(placement_.host_of, bindings_);
+    for (size_t rank = 0; rank < bindings_.size(); ++rank) {
+      const auto host = static_cast<size_t>(placement_.host_of[rank]);
+      const auto at = static_cast<size_t>(fabric.host_of[rank]);
+      if (cores[host] > 0) fabric.hosts[at].cores = cores[host];
+    }
+    return to_json(fabric);
+  }
+
+  void catalogue(const std::string& fabric) const {
     const std::string file = catalogue_file(placement_.keys);
     if (file.empty()) return;
     try {
-      write_fabric(file, fabric);
+      write_fabric(file, fabric_from_json(fabric));
     } catch (const Error& error) {
       options_.warn(std::string(error.what()) + "; the next start will measure again");
     }
@@ -185,30 +213,44 @@ class Surveyor {
   const std::shared_ptr<Group> group_;
   const SurveyOptions& options_;
   const Placement placement_;
+  std::vector<Fabric::Binding> bindings_;  // by rank
 };
 
-std::string lead(const std::shared_ptr<Group>& group, const SurveyOptions& options) {
+/// Throws what rank 0 says went wrong.
+void check_decision(const std::string& decision) {
+  const auto check = [&decision](std::string_view prefix, ErrorCode code) {
+    if (decision.starts_with(prefix)) throw Error(code, decision.substr(prefix.size()), 0);
+  };
+  check(kFailure, ErrorCode::kInvalidArgument);
+  check(kMismatch, ErrorCode::kMismatch);
+}
+
+/// The text of the Fabric that all ranks parse.
+std::string decided(const std::shared_ptr<Group>& group, const SurveyOptions& options) {
+  const std::vector<int> order = placement_of(*group).order();
+  const auto position = static_cast<int>(std::ranges::find(order, group->rank()) - order.begin());
+  GroupCourier courier(group, kMaxFabricBytes, options.timeout);
+  const Announcement mine{options.build, own_binding()};
+  const std::vector<std::string> announcements = gather(courier, order, position, mine.encode());
+  if (group->rank() != 0) {
+    const std::string decision = spread(courier, order, position, "");
+    check_decision(decision);
+    return decision == kProbe ? follow_probe(group, {.timeout = options.timeout}) : decision;
+  }
+  Surveyor surveyor(group, options);
   std::string decision;
   std::optional<Error> failure;
-  Surveyor surveyor(group, options);
   try {
+    surveyor.meet(announcements);
     decision = surveyor.decide();
   } catch (const Error& error) {
     failure = error;
-    decision = std::string(kFailure) + error.what();
+    const bool mismatch = error.code() == ErrorCode::kMismatch;
+    decision = std::string(mismatch ? kMismatch : kFailure) + error.what();
   }
-  if (group->world_size() > 1) options.share(&decision);
+  spread(courier, order, position, decision);
   if (failure) throw Error(*failure);
   return decision == kProbe ? surveyor.probe() : decision;
-}
-
-std::string follow(const std::shared_ptr<Group>& group, const SurveyOptions& options) {
-  const std::string decision = options.share(nullptr);
-  if (decision == kProbe) return follow_probe(group, {.timeout = options.timeout});
-  if (decision.rfind(kFailure, 0) == 0) {
-    throw Error(ErrorCode::kInvalidArgument, decision.substr(kFailure.size()), 0);
-  }
-  return decision;
 }
 
 /// Collectives go over the links that the Fabric has and that are there.
@@ -227,8 +269,7 @@ void take_private_links(Group& group, const Fabric& fabric) {
 
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
                                      const SurveyOptions& options) {
-  const std::string text = group->rank() == 0 ? lead(group, options) : follow(group, options);
-  auto fabric = std::make_shared<const Fabric>(fabric_from_json(text));
+  auto fabric = std::make_shared<const Fabric>(fabric_from_json(decided(group, options)));
   const Placement placement = placement_of(*group);
   // Subgroups' parts of what is known already add nothing.
   const bool known = Memory::instance()

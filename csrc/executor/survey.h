@@ -1,7 +1,8 @@
 // Survey: how the ranks of a new group come to one and the same Fabric.
 //
-// Rank 0 decides and all parse the text it gives out, so they hold equal Fabrics whatever they know
-// or are set to themselves. In this order:
+// The ranks tell rank 0 their build of q7x2 and what they are bound to. Rank 0 decides, and all
+// parse the text it gives out, so they hold equal Fabrics whatever they know or are set to
+// themselves. Both directions take ceil(log2 n) steps. It decides in this order:
 //
 //   1. the file that Q7X2_FABRIC names
 //   2. what this process has found for an earlier group on these hosts
@@ -15,23 +16,23 @@
 #include <memory>
 #include <string>
 
+#include "base/build_id.h"
 #include "fabric/fabric.h"
 #include "transport/group.h"
 
 namespace q7x2 {
 
 struct SurveyOptions {
-  /// Gives rank 0's text to all ranks. Rank 0 is called with it, the others with null; all return
-  /// it. Blocks, with a deadline of its own.
-  std::function<std::string(const std::string*)> share;
   /// Called with one sentence where something failed that the group can do without.
   std::function<void(const std::string&)> warn;
-  std::string torch;  ///< its version, for the record
+  std::string torch;               ///< its version, for the record
+  std::string build = build_id();  ///< ranks of another build are refused
   std::chrono::milliseconds timeout{30'000};
 };
 
-/// All ranks of a new group call it. Throws on all ranks what went wrong on rank 0, and the error
-/// of the group where a rank dies during a probe.
+/// All ranks of a new group call it. Throws on all ranks what went wrong on rank 0,
+/// Error(kMismatch) on all ranks where one has another build, and the error of the group where a
+/// rank dies.
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
                                      const SurveyOptions& options);
 

@@ -33,7 +33,8 @@ std::optional<Fabric> catalogued(const std::string& file, std::chrono::seconds m
 bool catalogue_times(const Fabric& measured, std::chrono::seconds max_age);
 
 /// The Fabric of ranks on the hosts `host_of[rank]`, made of those of `known`: the host with the
-/// same key, or else one with the same name where `by_name`. None where `known` lacks a host.
+/// same key, or else one with the same name where `by_name`. None where `known` lacks a host. What
+/// its ranks are bound to is not known.
 std::optional<Fabric> placed(const Fabric& known, const std::vector<int>& host_of,
                              const std::vector<std::string>& keys,
                              const std::vector<std::string>& names, bool by_name);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 constexpr double kGigabit = 125e6;
+constexpr std::string_view kCpu = "cpu";
 
 [[noreturn]] void invalid(const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, "invalid fabric: " + what);
@@ -32,10 +33,54 @@ void require_index(int index, size_t count, const std::string& what) {
   }
 }
 
+void require_codecs(const std::vector<Fabric::CodecRate>& codecs, const std::string& of) {
+  for (const Fabric::CodecRate& codec : codecs) {
+    const std::string name = " rate of codec " + codec.name + of;
+    require_quantity(codec.encode, "the encode" + name);
+    require_quantity(codec.decode, "the decode" + name);
+    require_quantity(codec.encode_sum, "the encode_sum" + name);
+    require_quantity(codec.select, "the select" + name);
+  }
+}
+
+const Fabric::Rates* find_device(const Fabric::Host& host, std::string_view device) {
+  const auto found = std::ranges::find(host.rates, device, &Fabric::Rates::device);
+  return found == host.rates.end() ? nullptr : &*found;
+}
+
+const Fabric::CodecRate* find_codec(const std::vector<Fabric::CodecRate>& codecs,
+                                    std::string_view name) {
+  const auto found = std::ranges::find(codecs, name, &Fabric::CodecRate::name);
+  return found == codecs.end() ? nullptr : &*found;
+}
+
+double own_rate(const Fabric::Host& host, std::string_view device, double Fabric::Rates::*rate,
+                double of_cpus) {
+  const Fabric::Rates* own = find_device(host, device);
+  if (own != nullptr && own->*rate > 0) return own->*rate;
+  return device == kCpu ? of_cpus : 0;
+}
+
 }  // namespace
 
 double rate_or_unlimited(double rate) {
   return rate > 0 ? rate : kUnlimited;
+}
+
+double Fabric::host_copy_rate(int host, std::string_view device) const {
+  return own_rate(hosts[static_cast<size_t>(host)], device, &Rates::copy, copy_rate);
+}
+
+double Fabric::host_reduce_rate(int host, std::string_view device) const {
+  return own_rate(hosts[static_cast<size_t>(host)], device, &Rates::reduce, reduce_rate);
+}
+
+const Fabric::CodecRate* Fabric::host_codec_rate(int host, std::string_view codec,
+                                                 std::string_view device) const {
+  const Rates* own = find_device(hosts[static_cast<size_t>(host)], device);
+  const CodecRate* rate = own != nullptr ? find_codec(own->codecs, codec) : nullptr;
+  if (rate == nullptr && device == kCpu) rate = find_codec(codecs, codec);
+  return rate;
 }
 
 std::vector<int> Fabric::near_order() const {
@@ -43,7 +88,7 @@ std::vector<int> Fabric::near_order() const {
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
     const auto place = [this](int rank) {
-      return std::tuple(rack_of(rank), host_of[static_cast<size_t>(rank)]);
+      return std::tuple(rack_of(rank), host_of[static_cast<size_t>(rank)], numa_of(rank));
     };
     return place(a) < place(b);
   });
@@ -53,6 +98,7 @@ std::vector<int> Fabric::near_order() const {
 Fabric Fabric::subset(const std::vector<int>& ranks) const {
   Fabric part = *this;
   part.host_of.clear();
+  part.bindings.clear();
   part.hosts.clear();
   part.racks.clear();
   part.links.clear();
@@ -76,6 +122,7 @@ Fabric Fabric::subset(const std::vector<int>& ranks) const {
       part.hosts.back().rack = rack;
     }
     part.host_of.push_back(new_host[host]);
+    if (!bindings.empty()) part.bindings.push_back(bindings[static_cast<size_t>(rank)]);
   }
   for (const Link& link : links) {
     const int a = new_host[static_cast<size_t>(link.a)];
@@ -127,6 +174,15 @@ void Fabric::validate() const {
     require_index(hosts[i].rack, racks.size(), "the rack of " + name);
     require_quantity(hosts[i].egress, "the egress of " + name);
     require_quantity(hosts[i].ingress, "the ingress of " + name);
+    for (const Rates& rates : hosts[i].rates) {
+      require_quantity(rates.copy, "the copy rate of " + name);
+      require_quantity(rates.reduce, "the reduce rate of " + name);
+      require_codecs(rates.codecs, " of " + name);
+    }
+  }
+  if (!bindings.empty() && bindings.size() != host_of.size()) {
+    invalid(std::to_string(bindings.size()) + " bindings for " + std::to_string(host_of.size()) +
+            " ranks");
   }
   for (size_t i = 0; i < racks.size(); ++i) {
     require_quantity(racks[i].up, "the uplink of rack " + std::to_string(i));
@@ -149,12 +205,7 @@ void Fabric::validate() const {
       require_quantity(value, "a figure of " + name);
     }
   }
-  for (const CodecRate& codec : codecs) {
-    require_quantity(codec.encode, "the encode rate of codec " + codec.name);
-    require_quantity(codec.decode, "the decode rate of codec " + codec.name);
-    require_quantity(codec.encode_sum, "the encode_sum rate of codec " + codec.name);
-    require_quantity(codec.select, "the select rate of codec " + codec.name);
-  }
+  require_codecs(codecs, "");
   for (size_t i = 0; i < tuned.size(); ++i) {
     const std::string name = "tuned time " + std::to_string(i);
     if (tuned[i].ranks < 1) invalid(name + " is of " + std::to_string(tuned[i].ranks) + " ranks");
@@ -165,6 +216,8 @@ void Fabric::validate() const {
     require_quantity(cost.alpha, std::string("the latency of ") + name);
     require_quantity(cost.overhead, std::string("the overhead of ") + name);
   }
+  require_quantity(interconnect.alpha_factor, "the latency factor between NUMA nodes");
+  require_quantity(interconnect.rate, "the rate between NUMA nodes");
   require_quantity(copy_rate, "the copy rate");
   require_quantity(reduce_rate, "the reduce rate");
 }
@@ -207,55 +260,6 @@ Fabric Fabric::uniform(int hosts, int ranks_per_host, double rate) {
     fabric.host_of.insert(fabric.host_of.end(), static_cast<size_t>(ranks_per_host), host);
   }
   return fabric;
-}
-
-Routes::Routes(const Fabric& fabric)
-    : host_of_(fabric.host_of), memory_(fabric.memory), network_(fabric.network) {
-  for (const Fabric::Host& host : fabric.hosts) {
-    hosts_.push_back({host.rack, add(Kind::kEgress, "egress " + host.name, host.egress),
-                      add(Kind::kIngress, "ingress " + host.name, host.ingress),
-                      add(Kind::kMemory, "memory " + host.name, host.cores * fabric.copy_rate)});
-  }
-  for (size_t rack = 0; rack < fabric.racks.size(); ++rack) {
-    racks_.push_back(
-        {add(Kind::kUp, "up rack " + std::to_string(rack), fabric.racks[rack].up),
-         add(Kind::kDown, "down rack " + std::to_string(rack), fabric.racks[rack].down)});
-  }
-  for (const Fabric::Link& link : fabric.links) {
-    for (const auto& [from, to] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
-      const int resource = add(Kind::kLink,
-                               "link " + fabric.hosts[static_cast<size_t>(from)].name + " -> " +
-                                   fabric.hosts[static_cast<size_t>(to)].name,
-                               link.rate);
-      links_[{from, to}] = route({resource}, {link.alpha, fabric.network.overhead});
-    }
-  }
-}
-
-int Routes::add(Kind kind, std::string name, double rate) {
-  resources_.push_back({kind, std::move(name), rate_or_unlimited(rate)});
-  return static_cast<int>(resources_.size()) - 1;
-}
-
-Routes::Route Routes::route(std::vector<int> resources, Fabric::Cost cost) const {
-  double rate = kUnlimited;
-  for (const int resource : resources) {
-    rate = std::min(rate, resources_[static_cast<size_t>(resource)].rate);
-  }
-  return {std::move(resources), cost, rate};
-}
-
-Routes::Route Routes::between(int source, int destination) const {
-  const int a = host_of_[static_cast<size_t>(source)];
-  const int b = host_of_[static_cast<size_t>(destination)];
-  if (const auto link = links_.find({a, b}); link != links_.end()) return link->second;
-  const Host& from = hosts_[static_cast<size_t>(a)];
-  const Host& to = hosts_[static_cast<size_t>(b)];
-  if (a == b) return route({from.memory}, memory_);
-  if (from.rack == to.rack) return route({from.egress, to.ingress}, network_);
-  return route({from.egress, racks_[static_cast<size_t>(from.rack)].up,
-                racks_[static_cast<size_t>(to.rack)].down, to.ingress},
-               network_);
 }
 
 }  // namespace q7x2

@@ -1,20 +1,15 @@
 // Fabric: what is known of the hosts of one group and of the network between them.
 //
-// Traffic between two ranks takes a *route*: a few *resources*, each with a rate that all traffic
-// through it shares. A host's NIC is two resources (egress, ingress), as is the cable between a
-// rack and the others; a private link beside the switched network is one for each direction; ranks
-// of one host talk through its memory. So a shared uplink slows all who cross it, in the planner as
-// in reality.
-//
-//   rank 0 --egress(h0)--> [rack 0] --up(0)--> (core) --down(1)--> [rack 1] --ingress(h5)--> rank 9
+// It has three levels: racks, hosts, and the NUMA nodes that ranks are bound to. fabric/routes.h
+// says which resources the traffic between two ranks takes.
 //
 // All ranks of a group hold an equal Fabric: the planner's choices follow from it without talking.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.h"
@@ -37,6 +32,22 @@ struct Fabric {
     std::vector<IoDevice> rdma;
     std::vector<IoDevice> gpus;
   };
+  /// How fast one core, or another device, is at a codec: bytes of fp32 elements per second.
+  struct CodecRate {
+    std::string name;
+    double encode = 0;
+    double decode = 0;
+    // Of selections; 0 for other codecs.
+    double encode_sum = 0;  ///< of a sum that holds so many elements
+    double select = 0;      ///< of the pass over the whole tensor before encoding
+  };
+  /// How fast a host's own device is, in bytes per second. A rate of 0 is not known.
+  struct Rates {
+    std::string device = "cpu";  ///< "cpu" means one core of it
+    double copy = 0;
+    double reduce = 0;
+    std::vector<CodecRate> codecs;
+  };
   /// A machine whose processes share memory.
   struct Host {
     std::string name;
@@ -46,6 +57,21 @@ struct Fabric {
     double egress = 0;   ///< bytes a second out of the NIC it shares with the switched network
     double ingress = 0;  ///< bytes a second into it
     Hardware hardware = {};
+    /// By device, where they differ from the Fabric's `copy_rate`, `reduce_rate` and `codecs`.
+    std::vector<Rates> rates = {};
+  };
+  /// Where a rank may run, by its affinity mask.
+  struct Binding {
+    int numa_node = -1;  ///< that has all its hardware threads; -1: several nodes, or not known
+    std::string cpus;    ///< hardware threads, as "0-7,16"; empty: not known
+
+    bool operator==(const Binding&) const = default;
+  };
+  /// What traffic between two NUMA nodes of a host costs.
+  struct Interconnect {
+    double alpha_factor = 2;  ///< times the latency inside a node
+    double rate = 20e9;       ///< bytes per second of all traffic between nodes; 0: does not limit
+    bool measured = false;    ///< the factor; else a documented default
   };
   /// Hosts behind one cable to the rest. A Fabric has at least one rack; the only one has no cable.
   struct Rack {
@@ -87,15 +113,6 @@ struct Fabric {
     int window = 1;            ///< slices in progress
     double seconds = 0;        ///< median
   };
-  /// How fast one core of rank 0's host is at a codec, in bytes of fp32 elements a second.
-  struct CodecRate {
-    std::string name;
-    double encode = 0;
-    double decode = 0;
-    // Of selections; 0: it is none.
-    double encode_sum = 0;  ///< of a sum that holds so many elements
-    double select = 0;      ///< of the pass over the whole tensor before encoding
-  };
   /// Where a Fabric comes from.
   struct Provenance {
     std::string source = "default";  ///< "default", "probe"; anything in a file made by hand
@@ -105,7 +122,8 @@ struct Fabric {
     std::string q7x2, ucx, torch, driver, kernel;  ///< versions on rank 0
   };
 
-  std::vector<int> host_of;  ///< by rank
+  std::vector<int> host_of;       ///< by rank
+  std::vector<Binding> bindings;  ///< by rank; empty: not known
   std::vector<Host> hosts;
   std::vector<Rack> racks;
   std::vector<Link> links;
@@ -115,6 +133,7 @@ struct Fabric {
   Provenance made;
 
   Cost memory{1e-6, 0.3e-6};  ///< between ranks of one host
+  Interconnect interconnect;
   double copy_rate = 8e9;     ///< bytes per second that one core copies; 0: does not limit
   double reduce_rate = 8e9;   ///< bytes per second that one core folds into a sum; 0: the same
   Cost network{30e-6, 3e-6};  ///< between hosts
@@ -128,7 +147,31 @@ struct Fabric {
     return hosts[static_cast<size_t>(host_of[static_cast<size_t>(rank)])].rack;
   }
 
-  /// Ranks in an order in which neighbours are near: by rack, host and rank.
+  /// The NUMA node that a rank is bound to; -1: none, or not known.
+  int numa_of(int rank) const {
+    return bindings.empty() ? -1 : bindings[static_cast<size_t>(rank)].numa_node;
+  }
+  /// Whether two ranks of one host are bound to different NUMA nodes.
+  bool crosses_numa(int a, int b) const {
+    return same_host(a, b) && numa_of(a) >= 0 && numa_of(b) >= 0 && numa_of(a) != numa_of(b);
+  }
+
+  // Rates of a host's device, in bytes per second. The CPU's are the Fabric's where the host has
+  // none of its own. A rate of 0 does not limit, or is not known of another device.
+  double host_copy_rate(int host, std::string_view device = "cpu") const;
+  double host_reduce_rate(int host, std::string_view device = "cpu") const;
+  /// Null where it is not known.
+  const CodecRate* host_codec_rate(int host, std::string_view codec,
+                                   std::string_view device = "cpu") const;
+  // The same of the rank's host.
+  double copy_rate_of(int rank, std::string_view device = "cpu") const {
+    return host_copy_rate(host_of[static_cast<size_t>(rank)], device);
+  }
+  double reduce_rate_of(int rank, std::string_view device = "cpu") const {
+    return host_reduce_rate(host_of[static_cast<size_t>(rank)], device);
+  }
+
+  /// Ranks in an order in which neighbours are near: by rack, host, NUMA node and rank.
   std::vector<int> near_order() const;
   /// The Fabric of some of the ranks, renumbered in the given order; hosts and racks that lose all
   /// their ranks go, and with them the tuned times, which were all hosts'. Throws
@@ -154,47 +197,5 @@ struct Fabric {
 
 /// A rate to divide by: a rate of 0 in a Fabric means that it does not limit.
 double rate_or_unlimited(double rate);
-
-/// The resources of a Fabric, and the route between each two ranks.
-class Routes {
- public:
-  enum class Kind { kEgress, kIngress, kUp, kDown, kLink, kMemory };
-
-  struct Resource {
-    Kind kind;
-    std::string name;  ///< "egress h0", "up rack 1", "link h0 -> h2", "memory h3"
-    double rate;       ///< bytes a second; infinite where unknown
-  };
-  struct Route {
-    std::vector<int> resources;
-    Fabric::Cost cost;
-    double rate;  ///< the least of its resources'
-  };
-
-  explicit Routes(const Fabric& fabric);
-
-  const std::vector<Resource>& resources() const { return resources_; }
-  /// Between two ranks.
-  Route between(int source, int destination) const;
-
- private:
-  struct Host {
-    int rack;
-    int egress, ingress, memory;  // resources
-  };
-  struct Rack {
-    int up, down;
-  };
-
-  int add(Kind kind, std::string name, double rate);
-  Route route(std::vector<int> resources, Fabric::Cost cost) const;
-
-  std::vector<int> host_of_;
-  Fabric::Cost memory_, network_;
-  std::vector<Resource> resources_;
-  std::vector<Host> hosts_;
-  std::vector<Rack> racks_;
-  std::map<std::pair<int, int>, Route> links_;  // by hosts
-};
 
 }  // namespace q7x2

@@ -7,12 +7,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <sstream>
+#include <system_error>
 #include <utility>
 
 #include <hwloc.h>
@@ -190,19 +195,71 @@ void read_devices(hwloc_topology_t topology, HostInfo& info) {
   }
 }
 
+/// Whether two ascending lists have an item in common.
+bool overlap(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::ranges::any_of(a, [&b](int item) { return std::ranges::binary_search(b, item); });
+}
+
 }  // namespace
+
+std::string cpu_list_text(const std::vector<int>& cpus) {
+  std::string list;
+  for (size_t first = 0; first < cpus.size();) {
+    size_t end = first + 1;
+    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;
+    list += (list.empty() ? "" : ",") + std::to_string(cpus[first]);
+    if (end - first > 1) list += "-" + std::to_string(cpus[end - 1]);
+    first = end;
+  }
+  return list;
+}
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  constexpr int kMostCpus = 1 << 16;
+  std::vector<int> cpus;
+  std::istringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    int first = 0;
+    int last = 0;
+    char rest = 0;
+    const bool is_range = std::sscanf(range.c_str(), "%d-%d%c", &first, &last, &rest) == 2;
+    const bool is_one = !is_range && std::sscanf(range.c_str(), "%d%c", &first, &rest) == 1;
+    if (is_one) last = first;
+    const bool ascends = first >= 0 && (cpus.empty() || first > cpus.back());
+    if (!(is_range || is_one) || !ascends || last < first || last >= kMostCpus) {
+      throw Error(ErrorCode::kInvalidArgument, "'" + text + "' is no list of CPUs such as 0-7,16");
+    }
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+int numa_node_of_cpus(const std::vector<int>& cpus, const std::string& directory) {
+  std::error_code problem;
+  int found = -1;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, problem)) {
+    int node = 0;
+    char rest = 0;
+    if (std::sscanf(entry.path().filename().c_str(), "node%d%c", &node, &rest) != 1) continue;
+    std::ifstream file(entry.path() / "cpulist");
+    std::string list;
+    if (!std::getline(file, list) || !overlap(cpus, parse_cpu_list(list))) continue;
+    if (found >= 0) return -1;
+    found = node;
+  }
+  return found;
+}
+
+std::vector<int> usable_cpu_list() {
+  return affinity();
+}
 
 int usable_cpus() {
   return static_cast<int>(affinity().size());
 }
 
 std::string machine_key() {
-  std::string key = read_boot_id() + "/cpus:";
-  const char* separator = "";
-  for (const int cpu : affinity()) {
-    key.append(std::exchange(separator, ",")).append(std::to_string(cpu));
-  }
-  return key;
+  return read_boot_id() + "/cpus:" + cpu_list_text(affinity());
 }
 
 std::string host_key() {

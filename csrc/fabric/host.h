@@ -59,4 +59,18 @@ std::string machine_key();
 /// Hardware threads this process may run on, at least 1.
 int usable_cpus();
 
+/// Their numbers, ascending. Throws Error(kTransport) where the kernel refuses.
+std::vector<int> usable_cpu_list();
+
+/// "0-2,7" for 0, 1, 2 and 7, as the kernel writes it; `cpus` ascend.
+std::string cpu_list_text(const std::vector<int>& cpus);
+
+/// The reverse. Throws Error(kInvalidArgument) where the text is no such list.
+std::vector<int> parse_cpu_list(const std::string& text);
+
+/// The only NUMA node that has some of `cpus`, by the kernel's files in `directory`; -1 if they are
+/// of several, or if the files do not say.
+int numa_node_of_cpus(const std::vector<int>& cpus,
+                      const std::string& directory = "/sys/devices/system/node");
+
 }  // namespace q7x2

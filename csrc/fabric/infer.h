@@ -2,21 +2,21 @@
 //
 // The hosts have talked in rounds, in each of them all hosts at once, in pairs and both ways:
 //
-//   round 1   h0=h7  h1=h6  h2=h5  h3=h4        A host sends and receives one flow in a round, so
-//   its round 2   h0=h6  h7=h5  h1=h4  h2=h3        NIC limits none of the others' flows; what they
-//   share
-//   ...                                         is the cable between racks.
+// clang-format off
+//   round 1   h0=h7  h1=h6  h2=h5  h3=h4    A host sends and receives one flow in a round, so its
+//   round 2   h0=h6  h7=h5  h1=h4  h2=h3    NIC limits none of the others' flows. What they share
+//   ...                                     is the cable between racks.
+// clang-format on
 //
 // 1. A host's egress is the rate that most of its undisturbed flows reach: the median of those of
-// at
-//    least kSlow of its best; its ingress likewise.
+//    at least kSlow of its best. Its ingress likewise.
 // 2. A flow's *ease* is its rate over what the two NICs allow. Hosts are grouped by average
-// linkage:
-//    the easiest pairs first, and two groups join where the average ease between them is at least
-//    kSlow. One noisy flow neither joins two racks nor splits one.
+//    linkage: the easiest pairs first, and two groups join where the average ease between them is
+//    at least kSlow. One noisy flow neither joins two racks nor splits one.
 // 3. Where more than one group is left they are racks. All flows that leave a rack in one round
 //    share its cable, so their rates add up to the cable's, in each round in which they are slow;
 //    its rate is the median of those sums.
+// 4. Rates of cores are the medians over the hosts. A host whose cores differ clearly has its own.
 //
 // A cable is found where it carries less than kSlow of what its hosts send when they meet in pairs.
 #pragma once
@@ -38,9 +38,8 @@ struct Measurements {
     std::string name;
     std::string key;
     int cores = 1;
-    double copy_rate = 0;  ///< bytes a second of one core
-    double reduce_rate = 0;
     Fabric::Hardware hardware = {};
+    Fabric::Rates rates = {};  ///< of one core
   };
   struct Ping {
     int a = 0;  ///< hosts; equal for two ranks of one
@@ -49,6 +48,7 @@ struct Measurements {
     double spread = 0;      ///< interquartile range over the median
     double overhead = 0;    ///< seconds for each of many messages sent at once
     int wire = kShared;
+    bool crosses_numa = false;  ///< between two NUMA nodes of one host
   };
   struct Flow {
     int from = 0;  ///< hosts

@@ -15,7 +15,10 @@
 // "Scaling distributed machine learning with in-network aggregation", 2021, has the aggregators
 // outside the group.
 #include <algorithm>
-#include <numeric>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
@@ -39,8 +42,8 @@ double rate_of_host(const Fabric& fabric, int host) {
   return rate;
 }
 
-std::vector<int> aggregators(const PlanRequest& request) {
-  std::vector<int> ranks = near_order(request);
+std::vector<int> aggregators(const ScheduleRequest& request) {
+  std::vector<int> ranks = near_order(request).ranks();
   if (request.fabric != nullptr) {
     const Fabric& fabric = *request.fabric;
     std::vector<int> place_on_host(ranks.size());
@@ -58,42 +61,59 @@ std::vector<int> aggregators(const PlanRequest& request) {
   return ranks;
 }
 
-std::vector<Branch> stars(const PlanRequest& request, const std::vector<int>& centres) {
-  std::vector<Branch> trees;
-  for (const int centre : centres) {
-    const std::vector<int> order = near_order_from(request, centre);
-    trees.push_back(star_branch(order, request.rank == centre ? 0 : 1));
-  }
-  return trees;
+/// A star about each centre.
+Branches stars(const ScheduleRequest& request, const std::vector<int>& centres) {
+  return [orders = std::make_shared<const NearOrders>(request), centres](int part, int rank) {
+    const int centre = centres[static_cast<size_t>(part)];
+    if (rank != centre) return Branch{centre, {}};
+    return star_branch(orders->from(centre).ranks(), 0);
+  };
 }
 
-Plan all_reduce(const PlanRequest& request) {
+Schedule all_reduce(const ScheduleRequest& request) {
   const std::vector<int> centres = aggregators(request);
-  const std::vector<Branch> trees = stars(request, centres);
-  Forest forest(request, "aggregator", equal_parts(static_cast<int>(centres.size())));
-  forest.set_rounds_once();
-  forest.reduce_up(trees);
-  forest.broadcast_down(trees);
-  return forest.build();
+  const auto parts = static_cast<int>(centres.size());
+  Schedule schedule =
+      bare_forest_schedule(request, "aggregator", stars(request, centres), equal_parts(parts));
+  schedule.set_rounds_once();
+  const std::vector<Round> up{
+      {.crosses = {{team_of(schedule.contract().contributors), team_of(centres), 1, 1.0 / parts}},
+       .folds = true}};
+  schedule.add_round(up[0]);
+  schedule.add_round(backwards(up, request.world_size)[0]);
+  return schedule;
 }
 
-Plan reduce(const PlanRequest& request) {
+Schedule reduce(const ScheduleRequest& request) {
   const std::vector<int> centres = aggregators(request);
-  Forest forest(request, "aggregator", equal_parts(static_cast<int>(centres.size())));
-  forest.set_rounds_once();
-  forest.reduce_up(stars(request, centres));
-  std::vector<Branch> to_the_root(centres.size());
-  for (size_t i = 0; i < centres.size(); ++i) {
-    if (centres[i] == request.root) continue;
-    if (request.rank == request.root) to_the_root[i].parent = centres[i];
-    if (request.rank == centres[i]) to_the_root[i].children = {request.root};
-  }
-  forest.broadcast_down(to_the_root);
-  return forest.build();
+  const int root = request.root;
+  const auto parts = static_cast<int>(centres.size());
+  Schedule schedule(request, "aggregator", equal_parts(parts));
+  schedule.set_rounds_once();
+  schedule.add_round(
+      {.crosses = {{team_of(schedule.contract().contributors), team_of(centres), 1, 1.0 / parts}},
+       .folds = true});
+  schedule.add_round({.crosses = {{team_of(centres), team_of({root}), 1, 1.0 / parts}},
+                      .contributions = static_cast<double>(request.world_size)});
+  schedule.set_program(
+      [centres, root, branches = stars(request, centres)](PlanBuilder& b, int rank) {
+        Forest forest(b);
+        std::vector<Branch> up;
+        std::vector<Branch> to_the_root(centres.size());
+        for (size_t i = 0; i < centres.size(); ++i) {
+          up.push_back(branches(static_cast<int>(i), rank));
+          if (centres[i] == root) continue;
+          if (rank == root) to_the_root[i].parent = centres[i];
+          if (rank == centres[i]) to_the_root[i].children = {root};
+        }
+        forest.reduce_up(up);
+        forest.broadcast_down(to_the_root);
+      });
+  return schedule;
 }
 
 /// Powers of two, and all ranks.
-std::vector<int> parameters(const PlanRequest& request) {
+std::vector<int> parameters(const ScheduleRequest& request) {
   std::vector<int> counts;
   for (int k = 1; k < request.world_size; k *= 2) counts.push_back(k);
   counts.push_back(request.world_size);

@@ -17,6 +17,7 @@
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // 2005.
 #include <algorithm>
+#include <memory>
 
 #include "plan/generators.h"
 #include "plan/order.h"
@@ -26,10 +27,12 @@ namespace q7x2 {
 
 namespace {
 
-Plan generate(const PlanRequest& request) {
-  const std::vector<int> order = near_order_from(request, std::max(request.root, 0));
-  const Branch branch = binomial_branch(order, index_in(order, request.rank));
-  return forest_plan(request, "binomial_tree", {{branch}});
+Schedule generate(const ScheduleRequest& request) {
+  const auto order =
+      std::make_shared<const Order>(near_order_from(request, std::max(request.root, 0)));
+  return forest_schedule(request, "binomial_tree", [order](int, int rank) {
+    return binomial_branch(order->ranks(), order->place_of(rank));
+  });
 }
 
 }  // namespace

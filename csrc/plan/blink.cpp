@@ -276,7 +276,7 @@ double scratch(const WeightedTrees& packed) {
   return *std::ranges::max_element(children) * *std::ranges::max_element(packed.weights) / total;
 }
 
-WeightedTrees pack_trees(const PlanRequest& request) {
+WeightedTrees pack_trees(const ScheduleRequest& request) {
   const Fabric& fabric = *request.fabric;
   Packing packing(fabric, {.up = request.collective != Collective::kBroadcast,
                            .down = request.collective != Collective::kReduce});
@@ -295,16 +295,13 @@ WeightedTrees pack_trees(const PlanRequest& request) {
   return best;
 }
 
-Plan generate(const PlanRequest& request) {
-  static RecentResults<WeightedTrees> recent;
-  const auto packed = recent.get(request, [&] { return pack_trees(request); });
-  std::vector<Branch> branches;
-  for (const Tree& tree : packed->trees) branches.push_back(branch_of(tree, request.rank));
-  return forest_plan(request, "blink", branches, packed->weights);
+Schedule generate(const ScheduleRequest& request) {
+  WeightedTrees packed = pack_trees(request);
+  return forest_schedule(request, "blink", branches_of(std::move(packed.trees)), packed.weights);
 }
 
 /// No parameter; nothing to gain where a network is one switch with equal hosts.
-std::vector<int> parameters(const PlanRequest& request) {
+std::vector<int> parameters(const ScheduleRequest& request) {
   if (request.fabric == nullptr) return {};
   const Fabric& fabric = *request.fabric;
   if (fabric.one_host() || fabric.hosts.size() > kMaxHosts) return {};

@@ -12,6 +12,8 @@
 // choice for large data. The first slice pays n-1 latencies; the others follow one slice apart. The
 // root's host and rack come first, so that the chain enters every other one once.
 // The pipelined chain is textbook; Thakur et al. 2005 compare it with scatter + all-gather.
+#include <memory>
+
 #include "plan/generators.h"
 #include "plan/order.h"
 #include "plan/tree.h"
@@ -20,13 +22,15 @@ namespace q7x2 {
 
 namespace {
 
-Plan generate(const PlanRequest& request) {
-  const std::vector<int> order = near_order_from(request, request.root);
-  const auto position = static_cast<size_t>(index_in(order, request.rank));
-  Branch branch;
-  if (position > 0) branch.parent = order[position - 1];
-  if (position + 1 < order.size()) branch.children = {order[position + 1]};
-  return forest_plan(request, "chain", {{branch}});
+Schedule generate(const ScheduleRequest& request) {
+  const auto order = std::make_shared<const Order>(near_order_from(request, request.root));
+  return forest_schedule(request, "chain", [order](int, int rank) {
+    const int place = order->place_of(rank);
+    Branch branch;
+    if (place > 0) branch.parent = order->at(place - 1);
+    if (place + 1 < order->size()) branch.children = {order->at(place + 1)};
+    return branch;
+  });
 }
 
 }  // namespace

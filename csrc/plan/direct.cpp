@@ -21,111 +21,102 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-int right_of(const PlanRequest& request, int distance) {
-  return (request.rank + distance) % request.world_size;
-}
+/// One rank and its neighbours at all distances.
+struct Place {
+  explicit Place(const PlanBuilder& b) : rank(b.header().rank), n(b.header().world_size) {}
 
-int left_of(const PlanRequest& request, int distance) {
-  return (request.rank + request.world_size - distance) % request.world_size;
-}
+  int right(int distance) const { return (rank + distance) % n; }
+  int left(int distance) const { return (rank + n - distance) % n; }
+
+  int rank;
+  int n;
+};
 
 // The contribution of the rank that sits `distance` to the left arrives in scratch distance - 1.
-std::vector<Block> operands_in_rank_order(const PlanRequest& request) {
-  const int n = request.world_size;
+std::vector<Block> operands_in_rank_order(const Place& place) {
   std::vector<Block> operands;
-  for (int rank = 0; rank < n; ++rank) {
-    const int distance = (request.rank - rank + n) % n;
+  for (int rank = 0; rank < place.n; ++rank) {
+    const int distance = (place.rank - rank + place.n) % place.n;
     operands.push_back(distance == 0 ? Block::input(0) : Block::scratch(distance - 1));
   }
   return operands;
 }
 
 // In place: the fold overwrites what the sends read, so it waits for them too.
-Plan all_reduce(const PlanRequest& request) {
-  PlanBuilder b(request, "direct");
-  b.set_rounds_once();
+void all_reduce(PlanBuilder& b, const Place& place) {
   std::vector<OpId> exchanged;
-  for (int k = 1; k < request.world_size; ++k) {
-    exchanged.push_back(b.send(right_of(request, k), Block::input(0)));
-    exchanged.push_back(b.recv(left_of(request, k), Block::scratch(k - 1), {}, Block::input(0)));
+  for (int k = 1; k < place.n; ++k) {
+    exchanged.push_back(b.send(place.right(k), Block::input(0)));
+    exchanged.push_back(b.recv(place.left(k), Block::scratch(k - 1), {}, Block::input(0)));
   }
-  if (request.world_size > 1) {
-    b.reduce(operands_in_rank_order(request), Block::output(0), true, exchanged);
-  }
-  return b.build();
+  if (place.n > 1) b.reduce(operands_in_rank_order(place), Block::output(0), true, exchanged);
 }
 
-Plan reduce(const PlanRequest& request) {
-  PlanBuilder b(request, "direct");
-  b.set_rounds_once();
-  if (request.rank != request.root) {
-    b.send(request.root, Block::input(0));
-    return b.build();
+void reduce(PlanBuilder& b, const Place& place) {
+  if (place.rank != b.header().root) {
+    b.send(b.header().root, Block::input(0));
+    return;
   }
   std::vector<OpId> received;
-  for (int k = 1; k < request.world_size; ++k) {
-    received.push_back(b.recv(left_of(request, k), Block::scratch(k - 1), {}, Block::input(0)));
+  for (int k = 1; k < place.n; ++k) {
+    received.push_back(b.recv(place.left(k), Block::scratch(k - 1), {}, Block::input(0)));
   }
-  if (request.world_size > 1) {
-    b.reduce(operands_in_rank_order(request), Block::output(0), true, received);
-  }
-  return b.build();
+  if (place.n > 1) b.reduce(operands_in_rank_order(place), Block::output(0), true, received);
 }
 
-Plan broadcast(const PlanRequest& request) {
-  PlanBuilder b(request, "direct");
-  if (request.rank != request.root) {
-    b.recv(request.root, Block::output(0));
-    return b.build();
+void broadcast(PlanBuilder& b, const Place& place) {
+  if (place.rank != b.header().root) {
+    b.recv(b.header().root, Block::output(0));
+    return;
   }
-  for (int k = 1; k < request.world_size; ++k) b.send(right_of(request, k), Block::input(0));
-  return b.build();
+  for (int k = 1; k < place.n; ++k) b.send(place.right(k), Block::input(0));
 }
 
-Plan all_gather(const PlanRequest& request) {
-  PlanBuilder b(request, "direct");
-  for (int k = 1; k < request.world_size; ++k) {
-    b.send(right_of(request, k), Block::input(0));
-    b.recv(left_of(request, k), Block::output(left_of(request, k)));
+void all_gather(PlanBuilder& b, const Place& place) {
+  for (int k = 1; k < place.n; ++k) {
+    b.send(place.right(k), Block::input(0));
+    b.recv(place.left(k), Block::output(place.left(k)));
   }
-  b.copy(Block::input(0), Block::output(request.rank));
-  return b.build();
+  b.copy(Block::input(0), Block::output(place.rank));
 }
 
-Plan gather(const PlanRequest& request) {
-  PlanBuilder b(request, "direct");
-  if (request.rank != request.root) {
-    b.send(request.root, Block::input(0));
-    return b.build();
+void gather(PlanBuilder& b, const Place& place) {
+  if (place.rank != b.header().root) {
+    b.send(b.header().root, Block::input(0));
+    return;
   }
-  for (int k = 1; k < request.world_size; ++k) {
-    b.recv(left_of(request, k), Block::output(left_of(request, k)));
-  }
-  b.copy(Block::input(0), Block::output(request.rank));
-  return b.build();
+  for (int k = 1; k < place.n; ++k) b.recv(place.left(k), Block::output(place.left(k)));
+  b.copy(Block::input(0), Block::output(place.rank));
 }
 
-Plan scatter(const PlanRequest& request) {
-  PlanBuilder b(request, "direct");
-  if (request.rank != request.root) {
-    b.recv(request.root, Block::output(0));
-    return b.build();
+void scatter(PlanBuilder& b, const Place& place) {
+  if (place.rank != b.header().root) {
+    b.recv(b.header().root, Block::output(0));
+    return;
   }
-  for (int k = 1; k < request.world_size; ++k) {
-    b.send(right_of(request, k), Block::input(right_of(request, k)));
-  }
-  b.copy(Block::input(request.rank), Block::output(0));
-  return b.build();
+  for (int k = 1; k < place.n; ++k) b.send(place.right(k), Block::input(place.right(k)));
+  b.copy(Block::input(place.rank), Block::output(0));
 }
 
-Plan all_to_all(const PlanRequest& request) {
-  PlanBuilder b(request, "direct");
-  for (int k = 1; k < request.world_size; ++k) {
-    b.send(right_of(request, k), Block::input(right_of(request, k)));
-    b.recv(left_of(request, k), Block::output(left_of(request, k)));
+void all_to_all(PlanBuilder& b, const Place& place) {
+  for (int k = 1; k < place.n; ++k) {
+    b.send(place.right(k), Block::input(place.right(k)));
+    b.recv(place.left(k), Block::output(place.left(k)));
   }
-  b.copy(Block::input(request.rank), Block::output(request.rank));
-  return b.build();
+  b.copy(Block::input(place.rank), Block::output(place.rank));
+}
+
+template <void (*kProgram)(PlanBuilder&, const Place&)>
+Schedule generate(const ScheduleRequest& request) {
+  Schedule schedule(request, "direct");
+  if (is_reduction(request.collective)) schedule.set_rounds_once();
+  const Contract& contract = schedule.contract();
+  schedule.add_round({.crosses = {{team_of(contract.contributors), team_of(contract.receivers)}},
+                      .folds = is_reduction(request.collective),
+                      .same_data = request.collective != Collective::kScatter &&
+                                   request.collective != Collective::kAllToAll});
+  schedule.set_program([](PlanBuilder& b, int) { kProgram(b, Place(b)); });
+  return schedule;
 }
 
 // Every rank holds n - 1 whole slices of the others in scratch blocks.
@@ -135,13 +126,16 @@ constexpr int kMaxFoldedRanks = 64;
 
 std::vector<Generator> direct_generators() {
   return {
-      {"direct", Collective::kAllReduce, all_reduce, true, kMaxFoldedRanks},
-      {"direct", Collective::kReduce, reduce, true, kMaxFoldedRanks},
-      {"direct", Collective::kBroadcast, broadcast},
-      {"direct", Collective::kAllGather, all_gather},
-      {"direct", Collective::kGather, gather},
-      {"direct", Collective::kScatter, scatter},
-      {"direct", Collective::kAllToAll, all_to_all},
+      {"direct", Collective::kAllReduce, generate<all_reduce>, true, kMaxFoldedRanks},
+      {"direct", Collective::kReduce, generate<reduce>, true, kMaxFoldedRanks},
+      {"direct", Collective::kBroadcast, generate<broadcast>},
+      {.name = "direct",
+       .collective = Collective::kAllGather,
+       .generate = generate<all_gather>,
+       .codable = Codable::kOnAnyEdges},
+      {"direct", Collective::kGather, generate<gather>},
+      {"direct", Collective::kScatter, generate<scatter>},
+      {"direct", Collective::kAllToAll, generate<all_to_all>},
   };
 }
 

@@ -8,6 +8,8 @@
 //
 // Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
 #include <bit>
+#include <utility>
+#include <vector>
 
 #include "plan/generators.h"
 
@@ -15,19 +17,25 @@ namespace q7x2 {
 
 namespace {
 
-using OpId = PlanBuilder::OpId;
-
-Plan barrier(const PlanRequest& request) {
+Schedule barrier(const ScheduleRequest& request) {
   const int n = request.world_size;
-  PlanBuilder b(request, "dissemination");
-  std::vector<OpId> heard;
-  int round = 0;
+  Schedule schedule(request, "dissemination");
   for (int distance = 1; distance < n; distance *= 2) {
-    b.send((request.rank + distance) % n, Block::input(0), heard);
-    heard.push_back(
-        b.recv((request.rank + n - distance) % n, Block::scratch(round++), {}, Block::input(0)));
+    Round round;
+    for (int rank = 0; rank < n; ++rank) round.edges.push_back({rank, (rank + distance) % n});
+    schedule.add_round(std::move(round));
   }
-  return b.build();
+  schedule.set_scratch_blocks(std::bit_width(static_cast<unsigned>(n - 1)));
+  schedule.set_program([n](PlanBuilder& b, int rank) {
+    std::vector<PlanBuilder::OpId> heard;
+    int step = 0;
+    for (int distance = 1; distance < n; distance *= 2) {
+      b.send((rank + distance) % n, Block::input(0), heard);
+      heard.push_back(
+          b.recv((rank + n - distance) % n, Block::scratch(step++), {}, Block::input(0)));
+    }
+  });
+  return schedule;
 }
 
 }  // namespace

@@ -18,6 +18,8 @@
 // Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
 // 2009.
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include "plan/generators.h"
 #include "plan/order.h"
@@ -28,34 +30,39 @@ namespace q7x2 {
 namespace {
 
 /// The team as it lines up for each of the two trees.
-std::vector<std::vector<int>> line_ups(const std::vector<int>& team) {
+std::vector<Order> line_ups(const std::vector<int>& team) {
   std::vector<int> shifted = team;
   if (!team.empty()) std::ranges::rotate(shifted, shifted.end() - 1);
-  return {team, shifted};
+  return {Order(team), Order(shifted)};
 }
 
-Plan all_reduce(const PlanRequest& request) {
-  std::vector<Branch> trees;
-  for (const std::vector<int>& team : line_ups(near_order(request))) {
-    trees.push_back(in_order_branch(team, index_in(team, request.rank)));
-  }
-  return forest_plan(request, "double_binary_tree", trees, equal_parts(2));
+Schedule all_reduce(const ScheduleRequest& request) {
+  const auto teams =
+      std::make_shared<const std::vector<Order>>(line_ups(near_order(request).ranks()));
+  const Branches branches = [teams](int part, int rank) {
+    const Order& team = (*teams)[static_cast<size_t>(part)];
+    return in_order_branch(team.ranks(), team.place_of(rank));
+  };
+  return forest_schedule(request, "double_binary_tree", branches, equal_parts(2));
 }
 
-Plan rooted(const PlanRequest& request) {
-  const std::vector<int> order = near_order_from(request, request.root);
-  std::vector<Branch> trees;
-  for (const std::vector<int>& team : line_ups({order.begin() + 1, order.end()})) {
+Schedule rooted(const ScheduleRequest& request) {
+  const Order near = near_order_from(request, request.root);
+  const std::vector<int>& order = near.ranks();
+  const auto teams =
+      std::make_shared<const std::vector<Order>>(line_ups({order.begin() + 1, order.end()}));
+  const Branches branches = [teams, root = request.root](int part, int rank) {
+    const Order& team = (*teams)[static_cast<size_t>(part)];
     Branch branch;
-    if (request.rank != request.root) {
-      branch = in_order_branch(team, index_in(team, request.rank));
-      if (branch.parent < 0) branch.parent = request.root;
-    } else if (!team.empty()) {
-      branch.children = {in_order_root(team)};
+    if (rank != root) {
+      branch = in_order_branch(team.ranks(), team.place_of(rank));
+      if (branch.parent < 0) branch.parent = root;
+    } else if (team.size() > 0) {
+      branch.children = {in_order_root(team.ranks())};
     }
-    trees.push_back(branch);
-  }
-  return forest_plan(request, "double_binary_tree", trees, equal_parts(2));
+    return branch;
+  };
+  return forest_schedule(request, "double_binary_tree", branches, equal_parts(2));
 }
 
 }  // namespace

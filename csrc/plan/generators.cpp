@@ -11,6 +11,7 @@ namespace q7x2 {
   ALGORITHM(chain)                 \
   ALGORITHM(sra)                   \
   ALGORITHM(ring)                  \
+  ALGORITHM(torus)                 \
   ALGORITHM(halving_doubling)      \
   ALGORITHM(double_binary_tree)    \
   ALGORITHM(ccube)                 \
@@ -19,10 +20,7 @@ namespace q7x2 {
   ALGORITHM(multitree)             \
   ALGORITHM(aggregator)            \
   ALGORITHM(pairwise)              \
-  ALGORITHM(dissemination)         \
-  ALGORITHM(coded_sra)             \
-  ALGORITHM(coded_doubling)        \
-  ALGORITHM(coded_hierarchical)
+  ALGORITHM(dissemination)
 
 #define Q7X2_DECLARE(name) std::vector<Generator> name##_generators();
 Q7X2_ALGORITHMS(Q7X2_DECLARE)

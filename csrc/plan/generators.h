@@ -1,38 +1,51 @@
-// The table of algorithms: who can make a Plan for a collective.
+// The table of algorithms: who can make a Schedule for a collective.
 //
 // An algorithm is one file in this folder. It defines `std::vector<Generator> <name>_generators()`,
 // an entry for each collective it offers, and stands with one line in generators.cpp.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/types.h"
-#include "plan/plan.h"
+#include "plan/edge_coding.h"
+#include "plan/schedule.h"
 
 namespace q7x2 {
+
+/// For which edges the coding pass (plan/coding_pass.h) keeps all ranks bit-identical. How often it
+/// encodes sums is another question.
+enum class Codable : uint8_t {
+  kNever,
+  kOnAllEdges,  ///< only if all of them are coded
+  kOnAnyEdges,
+};
 
 struct Generator {
   std::string name;  ///< the algorithm's name, for example "ring"
   Collective collective;
-  Plan (*generate)(const PlanRequest& request);
+  Schedule (*generate)(const ScheduleRequest& request);
   /// See Plan::rounds_once.
   bool rounds_once = false;
   /// More ranks than this would need unreasonably many messages or scratch blocks.
   int max_world_size = 1 << 15;
-  /// The values of PlanRequest::parameter that are worth considering; none: the algorithm has
+  /// The values of ScheduleRequest::parameter that are worth considering; none: the algorithm has
   /// nothing to offer for this request, as a hierarchy where all hosts are alike. Null: it has no
   /// parameter and always applies.
-  std::vector<int> (*parameters)(const PlanRequest& request) = nullptr;
-  /// Its Plans are for calls with a codec, and for no others.
-  bool coded = false;
-  /// They encode sums of sums: for codecs only that send sums as they are.
-  bool encodes_sums_again = false;
+  std::vector<int> (*parameters)(const ScheduleRequest& request) = nullptr;
+  Codable codable = Codable::kNever;
 
-  bool applies(const PlanRequest& request) const {
+  bool applies(const ScheduleRequest& request) const {
     return request.collective == collective && request.world_size <= max_world_size &&
            (parameters == nullptr || !parameters(request).empty());
+  }
+
+  /// Whether `edges` may be coded.
+  bool may_code(const EdgeCoding& edges) const {
+    return !edges.any() || codable == Codable::kOnAnyEdges ||
+           (codable == Codable::kOnAllEdges && edges.num_zones() == edges.world_size());
   }
 
   /// "aggregator:2", or "ring" where the parameter is 0.

@@ -22,6 +22,9 @@
 // Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner and
 // Gropp, 2005.
 #include <bit>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "plan/generators.h"
 #include "plan/order.h"
@@ -34,65 +37,99 @@ namespace {
 /// The places of the ranks, in near order: the first p of them do the halving.
 class Halving {
  public:
-  explicit Halving(const PlanRequest& request)
+  explicit Halving(const ScheduleRequest& request)
       : order_(near_order(request)),
-        place_(index_in(order_, request.rank)),
         size_(static_cast<int>(std::bit_floor(static_cast<unsigned>(request.world_size)))) {}
 
   int num_owners() const { return size_; }
+  int place_of(int rank) const { return order_.place_of(rank); }
 
-  /// This rank's branch of the tree whose root is at place `owner`.
-  Branch branch(int owner) const {
+  /// A rank's branch of the tree whose root is at place `owner`.
+  Branch branch(int rank, int owner) const {
+    const int place = order_.place_of(rank);
     const int top = owner < size_ ? owner : owner - size_;
-    Branch branch = place_ < size_ ? inner_branch(top) : Branch{rank_at(top), {}};
+    Branch branch = place < size_ ? inner_branch(place, top) : Branch{order_.at(top), {}};
     if (top == owner) return branch;
-    if (place_ == owner) return {-1, {rank_at(top)}};
-    if (place_ == top) {
-      branch.parent = rank_at(owner);
+    if (place == owner) return {-1, {order_.at(top)}};
+    if (place == top) {
+      branch.parent = order_.at(owner);
       std::erase(branch.children, branch.parent);
     }
     return branch;
   }
 
-  int place_of(int rank) const { return index_in(order_, rank); }
+  /// What travels up the trees of the first `num_trees` places: p, or all n.
+  std::vector<Round> rounds_up(int num_trees, double share) const {
+    const int above = num_trees - size_;  // trees with a surplus owner on top of another root
+    std::vector<Round> rounds;
+    double contributions = 1;
+    for (int bit = 1; bit < size_; bit *= 2) {
+      Round round{.folds = true, .contributions = contributions};
+      for (int place = 0; place < size_; ++place) {
+        // Of the trees whose root differs from this place in that bit first.
+        const int residue = (place ^ bit) & (2 * bit - 1);
+        const int trees = size_ / (2 * bit) + (above - residue + 2 * bit - 1) / (2 * bit);
+        round.edges.push_back(
+            {order_.at(place), order_.at(place ^ bit), static_cast<uint32_t>(trees), share});
+      }
+      rounds.push_back(std::move(round));
+      contributions *= 2;
+    }
+    const auto first = order_.ranks().begin();
+    const Team surplus = team_of({first + size_, order_.ranks().end()});
+    if (!surplus->empty()) {
+      if (rounds.empty()) rounds.push_back({.folds = true});
+      rounds[0].crosses = {{surplus, team_of({first, first + size_}), 1, share}};
+    }
+    if (above == 0) return rounds;
+    rounds[0].crosses.push_back({surplus, team_of({first, first + above}), 1, share, true});
+    Round last{.folds = true, .contributions = order_.size() - 1.0};
+    for (int place = 0; place < above; ++place) {
+      last.edges.push_back({order_.at(place), order_.at(place + size_), 1, share});
+    }
+    rounds.push_back(std::move(last));
+    return rounds;
+  }
 
  private:
-  Branch inner_branch(int top) const {
-    const int differs = place_ ^ top;
+  Branch inner_branch(int place, int top) const {
+    const int differs = place ^ top;
     Branch branch;
-    if (differs != 0) branch.parent = rank_at(place_ ^ (differs & -differs));
+    if (differs != 0) branch.parent = order_.at(place ^ (differs & -differs));
     for (int bit = size_ / 2; bit > 0; bit /= 2) {
-      if ((differs & ((bit * 2) - 1)) == 0) branch.children.push_back(rank_at(place_ ^ bit));
+      if ((differs & ((bit * 2) - 1)) == 0) branch.children.push_back(order_.at(place ^ bit));
     }
     if (differs == 0) {
-      for (size_t i = static_cast<size_t>(size_); i < order_.size(); ++i) {
-        branch.children.push_back(order_[i]);
-      }
+      for (int i = size_; i < order_.size(); ++i) branch.children.push_back(order_.at(i));
     }
     return branch;
   }
 
-  int rank_at(int place) const { return order_[static_cast<size_t>(place)]; }
-
-  std::vector<int> order_;
-  int place_;
+  Order order_;
   int size_;
 };
 
-Plan all_reduce(const PlanRequest& request) {
-  const Halving halving(request);
-  std::vector<Branch> trees;
-  for (int owner = 0; owner < halving.num_owners(); ++owner) trees.push_back(halving.branch(owner));
-  return forest_plan(request, "halving_doubling", trees, equal_parts(halving.num_owners()));
+Schedule all_reduce(const ScheduleRequest& request) {
+  const auto halving = std::make_shared<const Halving>(request);
+  const int owners = halving->num_owners();
+  Schedule schedule = bare_forest_schedule(
+      request, "halving_doubling",
+      [halving](int part, int rank) { return halving->branch(rank, part); }, equal_parts(owners));
+  const std::vector<Round> up = halving->rounds_up(owners, 1.0 / owners);
+  for (const Round& round : up) schedule.add_round(round);
+  for (const Round& round : backwards(up, request.world_size)) schedule.add_round(round);
+  return schedule;
 }
 
-Plan by_rank(const PlanRequest& request) {
-  const Halving halving(request);
-  std::vector<Branch> trees;
-  for (int rank = 0; rank < request.world_size; ++rank) {
-    trees.push_back(halving.branch(halving.place_of(rank)));
-  }
-  return forest_plan(request, "halving_doubling", trees);
+Schedule by_rank(const ScheduleRequest& request) {
+  const auto halving = std::make_shared<const Halving>(request);
+  Schedule schedule = bare_forest_schedule(
+      request, "halving_doubling",
+      [halving](int part, int rank) { return halving->branch(rank, halving->place_of(part)); });
+  std::vector<Round> rounds = halving->rounds_up(request.world_size, 1);
+  if (request.collective == Collective::kAllGather) rounds = backwards(std::move(rounds), 1);
+  for (Round& round : rounds) schedule.add_round(std::move(round));
+  return schedule;
 }
 
 constexpr int kMaxRanks = Plan::kMaxMessages / 2;

@@ -13,7 +13,8 @@
 //
 //   k     within groups                      across g groups         bytes through a group's cable
 //   1     tree up, tree down (one part)      recursive doubling      B log2 g, each way
-//   all   each rank folds its share (SRA)    g = 2: exchange         B, each way
+//   all   each rank folds its share (SRA)    g = 2: exchange, where  B, each way
+//                                            no owners are wanted
 //                                            else: each share has    2 B (g-1)/g, each way
 //                                            g parts, and each group is the root for one of them
 //
@@ -27,6 +28,9 @@
 // all-reduce for deep learning on heterogeneous network hierarchy", 2019, for k = all.
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
@@ -44,7 +48,7 @@ enum class Shape { kStar, kBinomial };
 /// groups have one member are left out, and so are those that group nothing apart.
 class Hierarchy {
  public:
-  explicit Hierarchy(const PlanRequest& request) {
+  explicit Hierarchy(const ScheduleRequest& request) {
     const Fabric& fabric = *request.fabric;
     const std::vector<int> order = fabric.near_order();
     const auto host_of = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
@@ -113,6 +117,29 @@ class Hierarchy {
     return team;
   }
 
+  /// What travels up the trees of the first `num_levels` levels, in all of which stars are; level
+  /// by level. `paths`: one for each tree.
+  std::vector<Round> rounds_up(const std::vector<std::vector<int>>& paths, int num_levels,
+                               double share) const {
+    std::vector<Round> rounds;
+    double contributions = 1;
+    for (int level = 0; level < num_levels; ++level) {
+      // Trees that agree about the leaders below differ only in who leads here.
+      std::map<std::vector<int>, std::map<int, uint32_t>> leads;
+      for (const std::vector<int>& path : paths) {
+        ++leads[{path.begin(), path.begin() + level}][path[static_cast<size_t>(level)]];
+      }
+      Round round{.folds = true, .contributions = contributions};
+      for (int group = 0; group < static_cast<int>(at(level).groups.size()); ++group) {
+        for (const auto& [below, lead] : leads)
+          add_stars(round, leaders(level, group, below), lead, share);
+      }
+      rounds.push_back(std::move(round));
+      contributions *= largest_group(level);
+    }
+    return rounds;
+  }
+
  private:
   struct Level {
     std::vector<std::vector<int>> groups;  ///< of groups of the level below, or of ranks
@@ -122,6 +149,25 @@ class Hierarchy {
   };
 
   const Level& at(int level) const { return levels_[static_cast<size_t>(level)]; }
+
+  /// `leads`: how many trees are led by which member; more than there are begin again.
+  static void add_stars(Round& round, const std::vector<int>& members,
+                        const std::map<int, uint32_t>& leads, double share) {
+    if (members.size() < 2) return;
+    std::vector<uint32_t> trees(members.size());
+    for (const auto& [lead, count] : leads)
+      trees[static_cast<size_t>(lead) % members.size()] += count;
+    if (std::ranges::count(trees, trees[0]) == static_cast<std::ptrdiff_t>(trees.size())) {
+      const Team team = team_of(members);
+      round.crosses.push_back({team, team, trees[0], share});
+      return;
+    }
+    for (size_t lead = 0; lead < members.size(); ++lead) {
+      for (size_t from = 0; from < members.size() && trees[lead] > 0; ++from) {
+        if (from != lead) round.edges.push_back({members[from], members[lead], trees[lead], share});
+      }
+    }
+  }
 
   template <typename Label>
   void add_level(const std::vector<int>& order, Label label, bool in_memory) {
@@ -149,8 +195,9 @@ class Hierarchy {
 
 /// How all_reduce divides the data: a part for each choice of leaders.
 struct Division {
-  Division(const Hierarchy& hierarchy, int leaders) {
-    exchanges_across = leaders == 1 || hierarchy.largest_group(hierarchy.top()) == 2;
+  Division(const Hierarchy& hierarchy, int leaders, bool wants_owners = false) {
+    const bool is_pair = hierarchy.largest_group(hierarchy.top()) == 2;
+    exchanges_across = leaders == 1 || (is_pair && !wants_owners);
     for (int level = 0; level < hierarchy.top(); ++level) {
       choices.push_back(std::min(leaders, hierarchy.largest_group(level)));
     }
@@ -172,71 +219,139 @@ struct Division {
   int parts = 1;
 };
 
-Plan all_reduce(const PlanRequest& request) {
-  const Hierarchy hierarchy(request);
-  const Division division(hierarchy, request.parameter);
-  const int levels = hierarchy.num_levels() - (division.exchanges_across ? 1 : 0);
-  const Shape shape = request.parameter == 1 ? Shape::kBinomial : Shape::kStar;
-  std::vector<Branch> trees;
-  for (int part = 0; part < division.parts; ++part) {
-    trees.push_back(hierarchy.branch(request.rank, division.path(part), levels, shape));
+/// What several teams do next to each other.
+void merge(std::vector<Round>& rounds, std::vector<Round> more) {
+  for (size_t i = 0; i < more.size(); ++i) {
+    if (i == rounds.size())
+      rounds.push_back({.folds = more[i].folds, .contributions = more[i].contributions});
+    rounds[i].edges.insert(rounds[i].edges.end(), more[i].edges.begin(), more[i].edges.end());
   }
-  Forest forest(request, "hierarchical", equal_parts(division.parts));
-  forest.reduce_up(trees, !division.exchanges_across);
-  if (division.exchanges_across) {
-    forest.begin_phase();
-    for (int part = 0; part < division.parts; ++part) {
-      if (trees[static_cast<size_t>(part)].parent >= 0) continue;
-      add_recursive_doubling(
-          forest, part, hierarchy.leaders(hierarchy.top(), 0, division.path(part)), request.rank);
+}
+
+struct AllReduce {
+  explicit AllReduce(const ScheduleRequest& request)
+      : hierarchy(request),
+        division(hierarchy, request.parameter, request.wants_owners),
+        shape(request.parameter == 1 ? Shape::kBinomial : Shape::kStar),
+        levels(hierarchy.num_levels() - (division.exchanges_across ? 1 : 0)) {}
+
+  Branch branch(int part, int rank) const {
+    return hierarchy.branch(rank, division.path(part), levels, shape);
+  }
+  std::vector<int> top_leaders(int part) const {
+    return hierarchy.leaders(hierarchy.top(), 0, division.path(part));
+  }
+
+  Hierarchy hierarchy;
+  Division division;
+  Shape shape;
+  int levels;  ///< of the trees
+};
+
+std::vector<std::vector<int>> paths(const Division& division) {
+  std::vector<std::vector<int>> all;
+  for (int part = 0; part < division.parts; ++part) all.push_back(division.path(part));
+  return all;
+}
+
+Schedule all_reduce(const ScheduleRequest& request) {
+  const auto tree = std::make_shared<const AllReduce>(request);
+  const int parts = tree->division.parts;
+  const Branches branches = [tree](int part, int rank) { return tree->branch(part, rank); };
+  Schedule schedule(request, "hierarchical", equal_parts(parts));
+  std::vector<Round> up;
+  if (tree->shape == Shape::kStar) {
+    up = tree->hierarchy.rounds_up(paths(tree->division), tree->levels, 1.0 / parts);
+  } else {
+    up = rounds_up(schedule, branches);
+  }
+  for (const Round& round : up) schedule.add_round(round);
+  if (tree->division.exchanges_across) {
+    std::vector<Round> across;
+    const double groups = tree->hierarchy.largest_group(tree->hierarchy.top());
+    for (int part = 0; part < parts; ++part) {
+      merge(across,
+            doubling_rounds(tree->top_leaders(part), 1.0 / parts, request.world_size / groups));
     }
+    for (Round& round : across) schedule.add_round(std::move(round));
   }
-  forest.broadcast_down(trees);
-  return forest.build();
+  for (const Round& round : backwards(up, request.world_size)) schedule.add_round(round);
+  schedule.set_program([tree, branches](PlanBuilder& b, int rank) {
+    Forest forest(b);
+    std::vector<Branch> trees;
+    for (int part = 0; part < forest.num_parts(); ++part) trees.push_back(branches(part, rank));
+    forest.reduce_up(trees, !tree->division.exchanges_across);
+    if (tree->division.exchanges_across) {
+      forest.begin_phase();
+      for (int part = 0; part < forest.num_parts(); ++part) {
+        if (trees[static_cast<size_t>(part)].parent >= 0) continue;
+        add_recursive_doubling(forest, part, tree->top_leaders(part));
+      }
+    }
+    forest.broadcast_down(trees);
+  });
+  return schedule;
 }
 
-Plan barrier(const PlanRequest& request) {
-  const Hierarchy hierarchy(request);
-  const std::vector<int> path(static_cast<size_t>(hierarchy.num_levels()));
-  const Branch tree = hierarchy.branch(request.rank, path, hierarchy.top(), Shape::kBinomial);
-  Forest forest(request, "hierarchical");
-  forest.reduce_up({{tree}}, false);
-  forest.begin_phase();
-  if (tree.parent < 0) {
-    add_recursive_doubling(forest, 0, hierarchy.leaders(hierarchy.top(), 0, path), request.rank);
-  }
-  forest.broadcast_down({{tree}});
-  return forest.build();
+Schedule barrier(const ScheduleRequest& request) {
+  const auto hierarchy = std::make_shared<const Hierarchy>(request);
+  const std::vector<int> path(static_cast<size_t>(hierarchy->num_levels()));
+  const Branches branches = [hierarchy, path](int, int rank) {
+    return hierarchy->branch(rank, path, hierarchy->top(), Shape::kBinomial);
+  };
+  const std::vector<int> across = hierarchy->leaders(hierarchy->top(), 0, path);
+  Schedule schedule(request, "hierarchical");
+  const std::vector<Round> up = rounds_up(schedule, branches);
+  for (const Round& round : up) schedule.add_round(round);
+  for (Round& round : doubling_rounds(across, 1, 1)) schedule.add_round(std::move(round));
+  for (const Round& round : backwards(up, 1)) schedule.add_round(round);
+  schedule.set_program([branches, across](PlanBuilder& b, int rank) {
+    Forest forest(b);
+    const Branch tree = branches(0, rank);
+    forest.reduce_up({{tree}}, false);
+    forest.begin_phase();
+    if (tree.parent < 0) add_recursive_doubling(forest, 0, across);
+    forest.broadcast_down({{tree}});
+  });
+  return schedule;
 }
 
-Plan rooted(const PlanRequest& request) {
-  const Hierarchy hierarchy(request);
-  const Branch tree = hierarchy.branch(request.rank, hierarchy.path_to(request.root),
-                                       hierarchy.num_levels(), Shape::kBinomial);
-  return forest_plan(request, "hierarchical", {{tree}});
+Schedule rooted(const ScheduleRequest& request) {
+  const auto hierarchy = std::make_shared<const Hierarchy>(request);
+  return forest_schedule(
+      request, "hierarchical", [hierarchy, path = hierarchy->path_to(request.root)](int, int rank) {
+        return hierarchy->branch(rank, path, hierarchy->num_levels(), Shape::kBinomial);
+      });
 }
 
-Plan by_rank(const PlanRequest& request) {
-  const Hierarchy hierarchy(request);
-  std::vector<Branch> trees;
+Schedule by_rank(const ScheduleRequest& request) {
+  const auto hierarchy = std::make_shared<const Hierarchy>(request);
+  const auto owners = std::make_shared<std::vector<std::vector<int>>>();
   for (int owner = 0; owner < request.world_size; ++owner) {
-    trees.push_back(hierarchy.branch(request.rank, hierarchy.path_to(owner), hierarchy.num_levels(),
-                                     Shape::kStar));
+    owners->push_back(hierarchy->path_to(owner));
   }
-  return forest_plan(request, "hierarchical", trees);
+  Schedule schedule =
+      bare_forest_schedule(request, "hierarchical", [hierarchy, owners](int part, int rank) {
+        return hierarchy->branch(rank, (*owners)[static_cast<size_t>(part)],
+                                 hierarchy->num_levels(), Shape::kStar);
+      });
+  std::vector<Round> rounds = hierarchy->rounds_up(*owners, hierarchy->num_levels(), 1);
+  if (request.collective == Collective::kAllGather) rounds = backwards(std::move(rounds), 1);
+  for (Round& round : rounds) schedule.add_round(std::move(round));
+  return schedule;
 }
 
-bool has_levels(const PlanRequest& request) {
+bool has_levels(const ScheduleRequest& request) {
   return request.fabric != nullptr && Hierarchy(request).num_levels() > 1;
 }
 
 constexpr int kMaxRanks = Plan::kMaxMessages / 4;
 
-std::vector<int> one_leader(const PlanRequest& request) {
+std::vector<int> one_leader(const ScheduleRequest& request) {
   return has_levels(request) ? std::vector<int>{1} : std::vector<int>{};
 }
 
-std::vector<int> all_leaders(const PlanRequest& request) {
+std::vector<int> all_leaders(const ScheduleRequest& request) {
   if (!has_levels(request)) return {};
   const Hierarchy hierarchy(request);
   int largest = 1;
@@ -246,31 +361,33 @@ std::vector<int> all_leaders(const PlanRequest& request) {
   return {largest};
 }
 
-std::vector<int> one_or_all(const PlanRequest& request) {
+std::vector<int> one_or_all(const ScheduleRequest& request) {
   if (!has_levels(request)) return {};
   const int all = all_leaders(request).front();
-  if (Division(Hierarchy(request), all).parts > kMaxRanks) return {1};
+  if (Division(Hierarchy(request), all, request.wants_owners).parts > kMaxRanks) return {1};
   return {1, all};
 }
 
-Generator entry(Collective collective, Plan (*generate)(const PlanRequest&),
-                std::vector<int> (*parameters)(const PlanRequest&)) {
+Generator entry(Collective collective, Schedule (*generate)(const ScheduleRequest&),
+                std::vector<int> (*parameters)(const ScheduleRequest&),
+                Codable codable = Codable::kNever) {
   return {.name = "hierarchical",
           .collective = collective,
           .generate = generate,
           .max_world_size = kMaxRanks,
-          .parameters = parameters};
+          .parameters = parameters,
+          .codable = codable};
 }
 
 }  // namespace
 
 std::vector<Generator> hierarchical_generators() {
   return {
-      entry(Collective::kAllReduce, all_reduce, one_or_all),
+      entry(Collective::kAllReduce, all_reduce, one_or_all, Codable::kOnAnyEdges),
       entry(Collective::kBroadcast, rooted, one_leader),
       entry(Collective::kReduce, rooted, one_leader),
-      entry(Collective::kAllGather, by_rank, all_leaders),
-      entry(Collective::kReduceScatter, by_rank, all_leaders),
+      entry(Collective::kAllGather, by_rank, all_leaders, Codable::kOnAnyEdges),
+      entry(Collective::kReduceScatter, by_rank, all_leaders, Codable::kOnAnyEdges),
       entry(Collective::kBarrier, barrier, one_leader),
   };
 }

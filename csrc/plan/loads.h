@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fabric/fabric.h"
+#include "fabric/routes.h"
 #include "plan/plan.h"
 
 namespace q7x2 {

@@ -92,11 +92,11 @@ class Room {
 };
 
 /// Trees by their roots' ranks.
-std::vector<Tree> draw_trees(const PlanRequest& request) {
+std::vector<Tree> draw_trees(const ScheduleRequest& request) {
   const int n = request.world_size;
   const Fabric fabric = fabric_or_uniform(request);
   Room room(fabric);
-  const std::vector<int> order = near_order(request);
+  const std::vector<int> order = near_order(request).ranks();
 
   // Where a rank sends first: along fast routes, and every rank to another one.
   std::vector<std::vector<int>> targets(static_cast<size_t>(n));
@@ -151,16 +151,13 @@ std::vector<Tree> draw_trees(const PlanRequest& request) {
   return trees;
 }
 
-Plan generate(const PlanRequest& request) {
-  static RecentResults<std::vector<Tree>> recent;
-  const auto trees = recent.get(request, [&] { return draw_trees(request); });
-  std::vector<Branch> branches;
-  for (const Tree& tree : *trees) branches.push_back(branch_of(tree, request.rank));
-  return forest_plan(request, "multitree", branches, equal_parts(request.world_size));
+Schedule generate(const ScheduleRequest& request) {
+  return forest_schedule(request, "multitree", branches_of(draw_trees(request)),
+                         equal_parts(request.world_size));
 }
 
 /// Drawing the trees takes time with the fourth power of the ranks.
-constexpr int kMaxRanks = 64;
+constexpr int kMaxRanks = 32;
 
 Generator entry(Collective collective) {
   return {.name = "multitree",

@@ -5,7 +5,7 @@
 
 namespace q7x2 {
 
-Fabric fabric_or_uniform(const PlanRequest& request) {
+Fabric fabric_or_uniform(const ScheduleRequest& request) {
   if (request.fabric != nullptr) return *request.fabric;
   return Fabric::uniform(request.world_size, 1, 1);
 }
@@ -34,25 +34,6 @@ Tree tree_of_ranks(const Tree& hosts, const std::vector<int>& speaker, const Fab
     }
   }
   return tree;
-}
-
-std::vector<double> network_key(const PlanRequest& request) {
-  std::vector<double> key{static_cast<double>(request.collective),
-                          static_cast<double>(request.world_size),
-                          static_cast<double>(request.root)};
-  if (request.fabric == nullptr) return key;
-  const Fabric& fabric = *request.fabric;
-  key.push_back(fabric.copy_rate);
-  key.insert(key.end(), fabric.host_of.begin(), fabric.host_of.end());
-  for (const Fabric::Host& host : fabric.hosts) {
-    key.insert(key.end(), {static_cast<double>(host.cores), static_cast<double>(host.rack),
-                           host.egress, host.ingress});
-  }
-  for (const Fabric::Rack& rack : fabric.racks) key.insert(key.end(), {rack.up, rack.down});
-  for (const Fabric::Link& link : fabric.links) {
-    key.insert(key.end(), {static_cast<double>(link.a), static_cast<double>(link.b), link.rate});
-  }
-  return key;
 }
 
 }  // namespace q7x2

@@ -2,36 +2,50 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
+#include <utility>
 
 #include "fabric/fabric.h"
 
 namespace q7x2 {
 
-std::vector<int> near_order(const PlanRequest& request) {
-  if (request.fabric != nullptr) return request.fabric->near_order();
-  std::vector<int> order(static_cast<size_t>(request.world_size));
-  std::iota(order.begin(), order.end(), 0);
-  return order;
+Order::Order(std::vector<int> ranks) : ranks_(std::move(ranks)) {
+  if (ranks_.empty()) return;
+  places_.resize(static_cast<size_t>(*std::ranges::max_element(ranks_)) + 1, -1);
+  for (int place = 0; place < size(); ++place) places_[static_cast<size_t>(at(place))] = place;
 }
 
-std::vector<int> near_order_from(const PlanRequest& request, int first) {
-  std::vector<int> order = near_order(request);
-  std::rotate(order.begin(), order.begin() + index_in(order, first), order.end());
-  if (request.fabric == nullptr) return order;
-  const Fabric& fabric = *request.fabric;
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+Order near_order(const ScheduleRequest& request) {
+  if (request.fabric != nullptr) return Order(request.fabric->near_order());
+  std::vector<int> ranks(static_cast<size_t>(request.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return Order(std::move(ranks));
+}
+
+NearOrders::NearOrders(const ScheduleRequest& request) : near_(near_order(request)) {
+  if (request.fabric == nullptr) return;
+  for (int rank = 0; rank < request.world_size; ++rank) {
+    sites_.emplace_back(request.fabric->rack_of(rank),
+                        request.fabric->host_of[static_cast<size_t>(rank)]);
+  }
+}
+
+Order NearOrders::from(int first) const {
+  std::vector<int> ranks = near_.ranks();
+  std::rotate(ranks.begin(), ranks.begin() + near_.place_of(first), ranks.end());
+  if (sites_.empty()) return Order(std::move(ranks));
+  const auto [rack, host] = sites_[static_cast<size_t>(first)];
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
     const auto distance = [&](int rank) {
-      return std::tuple(fabric.rack_of(rank) != fabric.rack_of(first),
-                        !fabric.same_host(rank, first));
+      const auto& [its_rack, its_host] = sites_[static_cast<size_t>(rank)];
+      return std::pair(its_rack != rack, its_host != host);
     };
     return distance(a) < distance(b);
   });
-  return order;
+  return Order(std::move(ranks));
 }
 
-int index_in(const std::vector<int>& order, int rank) {
-  return static_cast<int>(std::find(order.begin(), order.end(), rank) - order.begin());
+Order near_order_from(const ScheduleRequest& request, int first) {
+  return NearOrders(request).from(first);
 }
 
 }  // namespace q7x2

@@ -13,25 +13,32 @@
 // are posted in advance, straight into the output.
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // 2005.
+#include <algorithm>
+#include <vector>
+
 #include "plan/generators.h"
 
 namespace q7x2 {
 
 namespace {
 
-Plan all_to_all(const PlanRequest& request) {
+Schedule all_to_all(const ScheduleRequest& request) {
   const int n = request.world_size;
-  PlanBuilder b(request, "pairwise");
-  std::vector<PlanBuilder::OpId> previous_step;
-  for (int k = 1; k < n; ++k) {
-    const int right = (request.rank + k) % n;
-    const int left = (request.rank + n - k) % n;
-    const auto sent = b.send(right, Block::input(right), previous_step);
-    const auto received = b.recv(left, Block::output(left));
-    previous_step = {sent, received};
-  }
-  b.copy(Block::input(request.rank), Block::output(request.rank));
-  return b.build();
+  Schedule schedule(request, "pairwise");
+  const auto all = team_of(schedule.contract().contributors);
+  schedule.add_round({.crosses = {{all, all}}, .turns = std::max(n - 1, 1)});
+  schedule.set_program([n](PlanBuilder& b, int rank) {
+    std::vector<PlanBuilder::OpId> previous_step;
+    for (int k = 1; k < n; ++k) {
+      const int right = (rank + k) % n;
+      const int left = (rank + n - k) % n;
+      const auto sent = b.send(right, Block::input(right), previous_step);
+      const auto received = b.recv(left, Block::output(left));
+      previous_step = {sent, received};
+    }
+    b.copy(Block::input(rank), Block::output(rank));
+  });
+  return schedule;
 }
 
 }  // namespace

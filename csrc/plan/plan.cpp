@@ -21,23 +21,9 @@ std::string to_string(const Block& block) {
 
 }  // namespace
 
-PlanBuilder::PlanBuilder(const PlanRequest& request, std::string algorithm,
-                         std::vector<uint32_t> part_weights) {
-  plan_.collective = request.collective;
-  plan_.algorithm = std::move(algorithm);
-  if (request.parameter > 0) plan_.algorithm += ":" + std::to_string(request.parameter);
-  plan_.rank = request.rank;
-  plan_.world_size = request.world_size;
-  plan_.root = request.root;
-  if (is_flat(request.collective)) {
-    plan_.part_prefix.push_back(0);
-    for (const uint32_t weight : part_weights) {
-      plan_.part_prefix.push_back(plan_.part_prefix.back() + weight);
-    }
-    plan_.part_weights = std::move(part_weights);
-  }
-  next_send_.resize(static_cast<size_t>(request.world_size));
-  next_recv_.resize(static_cast<size_t>(request.world_size));
+PlanBuilder::PlanBuilder(Plan header) : plan_(std::move(header)) {
+  next_send_.resize(static_cast<size_t>(plan_.world_size));
+  next_recv_.resize(static_cast<size_t>(plan_.world_size));
 }
 
 uint16_t PlanBuilder::message_to(int peer, std::vector<uint16_t>& counters,
@@ -76,19 +62,21 @@ PlanBuilder::OpId PlanBuilder::recv(int peer, Block destination, std::span<const
 }
 
 PlanBuilder::OpId PlanBuilder::copy(Block source, Block destination, std::span<const OpId> after,
-                                    std::optional<Block> length_of) {
+                                    std::optional<Block> length_of, bool takes_residual) {
   Op op;
   op.kind = OpKind::kCopy;
+  op.takes_residual = takes_residual;
   op.destination = destination;
   return add(op, {&source, 1}, after, length_of);
 }
 
 PlanBuilder::OpId PlanBuilder::reduce(std::span<const Block> sources, Block destination,
                                       bool is_final, std::span<const OpId> after,
-                                      std::optional<Block> length_of) {
+                                      std::optional<Block> length_of, bool takes_residual) {
   Op op;
   op.kind = OpKind::kReduce;
   op.is_final = is_final;
+  op.takes_residual = takes_residual;
   op.destination = destination;
   return add(op, sources, after, length_of);
 }
@@ -131,7 +119,8 @@ PlanBuilder::OpId PlanBuilder::add(Op op, std::span<const Block> sources,
     for (const OpId before : unique) {
       Op& producer = plan_.ops[before];
       const bool can_stage = producer.kind == OpKind::kReduce ||
-                             (producer.kind == OpKind::kCopy && producer.destination.is_coded());
+                             (producer.kind == OpKind::kCopy &&
+                              (producer.destination.is_coded() || producer.takes_residual));
       if (can_stage && producer.destination == sources[0]) producer.stage = op.stage;
     }
   }
@@ -186,6 +175,7 @@ std::string to_string(const Plan& plan, const Op& op) {
   }
   if (op.num_sources > 0) text << " from";
   for (const Block& source : plan.sources_of(op)) text << ' ' << to_string(source);
+  if (op.takes_residual) text << " and residual";
   text << ", length of " << to_string(op.length_of);
   return text.str();
 }
@@ -206,6 +196,7 @@ std::string to_string(const Plan& plan) {
     for (uint32_t weight : plan.part_weights) text << ' ' << weight;
   }
   if (plan.rounds_once) text << ", rounds once";
+  if (plan.takes_residuals) text << ", coded edges: " << to_string(plan.edges);
   text << '\n';
   for (size_t id = 0; id < plan.ops.size(); ++id) {
     text << "  " << id << ": " << to_string(plan, plan.ops[id]);

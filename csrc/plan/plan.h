@@ -11,8 +11,8 @@
 // A *coded* block is a scratch block that holds a message of a codec (kernels/codec.h) in place of
 // elements. What an op does follows from its blocks: a copy to a coded block encodes, a copy from
 // one decodes, a reduce decodes its coded sources, adds in fp32, and encodes its result where the
-// destination is coded. Messages between coded blocks are as long as the codec made them. Input
-// that a coded Plan sends as it is takes the rank's errors along: they are added to it in place.
+// destination is coded. Messages between coded blocks are as long as the codec made them. Ops that
+// take the residual add this rank's errors to what they read, and leave behind what is lost.
 //
 //   collective      input parts   output parts   in place
 //   all_reduce      weights       weights        yes: output part i is input part i
@@ -46,10 +46,9 @@
 #include <vector>
 
 #include "base/types.h"
+#include "plan/edge_coding.h"
 
 namespace q7x2 {
-
-struct Fabric;
 
 enum class Space : uint8_t { kInput, kOutput, kScratch, kCoded };
 
@@ -81,9 +80,15 @@ struct Op {
   OpKind kind = OpKind::kCopy;
   /// kReduce: the result is the collective's value, so the mean is taken here.
   bool is_final = false;
+  /// kReduce, kCopy: this rank's residual of these elements, if the call has any, is added to the
+  /// result, and what that cannot hold becomes the residual. A copy that encodes always does so. A
+  /// copy of input to a scratch block need not copy where there is no residual: the input stays as
+  /// it is until the scratch block is no longer read.
+  bool takes_residual = false;
   uint16_t message = 0;  ///< kSend, kRecv: the message id
   /// kSend: sends of one stage carry the same bytes, so they need be put into shared memory once.
-  /// kReduce, and kCopy to a coded block: the stage that carries its result, if any.
+  /// kReduce, and kCopy that encodes or takes the residual: the stage that carries its result, if
+  /// any.
   uint16_t stage = kNoStage;
   int32_t peer = -1;  ///< kSend, kRecv: the other rank
   Block destination;  ///< kRecv, kCopy, kReduce
@@ -121,6 +126,12 @@ struct Plan {
   /// what floats of 16 and 8 bits need.
   bool rounds_once = false;
 
+  /// The edges whose messages are coded.
+  Edges edges = Edges::kNone;
+  /// The Plan is for a call with a codec, whatever its edges: it adds the residual of each rank to
+  /// that rank's contribution, once.
+  bool takes_residuals = false;
+
   /// Message ids are less than this.
   static constexpr int kMaxMessages = 1 << 12;
 
@@ -140,23 +151,10 @@ struct Plan {
   }
 };
 
-/// What a Plan is asked for. Equal on all ranks of the group, apart from `rank`.
-struct PlanRequest {
-  Collective collective;
-  int rank = 0;
-  int world_size = 1;
-  int root = -1;  ///< rooted collectives only
-  /// What is known of the group's hosts; null: nothing, all ranks are equally near.
-  const Fabric* fabric = nullptr;
-  /// Algorithms with a parameter ("aggregator:2"): its value; see Generator::parameters.
-  int parameter = 0;
-};
-
 /// Builds a Plan op by op. Message ids are given out in the order of the calls: the k-th send to a
 /// peer meets that peer's k-th receive from this rank, so generators emit both in one order, or
 /// else name the id of each message.
 ///
-///   PlanBuilder b(request, "ring", std::vector<uint32_t>(n, 1));
 ///   auto got = b.recv(left, Block::scratch(0), {}, Block::input(3));
 ///   auto sum = b.reduce({{Block::scratch(0), Block::input(3)}}, Block::output(3), true, {{got}});
 ///   b.send(right, Block::output(3), {{sum}});
@@ -164,8 +162,11 @@ class PlanBuilder {
  public:
   using OpId = uint32_t;
 
-  PlanBuilder(const PlanRequest& request, std::string algorithm,
-              std::vector<uint32_t> part_weights = {1});
+  /// `header`: a Plan that has no ops yet.
+  explicit PlanBuilder(Plan header);
+
+  /// What the Plan is for.
+  const Plan& header() const { return plan_; }
 
   /// `after`: ops that must be complete before this one starts; a send is complete when its source
   /// may be overwritten. `length_of` may be left out where one of the op's blocks is not scratch.
@@ -174,12 +175,11 @@ class PlanBuilder {
   OpId recv(int peer, Block destination, std::span<const OpId> after = {},
             std::optional<Block> length_of = {}, std::optional<int> message = {});
   OpId copy(Block source, Block destination, std::span<const OpId> after = {},
-            std::optional<Block> length_of = {});
+            std::optional<Block> length_of = {}, bool takes_residual = false);
   /// Sources fold from left to right. `is_final`: see Op.
   OpId reduce(std::span<const Block> sources, Block destination, bool is_final,
-              std::span<const OpId> after = {}, std::optional<Block> length_of = {});
-
-  void set_rounds_once() { plan_.rounds_once = true; }
+              std::span<const OpId> after = {}, std::optional<Block> length_of = {},
+              bool takes_residual = false);
 
   /// Sorts out successors, stages and the scratch count. To be called once, last.
   Plan build();

@@ -1,12 +1,13 @@
 // Planner: picks the Plan, the slice length and the window for a call, and remembers the choice.
 //
-// Every algorithm that offers the collective is cut into slices in a few ways, and all of these
-// candidates are simulated on the Fabric; the one that takes the least time is chosen. Where the
-// Fabric has measured times for calls of about that size, those decide instead.
+// Every algorithm that offers the collective is cut into slices in a few ways. The cost model
+// estimates all of these candidates, the simulator runs those that could be the best, and the one
+// that takes the least time is chosen; see plan/contest.h. Where the Fabric has measured times for
+// calls of about that size, those decide instead.
 #pragma once
 
 #include <cstddef>
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,13 +15,21 @@
 #include <tuple>
 #include <vector>
 
+#include "base/recent.h"
 #include "base/types.h"
 #include "fabric/fabric.h"
 #include "plan/algorithm_names.h"
+#include "plan/edge_coding.h"
 #include "plan/plan.h"
+#include "plan/plan_files.h"
+#include "plan/schedule.h"
 #include "plan/simulator.h"
+#include "plan/site.h"
 
 namespace q7x2 {
+
+class Contest;
+struct Generator;
 
 /// What a choice depends on. Every field is equal on all ranks of the group for one call, so that
 /// all choose alike without talking.
@@ -34,13 +43,27 @@ struct CallShape {
   bool wide_accumulation = false;
   /// In place of the planner's forced algorithms, for this call; empty: those.
   std::string algorithms = {};
-  /// The name of the call's codec; empty: none. Only Plans with coded blocks are for it.
+  /// The name of the call's codec; empty: none.
   std::string codec = {};
-  CodingCost coding = {};   ///< equal for calls with one codec
+  DType dtype = DType::kBytes;  ///< of a coded call's elements; what coding costs depends on it
+  EdgeWish edges = EdgeWish::kAuto;  ///< of a coded call: which messages are coded
+  /// What the codec costs on a Fabric, equal for calls with one codec. Called only where no choice
+  /// is remembered. Empty: nothing is coded.
+  std::function<CodingCost(const Fabric&)> coding = {};
   bool exact_sums = false;  ///< the codec sends sums as they are
+  /// An owner has to encode the sum, as that is what the codec promises of it: a vote, or few
+  /// elements.
+  bool sums_by_owners = false;
 
   static constexpr size_t kUneven = ~size_t{0};
 };
+
+/// Calls that are alike in these share a choice: collective, root, wide accumulation, size class
+/// (the smallest power of two that is not less than the bytes), the call's algorithms, its codec
+/// with the type of its elements and its edges.
+using CallKey =
+    std::tuple<Collective, int, bool, size_t, std::string, std::string, DType, EdgeWish>;
+CallKey key_of(const CallShape& shape);
 
 struct Choice {
   std::shared_ptr<const Plan> plan;
@@ -61,10 +84,12 @@ struct Choice {
 
 /// An algorithm that could serve a call, cut in the way that suits it best.
 struct Candidate {
-  std::string algorithm;  ///< "ring", "aggregator:2"
+  std::string algorithm;       ///< "ring", "aggregator:2"
+  Edges edges = Edges::kNone;  ///< that are coded
   size_t slice_bytes = 0;
   int window = 1;
   Prediction prediction;
+  bool is_simulated = false;       ///< else the prediction is the cost model's estimate
   std::optional<double> measured;  ///< seconds, from the Fabric's tuned times
 
   double seconds() const { return measured.value_or(prediction.seconds); }
@@ -77,14 +102,25 @@ class Planner {
   /// `forced`: algorithms that alone may be chosen, from `Q7X2_ALGO` ("ring,aggregator:2"), empty
   /// for a free choice. Throws as parse_algorithms does. Collectives that none of the forced
   /// algorithms offers are chosen freely.
-  Planner(int rank, std::shared_ptr<const Fabric> fabric, const std::string& forced);
+  /// `own`: Schedules that alone serve the calls that they are for, but for calls that name their
+  /// algorithms, that have a codec, or that round once where the Schedule does not.
+  Planner(int rank, std::shared_ptr<const Fabric> fabric, const std::string& forced,
+          OwnPlans own = {});
 
   /// Throws Error(kInvalidArgument) where a rooted collective has no valid root, or where the
   /// call's algorithms do not exist.
   Choice choose(const CallShape& shape);
 
+  /// Throws what `choose` would throw, without choosing.
+  void check(const CallShape& shape) const;
+  /// The Schedule that an algorithm, with its parameter, makes for the call, whether it is forced
+  /// or not; null: it does not offer the call.
+  std::shared_ptr<const Schedule> schedule(const CallShape& shape, const std::string& algorithm,
+                                           Edges edges = Edges::kNone) const;
+
   /// All candidates for the call, in the order in which they would be chosen. Throws as `choose`.
-  std::vector<Candidate> explain(const CallShape& shape) const;
+  /// `simulate`: those within reach of the best are simulated, however long that takes.
+  std::vector<Candidate> explain(const CallShape& shape, bool simulate = false) const;
 
   std::shared_ptr<const Fabric> fabric() const;
   /// Chooses by another Fabric of the same ranks from now on. All ranks must do so between the same
@@ -92,18 +128,23 @@ class Planner {
   void set_fabric(std::shared_ptr<const Fabric> fabric);
 
  private:
-  /// Calls that are alike in these share a choice: collective, root, wide accumulation, size class
-  /// (the smallest power of two that is not less than the bytes), the call's algorithms, its codec.
-  using Key = std::tuple<Collective, int, bool, size_t, std::string, std::string>;
+  using ScheduleKey = std::tuple<const Generator*, int, int, bool>;
 
-  void check(const CallShape& shape) const;
+  void check_root(const CallShape& shape) const;
+  std::shared_ptr<const Schedule> own_for(const CallShape& shape) const;
+  Contest contest(const CallShape& shape) const;
+  Contest contest(const CallShape& shape, const std::vector<AlgorithmName>& wishes) const;
   Choice make_choice(const CallShape& shape) const;
 
   const int rank_;
   const std::vector<AlgorithmName> forced_;
+  const OwnPlans own_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Fabric> fabric_;
-  std::map<Key, Choice> cache_;
+  std::shared_ptr<const Site> site_;  // of the Fabric
+  Recent<CallKey, Choice> choices_;
+  /// Trees are drawn once, for calls of all sizes.
+  mutable Recent<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;
 };
 
 }  // namespace q7x2

@@ -11,7 +11,10 @@
 // Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 #include "plan/recursive_doubling.h"
 
+#include <algorithm>
 #include <bit>
+#include <memory>
+#include <utility>
 
 #include "plan/generators.h"
 #include "plan/order.h"
@@ -35,18 +38,23 @@ struct Doubling {
   int surplus;
 };
 
-Plan all_reduce(const PlanRequest& request) {
-  Forest forest(request, "recursive_doubling");
-  forest.begin_phase();
-  add_recursive_doubling(forest, 0, near_order(request), request.rank);
-  return forest.build();
+Schedule all_reduce(const ScheduleRequest& request) {
+  const auto order = std::make_shared<const Order>(near_order(request));
+  Schedule schedule(request, "recursive_doubling");
+  for (Round& round : doubling_rounds(order->ranks(), 1, 1)) schedule.add_round(std::move(round));
+  schedule.set_program([order](PlanBuilder& b, int) {
+    Forest forest(b);
+    forest.begin_phase();
+    add_recursive_doubling(forest, 0, order->ranks());
+  });
+  return schedule;
 }
 
 }  // namespace
 
-void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& team, int rank) {
+void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& team) {
   const Doubling doubling(static_cast<int>(team.size()));
-  const int place = index_in(team, rank);
+  const auto place = static_cast<int>(std::ranges::find(team, forest.rank()) - team.begin());
   const auto rank_at = [&](int other) { return team[static_cast<size_t>(other)]; };
 
   if (doubling.sits_out(place)) {
@@ -71,8 +79,35 @@ void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& te
   if (doubling.has_surplus_partner(place)) forest.send(rank_at(place - 1), part);
 }
 
+std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
+                                   double contributions) {
+  const Doubling doubling(static_cast<int>(team.size()));
+  const auto rank_at = [&](int place) { return team[static_cast<size_t>(place)]; };
+  std::vector<Round> rounds;
+  Round surplus{.folds = true, .contributions = contributions};
+  for (int place = 0; place < 2 * doubling.surplus; place += 2) {
+    surplus.edges.push_back({rank_at(place), rank_at(place + 1), 1, share});
+  }
+  if (doubling.surplus > 0) rounds.push_back(surplus);
+  for (int distance = 1; distance < doubling.size; distance *= 2) {
+    Round round{.folds = true, .contributions = contributions * distance};
+    for (int index = 0; index < doubling.size; ++index) {
+      round.edges.push_back({rank_at(doubling.place_of(index)),
+                             rank_at(doubling.place_of(index ^ distance)), 1, share});
+    }
+    rounds.push_back(std::move(round));
+  }
+  if (doubling.surplus > 0) {
+    rounds.push_back(backwards({surplus}, contributions * static_cast<double>(team.size()))[0]);
+  }
+  return rounds;
+}
+
 std::vector<Generator> recursive_doubling_generators() {
-  return {{"recursive_doubling", Collective::kAllReduce, all_reduce}};
+  return {{.name = "recursive_doubling",
+           .collective = Collective::kAllReduce,
+           .generate = all_reduce,
+           .codable = Codable::kOnAllEdges}};
 }
 
 }  // namespace q7x2

@@ -8,7 +8,11 @@
 namespace q7x2 {
 
 /// Adds to the Forest's present phase an all-reduce among `team` of what each of them holds of
-/// `part`. `rank` is one of the team; all of the team name it in the same order.
-void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& team, int rank);
+/// `part`. The Forest's rank is one of the team; all of the team name it in the same order.
+void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& team);
+
+/// What travels for it. `share`: of a slice; `contributions`: that each of the team holds.
+std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
+                                   double contributions);
 
 }  // namespace q7x2

@@ -15,9 +15,11 @@
 // It moves the least data possible, never has two senders for one receiver, and needs no more than
 // neighbour links: the choice for large data on networks. Its latency grows with n.
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+#include <algorithm>
+#include <memory>
+
 #include "plan/generators.h"
 #include "plan/order.h"
-#include "plan/tree.h"
 
 namespace q7x2 {
 
@@ -25,20 +27,19 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-struct Ring {
-  explicit Ring(const PlanRequest& request)
-      : order(near_order(request)),
-        position(index_in(order, request.rank)),
-        size(request.world_size),
+/// One rank's place in the ring.
+struct Place {
+  Place(const Order& ring, int rank)
+      : order(ring),
+        position(order.place_of(rank)),
+        size(order.size()),
         left(part(1)),
         right(part(size - 1)) {}
 
   /// The part of the rank `steps` places to the left, which has the rank's number.
-  int part(int steps) const {
-    return order[static_cast<size_t>((position + size - steps % size) % size)];
-  }
+  int part(int steps) const { return order.at((position + size - steps % size) % size); }
 
-  std::vector<int> order;
+  const Order& order;
   int position;
   int size;
   int left;
@@ -47,73 +48,99 @@ struct Ring {
 
 // In place: part q is sent in step s of the reduce-scatter and overwritten in step s of the
 // all-gather, so the receive of the latter waits for the send of the former.
-Plan all_reduce(const PlanRequest& request) {
-  const Ring ring(request);
-  const int n = ring.size;
-  PlanBuilder b(request, "ring", equal_parts(n));
+void all_reduce(PlanBuilder& b, const Place& place) {
+  const int n = place.size;
   std::vector<OpId> sends;
   std::vector<OpId> sums;  // sums[s]: part(s + 2), or the final own part
   for (int step = 0; step < n - 1; ++step) {
-    const Block outgoing = Block::output(ring.part(step + 1));
-    const Block incoming = Block::output(ring.part(step + 2));
+    const Block outgoing = Block::output(place.part(step + 1));
+    const Block incoming = Block::output(place.part(step + 2));
     const Block scratch = Block::scratch(step % 2);
     std::vector<OpId> ready;
     if (step > 0) ready = {sums[static_cast<size_t>(step) - 1]};
-    sends.push_back(b.send(ring.right, outgoing, ready));
+    sends.push_back(b.send(place.right, outgoing, ready));
     std::vector<OpId> scratch_free;
     if (step > 1) scratch_free = {sums[static_cast<size_t>(step) - 2]};
-    const OpId received = b.recv(ring.left, scratch, scratch_free, incoming);
+    const OpId received = b.recv(place.left, scratch, scratch_free, incoming);
     const bool is_final = step == n - 2;
     sums.push_back(b.reduce({{scratch, incoming}}, incoming, is_final, {{received}}));
   }
   OpId ready = n > 1 ? sums.back() : 0;
   for (int step = 0; step < n - 1; ++step) {
-    b.send(ring.right, Block::output(ring.part(step)), {{ready}});
-    ready =
-        b.recv(ring.left, Block::output(ring.part(step + 1)), {{sends[static_cast<size_t>(step)]}});
+    b.send(place.right, Block::output(place.part(step)), {{ready}});
+    ready = b.recv(place.left, Block::output(place.part(step + 1)),
+                   {{sends[static_cast<size_t>(step)]}});
   }
-  return b.build();
 }
 
 // The partial sum is built in the scratch block that it arrived in, and sent from there.
-Plan reduce_scatter(const PlanRequest& request) {
-  const Ring ring(request);
-  const int n = ring.size;
-  PlanBuilder b(request, "ring");
+void reduce_scatter(PlanBuilder& b, const Place& place) {
+  const int n = place.size;
   if (n == 1) b.copy(Block::input(0), Block::output(0));
   std::vector<OpId> sends;
   OpId sum = 0;
   for (int step = 0; step < n - 1; ++step) {
-    const Block outgoing = Block::input(ring.part(step + 1));
-    const Block incoming = Block::input(ring.part(step + 2));
+    const Block outgoing = Block::input(place.part(step + 1));
+    const Block incoming = Block::input(place.part(step + 2));
     const Block scratch = Block::scratch(step % 2);
     sends.push_back(step == 0
-                        ? b.send(ring.right, outgoing)
-                        : b.send(ring.right, Block::scratch((step - 1) % 2), {{sum}}, outgoing));
+                        ? b.send(place.right, outgoing)
+                        : b.send(place.right, Block::scratch((step - 1) % 2), {{sum}}, outgoing));
     std::vector<OpId> scratch_free;
     if (step > 1) scratch_free = {sends[static_cast<size_t>(step) - 1]};
-    const OpId received = b.recv(ring.left, scratch, scratch_free, incoming);
+    const OpId received = b.recv(place.left, scratch, scratch_free, incoming);
     const bool is_final = step == n - 2;
     sum = b.reduce({{scratch, incoming}}, is_final ? Block::output(0) : scratch, is_final,
                    {{received}}, incoming);
   }
-  return b.build();
 }
 
-Plan all_gather(const PlanRequest& request) {
-  const Ring ring(request);
-  PlanBuilder b(request, "ring");
-  b.copy(Block::input(0), Block::output(request.rank));
+void all_gather(PlanBuilder& b, const Place& place) {
+  b.copy(Block::input(0), Block::output(b.header().rank));
   OpId received = 0;
-  for (int step = 0; step < ring.size - 1; ++step) {
+  for (int step = 0; step < place.size - 1; ++step) {
     if (step == 0) {
-      b.send(ring.right, Block::input(0));
+      b.send(place.right, Block::input(0));
     } else {
-      b.send(ring.right, Block::output(ring.part(step)), {{received}});
+      b.send(place.right, Block::output(place.part(step)), {{received}});
     }
-    received = b.recv(ring.left, Block::output(ring.part(step + 1)));
+    received = b.recv(place.left, Block::output(place.part(step + 1)));
   }
-  return b.build();
+}
+
+/// All links at once, as often as it takes once round.
+Round once_round(const Order& order, double share) {
+  Round round{.repeats = order.size() - 1};
+  for (int place = 0; place < order.size(); ++place) {
+    round.edges.push_back({order.at(place), order.at((place + 1) % order.size()), 1, share});
+  }
+  return round;
+}
+
+template <Collective kCollective>
+Schedule generate(const ScheduleRequest& request) {
+  const int n = request.world_size;
+  const auto ring = std::make_shared<const Order>(near_order(request));
+  Schedule schedule(request, "ring", equal_parts(n));
+  Round round = once_round(*ring, kCollective == Collective::kAllReduce ? 1.0 / n : 1);
+  if (kCollective != Collective::kAllGather) {
+    round.folds = true;
+    round.contributions = n / 2.0;
+    schedule.add_round(round);
+    schedule.set_scratch_blocks(std::min(n - 1, 2));
+  }
+  if (kCollective != Collective::kReduceScatter) {
+    round.folds = false;
+    round.contributions = kCollective == Collective::kAllReduce ? n : 1;
+    schedule.add_round(round);
+  }
+  schedule.set_program([ring](PlanBuilder& b, int rank) {
+    const Place place(*ring, rank);
+    if (kCollective == Collective::kAllReduce) all_reduce(b, place);
+    if (kCollective == Collective::kReduceScatter) reduce_scatter(b, place);
+    if (kCollective == Collective::kAllGather) all_gather(b, place);
+  });
+  return schedule;
 }
 
 }  // namespace
@@ -123,9 +150,13 @@ std::vector<Generator> ring_generators() {
   constexpr int kMostRanks = Plan::kMaxMessages + 1;
   constexpr int kMostRanksBothWays = Plan::kMaxMessages / 2 + 1;
   return {
-      {"ring", Collective::kAllReduce, all_reduce, false, kMostRanksBothWays},
-      {"ring", Collective::kReduceScatter, reduce_scatter, false, kMostRanks},
-      {"ring", Collective::kAllGather, all_gather, false, kMostRanks},
+      {"ring", Collective::kAllReduce, generate<Collective::kAllReduce>, false, kMostRanksBothWays},
+      {"ring", Collective::kReduceScatter, generate<Collective::kReduceScatter>, false, kMostRanks},
+      {.name = "ring",
+       .collective = Collective::kAllGather,
+       .generate = generate<Collective::kAllGather>,
+       .max_world_size = kMostRanks,
+       .codable = Codable::kOnAnyEdges},
   };
 }
 

@@ -7,7 +7,8 @@
 //   wire    A message passes the resources of its route one after the other, and begins to leave
 //           each as soon as it begins to enter it (cut-through), so it takes alpha + bytes / (least
 //           rate) between idle hosts. A resource serves first come, first served.
-//   offer   Messages of more than `kEagerBytes` between hosts wait for their receiver: an offer
+//   offer   Messages of more than model::kEagerBytes between hosts wait for their receiver: an
+//   offer
 //           and its answer take one alpha each before the data may leave.
 //   CPU     A rank does one thing at a time: `overhead` at each end of a message, folds, copies. A
 //           machine has as many servers as cores; the ranks of its hosts (several, where those are
@@ -31,6 +32,7 @@
 
 #include "fabric/fabric.h"
 #include "plan/plan.h"
+#include "plan/site.h"
 
 namespace q7x2 {
 
@@ -96,9 +98,6 @@ struct Prediction {
 /// The Plans of one algorithm, ready to be run for any size and slicing.
 class Simulator {
  public:
-  /// Messages between hosts up to this size are sent before the receiver asks for them.
-  static constexpr size_t kEagerBytes = 8192;
-
   /// `plans` by rank; they and the `fabric` must stay. Throws Error(kInvalidArgument) where a
   /// message is sent that nobody receives, or the reverse.
   Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding = {});
@@ -130,18 +129,6 @@ class Simulator {
     double overhead = 0;
   };
 
-  /// Hosts that share their cores.
-  struct Machine {
-    std::string name;  ///< "h0", "h0+h1"
-    int cores = 1;
-    int ranks = 0;
-    bool is_crowded() const { return ranks > cores; }
-  };
-  void find_machines();
-  uint32_t machine_of(uint32_t rank) const {
-    return machine_of_host_[static_cast<size_t>(fabric_.host_of[rank])];
-  }
-
   const Plan& plan_of(uint32_t index) const;
   const Op& op(uint32_t index) const;
   /// CPU seconds that an op takes on its rank for `bytes` bytes of elements.
@@ -156,11 +143,7 @@ class Simulator {
   std::span<const Plan> plans_;
   const Fabric& fabric_;
   const CodingCost coding_;
-  const double copy_rate_;    // bytes per second of one core
-  const double reduce_rate_;  // the same
-  Routes routes_;
-  std::vector<Machine> machines_;
-  std::vector<uint32_t> machine_of_host_;
+  const Site site_;
   // By op, counted through all ranks.
   std::vector<uint32_t> first_op_;  // by rank, and the total at the end
   std::vector<uint32_t> rank_of_;

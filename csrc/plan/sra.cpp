@@ -20,7 +20,6 @@
 // (split all-gather); Li et al., "Scaling distributed machine learning with the parameter server",
 // 2014, has the same pattern.
 #include "plan/generators.h"
-#include "plan/tree.h"
 
 namespace q7x2 {
 
@@ -36,9 +35,7 @@ struct Scatter {
 };
 
 // The pairwise order: the k-th message goes to rank + k, the k-th receive is from rank - k.
-Scatter add_scatter(PlanBuilder& b, const PlanRequest& request) {
-  const int n = request.world_size;
-  const int rank = request.rank;
+Scatter add_scatter(PlanBuilder& b, int n, int rank) {
   Scatter scatter;
   for (int k = 1; k < n; ++k) {
     const int right = (rank + k) % n;
@@ -53,63 +50,92 @@ Scatter add_scatter(PlanBuilder& b, const PlanRequest& request) {
   return scatter;
 }
 
-Plan reduce_scatter(const PlanRequest& request) {
-  PlanBuilder b(request, "sra");
-  b.set_rounds_once();
-  if (request.world_size == 1) {
-    b.copy(Block::input(0), Block::output(0));
-    return b.build();
-  }
-  const Scatter scatter = add_scatter(b, request);
-  b.reduce(scatter.operands, Block::output(0), true, scatter.received);
-  return b.build();
+void add_scatter_round(Schedule& schedule, double share) {
+  const auto all = team_of(schedule.contract().contributors);
+  schedule.add_round({.crosses = {{all, all, 1, share}}, .folds = true});
+}
+
+Schedule reduce_scatter(const ScheduleRequest& request) {
+  const int n = request.world_size;
+  Schedule schedule(request, "sra");
+  schedule.set_rounds_once();
+  add_scatter_round(schedule, 1);
+  schedule.set_program([n](PlanBuilder& b, int rank) {
+    if (n == 1) {
+      b.copy(Block::input(0), Block::output(0));
+      return;
+    }
+    const Scatter scatter = add_scatter(b, n, rank);
+    b.reduce(scatter.operands, Block::output(0), true, scatter.received);
+  });
+  return schedule;
 }
 
 // In place: a part of the result may arrive only when the same part of the input has left.
-Plan all_reduce(const PlanRequest& request) {
+Schedule all_reduce(const ScheduleRequest& request) {
   const int n = request.world_size;
-  const int rank = request.rank;
-  PlanBuilder b(request, "sra", equal_parts(n));
-  b.set_rounds_once();
-  if (n == 1) return b.build();
-  const Scatter scatter = add_scatter(b, request);
-  const OpId sum = b.reduce(scatter.operands, Block::output(rank), true, scatter.received);
-  for (int k = 1; k < n; ++k) {
-    const int left = (rank + n - k) % n;
-    b.send((rank + k) % n, Block::output(rank), {{sum}});
-    b.recv(left, Block::output(left), {{scatter.sent[static_cast<size_t>(n - k) - 1]}});
-  }
-  return b.build();
+  Schedule schedule(request, "sra", equal_parts(n));
+  schedule.set_rounds_once();
+  add_scatter_round(schedule, 1.0 / n);
+  const auto all = team_of(schedule.contract().contributors);
+  schedule.add_round({.crosses = {{all, all, 1, 1.0 / n}},
+                      .same_data = true,
+                      .contributions = static_cast<double>(n)});
+  schedule.set_program([n](PlanBuilder& b, int rank) {
+    if (n == 1) return;
+    const Scatter scatter = add_scatter(b, n, rank);
+    const OpId sum = b.reduce(scatter.operands, Block::output(rank), true, scatter.received);
+    for (int k = 1; k < n; ++k) {
+      const int left = (rank + n - k) % n;
+      b.send((rank + k) % n, Block::output(rank), {{sum}});
+      b.recv(left, Block::output(left), {{scatter.sent[static_cast<size_t>(n - k) - 1]}});
+    }
+  });
+  return schedule;
 }
 
 // Only the root writes to its buffer: the others fold into a scratch block.
-Plan reduce(const PlanRequest& request) {
+Schedule reduce(const ScheduleRequest& request) {
   const int n = request.world_size;
-  const int rank = request.rank;
-  PlanBuilder b(request, "sra", equal_parts(n));
-  b.set_rounds_once();
-  if (n == 1) return b.build();
-  const Scatter scatter = add_scatter(b, request);
-  if (rank != request.root) {
-    const OpId sum = b.reduce(scatter.operands, Block::scratch(0), true, scatter.received);
-    b.send(request.root, Block::scratch(0), {{sum}}, Block::input(rank));
-    return b.build();
-  }
-  b.reduce(scatter.operands, Block::output(rank), true, scatter.received);
-  for (int k = 1; k < n; ++k) {
-    const int left = (rank + n - k) % n;
-    b.recv(left, Block::output(left), {{scatter.sent[static_cast<size_t>(n - k) - 1]}});
-  }
-  return b.build();
+  const int root = request.root;
+  Schedule schedule(request, "sra", equal_parts(n));
+  schedule.set_rounds_once();
+  add_scatter_round(schedule, 1.0 / n);
+  schedule.add_round(
+      {.crosses = {{team_of(schedule.contract().contributors), team_of({root}), 1, 1.0 / n}},
+       .contributions = static_cast<double>(n)});
+  schedule.set_program([n, root](PlanBuilder& b, int rank) {
+    if (n == 1) return;
+    const Scatter scatter = add_scatter(b, n, rank);
+    if (rank != root) {
+      const OpId sum = b.reduce(scatter.operands, Block::scratch(0), true, scatter.received);
+      b.send(root, Block::scratch(0), {{sum}}, Block::input(rank));
+      return;
+    }
+    b.reduce(scatter.operands, Block::output(rank), true, scatter.received);
+    for (int k = 1; k < n; ++k) {
+      const int left = (rank + n - k) % n;
+      b.recv(left, Block::output(left), {{scatter.sent[static_cast<size_t>(n - k) - 1]}});
+    }
+  });
+  return schedule;
 }
 
 }  // namespace
 
 std::vector<Generator> sra_generators() {
   return {
-      {"sra", Collective::kAllReduce, all_reduce, true},
-      {"sra", Collective::kReduceScatter, reduce_scatter, true},
-      {"sra", Collective::kReduce, reduce, true},
+      {.name = "sra",
+       .collective = Collective::kAllReduce,
+       .generate = all_reduce,
+       .rounds_once = true,
+       .codable = Codable::kOnAnyEdges},
+      {.name = "sra",
+       .collective = Collective::kReduceScatter,
+       .generate = reduce_scatter,
+       .rounds_once = true,
+       .codable = Codable::kOnAnyEdges},
+      {.name = "sra", .collective = Collective::kReduce, .generate = reduce, .rounds_once = true},
   };
 }
 

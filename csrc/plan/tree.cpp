@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <utility>
 
 namespace q7x2 {
@@ -53,45 +55,72 @@ int in_order_root(std::span<const int> order) {
   return order[std::bit_floor(order.size()) - 1];
 }
 
-Branch branch_of(const Tree& tree, int rank) {
-  Branch branch;
-  branch.parent = tree[static_cast<size_t>(rank)];
-  for (int child = 0; child < static_cast<int>(tree.size()); ++child) {
-    if (tree[static_cast<size_t>(child)] == rank) branch.children.push_back(child);
+Branches branches_of(std::vector<Tree> trees) {
+  // By tree and rank: a rank's children stand behind each other.
+  struct Lists {
+    std::vector<Tree> parents;
+    std::vector<std::vector<int>> children;
+    std::vector<std::vector<size_t>> first;
+  };
+  auto lists = std::make_shared<Lists>();
+  for (const Tree& tree : trees) {
+    std::vector<size_t> first(tree.size() + 1);
+    for (const int parent : tree) {
+      if (parent >= 0) ++first[static_cast<size_t>(parent) + 1];
+    }
+    for (size_t rank = 0; rank < tree.size(); ++rank) first[rank + 1] += first[rank];
+    std::vector<int> children(first.back());
+    std::vector<size_t> next(first.begin(), first.end() - 1);
+    for (int rank = 0; rank < static_cast<int>(tree.size()); ++rank) {
+      const int parent = tree[static_cast<size_t>(rank)];
+      if (parent >= 0) children[next[static_cast<size_t>(parent)]++] = rank;
+    }
+    lists->children.push_back(std::move(children));
+    lists->first.push_back(std::move(first));
   }
-  return branch;
+  lists->parents = std::move(trees);
+  return [lists = std::shared_ptr<const Lists>(lists)](int part, int rank) {
+    const auto tree = static_cast<size_t>(part);
+    const auto at = static_cast<size_t>(rank);
+    const int* const children = lists->children[tree].data();
+    return Branch{lists->parents[tree][at],
+                  {children + lists->first[tree][at], children + lists->first[tree][at + 1]}};
+  };
 }
 
-Forest::Forest(const PlanRequest& request, const std::string& algorithm,
-               std::vector<uint32_t> part_weights)
-    : request_(request), builder_(request, algorithm, part_weights) {
-  const bool one_part_a_rank = request.collective == Collective::kAllGather ||
-                               request.collective == Collective::kReduceScatter;
-  parts_.resize(one_part_a_rank ? static_cast<size_t>(request.world_size) : part_weights.size());
+int num_parts(Collective collective, int world_size, size_t weights) {
+  const bool one_part_a_rank =
+      collective == Collective::kAllGather || collective == Collective::kReduceScatter;
+  return one_part_a_rank ? world_size : static_cast<int>(std::max<size_t>(weights, 1));
+}
+
+Forest::Forest(PlanBuilder& builder) : builder_(builder), header_(builder.header()) {
+  parts_.resize(static_cast<size_t>(
+      q7x2::num_parts(header_.collective, header_.world_size, header_.part_weights.size())));
   for (int i = 0; i < num_parts(); ++i) part(i).held = contribution(i);
-  if (request.collective == Collective::kAllGather) {
-    builder_.copy(Block::input(0), Block::output(request.rank));
+  if (header_.collective == Collective::kAllGather) {
+    builder_.copy(Block::input(0), Block::output(header_.rank));
   }
-  if (request.collective == Collective::kReduceScatter && request.world_size == 1) {
+  if (header_.collective == Collective::kReduceScatter && header_.world_size == 1) {
     builder_.copy(Block::input(0), Block::output(0));
   }
 }
 
 Block Forest::contribution(int part) const {
-  if (request_.collective != Collective::kAllGather) return Block::input(part);
-  return part == request_.rank ? Block::input(0) : Block::output(part);
+  if (header_.collective != Collective::kAllGather) return Block::input(part);
+  return part == header_.rank ? Block::input(0) : Block::output(part);
 }
 
 Block Forest::result(int part) const {
-  return Block::output(request_.collective == Collective::kReduceScatter ? 0 : part);
+  return Block::output(header_.collective == Collective::kReduceScatter ? 0 : part);
 }
 
 bool Forest::wants_result(int part) const {
-  switch (request_.collective) {
+  switch (header_.collective) {
     case Collective::kReduce:
-      return request_.rank == request_.root;
+      return header_.rank == header_.root;
     case Collective::kReduceScatter:
-      return part == request_.rank;
+      return part == header_.rank;
     default:
       return true;
   }
@@ -99,7 +128,7 @@ bool Forest::wants_result(int part) const {
 
 std::vector<int> Forest::rotated_parts() const {
   std::vector<int> order;
-  for (int i = 1; i <= num_parts(); ++i) order.push_back((request_.rank + i) % num_parts());
+  for (int i = 1; i <= num_parts(); ++i) order.push_back((header_.rank + i) % num_parts());
   return order;
 }
 
@@ -125,7 +154,7 @@ void Forest::fold(int index, std::span<const Block> operands, std::span<const In
   Part& p = part(index);
   std::vector<OpId> after = p.ready;
   for (const Incoming& each : incoming) after.push_back(each.received);
-  if (request_.collective == Collective::kBarrier) {
+  if (header_.collective == Collective::kBarrier) {
     p.ready = std::move(after);
     return;
   }
@@ -142,7 +171,7 @@ void Forest::fold(int index, std::span<const Block> operands, std::span<const In
 
 void Forest::receive_result(int peer, int index) {
   Part& p = part(index);
-  if (request_.collective == Collective::kBarrier) {
+  if (header_.collective == Collective::kBarrier) {
     p.ready = {receive(peer, index).received};
     return;
   }
@@ -163,7 +192,7 @@ void Forest::reduce_up(std::span<const Branch> trees, bool is_final) {
   for (const int i : order) {
     const Branch& branch = trees[static_cast<size_t>(i)];
     if (!branch.children.empty()) {
-      std::vector<std::pair<int, Block>> by_rank{{request_.rank, held(i)}};
+      std::vector<std::pair<int, Block>> by_rank{{header_.rank, held(i)}};
       for (const Incoming& each : arrivals[i]) by_rank.emplace_back(each.peer, each.block);
       std::ranges::sort(by_rank, {}, &std::pair<int, Block>::first);
       std::vector<Block> operands;
@@ -183,20 +212,117 @@ void Forest::broadcast_down(std::span<const Branch> trees) {
   }
 }
 
-Plan forest_plan(const PlanRequest& request, const std::string& algorithm,
-                 std::span<const Branch> trees, std::vector<uint32_t> part_weights) {
-  Forest forest(request, algorithm, std::move(part_weights));
-  const bool down_only =
-      request.collective == Collective::kBroadcast || request.collective == Collective::kAllGather;
-  const bool up_only =
-      request.collective == Collective::kReduce || request.collective == Collective::kReduceScatter;
-  if (!down_only) forest.reduce_up(trees);
-  if (!up_only) forest.broadcast_down(trees);
-  return forest.build();
+namespace {
+
+bool goes_up(Collective collective) {
+  return collective != Collective::kBroadcast && collective != Collective::kAllGather;
 }
 
-std::vector<uint32_t> equal_parts(int n) {
-  return std::vector<uint32_t>(static_cast<size_t>(n), 1);
+bool goes_down(Collective collective) {
+  return collective != Collective::kReduce && collective != Collective::kReduceScatter;
+}
+
+/// One tree's edges away from the root, in the order in which they can set out.
+struct Unfolded {
+  struct Sent {
+    Edge edge;
+    size_t level;  ///< edges between it and the root
+    size_t turn;   ///< where every rank serves its children one after the other
+  };
+  std::vector<Sent> all;
+  size_t levels = 0;
+  size_t turns = 0;
+};
+
+Unfolded unfold(const Branches& branches, int part, int world_size, double share) {
+  struct Node {
+    int rank;
+    size_t level, turn;
+  };
+  std::vector<Node> nodes;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const Branch branch = branches(part, rank);
+    if (branch.parent < 0 && !branch.children.empty()) nodes.push_back({rank, 0, 0});
+  }
+  Unfolded unfolded;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const Node node = nodes[i];
+    size_t turn = node.turn;
+    for (const int child : branches(part, node.rank).children) {
+      unfolded.all.push_back({{node.rank, child, 1, share}, node.level, turn});
+      nodes.push_back({child, node.level + 1, ++turn});
+      unfolded.levels = std::max(unfolded.levels, node.level + 1);
+      unfolded.turns = std::max(unfolded.turns, turn);
+    }
+  }
+  return unfolded;
+}
+
+/// The trees of all parts, the roots' edges first: what goes to the children. In turns where these
+/// are about as many as the levels, as in a binomial tree, which passes on at the bottom while it
+/// still serves at the top. Else by level: who has many children serves them at the same time.
+std::vector<Round> rounds_down(const Schedule& schedule, const Branches& branches) {
+  const std::vector<uint32_t>& weights = schedule.part_weights();
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<Round> rounds;
+  const int parts = num_parts(schedule.collective(), schedule.world_size(), weights.size());
+  for (int part = 0; part < parts; ++part) {
+    const double share = weights.empty() ? 1 : weights[static_cast<size_t>(part)] / total;
+    const Unfolded tree = unfold(branches, part, schedule.world_size(), share);
+    const bool in_turns = tree.turns <= tree.levels + 1;
+    const double latency =
+        in_turns ? static_cast<double>(tree.levels) / static_cast<double>(tree.turns) : 1;
+    for (const Unfolded::Sent& sent : tree.all) {
+      const size_t at = in_turns ? sent.turn : sent.level;
+      while (rounds.size() <= at) rounds.push_back({.latency = latency});
+      rounds[at].latency = std::max(rounds[at].latency, latency);
+      rounds[at].edges.push_back(sent.edge);
+    }
+  }
+  return rounds;
+}
+
+}  // namespace
+
+std::vector<Round> rounds_up(const Schedule& schedule, const Branches& branches) {
+  std::vector<Round> rounds = rounds_down(schedule, branches);
+  std::ranges::reverse(rounds);
+  double below = 0;  // edges, all of which bring something to the next level
+  for (Round& round : rounds) {
+    const auto edges = static_cast<double>(round.edges.size());
+    for (Edge& edge : round.edges) std::swap(edge.from, edge.to);
+    round.folds = true;
+    round.contributions = 1 + below / edges;
+    below += edges;
+  }
+  return rounds;
+}
+
+Schedule bare_forest_schedule(const ScheduleRequest& request, const std::string& algorithm,
+                              const Branches& branches, std::vector<uint32_t> part_weights) {
+  Schedule schedule(request, algorithm, std::move(part_weights));
+  schedule.set_program([branches, collective = request.collective](PlanBuilder& b, int rank) {
+    Forest forest(b);
+    std::vector<Branch> trees;
+    for (int part = 0; part < forest.num_parts(); ++part) trees.push_back(branches(part, rank));
+    if (goes_up(collective)) forest.reduce_up(trees);
+    if (goes_down(collective)) forest.broadcast_down(trees);
+  });
+  return schedule;
+}
+
+Schedule forest_schedule(const ScheduleRequest& request, const std::string& algorithm,
+                         const Branches& branches, std::vector<uint32_t> part_weights) {
+  Schedule schedule = bare_forest_schedule(request, algorithm, branches, std::move(part_weights));
+  const std::vector<Round> up = rounds_up(schedule, branches);
+  if (goes_up(request.collective)) {
+    for (const Round& round : up) schedule.add_round(round);
+  }
+  if (goes_down(request.collective)) {
+    const double contributions = goes_up(request.collective) ? request.world_size : 1;
+    for (Round& round : backwards(up, contributions)) schedule.add_round(std::move(round));
+  }
+  return schedule;
 }
 
 }  // namespace q7x2

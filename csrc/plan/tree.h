@@ -9,11 +9,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "plan/plan.h"
+#include "plan/schedule.h"
 
 namespace q7x2 {
 
@@ -35,7 +36,10 @@ int in_order_root(std::span<const int> order);
 
 /// A whole tree: the parent of each rank, -1 for the root.
 using Tree = std::vector<int>;
-Branch branch_of(const Tree& tree, int rank);
+
+/// Trees with one part each, symbolic in the rank: its branch of the tree of a part.
+using Branches = std::function<Branch(int part, int rank)>;
+Branches branches_of(std::vector<Tree> trees);
 
 /// A Plan in the making, of one rank, part by part. Of each part it knows what this rank holds:
 /// at first its contribution, later a partial sum or the result, and where that is.
@@ -46,9 +50,7 @@ class Forest {
  public:
   using OpId = PlanBuilder::OpId;
 
-  /// Part weights: see Plan; left out for collectives that are not flat.
-  Forest(const PlanRequest& request, const std::string& algorithm,
-         std::vector<uint32_t> part_weights = {1});
+  explicit Forest(PlanBuilder& builder);
 
   /// Folds part i up trees[i], the operands of each fold in the order of their ranks. The root then
   /// holds the sum: the result where `is_final`.
@@ -74,8 +76,7 @@ class Forest {
   Block held(int part) const { return parts_[static_cast<size_t>(part)].held; }
 
   int num_parts() const { return static_cast<int>(parts_.size()); }
-  void set_rounds_once() { builder_.set_rounds_once(); }
-  Plan build() { return builder_.build(); }
+  int rank() const { return header_.rank; }
 
  private:
   struct Part {
@@ -93,19 +94,27 @@ class Forest {
   bool wants_result(int part) const;
   int message(int part) const;
 
-  PlanRequest request_;
-  PlanBuilder builder_;
+  PlanBuilder& builder_;
+  const Plan& header_;
   std::vector<Part> parts_;
   int phase_ = -1;
   int next_scratch_ = 0;
 };
 
 /// What the collective asks for, by one tree a part: up, down, or up and down. The trees of
-/// reduce_scatter and all_gather have part i's rank, i, at the root.
-Plan forest_plan(const PlanRequest& request, const std::string& algorithm,
-                 std::span<const Branch> trees, std::vector<uint32_t> part_weights = {1});
+/// reduce_scatter and all_gather have part i's rank, i, at the root. Adds the rounds of all trees,
+/// level by level, in a step for each rank of each tree.
+Schedule forest_schedule(const ScheduleRequest& request, const std::string& algorithm,
+                         const Branches& branches, std::vector<uint32_t> part_weights = {1});
 
-/// n equal parts.
-std::vector<uint32_t> equal_parts(int n);
+/// The same without rounds: for those who can name them in fewer steps.
+Schedule bare_forest_schedule(const ScheduleRequest& request, const std::string& algorithm,
+                              const Branches& branches, std::vector<uint32_t> part_weights = {1});
+
+/// What travels up the trees of all parts of the Schedule.
+std::vector<Round> rounds_up(const Schedule& schedule, const Branches& branches);
+
+/// How many parts a collective of that request has: one for each weight, or for each rank.
+int num_parts(Collective collective, int world_size, size_t weights);
 
 }  // namespace q7x2

@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 class Writer {
  public:
@@ -79,6 +79,7 @@ std::string Card::encode() const {
   }
   out.put(std::string_view(transports));
   out.put(std::string_view(algorithms));
+  out.put(std::string_view(memory));
   out.put(static_cast<uint32_t>(renewed.size()));
   for (const Renewed& connection : renewed) {
     out.put(connection.process);
@@ -121,6 +122,7 @@ Card Card::decode(std::string_view bytes) {
   }
   card.transports = in.get_string();
   card.algorithms = in.get_string();
+  card.memory = in.get_string();
   const auto connections = in.get<uint32_t>();
   for (uint32_t i = 0; i < connections; ++i) {
     Renewed connection;

@@ -21,6 +21,7 @@ struct Card {
   std::vector<Nic> beside;  ///< interfaces beside the network that all hosts share
   std::string transports;   ///< of UCX, which the process may use: "posix, sysv, tcp"
   std::string algorithms;   ///< to which collectives are confined, "ring,sra"; empty: to none
+  std::string memory;       ///< key of its HostChannel's segment; empty where it has none yet
   /// Connections that the rank will not use any more because they broke: with which process, and
   /// the number of the one to come. Empty if none ever broke.
   struct Renewed {

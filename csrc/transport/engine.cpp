@@ -281,14 +281,20 @@ void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   activity_.fetch_add(1, std::memory_order_relaxed);
   {
     const Lock lock(*this);
-    task->submitted_ = Clock::now();
-    if (task->timeout_ > milliseconds::zero()) {
-      task->deadline_ = task->submitted_ + task->timeout_;
+    const auto admit = [this](const std::shared_ptr<Task>& each) {
+      each->submitted_ = Clock::now();
+      if (each->timeout_ > milliseconds::zero()) {
+        each->deadline_ = each->submitted_ + each->timeout_;
+      }
+      guarded(*each, [&] {
+        activate(each);
+        each->group().submit(each);
+      });
+    };
+    if (const std::shared_ptr<Task> first = task->precursor()) {
+      admit(first);
     }
-    guarded(*task, [&] {
-      activate(task);
-      task->group().submit(task);
-    });
+    admit(task);
     drain();
   }
   if (!caller_waits && !task->done()) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <new>
-#include <set>
 #include <string_view>
 
 #include "fabric/host.h"
@@ -37,7 +37,8 @@ Group::Group(Engine& engine, int rank, int world_size, std::string name)
       member_at_(static_cast<size_t>(world_size), -1) {}
 
 std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
-                                     const std::string& name, const Exchange& exchange, bool eager,
+                                     const std::string& name, const Exchange& exchange,
+                                     const Await& await, bool eager,
                                      const std::string& algorithms) {
   if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -68,6 +69,14 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   mine.beside = engine.nics_beside();
   mine.transports = join_list(engine.transports());
   mine.algorithms = algorithms;
+  // Before it is known whether anyone shares this host, since that spares an exchange.
+  std::unique_ptr<HostChannel> channel;
+  if (world_size > 1 && HostChannel::is_cheap(engine.context_)) {
+    channel = group->new_channel(1);
+  }
+  if (channel) {
+    mine.memory = channel->key();
+  }
 
   const std::vector<std::string> bytes = exchange("card", mine.encode(), [] {});
   if (bytes.size() != static_cast<size_t>(world_size)) {
@@ -91,7 +100,8 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
           "ranks 0 and " + std::to_string(cards.size() - 1) + " of group '" + name +
               "' are confined to different algorithms, '" + first.algorithms + "' and '" +
               last.algorithms +
-              "': Q7X2_ALGO and q7x2.Options(algorithms=...) must be the same on all ranks");
+              "': Q7X2_ALGO and q7x2.Options(algorithms=...), and the files of Q7X2_PLAN, must be "
+              "the same on all ranks");
     }
   }
 
@@ -128,7 +138,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
       }
     }
   }
-  group->share_memory(exchange);
+  group->share_memory(std::move(channel), exchange, await);
   group->find_private_links(exchange);
   if (eager) {
     group->connect_all();
@@ -366,66 +376,102 @@ void Group::handle(const Control& control) {
 
 // -------------------------------------------------------------------------------- shared memory
 
+/// Null where there is no shared memory to be had: the messages go through UCX's transports.
+std::unique_ptr<HostChannel> Group::new_channel(int members) {
+  try {
+    const Engine::Lock lock(engine_);
+    return std::make_unique<HostChannel>(engine_.context_, engine_.process(), members);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+/// Whether ranks that could share memory have none yet. All ranks of the group say the same.
+bool Group::memory_comes_late() const {
+  struct Host {
+    size_t ranks = 0;
+    bool lacks = false;
+  };
+  std::map<std::string_view, Host> hosts;
+  for (const Card& card : cards_) {
+    Host& host = hosts[card.host_key];
+    ++host.ranks;
+    host.lacks |= card.memory.empty();
+  }
+  return std::any_of(hosts.begin(), hosts.end(), [](const auto& each) {
+    const Host& host = each.second;
+    return host.lacks && host.ranks > 1 && host.ranks <= HostChannel::kMaxMembers;
+  });
+}
+
 // That two ranks have the same host key says that they should be able to share memory; whether they
-// can is tried, and both must have succeeded. All ranks of the group take part where any two could.
-void Group::share_memory(const Exchange& exchange) {
-  std::set<std::string_view> hosts;
+// can is tried, and both must have succeeded. They tell each other in the memory itself: who has
+// mapped a segment reads there whether its owner has mapped this rank's.
+void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& exchange,
+                         const Await& await) {
   for (int r = 0; r < world_size_; ++r) {
-    hosts.insert(cards_[static_cast<size_t>(r)].host_key);
     if (same_host(r)) {
       members_.emplace_back().rank = r;
     }
   }
-  if (hosts.size() == cards_.size()) {
-    return;
+  const auto count = static_cast<int>(members_.size());
+  const bool shareable = count > 1 && count <= HostChannel::kMaxMembers;
+  if (count > usable_cpus()) {
+    engine_.crowded_ = true;
   }
-  const auto self =
-      static_cast<int>(std::find_if(members_.begin(), members_.end(),
-                                    [this](const Member& member) { return member.rank == rank_; }) -
-                       members_.begin());
-  std::unique_ptr<HostChannel> channel;
-  if (members_.size() > 1 && members_.size() <= HostChannel::kMaxMembers) {
-    try {
-      const Engine::Lock lock(engine_);
-      channel = std::make_unique<HostChannel>(engine_.context_, engine_.process(), self,
-                                              static_cast<int>(members_.size()));
-    } catch (const Error&) {
-      // No shared memory to be had: the messages go through UCX's transports.
+  if (memory_comes_late()) {
+    std::string late;
+    if (shareable && !channel) {
+      channel = new_channel(count);
+      late = channel ? channel->key() : "";
+    }
+    const std::vector<std::string> keys = exchange("memory", late, [this] { check(); });
+    for (size_t r = 0; r < cards_.size(); ++r) {
+      if (cards_[r].memory.empty()) {
+        cards_[r].memory = keys[r];
+      }
     }
   }
-  const std::vector<std::string> keys =
-      exchange("memory", channel ? channel->key() : std::string(), [this] { check(); });
-
-  std::string mapped(static_cast<size_t>(world_size_), '0');
-  for (int member = 0; channel && member < channel->members(); ++member) {
-    const int rank = members_[static_cast<size_t>(member)].rank;
-    const auto r = static_cast<size_t>(rank);
-    if (member == self || keys[r].empty()) {
+  if (!shareable || !channel) {
+    return;
+  }
+  const auto rank_at = [this](int member) { return members_[static_cast<size_t>(member)].rank; };
+  int self = 0;
+  while (rank_at(self) != rank_) {
+    ++self;
+  }
+  channel->join(self, count);
+  for (int step = 1; step < count; ++step) {
+    // Each rank starts with its successor, so that no rank is called by all at once.
+    const int member = (self + step) % count;
+    const auto r = static_cast<size_t>(rank_at(member));
+    if (cards_[r].memory.empty()) {
       continue;
     }
     try {
       const Engine::Lock lock(engine_);
-      if (ensure_connected(rank)) {
-        channel->map(member, *peers_[r]->endpoint, keys[r], cards_[r].process);
-        mapped[r] = '1';
+      if (ensure_connected(rank_at(member))) {
+        channel->map(member, *peers_[r]->endpoint, cards_[r].memory, cards_[r].process);
       }
     } catch (const Error&) {
-      // As above, between these two.
+      // These two talk through UCX's transports.
     }
+    channel->tell(member);
   }
-  const std::vector<std::string> mapped_by = exchange("mapped", mapped, [this] { check(); });
+  int next = 0;
+  const auto missing = [&] {
+    while (next < count && (!channel->is_mapped(next) || channel->told_by(next))) {
+      ++next;
+    }
+    return next < count ? rank_at(next) : -1;
+  };
+  await(missing, [this] { check(); });
 
   const Engine::Lock lock(engine_);
-  if (members_.size() > static_cast<size_t>(usable_cpus())) {
-    engine_.crowded_ = true;
-  }
-  for (int member = 0; channel && member < channel->members(); ++member) {
-    const auto r = static_cast<size_t>(members_[static_cast<size_t>(member)].rank);
-    const std::string& theirs = mapped_by[r];
-    if (mapped[r] == '1' && theirs.size() == mapped.size() &&
-        theirs[static_cast<size_t>(rank_)] == '1') {
+  for (int member = 0; member < count; ++member) {
+    if (channel->is_mapped(member) && *channel->told_by(member)) {
       channel->open(member);
-      member_at_[r] = member;
+      member_at_[static_cast<size_t>(rank_at(member))] = member;
     }
   }
   channel_ = std::move(channel);

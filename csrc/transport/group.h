@@ -24,6 +24,11 @@ struct Peer;
 using Exchange = std::function<std::vector<std::string>(
     const std::string& what, const std::string& mine, const std::function<void()>& check)>;
 
+/// Blocks until `missing`, which names a rank that is waited for, returns -1. It is called now and
+/// then, like `check`, which throws when the wait is pointless. Has a deadline of its own.
+using Await =
+    std::function<void(const std::function<int()>& missing, const std::function<void()>& check)>;
+
 class Group {
  public:
   /// Registers a slot, exchanges cards, and knows all peers afterwards. Ranks of one host map each
@@ -31,7 +36,8 @@ class Group {
   /// which this rank's collectives are confined; throws Error(kMismatch) if the ranks disagree.
   static std::shared_ptr<Group> create(Engine& engine, int rank, int world_size,
                                        const std::string& name, const Exchange& exchange,
-                                       bool eager, const std::string& algorithms = {});
+                                       const Await& await, bool eager,
+                                       const std::string& algorithms = {});
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -169,7 +175,10 @@ class Group {
   void check_leftovers();
   void inquire(TimePoint now);
   void answer(const Control& inquiry);
-  void share_memory(const Exchange& exchange);
+  std::unique_ptr<HostChannel> new_channel(int members);
+  bool memory_comes_late() const;
+  void share_memory(std::unique_ptr<HostChannel> channel, const Exchange& exchange,
+                    const Await& await);
   void find_private_links(const Exchange& exchange);
   /// The interfaces of its ends, as indices into the ranks' cards.
   std::optional<std::pair<size_t, size_t>> private_network(int a, int b) const;

@@ -27,16 +27,23 @@ size_t checked_size(const UcpContext& context, size_t bytes, int members) {
 
 }  // namespace
 
-HostChannel::HostChannel(const UcpContext& context, uint64_t process, int self, int members)
-    : self_(static_cast<size_t>(self)),
-      memory_(context, checked_size(context, kArenaOffset + kArenaBytes, members)),
-      peers_(static_cast<size_t>(members)),
+bool HostChannel::is_cheap(const UcpContext& context) {
+  return sysv_fits(context.transports(), kArenaOffset + kArenaBytes);
+}
+
+HostChannel::HostChannel(const UcpContext& context, uint64_t process, int members)
+    : memory_(context, checked_size(context, kArenaOffset + kArenaBytes, members)),
       holes_{{0, kArenaBytes}} {
   own().header.magic = kMagic;
   own().header.process = process;
   for (int ticket = kTickets; ticket-- > 0;) {
     free_ticket(ticket);
   }
+}
+
+void HostChannel::join(int self, int members) {
+  self_ = static_cast<size_t>(self);
+  peers_.resize(static_cast<size_t>(members));
 }
 
 void HostChannel::map(int member, const UcpEndpoint& endpoint, std::string_view key,
@@ -48,6 +55,17 @@ void HostChannel::map(int member, const UcpEndpoint& endpoint, std::string_view 
     peer.memory.reset();
     throw Error(ErrorCode::kTransport, "the memory that was mapped is not the peer's");
   }
+}
+
+void HostChannel::tell(int member) {
+  own().verdicts[static_cast<size_t>(member)].store(is_mapped(member) ? kMapped : kNotMapped,
+                                                    std::memory_order_release);
+}
+
+std::optional<bool> HostChannel::told_by(int member) const {
+  const Peer& peer = peers_[static_cast<size_t>(member)];
+  const uint8_t verdict = peer.segment().verdicts[self_].load(std::memory_order_acquire);
+  return verdict == kNone ? std::nullopt : std::optional(verdict == kMapped);
 }
 
 bool HostChannel::send(int member, const Message& message) {

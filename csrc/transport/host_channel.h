@@ -3,6 +3,7 @@
 // Every member owns a segment that it alone writes and the others read:
 //
 //   header      who owns it, and whether it sleeps (odd) or is awake (even)
+//   verdicts    for each member: whether the owner has mapped that member's segment
 //   taken       for each member: how many of that member's letters the owner has taken
 //   returned    for each member and ticket: how many of its messages the owner is done with
 //   mailboxes   for each member: a ring of letters to it, each one cache line
@@ -57,14 +58,28 @@ class HostChannel {
     size_t bytes = 0;
   };
 
-  /// Allocates this rank's segment. `self`: its number among the `members` of the host; `process`:
-  /// its identity, by which others know that they mapped the right memory.
-  HostChannel(const UcpContext& context, uint64_t process, int self, int members);
+  /// Whether a segment can be had without regard to others: it takes memory only as it is used.
+  static bool is_cheap(const UcpContext& context);
+  /// Allocates this rank's segment. `process`: its identity, by which others know that they mapped
+  /// the right memory. `members`: of the host, at least, for all of which there must be room.
+  HostChannel(const UcpContext& context, uint64_t process, int members);
+  /// This rank is number `self` among the `members` of the host. To be called once, before what
+  /// follows.
+  void join(int self, int members);
 
   /// What other members need to `map` this segment.
   const std::string& key() const { return memory_.key(); }
   /// Maps a member's segment and looks whether it is `process`'s. Throws Error(kTransport).
   void map(int member, const UcpEndpoint& endpoint, std::string_view key, uint64_t process);
+  bool is_mapped(int member) const {
+    return peers_[static_cast<size_t>(member)].memory.has_value();
+  }
+  /// Tells `member`, which may or may not have mapped this segment, whether this rank has mapped
+  /// its.
+  void tell(int member);
+  /// Whether `member`, whose segment is mapped, has mapped this one; nothing as long as it has not
+  /// told.
+  std::optional<bool> told_by(int member) const;
   /// From now on messages to and from `member` pass here.
   void open(int member) { peers_[static_cast<size_t>(member)].open = true; }
   bool is_open(int member) const { return peers_[static_cast<size_t>(member)].open; }
@@ -121,12 +136,14 @@ class HostChannel {
   struct alignas(kLine) Count {
     std::atomic<uint32_t> value;
   };
+  enum Verdict : uint8_t { kNone, kMapped, kNotMapped };
   using Returned = std::array<std::atomic<uint32_t>, kTickets>;
   using Mailbox = std::array<Letter, kLetters>;
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
   struct Segment {
     Header header;
+    std::array<std::atomic<uint8_t>, kMaxMembers> verdicts;
     std::array<Count, kMaxMembers> taken;
     std::array<Returned, kMaxMembers> returned;
     std::array<Mailbox, kMaxMembers> mailboxes;
@@ -146,7 +163,7 @@ class HostChannel {
   };
 
   Segment& own() const { return *reinterpret_cast<Segment*>(memory_.data()); }
-  const size_t self_;
+  size_t self_ = 0;
   SharedMemory memory_;
   std::vector<Peer> peers_;     // by member; this rank's own stays empty
   std::vector<Staging> holes_;  // free pieces of the arena, in the order of their offsets

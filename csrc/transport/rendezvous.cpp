@@ -3,15 +3,19 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <thread>
 
-#include "transport/card.h"
 #include "transport/rendezvous_records.h"
 
 namespace q7x2 {
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
+
+// A wait for another process's memory: it may need this processor.
+constexpr microseconds kShortestNap{20};
+constexpr microseconds kLongestNap{1000};
 
 std::string random_nonce() {
   std::random_device device;
@@ -28,10 +32,27 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+std::vector<std::string> cards_of(const std::map<int, JoinRecord>& roster, int size) {
+  std::vector<std::string> cards;
+  for (const auto& [rank, entry] : roster) {
+    if (rank != static_cast<int>(cards.size())) {
+      refuse_bytes();
+    }
+    cards.push_back(entry.card);
+  }
+  if (cards.size() != static_cast<size_t>(size)) {
+    refuse_bytes();
+  }
+  return cards;
+}
+
 }  // namespace
 
 Rendezvous::Rendezvous(KeyStore& store, Options options)
-    : store_(store), options_(std::move(options)), nonce_(random_nonce()) {}
+    : store_(store),
+      options_(std::move(options)),
+      children_(children_of(options_.rank, options_.size, options_.branches)),
+      nonce_(random_nonce()) {}
 
 std::vector<std::string> Rendezvous::exchange(const std::string& what, const std::string& mine,
                                               const Check& check) {
@@ -42,31 +63,18 @@ std::vector<std::string> Rendezvous::exchange(const std::string& what, const std
     return join(mine);
   }
   const std::string name = "x/" + what;
-  store_.set(key(name, options_.rank), mine);
-  std::vector<std::string> keys;
-  std::vector<int> others;
-  for (int r = 0; r < options_.size; ++r) {
-    keys.push_back(key(name, r));
-    if (r != options_.rank) {
-      others.push_back(r);
-    }
+  const Look look = [&] { return look_for_failure(check); };
+  const std::string own = encode_entry(options_.rank, mine);
+  if (options_.rank != 0) {
+    store_.set(key(name, options_.rank), own);
   }
-  wait(
-      keys, [&] { return look_for_failure(check); }, name, others);
-  return store_.get(keys);
-}
-
-std::string Rendezvous::share(const std::string& what, const std::string* mine,
-                              const Check& check) {
-  const std::string name = "x/" + what;
-  if (mine != nullptr) {
-    if (options_.size > 1) {
-      store_.set(key(name, 0), *mine);
-    }
-    return *mine;
+  const std::string bundle = *gather(name, own, look);
+  if (options_.rank == 0) {
+    store_.set(key(name), pack(bundle));
+    return decode_bundle(bundle, options_.size);
   }
-  wait({key(name, 0)}, [&] { return look_for_failure(check); }, name, {0});
-  return store_.get({key(name, 0)}).front();
+  wait({key(name)}, look, name, members());
+  return decode_bundle(unpack(store_.get({key(name)}).front()), options_.size);
 }
 
 void Rendezvous::finish(const Check& check) {
@@ -74,11 +82,30 @@ void Rendezvous::finish(const Check& check) {
     return;
   }
   if (options_.rank != 0) {
-    store_.set(key("done", options_.rank), "");
+    count("done", "all done");
     return;
   }
   wait(
-      keys_of_members("done"), [&] { return look_for_failure(check); }, "done", members());
+      {key("all done")}, [&] { return look_for_failure(check); }, "done", members());
+}
+
+void Rendezvous::wait_for(const std::function<int()>& missing, const Check& check) {
+  const auto deadline = Clock::now() + options_.timeout;
+  auto next_look = Clock::now() + options_.slice;
+  auto nap = kShortestNap;
+  for (int rank = missing(); rank >= 0; rank = missing()) {
+    std::this_thread::sleep_for(nap);
+    nap = std::min(2 * nap, kLongestNap);
+    if (Clock::now() < next_look) {
+      continue;
+    }
+    options_.check_interrupt();
+    look_for_failure(check);
+    if (Clock::now() >= deadline) {
+      throw late({rank}, " joined, but did not go on");
+    }
+    next_look = Clock::now() + options_.slice;
+  }
 }
 
 // ------------------------------------------------------------------------------------- to join
@@ -91,62 +118,35 @@ std::vector<std::string> Rendezvous::join(const std::string& mine) {
 }
 
 std::vector<std::string> Rendezvous::lead(const std::string& mine) {
+  const std::string own = encode_entry(0, JoinRecord{nonce_, options_.size, {}, mine}.encode());
   for (;;) {
     epoch_ = store_.add(kEpochs, 1);
     store_.set(key("open"), "");
-    const std::vector<JoinRecord> joined = gather();
-    std::vector<std::string> roster{nonce_, mine};
-    std::vector<std::string> cards{mine};
-    for (const JoinRecord& entry : joined) {
-      roster.push_back(entry.nonce);
-      roster.push_back(entry.card);
-      cards.push_back(entry.card);
+    const std::string bundle = *gather("join", own, [this] {
+      refuse_if_superseded();
+      judge_reports();
+      return false;
+    });
+    const Roster roster = records_of(bundle);
+    for (const auto& [rank, entry] : roster) {
+      judge(rank, entry);
     }
-    store_.set(key("roster"), encode_list(roster));
-    if (confirmed(joined)) {
+    store_.set(key("roster"), pack(bundle));
+    if (confirmed(roster)) {
       store_.set(key("commit"), "");
-      return cards;
+      return cards_of(roster, options_.size);
     }
   }
-}
-
-/// The entries of the other ranks.
-std::vector<JoinRecord> Rendezvous::gather() {
-  const std::vector<std::string> keys = keys_of_members("join");
-  wait(
-      keys,
-      [&] {
-        refuse_if_superseded();
-        for (int r = 1; r < options_.size; ++r) {
-          if (store_.check(key("join", r))) {
-            judge(r, JoinRecord::decode(store_.get({key("join", r)}).front()));
-          }
-        }
-        return false;
-      },
-      "join", members());
-  std::vector<JoinRecord> joined;
-  for (const std::string& bytes : store_.get(keys)) {
-    joined.push_back(JoinRecord::decode(bytes));
-    judge(static_cast<int>(joined.size()), joined.back());
-  }
-  return joined;
 }
 
 /// False: another process has joined as one of the ranks since the roster was made.
-bool Rendezvous::confirmed(const std::vector<JoinRecord>& joined) {
+bool Rendezvous::confirmed(const Roster& roster) {
   const bool all = wait(
-      keys_of_members("ack"),
+      {key("confirmed")},
       [&] {
         refuse_if_superseded();
-        const std::vector<std::string> now = store_.get(keys_of_members("join"));
-        bool changed = false;
-        for (size_t i = 0; i < now.size(); ++i) {
-          const JoinRecord entry = JoinRecord::decode(now[i]);
-          judge(static_cast<int>(i) + 1, entry);
-          changed |= entry.nonce != joined[i].nonce;
-        }
-        return changed;
+        judge_reports();
+        return store_.check(key("again")) || child_was_replaced(roster);
       },
       "ack", members());
   refuse_if_superseded();
@@ -169,58 +169,72 @@ std::vector<std::string> Rendezvous::follow(const std::string& mine) {
 
 /// Until rank 0 opens an epoch after the present one.
 void Rendezvous::await_opening() {
-  const std::string next = "q7x2/" + std::to_string(epoch_ + 1) + "/open";
-  wait({next}, [this] { return superseded(); }, "open", {});
-  epoch_ = store_.add(kEpochs, 0);
+  const int64_t next = epoch_ + 1;
+  const bool opened =
+      wait({"q7x2/" + std::to_string(next) + "/open"}, [this] { return superseded(); }, "open", {});
+  epoch_ = opened ? next : store_.add(kEpochs, 0);
 }
 
 /// Nothing: there is a later epoch.
 std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string& mine) {
-  store_.set(key("join", options_.rank),
-             JoinRecord{nonce_, options_.size, std::nullopt, mine}.encode());
-  if (!await("roster")) {
+  const std::string own =
+      encode_entry(options_.rank, JoinRecord{nonce_, options_.size, {}, mine}.encode());
+  store_.set(key("join", options_.rank), own);
+  // Once there is a roster it is too late: it has this rank's predecessor, or none.
+  const auto too_late = [this] {
+    report_bad_children();
+    return store_.check(key("roster"));
+  };
+  if (!gather("join", own, [&] { return is_over() || too_late(); }) && superseded()) {
     return std::nullopt;
   }
-  const std::vector<std::string> roster = decode_list(store_.get({key("roster")}).front());
-  const auto own = 2 * static_cast<size_t>(options_.rank);
-  const bool among = own + 1 < roster.size() && roster[own] == nonce_;
-  if (among) {
-    store_.set(key("ack", options_.rank), "");
+  if (!await("roster", [] {})) {
+    return std::nullopt;
   }
-  if (!await("commit")) {
+  const Roster roster = records_of(unpack(store_.get({key("roster")}).front()));
+  const auto entry = roster.find(options_.rank);
+  const bool among = entry != roster.end() && entry->second.nonce == nonce_;
+  if (among) {
+    count("ack", "confirmed");
+  }
+  const bool committed = await("commit", [&] {
+    if (among && child_was_replaced(roster)) {
+      store_.set(key("again"), "");
+    }
+  });
+  if (!committed) {
     return std::nullopt;
   }
   if (!among) {
     // Rank 0 was alive after this rank had joined, and goes on with another process.
     over_ = true;
     throw error(ErrorCode::kMismatch,
-                own + 1 < roster.size()
+                entry != roster.end()
                     ? "another process joined as rank " + std::to_string(options_.rank) + " too"
-                    : "rank 0 was told a world size of " + std::to_string(roster.size() / 2) +
+                    : "rank 0 was told a world size of " + std::to_string(roster.size()) +
                           ", this rank " + std::to_string(options_.size));
   }
-  if (roster.size() != 2 * static_cast<size_t>(options_.size)) {
-    refuse_bytes();
-  }
-  std::vector<std::string> cards;
-  for (size_t i = 1; i < roster.size(); i += 2) {
-    cards.push_back(roster[i]);
-  }
-  return cards;
+  return cards_of(roster, options_.size);
 }
 
 /// Waits for what rank 0 publishes next. False: there is a later epoch, and this one is dead.
-bool Rendezvous::await(const std::string& what) {
-  const std::string told = key("told/" + nonce_);
+bool Rendezvous::await(const std::string& what, const Check& also) {
   return wait(
       {key(what)},
       [&] {
-        if (store_.check(told)) {
-          raise(store_.get({told}).front());
-        }
-        return superseded() && !store_.check(key(what));
+        also();
+        return is_over() && !store_.check(key(what));
       },
       "join", members());
+}
+
+/// True: there is a later epoch. Throws what rank 0 has told this rank.
+bool Rendezvous::is_over() {
+  const std::string told = key("told/" + nonce_);
+  if (store_.check(told)) {
+    raise(store_.get({told}).front());
+  }
+  return superseded();
 }
 
 bool Rendezvous::superseded() {
@@ -231,19 +245,6 @@ void Rendezvous::refuse_if_superseded() {
   if (superseded()) {
     over_ = true;  // the others go on without this process
     throw error(ErrorCode::kMismatch, "another process joined as rank 0 after this one", 0);
-  }
-}
-
-/// Throws where the entry of `rank` rules the group out.
-void Rendezvous::judge(int rank, const JoinRecord& entry) {
-  if (entry.failure) {
-    throw Error(*entry.failure);
-  }
-  if (entry.size != options_.size) {
-    throw error(ErrorCode::kMismatch,
-                "rank " + std::to_string(rank) + " was told a world size of " +
-                    std::to_string(entry.size) + ", rank 0 of " + std::to_string(options_.size),
-                rank);
   }
 }
 
@@ -271,21 +272,21 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
     if (missing.empty()) {
       missing.push_back(0);
     }
-    std::string text = list_ranks(missing);
-    if (committed_) {
-      text += " joined, but did not go on";
-    } else if (what == "ack") {
-      text += " joined, but did not confirm it";
-    } else {
-      text += " did not join";
-    }
-    text += " within the timeout of " + std::to_string(options_.timeout.count()) + " ms";
-    for (const int r : missing) {
-      text += options_.explain_missing(r);
-    }
-    throw error(ErrorCode::kTimeout, text, missing.front());
+    throw late(missing, committed_      ? " joined, but did not go on"
+                        : what == "ack" ? " joined, but did not confirm it"
+                                        : " did not join");
   }
   return true;
+}
+
+/// `ranks` have not done what they were waited for.
+Error Rendezvous::late(const std::vector<int>& ranks, const std::string& what) const {
+  std::string text = list_ranks(ranks) + what + " within the timeout of " +
+                     std::to_string(options_.timeout.count()) + " ms";
+  for (const int r : ranks) {
+    text += options_.explain_missing(r);
+  }
+  return error(ErrorCode::kTimeout, text, ranks.front());
 }
 
 Error Rendezvous::error(ErrorCode code, const std::string& text, int rank) const {
@@ -308,14 +309,6 @@ std::vector<int> Rendezvous::members() const {
   std::vector<int> ranks(static_cast<size_t>(options_.size) - 1);
   std::iota(ranks.begin(), ranks.end(), 1);
   return ranks;
-}
-
-std::vector<std::string> Rendezvous::keys_of_members(const std::string& what) const {
-  std::vector<std::string> keys;
-  for (const int r : members()) {
-    keys.push_back(key(what, r));
-  }
-  return keys;
 }
 
 }  // namespace q7x2

@@ -8,30 +8,35 @@
 //      carry the epoch, so a new leader never reads what was written for an earlier one.
 //   2. Every other rank reads the counter and publishes its card and a random nonce under the
 //      epoch. If rank 0 opens a later epoch, it joins that one instead.
-//   3. When all have joined, rank 0 publishes the roster: the nonces and cards by rank. A rank that
-//      finds its own nonce in the roster acknowledges it.
-//   4. When all have acknowledged, rank 0 commits the epoch. Every member of a committed roster was
-//      alive after the roster was complete, and holds the same cards as all others.
+//   3. The ranks form a tree (rendezvous_tree.h). Each gathers what its children have published,
+//      and publishes it together with its own. Rank 0 publishes what it gathered: the roster, with
+//      the nonces and cards by rank.
+//   4. A rank that finds its own nonce in the roster acknowledges it, by a counter. The last one
+//      tells rank 0, which commits the epoch. Every member of a committed roster was alive after
+//      the roster was complete, and holds the same cards as all others.
 //
-// A rank that died between 2 and 3 does not acknowledge. Its successor replaces the card that it
-// left, rank 0 sees the change, and opens a new epoch. A rank 0 that died leaves an epoch that is
-// never committed, or that was committed before the others came; they wait for the next one.
+// A rank that died between 2 and 4 does not acknowledge. Its successor replaces the card that it
+// left. Its parent sees the change and asks rank 0 to open a new epoch. A rank 0 that died leaves
+// an epoch that is never committed, or that was committed before the others came; they wait for the
+// next one.
 //
-//   rank 0   epoch 4 .. open ......... gather . roster ....... gather acks . commit
+//   rank 0   epoch 4 .. open ......... gather . roster ....... wait for acks . commit
 //   rank 1     .... join epoch 3 ... join epoch 4 .. read, ack ............. read
 //              (of a dead rank 0)
 //
 // All waits are cut into slices. Between them a rank looks for interrupts, for a later epoch, and
 // for the failure of another rank. A rank that cannot make its group joins with the reason instead
-// of a card; rank 0 tells it to everybody who joined.
+// of a card; rank 0 tells it to everybody who joined. Only rank 0 judges what it finds in an epoch:
+// the others cannot know whether a living rank 0 has opened it.
 //
-// Store round trips per rank: five to join, two per further exchange. If a second process joins as
-// rank 0 while the first still waits, the first one gets an error.
+// A rank uses at most 16 keys of its children and 16 others, however many ranks there are. If a
+// second process joins as rank 0 while the first still waits, the first one gets an error.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,6 +45,7 @@
 
 #include "base/error.h"
 #include "transport/rendezvous_records.h"
+#include "transport/rendezvous_tree.h"
 
 namespace q7x2 {
 
@@ -67,7 +73,9 @@ class Rendezvous {
     /// Called between slices; may throw to end the wait.
     std::function<void()> check_interrupt = [] {};
     std::chrono::milliseconds slice{200};
-    /// How long a rank that failed before it joined waits for others to tell.
+    int branches = kTreeBranches;  ///< of the tree; the same on all ranks
+    /// How long a rank that failed early, or heard of such a failure as rank 0, waits for others
+    /// to tell.
     std::chrono::milliseconds patience{20'000};
     /// What is known of a rank that is missing, to be added to the error.
     std::function<std::string(int)> explain_missing = [](int) { return std::string(); };
@@ -83,8 +91,9 @@ class Rendezvous {
   /// told by `fail`.
   std::vector<std::string> exchange(const std::string& what, const std::string& mine,
                                     const Check& check);
-  /// Rank 0's text, for all ranks; `mine` is null on the others. After the first exchange.
-  std::string share(const std::string& what, const std::string* mine, const Check& check);
+  /// Waits for something that is not in the store: until `missing`, which names a rank that is
+  /// waited for, returns -1. Throws like an exchange.
+  void wait_for(const std::function<int()>& missing, const Check& check);
   /// The last call of every rank that succeeded. On rank 0, which often owns the store, it returns
   /// when no other rank needs the store any more.
   void finish(const Check& check);
@@ -95,18 +104,27 @@ class Rendezvous {
  private:
   /// Looks around between slices. True: the wait is pointless.
   using Look = std::function<bool()>;
+  using Roster = std::map<int, JoinRecord>;  // by rank
 
   std::vector<std::string> join(const std::string& mine);
   std::vector<std::string> lead(const std::string& mine);
-  std::vector<JoinRecord> gather();
-  bool confirmed(const std::vector<JoinRecord>& joined);
+  bool confirmed(const Roster& roster);
   std::vector<std::string> follow(const std::string& mine);
   std::optional<std::vector<std::string>> take_part(const std::string& mine);
-  bool await(const std::string& what);
+  bool await(const std::string& what, const Check& also);
   void await_opening();
+  bool is_over();
   bool superseded();
   void refuse_if_superseded();
+
+  std::optional<std::string> gather(const std::string& what, const std::string& own,
+                                    const Look& look);
+  void count(const std::string& what, const std::string& all);
+  std::optional<JoinRecord> joined(int rank);
+  bool child_was_replaced(const Roster& roster);
+  void report_bad_children();
   void judge(int rank, const JoinRecord& entry);
+  void judge_reports();
   bool look_for_failure(const Check& check);
   void tell_members(const Error& error);
   void tell_leader(const Error& error);
@@ -115,20 +133,23 @@ class Rendezvous {
 
   bool wait(const std::vector<std::string>& keys, const Look& look, const std::string& what,
             const std::vector<int>& ranks);
+  Error late(const std::vector<int>& ranks, const std::string& what) const;
   Error error(ErrorCode code, const std::string& text, int rank = -1) const;
   std::string key(const std::string& what) const;
   std::string key(const std::string& what, int rank) const;
   std::vector<int> members() const;
-  std::vector<std::string> keys_of_members(const std::string& what) const;
 
   static constexpr const char* kEpochs = "q7x2/epochs";
   static constexpr const char* kCannot = " could not make the group '";
 
   KeyStore& store_;
   const Options options_;
+  const std::vector<int> children_;
   const std::string nonce_;  // tells this process from others of the same rank
   int64_t epoch_ = 0;        // the newest that this rank has seen
   bool joining_ = false;
+  // Rank 0, where another rank's entry rules the group out: how many ranks will still join.
+  int coming_ = 0;
   bool committed_ = false;
   bool over_ = false;  // it has failed, here or elsewhere, and that is known
 };

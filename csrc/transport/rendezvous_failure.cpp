@@ -50,19 +50,26 @@ void Rendezvous::fail(const Error& reason) noexcept {
 }
 
 void Rendezvous::tell_members(const Error& error) {
-  const auto until = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
+  // A rank that comes later would wait for this one, so this one waits for it. After a timeout, or
+  // where the user interrupts, nobody is waited for.
+  const int coming = joining_ ? coming_ : options_.size;
+  const auto until = Clock::now() + (coming > 0 ? options_.patience : milliseconds(0));
   if (!joining_) {
     epoch_ = store_.add(kEpochs, 1);
     store_.set(key("open"), "");
   }
   std::vector<int> told;
-  std::vector<std::string> left = keys_of_members("join");
+  std::vector<std::string> left;
+  for (int r = 1; r < coming; ++r) {
+    left.push_back(key("join", r));
+  }
   do {
     for (int r = 1; r < options_.size; ++r) {
       const bool new_here = std::find(told.begin(), told.end(), r) == told.end();
       if (new_here && store_.check(key("join", r))) {
-        const JoinRecord entry = JoinRecord::decode(store_.get({key("join", r)}).front());
-        store_.set(key("told/" + entry.nonce), encode_failure(error));
+        if (const auto entry = joined(r)) {
+          store_.set(key("told/" + entry->nonce), encode_failure(error));
+        }
         told.push_back(r);
         std::erase(left, key("join", r));
       }
@@ -79,12 +86,14 @@ void Rendezvous::tell_members(const Error& error) {
 
 void Rendezvous::tell_leader(const Error& error) {
   const auto until = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
-  const std::string entry = JoinRecord{nonce_, options_.size, error, ""}.encode();
+  const std::string entry =
+      encode_entry(options_.rank, JoinRecord{nonce_, options_.size, error, ""}.encode());
   int64_t told_in = 0;
   do {
     epoch_ = store_.add(kEpochs, 0);
     if (epoch_ > told_in) {
       store_.set(key("join", options_.rank), entry);
+      store_.set(key("bad"), entry);
       told_in = epoch_;
     }
     options_.check_interrupt();

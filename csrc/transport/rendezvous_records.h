@@ -1,8 +1,11 @@
 // What the ranks of a rendezvous write in the store.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -19,6 +22,19 @@ struct JoinRecord {
   /// Throws Error(kMismatch) where `bytes` is something else.
   static JoinRecord decode(const std::string& bytes);
 };
+
+/// What several ranks publish, as one text: a sequence of entries.
+std::string encode_entry(int rank, const std::string& bytes);
+/// What each of ranks 0 ... size - 1 has published. Throws Error(kMismatch) where one is missing or
+/// there are others.
+std::vector<std::string> decode_bundle(std::string_view bundle, int size);
+/// The entries of any ranks, which must be records. Throws Error(kMismatch).
+std::map<int, JoinRecord> records_of(std::string_view bundle);
+
+/// Compressed: the cards of a group are much alike, and every rank reads them all.
+std::string pack(const std::string& bytes);
+/// Throws Error(kMismatch) where `packed` is something else.
+std::string unpack(const std::string& packed);
 
 std::string encode_failure(const Error& failure);
 /// Throws Error(kMismatch) where `bytes` is something else.

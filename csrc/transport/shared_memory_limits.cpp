@@ -89,6 +89,10 @@ Allowed parse(const std::string& tls) {
   return allowed;
 }
 
+bool contains(const std::vector<std::string>& transports, const std::string& name) {
+  return std::find(transports.begin(), transports.end(), name) != transports.end();
+}
+
 std::string join(const std::set<std::string>& items) {
   std::string list;
   for (const std::string& item : items) {
@@ -146,19 +150,23 @@ std::optional<std::string> sysv_obstacle() {
   return obstacle;
 }
 
+bool sysv_fits(const std::vector<std::string>& transports, size_t bytes) {
+  if (!contains(transports, "sysv")) {
+    return false;
+  }
+  const int segment = ::shmget(IPC_PRIVATE, bytes, IPC_CREAT | IPC_EXCL | 0600);
+  if (segment >= 0) {
+    ::shmctl(segment, IPC_RMID, nullptr);
+  }
+  return segment >= 0;
+}
+
 bool segments_fit(const std::vector<std::string>& transports, size_t bytes, int ranks) {
-  const auto may_use = [&](const char* transport) {
-    return std::find(transports.begin(), transports.end(), transport) != transports.end();
-  };
-  if (may_use("sysv")) {
-    const int segment = ::shmget(IPC_PRIVATE, bytes, IPC_CREAT | IPC_EXCL | 0600);
-    if (segment >= 0) {
-      ::shmctl(segment, IPC_RMID, nullptr);
-      return true;
-    }
+  if (sysv_fits(transports, bytes)) {
+    return true;
   }
   struct statvfs shm {};
-  if (!may_use("posix") || ::statvfs("/dev/shm", &shm) != 0) {
+  if (!contains(transports, "posix") || ::statvfs("/dev/shm", &shm) != 0) {
     return false;
   }
   return shm.f_blocks == 0 ||

@@ -15,6 +15,9 @@ std::optional<std::string> posix_obstacle(int local_ranks);
 /// The same of the transport "sysv". It allocates what UCX would, and frees it.
 std::optional<std::string> sysv_obstacle();
 
+/// Whether this process can have a SysV segment of `bytes`, which takes memory only as it is used.
+bool sysv_fits(const std::vector<std::string>& transports, size_t bytes);
+
 /// Whether each of `ranks` processes can have a segment of `bytes` through one of UCX's
 /// `transports`. In /dev/shm some room must remain for others, for example DataLoader's workers,
 /// which get SIGBUS if it is full.

@@ -70,10 +70,13 @@ class Task : public std::enable_shared_from_this<Task> {
 
   Group& group() const noexcept { return *group_; }
   TimePoint submitted() const noexcept { return submitted_; }
+  bool was_submitted() const noexcept { return submitted_ != TimePoint{}; }
   /// Only after `done`.
   TimePoint finished() const noexcept { return finished_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
 
+  /// What has to be submitted right before it; null: nothing.
+  virtual std::shared_ptr<Task> precursor() { return nullptr; }
   /// What it is, for messages: "all_reduce (sequence 12, 4096 bytes of float32, ring)".
   virtual std::string name() const = 0;
 

@@ -34,6 +34,7 @@ class CodedOptions:
         seed: int = 0,
         step: int | None = None,
         refuse_nonfinite: bool = False,
+        edges: str = "auto",
         timeout: timedelta = ...,
         async_op: bool = True,
     ) -> None: ...
@@ -137,6 +138,7 @@ def coded_hook(
     choices: list[str],
     choose_every: int,
     over_stock: bool,
+    edges: str,
     seed: int,
 ) -> HookFactory: ...
 def powersgd_hook(
@@ -243,6 +245,9 @@ def cuda_info() -> dict[str, Any]:
 def exchange_algorithms(algorithms: str) -> str:
     """Force the algorithms of this thread's collectives; return what was forced before."""
 
+def check_edges(edges: str) -> None:
+    """Raise ValueError, which lists the choices, for edges that do not exist."""
+
 def explain(
     collective: str,
     bytes: int,
@@ -251,14 +256,27 @@ def explain(
     algorithms: str = "",
     wide_accumulation: bool = False,
     codec: str = "",
+    simulate: bool = False,
+    edges: str = "auto",
 ) -> list[dict[str, Any]]:
     """The planner's candidates for a call on a Fabric (JSON), the best one first.
 
-    Each has ``algorithm``, ``slice_bytes``, ``window``, ``seconds`` (predicted), ``measured``
+    Each has ``algorithm``, ``edges`` (that are coded), ``slice_bytes``, ``window``, ``seconds``
+    (predicted), ``simulated`` (else the prediction is an estimate of the cost model), ``measured``
     (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
     each resource in use) and ``bottleneck``, the index of the busiest load, or None.
     ``wide_accumulation``: only those that may sum floats of 16 and 8 bits. ``codec``: those of
-    float32 tensors compressed with it.
+    float32 tensors compressed with it. ``simulate``: those within reach of the best are simulated,
+    however long that takes. ``edges``: as q7x2.all_reduce takes them.
+    """
+
+def choose(
+    collective: str, bytes: int, fabric: str, root: int = -1, rank: int = 0
+) -> dict[str, Any]:
+    """What a new planner chooses for a call on a Fabric (JSON), seen from one rank.
+
+    ``algorithm``, ``slice_bytes``, ``part_bytes``, ``window``, ``seconds`` (predicted), ``ops`` (of
+    the rank's Plan) and ``planning_seconds``, which it took to choose.
     """
 
 def timeline(
@@ -271,6 +289,24 @@ def timeline(
     window: int,
 ) -> list[dict[str, Any]]:
     """Every op of a simulated call: ``rank``, ``slice``, ``kind``, ``peer``, ``begin``, ``end``."""
+
+def export_plan(
+    collective: str,
+    algorithm: str,
+    world_size: int | None = None,
+    root: int = -1,
+    fabric: str | None = None,
+) -> str:
+    """The Plans of all ranks as JSON, for ``Q7X2_PLAN``; the arguments are those of make_plans."""
+
+def check_plan(text: str) -> dict[str, Any]:
+    """Prove the Plans of a JSON text, as ``q7x2 plan check`` does.
+
+    Of all ranks, for one slice: ``algorithm``, ``collective``, ``ranks``, ``root``, ``ops``,
+    ``messages``, ``steps``, ``rounds_once``. Of the rank that has most: ``scratch_blocks`` and
+    ``stages``. The contract: ``contributors``, ``receivers``, ``quorum``. Raises ValueError with
+    the place in the text, or with what the checker says.
+    """
 
 def make_plans(
     collective: str,

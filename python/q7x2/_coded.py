@@ -33,6 +33,7 @@ def _options(
     step: int | None,
     nonfinite: str,
     max_error: float,
+    edges: str,
 ) -> CodedOptions:
     import torch.distributed as dist
 
@@ -53,6 +54,7 @@ def _options(
         seed=seed,
         step=step,
         refuse_nonfinite=nonfinite == "error",
+        edges=edges,
         async_op=async_op,
     )
     return options
@@ -77,12 +79,13 @@ def all_reduce(
     step: int | None = None,
     nonfinite: str = "propagate",
     max_error: float = 0.01,
+    edges: str = "auto",
 ) -> Work | None:
     """Sum a tensor over all ranks with compressed messages, in place.
 
     Every rank encodes what it sends to the owners of the parts, once; an owner adds in float32, in
     rank order, and encodes the sum, once; everybody decodes the same bytes. So all ranks end
-    bit-identical. Where several ranks share a host they add densely in memory first.
+    bit-identical. ``edges`` says between which ranks messages are compressed.
 
     >>> q7x2.all_reduce(gradient, "int8", op=dist.ReduceOp.AVG, residual=errors)
 
@@ -106,6 +109,10 @@ def all_reduce(
             its scale, NaN in every rank's result. ``"error"``: raises, on every rank.
         max_error: Of ``"auto"``: the relative error (L2) that one rounding of normally distributed
             numbers may have.
+        edges: Between which ranks messages are compressed. ``"all"``: between all. ``"host"``: only
+            between hosts; ``"rack"``: only between racks; ranks of one host, or rack, add exactly.
+            ``"slow"``: where the planner expects it to make the call faster, which may be nowhere.
+            ``"auto"``: between hosts, and inside a host if that is faster. Equal on all ranks.
 
     Returns:
         The work if ``async_op``, else None.
@@ -113,11 +120,12 @@ def all_reduce(
     Raises:
         RuntimeError: A codec of that name does not exist (the message lists those that do), a
             tensor is not of floats, a residual does not fit, or ranks disagree about the call.
-        ValueError: The group has no q7x2 backend, or another argument is out of range.
+        ValueError: The group has no q7x2 backend, there are no such ``edges``, or another argument
+            is out of range.
     """
     from q7x2._groups import backend_of
 
-    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error)
+    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
     backend = backend_of(group, "q7x2.all_reduce")
     work = backend.coded_all_reduce(_tensors("tensor", tensor), options)
     return _finish(work, async_op)
@@ -136,6 +144,7 @@ def reduce_scatter(
     step: int | None = None,
     nonfinite: str = "propagate",
     max_error: float = 0.01,
+    edges: str = "auto",
 ) -> Work | None:
     """Give each rank its part of the sum of all ranks' inputs, with compressed messages.
 
@@ -151,7 +160,7 @@ def reduce_scatter(
     """
     from q7x2._groups import backend_of
 
-    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error)
+    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
     backend = backend_of(group, "q7x2.reduce_scatter")
     work = backend.coded_reduce_scatter(
         _tensors("output", output), _tensors("input", input), options
@@ -171,6 +180,7 @@ def all_gather(
     step: int | None = None,
     nonfinite: str = "propagate",
     max_error: float = 0.01,
+    edges: str = "auto",
 ) -> Work | None:
     """Collect all ranks' inputs on all ranks, with compressed messages.
 
@@ -185,7 +195,7 @@ def all_gather(
     """
     from q7x2._groups import backend_of
 
-    options = _options(codec, None, async_op, residual, seed, step, nonfinite, max_error)
+    options = _options(codec, None, async_op, residual, seed, step, nonfinite, max_error, edges)
     backend = backend_of(group, "q7x2.all_gather")
     work = backend.coded_all_gather(_tensors("output", output), _tensors("input", input), options)
     return _finish(work, async_op)

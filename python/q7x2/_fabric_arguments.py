@@ -82,6 +82,7 @@ def fabric_json(options: argparse.Namespace) -> str:
     fabric = json.loads(options.fabric.read_text()) if options.fabric else _made_up(options)
     if options.ranks is not None:
         fabric["ranks"] = _spread(options.ranks, len(fabric["hosts"]))
+        fabric.pop("bindings", None)  # of the ranks that the file has
         for host, entry in enumerate(fabric["hosts"]):
             if not options.fabric:
                 entry["cores"] = max(fabric["ranks"].count(host), 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from q7x2._option_checks import (
     check_codec,
+    check_edges,
     check_factor,
     check_flags,
     check_positive,
@@ -268,13 +269,23 @@ class PowerSGD(FullPrecision):
 
 @dataclass(frozen=True, kw_only=True)
 class Coded(FullPrecision):
-    """What hooks that send through a codec have in common."""
+    """What hooks that send through a codec have in common.
+
+    Args:
+        edges: Between which ranks messages are compressed, as ``q7x2.all_reduce`` takes it. Groups
+            of other backends take ``"auto"`` only.
+    """
 
     random_seed: int = 0
+    edges: str = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_seed("random_seed", self.random_seed)
+        check_edges("edges", self.edges)
+
+    def recipe(self) -> dict[str, Any]:
+        return {name: value for name, value in super().recipe().items() if name != "edges"}
 
     def lanes(self, on_q7x2: bool) -> int:
         return 1 if on_q7x2 else 4
@@ -294,6 +305,10 @@ class Coded(FullPrecision):
         from q7x2._extension import load
 
         check_patterns(self.full_precision, job.parameters, "full_precision")
+        if self.edges != "auto" and not job.on_q7x2:
+            raise ValueError(
+                f"edges are chosen by q7x2's own groups: expected 'auto', got {self.edges!r}"
+            )
         return load().coded_hook(
             stages=list(stages),
             whole=[self._is_whole(job, *each) for each in job.parameters],
@@ -304,6 +319,7 @@ class Coded(FullPrecision):
             choices=list(choices),
             choose_every=choose_every,
             over_stock=not job.on_q7x2,
+            edges=self.edges,
             seed=self.random_seed,
             **self._full_precision_arguments(),
         )
@@ -467,6 +483,10 @@ class SignSGD(Coded):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_factor("momentum", self.momentum)
+        if self.edges not in ("auto", "all"):
+            raise ValueError(
+                f"signs are a vote of all ranks: expected edges auto or all, got {self.edges}"
+            )
 
     def factory(self, job: Job) -> Any:
         return self._coded_factory(

@@ -65,5 +65,15 @@ def check_codec(name: str, value: Any) -> None:
         raise ValueError(f"{name}: {error}") from None
 
 
+def check_edges(name: str, value: Any) -> None:
+    """Raise ValueError, which lists the choices, unless ``value`` names edges for a codec."""
+    from q7x2._extension import load
+
+    try:
+        load().check_edges(value if isinstance(value, str) else repr(value))
+    except ValueError as error:
+        raise ValueError(str(error).replace("edges", name, 1)) from None
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

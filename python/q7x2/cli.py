@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from q7x2 import draw_plan, explain_plan, fabric, info, simulate, tune_collectives
+from q7x2 import draw_plan, explain_plan, fabric, info, plan_files, simulate, tune_collectives
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -20,6 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     actions = plan.add_subparsers(dest="plan", required=True, metavar="ACTION")
     draw_plan.add_parser(actions)
     explain_plan.add_parser(actions)
+    plan_files.add_parsers(actions)
     simulate.add_parser(commands)
     tune_collectives.add_parser(commands)
     return parser

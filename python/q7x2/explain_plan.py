@@ -21,6 +21,9 @@ def add_parser(commands: Any) -> None:
     _fabric_arguments.add_arguments(parser)
     parser.add_argument("--algorithm", default="", metavar="NAMES", help="only these")
     parser.add_argument("--codec", default="", help="compressed, such as int8 or topk:0.01")
+    parser.add_argument(
+        "--edges", default="auto", help="the edges that are compressed: auto, all, host, rack, slow"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=_run)
 
@@ -36,6 +39,7 @@ def _run(options: argparse.Namespace) -> int:
             _fabric_arguments.root_of(options),
             options.algorithm,
             codec=options.codec,
+            edges=options.edges,
         )
     except (OSError, RuntimeError, ValueError) as error:
         print(f"q7x2 plan explain: {error}", file=sys.stderr)
@@ -49,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
-    """Print a table of what ``q7x2._C.explain`` returned."""
+    """Print a table of what ``q7x2._C.explain`` returned; ``~`` marks what was not simulated."""
     from rich.console import Console
     from rich.table import Table
 
@@ -65,9 +69,10 @@ def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
             load = each["loads"][each["bottleneck"]]
             bottleneck = f"{load['name']}, {load['busy'] / each['seconds']:.0%} busy"
             through = amount(load["bytes"]) if load["bytes"] else ""
+        coded = "" if each["edges"] == "none" else f", {each['edges']} coded"
         table.add_row(
-            each["algorithm"],
-            duration(each["seconds"]),
+            each["algorithm"] + coded,
+            ("" if each["simulated"] else "~") + duration(each["seconds"]),
             "" if each["measured"] is None else duration(each["measured"]),
             duration(each["first_slice_seconds"]),
             amount(each["slice_bytes"]),

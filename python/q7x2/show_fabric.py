@@ -59,11 +59,15 @@ def show(fabric: dict[str, Any], console: Console | None = None) -> None:
     """Print ``fabric``, as ``fabric.load`` returns it, to ``console`` (standard output)."""
     from rich.console import Console
 
+    from q7x2.binding_advice import advice
+
     console = console or Console()
     console.print(_tree(fabric))
     console.print(_costs(fabric))
     if fabric["pairs"]:
         console.print(_pairs(fabric))
+    for paragraph in advice(fabric):
+        console.print(paragraph, markup=False, highlight=False, soft_wrap=True)
 
 
 def _line(name: str, *details: str) -> Text:
@@ -94,13 +98,34 @@ def _tree(fabric: dict[str, Any]) -> Tree:
             branch = tree.add(_line(rack["name"] or f"rack {number}", cable))
         for index, host in enumerate(fabric["hosts"]):
             if host["rack"] == number:
-                _add_host(branch, host, rank_text_of(fabric, index))
+                _add_host(branch, host, rank_text_of(fabric, index), _nodes_of(fabric, index))
     return tree
 
 
-def _add_host(branch: Tree, host: dict[str, Any], ranks: str) -> None:
+def _nodes_of(fabric: dict[str, Any], host: int) -> str:
+    """Which ranks of the host are bound to which NUMA node, if it has several."""
+    if fabric["hosts"][host]["hardware"]["numa_nodes"] < 2:
+        return ""
+    ranks_on: dict[int, list[int]] = {}
+    for rank, binding in enumerate(fabric.get("bindings", [])):
+        if fabric["ranks"][rank] == host and binding["numa_node"] >= 0:
+            ranks_on.setdefault(binding["numa_node"], []).append(rank)
+    return "; ".join(
+        f"NUMA node {node}: ranks {ranks_text(ranks)}" for node, ranks in sorted(ranks_on.items())
+    )
+
+
+def _add_host(branch: Tree, host: dict[str, Any], ranks: str, nodes: str) -> None:
     nic = f"out {rate(host['egress'])}, in {rate(host['ingress'])}" if host["egress"] else ""
-    node = branch.add(_line(host["name"], ranks, f"{host['cores']} usable CPUs", nic))
+    node = branch.add(_line(host["name"], ranks, nodes, f"{host['cores']} usable CPUs", nic))
+    for rates in host.get("rates", []):
+        speeds = [
+            f"{verb} {memory_rate(rates[key])}"
+            for verb, key in (("copies", "copy"), ("adds", "reduce"))
+            if rates[key]
+        ]
+        if speeds:
+            node.add(_line(rates["device"], *speeds))
     hardware = host["hardware"]
     if hardware["threads"]:
         node.add(
@@ -151,6 +176,15 @@ def _costs(fabric: dict[str, Any]) -> Table:
             "measured" if cost["measured"] else "assumed",
         )
     names = [host["name"] for host in fabric["hosts"]]
+    if any(binding["numa_node"] > 0 for binding in fabric.get("bindings", [])):
+        between = fabric["interconnect"]
+        table.add_row(
+            "between NUMA nodes",
+            time(fabric["memory"]["alpha"] * between["alpha_factor"]),
+            time(fabric["memory"]["overhead"]),
+            memory_rate(between["rate"]) if between["rate"] else "",
+            "latency measured" if between["measured"] else "assumed",
+        )
     for link in fabric["links"]:
         ends = f"{names[link['a']]} = {names[link['b']]} (private)"
         table.add_row(ends, time(link["alpha"]), "", rate(link["rate"]), "")

@@ -38,7 +38,9 @@ def _run(options: argparse.Namespace) -> int:
     try:
         fabric = _fabric_arguments.fabric_json(options)
         root = _fabric_arguments.root_of(options)
-        best = load().explain(options.op, options.size, fabric, root, options.algorithm)[0]
+        best = load().explain(
+            options.op, options.size, fabric, root, options.algorithm, simulate=True
+        )[0]
         _print(best, f"{options.op} of {amount(options.size)}")
         if options.timeline:
             steps = load().timeline(

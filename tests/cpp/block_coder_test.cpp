@@ -45,8 +45,11 @@ TEST(BlockCoder, ErrorsAreGivenAsFarAsElementsHoldThem) {
     given = tensor.values();
     const std::vector<float> owed = errors;
 
-    coder.give({0, errors.data()}, kCount, tensor.bytes.data());
-    const std::vector<float> sent = tensor.values();
+    const Tensor before = tensor;
+    Tensor out(dtype);
+    coder.give({0, errors.data()}, kCount, tensor.bytes.data(), out.bytes.data());
+    EXPECT_EQ(tensor.bytes, before.bytes);
+    const std::vector<float> sent = out.values();
     EXPECT_EQ(sent[3], INFINITY);
     EXPECT_EQ(errors[3], owed[3]);
     for (size_t i = 4; i < kCount; ++i) {
@@ -56,8 +59,9 @@ TEST(BlockCoder, ErrorsAreGivenAsFarAsElementsHoldThem) {
     }
 
     const std::vector<float> left = errors;
-    coder.give({0, errors.data()}, kCount, tensor.bytes.data());
-    EXPECT_EQ(tensor.values(), sent);
+    Tensor again(dtype);
+    coder.give({0, errors.data()}, kCount, out.bytes.data(), again.bytes.data());
+    EXPECT_EQ(again.values(), sent);
     EXPECT_EQ(errors, left);
   }
 }

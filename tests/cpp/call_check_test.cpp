@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+
 namespace q7x2 {
 namespace {
 

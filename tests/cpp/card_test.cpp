@@ -26,6 +26,7 @@ Card example() {
   card.beside = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
   card.transports = "posix, sysv, tcp";
   card.algorithms = "ring,aggregator:2";
+  card.memory = std::string("\0key", 4);
   card.renewed = {{0xfedcba9876543210ULL, 3}};
   return card;
 }
@@ -40,6 +41,7 @@ void expect_equal(const Card& a, const Card& b) {
   EXPECT_EQ(a.address, b.address);
   EXPECT_EQ(a.transports, b.transports);
   EXPECT_EQ(a.algorithms, b.algorithms);
+  EXPECT_EQ(a.memory, b.memory);
   ASSERT_EQ(a.beside.size(), b.beside.size());
   for (size_t i = 0; i < a.beside.size(); ++i) {
     EXPECT_EQ(a.beside[i].name, b.beside[i].name);

@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "comm.h"
 #include "kernels/codec.h"
 #include "kernels/convert.h"
+#include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "ranks.h"
 
@@ -110,24 +112,30 @@ double tolerance(const std::string& codec) {
   return 3;
 }
 
-/// (ranks, ranks a host)
-class CodedAlgorithm : public ::testing::TestWithParam<std::tuple<int, int>> {};
+/// (ranks, ranks a host, edges)
+class CodedAlgorithm : public ::testing::TestWithParam<std::tuple<int, int, EdgeWish>> {};
 
 TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
-  const auto [ranks, ranks_per_host] = GetParam();
-  run_ranks(ranks, [ranks_per_host = ranks_per_host](Rank& rank) {
+  const auto [ranks, ranks_per_host, edges_wish] = GetParam();
+  run_ranks(ranks, [ranks_per_host = ranks_per_host, wish = edges_wish](Rank& rank) {
     setenv("Q7X2_HOST_ID", std::to_string(rank.rank / ranks_per_host).c_str(), 1);
     const auto group = rank.group();
     Comm comm(group);
     const int n = comm.size();
     for (const Generator& generator : generators()) {
-      const PlanRequest request{generator.collective, rank.rank, n, -1, &comm.fabric()};
-      if (!generator.coded || !generator.applies(request)) continue;
+      const ScheduleRequest request{generator.collective, n, -1, &comm.fabric()};
+      if (generator.codable == Codable::kNever || !generator.applies(request)) continue;
       const int parameter =
-          generator.parameters == nullptr ? 0 : generator.parameters(request).front();
+          generator.parameters == nullptr ? 0 : generator.parameters(request).back();
+      ScheduleRequest wanted = request;
+      wanted.parameter = parameter;
+      wanted.wants_owners = true;
+      const EdgeCoding edges = edge_codings(wish, n, &comm.fabric()).front();
+      if (!generator.may_code(edges)) continue;
+      const int encodings = encodings_on_the_way(generator.generate(wanted), edges);
       for (const std::string codec : {"fp32", "fp16", "int8", "onebit", "hadamard+int4", "topk:0.1",
                                       "topk:0.1:balanced", "threshold:0.001"}) {
-        if (generator.encodes_sums_again && !Codec::make(codec)->traits().exact_sums) continue;
+        if (encodings > 1 && !Codec::make(codec)->traits().exact_sums) continue;
         std::string digests;  // of all outputs
         for (const size_t count : kCounts) {
           const std::string key = generator.full_name(parameter) + " " +
@@ -139,6 +147,7 @@ TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
           call.dtype = DType::kFloat32;
           call.algorithms = generator.full_name(parameter);
           call.coding.codec = Codec::make(codec);
+          call.coding.edges = wish;
           struct Memory {
             std::vector<std::vector<float>> input;
             std::vector<std::vector<float>> output;
@@ -187,11 +196,102 @@ TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OneHost, CodedAlgorithm,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 5), ::testing::Values(5)));
+                         ::testing::Combine(::testing::Values(1, 2, 3, 5), ::testing::Values(5),
+                                            ::testing::Values(EdgeWish::kAll)));
 INSTANTIATE_TEST_SUITE_P(ManyHosts, CodedAlgorithm,
-                         ::testing::Combine(::testing::Values(2, 3), ::testing::Values(1)));
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::Values(1),
+                                            ::testing::Values(EdgeWish::kAll)));
 INSTANTIATE_TEST_SUITE_P(TwoHosts, CodedAlgorithm,
-                         ::testing::Values(std::tuple(5, 3), std::tuple(4, 2)));
+                         ::testing::Values(std::tuple(5, 3, EdgeWish::kHost),
+                                           std::tuple(4, 2, EdgeWish::kHost),
+                                           std::tuple(4, 2, EdgeWish::kAll)));
+INSTANTIATE_TEST_SUITE_P(ThreeHosts, CodedAlgorithm,
+                         ::testing::Values(std::tuple(6, 2, EdgeWish::kHost),
+                                           std::tuple(5, 2, EdgeWish::kHost)));
+
+// Where no edge is coded, a call with a codec gives the bits of one without.
+TEST(CodedCollective, TrafficInsideAHostIsExact) {
+  run_ranks(3, [](Rank& rank) {
+    const auto group = rank.group();
+    Comm comm(group);
+    for (const std::string algorithm : {"", "sra", "ring", "direct", "recursive_doubling"}) {
+      for (const size_t count : kCounts) {
+        const std::string key = algorithm + ", " + std::to_string(count) + " elements";
+        rank.at(key);
+        const auto exact = buffer<float>(count);
+        *exact = kept_normal(rank.rank, 0, count);
+        CollectiveCall dense = all_reduce_call(*exact, "int8", algorithm);
+        dense.coding = {};
+        comm.succeed(*comm.start(std::move(dense), exact));
+        for (const bool has_residual : {false, true}) {
+          const auto data = buffer<float>(count);
+          *data = kept_normal(rank.rank, 0, count);
+          std::vector<float> errors(count);
+          CollectiveCall call = all_reduce_call(*data, "topk:0.01", algorithm);
+          call.coding.edges = EdgeWish::kHost;
+          if (has_residual) call.coding.errors = {errors.data()};
+          comm.succeed(*comm.start(std::move(call), data));
+          EXPECT_TRUE(has_residual ? distance(*data, {exact->begin(), exact->end()}) < 1e-6
+                                   : *data == *exact)
+              << key;
+        }
+      }
+    }
+  });
+}
+
+// The input is only read, and what was owed is in the result, however the parts travel.
+TEST(CodedCollective, ResidualsAreAddedAndTheInputStays) {
+  run_ranks(4, [](Rank& rank) {
+    setenv("Q7X2_HOST_ID", std::to_string(rank.rank / 2).c_str(), 1);
+    const auto group = rank.group();
+    Comm comm(group);
+    const int n = comm.size();
+    constexpr size_t kCount = 70'001;
+    for (const auto& [algorithm, wish] :
+         std::vector<std::pair<std::string, EdgeWish>>{{"hierarchical", EdgeWish::kHost},
+                                                       {"sra", EdgeWish::kHost},
+                                                       {"sra", EdgeWish::kAll},
+                                                       {"ring", EdgeWish::kRack}}) {
+      for (const std::string codec : {"int8", "topk:0.2"}) {
+        const std::string key = algorithm + ", " + to_string(wish) + ", " + codec;
+        rank.at(key);
+        struct Memory {
+          std::vector<std::vector<float>> input;
+          std::vector<float> output, errors;
+        };
+        const auto memory = std::make_shared<Memory>();
+        for (int to = 0; to < n; ++to) memory->input.push_back(kept_normal(rank.rank, to, kCount));
+        memory->output.resize(kCount);
+        memory->errors.assign(kCount * static_cast<size_t>(n), static_cast<float>(1 + rank.rank));
+        CollectiveCall call;
+        call.collective = Collective::kReduceScatter;
+        call.dtype = DType::kFloat32;
+        call.algorithms = algorithm;
+        call.coding.codec = Codec::make(codec);
+        call.coding.edges = wish;
+        for (int to = 0; to < n; ++to) {
+          call.input.push_back(region(memory->input[static_cast<size_t>(to)]));
+          call.coding.errors.push_back(memory->errors.data() + kCount * static_cast<size_t>(to));
+        }
+        call.output = {region(memory->output)};
+        const auto before = memory->input;
+        comm.succeed(*comm.start(std::move(call), memory));
+        EXPECT_TRUE(memory->input == before) << key;
+        // What all ranks owe now for this rank's part, and what it has received.
+        const auto owed = std::make_shared<std::vector<float>>(memory->errors);
+        comm.succeed(*comm.flat(Collective::kAllReduce, owed, DType::kFloat32));
+        std::vector<double> expected = kept_sum(n, rank.rank, kCount);
+        std::vector<float> accounted = memory->output;
+        for (size_t i = 0; i < kCount; ++i) {
+          expected[i] += 1 + 2 + 3 + 4;
+          accounted[i] += (*owed)[kCount * static_cast<size_t>(rank.rank) + i];
+        }
+        EXPECT_LT(distance(accounted, expected), 2e-6) << key;
+      }
+    }
+  });
+}
 
 // What the result lacks is in the errors of some rank, step by step and in the end.
 TEST(CodedCollective, WhatIsLostIsKept) {
@@ -263,7 +363,7 @@ TEST_P(BalancedParts, GiveTheSameResult) {
           std::vector<float> errors(count);
           for (int step = 0; step < 2; ++step) {
             *data = clustered(rank.rank, count, step);
-            CollectiveCall call = all_reduce_call(*data, name, "coded_sra");
+            CollectiveCall call = all_reduce_call(*data, name, "sra");
             call.coding.errors = {errors.data()};
             call.coding.keys.shared = static_cast<uint64_t>(step);
             comm.succeed(*comm.start(std::move(call), data));
@@ -342,7 +442,7 @@ TEST(CodedCollective, ResidualsReachTheLeadersOfAHost) {
         std::vector<double> sent(count);
         for (int step = 0; step < 16; ++step) {
           const auto data = buffer<float>(count);
-          CollectiveCall call = all_reduce_call(*data, codec, "coded_hierarchical");
+          CollectiveCall call = all_reduce_call(*data, codec, "hierarchical");
           call.coding.errors = {errors.data()};
           comm.succeed(*comm.start(std::move(call), data));
           for (size_t i = 0; i < count; ++i) sent[i] += double{(*data)[i]};
@@ -433,6 +533,18 @@ TEST(CodedCollective, WhatIsNotFiniteReachesEverybody) {
         }
       }
     }
+  });
+}
+
+TEST(CodedCollective, RanksThatNameDifferentEdgesGetAnError) {
+  run_ranks(2, [](Rank& rank) {
+    const auto group = rank.group();
+    Comm comm(group);
+    const auto data = buffer<float>(5'000, 1.0F);
+    CollectiveCall call = all_reduce_call(*data, "int8", "sra");
+    call.coding.edges = rank.rank == 0 ? EdgeWish::kAll : EdgeWish::kHost;
+    const auto task = comm.start(std::move(call), data);
+    EXPECT_EQ(comm.failure(*task).code(), ErrorCode::kMismatch);
   });
 }
 

@@ -12,6 +12,7 @@
 
 #include "executor/collective.h"
 #include "executor/message.h"
+#include "executor/plan_call.h"
 #include "executor/probe.h"
 #include "plan/planner.h"
 #include "transport/engine.h"
@@ -42,7 +43,9 @@ class Comm {
   explicit Comm(std::shared_ptr<Group> group, const std::string& algorithm = "")
       : group_(std::move(group)),
         fabric_(std::make_shared<Fabric>(Fabric::assumed(placement_of(*group_).host_of))),
-        planner_(group_->rank(), fabric_, algorithm) {}
+        book_(std::make_shared<PlanBook>(
+            std::make_shared<Planner>(group_->rank(), fabric_, algorithm), group_->rank(),
+            group_->world_size(), "a test")) {}
 
   Group& group() { return *group_; }
   const Fabric& fabric() const { return *fabric_; }
@@ -60,7 +63,8 @@ class Comm {
   std::vector<std::shared_ptr<CollectiveTask>> make(CollectiveCall call,
                                                     std::shared_ptr<void> keep_alive,
                                                     std::chrono::milliseconds timeout = kLong) {
-    return CollectiveTask::make(group_, planner_, std::move(call), std::move(keep_alive), timeout);
+    return CollectiveTask::make(group_, plan_call(std::move(call), book_, rank(), size()),
+                                std::move(keep_alive), timeout);
   }
 
   /// A collective over one flat run of elements.
@@ -136,7 +140,7 @@ class Comm {
 
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<const Fabric> fabric_;
-  Planner planner_;
+  const std::shared_ptr<PlanBook> book_;
 };
 
 }  // namespace q7x2::test

@@ -78,7 +78,9 @@ TEST(Group, RefusesWhatDoesNotFit) {
       return std::vector<std::string>{mine};
     };
     const auto refused = [&](int own, int size, const Exchange& exchange) {
-      return code_of([&] { Group::create(rank.engine(), own, size, "bad", exchange, false); });
+      return code_of([&] {
+        Group::create(rank.engine(), own, size, "bad", exchange, rank.awaiting(), false);
+      });
     };
     EXPECT_EQ(refused(0, 0, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(1, 1, echo), ErrorCode::kInvalidArgument);
@@ -115,8 +117,9 @@ TEST(Group, TooFewCardsAreRefused) {
     const auto echo = [](const std::string&, const std::string& mine, const auto&) {
       return std::vector<std::string>{mine};
     };
-    EXPECT_EQ(code_of([&] { Group::create(rank.engine(), 0, 2, "bad", echo, false); }),
-              ErrorCode::kMismatch);
+    EXPECT_EQ(
+        code_of([&] { Group::create(rank.engine(), 0, 2, "bad", echo, rank.awaiting(), false); }),
+        ErrorCode::kMismatch);
   });
 }
 

@@ -180,12 +180,63 @@ TEST(Infer, APrivateWireBecomesALink) {
 TEST(Infer, OneHostHasNoNetwork) {
   Measurements measured;
   measured.host_of = {0, 0};
-  measured.hosts = {{.name = "h", .key = "k", .cores = 4, .copy_rate = 1e10, .reduce_rate = 2e10}};
+  measured.hosts = {{.name = "h", .key = "k", .cores = 4, .rates = {"cpu", 1e10, 2e10, {}}}};
   const Fabric fabric = infer(measured);
   EXPECT_TRUE(fabric.one_host());
   EXPECT_EQ(fabric.copy_rate, 1e10);
   EXPECT_EQ(fabric.reduce_rate, 2e10);
   EXPECT_FALSE(fabric.network.measured);
+}
+
+Measurements hosts_at(const std::vector<double>& copy_rates) {
+  Measurements measured;
+  for (size_t host = 0; host < copy_rates.size(); ++host) {
+    measured.host_of.push_back(static_cast<int>(host));
+    const double copy = copy_rates[host];
+    measured.hosts.push_back({.name = "h" + std::to_string(host),
+                              .key = "",
+                              .rates = {"cpu", copy, copy, {{"int8", copy / 2, copy}}}});
+  }
+  return measured;
+}
+
+TEST(Infer, AHostThatDiffersClearlyHasItsOwnRates) {
+  const Fabric fabric = infer(hosts_at({10e9, 11e9, 9e9, 4e9}));
+  EXPECT_DOUBLE_EQ(fabric.copy_rate, 9.5e9);
+  EXPECT_DOUBLE_EQ(fabric.copy_rate_of(0), 9.5e9);
+  EXPECT_DOUBLE_EQ(fabric.copy_rate_of(3), 4e9);
+  EXPECT_DOUBLE_EQ(fabric.reduce_rate_of(3), 4e9);
+  EXPECT_DOUBLE_EQ(fabric.host_codec_rate(3, "int8")->encode, 2e9);
+  EXPECT_DOUBLE_EQ(fabric.host_codec_rate(1, "int8")->encode, 4.75e9);
+  EXPECT_TRUE(fabric.hosts[1].rates.empty());
+}
+
+// Containers of one machine measure the same cores at the same time.
+TEST(Infer, HostsOfOneMachineHaveItsRates) {
+  Measurements measured = hosts_at({10e9, 3e9, 10e9});
+  measured.hosts[0].hardware.machine = measured.hosts[1].hardware.machine = "m";
+  const Fabric fabric = infer(measured);
+  EXPECT_DOUBLE_EQ(fabric.copy_rate_of(1), 10e9);
+  EXPECT_TRUE(fabric.hosts[1].rates.empty());
+}
+
+TEST(Infer, TheInterconnectIsMeasuredByPingsBetweenNodes) {
+  Measurements measured = hosts_at({10e9});
+  measured.host_of = {0, 0, 0};
+  measured.pings = {{0, 0, 4e-6, 0, 0.4e-6, 0, false}, {0, 0, 9e-6, 0, 0.4e-6, 0, true}};
+  Fabric fabric = infer(measured);
+  // One way, less the overhead at both ends.
+  EXPECT_NEAR(fabric.memory.alpha, 1.2e-6, 1e-9);
+  EXPECT_NEAR(fabric.interconnect.alpha_factor, 3.7 / 1.2, 1e-6);
+  EXPECT_TRUE(fabric.interconnect.measured);
+
+  measured.pings.erase(measured.pings.begin());
+  fabric = infer(measured);
+  EXPECT_NEAR(fabric.memory.alpha, 3.7e-6, 1e-9);
+  EXPECT_DOUBLE_EQ(fabric.interconnect.alpha_factor, 1);
+
+  measured.pings.clear();
+  EXPECT_FALSE(infer(measured).interconnect.measured);
 }
 
 }  // namespace

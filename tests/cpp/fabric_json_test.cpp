@@ -39,6 +39,10 @@ Fabric full() {
   fabric.pairs = {{0, 1, 3e-5, 0.1, 1.2e8, 0.05, 1.22e8}, {1, 0, 3e-5, 0.1, 1.2e8, 0.05, 0}};
   fabric.tuned = {{Collective::kAllGather, 6, 1 << 20, "ring", 65536, 4, 1.5e-3}};
   fabric.network = {4e-5, 2e-6, true};
+  fabric.interconnect = {1.5, 3e10, true};
+  fabric.codecs = {{"int8", 1e9, 2e9}, {"topk:0.1", 1e9, 2e9, 3e9, 4e9}};
+  fabric.hosts[1].rates = {{"cpu", 5e9, 0, {{"int8", 5e8, 1e9}}}, {"cuda", 1e12, 1e12, {}}};
+  for (int rank = 0; rank < 6; ++rank) fabric.bindings.push_back({rank % 2 - 1, "0-3,8"});
   return fabric;
 }
 
@@ -71,6 +75,12 @@ TEST(FabricJson, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.hosts[0].hardware.cpu, "Some CPU \"3000\"");
   EXPECT_EQ(read.tuned.at(0).collective, Collective::kAllGather);
   EXPECT_DOUBLE_EQ(read.racks[1].up, 6.25e6);
+  EXPECT_EQ(read.bindings, full().bindings);
+  EXPECT_EQ(read.interconnect.alpha_factor, 1.5);
+  EXPECT_TRUE(read.interconnect.measured);
+  EXPECT_EQ(read.host_codec_rate(1, "int8")->encode, 5e8);
+  EXPECT_EQ(read.copy_rate_of(2), 5e9);
+  EXPECT_EQ(read.copy_rate_of(2, "cuda"), 1e12);
   EXPECT_TRUE(read.network.measured);
   EXPECT_FALSE(read.memory.measured);
 }
@@ -123,7 +133,12 @@ TEST(FabricJson, ARefusalNamesThePlace) {
       {with("\"a\":0,\"b\":2", "\"a\":0,\"b\":18446744073709551615"), "links[0].b: expected"},
       {with("\"all_gather\"", "\"all_getter\""), "tuned[0].collective: expected one of all_reduce"},
       {with("2023-11-14T22:13:20Z", "yesterday"), "made.time: expected a time such as"},
-      {with("\"measured\":true", "\"measured\":1"), "network.measured: expected true or false"},
+      {with("\"measured\":true", "\"measured\":1"),
+       "interconnect.measured: expected true or false"},
+      {with("{\"numa_node\":-1,\"cpus\":\"0-3,8\"},", ""), "5 bindings for 6 ranks"},
+      {with("\"numa_node\":-1,\"cpus\"", "\"numa_node\":-2,\"cpus\""),
+       "bindings[0].numa_node: expected a whole number of -1 to"},
+      {with("\"copy\":", "\"copi\":"), "hosts[1].rates[0]: unknown field \"copi\""},
   };
   for (const auto& [text, expected] : cases) {
     EXPECT_NE(refusal(text).find(expected), std::string::npos)

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <set>
 #include <string>
@@ -43,7 +44,8 @@ std::shared_ptr<CollectiveTask> broadcast(Comm& comm, const Buffer<int32_t>& dat
 TEST(HostChannel, StagingIsReusedAndJoinsUp) {
   run_ranks(1, [](Rank&) {
     const UcpContext context;
-    HostChannel channel(context, 1, 0, 1);
+    HostChannel channel(context, 1, 1);
+    channel.join(0, 1);
     const auto a = channel.reserve(1000);
     const auto b = channel.reserve(HostChannel::kArenaBytes / 2);
     ASSERT_TRUE(a && b);
@@ -63,10 +65,46 @@ TEST(HostChannel, StagingIsReusedAndJoinsUp) {
   });
 }
 
+/// Makes a group of two ranks, which may use the UCX transports `tls`, all if empty. Expects these
+/// exchanges, and that both ranks know whether they share memory.
+void expect_sharing(const std::vector<std::string>& tls, std::vector<std::string> exchanges,
+                    bool shared) {
+  run_ranks(2, [&](Rank& rank) {
+    if (const auto& own = tls[static_cast<size_t>(rank.rank)]; !own.empty()) {
+      ::setenv("UCX_TLS", own.c_str(), 1);
+    }
+    std::vector<std::string> made;
+    const auto exchange = [&](const std::string& what, const std::string& mine, const auto&) {
+      made.push_back(what);
+      rank.put(what, mine);
+      return std::vector{rank.get(0, what), rank.get(1, what)};
+    };
+    const auto group = Group::create(rank.engine(), rank.rank, 2, "g", exchange, rank.awaiting(),
+                                     /*eager=*/false);
+    EXPECT_EQ(made, exchanges);
+    EXPECT_EQ(group->shares_memory(1 - rank.rank), shared);
+    rank.barrier();
+  });
+}
+
+TEST(HostChannel, KeysRideOnTheCards) {
+  expect_sharing({"", ""}, {"card"}, true);
+}
+
+TEST(HostChannel, KeysComeLateWithoutSysVSegments) {
+  expect_sharing({"posix,self,tcp", "posix,self,tcp"}, {"card", "memory"}, true);
+}
+
+TEST(HostChannel, BothKnowThatOneCouldNotMapTheOther) {
+  expect_sharing({"posix,self,tcp", ""}, {"card", "memory"}, false);
+  expect_sharing({"", "tcp"}, {"card", "memory"}, false);
+}
+
 TEST(HostChannel, TicketsAreFinite) {
   run_ranks(1, [](Rank&) {
     const UcpContext context;
-    HostChannel channel(context, 1, 0, 1);
+    HostChannel channel(context, 1, 1);
+    channel.join(0, 1);
     std::set<int> taken;
     while (const auto ticket = channel.take_ticket()) taken.insert(*ticket);
     EXPECT_EQ(taken.size(), static_cast<size_t>(HostChannel::kTickets));

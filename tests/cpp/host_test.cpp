@@ -6,9 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "base/error.h"
 
 namespace q7x2 {
 namespace {
@@ -107,6 +113,43 @@ TEST(UsableCpus, FollowsTheAffinityMask) {
   EXPECT_EQ(usable_cpus(), CPU_COUNT(&before));
   EXPECT_EQ(machine_key() == pinned, CPU_COUNT(&before) == 1);
   EXPECT_EQ(machine_key(), machine_key());
+}
+
+TEST(CpuList, IsWrittenAndReadAsTheKernelDoes) {
+  using Cpus = std::vector<int>;
+  for (const auto& [cpus, text] :
+       {std::pair(Cpus{}, ""), {Cpus{3}, "3"}, {Cpus{0, 1, 2, 7, 9, 10}, "0-2,7,9-10"}}) {
+    EXPECT_EQ(cpu_list_text(cpus), text);
+    EXPECT_EQ(parse_cpu_list(text), cpus);
+  }
+  for (const char* text : {"x", "1-", "-1", "2,1", "0-3,2", "3-1", "0-99999999", "1,,2", "1 2"}) {
+    EXPECT_THROW(parse_cpu_list(text), Error) << text;
+  }
+}
+
+TEST(CpuList, OfThisProcess) {
+  EXPECT_EQ(static_cast<int>(usable_cpu_list().size()), usable_cpus());
+  EXPECT_NE(machine_key().find("/cpus:" + cpu_list_text(usable_cpu_list())), std::string::npos);
+}
+
+TEST(NumaNode, IsTheOneThatHasAllCpus) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "q7x2-numa-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+  const std::filesystem::path nodes = pattern;
+  // Node 2 is memory without processors, as CXL's is.
+  for (const auto& [node, cpus] :
+       {std::pair("node0", "0-3,8-11\n"), {"node1", "4-7,12-15\n"}, {"node2", "\n"}}) {
+    std::filesystem::create_directory(nodes / node);
+    std::ofstream(nodes / node / "cpulist") << cpus;
+  }
+  std::filesystem::create_directory(nodes / "power");
+  EXPECT_EQ(numa_node_of_cpus({0, 1}, nodes), 0);
+  EXPECT_EQ(numa_node_of_cpus({4, 15}, nodes), 1);
+  EXPECT_EQ(numa_node_of_cpus({3, 4}, nodes), -1);
+  EXPECT_EQ(numa_node_of_cpus({}, nodes), -1);
+  EXPECT_EQ(numa_node_of_cpus({99}, nodes), -1);
+  EXPECT_EQ(numa_node_of_cpus({0}, nodes / "nowhere"), -1);
+  std::filesystem::remove_all(nodes);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "fabric/fabric.h"
 #include "plan/checker.h"
+#include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
+#include "plan/schedule.h"
 
 namespace q7x2 {
 namespace {
@@ -36,15 +38,16 @@ std::string complaint(const std::vector<Plan>& plans) {
     EXPECT_NE(text.find(part), std::string::npos) << "complaint: '" << text << "'"; \
   } while (false)
 
-std::vector<Plan> generate(const std::string& name, Collective op, int n, int root = -1) {
+Schedule schedule(const std::string& name, Collective op, int n, int root = -1) {
   for (const Generator& generator : generators()) {
-    if (generator.name != name || generator.collective != op) continue;
-    std::vector<Plan> plans;
-    for (int rank = 0; rank < n; ++rank) plans.push_back(generator.generate({op, rank, n, root}));
-    return plans;
+    if (generator.name == name && generator.collective == op)
+      return generator.generate({op, n, root});
   }
-  ADD_FAILURE() << "no generator " << name;
-  return {};
+  throw Error(ErrorCode::kInternal, "no generator " + name);
+}
+
+std::vector<Plan> generate(const std::string& name, Collective op, int n, int root = -1) {
+  return schedule(name, op, n, root).project_all();
 }
 
 // Builds the Plans of `n` ranks by hand.
@@ -52,7 +55,7 @@ std::vector<Plan> build(Collective op, int n,
                         const std::function<void(PlanBuilder&, int rank)>& add_ops, int root = -1) {
   std::vector<Plan> plans;
   for (int rank = 0; rank < n; ++rank) {
-    PlanBuilder b({op, rank, n, root}, "handmade");
+    PlanBuilder b(Schedule({op, n, root}, "handmade").header(rank));
     add_ops(b, rank);
     plans.push_back(b.build());
   }
@@ -297,6 +300,26 @@ TEST(Checker, DeadlockOfARendezvous) {
   EXPECT_COMPLAINT(plans, "never completes: deadlock");
 }
 
+// What is staged for one send would be read by the receiver of another.
+TEST(Checker, OneStageForDifferentBytes) {
+  auto plans = build(Collective::kAllToAll, 3, [](PlanBuilder& b, int rank) {
+    b.copy(Block::input(rank), Block::output(rank));
+    for (int i = 1; i < 3; ++i) {
+      const int peer = (rank + i) % 3;
+      b.send(peer, Block::input(peer));
+      b.recv(peer, Block::output(peer));
+    }
+  });
+  EXPECT_EQ(complaint(plans), "");
+  Op& second = plans[1].ops[3];
+  second.stage = plans[1].ops[1].stage;
+  EXPECT_COMPLAINT(
+      plans,
+      "rank 1 of 3: op 3 (send #0 to 0 from in[0], length of in[0]) has the stage of other bytes");
+  second.stage = plans[1].num_stages;
+  EXPECT_COMPLAINT(plans, "has no stage, or one that does not exist");
+}
+
 TEST(Checker, Cycle) {
   auto plans = build(Collective::kAllReduce, 2, exchange_and_fold);
   Plan& plan = plans[0];
@@ -321,7 +344,7 @@ TEST(Checker, BlocksThatMustStayIntact) {
   EXPECT_COMPLAINT(input, "overwrites the input");
 
   const auto other_rank = build(Collective::kReduce, 2, exchange_and_fold, 0);
-  EXPECT_COMPLAINT(other_rank, "overwrites the buffer of a rank that is not the root");
+  EXPECT_COMPLAINT(other_rank, "overwrites the buffer of a rank that receives nothing");
 
   const auto alias = build(Collective::kAllGather, 2, [](PlanBuilder& b, int rank) {
     b.send(1 - rank, Block::input(0));
@@ -332,18 +355,69 @@ TEST(Checker, BlocksThatMustStayIntact) {
   EXPECT_NE(complaint(alias), "");
 }
 
-TEST(Checker, InputsThatResidualsCannotBeAddedTo) {
-  const auto plans = build(Collective::kReduceScatter, 2, [](PlanBuilder& b, int rank) {
-    const Block got = Block::scratch(0);
-    const Block total = Block::coded(0);
-    b.send(1 - rank, Block::input(1 - rank));
-    const OpId received = b.recv(1 - rank, got, {}, Block::input(rank));
-    const Block mine = Block::input(rank);
-    const OpId sum =
-        b.reduce({{rank == 0 ? mine : got, rank == 0 ? got : mine}}, total, true, {{received}});
-    b.copy(total, Block::output(0), {{sum}});
-  });
-  EXPECT_COMPLAINT(plans, "sends the input as it is");
+// The Plans of a coded all-reduce of two ranks, by SRA: each encodes a part, folds the other and
+// encodes the sum.
+std::vector<Plan> coded_plans() {
+  const Schedule dense = schedule("sra", Collective::kAllReduce, 2);
+  return code(dense, {Edges::kAll, 2, nullptr}).project_all();
+}
+
+// The first op of rank 0 for which `is_it` holds.
+template <typename IsIt>
+Op& find_op(std::vector<Plan>& plans, IsIt is_it) {
+  const auto found = std::ranges::find_if(plans[0].ops, is_it);
+  if (found == plans[0].ops.end()) throw Error(ErrorCode::kInternal, "no such op");
+  return *found;
+}
+
+TEST(Checker, ResidualsThatAreLeftOutOrTakenTwice) {
+  EXPECT_EQ(complaint(coded_plans()), "");
+
+  auto plans = coded_plans();
+  find_op(plans, [](const Op& op) {
+    return op.kind == OpKind::kCopy && op.takes_residual;
+  }).takes_residual = false;
+  EXPECT_COMPLAINT(plans, "encodes, but leaves the residual out");
+
+  plans = coded_plans();
+  find_op(plans, [](const Op& op) { return op.kind == OpKind::kReduce; }).takes_residual = false;
+  EXPECT_COMPLAINT(plans, "has the residual of rank 0 0 times");
+
+  plans =
+      code(schedule("direct", Collective::kAllReduce, 2), {Edges::kNone, 2, nullptr}).project_all();
+  EXPECT_EQ(complaint(plans), "");
+  for (Plan& plan : plans) {
+    std::ranges::find(plan.ops, OpKind::kReduce, &Op::kind)->takes_residual = true;
+  }
+  EXPECT_COMPLAINT(plans, "has the residual of rank 0");
+
+  plans = coded_plans();
+  find_op(plans, [](const Op& op) { return op.kind == OpKind::kSend; }).takes_residual = true;
+  EXPECT_COMPLAINT(plans, "takes a residual that it cannot have");
+
+  plans = coded_plans();
+  for (Plan& plan : plans) plan.takes_residuals = false;
+  EXPECT_COMPLAINT(plans, "takes a residual that it cannot have");
+}
+
+TEST(Checker, CodedBlocksThatAreCopied) {
+  auto plans = coded_plans();
+  Plan& plan = plans[0];
+  const Op& decode =
+      find_op(plans, [](const Op& op) { return op.kind == OpKind::kCopy && !op.takes_residual; });
+  plan.ops[static_cast<size_t>(&decode - plan.ops.data())].destination =
+      Block::coded(plan.num_coded++);
+  EXPECT_COMPLAINT(plans, "encodes, but leaves the residual out");
+  find_op(plans, [](const Op& op) {
+    return op.kind == OpKind::kCopy && !op.takes_residual && op.destination.is_coded();
+  }).takes_residual = true;
+  EXPECT_COMPLAINT(plans, "copies a coded block to a coded block");
+}
+
+TEST(Checker, RanksThatCodeOtherEdges) {
+  auto plans = coded_plans();
+  plans[1].edges = Edges::kHosts;
+  EXPECT_COMPLAINT(plans, "is coded otherwise than rank 0's");
 }
 
 TEST(Checker, ReducesWhereNothingIsReduced) {
@@ -370,52 +444,64 @@ TEST(Checker, PlansOfDifferentRequests) {
   EXPECT_COMPLAINT(std::vector<Plan>{}, "no Plans");
 }
 
-// Whatever generator, whatever op: one wrong flag, id or block never passes.
+// One wrong flag, id or block in any op never passes.
+void expect_all_mutations_caught(std::vector<Plan> plans) {
+  const auto n = static_cast<int>(plans.size());
+  ASSERT_EQ(complaint(plans), "");
+  for (Plan& plan : plans) {
+    for (size_t id = 0; id < plan.ops.size(); ++id) {
+      SCOPED_TRACE("rank " + std::to_string(plan.rank) + ", op " + std::to_string(id) + "\n" +
+                   to_string(plan));
+      const Op original = plan.ops[id];
+      Op& op = plan.ops[id];
+      op.is_final = !op.is_final;
+      EXPECT_NE(complaint(plans), "") << "final flag";
+      op = original;
+      op.takes_residual = !op.takes_residual;
+      EXPECT_NE(complaint(plans), "") << "residual";
+      op = original;
+      if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
+        op.message = static_cast<uint16_t>(op.message + 1);
+        EXPECT_NE(complaint(plans), "") << "message id";
+        op = original;
+        op.peer = (op.peer + 1) % n;
+        EXPECT_NE(complaint(plans), "") << "peer";
+        op = original;
+      }
+      if (op.kind == OpKind::kReduce) {
+        op.num_sources -= 1;
+        EXPECT_NE(complaint(plans), "") << "operand left out";
+        op = original;
+      }
+      if (op.kind != OpKind::kSend) {
+        op.destination.index = static_cast<uint16_t>(op.destination.index + 1);
+        // A barrier's bytes mean nothing, so it may receive them wherever there is room.
+        if (plan.collective != Collective::kBarrier) {
+          EXPECT_NE(complaint(plans), "") << "destination";
+        }
+        op = original;
+      }
+    }
+  }
+}
+
 TEST(Checker, EveryMutationIsCaught) {
   for (const Generator& generator : generators()) {
     for (int n : {2, 3, 6}) {
       Fabric fabric = Fabric::uniform(2, n, 1e9);
       fabric.host_of.resize(static_cast<size_t>(n));
       for (int rank = 0; rank < n; ++rank) fabric.host_of[static_cast<size_t>(rank)] = rank % 2;
-      PlanRequest request{generator.collective, 0, n, 1, &fabric};
+      ScheduleRequest request{generator.collective, n, 1, &fabric};
       if (!generator.applies(request)) continue;
       if (generator.parameters != nullptr) request.parameter = generator.parameters(request).back();
-      std::vector<Plan> plans;
-      for (request.rank = 0; request.rank < n; ++request.rank) {
-        plans.push_back(generator.generate(request));
-      }
-      ASSERT_EQ(complaint(plans), "");
-      for (Plan& plan : plans) {
-        for (size_t id = 0; id < plan.ops.size(); ++id) {
-          SCOPED_TRACE(generator.name + ", rank " + std::to_string(plan.rank) + ", op " +
-                       std::to_string(id) + "\n" + to_string(plan));
-          const Op original = plan.ops[id];
-          Op& op = plan.ops[id];
-          op.is_final = !op.is_final;
-          EXPECT_NE(complaint(plans), "") << "final flag";
-          op = original;
-          if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
-            op.message = static_cast<uint16_t>(op.message + 1);
-            EXPECT_NE(complaint(plans), "") << "message id";
-            op = original;
-            op.peer = (op.peer + 1) % n;
-            EXPECT_NE(complaint(plans), "") << "peer";
-            op = original;
-          }
-          if (op.kind == OpKind::kReduce) {
-            op.num_sources -= 1;
-            EXPECT_NE(complaint(plans), "") << "operand left out";
-            op = original;
-          }
-          if (op.kind != OpKind::kSend) {
-            op.destination.index = static_cast<uint16_t>(op.destination.index + 1);
-            // A barrier's bytes mean nothing, so it may receive them wherever there is room.
-            if (generator.collective != Collective::kBarrier) {
-              EXPECT_NE(complaint(plans), "") << "destination";
-            }
-            op = original;
-          }
-        }
+      const Schedule dense = generator.generate(request);
+      SCOPED_TRACE(generator.name + " " + to_string(generator.collective));
+      expect_all_mutations_caught(dense.project_all());
+      for (const Edges each : {Edges::kHosts, Edges::kAll}) {
+        const EdgeCoding edges(each, n, &fabric);
+        if (generator.codable == Codable::kNever || !generator.may_code(edges)) continue;
+        SCOPED_TRACE(to_string(each));
+        expect_all_mutations_caught(code(dense, edges).project_all());
       }
     }
   }

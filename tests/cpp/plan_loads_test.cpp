@@ -1,6 +1,7 @@
 // The bytes that algorithms promise to move: per rank, per cable, per private link.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,15 +16,11 @@ namespace {
 
 constexpr double kMegabit = 1e6 / 8;
 
-std::vector<Plan> plans_of(const std::string& name, PlanRequest request) {
+std::vector<Plan> plans_of(const std::string& name, const ScheduleRequest& request) {
   for (const Generator& generator : generators()) {
     if (generator.name != name || generator.collective != request.collective) continue;
     EXPECT_TRUE(generator.applies(request)) << name;
-    std::vector<Plan> plans;
-    for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
-      plans.push_back(generator.generate(request));
-    }
-    return plans;
+    return generator.generate(request).project_all();
   }
   ADD_FAILURE() << "no generator " << name;
   return {};
@@ -31,7 +28,7 @@ std::vector<Plan> plans_of(const std::string& name, PlanRequest request) {
 
 std::vector<Plan> plans_on(const Fabric& fabric, const std::string& name, Collective op,
                            int parameter = 0, int root = -1) {
-  return plans_of(name, {op, 0, fabric.world_size(), root, &fabric, parameter});
+  return plans_of(name, {op, fabric.world_size(), root, &fabric, parameter});
 }
 
 // The most that a resource of one kind carries.
@@ -76,7 +73,7 @@ Fabric star_of_links() {
 TEST(Loads, RingAndSraMoveTheLeast) {
   for (const int n : {1, 2, 3, 8, 13}) {
     for (const std::string name : {"ring", "sra"}) {
-      const Loads loads = measure_loads(plans_of(name, {Collective::kAllReduce, 0, n}), nullptr);
+      const Loads loads = measure_loads(plans_of(name, {Collective::kAllReduce, n}), nullptr);
       for (int rank = 0; rank < n; ++rank) {
         EXPECT_NEAR(loads.sent[static_cast<size_t>(rank)], 2.0 * (n - 1) / n, 1e-9) << name;
         EXPECT_NEAR(loads.received[static_cast<size_t>(rank)], 2.0 * (n - 1) / n, 1e-9) << name;
@@ -88,12 +85,12 @@ TEST(Loads, RingAndSraMoveTheLeast) {
 TEST(Loads, HalvingDoubling) {
   for (const int n : {2, 4, 16}) {
     const Loads loads =
-        measure_loads(plans_of("halving_doubling", {Collective::kAllReduce, 0, n}), nullptr);
+        measure_loads(plans_of("halving_doubling", {Collective::kAllReduce, n}), nullptr);
     for (const double sent : loads.sent) EXPECT_NEAR(sent, 2.0 * (n - 1) / n, 1e-9);
   }
   // Seven owners of a fourth or an eighth each, and surplus ranks that bring and fetch everything.
   const Loads loads =
-      measure_loads(plans_of("halving_doubling", {Collective::kAllReduce, 0, 11}), nullptr);
+      measure_loads(plans_of("halving_doubling", {Collective::kAllReduce, 11}), nullptr);
   for (size_t rank = 0; rank < 11; ++rank) {
     EXPECT_NEAR(loads.sent[rank], rank < 8 ? 2 * 7.0 / 8 + 3.0 / 8 : 1, 1e-9);
   }
@@ -102,26 +99,26 @@ TEST(Loads, HalvingDoubling) {
 TEST(Loads, DoubleBinaryTreeSpreadsTheWork) {
   for (const int n : {2, 3, 7, 8, 16, 17}) {
     const Loads loads =
-        measure_loads(plans_of("double_binary_tree", {Collective::kAllReduce, 0, n}), nullptr);
+        measure_loads(plans_of("double_binary_tree", {Collective::kAllReduce, n}), nullptr);
     for (size_t rank = 0; rank < loads.sent.size(); ++rank) {
       EXPECT_LE(loads.sent[rank], 2) << n;
       EXPECT_LE(loads.received[rank], 2) << n;
     }
     const Loads broadcast =
-        measure_loads(plans_of("double_binary_tree", {Collective::kBroadcast, 0, n, 1}), nullptr);
+        measure_loads(plans_of("double_binary_tree", {Collective::kBroadcast, n, 1}), nullptr);
     for (const double sent : broadcast.sent) EXPECT_LE(sent, 1) << n;
   }
 }
 
 TEST(Loads, ChainSendsEverythingOnce) {
-  const Loads loads = measure_loads(plans_of("chain", {Collective::kBroadcast, 0, 9, 4}), nullptr);
+  const Loads loads = measure_loads(plans_of("chain", {Collective::kBroadcast, 9, 4}), nullptr);
   for (const double sent : loads.sent) EXPECT_LE(sent, 1);
   EXPECT_EQ(*std::ranges::max_element(loads.received), 1);
 }
 
 TEST(Loads, AggregatorsCarryWhatTheySpareTheOthers) {
-  const Loads loads = measure_loads(
-      plans_of("aggregator", {Collective::kAllReduce, 0, 8, -1, nullptr, 2}), nullptr);
+  const Loads loads =
+      measure_loads(plans_of("aggregator", {Collective::kAllReduce, 8, -1, nullptr, 2}), nullptr);
   EXPECT_EQ(std::ranges::count(loads.sent, 1.0), 6);
   EXPECT_EQ(*std::ranges::max_element(loads.sent), 0.5 + 7 * 0.5);
 }
@@ -183,6 +180,57 @@ TEST(Loads, CcubeTakesPrivateLinks) {
   EXPECT_EQ(busiest(fabric, plans, Routes::Kind::kEgress), 0);
   EXPECT_EQ(busiest(fabric, plans, Routes::Kind::kLink), 1);
   EXPECT_NEAR(bound(fabric, plans), 1 / (100 * kMegabit), 1e-12);
+}
+
+// Every host has links to three others, so that two trees need not share any.
+TEST(Loads, DoubleCcubeSpreadsOverTheLinks) {
+  Fabric fabric = Fabric::uniform(8, 1, 20 * kMegabit);
+  for (const auto& [a, b] : {std::pair(0, 1),
+                             {0, 2},
+                             {0, 3},
+                             {1, 2},
+                             {1, 3},
+                             {2, 3},
+                             {4, 5},
+                             {4, 6},
+                             {4, 7},
+                             {5, 6},
+                             {5, 7},
+                             {6, 7},
+                             {0, 4},
+                             {1, 5},
+                             {2, 6},
+                             {3, 7}}) {
+    fabric.links.push_back({a, b, 100 * kMegabit, 30e-6});
+  }
+  const auto one = plans_on(fabric, "ccube", Collective::kAllReduce);
+  EXPECT_NEAR(busiest(fabric, one, Routes::Kind::kLink), 1, 1e-9);
+  for (const auto op : {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}) {
+    const auto two = plans_on(fabric, "ccube", op, 2, op == Collective::kAllReduce ? -1 : 5);
+    EXPECT_EQ(two[0].algorithm, "ccube:2");
+    EXPECT_EQ(busiest(fabric, two, Routes::Kind::kEgress), 0);
+    EXPECT_NEAR(busiest(fabric, two, Routes::Kind::kLink), 0.5, 1e-9);
+  }
+}
+
+TEST(Loads, TorusMovesAboutAsMuchAsARing) {
+  for (const auto& [n, columns] : {std::pair(4, 2), {12, 3}, {12, 4}, {24, 6}, {33, 11}}) {
+    const Loads loads = measure_loads(
+        plans_of("torus", {Collective::kAllReduce, n, -1, nullptr, columns}), nullptr);
+    EXPECT_LE(*std::ranges::max_element(loads.sent), 2 + 1e-9) << n;
+    EXPECT_LE(*std::ranges::max_element(loads.received), 2 + 1e-9) << n;
+    const Loads scattered = measure_loads(
+        plans_of("torus", {Collective::kReduceScatter, n, -1, nullptr, columns}), nullptr);
+    for (const double sent : scattered.sent) EXPECT_NEAR(sent, n - 1, 1e-9) << n;
+  }
+}
+
+// Rows are hosts: a part each passes between two of them.
+TEST(Loads, TorusOfHostsShareTheirNic) {
+  const Fabric fabric = Fabric::uniform(4, 3, 1e9);
+  const auto plans = plans_on(fabric, "torus", Collective::kAllReduce, 3);
+  EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kEgress), 2, 1e-9);
+  EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kIngress), 2, 1e-9);
 }
 
 // The best packing: the links' 300 and half of the switch's 3 x 20, over trees of three edges.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "plan/simulator.h"
 
@@ -25,17 +26,18 @@ Fabric network(int hosts) {
   return fabric;
 }
 
-std::vector<Plan> plans(const std::string& name, Collective collective, const Fabric& fabric,
-                        int root = -1) {
+Schedule schedule(const std::string& name, Collective collective, const Fabric& fabric,
+                  int root = -1) {
   for (const Generator& generator : generators()) {
     if (generator.name != name || generator.collective != collective) continue;
-    std::vector<Plan> all;
-    for (int rank = 0; rank < fabric.world_size(); ++rank) {
-      all.push_back(generator.generate({collective, rank, fabric.world_size(), root, &fabric}));
-    }
-    return all;
+    return generator.generate({collective, fabric.world_size(), root, &fabric});
   }
   throw Error(ErrorCode::kInvalidArgument, "no " + name);
+}
+
+std::vector<Plan> plans(const std::string& name, Collective collective, const Fabric& fabric,
+                        int root = -1) {
+  return schedule(name, collective, fabric, root).project_all();
 }
 
 Prediction simulate(const std::string& name, Collective collective, const Fabric& fabric,
@@ -49,6 +51,32 @@ const Prediction::Load& load(const Prediction& prediction, const std::string& na
     if (each.name == name) return each;
   }
   throw Error(ErrorCode::kInvalidArgument, "nothing passes " + name);
+}
+
+TEST(Simulator, AHostsOwnRatesCount) {
+  Fabric fabric = network(2);
+  const double even = simulate("ring", Collective::kAllReduce, fabric, {kMiB, kMiB, 1}).seconds;
+  fabric.hosts[1].rates = {{"cpu", 0, 1e7, {}}};
+  const double slow = simulate("ring", Collective::kAllReduce, fabric, {kMiB, kMiB, 1}).seconds;
+  // The slow host reduces half of the buffer.
+  EXPECT_NEAR(slow - even, kMiB / 2 * (1 / 1e7 - 1 / 1e9), 1e-5);
+}
+
+TEST(Simulator, AMeasuredPairCounts) {
+  Fabric fabric = network(3);
+  fabric.pairs = {{.from = 0, .to = 2, .alpha = 1e-3, .solo = kRate / 4}};
+  const Prediction prediction =
+      simulate("direct", Collective::kBroadcast, fabric, {1000, 1024, 1}, 0);
+  EXPECT_NEAR(load(prediction, "pair h0 -> h2").busy, 4 * 1000 / kRate, 1e-12);
+  EXPECT_GT(prediction.seconds, 1e-3 + 4 * 1000 / kRate);
+}
+
+TEST(Simulator, AMessageBetweenNumaNodesTakesLonger) {
+  Fabric fabric = Fabric::one_host_of(2, 2);
+  const double near = simulate("direct", Collective::kBroadcast, fabric, {8, 64, 1}, 0).seconds;
+  fabric.bindings = {{0, "0"}, {1, "1"}};
+  const double far = simulate("direct", Collective::kBroadcast, fabric, {8, 64, 1}, 0).seconds;
+  EXPECT_NEAR(far - near, fabric.memory.alpha * (fabric.interconnect.alpha_factor - 1), 1e-12);
 }
 
 TEST(Simulator, ASmallMessageTakesAlphaAndItsEnds) {
@@ -162,18 +190,19 @@ TEST(Simulator, HostsOfOneMachineShareItsCores) {
 
 TEST(Simulator, MessagesOfSeveralContributionsTakeTheirOwnTime) {
   const Fabric fabric = network(4);
-  const std::vector<Plan> all = plans("coded_doubling", Collective::kAllReduce, fabric);
+  const std::vector<Plan> all = code(schedule("recursive_doubling", Collective::kAllReduce, fabric),
+                                     {Edges::kAll, 4, &fabric})
+                                    .project_all();
   const SimulatedCall call{kMiB, kMiB, 1};
-  CodingCost coding{
-      .messages = {{.ratio = 0.01}, {.ratio = 0.02}, {.ratio = 0.02}, {.ratio = 0.04}}};
+  CodingCost coding{.messages = {{.ratio = 0.01}, {.ratio = 0.02}}};
   const double fast = Simulator(all, fabric, coding).run(call).seconds;
   coding.messages[1].encode_rate = 1e9;
   const double sums_encode = Simulator(all, fabric, coding).run(call).seconds;
-  coding.messages[3].decode_rate = 1e9;
-  const double results_decode = Simulator(all, fabric, coding).run(call).seconds;
-  // Each rank encodes one sum of two, and decodes one of four.
+  coding.messages[1].decode_rate = 1e9;
+  const double sums_decode = Simulator(all, fabric, coding).run(call).seconds;
+  // Each rank encodes one sum of two, and decodes two.
   EXPECT_NEAR(sums_encode - fast, kMiB / 1e9, 1e-9);
-  EXPECT_NEAR(results_decode - sums_encode, kMiB / 1e9, 1e-9);
+  EXPECT_NEAR(sums_decode - sums_encode, 2 * kMiB / 1e9, 1e-9);
 }
 
 TEST(Simulator, MoreSlicesAreExtrapolated) {
@@ -217,15 +246,12 @@ TEST(Simulator, TheTimelineHasEveryOpOfEverySlice) {
 TEST(Simulator, EveryAlgorithmEndsAtItsBoundAtTheEarliest) {
   for (const Generator& generator : generators()) {
     for (const Fabric& fabric : {network(6), Fabric::one_host_of(5, 2)}) {
-      PlanRequest request{generator.collective, 0, fabric.world_size(), 1, &fabric};
+      ScheduleRequest request{generator.collective, fabric.world_size(), 1, &fabric};
       if (!generator.applies(request)) continue;
       if (generator.parameters != nullptr) {
         request.parameter = generator.parameters(request).front();
       }
-      std::vector<Plan> all;
-      for (; request.rank < fabric.world_size(); ++request.rank) {
-        all.push_back(generator.generate(request));
-      }
+      const std::vector<Plan> all = generator.generate(request).project_all();
       const Simulator simulator(all, fabric);
       for (const size_t bytes : {size_t{4}, size_t{5000}, kMiB}) {
         const SimulatedCall call{bytes, 64 * 1024 * 30, 2};

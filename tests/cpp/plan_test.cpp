@@ -9,14 +9,17 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "plan/schedule.h"
 
 namespace q7x2 {
 namespace {
 
-const PlanRequest kRequest{Collective::kAllReduce, 1, 3, -1};
+Plan header(std::vector<uint32_t> weights = {1}) {
+  return Schedule({Collective::kAllReduce, 3}, "test", std::move(weights)).header(1);
+}
 
 TEST(PlanBuilder, GivesOutMessageIdsByPeerAndDirection) {
-  PlanBuilder b(kRequest, "test");
+  PlanBuilder b(header());
   b.send(0, Block::input(0));
   b.send(2, Block::input(0));
   b.send(0, Block::input(0));
@@ -29,7 +32,7 @@ TEST(PlanBuilder, GivesOutMessageIdsByPeerAndDirection) {
 }
 
 TEST(PlanBuilder, SortsOutSuccessorsAndScratch) {
-  PlanBuilder b(kRequest, "test", {1, 1, 1});
+  PlanBuilder b(header({1, 1, 1}));
   const auto first = b.recv(0, Block::scratch(4), {}, Block::input(2));
   const auto second = b.recv(2, Block::scratch(1), {}, Block::input(2));
   const auto sum = b.reduce({{Block::scratch(4), Block::scratch(1), Block::input(2)}},
@@ -55,7 +58,7 @@ TEST(PlanBuilder, SortsOutSuccessorsAndScratch) {
 
 TEST(PlanBuilder, RefusesWhatCannotBe) {
   const auto refuses = [](auto add) {
-    PlanBuilder b(kRequest, "test");
+    PlanBuilder b(header());
     EXPECT_THROW(add(b), Error);
   };
   refuses([](PlanBuilder& b) { b.send(1, Block::input(0)); });
@@ -66,7 +69,7 @@ TEST(PlanBuilder, RefusesWhatCannotBe) {
 }
 
 Plan plan_of_parts(std::vector<uint32_t> weights) {
-  PlanBuilder builder({Collective::kAllReduce, 0, 1}, "parts", std::move(weights));
+  PlanBuilder builder(header(std::move(weights)));
   return builder.build();
 }
 

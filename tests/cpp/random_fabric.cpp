@@ -41,6 +41,17 @@ Fabric random_fabric(int ranks, uint64_t seed) {
       if (below(6) == 0) fabric.links.push_back({a, b, rate(), 1e-5});
     }
   }
+  // Every other host has two NUMA nodes, to which most ranks are bound; few pairs are slow.
+  for (int rank = 0; rank < ranks; ++rank) {
+    const bool bound = fabric.host_of[static_cast<size_t>(rank)] % 2 == 0 && below(5) > 0;
+    fabric.bindings.push_back({bound ? below(2) : -1, ""});
+  }
+  for (int from = 0; from < hosts; ++from) {
+    const int to = below(hosts);
+    if (from != to && below(3) == 0) {
+      fabric.pairs.push_back({.from = from, .to = to, .alpha = 1e-6 * below(100), .solo = rate()});
+    }
+  }
   fabric.validate();
   return fabric;
 }

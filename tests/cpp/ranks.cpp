@@ -188,7 +188,16 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
     return all;
   };
   return Group::create(engine(), static_cast<int>(me - ranks.begin()),
-                       static_cast<int>(ranks.size()), name, exchange, eager);
+                       static_cast<int>(ranks.size()), name, exchange, awaiting(), eager);
+}
+
+Await Rank::awaiting() {
+  return [this](const std::function<int()>& missing, const std::function<void()>& check) {
+    wait_until("the memory of other ranks", [&] {
+      check();
+      return missing() < 0;
+    });
+  };
 }
 
 void Rank::put(const std::string& key, const std::string& bytes) {

@@ -38,6 +38,9 @@ class Rank {
   std::shared_ptr<Group> group(const std::string& name = "world",
                                const std::vector<int>& members = {}, bool eager = false);
 
+  /// How a group waits for other ranks' memory.
+  Await awaiting();
+
   /// Publishes `bytes` under `key`, once a key.
   void put(const std::string& key, const std::string& bytes);
   /// What `from` published, or will soon.

@@ -29,6 +29,7 @@ ALGORITHMS = (
     "recursive_doubling",
     "ring",
     "sra",
+    "torus",
 )
 
 pytestmark = pytest.mark.beyond("gloo", "its algorithms cannot be chosen")
@@ -158,7 +159,7 @@ def test_plans_of_two_hosts(world_size: int, placement: str, algorithm: str) -> 
 def test_coded_plans_of_two_hosts(world_size: int) -> None:
     """Dense inside a host, compressed between hosts: the errors of one host's sum, not of ranks."""
     fabric = two_hosts([0, 0, 1, 1])
-    group = dist.new_group(pg_options=q7x2.Options(algorithms="coded_hierarchical"))
+    group = dist.new_group(pg_options=q7x2.Options(algorithms="hierarchical"))
     group._get_backend(torch.device("cpu")).set_fabric(fabric)
     me = dist.get_rank()
     residual = torch.zeros(300_007)

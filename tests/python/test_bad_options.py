@@ -29,6 +29,12 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.Quantize(use_error_feedback="no"), "use_error_feedback must be True or"),
         (lambda: q7x2.Quantize(random_seed=-1), "random_seed must not be negative"),
         (lambda: q7x2.Quantize(random_seed=2**64), "random_seed must be at most"),
+        (
+            lambda: q7x2.Quantize(edges="hosts"),
+            "edges: expected one of auto, all, host, rack, slow",
+        ),
+        (lambda: q7x2.TopK(edges=None), "edges: expected one of auto, .*got 'None'"),
+        (lambda: q7x2.SignSGD(edges="host"), "vote of all ranks: expected edges auto or all"),
         (lambda: q7x2.Quantize(start_iter=-1), "start_iter must not be negative"),
         (lambda: q7x2.Quantize(start_iter=1.5), "start_iter must be an int"),
         (lambda: q7x2.Quantize(burst_every=0), "burst_every must be at least 1"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bars, goals, iperf, openmpi, pages, sweep
+from benchmarks import bars, goals, iperf, openmpi, pages, startup, sweep
 from benchmarks import lab as lab_package
 from benchmarks.lab import LabError, Topology
 from benchmarks.report import console
@@ -28,6 +28,16 @@ def test_rows_of_one_run_take_their_own_sizes() -> None:
     found = [bars._figures(bar, "q7x2", cells) for bar in rows]
     assert [[each["size"] for each in figures] for figures in found] == [[65536], [2**20], [2**24]]
     assert [figures[0]["ratio"] for figures in found] == [10, 2, 1.5]
+
+
+def test_the_start_of_a_group_is_measured_phase_by_phase() -> None:
+    cells = startup.run(ranks=2, backends=("q7x2", "gloo"), turns=2)
+    assert [each["op"] for each in cells] == list(startup.PHASES)
+    rows = [bar for bar in goals.BARS if bar.name.startswith("start-")]
+    for bar in rows:
+        (figures,) = bars._figures(bar, "q7x2", cells)
+        assert figures["time"] > 0 < figures["against_time"]
+        assert bar.what == f"{bar.op}, 32 ranks, one host"
 
 
 def test_rows_are_chosen_by_patterns() -> None:

@@ -133,7 +133,7 @@ def test_balanced_parts_change_nothing_but_who_adds(world_size: int) -> None:
     balanced = [clustered(size) for size in sizes]
     residuals = [torch.zeros(size) for size in sizes]
     kept = [torch.zeros(size) for size in sizes]
-    with q7x2.algorithm("coded_sra"):
+    with q7x2.algorithm("sra"):
         q7x2.all_reduce(plain, "topk:0.02", residual=residuals)
         # Several at once, and another collective before they are complete.
         first = q7x2.all_reduce(balanced, "topk:0.02:balanced", residual=kept, async_op=True)
@@ -213,6 +213,60 @@ def test_what_is_not_finite() -> None:
 
 
 @pytest.mark.ranks(3)
+def test_edges_inside_a_host_are_exact(world_size: int) -> None:
+    """All ranks share a host and a rack here, so there is nothing to compress."""
+    me = dist.get_rank()
+    for edges in ("host", "rack"):
+        for size in (1, 1000, 40_007):
+            dense = noise(me, size)
+            dist.all_reduce(dense)
+            tensor = noise(me, size)
+            q7x2.all_reduce(tensor, "int4", edges=edges)
+            assert_bits(tensor, dense, (edges, size))
+            output, whole = torch.empty(size), noise(me, size * world_size)
+            residual = torch.full_like(whole, 0.5)
+            q7x2.reduce_scatter(output, whole, "int4", residual=residual, edges=edges)
+            exact = exact_sum(world_size, size * world_size)[me * size :][:size]
+            assert relative_error(output, exact + 0.5 * world_size) < 1e-6
+            assert not residual.any()
+            assert_bits(whole, noise(me, size * world_size), "the input")
+            gathered = torch.empty(size * world_size)
+            q7x2.all_gather(gathered, noise(me, size), "int4", edges=edges)
+            assert_bits(gathered[me * size :][:size], noise(me, size), (edges, size))
+            assert_same_everywhere(gathered, (edges, size))
+    tensor = noise(me, 1000)
+    with pytest.raises(RuntimeError, match="infinities or NaNs in the result"):
+        q7x2.all_reduce(tensor / 0, "int4", edges="host", nonfinite="error")
+
+
+@pytest.mark.ranks(4)
+def test_edges_of_two_hosts(world_size: int) -> None:
+    """Each choice gives equal bits on all ranks, and takes residuals along."""
+    me = dist.get_rank()
+    hosts = [{"name": f"h{i}", "egress": 1e8, "ingress": 1e8} for i in range(2)]
+    group = dist.new_group()
+    group._get_backend(torch.device("cpu")).set_fabric(
+        json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [0, 0, 1, 1]})
+    )
+    for edges in ("auto", "all", "host", "rack", "slow"):
+        residual = torch.zeros(100_003)
+        given = torch.zeros(100_003, dtype=torch.double)
+        received = torch.zeros(100_003, dtype=torch.double)
+        for step in range(4):
+            tensor = noise(me, 100_003, step)
+            q7x2.all_reduce(tensor, "int4", group=group, residual=residual, edges=edges)
+            assert_same_everywhere(tensor, (edges, step))
+            given += exact_sum(world_size, 100_003, step)
+            received += tensor
+        owed = residual.double()
+        dist.all_reduce(owed)
+        assert relative_error(received + owed, given) < 1e-5, edges
+        is_exact = relative_error(received, given) < 1e-6
+        assert is_exact == (edges == "rack"), edges  # all hosts share a rack
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.ranks(3)
 def test_auto_compresses_where_it_pays_only(world_size: int, shared: str) -> None:
     def error_of(rate: float, **options: float) -> float:
         path = Path(shared) / f"{rate}.json"
@@ -267,6 +321,12 @@ def test_bad_arguments() -> None:
         q7x2.all_gather(tensor, tensor.clone(), "topk:0.1:balanced")
     with pytest.raises(ValueError, match="nonfinite: expected one of"):
         q7x2.all_reduce(tensor, "int8", nonfinite="ignore")
+    with pytest.raises(ValueError, match="edges: expected one of auto, all, host, rack, slow"):
+        q7x2.all_reduce(tensor, "int8", edges="hosts")
+    with pytest.raises(RuntimeError, match="vote of all ranks: expected edges auto or all"):
+        q7x2.all_reduce(tensor, "sign", edges="host")
+    with pytest.raises(RuntimeError, match="adds integers on all edges"):
+        q7x2.all_reduce(tensor, "sumint8", edges="slow")
     with pytest.raises(TypeError, match="expected a tensor"):
         q7x2.all_reduce([1.0], "int8")
 

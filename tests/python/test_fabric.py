@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from q7x2 import cli, fabric, show_fabric
+from q7x2 import binding_advice, cli, fabric, show_fabric
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
@@ -234,6 +234,75 @@ def test_a_malformed_file_is_explained(
 def test_a_missing_file_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fabric", "show", "/nonexistent.json"]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def bound(cpus: list[str], nodes: list[int], **hardware: Any) -> dict[str, Any]:
+    """One host with a rank per item of ``cpus``, bound there."""
+    return fabric.load(
+        json.dumps(
+            {
+                "q7x2_fabric": 1,
+                "ranks": [0] * len(cpus),
+                "bindings": [
+                    {"numa_node": node, "cpus": text}
+                    for node, text in zip(nodes, cpus, strict=True)
+                ],
+                "hosts": [{"name": "a", "hardware": hardware}],
+            }
+        )
+    )
+
+
+def test_no_advice_where_all_is_well() -> None:
+    assert binding_advice.advice(fabric.load(json.dumps(two_racks()))) == []
+    two = {"numa_nodes": 2, "threads": 16}
+    one = {"numa_nodes": 1, "threads": 8}
+    for well in (
+        bound(["0-7", "8-15"], [0, 1], **two),
+        bound(["0-7", "0-7"], [0, 0], **one),  # not bound, and a core for each
+        bound(["0-3", "4-7"], [0, 0], **one),
+        bound(["0-7", "8-15"], [0, 1], **two, nics=[{"name": "eth0", "numa_node": 0}]),
+        bound(["0-7", ""], [0, -1], **two),  # not known
+    ):
+        assert binding_advice.advice(well) == []
+
+
+def test_ranks_that_span_numa_nodes_are_told_to_bind() -> None:
+    two = {"numa_nodes": 2, "threads": 16}
+    spanning = bound(["0-7", "0-15", "8-15", "0-15"], [0, -1, 1, -1], **two)
+    (text,) = binding_advice.advice(spanning)
+    assert "2 of 4 ranks of host a (1, 3) are not bound to one of its 2 NUMA nodes" in text
+    assert "--nproc-per-node=4 --no-python bash -c" in text
+    assert 'numactl --cpunodebind="$((LOCAL_RANK * 2 / 4))"' in text
+    gpus = [{"name": "g"}] * 4
+    (text,) = binding_advice.advice(bound(["0-15"] * 4, [-1] * 4, **two, gpus=gpus))
+    assert "torchrun --numa-binding=node --nproc-per-node=4" in text
+
+
+def test_ranks_that_share_cores_are_told_which_to_take() -> None:
+    one = {"numa_nodes": 1, "threads": 8}
+    (text,) = binding_advice.advice(bound(["0-3", "2-3", "4-5", "6,7"], [0] * 4, **one))
+    assert "2 of 4 ranks of host a (0-1) are bound to hardware threads that another" in text
+    assert "rank 0: taskset -c 0-1 " in text
+    assert "rank 1: taskset -c 2-3 " in text
+    assert "rank 3: taskset -c 6-7 " in text
+    (text,) = binding_advice.advice(bound(["0-1"] * 3, [0] * 3, **one))
+    assert "The 3 ranks of host a share 2 hardware threads. It has 8" in text
+    (text,) = binding_advice.advice(bound(["0-7"] * 9, [0] * 9, **one))
+    assert "Start fewer ranks" in text
+
+
+def test_ranks_far_from_the_nic_are_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    nic = {"name": "eth0", "numa_node": 0}
+    far = bound(["8-15"], [1], numa_nodes=2, threads=16, nics=[nic])
+    (text,) = binding_advice.advice(far)
+    assert "No rank of host a is bound to NUMA node 0, where its NIC is" in text
+    assert "numactl --cpunodebind=0" in text
+    show_fabric.show(far)
+    shown = capsys.readouterr().out
+    assert text.splitlines()[0] in shown
+    assert "NUMA node 1: ranks 0" in shown
+    assert "between NUMA nodes" in shown
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

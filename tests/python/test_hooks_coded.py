@@ -87,7 +87,21 @@ def test_top_k_is_deep_gradient_compression(momentum: float, clip_norm: float | 
         assert_close(residuals(hook)["weight"], pending[dist.get_rank()], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["coded_sra", "coded_hierarchical"])
+@pytest.mark.parametrize("edges", ["host", "slow", "all"])
+@pytest.mark.ranks(2)
+def test_edges_decide_what_is_lost(edges: str) -> None:
+    """Both ranks share a host: with "host" nothing is compressed, with "all" everything."""
+    ddp, hook = attached(q7x2.Quantize("int2", edges=edges), linear())
+    expected = sum_over_ranks(gradient_of(dist.get_rank(), 0) / 2)
+    applied = give(ddp, gradient_of(dist.get_rank(), 0))
+    if edges != "slow":
+        lost = (applied - expected).norm() / expected.norm()
+        assert lost < 1e-6 if edges == "host" else lost > 1e-3
+    owed = sum_over_ranks(residuals(hook)["weight"])
+    assert_close(applied + owed, expected, edges, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["sra", "hierarchical"])
 @pytest.mark.ranks(4, fresh=True)
 def test_momentum_of_what_was_not_delivered_goes_on(algorithm: str) -> None:
     """Nor does it where ranks of a host add up first, and nobody knows whose share was sent."""

@@ -61,7 +61,8 @@ def callback():
     future.add_done_callback(lambda f: (time.sleep(1.5), print("returned", flush=True)))
 
 def stuck_callback():
-    future = dist.all_reduce(torch.ones(4), async_op=True).get_future()
+    # Long enough to be in progress when the callback is added, which would else run at once.
+    future = dist.all_reduce(torch.ones(1 << 23), async_op=True).get_future()
     future.add_done_callback(lambda f: dist.recv(torch.ones(4), 1 - me))
 
 def completion_hook():

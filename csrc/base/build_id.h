@@ -1,0 +1,12 @@
+// The build of q7x2: ranks that differ in it may not work together.
+#pragma once
+
+#include <string>
+
+namespace q7x2 {
+
+/// The version and a digest of all C++ sources, "0.1.0+4f9c21ab04d7". Equal for two builds of the
+/// same sources, whatever the compiler, the processor and the version of torch.
+std::string build_id();
+
+}  // namespace q7x2

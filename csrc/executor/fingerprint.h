@@ -1,0 +1,19 @@
+// The hash by which messages show that their ranks make the same call (transport/tag.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "executor/collective_call.h"
+
+namespace q7x2 {
+
+/// Of what all ranks must agree on; the choice for it follows from that (plan/plan_book.h). Uneven
+/// parts are known to a pair of ranks only, and of the parts of an all-gather every rank knows them
+/// all.
+uint64_t fingerprint_of(const CollectiveCall& call);
+
+/// Of a message of an uneven call, for a part of `bytes` bytes.
+uint64_t fingerprint_of_part(uint64_t call, size_t bytes);
+
+}  // namespace q7x2

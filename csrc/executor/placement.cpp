@@ -1,0 +1,44 @@
+#include "executor/placement.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace q7x2 {
+
+std::vector<int> Placement::order() const {
+  std::vector<int> ranks(host_of.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::ranges::stable_sort(ranks, {},
+                           [this](int rank) { return host_of[static_cast<size_t>(rank)]; });
+  return ranks;
+}
+
+std::vector<int> Placement::leaders() const {
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < host_of.size(); ++rank) {
+    if (static_cast<size_t>(host_of[rank]) == ranks.size()) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+Placement placement_of(const Group& group) {
+  Placement placement;
+  std::map<std::string, int> host_of_key;
+  std::set<std::string> names;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const Card& card = group.card(rank);
+    const auto [it, fresh] =
+        host_of_key.try_emplace(card.host_key, static_cast<int>(placement.names.size()));
+    placement.host_of.push_back(it->second);
+    if (!fresh) continue;
+    std::string name = card.hostname;
+    for (int i = 2; !names.insert(name).second; ++i) name = card.hostname + "/" + std::to_string(i);
+    placement.names.push_back(name);
+    placement.keys.push_back(card.host_key);
+  }
+  return placement;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,73 @@
+#include "executor/plan_call.h"
+
+#include <utility>
+
+#include "executor/call_check.h"
+#include "executor/codec_rates.h"
+#include "kernels/reduce.h"
+#include "plan/owner_ranges.h"
+
+namespace q7x2 {
+namespace {
+
+/// Whether the call's codec balances parts, if there is anything to balance.
+bool balances(const CollectiveCall& call) {
+  return call.coding && call.coding.codec->spec().balanced &&
+         call.collective == Collective::kAllReduce;
+}
+
+/// The counts by which the parts are balanced; 0: they are not.
+size_t counts_of(const CollectiveCall& call, const Choice& choice) {
+  if (choice.plan->edges == Edges::kNone) return 0;
+  const size_t parts = choice.plan->part_weights.size();
+  const size_t elements = call.bytes() / element_size(call.dtype);
+  const size_t granule = granule_of(elements, choice.part_bytes / element_size(call.dtype));
+  // Fewer granules than that leave nothing to choose.
+  if (parts < 2 || elements < 2 * parts * granule) return 0;
+  return (elements + granule - 1) / granule;
+}
+
+}  // namespace
+
+CallShape shape_of(const CollectiveCall& call) {
+  CallShape shape;
+  shape.collective = call.collective;
+  shape.root = call.root;
+  shape.bytes = call.uneven ? CallShape::kUneven : call.bytes();
+  shape.wide_accumulation = is_reduction(call.collective) && accumulates_wider(call.dtype);
+  shape.algorithms = call.algorithms;
+  if (call.coding) {
+    const Codec* const codec = call.coding.codec.get();
+    shape.codec = codec->name();
+    shape.dtype = call.dtype;
+    shape.edges = call.coding.edges;
+    shape.exact_sums = codec->traits().exact_sums;
+    shape.sums_by_owners = codec->spec().reselect || !codec->traits().keeps_error;
+    shape.coding = [codec, dtype = call.dtype](const Fabric& fabric) {
+      return coding_cost(*codec, dtype, fabric);
+    };
+  }
+  return shape;
+}
+
+// Whether counts are added before it follows from the choice. So each rank must know that at once,
+// and chooses by itself.
+PlannedCall plan_call(CollectiveCall call, std::shared_ptr<PlanBook> book, int rank,
+                      int world_size) {
+  check_call(call, rank, world_size);
+  PlannedCall planned;
+  if (!balances(call)) {
+    planned.page = book->open(shape_of(call));
+  } else {
+    planned.page = book->open_alone(shape_of(call));
+    if (const size_t counts = counts_of(call, planned.page->choice()); counts > 0) {
+      planned.counting = book->open_alone(
+          {.collective = Collective::kAllReduce, .bytes = counts * element_size(DType::kInt32)});
+    }
+  }
+  planned.call = std::move(call);
+  planned.book = std::move(book);
+  return planned;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,34 @@
+// How a call gets its Plan. The executor is handed a PlannedCall and knows no Planner.
+//
+// The first call of a kind is preceded by a broadcast of rank 0's choice, a collective like any
+// other: so it needs no way of its own through the transport, and ranks that disagree about the
+// call are told by it. The call waits for its turn until the choice is there.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "executor/collective_call.h"
+#include "plan/plan_book.h"
+
+namespace q7x2 {
+
+/// A call that has passed `check_call`, with the page that has, or will have, the choice for it.
+struct PlannedCall {
+  CollectiveCall call;
+  std::shared_ptr<PlanBook> book;
+  std::shared_ptr<PlanBook::Page> page;
+  /// The page for the all-reduce of counts that runs before it, where a codec balances the parts of
+  /// an all-reduce (plan/owner_ranges.h).
+  std::shared_ptr<PlanBook::Page> counting;
+};
+
+/// What the planner is asked for a call. `call` must stay as long as the shape.
+CallShape shape_of(const CollectiveCall& call);
+
+/// Throws Error(kInvalidArgument) where `check_call` or the planner refuses the call.
+PlannedCall plan_call(CollectiveCall call, std::shared_ptr<PlanBook> book, int rank,
+                      int world_size);
+
+}  // namespace q7x2

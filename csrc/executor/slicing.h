@@ -1,0 +1,60 @@
+// Slicing: where the slices of a call, and the parts of a slice, lie in the caller's buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "executor/collective_call.h"
+#include "plan/owner_ranges.h"
+#include "plan/planner.h"
+
+namespace q7x2 {
+
+class Slicing {
+ public:
+  Slicing() = default;
+  /// Both must stay.
+  Slicing(const CollectiveCall& call, const Choice& choice);
+
+  /// Flat, coded calls: cuts slices and parts so that what all ranks send is balanced. `counts`:
+  /// see OwnerRanges.
+  void balance(std::span<const int32_t> counts);
+  bool is_balanced() const { return ranges_.has_value(); }
+
+  size_t num_slices() const { return num_slices_; }
+  /// Of the longest region.
+  size_t bytes() const { return bytes_; }
+  size_t elements() const { return bytes_ / element_size(call_->dtype); }
+  /// The elements of the longest part of a slice.
+  size_t longest_part() const { return choice_->part_bytes / element_size(call_->dtype); }
+
+  /// The whole of a part of the input or output.
+  const Region& whole(const Block& block) const {
+    return (block.space == Space::kOutput ? call_->output
+                                          : call_->input)[is_flat_ ? 0 : block.index];
+  }
+  /// The part's place in a slice.
+  Region part(const Block& block, size_t slice) const;
+  /// The index of a part's first element in its region.
+  size_t first_element(const Block& block, size_t slice) const;
+  /// Flat calls: the bytes before a slice.
+  size_t bytes_before(size_t slice) const { return flat_begin(slice, 0) * flat_element_; }
+  bool is_flat() const { return is_flat_; }
+
+ private:
+  /// In elements, in a flat buffer. Part `parts` begins where the slice ends.
+  size_t flat_begin(size_t slice, size_t part) const;
+
+  const CollectiveCall* call_ = nullptr;
+  const Choice* choice_ = nullptr;
+  bool is_flat_ = false;
+  size_t flat_element_ = 1;  // the bytes of what `flat_begin` counts
+  size_t bytes_ = 0;
+  size_t num_slices_ = 0;
+  std::optional<OwnerRanges> ranges_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,68 @@
+// Contender: one algorithm that could serve a call, and how the call's data could be cut for it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/cost_model.h"
+#include "plan/schedule.h"
+#include "plan/simulator.h"
+
+namespace q7x2 {
+
+/// How the data is cut; see Choice.
+struct Cut {
+  size_t slice_bytes;
+  size_t part_bytes;
+  int window;
+};
+
+class Contender {
+ public:
+  /// `site` must stay. `is_uneven`: parts have lengths of their own.
+  Contender(std::shared_ptr<const Schedule> schedule, const Site& site, const CodingCost& coding,
+            bool is_uneven);
+
+  const Schedule& schedule() const { return *schedule_; }
+  const std::string& name() const { return schedule_->algorithm(); }
+
+  /// Into parts of at most `part_bytes`, less where memory says so.
+  Cut cut(size_t bytes, size_t part_bytes, int window) const;
+  /// Into slices of `slice_bytes`, or the next longer ones that are possible; shorter ones where
+  /// memory says so.
+  Cut in_slices(size_t bytes, size_t slice_bytes, int window) const;
+
+  /// By the cost model.
+  double estimate(size_t bytes, const Cut& cut) const;
+  /// By the cost model, with the loads of all resources.
+  Prediction estimate_loads(size_t bytes, const Cut& cut) const;
+  /// By the simulator. `max_slices`: see SimulatedCall. The Plans of all ranks are made for the
+  /// first simulation.
+  Prediction simulate(size_t bytes, const Cut& cut, int max_slices);
+  /// About the ops of all ranks for one slice: the price of simulating it.
+  double ops() const;
+
+  /// Whether the window of slices is more than the queue holds of a NIC to which several hosts
+  /// send. `ratio`: bytes of a message for a byte of its part.
+  bool floods(const Cut& cut, double ratio) const;
+
+ private:
+  /// With which the scratch blocks and the staged messages of `window` slices fit their memory.
+  size_t longest_part(int window) const;
+
+  std::shared_ptr<const Schedule> schedule_;
+  const Site& site_;
+  const CodingCost coding_;
+  const bool is_uneven_;
+  const size_t alignment_;
+  const CostModel model_;
+  size_t total_weight_ = 1;
+  size_t heaviest_ = 1;
+  std::vector<Plan> plans_;
+  std::optional<Simulator> simulator_;  // over plans_
+};
+
+}  // namespace q7x2

@@ -1,0 +1,35 @@
+// What the cost model and the simulator take for granted of machines and networks.
+#pragma once
+
+#include <cstddef>
+
+namespace q7x2::model {
+
+/// Messages between hosts up to this size are sent before the receiver asks for them.
+inline constexpr size_t kEagerBytes = 8192;
+/// A core that turns to another rank. Ranks only do that where there are more of them than cores.
+inline constexpr double kSwitchSeconds = 2e-6;
+/// Until the receiver of a message on such a host has its turn: whoever looks for messages keeps
+/// its core for some microseconds before it offers it to others.
+inline constexpr double kTurnSeconds = 4e-6;
+/// Memory is passed three times by a copy (read, fetch of the lines that are written, write) and by
+/// an addition to a sum (read both, write), by which `reduce_rate` is measured.
+inline constexpr double kPasses = 3;
+/// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now:
+/// it is read from the nearest cache.
+inline constexpr double kFoldedShare = (kPasses - 1) / kPasses;
+/// The share of a NIC's ingress that is lost for each further host that sends to it in one Plan:
+/// TCP's flows into one port push each other back. It was measured up to 8 hosts. More flows share
+/// the same queue, so the loss does not grow beyond twice as many.
+inline constexpr double kIncast = 0.03;
+inline constexpr int kMostIncast = 15;
+/// What the elements of a flat buffer usually are; decides who gets a part of a tiny one.
+inline constexpr size_t kElementBytes = 4;
+
+/// What is left of a NIC's ingress for `senders` hosts together, as a share.
+inline double incast_share(int senders) {
+  const int more = senders > 1 ? senders - 1 : 0;
+  return 1 / (1 + kIncast * (more < kMostIncast ? more : kMostIncast));
+}
+
+}  // namespace q7x2::model

@@ -1,0 +1,300 @@
+#include "plan/simulated_run.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace q7x2 {
+namespace {
+
+/// Windows of slices that are simulated: one to fill the pipeline, one in the steady state, one to
+/// drain it.
+constexpr int kWindows = 3;
+
+size_t divide_up(size_t value, size_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+}  // namespace
+
+SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call)
+    : sim_(simulator), call_(call) {
+  const size_t bytes = std::max<size_t>(call.bytes, 1);
+  const size_t slice = std::min(std::max<size_t>(call.slice_bytes, 1), bytes);
+  all_slices_ = static_cast<double>(bytes) / static_cast<double>(slice);
+  const auto total = static_cast<uint32_t>(
+      std::min<size_t>(divide_up(bytes, slice), std::numeric_limits<uint32_t>::max()));
+  window_ = static_cast<uint32_t>(std::max(call.window, 1));
+  const uint32_t enough =
+      call.max_slices > 0 ? static_cast<uint32_t>(call.max_slices) : window_ * uint32_t{kWindows};
+  num_slices_ = std::min(total, enough);
+  const bool has_last = num_slices_ == total && bytes % slice > 0;
+  lengths_.emplace_back(sim_.plans_[0], slice);
+  lengths_.emplace_back(sim_.plans_[0], has_last ? bytes % slice : slice);
+
+  for (const Plan& plan : sim_.plans_) {
+    // Ranks that have nothing to do have no slices either.
+    ranks_.emplace_back().dag = DagWindow(plan, plan.ops.empty() ? 0 : num_slices_, window_);
+  }
+  for (const q7x2::Machine& machine : sim_.site_.machines.all()) {
+    machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
+  }
+  wires_.resize(sim_.site_.routes.resources().size());
+  slices_.resize(num_slices_);
+  done_.resize(num_slices_);
+}
+
+Prediction SimulatedRun::run() {
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    admit(rank);
+    settle(rank);
+  }
+  while (!events_.empty()) {
+    const Event event = events_.top();
+    events_.pop();
+    now_ = event.time;
+    handle(event);
+    settle(sim_.rank_of_[event.op]);
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!ranks_[rank].dag.done()) {
+      throw Error(ErrorCode::kInvalidArgument, sim_.plans_[rank].algorithm + ": rank " +
+                                                   std::to_string(rank) +
+                                                   " waits for ever for a message or an op");
+    }
+  }
+  return result();
+}
+
+SimulatedRun::Slice& SimulatedRun::slice(uint32_t index) {
+  std::unique_ptr<Slice>& place = slices_[index];
+  if (!place) {
+    place = std::make_unique<Slice>();
+    place->met.resize(sim_.rank_of_.size());
+    if (call_.trace) place->begin.resize(sim_.rank_of_.size());
+    for (const Plan& plan : sim_.plans_) {
+      if (!plan.ops.empty()) ++place->ranks_left;
+    }
+  }
+  return *place;
+}
+
+void SimulatedRun::admit(uint32_t rank) {
+  DagWindow& dag = ranks_[rank].dag;
+  while (dag.can_admit()) {
+    slice(static_cast<uint32_t>(dag.admitted()));
+    dag.admit();
+  }
+}
+
+void SimulatedRun::settle(uint32_t rank) {
+  DagWindow& dag = ranks_[rank].dag;
+  while (const auto step = dag.next()) {
+    start({static_cast<uint32_t>(dag.slice_at(step->place)), sim_.first_op_[rank] + step->op});
+  }
+}
+
+void SimulatedRun::start(Work work) {
+  const size_t bytes = length(work.slice, work.op);
+  if (bytes == 0) {
+    complete(work);
+    return;
+  }
+  if (sim_.op(work.op).kind != OpKind::kRecv) {
+    enqueue(work);
+    return;
+  }
+  uint8_t& met = slices_[work.slice]->met[work.op];
+  met |= kPosted;
+  if ((met & kArrived) != 0) {
+    enqueue(work);
+  } else if ((met & kOffered) != 0) {
+    answer(work.slice, sim_.send_of_[work.op]);
+  }
+}
+
+void SimulatedRun::complete(Work work) {
+  const uint32_t rank = sim_.rank_of_[work.op];
+  const uint32_t op = work.op - sim_.first_op_[rank];
+  if (call_.trace && length(work.slice, work.op) > 0) {
+    timeline_.push_back(
+        {static_cast<int>(rank), work.slice, op, slices_[work.slice]->begin[work.op], now_});
+  }
+  DagWindow& dag = ranks_[rank].dag;
+  if (dag.complete({dag.place_of(work.slice), op})) slice_complete(work.slice, rank);
+}
+
+void SimulatedRun::slice_complete(uint32_t index, uint32_t rank) {
+  done_[index] = std::max(done_[index], now_);
+  if (--slices_[index]->ranks_left == 0) slices_[index].reset();
+  admit(rank);
+}
+
+void SimulatedRun::handle(const Event& event) {
+  const Work work{event.slice, event.op};
+  switch (event.kind) {
+    case Kind::kCpu:
+      leave_cpu(work);
+      return;
+    case Kind::kHop:
+      hop(event);
+      return;
+    case Kind::kOffer: {
+      uint8_t& met = slice(work.slice).met[sim_.messages_[work.op].receive];
+      met |= kOffered;
+      if ((met & kPosted) != 0) answer(work.slice, work.op);
+      return;
+    }
+    case Kind::kArrival: {
+      const Work receive{work.slice, sim_.messages_[work.op].receive};
+      uint8_t& met = slice(work.slice).met[receive.op];
+      met |= kArrived;
+      if ((met & kPosted) != 0) enqueue(receive);
+      if (is_offered(work)) complete(work);
+      return;
+    }
+  }
+}
+
+void SimulatedRun::answer(uint32_t slice, uint32_t send) {
+  push(now_ + sim_.paths_[sim_.messages_[send].route].alpha, Kind::kHop, {slice, send});
+}
+
+void SimulatedRun::dispatch(Work send) {
+  const Simulator::Message& message = sim_.messages_[send.op];
+  const Simulator::Path& path = sim_.paths_[message.route];
+  if (is_offered(send)) {
+    push(now_ + path.alpha, Kind::kOffer, send);
+    return;
+  }
+  if (message.local) {
+    if (call_.trace) slice(send.slice).begin[message.receive] = now_;
+    const auto memory = static_cast<size_t>(path.resources[0]);
+    wires_[memory].bytes += message_bytes(send);
+    push(now_ + path.alpha, Kind::kArrival, send);
+  } else {
+    push(now_, Kind::kHop, send);
+  }
+  complete(send);
+}
+
+void SimulatedRun::hop(const Event& event) {
+  const Simulator::Message& message = sim_.messages_[event.op];
+  const Simulator::Path& path = sim_.paths_[message.route];
+  const auto resource = static_cast<size_t>(path.resources[event.hop]);
+  Wire& wire = wires_[resource];
+  const double bytes = message_bytes({event.slice, event.op});
+  const double seconds = bytes / sim_.rates_[resource];
+  const double begin = std::max(now_, wire.free);
+  wire.free = begin + seconds;
+  wire.busy += seconds;
+  wire.bytes += bytes;
+  if (call_.trace && event.hop == 0) slice(event.slice).begin[message.receive] = begin;
+  const double end = std::max(event.end, wire.free);
+  const auto next = static_cast<uint8_t>(event.hop + 1);
+  if (next < path.resources.size()) {
+    push(begin, Kind::kHop, {event.slice, event.op}, next, end);
+  } else {
+    push(end + path.alpha, Kind::kArrival, {event.slice, event.op});
+  }
+}
+
+void SimulatedRun::enqueue(Work work) {
+  const uint32_t index = sim_.rank_of_[work.op];
+  Rank& rank = ranks_[index];
+  rank.queue.push_back(work);
+  if (rank.has_core || rank.queue.size() > 1) return;
+  Machine& machine = machine_of(index);
+  if (machine.free_cores > 0) {
+    --machine.free_cores;
+    rank.has_core = true;
+    run_next(index, 0);
+  } else {
+    machine.waiting.push_back(index);
+  }
+}
+
+void SimulatedRun::run_next(uint32_t index, double delay) {
+  const Work work = ranks_[index].queue.front();
+  const double seconds = delay + sim_.work(work.op, length(work.slice, work.op));
+  machine_of(index).busy += seconds;
+  if (call_.trace && sim_.op(work.op).kind != OpKind::kRecv) {
+    slices_[work.slice]->begin[work.op] = now_;
+  }
+  push(now_ + seconds, Kind::kCpu, work);
+}
+
+void SimulatedRun::leave_cpu(Work work) {
+  const uint32_t index = sim_.rank_of_[work.op];
+  Rank& rank = ranks_[index];
+  rank.queue.pop_front();
+  if (sim_.op(work.op).kind == OpKind::kSend) {
+    dispatch(work);
+  } else {
+    complete(work);
+  }
+  // What became ready at once comes before another rank gets the core.
+  settle(index);
+  if (!rank.queue.empty()) {
+    run_next(index, 0);
+    return;
+  }
+  rank.has_core = false;
+  Machine& machine = machine_of(index);
+  if (machine.waiting.empty()) {
+    ++machine.free_cores;
+    return;
+  }
+  const uint32_t next = machine.waiting.front();
+  machine.waiting.pop_front();
+  ranks_[next].has_core = true;
+  run_next(next, model::kSwitchSeconds);
+}
+
+Prediction SimulatedRun::result() {
+  Prediction prediction;
+  prediction.first_slice_seconds = done_[0];
+  // Slices end in order, up to the window.
+  for (size_t i = 1; i < done_.size(); ++i) done_[i] = std::max(done_[i], done_[i - 1]);
+  const double more = all_slices_ - num_slices_;
+  const double scale = more > 0 ? all_slices_ / num_slices_ : 1;
+  for (size_t i = 0; i < wires_.size(); ++i) {
+    if (wires_[i].bytes == 0) continue;
+    const auto& resource = sim_.site_.routes.resources()[i];
+    prediction.loads.push_back({resource.name, wires_[i].bytes * scale, wires_[i].busy * scale});
+  }
+  for (size_t i = 0; i < machines_.size(); ++i) {
+    const q7x2::Machine& machine = sim_.site_.machines.all()[i];
+    if (machines_[i].busy == 0) continue;
+    prediction.loads.push_back(
+        {"cores " + machine.name, 0, machines_[i].busy * scale / machine.cores});
+  }
+  const auto& loads = prediction.loads;
+  const auto busiest = std::max_element(
+      loads.begin(), loads.end(), [](const auto& a, const auto& b) { return a.busy < b.busy; });
+  if (busiest != loads.end()) {
+    prediction.bottleneck = static_cast<int>(busiest - loads.begin());
+  }
+  prediction.seconds = done_.back();
+  if (more > 0) {
+    const double busiest_seconds = busiest == loads.end() ? 0 : busiest->busy / scale;
+    prediction.seconds += more * seconds_a_slice(busiest_seconds);
+  }
+  prediction.seconds += sim_.selection(call_);
+  prediction.timeline = std::move(timeline_);
+  return prediction;
+}
+
+double SimulatedRun::seconds_a_slice(double busiest) const {
+  double seen = done_[0] / window_;
+  if (num_slices_ >= window_ * kWindows) {
+    const size_t last = num_slices_ - window_ - 1;
+    seen = (done_[last] - done_[last - window_]) / window_;
+  }
+  return std::max(busiest / num_slices_, seen);
+}
+
+}  // namespace q7x2

@@ -1,0 +1,148 @@
+// SimulatedRun: one run of a Simulator: the clock, and what is in progress at its time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+#include "plan/dag_window.h"
+#include "plan/model.h"
+#include "plan/part_lengths.h"
+#include "plan/simulator.h"
+
+namespace q7x2 {
+
+class SimulatedRun {
+ public:
+  /// Both must stay.
+  SimulatedRun(const Simulator& simulator, const SimulatedCall& call);
+
+  /// See Simulator::run. To be called once.
+  Prediction run();
+
+ private:
+  enum class Kind : uint8_t {
+    kOffer,    ///< the receiver of a large message hears of it
+    kHop,      ///< a message reaches a resource of its path
+    kArrival,  ///< its last byte reaches the receiver
+    kCpu,      ///< a rank is through with the op it was at
+  };
+
+  struct Event {
+    double time;
+    double end;  ///< kHop: when the last byte has left the resource before
+    uint32_t order;
+    uint32_t op;  ///< the send; kCpu: any
+    uint32_t slice;
+    Kind kind;
+    uint8_t hop;
+
+    bool operator>(const Event& other) const {
+      return std::tie(time, order) > std::tie(other.time, other.order);
+    }
+  };
+
+  /// An op, counted through all ranks, in one slice.
+  struct Work {
+    uint32_t slice;
+    uint32_t op;
+  };
+
+  struct Rank {
+    DagWindow dag;
+    std::deque<Work> queue;  // for the CPU; the first one is being run if the rank has a core
+    bool has_core = false;
+  };
+
+  struct Machine {
+    int free_cores;
+    double busy;
+    std::deque<uint32_t> waiting;  // ranks
+  };
+
+  struct Wire {
+    double free = 0;
+    double busy = 0;
+    double bytes = 0;
+  };
+
+  // What a receive has met.
+  static constexpr uint8_t kPosted = 1;
+  static constexpr uint8_t kOffered = 2;
+  static constexpr uint8_t kArrived = 4;
+
+  /// The messages of a slice. Made when its first rank begins or is sent one, gone when its last
+  /// rank is through.
+  struct Slice {
+    std::vector<uint8_t> met;   // by op
+    std::vector<double> begin;  // by op, for the timeline
+    size_t ranks_left = 0;
+  };
+
+  Slice& slice(uint32_t index);
+  size_t length(uint32_t slice, uint32_t op) const {
+    return lengths_[slice + 1 == num_slices_ ? 1 : 0].of(sim_.op(op));
+  }
+  double message_bytes(Work send) const {
+    return sim_.message_bytes(send.op, length(send.slice, send.op));
+  }
+  /// Whether the data waits until its receiver has asked for it.
+  bool is_offered(Work send) const {
+    return !sim_.messages_[send.op].local && message_bytes(send) > model::kEagerBytes;
+  }
+  Machine& machine_of(uint32_t rank) {
+    return machines_[sim_.site_.machines.of(static_cast<int>(rank))];
+  }
+
+  /// Begins slices as far as the window goes.
+  void admit(uint32_t rank);
+  /// Starts what is ready.
+  void settle(uint32_t rank);
+  void start(Work work);
+  void complete(Work work);
+  void slice_complete(uint32_t index, uint32_t rank);
+
+  void push(double time, Kind kind, Work work, uint8_t hop = 0, double end = 0) {
+    events_.push({time, end, order_++, work.op, work.slice, kind, hop});
+  }
+  void handle(const Event& event);
+
+  // Messages.
+  /// The receiver of an offer asks for the data.
+  void answer(uint32_t slice, uint32_t send);
+  void dispatch(Work send);
+  void hop(const Event& event);
+
+  // CPU.
+  void enqueue(Work work);
+  void run_next(uint32_t index, double delay);
+  void leave_cpu(Work work);
+
+  Prediction result();
+  /// In the steady state, in which the busiest resource was in use for `busiest` seconds so far. A
+  /// pipeline is as slow as that one.
+  double seconds_a_slice(double busiest) const;
+
+  const Simulator& sim_;
+  const SimulatedCall& call_;
+  double now_ = 0;
+  uint32_t order_ = 0;
+  uint32_t window_ = 1;
+  uint32_t num_slices_ = 0;
+  double all_slices_ = 0;
+  std::vector<PartLengths> lengths_;  // of a full slice, and of the last
+  std::vector<Rank> ranks_;
+  std::vector<Machine> machines_;
+  std::vector<Wire> wires_;
+  std::vector<std::unique_ptr<Slice>> slices_;
+  std::vector<double> done_;  // by slice: when its last rank was through
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<Prediction::Step> timeline_;
+};
+
+}  // namespace q7x2

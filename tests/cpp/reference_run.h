@@ -1,0 +1,15 @@
+// Plans run over real numbers, against what their collective should give.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace q7x2 {
+
+/// Runs the Plans of all ranks in one thread, slice after slice, on buffers of `length` numbers,
+/// and expects what c10d promises for the collective.
+void run_and_compare(const std::vector<Plan>& plans, size_t length, size_t slice_length);
+
+}  // namespace q7x2

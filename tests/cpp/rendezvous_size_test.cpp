@@ -1,0 +1,228 @@
+// How the rendezvous grows with the number of ranks: keys, calls to the store, bytes. Thousands of
+// ranks run as coroutines of one thread; one that waits for a key gives way to the others. Some are
+// the real thing. The others do to the store what the protocol asks of them, and read nothing that
+// they do not pass on: all rosters of 4,096 ranks would not fit into memory.
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "transport/rendezvous.h"
+
+namespace q7x2 {
+namespace {
+
+/// Runs a function on a stack of its own, up to the next call of `give_way`.
+class Coroutine {
+ public:
+  explicit Coroutine(std::function<void()> body) : body_(std::move(body)) {
+    stack_ = ::mmap(nullptr, kStack, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    getcontext(&own_);
+    own_.uc_stack.ss_sp = stack_;
+    own_.uc_stack.ss_size = kStack;
+    own_.uc_link = &caller_;
+    makecontext(&own_, &Coroutine::start, 0);
+  }
+  ~Coroutine() { ::munmap(stack_, kStack); }
+  Coroutine(const Coroutine&) = delete;
+  Coroutine& operator=(const Coroutine&) = delete;
+
+  void resume() {
+    current = this;
+    swapcontext(&caller_, &own_);
+  }
+  static void give_way() {
+    Coroutine* const self = current;
+    swapcontext(&self->own_, &self->caller_);
+  }
+  bool done() const { return done_; }
+
+ private:
+  static constexpr size_t kStack = size_t{128} << 10;
+  static Coroutine* current;
+
+  static void start() {
+    Coroutine* const self = current;
+    self->body_();
+    self->done_ = true;
+  }
+
+  std::function<void()> body_;
+  void* stack_ = nullptr;
+  ucontext_t own_{};
+  ucontext_t caller_{};
+  bool done_ = false;
+};
+
+Coroutine* Coroutine::current = nullptr;
+
+using Values = std::unordered_map<std::string, std::string>;
+
+/// One rank's way to the store, which counts.
+class CountingStore final : public KeyStore {
+ public:
+  explicit CountingStore(Values& values) : values_(values) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    ++calls;
+    keys.insert(key);
+    values_[key] = value;
+  }
+  int64_t add(const std::string& key, int64_t amount) override {
+    ++calls;
+    keys.insert(key);
+    std::string& value = values_[key];
+    const int64_t sum = (value.empty() ? 0 : std::stoll(value)) + amount;
+    value = std::to_string(sum);
+    return sum;
+  }
+  bool check(const std::string& key) override {
+    ++calls;
+    keys.insert(key);
+    return values_.contains(key);
+  }
+  std::vector<std::string> get(const std::vector<std::string>& wanted) override {
+    ++calls;
+    std::vector<std::string> found;
+    for (const auto& key : wanted) {
+      keys.insert(key);
+      found.push_back(values_.at(key));
+      bytes_read += found.back().size();
+    }
+    return found;
+  }
+  bool wait(const std::vector<std::string>& wanted, std::chrono::milliseconds) override {
+    ++calls;
+    keys.insert(wanted.begin(), wanted.end());
+    while (!std::all_of(wanted.begin(), wanted.end(),
+                        [&](const auto& key) { return values_.contains(key); })) {
+      Coroutine::give_way();
+    }
+    return true;
+  }
+
+  std::set<std::string> keys;
+  size_t calls = 0;
+  size_t bytes_read = 0;
+
+ private:
+  Values& values_;
+};
+
+/// About what a card is: parts that all ranks or those of a host share, and random bytes.
+std::string card_of(int rank) {
+  std::string card = "rank " + std::to_string(rank) + " on host-" + std::to_string(rank / 8) +
+                     "4c5f1e1c-boot-id/ipc:4026531839/pid:4026531836 posix, sysv, tcp " +
+                     std::string(160, 'a');
+  uint32_t random = static_cast<uint32_t>(rank) + 1;
+  for (int i = 0; i < 40; ++i) {
+    random = random * 1664525 + 1013904223;
+    card.push_back(static_cast<char>(random >> 24));
+  }
+  return card;
+}
+
+bool is_real(int rank, int size) {
+  return rank < 20 || (rank > 250 && rank < 260) || rank % 97 == 0 || rank == size - 1;
+}
+
+void run_real(CountingStore& store, int rank, int size) {
+  Rendezvous rendezvous(
+      store, {.rank = rank, .size = size, .group = "g", .timeout = std::chrono::hours(1)});
+  {
+    std::vector<std::string> expected;
+    for (int r = 0; r < size; ++r) expected.push_back(card_of(r));
+    EXPECT_TRUE(rendezvous.exchange("card", card_of(rank), [] {}) == expected);
+  }
+  const auto later = rendezvous.exchange("later", std::to_string(rank), [] {});
+  EXPECT_EQ(later.back(), std::to_string(size - 1));
+  rendezvous.finish([] {});
+}
+
+void run_ghost(CountingStore& store, int rank, int size) {
+  const std::string epoch = "q7x2/1/";
+  const std::string id = "/" + std::to_string(rank);
+  const auto pass_on = [&](const std::string& what, const std::string& mine) {
+    std::string bundle = encode_entry(rank, mine);
+    store.set(epoch + what + id, bundle);
+    std::vector<std::string> keys;
+    for (const int child : children_of(rank, size, kTreeBranches)) {
+      const bool leaf = !has_children(child, size, kTreeBranches);
+      keys.push_back(epoch + what + (leaf ? "/" : "/below/") + std::to_string(child));
+    }
+    if (keys.empty()) return;
+    store.wait(keys, {});
+    for (const auto& part : store.get(keys)) bundle += part;
+    store.set(epoch + what + "/below" + id, bundle);
+  };
+  const auto count = [&](const std::string& what, const std::string& all) {
+    if (store.add(epoch + what, 1) == size - 1) store.set(epoch + all, "");
+  };
+  store.wait({epoch + "open"}, {});
+  pass_on("join", JoinRecord{"nonce" + id, size, {}, card_of(rank)}.encode());
+  store.wait({epoch + "roster"}, {});
+  count("ack", "confirmed");
+  store.wait({epoch + "commit"}, {});
+  pass_on("x/later", std::to_string(rank));
+  store.wait({epoch + "x/later"}, {});
+  count("done", "all done");
+}
+
+class RendezvousSize : public ::testing::TestWithParam<int> {};
+
+// What is bounded here grows with the levels of the tree, so with log n: four levels of sixteen
+// branches hold 69,905 ranks.
+TEST_P(RendezvousSize, ARankUsesFewKeys) {
+  const int size = GetParam();
+  Values values;
+  std::vector<std::unique_ptr<CountingStore>> stores;
+  std::vector<std::unique_ptr<Coroutine>> ranks;
+  for (int r = 0; r < size; ++r) {
+    stores.push_back(std::make_unique<CountingStore>(values));
+    ranks.push_back(std::make_unique<Coroutine>([&, r] {
+      const auto run = is_real(r, size) ? run_real : run_ghost;
+      run(*stores[static_cast<size_t>(r)], r, size);
+    }));
+  }
+  // In an order that is not that of the ranks, as processes start.
+  std::vector<Coroutine*> left;
+  for (auto& rank : ranks) left.push_back(rank.get());
+  std::reverse(left.begin(), left.end());
+  for (int round = 0; !left.empty() && round < 100; ++round) {
+    for (Coroutine* rank : left) rank->resume();
+    std::erase_if(left, [](Coroutine* rank) { return rank->done(); });
+  }
+  ASSERT_TRUE(left.empty());
+
+  size_t keys = 0;
+  size_t calls = 0;
+  for (const auto& store : stores) {
+    keys = std::max(keys, store->keys.size());
+    calls = std::max(calls, store->calls);
+  }
+  // Two exchanges gather from at most sixteen children each; everything else is one key a purpose.
+  EXPECT_LE(keys, 2 * static_cast<size_t>(kTreeBranches) + 20);
+  EXPECT_LE(calls, 28U);
+  // The roster is compressed: a rank reads less than the cards of all.
+  const size_t bytes = stores.back()->bytes_read;
+  EXPECT_LT(bytes, card_of(0).size() * static_cast<size_t>(size) / 2);
+  RecordProperty("keys", static_cast<int>(keys));
+  RecordProperty("calls", static_cast<int>(calls));
+  RecordProperty("bytes_of_a_leaf", static_cast<int>(bytes));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RendezvousSize, ::testing::Values(64, 1024, 4096),
+                         [](const auto& size) { return std::to_string(size.param); });
+
+}  // namespace
+}  // namespace q7x2
