@@ -82,6 +82,30 @@ TEST(PlanBook, OnlyTheFirstCallOfAKindAnnounces) {
   EXPECT_FALSE(leader.courier()->announce());
 }
 
+// The function that says what coding costs belongs to one call, and may not be there later.
+TEST(PlanBook, WhatCodingCostsIsAskedOfNoCallThatIsOver) {
+  const auto fabric = std::make_shared<const Fabric>(Fabric::uniform(4, 1, 1e9));
+  PlanBook leader = book(fabric, 0);
+  PlanBook follower = book(fabric, 1);
+  int asked = 0;
+  CallShape shape{Collective::kAllReduce, 1 << 20};
+  shape.codec = "int8";
+  shape.dtype = DType::kFloat32;
+  shape.coding = [&](const Fabric&) {
+    ++asked;
+    return CodingCost{};
+  };
+  const auto page = follower.open(shape);
+  EXPECT_EQ(asked, 0) << "only rank 0 plans";
+  const auto chosen = leader.open(shape);
+  EXPECT_EQ(asked, 1);
+  Bytes publication(PlanBook::kBytes);
+  leader.publish(*chosen, publication);
+  follower.settle(*page, publication);
+  EXPECT_TRUE(page->is_settled());
+  EXPECT_EQ(asked, 1);
+}
+
 TEST(PlanBook, AnotherScheduleIsAnErrorThatNamesBothSides) {
   PlanBook leader = book(std::make_shared<const Fabric>(Fabric::uniform(4, 2, 1e9)), 0, "ring");
   Fabric other = Fabric::uniform(4, 2, 1e9);
