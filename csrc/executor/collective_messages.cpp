@@ -30,7 +30,8 @@ void CollectiveTask::send(Step step, size_t length) {
   length = message.bytes;
   if (!group().shares_memory(op.peer)) {
     const uint64_t tag =
-        tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint(op));
+        tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint(op),
+                        group().world_size());
     group().send(*this, token_of(step), op.peer, tag, source, length, group().wire(op.peer));
     return;
   }
@@ -59,8 +60,10 @@ void CollectiveTask::receive(Step step, size_t length) {
                             : writable(place, op.destination, length);
     group().receive(
         *this, token_of(step), op.peer,
-        tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0),
-        tag::kCollectiveMask, room.data, room.bytes, group().wire(op.peer));
+        tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
+                        group().world_size()),
+        ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
+        group().wire(op.peer));
     return;
   }
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);
@@ -126,13 +129,16 @@ bool CollectiveTask::is_expected(Step step, uint64_t tag, size_t length, bool is
   const size_t slice = places_[step.place].slice;
   const bool fits = op.destination.is_coded() ? length <= coder_->max_bytes()
                                               : length == slicing_.part(op.length_of, slice).bytes;
-  const uint64_t mask = is_shared ? tag::kSharedFingerprintMask : tag::kFingerprintMask;
+  const uint64_t mask =
+      is_shared ? tag::kSharedFingerprintMask : tag::fingerprint_mask(group().world_size());
   return ((tag ^ fingerprint(op)) & mask) == 0 && fits;
 }
 
 uint64_t CollectiveTask::fingerprint(const Op& op) const {
-  return call_.uneven ? fingerprint_of_part(fingerprint_, slicing_.whole(op.length_of).bytes)
-                      : fingerprint_;
+  const uint64_t whole =
+      call_.uneven ? fingerprint_of_part(fingerprint_, slicing_.whole(op.length_of).bytes)
+                   : fingerprint_;
+  return tag::turned(whole, op.message);
 }
 
 void CollectiveTask::truncated(uint32_t token, uint64_t) {

@@ -37,7 +37,7 @@ void MessageTask::start() {
 
 void MessageTask::completed(uint32_t, size_t length, uint64_t tag) {
   if (direction_ == Direction::kReceive) {
-    source_ = tag::source_of(tag);
+    source_ = tag::source_of(tag, group().world_size());
     if (length != bytes_) {
       fail(Error(ErrorCode::kMismatch,
                  name() + ": rank " + std::to_string(source_) + " sent " + std::to_string(length) +

@@ -509,7 +509,7 @@ std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t t
   Member& member = members_[static_cast<size_t>(member_at_[static_cast<size_t>(source)])];
   const auto found = std::find_if(
       member.unexpected.begin(), member.unexpected.end(),
-      [&](const auto& message) { return ((message.tag ^ tag) & tag::kSharedMask) == 0; });
+      [&](const auto& message) { return ((message.tag ^ tag) & ~tag::kSharedFingerprintMask) == 0; });
   if (found != member.unexpected.end()) {
     HostChannel::Message message = *found;
     member.unexpected.erase(found);
@@ -612,7 +612,7 @@ bool Group::progress_shared() {
 void Group::dispatch(Member& member, const HostChannel::Message& message) {
   const auto found = std::find_if(
       member.expected.begin(), member.expected.end(),
-      [&](const auto& expected) { return ((message.tag ^ expected.tag) & tag::kSharedMask) == 0; });
+      [&](const auto& expected) { return ((message.tag ^ expected.tag) & ~tag::kSharedFingerprintMask) == 0; });
   if (found == member.expected.end()) {
     member.unexpected.push_back(message);
     if (const auto error = leftover_error(message.tag, member.rank, oldest_running())) {
@@ -849,7 +849,7 @@ std::optional<Error> Group::leftover(uint64_t oldest) {
                        tag::kKindMask | tag::kSlotMask, /*remove=*/0, &info) == nullptr) {
     return std::nullopt;
   }
-  return leftover_error(info.sender_tag, tag::source_of(info.sender_tag), oldest);
+  return leftover_error(info.sender_tag, tag::source_of(info.sender_tag, world_size_), oldest);
 }
 
 std::optional<Error> Group::leftover_error(uint64_t tag, int sender, uint64_t oldest) const {

@@ -11,12 +11,17 @@
 // dtype, count, root, reduction, algorithm), is left out of the match and compared afterwards:
 // ranks that disagree about a call meet and get an error, instead of waiting for each other.
 //
+// The bits of the source that a group's ranks do not need belong to the fingerprint too: it has 22
+// bits between two ranks, 17 among 64, and 13 among 1,024. Each message shows another part of the
+// hash, so that a call of seven messages compares all of it.
+//
 // Between ranks that share memory, the mailbox tells the group and the sender. There a collective's
 // tag has 35 bits of the fingerprint:
 //
 //   fingerprint:25 | sequence:13 | slice:4 | message:12 | fingerprint:10
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace q7x2::tag {
@@ -34,10 +39,7 @@ inline constexpr int kMaxMessages = 1 << kMessageBits;
 inline constexpr int kSliceCycle = 1 << kSliceBits;
 inline constexpr uint64_t kSequenceCycle = uint64_t{1} << kSequenceBits;
 
-inline constexpr uint64_t kFingerprintMask = (uint64_t{1} << kFingerprintBits) - 1;
 inline constexpr uint64_t kExact = ~uint64_t{0};
-/// Matches a collective's message whatever its fingerprint.
-inline constexpr uint64_t kCollectiveMask = ~kFingerprintMask;
 inline constexpr int kSourceShift = 39;
 inline constexpr int kSlotShift = kSourceShift + kSourceBits;
 inline constexpr int kSliceShift = kFingerprintBits + kMessageBits;
@@ -49,9 +51,21 @@ inline constexpr uint64_t kAnySourceMask = ~kSourceMask;
 /// Matches everything that is addressed to one slot.
 inline constexpr uint64_t kSlotMask = ((uint64_t{1} << kSlotBits) - 1) << kSlotShift;
 
-/// Matches a collective's message in shared memory, whatever its fingerprint.
-inline constexpr uint64_t kSharedMask = ((uint64_t{1} << kSourceShift) - 1) & ~kFingerprintMask;
-inline constexpr uint64_t kSharedFingerprintMask = ~kSharedMask;
+/// The bits of a collective's tag that are the fingerprint's; the others match its message.
+inline constexpr uint64_t fingerprint_mask(int world_size) {
+  const uint64_t low = (uint64_t{1} << kFingerprintBits) - 1;
+  const uint64_t sources = std::bit_ceil(static_cast<uint64_t>(world_size)) - 1;
+  return low | (kSourceMask & ~(sources << kSourceShift));
+}
+
+/// The same of a tag in shared memory.
+inline constexpr uint64_t kSharedFingerprintMask = ((uint64_t{1} << kFingerprintBits) - 1) |
+                                                   ~((uint64_t{1} << kSourceShift) - 1);
+
+/// The fingerprint as a call's message `message` shows it.
+inline constexpr uint64_t turned(uint64_t fingerprint, int message) {
+  return std::rotr(fingerprint, message * kFingerprintBits % 64);
+}
 
 inline constexpr uint64_t kKindMask = uint64_t{3} << 62;
 
@@ -62,16 +76,17 @@ inline constexpr uint64_t base(Kind kind, int slot, int source) {
          static_cast<uint64_t>(source) << kSourceShift;
 }
 
+/// Of a message in a group of `world_size` ranks.
 inline constexpr uint64_t collective(int slot, int source, uint64_t sequence, uint64_t slice,
-                                     uint64_t message, uint64_t fingerprint) {
+                                     uint64_t message, uint64_t fingerprint, int world_size) {
   return base(Kind::kCollective, slot, source) | (sequence % kSequenceCycle) << kSequenceShift |
          (slice % kSliceCycle) << kSliceShift | message << kFingerprintBits |
-         (fingerprint & kFingerprintMask);
+         (fingerprint & fingerprint_mask(world_size));
 }
 
 inline constexpr uint64_t shared_collective(uint64_t sequence, uint64_t slice, uint64_t message,
                                             uint64_t fingerprint) {
-  return (collective(0, 0, sequence, slice, message, 0) & kSharedMask) |
+  return (collective(0, 0, sequence, slice, message, 0, 1) & ~kSharedFingerprintMask) |
          (fingerprint & kSharedFingerprintMask);
 }
 
@@ -89,8 +104,11 @@ inline constexpr uint64_t slot_bits(int slot) {
 inline constexpr int slot_of(uint64_t tag) {
   return static_cast<int>((tag & kSlotMask) >> kSlotShift);
 }
-inline constexpr int source_of(uint64_t tag) {
-  return static_cast<int>((tag & kSourceMask) >> kSourceShift);
+/// In a group of `world_size` ranks. It may be no rank of it, in a message from nowhere.
+inline constexpr int source_of(uint64_t tag, int world_size) {
+  const bool has_fingerprint = (tag & kKindMask) == base(Kind::kCollective, 0, 0);
+  const uint64_t mask = has_fingerprint ? kSourceMask & ~fingerprint_mask(world_size) : kSourceMask;
+  return static_cast<int>((tag & mask) >> kSourceShift);
 }
 inline constexpr uint64_t sequence_of(uint64_t tag) {
   return (tag >> kSequenceShift) % kSequenceCycle;

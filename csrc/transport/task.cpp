@@ -72,7 +72,7 @@ void Task::arrived(uint32_t, const HostChannel::Message&) {
 }
 
 void Task::truncated(uint32_t, uint64_t tag) {
-  const int source = tag::source_of(tag);
+  const int source = tag::source_of(tag, group_->world_size());
   fail(Error(ErrorCode::kMismatch,
              name() + ": the message of rank " + std::to_string(source) +
                  " is longer than the receive buffer",

@@ -14,6 +14,13 @@ namespace {
 constexpr uint64_t kAll = ~uint64_t{0};
 constexpr int kMaxSlot = tag::kMaxGroups - 1;
 constexpr int kMaxSource = tag::kMaxRanks - 1;
+constexpr uint64_t kLargeMask = tag::fingerprint_mask(tag::kMaxRanks);
+
+/// In the largest of groups, where the fingerprint has its own field alone.
+uint64_t large(int slot, int source, uint64_t sequence, uint64_t slice, uint64_t message,
+               uint64_t fingerprint) {
+  return tag::collective(slot, source, sequence, slice, message, fingerprint, tag::kMaxRanks);
+}
 
 /// The bits that a tag has beyond those of its kind.
 uint64_t beyond(uint64_t tag, tag::Kind kind) {
@@ -33,12 +40,12 @@ void expect_disjoint(const std::vector<uint64_t>& fields) {
 TEST(Tag, FieldsOfACollectiveDoNotOverlap) {
   const auto kind = tag::Kind::kCollective;
   const std::vector<uint64_t> fields = {
-      beyond(tag::collective(kMaxSlot, 0, 0, 0, 0, 0), kind),
-      beyond(tag::collective(0, kMaxSource, 0, 0, 0, 0), kind),
-      beyond(tag::collective(0, 0, tag::kSequenceCycle - 1, 0, 0, 0), kind),
-      beyond(tag::collective(0, 0, 0, tag::kSliceCycle - 1, 0, 0), kind),
-      beyond(tag::collective(0, 0, 0, 0, tag::kMaxMessages - 1, 0), kind),
-      beyond(tag::collective(0, 0, 0, 0, 0, kAll), kind),
+      beyond(large(kMaxSlot, 0, 0, 0, 0, 0), kind),
+      beyond(large(0, kMaxSource, 0, 0, 0, 0), kind),
+      beyond(large(0, 0, tag::kSequenceCycle - 1, 0, 0, 0), kind),
+      beyond(large(0, 0, 0, tag::kSliceCycle - 1, 0, 0), kind),
+      beyond(large(0, 0, 0, 0, tag::kMaxMessages - 1, 0), kind),
+      beyond(large(0, 0, 0, 0, 0, kAll), kind),
   };
   expect_disjoint(fields);
   uint64_t all = 0;
@@ -67,39 +74,39 @@ TEST(Tag, RoundTrip) {
     const int source = static_cast<int>(random() % tag::kMaxRanks);
     const uint64_t sequence = random();
     const uint64_t fingerprint = random();
-    const uint64_t collective = tag::collective(slot, source, sequence, random(),
+    const uint64_t collective = large(slot, source, sequence, random(),
                                                 random() % tag::kMaxMessages, fingerprint);
     EXPECT_EQ(tag::slot_of(collective), slot);
-    EXPECT_EQ(tag::source_of(collective), source);
+    EXPECT_EQ(tag::source_of(collective, tag::kMaxRanks), source);
     EXPECT_EQ(tag::sequence_of(collective), sequence % tag::kSequenceCycle);
-    EXPECT_EQ((collective ^ fingerprint) & tag::kFingerprintMask, 0U);
+    EXPECT_EQ((collective ^ fingerprint) & kLargeMask, 0U);
 
     const uint64_t slice = random();
     const uint64_t id = random() % tag::kMaxMessages;
     const uint64_t shared = tag::shared_collective(sequence, slice, id, fingerprint);
-    EXPECT_EQ(shared & tag::kSharedMask,
-              tag::collective(slot, source, sequence, slice, id, 0) & tag::kSharedMask);
+    EXPECT_EQ(shared & ~tag::kSharedFingerprintMask,
+              large(slot, source, sequence, slice, id, 0) & ~tag::kSharedFingerprintMask);
     EXPECT_EQ(tag::sequence_of(shared), sequence % tag::kSequenceCycle);
     EXPECT_EQ((shared ^ fingerprint) & tag::kSharedFingerprintMask, 0U);
 
     const auto user_tag = static_cast<uint32_t>(random());
     const uint64_t message = tag::point_to_point(slot, source, user_tag);
     EXPECT_EQ(tag::slot_of(message), slot);
-    EXPECT_EQ(tag::source_of(message), source);
+    EXPECT_EQ(tag::source_of(message, 2), source);
     EXPECT_EQ(static_cast<uint32_t>(message), user_tag);
   }
 }
 
 TEST(Tag, MasksMatchWhatTheySay) {
   const auto matches = [](uint64_t a, uint64_t b, uint64_t mask) { return ((a ^ b) & mask) == 0; };
-  const uint64_t call = tag::collective(3, 5, 7, 9, 11, 13);
-  EXPECT_TRUE(matches(call, tag::collective(3, 5, 7, 9, 11, 14), tag::kCollectiveMask));
-  EXPECT_FALSE(matches(call, tag::collective(3, 5, 7, 9, 11, 14), tag::kExact));
+  const uint64_t call = large(3, 5, 7, 9, 11, 13);
+  EXPECT_TRUE(matches(call, large(3, 5, 7, 9, 11, 14), ~kLargeMask));
+  EXPECT_FALSE(matches(call, large(3, 5, 7, 9, 11, 14), tag::kExact));
   for (const uint64_t other :
-       {tag::collective(4, 5, 7, 9, 11, 13), tag::collective(3, 6, 7, 9, 11, 13),
-        tag::collective(3, 5, 8, 9, 11, 13), tag::collective(3, 5, 7, 10, 11, 13),
-        tag::collective(3, 5, 7, 9, 12, 13)}) {
-    EXPECT_FALSE(matches(call, other, tag::kCollectiveMask));
+       {large(4, 5, 7, 9, 11, 13), large(3, 6, 7, 9, 11, 13),
+        large(3, 5, 8, 9, 11, 13), large(3, 5, 7, 10, 11, 13),
+        large(3, 5, 7, 9, 12, 13)}) {
+    EXPECT_FALSE(matches(call, other, ~kLargeMask));
   }
 
   const uint64_t message = tag::point_to_point(3, 5, 0xfffffff7);
@@ -114,19 +121,49 @@ TEST(Tag, MasksMatchWhatTheySay) {
   }
 }
 
+TEST(Tag, TheFingerprintHasTheBitsThatSourcesDoNotNeed) {
+  EXPECT_EQ(std::popcount(tag::fingerprint_mask(2)), 22);
+  EXPECT_EQ(std::popcount(tag::fingerprint_mask(64)), 17);
+  EXPECT_EQ(std::popcount(tag::fingerprint_mask(1024)), 13);
+  EXPECT_EQ(std::popcount(kLargeMask), tag::kFingerprintBits);
+  std::mt19937_64 random(2);
+  for (const int world_size : {1, 2, 3, 64, 65, 1024, tag::kMaxRanks}) {
+    const uint64_t mask = tag::fingerprint_mask(world_size);
+    for (int i = 0; i < 100; ++i) {
+      const int source = static_cast<int>(random() % static_cast<uint64_t>(world_size));
+      const uint64_t fingerprint = random();
+      const uint64_t call = tag::collective(7, source, 5, 3, 9, fingerprint, world_size);
+      EXPECT_EQ(tag::source_of(call, world_size), source);
+      EXPECT_EQ(tag::slot_of(call), 7);
+      EXPECT_EQ(tag::sequence_of(call), 5U);
+      EXPECT_EQ((call ^ fingerprint) & mask, 0U);
+      EXPECT_EQ((call ^ tag::collective(7, source, 5, 3, 9, 0, world_size)) & ~mask, 0U);
+    }
+  }
+}
+
+TEST(Tag, TheMessagesOfACallShowTheWholeFingerprint) {
+  uint64_t shown = 0;
+  for (int message = 0; message < 7; ++message) {
+    shown |= std::rotl(kLargeMask, message * tag::kFingerprintBits);
+    EXPECT_EQ(tag::turned(1, message), std::rotr(uint64_t{1}, message * tag::kFingerprintBits));
+  }
+  EXPECT_EQ(shown, kAll);
+}
+
 TEST(Tag, KindsNeverMeet) {
-  for (const uint64_t mask : {tag::kExact, tag::kCollectiveMask, tag::kAnySourceMask}) {
-    EXPECT_NE(tag::collective(0, 0, 0, 0, 0, 0) & mask, tag::point_to_point(0, 0, 0) & mask);
-    EXPECT_NE(tag::collective(0, 0, 0, 0, 0, 0) & mask, tag::control(0, 0, 0) & mask);
+  for (const uint64_t mask : {tag::kExact, ~kLargeMask, tag::kAnySourceMask}) {
+    EXPECT_NE(large(0, 0, 0, 0, 0, 0) & mask, tag::point_to_point(0, 0, 0) & mask);
+    EXPECT_NE(large(0, 0, 0, 0, 0, 0) & mask, tag::control(0, 0, 0) & mask);
     EXPECT_NE(tag::point_to_point(0, 0, 0) & mask, tag::control(0, 0, 0) & mask);
   }
 }
 
 TEST(Tag, CyclesAreLongerThanWhatIsInProgressAtOnce) {
-  EXPECT_EQ(tag::collective(0, 0, tag::kSequenceCycle, tag::kSliceCycle, 0, 0),
-            tag::collective(0, 0, 0, 0, 0, 0));
-  EXPECT_NE(tag::collective(0, 0, tag::kSequenceCycle - 1, 0, 0, 0),
-            tag::collective(0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(large(0, 0, tag::kSequenceCycle, tag::kSliceCycle, 0, 0),
+            large(0, 0, 0, 0, 0, 0));
+  EXPECT_NE(large(0, 0, tag::kSequenceCycle - 1, 0, 0, 0),
+            large(0, 0, 0, 0, 0, 0));
 }
 
 }  // namespace
