@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,7 +23,6 @@
 namespace q7x2 {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr unsigned kControlId = 0;
@@ -37,21 +35,6 @@ constexpr milliseconds kHousekeepingPeriod{5};
 constexpr milliseconds kNap{50};
 // While others drive the engine, its thread looks this often whether it is needed.
 constexpr milliseconds kStandBy{10};
-// Looking without sleeping. Between looks the processor is offered to others.
-constexpr microseconds kWaiterSpin{100};
-constexpr microseconds kSpinAfterEvent{20};
-// Looks between two offers, where every rank of this host has a processor of its own.
-constexpr int kLooksPerYield = 8;
-constexpr int kProgressPerLook = 16;
-// An offer that takes so long was accepted: others want the processor, and will for a while. Then
-// who waits for other hosts looks briefly between offers. In a short call he goes on so, since a
-// processor that falls idle is slow to wake; in a longer one he sleeps almost at once, and leaves
-// the time to those who have work.
-constexpr microseconds kAccepted{5};
-constexpr milliseconds kStaysWanted{10};
-constexpr microseconds kShortCall{500};
-constexpr microseconds kSpinWhereWanted{5};
-constexpr int kProgressWhereWanted = 2;
 constexpr milliseconds kShutdownPatience{1000};
 // At the end of the process: for callbacks to return, and for threads that are on their way out of
 // a call to arrive in the host program before it goes.
@@ -62,8 +45,6 @@ constexpr milliseconds kClosePatience{1000};
 std::mutex instance_mutex;
 std::weak_ptr<Engine> instance_;
 Engine::Hooks hooks_;
-
-std::atomic<TimePoint> processor_wanted_until{TimePoint{}};  // by others; see kAccepted
 
 std::atomic<int> dying_engines{0};  // being destroyed by threads that nobody joins
 
@@ -79,17 +60,6 @@ OwnedFd checked_fd(int fd, const char* what) {
   return OwnedFd(fd);
 }
 
-void signal_fd(int fd) {
-  const uint64_t one = 1;
-  // A full counter is readable already.
-  [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof(one));
-}
-
-void clear_fd(int fd) {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(fd, &count, sizeof(count));
-}
-
 // Why a connection may have failed, for a person.
 std::string why_unreachable(const Engine& engine, const Card& peer) {
   if (!can_open_file()) {
@@ -100,9 +70,8 @@ std::string why_unreachable(const Engine& engine, const Card& peer) {
          "in /dev/shm";
 }
 
-int poll_timeout(milliseconds at_most, TimePoint deadline, TimePoint now) {
-  const auto left = std::chrono::ceil<milliseconds>(deadline - now);
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, at_most.count()));
+milliseconds nap_until(TimePoint deadline, TimePoint now, milliseconds at_most) {
+  return std::clamp(std::chrono::ceil<milliseconds>(deadline - now), milliseconds::zero(), at_most);
 }
 
 }  // namespace
@@ -207,8 +176,6 @@ Engine::Engine()
       nics_(nic_roles()),
       ucx_(open_ucx(nics_.shared)),
       groups_(tag::kMaxGroups) {
-  thread_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
-  waiter_fd_ = checked_fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
   watch_fd_ = checked_fd(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
 
   ucp_am_handler_param_t handler{};
@@ -245,7 +212,7 @@ void Engine::stop() {
   if (stop_.exchange(true)) {
     return;
   }
-  signal_fd(thread_fd_);
+  parking_.stop_driver();
   thread_.join();
   notifier_.stop();
   close_endpoints();
@@ -278,7 +245,7 @@ std::vector<std::string> Engine::take_warnings() {
 
 void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   enter();
-  activity_.fetch_add(1, std::memory_order_relaxed);
+  parking_.note_activity();
   {
     const Lock lock(*this);
     const auto admit = [this](const std::shared_ptr<Task>& each) {
@@ -298,8 +265,8 @@ void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
     drain();
   }
   if (!caller_waits && !task->done()) {
-    wake_thread();
-    wake_waiters();  // one that sleeps was not told of this group's shared memory
+    parking_.wake_driver();
+    parking_.wake_waiters();  // one that sleeps was not told of this group's shared memory
   }
 }
 
@@ -826,73 +793,42 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
   if (satisfied()) {
     return true;
   }
-  activity_.fetch_add(1, std::memory_order_relaxed);
-  // Whoever leaves last hands what is unfinished to the engine's thread.
-  struct Presence {
-    explicit Presence(Engine& e) : engine(e) { ++engine.waiters_; }
-    ~Presence() {
-      if (--engine.waiters_ == 0) {
-        if (engine.unfinished_ > 0) {
-          engine.wake_thread();
-        }
-      } else {
-        engine.wake_waiters();
-      }
-    }
-    Engine& engine;
-  } const presence(*this);
-
-  // What comes through shared memory wakes nobody by itself.
-  const bool by_network = task.group().channel() == nullptr;
+  parking_.note_activity();
+  Parking::Waiter waiter(parking_);
   TimePoint now = Clock::now();
-  bool wanted = by_network && now < processor_wanted_until.load(std::memory_order_relaxed);
-  TimePoint spin_until = now + kWaiterSpin;
-  const TimePoint short_until = now + kShortCall;
-  const auto spin_where_wanted = [&] { return now < short_until ? kWaiterSpin : kSpinWhereWanted; };
+  // What comes through shared memory wakes nobody by itself.
+  WaitPolicy policy = parking_.policy(now, /*by_network=*/task.group().channel() == nullptr);
   TimePoint next_interrupt_check = now + kNap;
-  int looks = 0;
   while (!satisfied()) {
     stay_if_ending();
     bool armed = false;
-    std::vector<pollfd> fds;
+    std::vector<pollfd> events;
     if (mutex_.try_lock()) {
       const Lock lock(*this, std::adopt_lock);
       awake();
       bool any = false;
-      for (int i = 0; i < (wanted ? kProgressWhereWanted : kProgressPerLook) && !satisfied(); ++i) {
+      for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
         any |= progress();
       }
       now = Clock::now();
       housekeeping(now);
       if (any) {
-        spin_until = std::max(spin_until, now + (wanted ? spin_where_wanted() : kSpinAfterEvent));
-      } else if (!satisfied() && now >= spin_until) {
+        policy.saw_event(now);
+      } else if (!satisfied() && policy.sleeps(now)) {
         armed = prepare_sleep();
       }
       if (armed) {
-        fds = event_fds();
-        ++sleeping_waiters_;
+        events = event_fds();
+        waiter.announce();
       }
     } else {
       now = Clock::now();
     }
     if (armed) {
-      fds.push_back({waiter_fd_, POLLIN, 0});
-      ::poll(fds.data(), fds.size(),
-             poll_timeout(dying_peers_ ? kHousekeepingPeriod : kNap, deadline, now));
-      --sleeping_waiters_;
-      if (fds.back().revents != 0) {
-        clear_fd(waiter_fd_);
-      }
-    } else if (!satisfied() && (crowded_ || by_network || ++looks % kLooksPerYield == 0)) {
-      // The processor may be wanted by the very process that is waited for; where nobody wants it
-      // this returns at once.
-      ::sched_yield();
-      if (by_network && Clock::now() - now > kAccepted) {
-        processor_wanted_until.store(now + kStaysWanted, std::memory_order_relaxed);
-        wanted = true;
-        spin_until = now + spin_where_wanted();
-      }
+      waiter.sleep(std::move(events),
+                   nap_until(deadline, now, dying_peers_ ? kHousekeepingPeriod : kNap));
+    } else if (!satisfied() && policy.yields(parking_.is_crowded())) {
+      waiter.yield(policy, now);
     }
     if (now >= deadline && !satisfied()) {
       return false;
@@ -944,18 +880,6 @@ void Engine::awake() {
   }
 }
 
-void Engine::wake_thread() {
-  if (thread_sleeps_) {
-    signal_fd(thread_fd_);
-  }
-}
-
-void Engine::wake_waiters() {
-  if (sleeping_waiters_ > 0) {
-    signal_fd(waiter_fd_);
-  }
-}
-
 // -------------------------------------------------------------------------------------- threads
 
 void Engine::run() {
@@ -965,20 +889,20 @@ void Engine::run() {
     bool armed = false;
     std::vector<pollfd> fds;
     milliseconds nap = kStandBy;
-    if (waiters_ == 0) {
+    if (!parking_.has_waiters()) {
       const Lock lock(*this);
       awake();
       bool any = false;
-      for (int i = 0; i < 16; ++i) {
+      for (int i = 0; i < WaitPolicy::kProgressPerLook; ++i) {
         any |= progress();
       }
       const TimePoint now = Clock::now();
       housekeeping(now);
       const bool busy = unfinished_ > 0;
       if (any) {
-        spin_until = now + kSpinAfterEvent;
+        spin_until = now + WaitPolicy::kSpinAfterEvent;
       }
-      const uint64_t activity = activity_.load(std::memory_order_relaxed);
+      const uint64_t activity = parking_.activity();
       if (busy && now < spin_until) {
         nap = milliseconds::zero();
       } else if (busy || activity == seen_activity) {
@@ -992,22 +916,21 @@ void Engine::run() {
         fds = event_fds();
       }
       seen_activity = activity;
-      thread_sleeps_ = nap != milliseconds::zero();
+      parking_.announce_driver(nap != milliseconds::zero());
     } else {
-      thread_sleeps_ = true;
+      parking_.announce_driver(true);
     }
     if (nap == milliseconds::zero()) {
       ::sched_yield();
       continue;
     }
     // Work that arrived since the look above is not slept on.
-    if (!stop_ && (armed || waiters_ > 0 || unfinished_ == 0)) {
-      fds.push_back({thread_fd_, POLLIN, 0});
+    if (!stop_ && (armed || parking_.has_waiters() || unfinished_ == 0)) {
+      fds.push_back({parking_.driver_fd(), POLLIN, 0});
       fds.push_back({watch_fd_, POLLIN, 0});
       ::poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
     }
-    thread_sleeps_ = false;
-    clear_fd(thread_fd_);
+    parking_.driver_is_up();
     look_for_deaths();
   }
 }

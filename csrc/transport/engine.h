@@ -28,6 +28,7 @@
 #include "transport/card.h"
 #include "transport/control.h"
 #include "transport/notifier.h"
+#include "transport/parking.h"
 #include "transport/scratch_pool.h"
 #include "transport/task.h"
 #include "transport/ucx_runtime.h"
@@ -196,10 +197,6 @@ class Engine {
 
   // Any thread, without the lock.
   void look_for_deaths();
-  // Any thread.
-  void wake_thread();
-  void wake_waiters();
-
   void run();  // the engine's thread
   void stop();
   void rest(TimePoint tasks_until, TimePoint callbacks_until);
@@ -240,21 +237,15 @@ class Engine {
   int next_slot_ = 0;
   std::vector<Group*> sharing_;  // groups that run collectives through shared memory
   bool asleep_ = false;
-  std::atomic<bool> crowded_{false};  // ranks outnumber the processors of this host
   PendingRequest* free_requests_ = nullptr;
   std::vector<std::unique_ptr<PendingRequest[]>> request_blocks_;
   std::atomic<size_t> unfinished_{0};  // active tasks that are not done
   TimePoint next_housekeeping_{};
   bool dying_peers_ = false;
 
-  std::atomic<int> waiters_{0};
-  std::atomic<int> sleeping_waiters_{0};
-  std::atomic<bool> thread_sleeps_{false};
-  std::atomic<uint64_t> activity_{0};
+  Parking parking_{unfinished_};
   std::atomic<bool> stop_{false};
-  OwnedFd thread_fd_;  // eventfd: wakes the engine's thread
-  OwnedFd waiter_fd_;  // eventfd: wakes waiters
-  OwnedFd watch_fd_;   // epoll: pidfds of local peers
+  OwnedFd watch_fd_;  // epoll: pidfds of local peers
   std::thread thread_;
 
   Notifier notifier_;

@@ -417,7 +417,7 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
   const auto count = static_cast<int>(members_.size());
   const bool shareable = count > 1 && count <= HostChannel::kMaxMembers;
   if (count > usable_cpus()) {
-    engine_.crowded_ = true;
+    engine_.parking_.set_crowded();
   }
   if (memory_comes_late()) {
     std::string late;

@@ -41,7 +41,7 @@ void Task::fail(const Error& error) {
 
 void Task::set_ready(size_t bytes) {
   ready_bytes_.store(bytes, std::memory_order_release);
-  group_->engine().wake_waiters();
+  group_->engine().parking_.wake_waiters();
 }
 
 void Task::mark_done() {
@@ -51,7 +51,7 @@ void Task::mark_done() {
   if (active_index_ != kInactive) {
     --engine.unfinished_;
   }
-  engine.wake_waiters();
+  engine.parking_.wake_waiters();
   std::function<void()> callback;
   {
     const std::lock_guard<std::mutex> lock(callback_mutex_);
