@@ -76,18 +76,6 @@ milliseconds nap_until(TimePoint deadline, TimePoint now, milliseconds at_most) 
 
 }  // namespace
 
-Engine::Lock::Lock(Engine& engine) : engine_(engine) {
-  engine.home_.require("a q7x2 group");
-  engine.mutex_.lock();
-}
-
-Engine::Lock::~Lock() {
-  // Destroying a task frees the user's memory, which may need the GIL: not under the lock.
-  std::vector<std::shared_ptr<Task>> retired;
-  retired.swap(engine_.retired_);
-  engine_.mutex_.unlock();
-}
-
 std::shared_ptr<Engine> Engine::instance() {
   // A fork may copy a mutex that another thread holds, and it copies no threads.
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
@@ -174,20 +162,12 @@ void Engine::shutdown_instance(bool others_run) {
 Engine::Engine()
     : process_(random_identity()),
       nics_(nic_roles()),
-      ucx_(open_ucx(nics_.shared)),
+      reactor_(nics_.shared),
       groups_(tag::kMaxGroups) {
   watch_fd_ = checked_fd(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
 
-  ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = kControlId;
-  handler.cb = on_control;
-  handler.arg = this;
-  check_ucx(ucp_worker_set_am_recv_handler(worker_.get(), &handler), "set a message handler");
-  handler.id = kWakeId;
-  handler.cb = on_wake;
-  check_ucx(ucp_worker_set_am_recv_handler(worker_.get(), &handler), "set a wake-up handler");
+  reactor_.on_message(kControlId, on_control, this);
+  reactor_.on_message(kWakeId, on_wake, this);
 
   notifier_.start();
   thread_ = quiet_thread("q7x2-engine", [this] { run(); });
@@ -197,8 +177,10 @@ Engine::~Engine() {
   stop();
   {
     // What never came back from UCX still refers to groups, which refer to this.
-    const Lock lock(*this);
-    retired_.insert(retired_.end(), active_.begin(), active_.end());
+    Locked locked(reactor_.lock());
+    for (std::shared_ptr<Task>& task : active_) {
+      locked.drop_later(std::move(task));
+    }
     active_.clear();
   }
   for (const auto& [process, peer] : peers_) {
@@ -237,8 +219,8 @@ void Engine::enter() const {
 }
 
 std::vector<std::string> Engine::take_warnings() {
-  const Lock lock(*this);
-  return std::exchange(ucx_.warnings, {});
+  Locked locked(reactor_.lock());
+  return reactor_.take_warnings(locked);
 }
 
 // ---------------------------------------------------------------------------------------- tasks
@@ -247,22 +229,19 @@ void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   enter();
   parking_.note_activity();
   {
-    const Lock lock(*this);
-    const auto admit = [this](const std::shared_ptr<Task>& each) {
-      each->submitted_ = Clock::now();
-      if (each->timeout_ > milliseconds::zero()) {
-        each->deadline_ = each->submitted_ + each->timeout_;
-      }
-      guarded(*each, [&] {
-        activate(each);
-        each->group().submit(each);
+    Locked locked(reactor_.lock());
+    const auto admit = [&](const std::shared_ptr<Task>& each) {
+      each->set_submitted(locked, Clock::now());
+      guarded(locked, *each, [&] {
+        activate(locked, each);
+        each->group().submit(locked, each);
       });
     };
     if (const std::shared_ptr<Task> first = task->precursor()) {
       admit(first);
     }
     admit(task);
-    drain();
+    drain(locked);
   }
   if (!caller_waits && !task->done()) {
     parking_.wake_driver();
@@ -271,166 +250,105 @@ void Engine::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
 }
 
 template <typename Step>
-void Engine::guarded(Task& task, const Step& step) {
+void Engine::guarded(Locked& locked, Task& task, const Step& step) {
   try {
     step();
   } catch (const std::exception& exception) {
     const Error error = task.group().failure_of(exception);
-    task.fail(Error(error.code(), task.name() + ": " + error.what(), error.rank()));
-    task.group().fail(error);
+    task.fail(locked, Error(error.code(), task.name() + ": " + error.what(), error.rank()));
+    task.group().fail(locked, error);
   }
 }
 
 // What a message could not do here, its group must know: the sender counts on it.
-void Engine::handle_guarded(const Control& control) {
+void Engine::handle_guarded(Locked& locked, const Control& control) {
   try {
-    handle(control);
+    handle(locked, control);
   } catch (const std::exception& exception) {
     Group* group = control.slot < groups_.size() ? groups_[control.slot] : nullptr;
-    if (group != nullptr) group->fail(group->failure_of(exception));
+    if (group != nullptr) group->fail(locked, group->failure_of(exception));
   }
 }
 
-void Engine::activate(const std::shared_ptr<Task>& task) {
+void Engine::activate(Locked& locked, const std::shared_ptr<Task>& task) {
   active_.push_back(task);
-  task->active_index_ = active_.size() - 1;
+  task->record(locked).active_index = active_.size() - 1;
   ++unfinished_;
 }
 
-void Engine::retire(Task& task) {
-  const size_t index = task.active_index_;
-  if (index == Task::kInactive) {
+void Engine::retire(Locked& locked, Task& task) {
+  const std::optional<size_t> at = std::exchange(task.record(locked).active_index, std::nullopt);
+  if (!at) {
     return;
   }
-  task.active_index_ = Task::kInactive;
-  retired_.push_back(std::move(active_[index]));
-  if (index + 1 != active_.size()) {
-    active_[index] = std::move(active_.back());
-    active_[index]->active_index_ = index;
+  locked.drop_later(std::move(active_[*at]));
+  if (*at + 1 != active_.size()) {
+    active_[*at] = std::move(active_.back());
+    active_[*at]->record(locked).active_index = at;
   }
   active_.pop_back();
 }
 
-void Engine::cancel_receives(Task& task) {
-  // Cancelling completes a request from inside the call; `completions_` collects it.
-  for (PendingRequest* p = task.requests_; p != nullptr; p = p->next) {
+void Engine::cancel_receives(Locked& locked, Task& task) {
+  // Cancelling completes a request from inside the call; the reactor collects it.
+  const RequestList& requests = task.record(locked).requests;
+  for (PendingRequest* p = requests.first(); p != nullptr; p = p->next) {
     if (p->is_receive && p->request != nullptr) {
-      const UcpWorker& worker =
-          p->wire == Wire::kPrivate
-              ? task.group().peers_[static_cast<size_t>(p->peer)]->rail->worker
-              : worker_;
-      ucp_request_cancel(worker.get(), p->request);
+      reactor_.cancel(locked, *p);
     }
   }
-  task.group().forget_shared(task);
-  if (task.requests_ == nullptr) {
-    retire(task);
+  task.group().forget_shared(locked, task);
+  if (requests.is_empty()) {
+    retire(locked, task);
   }
 }
 
-PendingRequest* Engine::new_request(Task& task, uint32_t token, int peer, bool is_receive) {
-  constexpr size_t kBlock = 256;
-  if (free_requests_ == nullptr) {
-    request_blocks_.push_back(std::make_unique<PendingRequest[]>(kBlock));
-    for (size_t i = 0; i < kBlock; ++i) {
-      request_blocks_.back()[i].next = free_requests_;
-      free_requests_ = &request_blocks_.back()[i];
-    }
-  }
-  PendingRequest* pending = free_requests_;
-  free_requests_ = pending->next;
-  *pending = {.task = &task,
-              .token = token,
-              .peer = peer,
-              .is_receive = is_receive,
-              .next = task.requests_};
-  if (task.requests_ != nullptr) {
-    task.requests_->previous = pending;
-  }
-  task.requests_ = pending;
-  return pending;
-}
-
-void Engine::release_request(PendingRequest* pending) {
-  (pending->previous != nullptr ? pending->previous->next : pending->task->requests_) =
-      pending->next;
-  if (pending->next != nullptr) {
-    pending->next->previous = pending->previous;
-  }
-  pending->next = free_requests_;
-  free_requests_ = pending;
-}
-
-void Engine::Completions::add(PendingRequest& pending, ucs_status_t status, size_t length,
-                              uint64_t tag) {
-  pending.status = status;
-  pending.length = length;
-  pending.tag = tag;
-  pending.next_complete = nullptr;
-  (last_ == nullptr ? first_ : last_->next_complete) = &pending;
-  last_ = &pending;
-}
-
-PendingRequest* Engine::Completions::take() {
-  PendingRequest* const pending = first_;
-  if (pending != nullptr) {
-    first_ = pending->next_complete;
-    if (first_ == nullptr) last_ = nullptr;
-  }
-  return pending;
-}
-
-void Engine::drain() {
-  while (PendingRequest* const complete = completions_.take()) {
+void Engine::drain(Locked& locked) {
+  while (PendingRequest* const complete = reactor_.take_completed(locked)) {
     const PendingRequest pending = *complete;
     Task& task = *pending.task;
-    release_request(complete);
+    reactor_.release(locked, *complete);
     if (task.done()) {
-      if (task.requests_ == nullptr) {
-        retire(task);
+      if (task.record(locked).requests.is_empty()) {
+        retire(locked, task);
       }
       continue;
     }
-    guarded(task, [&] {
-      if (pending.status == UCS_OK) {
-        task.completed(pending.token, pending.length, pending.tag);
-      } else if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
-        task.truncated(pending.token, pending.tag);
+    guarded(locked, task, [&] {
+      if (pending.status == UCS_OK || pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
+        task.complete(locked, pending);
       } else if (pending.status != UCS_ERR_CANCELED) {
-        task.group().request_failed(task, pending.peer, pending.wire, pending.status);
+        task.group().request_failed(locked, task, pending.peer, pending.wire, pending.status);
       }
     });
   }
 }
 
-bool Engine::progress() {
-  bool any = worker_.progress();
-  for (const auto& [name, rail] : rails_) {
-    any |= rail->worker.progress();
-  }
-  drain();
+bool Engine::progress(Locked& locked) {
+  bool any = reactor_.progress(locked);
+  drain(locked);
   for (size_t i = 0; i < sharing_.size(); ++i) {
-    any |= sharing_[i]->progress_shared();
+    any |= sharing_[i]->progress_shared(locked);
   }
   if (lost_control_) {
     // Nobody knows which group it was for.
     lost_control_ = false;
     for (Group* group : groups_) {
-      if (group != nullptr) group->fail(group->failure_of(std::bad_alloc()));
+      if (group != nullptr) group->fail(locked, group->failure_of(std::bad_alloc()));
     }
   }
   if (!controls_.empty()) {
     std::vector<Control> controls;
     controls.swap(controls_);
     for (const Control& control : controls) {
-      handle_guarded(control);
+      handle_guarded(locked, control);
     }
-    drain();
+    drain(locked);
   }
   return any;
 }
 
-void Engine::housekeeping(TimePoint now) {
+void Engine::housekeeping(Locked& locked, TimePoint now) {
   if (now < next_housekeeping_) {
     return;
   }
@@ -441,9 +359,9 @@ void Engine::housekeeping(TimePoint now) {
       if (peer->fails_at && !peer->failed) {
         if (now >= *peer->fails_at) {
           // On a busy machine this thread may not have run since: read what there is.
-          for (int i = 0; i < kLastLooks && progress(); ++i) {
+          for (int i = 0; i < kLastLooks && progress(locked); ++i) {
           }
-          fail_peer(*peer);
+          fail_peer(locked, *peer);
         } else {
           dying_peers_ = true;
         }
@@ -452,25 +370,25 @@ void Engine::housekeeping(TimePoint now) {
   }
   for (Group* group : groups_) {
     if (group != nullptr && group->running_ > 0) {
-      group->check_leftovers();
-      group->inquire(now);
+      group->check_leftovers(locked);
+      group->inquire(locked, now);
     }
   }
   std::vector<std::shared_ptr<Task>> late;
   for (const auto& task : active_) {
-    if (!task->done() && now >= task->deadline_) {
+    if (!task->done() && now >= task->record(locked).deadline) {
       late.push_back(task);
     }
   }
   for (const auto& task : late) {
-    task->timed_out();
+    task->expire(locked);
   }
-  drain();
+  drain(locked);
 }
 
 // ---------------------------------------------------------------------------------------- peers
 
-Peer& Engine::add_peer(const Card& card, bool same_host, uint32_t incarnation) {
+Peer& Engine::add_peer(Locked& locked, const Card& card, bool same_host, uint32_t incarnation) {
   auto& slot = peers_[card.process];
   if (slot && slot->incarnation >= incarnation) {
     return *slot;
@@ -479,7 +397,7 @@ Peer& Engine::add_peer(const Card& card, bool same_host, uint32_t incarnation) {
     if (!slot->failed) {
       // The other end noticed first.
       peer_dying(*slot, "its connection broke");
-      fail_peer(*slot);
+      fail_peer(locked, *slot);
     }
     stop_watching(*slot);
     former_peers_.push_back(std::move(slot));
@@ -524,14 +442,14 @@ void Engine::stop_watching(Peer& peer) {
   }
 }
 
-bool Engine::connect(Peer& peer) {
+bool Engine::connect(Locked&, Peer& peer) {
   if (peer.failed || peer.fails_at) {
     return static_cast<bool>(peer.endpoint) && !peer.failed;
   }
   if (!peer.endpoint) {
     try {
       peer.endpoint =
-          std::make_unique<UcpEndpoint>(worker_, peer.card.address, on_endpoint_error, &peer);
+          std::make_unique<UcpEndpoint>(reactor_.worker(), peer.card.address, on_endpoint_error, &peer);
     } catch (const Error& error) {
       peer_dying(peer, error.what() + (": " + why_unreachable(*this, peer.card)));
       return false;
@@ -540,18 +458,10 @@ bool Engine::connect(Peer& peer) {
   return true;
 }
 
-Rail& Engine::rail(const Nic& nic) {
-  std::unique_ptr<Rail>& rail = rails_[nic.name];
-  if (!rail) {
-    rail = std::make_unique<Rail>(nic);
-  }
-  return *rail;
-}
-
-void Engine::connect_rail(Peer& peer) {
+void Engine::connect_rail(Locked&, Peer& peer) {
   if (!peer.rail_endpoint) {
     peer.rail_endpoint =
-        std::make_unique<UcpEndpoint>(peer.rail->worker, peer.rail_address, on_rail_error, &peer);
+        std::make_unique<UcpEndpoint>(*peer.rail, peer.rail_address, on_rail_error, &peer);
   }
 }
 
@@ -570,19 +480,19 @@ void Engine::peer_dying(Peer& peer, const std::string& reason) {
   }
 }
 
-void Engine::fail_peer(Peer& peer) {
+void Engine::fail_peer(Locked& locked, Peer& peer) {
   peer.failed = true;
   peer.endpoint.reset();  // by force: completes what was being sent
   peer.rail_endpoint.reset();
-  drain();
+  drain(locked);
   for (Group* group : groups_) {
     if (group != nullptr) {
       if (const int rank = group->rank_of(peer); rank >= 0) {
-        group->peer_failed(rank, peer.reason);
+        group->peer_failed(locked, rank, peer.reason);
       }
     }
   }
-  drain();
+  drain(locked);
 }
 
 void Engine::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) {
@@ -597,7 +507,7 @@ void Engine::look_for_deaths() {
   if (count <= 0) {
     return;
   }
-  const Lock lock(*this);
+  const Locked locked(reactor_.lock());
   for (int i = 0; i < count; ++i) {
     Peer& peer = *static_cast<Peer*>(events[static_cast<size_t>(i)].data.ptr);
     stop_watching(peer);
@@ -608,14 +518,14 @@ void Engine::look_for_deaths() {
 
 // --------------------------------------------------------------------------------------- groups
 
-int Engine::register_group(Group& group) {
+int Engine::register_group(Locked& locked, Group& group) {
   for (int tries = 0; tries < tag::kMaxGroups; ++tries) {
     const int slot = next_slot_;
     next_slot_ = (next_slot_ + 1) % tag::kMaxGroups;
     if (groups_[static_cast<size_t>(slot)] == nullptr) {
       groups_[static_cast<size_t>(slot)] = &group;
       // What came late for the slot's last group.
-      drop_unexpected(tag::slot_bits(slot), tag::kSlotMask);
+      reactor_.drop_unexpected(locked, tag::slot_bits(slot), tag::kSlotMask);
       return slot;
     }
   }
@@ -624,7 +534,7 @@ int Engine::register_group(Group& group) {
       "a process can be in at most " + std::to_string(tag::kMaxGroups) + " q7x2 groups at once");
 }
 
-void Engine::update_sharing(Group& group) {
+void Engine::update_sharing(Locked&, Group& group) {
   const bool needed =
       group.channel_ && (group.running_ > 0 || !group.waiting_.empty() || group.expects_mail());
   const auto found = std::find(sharing_.begin(), sharing_.end(), &group);
@@ -636,81 +546,34 @@ void Engine::update_sharing(Group& group) {
   }
 }
 
-void Engine::group_ready() {
+void Engine::group_ready(Locked& locked) {
   std::vector<Control> early;
   early.swap(early_controls_);
   for (const Control& control : early) {
-    handle(control);
+    handle(locked, control);
   }
 }
 
-void Engine::unregister_group(Group& group) {
+void Engine::unregister_group(Locked& locked, Group& group) {
   if (group.slot() < 0) {
     return;
   }
   groups_[static_cast<size_t>(group.slot())] = nullptr;
   std::erase(sharing_, &group);
   std::erase_if(early_controls_, [&](const Control& c) { return c.slot == group.slot(); });
-  drop_unexpected(tag::slot_bits(group.slot()), tag::kSlotMask);
-}
-
-void Engine::drop_unexpected(uint64_t tag, uint64_t mask) {
-  const auto drop = [&](ucp_worker_h worker) {
-    for (;;) {
-      ucp_tag_recv_info_t info{};
-      ucp_tag_message_h message = ucp_tag_probe_nb(worker, tag, mask, /*remove=*/1, &info);
-      if (message == nullptr) {
-        return;
-      }
-      // Received into nothing: truncated, dropped.
-      ucp_request_param_t param{};
-      void* request = ucp_tag_msg_recv_nbx(worker, nullptr, 0, message, &param);
-      if (UCS_PTR_IS_PTR(request)) {
-        ucp_request_free(request);
-      }
-    }
-  };
-  drop(worker_.get());
-  for (const auto& [name, rail] : rails_) {
-    drop(rail->worker.get());
-  }
+  reactor_.drop_unexpected(locked, tag::slot_bits(group.slot()), tag::kSlotMask);
 }
 
 // -------------------------------------------------------------------------------------- control
 
-void Engine::send_control(Peer& peer, const Control& control) {
-  if (!peer.endpoint) {
-    return;
-  }
-  auto* bytes = new std::string(control.encode());
-  ucp_request_param_t param{};
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_AM_SEND_FLAG_EAGER;
-  param.cb.send = on_control_sent;
-  param.user_data = bytes;
-  void* request = ucp_am_send_nbx(peer.endpoint->get(), kControlId, bytes->data(), bytes->size(),
-                                  nullptr, 0, &param);
-  if (!UCS_PTR_IS_PTR(request)) {
-    delete bytes;
+void Engine::send_control(Locked& locked, Peer& peer, const Control& control) {
+  if (peer.endpoint) {
+    reactor_.send_message(locked, *peer.endpoint, kControlId, control.encode());
   }
 }
 
-void Engine::on_control_sent(void* request, ucs_status_t, void* user_data) {
-  delete static_cast<std::string*>(user_data);
-  ucp_request_free(request);
-}
-
-void Engine::send_wake(Peer& peer) {
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_AM_SEND_FLAG_EAGER;
-  param.cb.send = on_wake_sent;
-  ucp_am_send_nbx(peer.endpoint->get(), kWakeId, nullptr, 0, nullptr, 0, &param);
-}
-
-void Engine::on_wake_sent(void* request, ucs_status_t, void*) {
-  ucp_request_free(request);
+void Engine::send_wake(Locked& locked, Peer& peer) {
+  reactor_.send_message(locked, *peer.endpoint, kWakeId, {});
 }
 
 // That it came is all: whoever slept looks at the shared memory next.
@@ -732,7 +595,7 @@ ucs_status_t Engine::on_control(void* arg, const void* header, size_t header_len
   return UCS_OK;
 }
 
-void Engine::handle(const Control& control) {
+void Engine::handle(Locked& locked, const Control& control) {
   if (control.slot >= groups_.size()) {
     return;
   }
@@ -747,7 +610,7 @@ void Engine::handle(const Control& control) {
       goodbye.sender = control.receiver;
       goodbye.receiver = control.sender;
       goodbye.process = process_;
-      send_control(*it->second, goodbye);
+      send_control(locked, *it->second, goodbye);
     }
     return;
   }
@@ -760,28 +623,7 @@ void Engine::handle(const Control& control) {
       group->cards_[static_cast<size_t>(control.sender)].process != control.process) {
     return;
   }
-  group->handle(control);
-}
-
-// ------------------------------------------------------------------------------------ callbacks
-
-void Engine::on_sent(void* request, ucs_status_t status, void* user_data) {
-  request_done(request, *static_cast<PendingRequest*>(user_data), status, 0, 0);
-}
-
-void Engine::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                         void* user_data) {
-  // `info` lies in the request.
-  request_done(request, *static_cast<PendingRequest*>(user_data), status, info->length,
-               info->sender_tag);
-}
-
-void Engine::request_done(void* request, PendingRequest& pending, ucs_status_t status,
-                          size_t length, uint64_t tag) {
-  pending.completed = true;
-  pending.request = nullptr;
-  pending.task->group().engine().completions_.add(pending, status, length, tag);
-  ucp_request_free(request);
+  group->handle(locked, control);
 }
 
 // -------------------------------------------------------------------------------------- waiting
@@ -803,22 +645,22 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
     stay_if_ending();
     bool armed = false;
     std::vector<pollfd> events;
-    if (mutex_.try_lock()) {
-      const Lock lock(*this, std::adopt_lock);
-      awake();
+    if (reactor_.lock().try_lock()) {
+      Locked locked(reactor_.lock(), std::adopt_lock);
+      awake(locked);
       bool any = false;
       for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
-        any |= progress();
+        any |= progress(locked);
       }
       now = Clock::now();
-      housekeeping(now);
+      housekeeping(locked, now);
       if (any) {
         policy.saw_event(now);
       } else if (!satisfied() && policy.sleeps(now)) {
-        armed = prepare_sleep();
+        armed = prepare_sleep(locked);
       }
       if (armed) {
-        events = event_fds();
+        events = reactor_.events(locked);
         waiter.announce();
       }
     } else {
@@ -842,17 +684,8 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
   return true;
 }
 
-std::vector<pollfd> Engine::event_fds() const {
-  std::vector<pollfd> fds{{worker_.event_fd(), POLLIN, 0}};
-  for (const auto& [name, rail] : rails_) {
-    fds.push_back({rail->worker.event_fd(), POLLIN, 0});
-  }
-  return fds;
-}
-
-bool Engine::prepare_sleep() {
-  if (!worker_.arm() || !std::all_of(rails_.begin(), rails_.end(),
-                                     [](auto& rail) { return rail.second->worker.arm(); })) {
+bool Engine::prepare_sleep(Locked& locked) {
+  if (!reactor_.arm(locked)) {
     return false;
   }
   asleep_ = true;
@@ -862,15 +695,15 @@ bool Engine::prepare_sleep() {
   }
   bool any = false;
   for (size_t i = 0; i < sharing_.size(); ++i) {
-    any |= sharing_[i]->progress_shared();
+    any |= sharing_[i]->progress_shared(locked);
   }
   if (any) {
-    awake();
+    awake(locked);
   }
   return !any;
 }
 
-void Engine::awake() {
+void Engine::awake(Locked&) {
   if (!asleep_) {
     return;
   }
@@ -890,14 +723,14 @@ void Engine::run() {
     std::vector<pollfd> fds;
     milliseconds nap = kStandBy;
     if (!parking_.has_waiters()) {
-      const Lock lock(*this);
-      awake();
+      Locked locked(reactor_.lock());
+      awake(locked);
       bool any = false;
       for (int i = 0; i < WaitPolicy::kProgressPerLook; ++i) {
-        any |= progress();
+        any |= progress(locked);
       }
       const TimePoint now = Clock::now();
-      housekeeping(now);
+      housekeeping(locked, now);
       const bool busy = unfinished_ > 0;
       if (any) {
         spin_until = now + WaitPolicy::kSpinAfterEvent;
@@ -906,14 +739,14 @@ void Engine::run() {
       if (busy && now < spin_until) {
         nap = milliseconds::zero();
       } else if (busy || activity == seen_activity) {
-        armed = prepare_sleep();
+        armed = prepare_sleep(locked);
         nap = !armed                     ? milliseconds::zero()
               : dying_peers_             ? kHousekeepingPeriod
               : busy || !active_.empty() ? kNap
                                          : milliseconds(-1);
       }
       if (armed) {
-        fds = event_fds();
+        fds = reactor_.events(locked);
       }
       seen_activity = activity;
       parking_.announce_driver(nap != milliseconds::zero());
@@ -936,7 +769,7 @@ void Engine::run() {
 }
 
 void Engine::close_endpoints() {
-  const Lock lock(*this);
+  Locked locked(reactor_.lock());
   std::vector<void*> closing;
   for (const auto& [process, peer] : peers_) {
     if (peer->endpoint) {
@@ -955,10 +788,7 @@ void Engine::close_endpoints() {
   }
   const TimePoint give_up = Clock::now() + kClosePatience;
   while (!closing.empty() && Clock::now() < give_up) {
-    worker_.progress();
-    for (const auto& [name, rail] : rails_) {
-      rail->worker.progress();
-    }
+    reactor_.progress(locked);
     std::erase_if(closing, [](void* request) {
       if (ucp_request_check_status(request) == UCS_INPROGRESS) {
         return false;
@@ -970,8 +800,8 @@ void Engine::close_endpoints() {
   for (void* request : closing) {
     ucp_request_free(request);
   }
-  drop_unexpected(0, 0);
-  drain();
+  reactor_.drop_unexpected(locked, 0, 0);
+  drain(locked);
 }
 
 }  // namespace q7x2

@@ -29,19 +29,11 @@
 #include "transport/control.h"
 #include "transport/notifier.h"
 #include "transport/parking.h"
+#include "transport/reactor.h"
 #include "transport/scratch_pool.h"
 #include "transport/task.h"
-#include "transport/ucx_runtime.h"
 
 namespace q7x2 {
-
-/// A worker of its own for one network interface beside the shared network.
-struct Rail {
-  explicit Rail(const Nic& nic) : context({nic.name}, /*tcp_only=*/true), worker(context) {}
-
-  UcpContext context;
-  UcpWorker worker;
-};
 
 /// A connection to another process. Lives as long as the engine. A connection that broke is
 /// replaced by its next incarnation when a group is made; the groups before have failed with it.
@@ -59,7 +51,7 @@ struct Peer {
   bool ended = false;  ///< its process is gone; there is nothing to connect to
 
   // A private link to its host, if there is one.
-  Rail* rail = nullptr;
+  UcpWorker* rail = nullptr;
   std::string rail_address;  ///< its worker's at the other end
   std::unique_ptr<UcpEndpoint> rail_endpoint;
   /// Groups rely on the link, so its failure is the peer's. Until then it is only a failed attempt.
@@ -99,15 +91,16 @@ class Engine {
 
   /// This process's identity, random.
   uint64_t process() const { return process_; }
-  const UcpWorker& worker() const { return worker_; }
   /// Names of UCX's transports that this process may use.
-  std::vector<std::string> transports() const { return context_.transports(); }
+  std::vector<std::string> transports() const { return reactor_.transports(); }
   /// What the user should know of how UCX was opened; once.
   std::vector<std::string> take_warnings();
   /// Interfaces beside the shared network.
   const std::vector<Nic>& nics_beside() const { return nics_.beside; }
-  /// For tasks, under the lock.
+  /// For hooks of tasks.
   ScratchPool& scratch() { return scratch_; }
+  /// See ReactorLock::held.
+  Locked& held() { return reactor_.lock().held(); }
   /// True in a child made by fork, where nothing here may be touched.
   bool forked() const { return home_.is_elsewhere(); }
   /// To be called first by whatever a user can call: throws Error(kAborted) in a forked child, and
@@ -121,79 +114,45 @@ class Engine {
   friend class Group;
   friend class Task;
 
-  /// Holds the lock; destroys retired tasks after letting it go.
-  class Lock {
-   public:
-    explicit Lock(Engine& engine);
-    Lock(Engine& engine, std::adopt_lock_t) : engine_(engine) {}
-    ~Lock();
-    Lock(const Lock&) = delete;
-    Lock& operator=(const Lock&) = delete;
-
-   private:
-    Engine& engine_;
-  };
-
-  /// Requests that are complete, in their order. Adding one needs no memory: UCX's callbacks add,
-  /// and must not throw.
-  class Completions {
-   public:
-    void add(PendingRequest& pending, ucs_status_t status, size_t length = 0, uint64_t tag = 0);
-    /// Null: there is none.
-    PendingRequest* take();
-
-   private:
-    PendingRequest* first_ = nullptr;
-    PendingRequest* last_ = nullptr;
-  };
-
   Engine();
 
-  // Under the lock.
-  bool progress();
-  void drain();
-  void housekeeping(TimePoint now);
-  void handle(const Control& control);
-  void handle_guarded(const Control& control);
-  void activate(const std::shared_ptr<Task>& task);
-  void retire(Task& task);
+  bool progress(Locked& locked);
+  void drain(Locked& locked);
+  void housekeeping(Locked& locked, TimePoint now);
+  void handle(Locked& locked, const Control& control);
+  void handle_guarded(Locked& locked, const Control& control);
+  void activate(Locked& locked, const std::shared_ptr<Task>& task);
+  void retire(Locked& locked, Task& task);
   /// Runs a step of the task. What it throws, for example because there is no memory, fails the
   /// task and its group, since the other ranks would wait for what this one does not do.
   template <typename Step>
-  void guarded(Task& task, const Step& step);
-  void cancel_receives(Task& task);
-  PendingRequest* new_request(Task& task, uint32_t token, int peer, bool is_receive);
-  void release_request(PendingRequest* pending);
+  void guarded(Locked& locked, Task& task, const Step& step);
+  void cancel_receives(Locked& locked, Task& task);
   /// The connection to a process for a new group, `incarnation` or a later one. What came before it
   /// fails, if it has not yet.
-  Peer& add_peer(const Card& card, bool same_host, uint32_t incarnation);
+  Peer& add_peer(Locked& locked, const Card& card, bool same_host, uint32_t incarnation);
   /// What this process's card says of connections that broke.
   std::vector<Card::Renewed> renewed() const;
   void stop_watching(Peer& peer);
   /// False where it cannot be reached; it is on its way to fail then.
-  bool connect(Peer& peer);
+  bool connect(Locked& locked, Peer& peer);
   /// Throws Error(kTransport) where the private link does not work.
-  void connect_rail(Peer& peer);
-  /// The worker for an interface beside the shared network; made on first use.
-  Rail& rail(const Nic& nic);
+  void connect_rail(Locked& locked, Peer& peer);
   void peer_dying(Peer& peer, const std::string& reason);
-  void fail_peer(Peer& peer);
-  void send_control(Peer& peer, const Control& control);
+  void fail_peer(Locked& locked, Peer& peer);
+  void send_control(Locked& locked, Peer& peer, const Control& control);
   /// Wakes the peer's process, which sleeps while a message for it lies in shared memory.
-  void send_wake(Peer& peer);
+  void send_wake(Locked& locked, Peer& peer);
   /// Arms the worker and lets others know that they must wake this process. False: there is
   /// something to do.
-  bool prepare_sleep();
-  /// What becomes readable when there is something to do: the workers' event descriptors.
-  std::vector<pollfd> event_fds() const;
-  void awake();
-  int register_group(Group& group);
-  void unregister_group(Group& group);
+  bool prepare_sleep(Locked& locked);
+  void awake(Locked& locked);
+  int register_group(Locked& locked, Group& group);
+  void unregister_group(Locked& locked, Group& group);
   /// Whether the group's shared memory must be looked at.
-  void update_sharing(Group& group);
+  void update_sharing(Locked& locked, Group& group);
   /// A group's cards are there: control messages that came early are handled.
-  void group_ready();
-  void drop_unexpected(uint64_t tag, uint64_t mask);
+  void group_ready(Locked& locked);
 
   // Any thread, without the lock.
   void look_for_deaths();
@@ -206,39 +165,24 @@ class Engine {
                                  size_t length, const ucp_am_recv_param_t* param);
   static void on_endpoint_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_rail_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
-  static void on_sent(void* request, ucs_status_t status, void* user_data);
-  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                          void* user_data);
-  static void request_done(void* request, PendingRequest& pending, ucs_status_t status,
-                           size_t length, uint64_t tag);
-  static void on_control_sent(void* request, ucs_status_t status, void* user_data);
   static ucs_status_t on_wake(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
-  static void on_wake_sent(void* request, ucs_status_t status, void* user_data);
 
   const HomeProcess home_;
   const uint64_t process_;
   const NicRoles nics_;
-  UcxRuntime ucx_;
-  UcpContext& context_ = ucx_.context;
-  UcpWorker& worker_ = ucx_.worker;
-  std::map<std::string, std::unique_ptr<Rail>> rails_;  // by interface
+  Reactor reactor_;
 
-  std::mutex mutex_;
-  Completions completions_;
   std::vector<Control> controls_;
   bool lost_control_ = false;            // there was no memory for one
   std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged
   std::vector<std::shared_ptr<Task>> active_;
-  std::vector<std::shared_ptr<Task>> retired_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
   std::vector<std::unique_ptr<Peer>> former_peers_;  // replaced; groups that failed know them
   std::vector<Group*> groups_;                       // by slot
   int next_slot_ = 0;
   std::vector<Group*> sharing_;  // groups that run collectives through shared memory
   bool asleep_ = false;
-  PendingRequest* free_requests_ = nullptr;
-  std::vector<std::unique_ptr<PendingRequest[]>> request_blocks_;
   std::atomic<size_t> unfinished_{0};  // active tasks that are not done
   TimePoint next_housekeeping_{};
   bool dying_peers_ = false;

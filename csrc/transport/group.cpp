@@ -53,8 +53,8 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   std::shared_ptr<Group> group(new Group(engine, rank, world_size, name), destroy);
   Card mine;
   {
-    const Engine::Lock lock(engine);
-    group->slot_ = engine.register_group(*group);
+    Locked locked(engine.reactor_.lock());
+    group->slot_ = engine.register_group(locked, *group);
     mine.renewed = engine.renewed();
   }
   mine.process = engine.process();
@@ -65,13 +65,13 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   char hostname[256] = {};
   ::gethostname(hostname, sizeof(hostname) - 1);
   mine.hostname = hostname;
-  mine.address = engine.worker().address();
+  mine.address = engine.reactor_.worker().address();
   mine.beside = engine.nics_beside();
   mine.transports = join_list(engine.transports());
   mine.algorithms = algorithms;
   // Before it is known whether anyone shares this host, since that spares an exchange.
   std::unique_ptr<HostChannel> channel;
-  if (world_size > 1 && HostChannel::is_cheap(engine.context_)) {
+  if (world_size > 1 && HostChannel::is_cheap(engine.reactor_.context())) {
     channel = group->new_channel(1);
   }
   if (channel) {
@@ -112,7 +112,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
                                           std::to_string(rank) + "?");
   }
   {
-    const Engine::Lock lock(engine);
+    Locked locked(engine.reactor_.lock());
     for (int r = 0; r < world_size; ++r) {
       const Card& card = cards[static_cast<size_t>(r)];
       if (r == rank) {
@@ -127,14 +127,14 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
       const uint32_t incarnation =
           std::max(mine.incarnation(card.process), card.incarnation(mine.process));
       group->peers_[static_cast<size_t>(r)] =
-          &engine.add_peer(card, card.host_key == mine.host_key, incarnation);
+          &engine.add_peer(locked, card, card.host_key == mine.host_key, incarnation);
     }
     group->cards_ = std::move(cards);
-    engine.group_ready();
+    engine.group_ready(locked);
     for (int r = 0; r < world_size; ++r) {
       const Peer* peer = group->peers_[static_cast<size_t>(r)];
       if (peer != nullptr && peer->failed) {
-        group->peer_failed(r, peer->reason);  // since the cards were written
+        group->peer_failed(locked, r, peer->reason);  // since the cards were written
       }
     }
   }
@@ -169,10 +169,10 @@ std::string Group::describe(int rank) const {
 }
 
 void Group::connect_all() {
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   // Each rank starts with its successor, so that no rank is called by all at once.
   for (int step = 1; step < world_size_; ++step) {
-    ensure_connected((rank_ + step) % world_size_);
+    ensure_connected(locked, (rank_ + step) % world_size_);
   }
 }
 
@@ -182,14 +182,14 @@ std::vector<std::string> Group::transports(int rank) {
         ErrorCode::kInvalidArgument,
         "rank " + std::to_string(rank) + " is not in a group of " + std::to_string(world_size_));
   }
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   const Peer* peer = peers_[static_cast<size_t>(rank)];
   return peer != nullptr && peer->endpoint ? peer->endpoint->transports()
                                            : std::vector<std::string>();
 }
 
 std::vector<std::shared_ptr<Task>> Group::tasks() {
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   std::vector<std::shared_ptr<Task>> mine;
   std::copy_if(engine_.active_.begin(), engine_.active_.end(), std::back_inserter(mine),
                [this](const auto& task) { return &task->group() == this; });
@@ -203,7 +203,7 @@ std::vector<std::shared_ptr<Task>> Group::collectives() {
 }
 
 std::optional<Error> Group::error() {
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   return error_;
 }
 
@@ -214,24 +214,24 @@ void Group::check() {
 }
 
 void Group::abort(const Error& error) {
-  const Engine::Lock lock(engine_);
-  fail(error);
+  Locked locked(engine_.reactor_.lock());
+  fail(locked, error);
 }
 
 void Group::leave() {
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   if (closed_) {
     return;
   }
   closed_ = true;
-  fail_tasks(Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
+  fail_tasks(locked, Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
   for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
     Peer* peer = peers_[static_cast<size_t>(r)];
     if (peer != nullptr && peer->endpoint && !peer->fails_at && !error_) {
-      engine_.send_control(*peer, control_to(r, ControlType::kGoodbye));
+      engine_.send_control(locked, *peer, control_to(r, ControlType::kGoodbye));
     }
   }
-  engine_.unregister_group(*this);
+  engine_.unregister_group(locked, *this);
 }
 
 Control Group::control_to(int rank, ControlType type) const {
@@ -245,76 +245,55 @@ Control Group::control_to(int rank, ControlType type) const {
   return control;
 }
 
-bool Group::ensure_connected(int rank) {
+bool Group::ensure_connected(Locked& locked, int rank) {
   Peer& peer = *peers_[static_cast<size_t>(rank)];
   const bool fresh = !peer.endpoint;
-  if (!engine_.connect(peer)) {
+  if (!engine_.connect(locked, peer)) {
     return false;
   }
   if (fresh) {
-    engine_.send_control(peer, control_to(rank, ControlType::kHello));
+    engine_.send_control(locked, peer, control_to(rank, ControlType::kHello));
   }
   return true;
 }
 
 void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
                  size_t length, Wire wire) {
+  Locked& locked = engine_.held();
   if (departed_[static_cast<size_t>(destination)]) {
-    task.stranded(left_error(destination, task));
+    task.strand(locked, left_error(destination, task));
     return;
   }
-  PendingRequest* pending = engine_.new_request(task, token, destination, /*is_receive=*/false);
-  pending->wire = wire;
-  if (!ensure_connected(destination) || !ensure_rail(destination, wire)) {
-    engine_.completions_.add(*pending, UCS_ERR_UNREACHABLE);
+  Reactor& reactor = engine_.reactor_;
+  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
+                                                destination, /*is_receive=*/false, wire);
+  if (!ensure_connected(locked, destination) || !ensure_rail(locked, destination, wire)) {
+    reactor.complete(locked, pending, UCS_ERR_UNREACHABLE);
     return;
   }
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.send = Engine::on_sent;
-  param.user_data = pending;
   Peer& peer = *peers_[static_cast<size_t>(destination)];
   const UcpEndpoint& endpoint = wire == Wire::kPrivate ? *peer.rail_endpoint : *peer.endpoint;
-  void* request = ucp_tag_send_nbx(endpoint.get(), data, length,
-                                   tag | tag::slot_bits(slot_at(destination)), &param);
-  if (UCS_PTR_IS_PTR(request)) {
-    pending->request = request;
-  } else {
-    engine_.completions_.add(*pending, UCS_PTR_STATUS(request), length, tag);
-  }
+  reactor.send(locked, pending, endpoint, tag | tag::slot_bits(slot_at(destination)), data, length);
 }
 
 void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
                     size_t length, Wire wire) {
-  PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
-  pending->wire = wire;
+  Locked& locked = engine_.held();
+  Reactor& reactor = engine_.reactor_;
+  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
+                                                source, /*is_receive=*/true, wire);
   // Connected in both directions, so that a death of the source is noticed. Where it cannot be
   // reached any more, what it had sent before is still received.
   if (source >= 0 && !departed_[static_cast<size_t>(source)]) {
-    ensure_connected(source);
-    ensure_rail(source, wire);
+    ensure_connected(locked, source);
+    ensure_rail(locked, source, wire);
   }
-  const UcpWorker& worker =
-      wire == Wire::kPrivate ? peers_[static_cast<size_t>(source)]->rail->worker : engine_.worker_;
-  ucp_request_param_t param{};
-  // Completion always comes by the callback, if need be from inside the call: UCX 1.13 does not say
-  // what a receive brought that completes at once.
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-  param.cb.recv = Engine::on_received;
-  param.user_data = pending;
-  void* request = ucp_tag_recv_nbx(worker.get(), data, length, tag, mask, &param);
-  if (UCS_PTR_IS_ERR(request)) {
-    engine_.completions_.add(*pending, UCS_PTR_STATUS(request));
-    return;
-  }
-  if (pending->completed) {
-    return;
-  }
-  pending->request = request;
-  if (source >= 0 && departed_[static_cast<size_t>(source)]) {
+  UcpWorker& worker =
+      wire == Wire::kPrivate ? *peers_[static_cast<size_t>(source)]->rail : reactor.worker();
+  const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length);
+  if (is_waiting && source >= 0 && departed_[static_cast<size_t>(source)]) {
     // All that it ever sent has arrived before its goodbye.
-    task.stranded(left_error(source, task));
+    task.strand(locked, left_error(source, task));
   }
 }
 
@@ -324,25 +303,29 @@ Error Group::left_error(int rank, const Task& task) const {
 }
 
 void Group::fail(const Error& error) {
+  fail(engine_.held(), error);
+}
+
+void Group::fail(Locked& locked, const Error& error) {
   if (closed_ || error_) {
     return;
   }
   error_ = error;
-  fail_tasks(error);
+  fail_tasks(locked, error);
   for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
     Peer* peer = peers_[static_cast<size_t>(r)];
     if (peer != nullptr && !departed_[static_cast<size_t>(r)] && !peer->fails_at &&
-        ensure_connected(r)) {
+        ensure_connected(locked, r)) {
       Control control = control_to(r, ControlType::kAbort);
       control.code = error.code();
       control.subject = error.rank();
       control.text = error.what();
-      engine_.send_control(*peer, control);
+      engine_.send_control(locked, *peer, control);
     }
   }
 }
 
-void Group::fail_tasks(const Error& error) {
+void Group::fail_tasks(Locked& locked, const Error& error) {
   waiting_.clear();
   std::vector<std::shared_ptr<Task>> mine;
   for (const auto& task : engine_.active_) {
@@ -351,25 +334,25 @@ void Group::fail_tasks(const Error& error) {
     }
   }
   for (const auto& task : mine) {
-    task->fail(Error(error.code(), task->name() + ": " + error.what(), error.rank()));
+    task->fail(locked, Error(error.code(), task->name() + ": " + error.what(), error.rank()));
   }
 }
 
-void Group::handle(const Control& control) {
+void Group::handle(Locked& locked, const Control& control) {
   switch (control.type) {
     case ControlType::kHello:
       if (!closed_ && !error_) {
-        ensure_connected(control.sender);
+        ensure_connected(locked, control.sender);
       }
       return;
     case ControlType::kGoodbye:
-      peer_left(control.sender);
+      peer_left(locked, control.sender);
       return;
     case ControlType::kAbort:
-      fail(Error(control.code, control.text, control.subject));
+      fail(locked, Error(control.code, control.text, control.subject));
       return;
     case ControlType::kInquiry:
-      answer(control);
+      answer(locked, control);
       return;
   }
 }
@@ -379,8 +362,8 @@ void Group::handle(const Control& control) {
 /// Null where there is no shared memory to be had: the messages go through UCX's transports.
 std::unique_ptr<HostChannel> Group::new_channel(int members) {
   try {
-    const Engine::Lock lock(engine_);
-    return std::make_unique<HostChannel>(engine_.context_, engine_.process(), members);
+    Locked locked(engine_.reactor_.lock());
+    return std::make_unique<HostChannel>(engine_.reactor_.context(), engine_.process(), members);
   } catch (const Error&) {
     return nullptr;
   }
@@ -449,8 +432,8 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
       continue;
     }
     try {
-      const Engine::Lock lock(engine_);
-      if (ensure_connected(rank_at(member))) {
+      Locked locked(engine_.reactor_.lock());
+      if (ensure_connected(locked, rank_at(member))) {
         channel->map(member, *peers_[r]->endpoint, cards_[r].memory, cards_[r].process);
       }
     } catch (const Error&) {
@@ -467,7 +450,7 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
   };
   await(missing, [this] { check(); });
 
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   for (int member = 0; member < count; ++member) {
     if (channel->is_mapped(member) && *channel->told_by(member)) {
       channel->open(member);
@@ -479,8 +462,9 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
 
 bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
                         size_t length, int ticket) {
+  Locked& locked = engine_.held();
   if (departed_[static_cast<size_t>(destination)]) {
-    task.stranded(left_error(destination, task));
+    task.strand(locked, left_error(destination, task));
     return false;
   }
   const int number = member_at_[static_cast<size_t>(destination)];
@@ -496,16 +480,18 @@ bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t ta
     std::memcpy(message.carried.data(), data, length);
   }
   if (member.outgoing.empty() && channel_->send(number, message)) {
-    wake(number);
+    wake(locked, number);
     return true;
   }
   member.outgoing.push_back(
-      {message, engine_.new_request(task, token, destination, /*is_receive=*/false)});
+      {message, &engine_.reactor_.new_request(locked, task, task.record(locked).requests, token,
+                                              destination, /*is_receive=*/false)});
   return false;
 }
 
 std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t token, int source,
                                                           uint64_t tag) {
+  Locked& locked = engine_.held();
   Member& member = members_[static_cast<size_t>(member_at_[static_cast<size_t>(source)])];
   const auto found = std::find_if(
       member.unexpected.begin(), member.unexpected.end(),
@@ -515,14 +501,15 @@ std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t t
     member.unexpected.erase(found);
     return message;
   }
-  PendingRequest* pending = engine_.new_request(task, token, source, /*is_receive=*/true);
-  member.expected.push_back({tag, pending});
+  PendingRequest& pending = engine_.reactor_.new_request(
+      locked, task, task.record(locked).requests, token, source, /*is_receive=*/true);
+  member.expected.push_back({tag, &pending});
   if (running_ == 0) {
-    engine_.update_sharing(*this);
+    engine_.update_sharing(locked, *this);
   }
   if (departed_[static_cast<size_t>(source)]) {
     // All that it ever sent was taken when it left.
-    task.stranded(left_error(source, task));
+    task.strand(locked, left_error(source, task));
   }
   return std::nullopt;
 }
@@ -531,15 +518,15 @@ void Group::give_back(int source, const HostChannel::Message& message) {
   if (message.ticket != HostChannel::kNoTicket) {
     const int member = member_at_[static_cast<size_t>(source)];
     channel_->give_back(member, message.ticket);
-    wake(member);
+    wake(engine_.held(), member);
   }
 }
 
-void Group::wake(int member) {
+void Group::wake(Locked& locked, int member) {
   if (channel_->must_wake(member)) {
     Peer& peer = *peers_[static_cast<size_t>(members_[static_cast<size_t>(member)].rank)];
     if (peer.endpoint && !peer.fails_at) {
-      engine_.send_wake(peer);
+      engine_.send_wake(locked, peer);
     }
   }
 }
@@ -566,7 +553,7 @@ void Group::free_returned() {
   });
 }
 
-bool Group::progress_shared() {
+bool Group::progress_shared(Locked& locked) {
   bool any = false;
   try {
     for (int number = 0; number < channel_->members(); ++number) {
@@ -576,7 +563,7 @@ bool Group::progress_shared() {
       Member& member = members_[static_cast<size_t>(number)];
       while (const auto message = channel_->take(number)) {
         any = true;
-        dispatch(member, *message);
+        dispatch(locked, member, *message);
       }
       while (!member.outgoing.empty()) {
         const Outgoing& out = member.outgoing.front();
@@ -584,9 +571,9 @@ bool Group::progress_shared() {
           any = true;  // looks again instead of sleeping: nobody wakes the sender for this
           break;
         }
-        engine_.completions_.add(*out.send, UCS_OK, out.message.length, out.message.tag);
+        engine_.reactor_.complete(locked, *out.send, UCS_OK, out.message.length, out.message.tag);
         member.outgoing.pop_front();
-        wake(number);
+        wake(locked, number);
         any = true;
       }
     }
@@ -594,29 +581,29 @@ bool Group::progress_shared() {
       std::vector<Task*> stalled;
       stalled.swap(stalled_);
       for (Task* task : stalled) {
-        any |= !task->done() && task->stalled();
+        any |= !task->done() && task->resume(locked);
       }
     }
     if (!waiting_.empty()) {
       free_returned();
-      start_waiting();
+      start_waiting(locked);
     }
   } catch (const std::exception& exception) {
-    fail(failure_of(exception));
+    fail(locked, failure_of(exception));
     any = true;
   }
-  engine_.drain();
+  engine_.drain(locked);
   return any;
 }
 
-void Group::dispatch(Member& member, const HostChannel::Message& message) {
+void Group::dispatch(Locked& locked, Member& member, const HostChannel::Message& message) {
   const auto found = std::find_if(
       member.expected.begin(), member.expected.end(),
       [&](const auto& expected) { return ((message.tag ^ expected.tag) & tag::kSharedMask) == 0; });
   if (found == member.expected.end()) {
     member.unexpected.push_back(message);
-    if (const auto error = leftover_error(message.tag, member.rank, oldest_running())) {
-      fail(*error);
+    if (const auto error = leftover_error(message.tag, member.rank, oldest_running(locked))) {
+      fail(locked, *error);
     }
     return;
   }
@@ -624,10 +611,10 @@ void Group::dispatch(Member& member, const HostChannel::Message& message) {
   member.expected.erase(found);
   Task& task = *pending->task;
   const uint32_t token = pending->token;
-  engine_.release_request(pending);
-  task.arrived(token, message);
+  engine_.reactor_.release(locked, *pending);
+  task.deliver(locked, token, message);
   if (running_ == 0) {
-    engine_.update_sharing(*this);
+    engine_.update_sharing(locked, *this);
   }
 }
 
@@ -638,49 +625,49 @@ bool Group::expects_mail() const {
 }
 
 // What a task that is over waited for. Its requests would else outlive it.
-void Group::forget_shared(Task& task) {
+void Group::forget_shared(Locked& locked, Task& task) {
   for (Member& member : members_) {
     std::erase_if(member.expected, [&](const Expected& expected) {
       const bool is_its = expected.receive->task == &task;
       if (is_its) {
-        engine_.release_request(expected.receive);
+        engine_.reactor_.release(locked, *expected.receive);
       }
       return is_its;
     });
     std::erase_if(member.outgoing, [&](const Outgoing& out) {
       const bool is_its = out.send->task == &task;
       if (is_its) {
-        engine_.release_request(out.send);
+        engine_.reactor_.release(locked, *out.send);
       }
       return is_its;
     });
   }
-  engine_.update_sharing(*this);
+  engine_.update_sharing(locked, *this);
 }
 
-void Group::request_failed(Task& task, int rank, Wire wire, ucs_status_t status) {
+void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status) {
   if (wire == Wire::kPrivate && !peers_[static_cast<size_t>(rank)]->rail_in_use) {
-    task.fail(Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
+    task.fail(locked, Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
                                                " does not work: " + ucs_status_string(status)));
   } else if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
-    task.stranded(left_error(rank, task));
+    task.strand(locked, left_error(rank, task));
   } else if (rank >= 0) {
     engine_.peer_dying(*peers_[static_cast<size_t>(rank)], ucs_status_string(status));
   } else {
     task.fail(
-        Error(ErrorCode::kTransport, task.name() + ": UCX reported " + ucs_status_string(status)));
+        locked, Error(ErrorCode::kTransport, task.name() + ": UCX reported " + ucs_status_string(status)));
   }
 }
 
-void Group::peer_failed(int rank, const std::string& reason) {
+void Group::peer_failed(Locked& locked, int rank, const std::string& reason) {
   if (!departed_[static_cast<size_t>(rank)]) {
-    fail(Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + reason, rank));
+    fail(locked, Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + reason, rank));
   }
 }
 
-void Group::peer_left(int rank) {
+void Group::peer_left(Locked& locked, int rank) {
   if (channel_) {
-    progress_shared();  // what it wrote before it left
+    progress_shared(locked);  // what it wrote before it left
   }
   departed_[static_cast<size_t>(rank)] = true;
   std::vector<std::shared_ptr<Task>> stranded;
@@ -688,7 +675,7 @@ void Group::peer_left(int rank) {
     if (&task->group() != this || task->done()) {
       continue;
     }
-    for (const PendingRequest* p = task->requests_; p != nullptr; p = p->next) {
+    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr; p = p->next) {
       if (p->peer == rank) {
         stranded.push_back(task);
         break;
@@ -696,7 +683,7 @@ void Group::peer_left(int rank) {
     }
   }
   for (const auto& task : stranded) {
-    task->stranded(left_error(rank, *task));
+    task->strand(locked, left_error(rank, *task));
   }
 }
 
@@ -716,35 +703,35 @@ int Group::rank_of(const Peer& peer) const {
   return it == peers_.end() ? -1 : static_cast<int>(it - peers_.begin());
 }
 
-void Group::submit(const std::shared_ptr<Task>& task) {
+void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
   if (task->takes_turn()) {
     // For messages; it gets this number when it begins.
-    task->sequence_ = sequence_ + waiting_.size();
+    task->record(locked).sequence = sequence_ + waiting_.size();
     sequence_ += error_ || closed_ ? 1 : 0;
   }
   if (error_) {
-    task->fail(Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
+    task->fail(locked, Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
                      error_->rank()));
   } else if (closed_) {
-    task->fail(Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
+    task->fail(locked, Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
   } else if (task->takes_turn() &&
-             (running_ >= kMaxRunning || !waiting_.empty() || !task->reserve())) {
+             (running_ >= kMaxRunning || !waiting_.empty() || !task->try_reserve(locked))) {
     waiting_.push_back(task);
-    engine_.update_sharing(*this);
+    engine_.update_sharing(locked, *this);
   } else {
-    begin(task);
+    begin(locked, task);
   }
 }
 
-void Group::start_waiting() {
+void Group::start_waiting(Locked& locked) {
   while (!waiting_.empty() && running_ < kMaxRunning) {
     const std::shared_ptr<Task> next = waiting_.front();
     if (!next->done()) {
-      if (!next->reserve()) {
+      if (!next->try_reserve(locked)) {
         return;
       }
       waiting_.pop_front();
-      begin(next);
+      begin(locked, next);
     } else {
       waiting_.pop_front();
     }
@@ -783,16 +770,17 @@ void Group::find_private_links(const Exchange& exchange) {
   const std::vector<Nic>& nics = cards_[static_cast<size_t>(rank_)].beside;
   std::vector<std::string> addresses(nics.size());
   {
-    const Engine::Lock lock(engine_);
+    Locked locked(engine_.reactor_.lock());
     for (int r = 0; r < world_size_; ++r) {
       if (const auto networks = private_network(rank_, r)) {
-        addresses[networks->first] = engine_.rail(nics[networks->first]).worker.address();
+        addresses[networks->first] =
+            engine_.reactor_.private_worker(locked, nics[networks->first]).address();
       }
     }
   }
   const std::vector<std::string> all =
       exchange("rails", encode_list(addresses), [this] { check(); });
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   for (int r = 0; r < world_size_; ++r) {
     const auto networks = private_network(rank_, r);
     if (!networks) {
@@ -801,14 +789,14 @@ void Group::find_private_links(const Exchange& exchange) {
     const std::vector<std::string> theirs = decode_list(all[static_cast<size_t>(r)]);
     Peer& peer = *peers_[static_cast<size_t>(r)];
     if (peer.rail == nullptr && networks->second < theirs.size()) {
-      peer.rail = &engine_.rail(nics[networks->first]);
+      peer.rail = &engine_.reactor_.private_worker(locked, nics[networks->first]);
       peer.rail_address = theirs[networks->second];
     }
   }
 }
 
 void Group::use_private_link(int rank) {
-  const Engine::Lock lock(engine_);
+  Locked locked(engine_.reactor_.lock());
   Peer& peer = *peers_[static_cast<size_t>(rank)];
   if (peer.rail == nullptr) {
     throw Error(ErrorCode::kInternal, "there is no private link to " + describe(rank));
@@ -817,12 +805,12 @@ void Group::use_private_link(int rank) {
   wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
 }
 
-bool Group::ensure_rail(int rank, Wire wire) {
+bool Group::ensure_rail(Locked& locked, int rank, Wire wire) {
   if (wire == Wire::kShared) {
     return true;
   }
   try {
-    engine_.connect_rail(*peers_[static_cast<size_t>(rank)]);
+    engine_.connect_rail(locked, *peers_[static_cast<size_t>(rank)]);
     return true;
   } catch (const Error&) {
     return false;
@@ -831,12 +819,12 @@ bool Group::ensure_rail(int rank, Wire wire) {
 
 // With others in progress, the one that is complete last asks, and housekeeping before that.
 std::optional<Error> Group::leftover() {
-  return running_ == 1 ? leftover(sequence_) : std::nullopt;
+  return running_ == 1 ? leftover(engine_.held(), sequence_) : std::nullopt;
 }
 
 // So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
 // collective that is not complete.
-std::optional<Error> Group::leftover(uint64_t oldest) {
+std::optional<Error> Group::leftover(Locked& locked, uint64_t oldest) {
   for (const Member& member : members_) {
     for (const HostChannel::Message& message : member.unexpected) {
       if (const auto error = leftover_error(message.tag, member.rank, oldest)) {
@@ -844,12 +832,9 @@ std::optional<Error> Group::leftover(uint64_t oldest) {
       }
     }
   }
-  ucp_tag_recv_info_t info{};
-  if (ucp_tag_probe_nb(engine_.worker_.get(), tag::base(tag::Kind::kCollective, slot_, 0),
-                       tag::kKindMask | tag::kSlotMask, /*remove=*/0, &info) == nullptr) {
-    return std::nullopt;
-  }
-  return leftover_error(info.sender_tag, tag::source_of(info.sender_tag), oldest);
+  const std::optional<uint64_t> tag = engine_.reactor_.find_unexpected(
+      locked, tag::base(tag::Kind::kCollective, slot_, 0), tag::kKindMask | tag::kSlotMask);
+  return tag ? leftover_error(*tag, tag::source_of(*tag), oldest) : std::nullopt;
 }
 
 std::optional<Error> Group::leftover_error(uint64_t tag, int sender, uint64_t oldest) const {
@@ -866,33 +851,35 @@ std::optional<Error> Group::leftover_error(uint64_t tag, int sender, uint64_t ol
                sender);
 }
 
-uint64_t Group::oldest_running() const {
+uint64_t Group::oldest_running(Locked& locked) const {
   uint64_t oldest = sequence_;
   for (const auto& task : engine_.active_) {
-    if (&task->group() == this && task->started_ && !task->done() && task->takes_turn()) {
-      oldest = std::min(oldest, task->sequence_);
+    const Task::Record& record = task->record(locked);
+    if (&task->group() == this && record.is_started && !task->done() && task->takes_turn()) {
+      oldest = std::min(oldest, record.sequence);
     }
   }
   return oldest;
 }
 
-void Group::check_leftovers() {
-  if (const auto error = leftover(oldest_running())) {
-    fail(*error);
+void Group::check_leftovers(Locked& locked) {
+  if (const auto error = leftover(locked, oldest_running(locked))) {
+    fail(locked, *error);
   }
 }
 
 // Ranks that disagree about a call may all wait and none send, where no message tells them. So who
 // has waited for long asks, and again each time that it has waited for twice as long.
-void Group::inquire(TimePoint now) {
+void Group::inquire(Locked& locked, TimePoint now) {
   for (const auto& task : engine_.active_) {
-    if (&task->group() != this || !task->started_ || task->done() || !task->takes_turn() ||
-        now < task->next_inquiry_) {
+    Task::Record& record = task->record(locked);
+    if (&task->group() != this || !record.is_started || task->done() || !task->takes_turn() ||
+        now < record.next_inquiry) {
       continue;
     }
-    task->next_inquiry_ = now + (now - task->submitted_);
+    record.next_inquiry = now + (now - task->submitted());
     std::set<int> others;
-    for (const PendingRequest* p = task->requests_; p != nullptr; p = p->next) {
+    for (const PendingRequest* p = record.requests.first(); p != nullptr; p = p->next) {
       if (p->peer >= 0) others.insert(p->peer);
     }
     if (others.empty()) {
@@ -908,18 +895,18 @@ void Group::inquire(TimePoint now) {
         continue;
       }
       Control inquiry = control_to(other, ControlType::kInquiry);
-      inquiry.sequence = task->sequence_;
-      inquiry.fingerprint = calls_[task->sequence_ % kRemembered];
+      inquiry.sequence = record.sequence;
+      inquiry.fingerprint = calls_[record.sequence % kRemembered];
       inquiry.text = task->name();
-      engine_.send_control(peer, inquiry);
+      engine_.send_control(locked, peer, inquiry);
     }
   }
 }
 
-void Group::answer(const Control& inquiry) {
+void Group::answer(Locked& locked, const Control& inquiry) {
   const bool is_known = inquiry.sequence < sequence_ && sequence_ - inquiry.sequence <= kRemembered;
   if (is_known && calls_[inquiry.sequence % kRemembered] != inquiry.fingerprint) {
-    fail(Error(ErrorCode::kMismatch,
+    fail(locked, Error(ErrorCode::kMismatch,
                "ranks disagree about a collective: " + describe(inquiry.sender) +
                    " waits for a message of " + describe(rank_) + " in " + inquiry.text +
                    ", but there rank " + std::to_string(rank_) +
@@ -928,24 +915,25 @@ void Group::answer(const Control& inquiry) {
   }
 }
 
-void Group::begin(const std::shared_ptr<Task>& task) {
+void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
+  Task::Record& record = task->record(locked);
   if (task->takes_turn()) {
-    task->next_inquiry_ = task->submitted_ + kPatience;
-    task->sequence_ = sequence_++;
+    record.next_inquiry = task->submitted() + kPatience;
+    record.sequence = sequence_++;
     ++running_;
-    task->started_ = true;  // from here on, its end ends its turn
-    engine_.update_sharing(*this);
+    record.is_started = true;  // from here on, its end ends its turn
+    engine_.update_sharing(locked, *this);
   }
-  task->started_ = true;
-  task->start();
+  record.is_started = true;
+  task->begin(locked);
 }
 
-void Group::task_done(Task& task) {
-  if (task.started_ && task.takes_turn()) {
+void Group::task_done(Locked& locked, Task& task) {
+  if (task.record(locked).is_started && task.takes_turn()) {
     std::erase(stalled_, &task);
     --running_;
-    start_waiting();
-    engine_.update_sharing(*this);
+    start_waiting(locked);
+    engine_.update_sharing(locked, *this);
   }
 }
 

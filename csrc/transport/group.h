@@ -79,8 +79,7 @@ class Group {
   /// both ranks, before the first collective.
   void use_private_link(int rank);
 
-  // For tasks, under the engine's lock. Completion comes to Task::completed, never from inside
-  // these calls.
+  // For hooks of tasks. Completion comes to Task::completed, never from inside these calls.
 
   /// `tag`: see transport/tag.h; its slot is filled in here.
   void send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
@@ -91,7 +90,7 @@ class Group {
   /// What collectives use towards `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
 
-  // Messages of collectives between ranks that share memory, under the engine's lock.
+  // For hooks of tasks: messages of collectives between ranks that share memory.
 
   /// Whether messages to and from `rank` go through shared memory. Both ranks say the same.
   bool shares_memory(int rank) const { return member_at_[static_cast<size_t>(rank)] >= 0; }
@@ -117,11 +116,13 @@ class Group {
   std::optional<Error> leftover();
   /// Calls Task::stalled once, when something may have changed.
   void stall(Task& task) { stalled_.push_back(&task); }
+  /// Ends the group here and tells the others.
+  void fail(const Error& error);
 
   int slot() const { return slot_; }
   int slot_at(int rank) const { return cards_[static_cast<size_t>(rank)].slot; }
-  /// Ends the group here and tells the others, under the lock.
-  void fail(const Error& error);
+  /// Ends the group here and tells the others.
+  void fail(Locked& locked, const Error& error);
   /// "rank 3 (pid 41 on host a)".
   std::string describe(int rank) const;
 
@@ -153,28 +154,27 @@ class Group {
 
   Group(Engine& engine, int rank, int world_size, std::string name);
 
-  // Under the engine's lock.
-  void submit(const std::shared_ptr<Task>& task);
-  void begin(const std::shared_ptr<Task>& task);
-  void task_done(Task& task);
-  void fail_tasks(const Error& error);
+  void submit(Locked& locked, const std::shared_ptr<Task>& task);
+  void begin(Locked& locked, const std::shared_ptr<Task>& task);
+  void task_done(Locked& locked, Task& task);
+  void fail_tasks(Locked& locked, const Error& error);
   /// The error that ends the group when this rank's own code has thrown `exception`.
   Error failure_of(const std::exception& exception) const;
-  void handle(const Control& control);
-  void request_failed(Task& task, int rank, Wire wire, ucs_status_t status);
-  void peer_failed(int rank, const std::string& reason);
-  void peer_left(int rank);
-  bool ensure_connected(int rank);
-  bool ensure_rail(int rank, Wire wire);
+  void handle(Locked& locked, const Control& control);
+  void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
+  void peer_failed(Locked& locked, int rank, const std::string& reason);
+  void peer_left(Locked& locked, int rank);
+  bool ensure_connected(Locked& locked, int rank);
+  bool ensure_rail(Locked& locked, int rank, Wire wire);
   Control control_to(int rank, ControlType type) const;
   int rank_of(const Peer& peer) const;
   Error left_error(int rank, const Task& task) const;
-  std::optional<Error> leftover(uint64_t oldest);
+  std::optional<Error> leftover(Locked& locked, uint64_t oldest);
   std::optional<Error> leftover_error(uint64_t tag, int sender, uint64_t oldest) const;
-  uint64_t oldest_running() const;
-  void check_leftovers();
-  void inquire(TimePoint now);
-  void answer(const Control& inquiry);
+  uint64_t oldest_running(Locked& locked) const;
+  void check_leftovers(Locked& locked);
+  void inquire(Locked& locked, TimePoint now);
+  void answer(Locked& locked, const Control& inquiry);
   std::unique_ptr<HostChannel> new_channel(int members);
   bool memory_comes_late() const;
   void share_memory(std::unique_ptr<HostChannel> channel, const Exchange& exchange,
@@ -182,13 +182,13 @@ class Group {
   void find_private_links(const Exchange& exchange);
   /// The interfaces of its ends, as indices into the ranks' cards.
   std::optional<std::pair<size_t, size_t>> private_network(int a, int b) const;
-  void wake(int member);
-  bool progress_shared();
-  void dispatch(Member& member, const HostChannel::Message& message);
+  void wake(Locked& locked, int member);
+  bool progress_shared(Locked& locked);
+  void dispatch(Locked& locked, Member& member, const HostChannel::Message& message);
   bool expects_mail() const;
-  void forget_shared(Task& task);
+  void forget_shared(Locked& locked, Task& task);
   void free_returned();
-  void start_waiting();
+  void start_waiting(Locked& locked);
 
   Engine& engine_;
   const int rank_;

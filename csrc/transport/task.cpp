@@ -24,19 +24,38 @@ void Task::notify(std::function<void()> callback) {
   }
 }
 
+void Task::set_submitted(Locked&, TimePoint now) {
+  submitted_ = now;
+  if (timeout_ > std::chrono::milliseconds::zero()) {
+    record_.deadline = now + timeout_;
+  }
+}
+
+void Task::complete(Locked&, const PendingRequest& pending) {
+  if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
+    truncated(pending.token, pending.tag);
+  } else {
+    completed(pending.token, pending.length, pending.tag);
+  }
+}
+
 void Task::finish() {
   if (!done()) {
-    mark_done();
+    mark_done(group_->engine().held());
   }
 }
 
 void Task::fail(const Error& error) {
+  fail(group_->engine().held(), error);
+}
+
+void Task::fail(Locked& locked, const Error& error) {
   if (done()) {
     return;
   }
   error_ = error;
-  mark_done();
-  group_->engine().cancel_receives(*this);
+  mark_done(locked);
+  group_->engine().cancel_receives(locked, *this);
 }
 
 void Task::set_ready(size_t bytes) {
@@ -44,11 +63,11 @@ void Task::set_ready(size_t bytes) {
   group_->engine().parking_.wake_waiters();
 }
 
-void Task::mark_done() {
+void Task::mark_done(Locked& locked) {
   finished_ = Clock::now();
   done_.store(true, std::memory_order_release);
   Engine& engine = group_->engine();
-  if (active_index_ != kInactive) {
+  if (record_.active_index) {
     --engine.unfinished_;
   }
   engine.parking_.wake_waiters();
@@ -61,9 +80,9 @@ void Task::mark_done() {
   if (callback && !engine.notify(std::move(callback))) {
     callback_ = std::move(callback);  // what it holds on to must not go under the lock
   }
-  group_->task_done(*this);
-  if (requests_ == nullptr) {
-    engine.retire(*this);
+  group_->task_done(locked, *this);
+  if (record_.requests.is_empty()) {
+    engine.retire(locked, *this);
   }
 }
 
@@ -92,7 +111,7 @@ void Task::timed_out() {
 std::string Task::waiting_for() const {
   std::set<int> sources;
   std::set<int> destinations;
-  for (const PendingRequest* p = requests_; p != nullptr; p = p->next) {
+  for (const PendingRequest* p = record_.requests.first(); p != nullptr; p = p->next) {
     (p->is_receive ? sources : destinations).insert(p->peer);
   }
   const auto list = [](const char* what, const std::set<int>& ranks) {
