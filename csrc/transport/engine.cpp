@@ -1,14 +1,9 @@
 #include "transport/engine.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/epoll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -17,7 +12,6 @@
 
 #include "base/quiet_thread.h"
 #include "transport/group.h"
-#include "transport/process_limits.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -28,7 +22,6 @@ using std::chrono::milliseconds;
 constexpr unsigned kControlId = 0;
 constexpr unsigned kWakeId = 1;
 // A dead peer's last messages may still be on their way to be read.
-constexpr milliseconds kGrace{50};
 constexpr int kLastLooks = 10000;
 constexpr milliseconds kHousekeepingPeriod{5};
 // Threads that sleep look around this often: for interrupts and deadlines.
@@ -40,7 +33,6 @@ constexpr milliseconds kShutdownPatience{1000};
 // a call to arrive in the host program before it goes.
 constexpr milliseconds kCallbackPatience{5000};
 constexpr milliseconds kWayOut{50};
-constexpr milliseconds kClosePatience{1000};
 
 std::mutex instance_mutex;
 std::weak_ptr<Engine> instance_;
@@ -51,23 +43,6 @@ std::atomic<int> dying_engines{0};  // being destroyed by threads that nobody jo
 uint64_t random_identity() {
   std::random_device device;
   return static_cast<uint64_t>(device()) << 32 | device();
-}
-
-OwnedFd checked_fd(int fd, const char* what) {
-  if (fd < 0) {
-    throw Error(ErrorCode::kTransport, std::string(what) + ": " + std::strerror(errno));
-  }
-  return OwnedFd(fd);
-}
-
-// Why a connection may have failed, for a person.
-std::string why_unreachable(const Engine& engine, const Card& peer) {
-  if (!can_open_file()) {
-    return "this process can open no more files: raise the limit (`ulimit -n`)";
-  }
-  return "UCX may use " + join_list(engine.transports()) + " here and " + peer.transports +
-         " there; this depends on UCX_TLS, which should be the same on both sides, and on the room "
-         "in /dev/shm";
 }
 
 milliseconds nap_until(TimePoint deadline, TimePoint now, milliseconds at_most) {
@@ -164,8 +139,6 @@ Engine::Engine()
       nics_(nic_roles()),
       reactor_(nics_.shared),
       groups_(tag::kMaxGroups) {
-  watch_fd_ = checked_fd(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
-
   reactor_.on_message(kControlId, on_control, this);
   reactor_.on_message(kWakeId, on_wake, this);
 
@@ -183,11 +156,6 @@ Engine::~Engine() {
     }
     active_.clear();
   }
-  for (const auto& [process, peer] : peers_) {
-    if (peer->pidfd >= 0) {
-      ::close(peer->pidfd);
-    }
-  }
 }
 
 void Engine::stop() {
@@ -197,7 +165,10 @@ void Engine::stop() {
   parking_.stop_driver();
   thread_.join();
   notifier_.stop();
-  close_endpoints();
+  Locked locked(reactor_.lock());
+  peers_.close(locked);
+  reactor_.drop_unexpected(locked, 0, 0);
+  drain(locked);
 }
 
 // Waits until nothing is unfinished and no callback runs.
@@ -353,21 +324,11 @@ void Engine::housekeeping(Locked& locked, TimePoint now) {
     return;
   }
   next_housekeeping_ = now + kHousekeepingPeriod;
-  if (dying_peers_) {
-    dying_peers_ = false;
-    for (const auto& [process, peer] : peers_) {
-      if (peer->fails_at && !peer->failed) {
-        if (now >= *peer->fails_at) {
-          // On a busy machine this thread may not have run since: read what there is.
-          for (int i = 0; i < kLastLooks && progress(locked); ++i) {
-          }
-          fail_peer(locked, *peer);
-        } else {
-          dying_peers_ = true;
-        }
-      }
+  peers_.bury(locked, now, [&] {
+    // On a busy machine this thread may not have run since: read what there is.
+    for (int i = 0; i < kLastLooks && progress(locked); ++i) {
     }
-  }
+  });
   for (Group* group : groups_) {
     if (group != nullptr && group->running_ > 0) {
       group->check_leftovers(locked);
@@ -386,137 +347,19 @@ void Engine::housekeeping(Locked& locked, TimePoint now) {
   drain(locked);
 }
 
-// ---------------------------------------------------------------------------------------- peers
+// --------------------------------------------------------------------------------------- groups
 
-Peer& Engine::add_peer(Locked& locked, const Card& card, bool same_host, uint32_t incarnation) {
-  auto& slot = peers_[card.process];
-  if (slot && slot->incarnation >= incarnation) {
-    return *slot;
-  }
-  if (slot) {
-    if (!slot->failed) {
-      // The other end noticed first.
-      peer_dying(*slot, "its connection broke");
-      fail_peer(locked, *slot);
-    }
-    stop_watching(*slot);
-    former_peers_.push_back(std::move(slot));
-  }
-  slot = std::make_unique<Peer>();
-  Peer& peer = *slot;
-  peer.engine = this;
-  peer.card = card;
-  peer.incarnation = incarnation;
-  peer.same_host = same_host;
-  if (same_host) {
-    peer.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, card.pid, 0));
-    if (peer.pidfd >= 0) {
-      epoll_event event{};
-      event.events = EPOLLIN;
-      event.data.ptr = &peer;
-      ::epoll_ctl(watch_fd_, EPOLL_CTL_ADD, peer.pidfd, &event);
-    } else if (errno == ESRCH) {
-      peer.ended = true;
-      peer_dying(peer, "its process has ended");
-    }
-  }
-  return peer;
-}
-
-std::vector<Card::Renewed> Engine::renewed() const {
-  std::vector<Card::Renewed> connections;
-  for (const auto& [process, peer] : peers_) {
-    const bool broken = peer->fails_at && !peer->ended;
-    if (broken || peer->incarnation > 0) {
-      connections.push_back({process, peer->incarnation + (broken ? 1 : 0)});
-    }
-  }
-  return connections;
-}
-
-void Engine::stop_watching(Peer& peer) {
-  if (peer.pidfd >= 0) {
-    ::epoll_ctl(watch_fd_, EPOLL_CTL_DEL, peer.pidfd, nullptr);
-    ::close(peer.pidfd);
-    peer.pidfd = -1;
-  }
-}
-
-bool Engine::connect(Locked&, Peer& peer) {
-  if (peer.failed || peer.fails_at) {
-    return static_cast<bool>(peer.endpoint) && !peer.failed;
-  }
-  if (!peer.endpoint) {
-    try {
-      peer.endpoint =
-          std::make_unique<UcpEndpoint>(reactor_.worker(), peer.card.address, on_endpoint_error, &peer);
-    } catch (const Error& error) {
-      peer_dying(peer, error.what() + (": " + why_unreachable(*this, peer.card)));
-      return false;
-    }
-  }
-  return true;
-}
-
-void Engine::connect_rail(Locked&, Peer& peer) {
-  if (!peer.rail_endpoint) {
-    peer.rail_endpoint =
-        std::make_unique<UcpEndpoint>(*peer.rail, peer.rail_address, on_rail_error, &peer);
-  }
-}
-
-void Engine::on_rail_error(void* arg, ucp_ep_h endpoint, ucs_status_t status) {
-  Peer& peer = *static_cast<Peer*>(arg);
-  if (peer.rail_in_use) {
-    on_endpoint_error(arg, endpoint, status);
-  }
-}
-
-void Engine::peer_dying(Peer& peer, const std::string& reason) {
-  if (!peer.fails_at) {
-    peer.fails_at = Clock::now() + kGrace;
-    peer.reason = reason;
-    dying_peers_ = true;
-  }
-}
-
-void Engine::fail_peer(Locked& locked, Peer& peer) {
-  peer.failed = true;
-  peer.endpoint.reset();  // by force: completes what was being sent
-  peer.rail_endpoint.reset();
+void Engine::peer_died(Locked& locked, Peer& peer) {
   drain(locked);
   for (Group* group : groups_) {
     if (group != nullptr) {
       if (const int rank = group->rank_of(peer); rank >= 0) {
-        group->peer_failed(locked, rank, peer.reason);
+        group->peer_failed(locked, rank, peer.life.reason());
       }
     }
   }
   drain(locked);
 }
-
-void Engine::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) {
-  Peer& peer = *static_cast<Peer*>(arg);
-  peer.engine->peer_dying(peer,
-                          std::string("its connection broke (") + ucs_status_string(status) + ")");
-}
-
-void Engine::look_for_deaths() {
-  std::array<epoll_event, 16> events;
-  const int count = ::epoll_wait(watch_fd_, events.data(), static_cast<int>(events.size()), 0);
-  if (count <= 0) {
-    return;
-  }
-  const Locked locked(reactor_.lock());
-  for (int i = 0; i < count; ++i) {
-    Peer& peer = *static_cast<Peer*>(events[static_cast<size_t>(i)].data.ptr);
-    stop_watching(peer);
-    peer.ended = true;
-    peer_dying(peer, "its process has ended");
-  }
-}
-
-// --------------------------------------------------------------------------------------- groups
 
 int Engine::register_group(Locked& locked, Group& group) {
   for (int tries = 0; tries < tag::kMaxGroups; ++tries) {
@@ -567,13 +410,13 @@ void Engine::unregister_group(Locked& locked, Group& group) {
 // -------------------------------------------------------------------------------------- control
 
 void Engine::send_control(Locked& locked, Peer& peer, const Control& control) {
-  if (peer.endpoint) {
-    reactor_.send_message(locked, *peer.endpoint, kControlId, control.encode());
+  if (peer.shared.is_open()) {
+    reactor_.send_message(locked, peer.shared.endpoint(), kControlId, control.encode());
   }
 }
 
 void Engine::send_wake(Locked& locked, Peer& peer) {
-  reactor_.send_message(locked, *peer.endpoint, kWakeId, {});
+  reactor_.send_message(locked, peer.shared.endpoint(), kWakeId, {});
 }
 
 // That it came is all: whoever slept looks at the shared memory next.
@@ -602,15 +445,15 @@ void Engine::handle(Locked& locked, const Control& control) {
   Group* group = groups_[control.slot];
   if (group == nullptr) {
     // The group is over here. Whoever connects to it only now is told.
-    const auto it = peers_.find(control.process);
-    if (control.type == ControlType::kHello && it != peers_.end() && it->second->endpoint) {
+    Peer* const peer = peers_.find(locked, control.process);
+    if (control.type == ControlType::kHello && peer != nullptr && peer->shared.is_open()) {
       Control goodbye = control;
       goodbye.type = ControlType::kGoodbye;
       goodbye.slot = control.sender_slot;
       goodbye.sender = control.receiver;
       goodbye.receiver = control.sender;
       goodbye.process = process_;
-      send_control(locked, *it->second, goodbye);
+      send_control(locked, *peer, goodbye);
     }
     return;
   }
@@ -668,7 +511,7 @@ bool Engine::wait(const Task& task, TimePoint deadline, size_t bytes) {
     }
     if (armed) {
       waiter.sleep(std::move(events),
-                   nap_until(deadline, now, dying_peers_ ? kHousekeepingPeriod : kNap));
+                   nap_until(deadline, now, peers_.has_suspects() ? kHousekeepingPeriod : kNap));
     } else if (!satisfied() && policy.yields(parking_.is_crowded())) {
       waiter.yield(policy, now);
     }
@@ -741,7 +584,7 @@ void Engine::run() {
       } else if (busy || activity == seen_activity) {
         armed = prepare_sleep(locked);
         nap = !armed                     ? milliseconds::zero()
-              : dying_peers_             ? kHousekeepingPeriod
+              : peers_.has_suspects()    ? kHousekeepingPeriod
               : busy || !active_.empty() ? kNap
                                          : milliseconds(-1);
       }
@@ -760,48 +603,12 @@ void Engine::run() {
     // Work that arrived since the look above is not slept on.
     if (!stop_ && (armed || parking_.has_waiters() || unfinished_ == 0)) {
       fds.push_back({parking_.driver_fd(), POLLIN, 0});
-      fds.push_back({watch_fd_, POLLIN, 0});
+      fds.push_back({peers_.watch_fd(), POLLIN, 0});
       ::poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
     }
     parking_.driver_is_up();
-    look_for_deaths();
+    peers_.look_for_ended();
   }
-}
-
-void Engine::close_endpoints() {
-  Locked locked(reactor_.lock());
-  std::vector<void*> closing;
-  for (const auto& [process, peer] : peers_) {
-    if (peer->endpoint) {
-      if (void* request = peer->endpoint->close(/*flush=*/!peer->fails_at)) {
-        closing.push_back(request);
-      }
-      peer->endpoint.reset();
-    }
-    if (peer->rail_endpoint) {
-      if (void* request =
-              peer->rail_endpoint->close(/*flush=*/peer->rail_in_use && !peer->fails_at)) {
-        closing.push_back(request);
-      }
-      peer->rail_endpoint.reset();
-    }
-  }
-  const TimePoint give_up = Clock::now() + kClosePatience;
-  while (!closing.empty() && Clock::now() < give_up) {
-    reactor_.progress(locked);
-    std::erase_if(closing, [](void* request) {
-      if (ucp_request_check_status(request) == UCS_INPROGRESS) {
-        return false;
-      }
-      ucp_request_free(request);
-      return true;
-    });
-  }
-  for (void* request : closing) {
-    ucp_request_free(request);
-  }
-  reactor_.drop_unexpected(locked, 0, 0);
-  drain(locked);
 }
 
 }  // namespace q7x2

@@ -6,57 +6,28 @@
 // event descriptor when the process is idle, on a timer while other threads do the work. Callbacks
 // of tasks run on threads of the notifier, without the lock, because they may run anybody's code.
 //
-// Peers on this host are watched by pidfd, the others by UCX (TCP resets, keepalive). A peer that
-// died gets a short grace, in which what it had sent is still received; then every group it belongs
-// to fails, and tells its other ranks.
+// When a peer has died (PeerTable), every group it belongs to fails, and tells its other ranks.
 #pragma once
-
-#include <poll.h>
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
-#include "base/owned_fd.h"
 #include "base/process.h"
 #include "transport/card.h"
 #include "transport/control.h"
 #include "transport/notifier.h"
 #include "transport/parking.h"
+#include "transport/peer_table.h"
 #include "transport/reactor.h"
 #include "transport/scratch_pool.h"
 #include "transport/task.h"
 
 namespace q7x2 {
-
-/// A connection to another process. Lives as long as the engine. A connection that broke is
-/// replaced by its next incarnation when a group is made; the groups before have failed with it.
-struct Peer {
-  Engine* engine = nullptr;
-  Card card;
-  uint32_t incarnation = 0;
-  bool same_host = false;
-  std::unique_ptr<UcpEndpoint> endpoint;
-  int pidfd = -1;
-  /// Set when it was noticed dead: the time at which its groups fail, and why.
-  std::optional<TimePoint> fails_at;
-  std::string reason;
-  bool failed = false;
-  bool ended = false;  ///< its process is gone; there is nothing to connect to
-
-  // A private link to its host, if there is one.
-  UcpWorker* rail = nullptr;
-  std::string rail_address;  ///< its worker's at the other end
-  std::unique_ptr<UcpEndpoint> rail_endpoint;
-  /// Groups rely on the link, so its failure is the peer's. Until then it is only a failed attempt.
-  bool rail_in_use = false;
-};
 
 class Engine {
  public:
@@ -128,18 +99,8 @@ class Engine {
   template <typename Step>
   void guarded(Locked& locked, Task& task, const Step& step);
   void cancel_receives(Locked& locked, Task& task);
-  /// The connection to a process for a new group, `incarnation` or a later one. What came before it
-  /// fails, if it has not yet.
-  Peer& add_peer(Locked& locked, const Card& card, bool same_host, uint32_t incarnation);
-  /// What this process's card says of connections that broke.
-  std::vector<Card::Renewed> renewed() const;
-  void stop_watching(Peer& peer);
-  /// False where it cannot be reached; it is on its way to fail then.
-  bool connect(Locked& locked, Peer& peer);
-  /// Throws Error(kTransport) where the private link does not work.
-  void connect_rail(Locked& locked, Peer& peer);
-  void peer_dying(Peer& peer, const std::string& reason);
-  void fail_peer(Locked& locked, Peer& peer);
+  /// The groups of a peer that died fail.
+  void peer_died(Locked& locked, Peer& peer);
   void send_control(Locked& locked, Peer& peer, const Control& control);
   /// Wakes the peer's process, which sleeps while a message for it lies in shared memory.
   void send_wake(Locked& locked, Peer& peer);
@@ -154,17 +115,12 @@ class Engine {
   /// A group's cards are there: control messages that came early are handled.
   void group_ready(Locked& locked);
 
-  // Any thread, without the lock.
-  void look_for_deaths();
   void run();  // the engine's thread
   void stop();
   void rest(TimePoint tasks_until, TimePoint callbacks_until);
-  void close_endpoints();
 
   static ucs_status_t on_control(void* arg, const void* header, size_t header_length, void* data,
                                  size_t length, const ucp_am_recv_param_t* param);
-  static void on_endpoint_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
-  static void on_rail_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static ucs_status_t on_wake(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
 
@@ -172,24 +128,21 @@ class Engine {
   const uint64_t process_;
   const NicRoles nics_;
   Reactor reactor_;
+  PeerTable peers_{reactor_, [this](Locked& locked, Peer& peer) { peer_died(locked, peer); }};
 
   std::vector<Control> controls_;
   bool lost_control_ = false;            // there was no memory for one
   std::vector<Control> early_controls_;  // for groups whose cards are still being exchanged
   std::vector<std::shared_ptr<Task>> active_;
-  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
-  std::vector<std::unique_ptr<Peer>> former_peers_;  // replaced; groups that failed know them
-  std::vector<Group*> groups_;                       // by slot
+  std::vector<Group*> groups_;  // by slot
   int next_slot_ = 0;
   std::vector<Group*> sharing_;  // groups that run collectives through shared memory
   bool asleep_ = false;
   std::atomic<size_t> unfinished_{0};  // active tasks that are not done
   TimePoint next_housekeeping_{};
-  bool dying_peers_ = false;
 
   Parking parking_{unfinished_};
   std::atomic<bool> stop_{false};
-  OwnedFd watch_fd_;  // epoll: pidfds of local peers
   std::thread thread_;
 
   Notifier notifier_;

@@ -55,7 +55,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   {
     Locked locked(engine.reactor_.lock());
     group->slot_ = engine.register_group(locked, *group);
-    mine.renewed = engine.renewed();
+    mine.renewed = engine.peers_.renewed(locked);
   }
   mine.process = engine.process();
   mine.pid = ::getpid();
@@ -127,14 +127,14 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
       const uint32_t incarnation =
           std::max(mine.incarnation(card.process), card.incarnation(mine.process));
       group->peers_[static_cast<size_t>(r)] =
-          &engine.add_peer(locked, card, card.host_key == mine.host_key, incarnation);
+          &engine.peers_.meet(locked, card, card.host_key == mine.host_key, incarnation);
     }
     group->cards_ = std::move(cards);
     engine.group_ready(locked);
     for (int r = 0; r < world_size; ++r) {
       const Peer* peer = group->peers_[static_cast<size_t>(r)];
-      if (peer != nullptr && peer->failed) {
-        group->peer_failed(locked, r, peer->reason);  // since the cards were written
+      if (peer != nullptr && peer->life.is_dead()) {
+        group->peer_failed(locked, r, peer->life.reason());  // since the cards were written
       }
     }
   }
@@ -184,7 +184,7 @@ std::vector<std::string> Group::transports(int rank) {
   }
   Locked locked(engine_.reactor_.lock());
   const Peer* peer = peers_[static_cast<size_t>(rank)];
-  return peer != nullptr && peer->endpoint ? peer->endpoint->transports()
+  return peer != nullptr && peer->shared.is_open() ? peer->shared.endpoint().transports()
                                            : std::vector<std::string>();
 }
 
@@ -227,7 +227,7 @@ void Group::leave() {
   fail_tasks(locked, Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
   for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
     Peer* peer = peers_[static_cast<size_t>(r)];
-    if (peer != nullptr && peer->endpoint && !peer->fails_at && !error_) {
+    if (peer != nullptr && peer->shared.is_open() && peer->life.is_alive() && !error_) {
       engine_.send_control(locked, *peer, control_to(r, ControlType::kGoodbye));
     }
   }
@@ -247,8 +247,8 @@ Control Group::control_to(int rank, ControlType type) const {
 
 bool Group::ensure_connected(Locked& locked, int rank) {
   Peer& peer = *peers_[static_cast<size_t>(rank)];
-  const bool fresh = !peer.endpoint;
-  if (!engine_.connect(locked, peer)) {
+  const bool fresh = !peer.shared.is_open();
+  if (!engine_.peers_.connect(locked, peer)) {
     return false;
   }
   if (fresh) {
@@ -271,9 +271,8 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
     reactor.complete(locked, pending, UCS_ERR_UNREACHABLE);
     return;
   }
-  Peer& peer = *peers_[static_cast<size_t>(destination)];
-  const UcpEndpoint& endpoint = wire == Wire::kPrivate ? *peer.rail_endpoint : *peer.endpoint;
-  reactor.send(locked, pending, endpoint, tag | tag::slot_bits(slot_at(destination)), data, length);
+  const Link& link = peers_[static_cast<size_t>(destination)]->link(wire);
+  reactor.send(locked, pending, link.endpoint(), tag | tag::slot_bits(slot_at(destination)), data, length);
 }
 
 void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
@@ -289,7 +288,7 @@ void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64
     ensure_rail(locked, source, wire);
   }
   UcpWorker& worker =
-      wire == Wire::kPrivate ? *peers_[static_cast<size_t>(source)]->rail : reactor.worker();
+      source >= 0 ? peers_[static_cast<size_t>(source)]->link(wire).worker() : reactor.worker();
   const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length);
   if (is_waiting && source >= 0 && departed_[static_cast<size_t>(source)]) {
     // All that it ever sent has arrived before its goodbye.
@@ -314,7 +313,7 @@ void Group::fail(Locked& locked, const Error& error) {
   fail_tasks(locked, error);
   for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
     Peer* peer = peers_[static_cast<size_t>(r)];
-    if (peer != nullptr && !departed_[static_cast<size_t>(r)] && !peer->fails_at &&
+    if (peer != nullptr && !departed_[static_cast<size_t>(r)] && peer->life.is_alive() &&
         ensure_connected(locked, r)) {
       Control control = control_to(r, ControlType::kAbort);
       control.code = error.code();
@@ -434,7 +433,7 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
     try {
       Locked locked(engine_.reactor_.lock());
       if (ensure_connected(locked, rank_at(member))) {
-        channel->map(member, *peers_[r]->endpoint, cards_[r].memory, cards_[r].process);
+        channel->map(member, peers_[r]->shared.endpoint(), cards_[r].memory, cards_[r].process);
       }
     } catch (const Error&) {
       // These two talk through UCX's transports.
@@ -525,7 +524,7 @@ void Group::give_back(int source, const HostChannel::Message& message) {
 void Group::wake(Locked& locked, int member) {
   if (channel_->must_wake(member)) {
     Peer& peer = *peers_[static_cast<size_t>(members_[static_cast<size_t>(member)].rank)];
-    if (peer.endpoint && !peer.fails_at) {
+    if (peer.shared.is_open() && peer.life.is_alive()) {
       engine_.send_wake(locked, peer);
     }
   }
@@ -646,13 +645,13 @@ void Group::forget_shared(Locked& locked, Task& task) {
 }
 
 void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status) {
-  if (wire == Wire::kPrivate && !peers_[static_cast<size_t>(rank)]->rail_in_use) {
+  if (wire == Wire::kPrivate && !peers_[static_cast<size_t>(rank)]->relies_on_beside) {
     task.fail(locked, Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
                                                " does not work: " + ucs_status_string(status)));
   } else if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
     task.strand(locked, left_error(rank, task));
   } else if (rank >= 0) {
-    engine_.peer_dying(*peers_[static_cast<size_t>(rank)], ucs_status_string(status));
+    engine_.peers_.suspect(locked, *peers_[static_cast<size_t>(rank)], ucs_status_string(status));
   } else {
     task.fail(
         locked, Error(ErrorCode::kTransport, task.name() + ": UCX reported " + ucs_status_string(status)));
@@ -788,9 +787,9 @@ void Group::find_private_links(const Exchange& exchange) {
     }
     const std::vector<std::string> theirs = decode_list(all[static_cast<size_t>(r)]);
     Peer& peer = *peers_[static_cast<size_t>(r)];
-    if (peer.rail == nullptr && networks->second < theirs.size()) {
-      peer.rail = &engine_.reactor_.private_worker(locked, nics[networks->first]);
-      peer.rail_address = theirs[networks->second];
+    if (!peer.beside.exists() && networks->second < theirs.size()) {
+      peer.beside = Link(engine_.reactor_.private_worker(locked, nics[networks->first]),
+                         theirs[networks->second]);
     }
   }
 }
@@ -798,23 +797,16 @@ void Group::find_private_links(const Exchange& exchange) {
 void Group::use_private_link(int rank) {
   Locked locked(engine_.reactor_.lock());
   Peer& peer = *peers_[static_cast<size_t>(rank)];
-  if (peer.rail == nullptr) {
+  if (!peer.beside.exists()) {
     throw Error(ErrorCode::kInternal, "there is no private link to " + describe(rank));
   }
-  peer.rail_in_use = true;
+  peer.relies_on_beside = true;
   wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
 }
 
 bool Group::ensure_rail(Locked& locked, int rank, Wire wire) {
-  if (wire == Wire::kShared) {
-    return true;
-  }
-  try {
-    engine_.connect_rail(locked, *peers_[static_cast<size_t>(rank)]);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
+  return wire == Wire::kShared ||
+         engine_.peers_.connect_beside(locked, *peers_[static_cast<size_t>(rank)]);
 }
 
 // With others in progress, the one that is complete last asks, and housekeeping before that.
@@ -891,7 +883,7 @@ void Group::inquire(Locked& locked, TimePoint now) {
     }
     for (const int other : others) {
       Peer& peer = *peers_[static_cast<size_t>(other)];
-      if (departed_[static_cast<size_t>(other)] || peer.fails_at) {
+      if (departed_[static_cast<size_t>(other)] || !peer.life.is_alive()) {
         continue;
       }
       Control inquiry = control_to(other, ControlType::kInquiry);
