@@ -11,7 +11,7 @@
 
 #include "fabric/host.h"
 #include "transport/control.h"
-#include "transport/engine.h"
+#include "transport/runtime.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -26,8 +26,8 @@ constexpr std::chrono::milliseconds kPatience{500};
 
 }  // namespace
 
-Group::Group(Engine& engine, int rank, int world_size, std::string name)
-    : engine_(engine),
+Group::Group(Runtime& runtime, int rank, int world_size, std::string name)
+    : runtime_(runtime),
       rank_(rank),
       world_size_(world_size),
       name_(std::move(name)),
@@ -36,7 +36,7 @@ Group::Group(Engine& engine, int rank, int world_size, std::string name)
       wires_(static_cast<size_t>(world_size), Wire::kShared),
       member_at_(static_cast<size_t>(world_size), -1) {}
 
-std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
+std::shared_ptr<Group> Group::create(Runtime& runtime, int rank, int world_size,
                                      const std::string& name, const Exchange& exchange,
                                      const Await& await, bool eager,
                                      const std::string& algorithms) {
@@ -48,16 +48,16 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   }
   const auto destroy = [](Group* group) {
     // The memory that it maps and its connections are the parent's.
-    if (!group->engine_.forked()) delete group;
+    if (!group->runtime_.forked()) delete group;
   };
-  std::shared_ptr<Group> group(new Group(engine, rank, world_size, name), destroy);
+  std::shared_ptr<Group> group(new Group(runtime, rank, world_size, name), destroy);
   Card mine;
   {
-    Locked locked(engine.reactor_.lock());
-    group->slot_ = engine.register_group(locked, *group);
-    mine.renewed = engine.peers_.renewed(locked);
+    Locked locked(runtime.lock());
+    group->slot_ = runtime.groups().reserve(locked);
+    mine.renewed = runtime.peers().renewed(locked);
   }
-  mine.process = engine.process();
+  mine.process = runtime.process();
   mine.pid = ::getpid();
   mine.slot = static_cast<uint16_t>(group->slot_);
   mine.world_size = static_cast<uint16_t>(world_size);
@@ -65,13 +65,13 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
   char hostname[256] = {};
   ::gethostname(hostname, sizeof(hostname) - 1);
   mine.hostname = hostname;
-  mine.address = engine.reactor_.worker().address();
-  mine.beside = engine.nics_beside();
-  mine.transports = join_list(engine.transports());
+  mine.address = runtime.reactor().worker().address();
+  mine.beside = runtime.nics_beside();
+  mine.transports = join_list(runtime.transports());
   mine.algorithms = algorithms;
   // Before it is known whether anyone shares this host, since that spares an exchange.
   std::unique_ptr<HostChannel> channel;
-  if (world_size > 1 && HostChannel::is_cheap(engine.reactor_.context())) {
+  if (world_size > 1 && HostChannel::is_cheap(runtime.reactor().context())) {
     channel = group->new_channel(1);
   }
   if (channel) {
@@ -112,7 +112,7 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
                                           std::to_string(rank) + "?");
   }
   {
-    Locked locked(engine.reactor_.lock());
+    Locked locked(runtime.lock());
     for (int r = 0; r < world_size; ++r) {
       const Card& card = cards[static_cast<size_t>(r)];
       if (r == rank) {
@@ -127,10 +127,10 @@ std::shared_ptr<Group> Group::create(Engine& engine, int rank, int world_size,
       const uint32_t incarnation =
           std::max(mine.incarnation(card.process), card.incarnation(mine.process));
       group->peers_[static_cast<size_t>(r)] =
-          &engine.peers_.meet(locked, card, card.host_key == mine.host_key, incarnation);
+          &runtime.peers().meet(locked, card, card.host_key == mine.host_key, incarnation);
     }
     group->cards_ = std::move(cards);
-    engine.group_ready(locked);
+    runtime.groups().open(locked, group->slot_, *group);
     for (int r = 0; r < world_size; ++r) {
       const Peer* peer = group->peers_[static_cast<size_t>(r)];
       if (peer != nullptr && peer->life.is_dead()) {
@@ -169,7 +169,7 @@ std::string Group::describe(int rank) const {
 }
 
 void Group::connect_all() {
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   // Each rank starts with its successor, so that no rank is called by all at once.
   for (int step = 1; step < world_size_; ++step) {
     ensure_connected(locked, (rank_ + step) % world_size_);
@@ -182,16 +182,16 @@ std::vector<std::string> Group::transports(int rank) {
         ErrorCode::kInvalidArgument,
         "rank " + std::to_string(rank) + " is not in a group of " + std::to_string(world_size_));
   }
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   const Peer* peer = peers_[static_cast<size_t>(rank)];
   return peer != nullptr && peer->shared.is_open() ? peer->shared.endpoint().transports()
                                            : std::vector<std::string>();
 }
 
 std::vector<std::shared_ptr<Task>> Group::tasks() {
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   std::vector<std::shared_ptr<Task>> mine;
-  std::copy_if(engine_.active_.begin(), engine_.active_.end(), std::back_inserter(mine),
+  std::copy_if(runtime_.tasks().active(locked).begin(), runtime_.tasks().active(locked).end(), std::back_inserter(mine),
                [this](const auto& task) { return &task->group() == this; });
   return mine;
 }
@@ -203,7 +203,7 @@ std::vector<std::shared_ptr<Task>> Group::collectives() {
 }
 
 std::optional<Error> Group::error() {
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   return error_;
 }
 
@@ -214,12 +214,12 @@ void Group::check() {
 }
 
 void Group::abort(const Error& error) {
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   fail(locked, error);
 }
 
 void Group::leave() {
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   if (closed_) {
     return;
   }
@@ -228,10 +228,12 @@ void Group::leave() {
   for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
     Peer* peer = peers_[static_cast<size_t>(r)];
     if (peer != nullptr && peer->shared.is_open() && peer->life.is_alive() && !error_) {
-      engine_.send_control(locked, *peer, control_to(r, ControlType::kGoodbye));
+      runtime_.controls().send(locked, *peer, control_to(r, ControlType::kGoodbye));
     }
   }
-  engine_.unregister_group(locked, *this);
+  if (slot_ >= 0) {
+    runtime_.groups().close(locked, slot_);
+  }
 }
 
 Control Group::control_to(int rank, ControlType type) const {
@@ -241,30 +243,30 @@ Control Group::control_to(int rank, ControlType type) const {
   control.sender_slot = static_cast<uint16_t>(slot_);
   control.sender = rank_;
   control.receiver = rank;
-  control.process = engine_.process();
+  control.process = runtime_.process();
   return control;
 }
 
 bool Group::ensure_connected(Locked& locked, int rank) {
   Peer& peer = *peers_[static_cast<size_t>(rank)];
   const bool fresh = !peer.shared.is_open();
-  if (!engine_.peers_.connect(locked, peer)) {
+  if (!runtime_.peers().connect(locked, peer)) {
     return false;
   }
   if (fresh) {
-    engine_.send_control(locked, peer, control_to(rank, ControlType::kHello));
+    runtime_.controls().send(locked, peer, control_to(rank, ControlType::kHello));
   }
   return true;
 }
 
 void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
                  size_t length, Wire wire) {
-  Locked& locked = engine_.held();
+  Locked& locked = runtime_.held();
   if (departed_[static_cast<size_t>(destination)]) {
     task.strand(locked, left_error(destination, task));
     return;
   }
-  Reactor& reactor = engine_.reactor_;
+  Reactor& reactor = runtime_.reactor();
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 destination, /*is_receive=*/false, wire);
   if (!ensure_connected(locked, destination) || !ensure_rail(locked, destination, wire)) {
@@ -277,8 +279,8 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
 
 void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
                     size_t length, Wire wire) {
-  Locked& locked = engine_.held();
-  Reactor& reactor = engine_.reactor_;
+  Locked& locked = runtime_.held();
+  Reactor& reactor = runtime_.reactor();
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 source, /*is_receive=*/true, wire);
   // Connected in both directions, so that a death of the source is noticed. Where it cannot be
@@ -302,7 +304,7 @@ Error Group::left_error(int rank, const Task& task) const {
 }
 
 void Group::fail(const Error& error) {
-  fail(engine_.held(), error);
+  fail(runtime_.held(), error);
 }
 
 void Group::fail(Locked& locked, const Error& error) {
@@ -319,7 +321,7 @@ void Group::fail(Locked& locked, const Error& error) {
       control.code = error.code();
       control.subject = error.rank();
       control.text = error.what();
-      engine_.send_control(locked, *peer, control);
+      runtime_.controls().send(locked, *peer, control);
     }
   }
 }
@@ -327,7 +329,7 @@ void Group::fail(Locked& locked, const Error& error) {
 void Group::fail_tasks(Locked& locked, const Error& error) {
   waiting_.clear();
   std::vector<std::shared_ptr<Task>> mine;
-  for (const auto& task : engine_.active_) {
+  for (const auto& task : runtime_.tasks().active(locked)) {
     if (&task->group() == this && !task->done()) {
       mine.push_back(task);
     }
@@ -338,6 +340,11 @@ void Group::fail_tasks(Locked& locked, const Error& error) {
 }
 
 void Group::handle(Locked& locked, const Control& control) {
+  // Only a member may speak for itself.
+  if (control.sender < 0 || control.sender >= world_size_ ||
+      card(control.sender).process != control.process) {
+    return;
+  }
   switch (control.type) {
     case ControlType::kHello:
       if (!closed_ && !error_) {
@@ -361,8 +368,8 @@ void Group::handle(Locked& locked, const Control& control) {
 /// Null where there is no shared memory to be had: the messages go through UCX's transports.
 std::unique_ptr<HostChannel> Group::new_channel(int members) {
   try {
-    Locked locked(engine_.reactor_.lock());
-    return std::make_unique<HostChannel>(engine_.reactor_.context(), engine_.process(), members);
+    Locked locked(runtime_.lock());
+    return std::make_unique<HostChannel>(runtime_.reactor().context(), runtime_.process(), members);
   } catch (const Error&) {
     return nullptr;
   }
@@ -399,7 +406,7 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
   const auto count = static_cast<int>(members_.size());
   const bool shareable = count > 1 && count <= HostChannel::kMaxMembers;
   if (count > usable_cpus()) {
-    engine_.parking_.set_crowded();
+    runtime_.parking().set_crowded();
   }
   if (memory_comes_late()) {
     std::string late;
@@ -431,7 +438,7 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
       continue;
     }
     try {
-      Locked locked(engine_.reactor_.lock());
+      Locked locked(runtime_.lock());
       if (ensure_connected(locked, rank_at(member))) {
         channel->map(member, peers_[r]->shared.endpoint(), cards_[r].memory, cards_[r].process);
       }
@@ -449,7 +456,7 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
   };
   await(missing, [this] { check(); });
 
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   for (int member = 0; member < count; ++member) {
     if (channel->is_mapped(member) && *channel->told_by(member)) {
       channel->open(member);
@@ -461,7 +468,7 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
 
 bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
                         size_t length, int ticket) {
-  Locked& locked = engine_.held();
+  Locked& locked = runtime_.held();
   if (departed_[static_cast<size_t>(destination)]) {
     task.strand(locked, left_error(destination, task));
     return false;
@@ -483,14 +490,14 @@ bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t ta
     return true;
   }
   member.outgoing.push_back(
-      {message, &engine_.reactor_.new_request(locked, task, task.record(locked).requests, token,
+      {message, &runtime_.reactor().new_request(locked, task, task.record(locked).requests, token,
                                               destination, /*is_receive=*/false)});
   return false;
 }
 
 std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t token, int source,
                                                           uint64_t tag) {
-  Locked& locked = engine_.held();
+  Locked& locked = runtime_.held();
   Member& member = members_[static_cast<size_t>(member_at_[static_cast<size_t>(source)])];
   const auto found = std::find_if(
       member.unexpected.begin(), member.unexpected.end(),
@@ -500,11 +507,11 @@ std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t t
     member.unexpected.erase(found);
     return message;
   }
-  PendingRequest& pending = engine_.reactor_.new_request(
+  PendingRequest& pending = runtime_.reactor().new_request(
       locked, task, task.record(locked).requests, token, source, /*is_receive=*/true);
   member.expected.push_back({tag, &pending});
   if (running_ == 0) {
-    engine_.update_sharing(locked, *this);
+    update_sharing(locked);
   }
   if (departed_[static_cast<size_t>(source)]) {
     // All that it ever sent was taken when it left.
@@ -517,7 +524,7 @@ void Group::give_back(int source, const HostChannel::Message& message) {
   if (message.ticket != HostChannel::kNoTicket) {
     const int member = member_at_[static_cast<size_t>(source)];
     channel_->give_back(member, message.ticket);
-    wake(engine_.held(), member);
+    wake(runtime_.held(), member);
   }
 }
 
@@ -525,7 +532,7 @@ void Group::wake(Locked& locked, int member) {
   if (channel_->must_wake(member)) {
     Peer& peer = *peers_[static_cast<size_t>(members_[static_cast<size_t>(member)].rank)];
     if (peer.shared.is_open() && peer.life.is_alive()) {
-      engine_.send_wake(locked, peer);
+      runtime_.controls().wake(locked, peer);
     }
   }
 }
@@ -570,7 +577,7 @@ bool Group::progress_shared(Locked& locked) {
           any = true;  // looks again instead of sleeping: nobody wakes the sender for this
           break;
         }
-        engine_.reactor_.complete(locked, *out.send, UCS_OK, out.message.length, out.message.tag);
+        runtime_.reactor().complete(locked, *out.send, UCS_OK, out.message.length, out.message.tag);
         member.outgoing.pop_front();
         wake(locked, number);
         any = true;
@@ -591,7 +598,7 @@ bool Group::progress_shared(Locked& locked) {
     fail(locked, failure_of(exception));
     any = true;
   }
-  engine_.drain(locked);
+  runtime_.tasks().drain(locked);
   return any;
 }
 
@@ -610,11 +617,20 @@ void Group::dispatch(Locked& locked, Member& member, const HostChannel::Message&
   member.expected.erase(found);
   Task& task = *pending->task;
   const uint32_t token = pending->token;
-  engine_.reactor_.release(locked, *pending);
+  runtime_.reactor().release(locked, *pending);
   task.deliver(locked, token, message);
   if (running_ == 0) {
-    engine_.update_sharing(locked, *this);
+    update_sharing(locked);
   }
+}
+
+void Group::set_asleep(Locked&, bool asleep) {
+  channel_->set_asleep(asleep);
+}
+
+void Group::update_sharing(Locked& locked) {
+  runtime_.groups().set_sharing(
+      locked, *this, channel_ && (running_ > 0 || !waiting_.empty() || expects_mail()));
 }
 
 bool Group::expects_mail() const {
@@ -629,19 +645,19 @@ void Group::forget_shared(Locked& locked, Task& task) {
     std::erase_if(member.expected, [&](const Expected& expected) {
       const bool is_its = expected.receive->task == &task;
       if (is_its) {
-        engine_.reactor_.release(locked, *expected.receive);
+        runtime_.reactor().release(locked, *expected.receive);
       }
       return is_its;
     });
     std::erase_if(member.outgoing, [&](const Outgoing& out) {
       const bool is_its = out.send->task == &task;
       if (is_its) {
-        engine_.reactor_.release(locked, *out.send);
+        runtime_.reactor().release(locked, *out.send);
       }
       return is_its;
     });
   }
-  engine_.update_sharing(locked, *this);
+  update_sharing(locked);
 }
 
 void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status) {
@@ -651,7 +667,7 @@ void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_
   } else if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
     task.strand(locked, left_error(rank, task));
   } else if (rank >= 0) {
-    engine_.peers_.suspect(locked, *peers_[static_cast<size_t>(rank)], ucs_status_string(status));
+    runtime_.peers().suspect(locked, *peers_[static_cast<size_t>(rank)], ucs_status_string(status));
   } else {
     task.fail(
         locked, Error(ErrorCode::kTransport, task.name() + ": UCX reported " + ucs_status_string(status)));
@@ -664,13 +680,19 @@ void Group::peer_failed(Locked& locked, int rank, const std::string& reason) {
   }
 }
 
+void Group::peer_died(Locked& locked, const Peer& peer) {
+  if (const int rank = rank_of(peer); rank >= 0) {
+    peer_failed(locked, rank, peer.life.reason());
+  }
+}
+
 void Group::peer_left(Locked& locked, int rank) {
   if (channel_) {
     progress_shared(locked);  // what it wrote before it left
   }
   departed_[static_cast<size_t>(rank)] = true;
   std::vector<std::shared_ptr<Task>> stranded;
-  for (const auto& task : engine_.active_) {
+  for (const auto& task : runtime_.tasks().active(locked)) {
     if (&task->group() != this || task->done()) {
       continue;
     }
@@ -716,7 +738,7 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
   } else if (task->takes_turn() &&
              (running_ >= kMaxRunning || !waiting_.empty() || !task->try_reserve(locked))) {
     waiting_.push_back(task);
-    engine_.update_sharing(locked, *this);
+    update_sharing(locked);
   } else {
     begin(locked, task);
   }
@@ -769,17 +791,17 @@ void Group::find_private_links(const Exchange& exchange) {
   const std::vector<Nic>& nics = cards_[static_cast<size_t>(rank_)].beside;
   std::vector<std::string> addresses(nics.size());
   {
-    Locked locked(engine_.reactor_.lock());
+    Locked locked(runtime_.lock());
     for (int r = 0; r < world_size_; ++r) {
       if (const auto networks = private_network(rank_, r)) {
         addresses[networks->first] =
-            engine_.reactor_.private_worker(locked, nics[networks->first]).address();
+            runtime_.reactor().private_worker(locked, nics[networks->first]).address();
       }
     }
   }
   const std::vector<std::string> all =
       exchange("rails", encode_list(addresses), [this] { check(); });
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   for (int r = 0; r < world_size_; ++r) {
     const auto networks = private_network(rank_, r);
     if (!networks) {
@@ -788,14 +810,14 @@ void Group::find_private_links(const Exchange& exchange) {
     const std::vector<std::string> theirs = decode_list(all[static_cast<size_t>(r)]);
     Peer& peer = *peers_[static_cast<size_t>(r)];
     if (!peer.beside.exists() && networks->second < theirs.size()) {
-      peer.beside = Link(engine_.reactor_.private_worker(locked, nics[networks->first]),
+      peer.beside = Link(runtime_.reactor().private_worker(locked, nics[networks->first]),
                          theirs[networks->second]);
     }
   }
 }
 
 void Group::use_private_link(int rank) {
-  Locked locked(engine_.reactor_.lock());
+  Locked locked(runtime_.lock());
   Peer& peer = *peers_[static_cast<size_t>(rank)];
   if (!peer.beside.exists()) {
     throw Error(ErrorCode::kInternal, "there is no private link to " + describe(rank));
@@ -806,12 +828,12 @@ void Group::use_private_link(int rank) {
 
 bool Group::ensure_rail(Locked& locked, int rank, Wire wire) {
   return wire == Wire::kShared ||
-         engine_.peers_.connect_beside(locked, *peers_[static_cast<size_t>(rank)]);
+         runtime_.peers().connect_beside(locked, *peers_[static_cast<size_t>(rank)]);
 }
 
 // With others in progress, the one that is complete last asks, and housekeeping before that.
 std::optional<Error> Group::leftover() {
-  return running_ == 1 ? leftover(engine_.held(), sequence_) : std::nullopt;
+  return running_ == 1 ? leftover(runtime_.held(), sequence_) : std::nullopt;
 }
 
 // So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
@@ -824,7 +846,7 @@ std::optional<Error> Group::leftover(Locked& locked, uint64_t oldest) {
       }
     }
   }
-  const std::optional<uint64_t> tag = engine_.reactor_.find_unexpected(
+  const std::optional<uint64_t> tag = runtime_.reactor().find_unexpected(
       locked, tag::base(tag::Kind::kCollective, slot_, 0), tag::kKindMask | tag::kSlotMask);
   return tag ? leftover_error(*tag, tag::source_of(*tag), oldest) : std::nullopt;
 }
@@ -845,7 +867,7 @@ std::optional<Error> Group::leftover_error(uint64_t tag, int sender, uint64_t ol
 
 uint64_t Group::oldest_running(Locked& locked) const {
   uint64_t oldest = sequence_;
-  for (const auto& task : engine_.active_) {
+  for (const auto& task : runtime_.tasks().active(locked)) {
     const Task::Record& record = task->record(locked);
     if (&task->group() == this && record.is_started && !task->done() && task->takes_turn()) {
       oldest = std::min(oldest, record.sequence);
@@ -854,16 +876,20 @@ uint64_t Group::oldest_running(Locked& locked) const {
   return oldest;
 }
 
-void Group::check_leftovers(Locked& locked) {
+void Group::housekeep(Locked& locked, TimePoint now) {
+  if (running_ == 0) {
+    return;
+  }
   if (const auto error = leftover(locked, oldest_running(locked))) {
     fail(locked, *error);
   }
+  inquire(locked, now);
 }
 
 // Ranks that disagree about a call may all wait and none send, where no message tells them. So who
 // has waited for long asks, and again each time that it has waited for twice as long.
 void Group::inquire(Locked& locked, TimePoint now) {
-  for (const auto& task : engine_.active_) {
+  for (const auto& task : runtime_.tasks().active(locked)) {
     Task::Record& record = task->record(locked);
     if (&task->group() != this || !record.is_started || task->done() || !task->takes_turn() ||
         now < record.next_inquiry) {
@@ -890,7 +916,7 @@ void Group::inquire(Locked& locked, TimePoint now) {
       inquiry.sequence = record.sequence;
       inquiry.fingerprint = calls_[record.sequence % kRemembered];
       inquiry.text = task->name();
-      engine_.send_control(locked, peer, inquiry);
+      runtime_.controls().send(locked, peer, inquiry);
     }
   }
 }
@@ -914,7 +940,7 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
     record.sequence = sequence_++;
     ++running_;
     record.is_started = true;  // from here on, its end ends its turn
-    engine_.update_sharing(locked, *this);
+    update_sharing(locked);
   }
   record.is_started = true;
   task->begin(locked);
@@ -925,7 +951,7 @@ void Group::task_done(Locked& locked, Task& task) {
     std::erase(stalled_, &task);
     --running_;
     start_waiting(locked);
-    engine_.update_sharing(locked, *this);
+    update_sharing(locked);
   }
 }
 

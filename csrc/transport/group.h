@@ -16,6 +16,7 @@
 
 namespace q7x2 {
 
+class Runtime;
 struct Peer;
 
 /// Gives `mine` to all ranks and returns what each gave, by rank. Blocks, with a deadline of its
@@ -34,7 +35,7 @@ class Group {
   /// Registers a slot, exchanges cards, and knows all peers afterwards. Ranks of one host map each
   /// other's memory; the others connect on first use, or at once with `eager`. `algorithms`: to
   /// which this rank's collectives are confined; throws Error(kMismatch) if the ranks disagree.
-  static std::shared_ptr<Group> create(Engine& engine, int rank, int world_size,
+  static std::shared_ptr<Group> create(Runtime& runtime, int rank, int world_size,
                                        const std::string& name, const Exchange& exchange,
                                        const Await& await, bool eager,
                                        const std::string& algorithms = {});
@@ -45,7 +46,7 @@ class Group {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   const std::string& name() const { return name_; }
-  Engine& engine() const { return engine_; }
+  Runtime& runtime() const { return runtime_; }
   /// What `rank` published of itself.
   const Card& card(int rank) const { return cards_[static_cast<size_t>(rank)]; }
   /// Whether `rank` can share memory with this one.
@@ -54,7 +55,7 @@ class Group {
   int ranks_on_host() const;
   bool one_host() const { return ranks_on_host() == world_size_; }
 
-  // Any thread; these take the engine's lock.
+  // Any thread; these take the reactor's lock.
 
   /// Connects to every peer.
   void connect_all();
@@ -121,15 +122,34 @@ class Group {
 
   int slot() const { return slot_; }
   int slot_at(int rank) const { return cards_[static_cast<size_t>(rank)].slot; }
-  /// Ends the group here and tells the others.
-  void fail(Locked& locked, const Error& error);
   /// "rank 3 (pid 41 on host a)".
   std::string describe(int rank) const;
 
- private:
-  friend class Engine;
-  friend class Task;
+  // For the transport.
 
+  void submit(Locked& locked, const std::shared_ptr<Task>& task);
+  /// A task that was submitted is done.
+  void task_done(Locked& locked, Task& task);
+  /// A task has failed: what it waits for in shared memory is forgotten.
+  void forget_shared(Locked& locked, Task& task);
+  /// A request towards `rank` failed; -1: towards any.
+  void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
+  /// Ends the group here and tells the others.
+  void fail(Locked& locked, const Error& error);
+  /// The error that ends the group when this rank's own code has thrown `exception`.
+  Error failure_of(const std::exception& exception) const;
+  /// A control message, from whoever sent it.
+  void handle(Locked& locked, const Control& control);
+  /// Nothing if the peer is in no rank of the group.
+  void peer_died(Locked& locked, const Peer& peer);
+  /// Now and then: looks whether the ranks disagree.
+  void housekeep(Locked& locked, TimePoint now);
+  /// Looks at the shared memory. True: something happened.
+  bool progress_shared(Locked& locked);
+  /// Tells ranks of this host that they must wake this one, or no more.
+  void set_asleep(Locked& locked, bool asleep);
+
+ private:
   static constexpr size_t kRemembered = 256;
 
   struct Expected {
@@ -152,16 +172,10 @@ class Group {
     std::vector<int> tickets;
   };
 
-  Group(Engine& engine, int rank, int world_size, std::string name);
+  Group(Runtime& runtime, int rank, int world_size, std::string name);
 
-  void submit(Locked& locked, const std::shared_ptr<Task>& task);
   void begin(Locked& locked, const std::shared_ptr<Task>& task);
-  void task_done(Locked& locked, Task& task);
   void fail_tasks(Locked& locked, const Error& error);
-  /// The error that ends the group when this rank's own code has thrown `exception`.
-  Error failure_of(const std::exception& exception) const;
-  void handle(Locked& locked, const Control& control);
-  void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
   void peer_failed(Locked& locked, int rank, const std::string& reason);
   void peer_left(Locked& locked, int rank);
   bool ensure_connected(Locked& locked, int rank);
@@ -172,8 +186,8 @@ class Group {
   std::optional<Error> leftover(Locked& locked, uint64_t oldest);
   std::optional<Error> leftover_error(uint64_t tag, int sender, uint64_t oldest) const;
   uint64_t oldest_running(Locked& locked) const;
-  void check_leftovers(Locked& locked);
   void inquire(Locked& locked, TimePoint now);
+  void update_sharing(Locked& locked);
   void answer(Locked& locked, const Control& inquiry);
   std::unique_ptr<HostChannel> new_channel(int members);
   bool memory_comes_late() const;
@@ -183,20 +197,18 @@ class Group {
   /// The interfaces of its ends, as indices into the ranks' cards.
   std::optional<std::pair<size_t, size_t>> private_network(int a, int b) const;
   void wake(Locked& locked, int member);
-  bool progress_shared(Locked& locked);
   void dispatch(Locked& locked, Member& member, const HostChannel::Message& message);
   bool expects_mail() const;
-  void forget_shared(Locked& locked, Task& task);
   void free_returned();
   void start_waiting(Locked& locked);
 
-  Engine& engine_;
+  Runtime& runtime_;
   const int rank_;
   const int world_size_;
   const std::string name_;
   int slot_ = -1;
   std::vector<Card> cards_;     // by rank
-  std::vector<Peer*> peers_;    // by rank; null for this rank. Owned by the engine
+  std::vector<Peer*> peers_;    // by rank; null for this rank. Owned by the peer table
   std::vector<bool> departed_;  // by rank: said goodbye
   std::vector<Wire> wires_;     // by rank
 

@@ -27,8 +27,6 @@ class ReactorLock {
   /// The proof of whoever holds it now: for UCX's callbacks and the hooks of tasks, which are
   /// called by a thread that holds it. Throws Error(kInternal) if nobody does.
   Locked& held() const;
-  /// Where it was made; see HomeProcess.
-  const HomeProcess& home() const { return home_; }
 
  private:
   friend class Locked;

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "transport/engine.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -19,8 +19,8 @@ void Task::notify(std::function<void()> callback) {
       return;
     }
   }
-  if (!group_->engine().notify(std::move(callback))) {
-    callback();  // the engine has stopped; no lock is held here
+  if (!group_->runtime().notify(std::move(callback))) {
+    callback();  // the runtime has stopped; no lock is held here
   }
 }
 
@@ -41,12 +41,12 @@ void Task::complete(Locked&, const PendingRequest& pending) {
 
 void Task::finish() {
   if (!done()) {
-    mark_done(group_->engine().held());
+    mark_done(group_->runtime().held());
   }
 }
 
 void Task::fail(const Error& error) {
-  fail(group_->engine().held(), error);
+  fail(group_->runtime().held(), error);
 }
 
 void Task::fail(Locked& locked, const Error& error) {
@@ -55,35 +55,34 @@ void Task::fail(Locked& locked, const Error& error) {
   }
   error_ = error;
   mark_done(locked);
-  group_->engine().cancel_receives(locked, *this);
+  TaskTable& tasks = group_->runtime().tasks();
+  tasks.cancel(locked, *this);
+  group_->forget_shared(locked, *this);
+  tasks.retire(locked, *this);
 }
 
 void Task::set_ready(size_t bytes) {
   ready_bytes_.store(bytes, std::memory_order_release);
-  group_->engine().parking_.wake_waiters();
+  group_->runtime().parking().wake_waiters();
 }
 
 void Task::mark_done(Locked& locked) {
   finished_ = Clock::now();
   done_.store(true, std::memory_order_release);
-  Engine& engine = group_->engine();
-  if (record_.active_index) {
-    --engine.unfinished_;
-  }
-  engine.parking_.wake_waiters();
+  Runtime& runtime = group_->runtime();
+  runtime.tasks().finished(locked, *this);
+  runtime.parking().wake_waiters();
   std::function<void()> callback;
   {
     const std::lock_guard<std::mutex> lock(callback_mutex_);
     notified_ = true;
     callback.swap(callback_);
   }
-  if (callback && !engine.notify(std::move(callback))) {
+  if (callback && !runtime.notify(std::move(callback))) {
     callback_ = std::move(callback);  // what it holds on to must not go under the lock
   }
   group_->task_done(locked, *this);
-  if (record_.requests.is_empty()) {
-    engine.retire(locked, *this);
-  }
+  runtime.tasks().retire(locked, *this);
 }
 
 void Task::arrived(uint32_t, const HostChannel::Message&) {

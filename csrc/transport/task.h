@@ -1,4 +1,4 @@
-// Task: something a group has in progress on the engine, a collective or a message.
+// Task: something a group has in progress, a collective or a message.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,9 @@ namespace q7x2 {
 using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
-class Engine;
 class Group;
 
-/// Life: made by the caller, `Engine::submit`, started, progressed by whoever drives the engine,
+/// Life: made by the caller, `Runtime::submit`, started, progressed by whoever drives the reactor,
 /// done. It stays registered until its last UCX request has come back, also after an error, because
 /// UCX may touch its memory until then.
 class Task : public std::enable_shared_from_this<Task> {
@@ -40,8 +39,8 @@ class Task : public std::enable_shared_from_this<Task> {
   size_t ready_bytes() const noexcept { return ready_bytes_.load(std::memory_order_acquire); }
   /// Set if it did not succeed. Only after `done`.
   const std::optional<Error>& error() const noexcept { return error_; }
-  /// Calls `callback` once, when done, from the engine's notifier thread without any lock held;
-  /// from here if it is done and the engine has stopped.
+  /// Calls `callback` once, when done, from a thread of the notifier without any lock held;
+  /// from here if it is done and the runtime has stopped.
   void notify(std::function<void()> callback);
 
   Group& group() const noexcept { return *group_; }
