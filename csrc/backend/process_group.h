@@ -19,8 +19,8 @@
 #include "executor/collective.h"
 #include "fabric/fabric.h"
 #include "plan/plan_book.h"
-#include "transport/runtime.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 
 namespace q7x2 {
 

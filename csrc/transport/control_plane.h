@@ -24,6 +24,8 @@ class ControlPlane {
   /// Its shared link must be open.
   void wake(Locked& locked, Peer& peer);
 
+  /// Nothing has arrived, and nothing was lost.
+  bool is_idle(Locked&) const { return arrived_.empty() && !lost_; }
   /// What has arrived since the last call, in its order for each sender.
   std::vector<Control> take_arrived(Locked&);
   /// Whether a message could not be kept for want of memory; once. Nobody knows for which group.

@@ -22,8 +22,7 @@ namespace q7x2 {
 
 class Driver {
  public:
-  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, TaskTable& tasks,
-         Parking& parking)
+  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, TaskTable& tasks, Parking& parking)
       : reactor_(reactor), peers_(peers), groups_(groups), tasks_(tasks), parking_(parking) {}
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;

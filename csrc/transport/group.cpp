@@ -1,221 +1,41 @@
+// Life and death of a group.
 #include "transport/group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstring>
 #include <iterator>
-#include <map>
 #include <new>
-#include <string_view>
+#include <utility>
 
-#include "fabric/host.h"
-#include "transport/control.h"
 #include "transport/runtime.h"
-#include "transport/tag.h"
 
 namespace q7x2 {
-namespace {
-
-// Collectives of one group in progress at once. Below the cycle of the sequence number in tags.
-constexpr int kMaxRunning = 64;
-// How many collectives back a message is recognised as one that was never received.
-constexpr uint64_t kLeftoverWindow = 256;
-// A collective that has waited for so long asks those it waits for whether they made the same call.
-constexpr std::chrono::milliseconds kPatience{500};
-
-}  // namespace
-
-Group::Group(Runtime& runtime, int rank, int world_size, std::string name)
-    : runtime_(runtime),
-      rank_(rank),
-      world_size_(world_size),
-      name_(std::move(name)),
-      peers_(static_cast<size_t>(world_size), nullptr),
-      departed_(static_cast<size_t>(world_size), false),
-      wires_(static_cast<size_t>(world_size), Wire::kShared),
-      member_at_(static_cast<size_t>(world_size), -1) {}
 
 std::shared_ptr<Group> Group::create(Runtime& runtime, int rank, int world_size,
                                      const std::string& name, const Exchange& exchange,
                                      const Await& await, bool eager,
                                      const std::string& algorithms) {
-  if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "a group needs 1 to " + std::to_string(tag::kMaxRanks) +
-                    " ranks and a rank among them; got rank " + std::to_string(rank) + " of " +
-                    std::to_string(world_size));
-  }
-  const auto destroy = [](Group* group) {
-    // The memory that it maps and its connections are the parent's.
-    if (!group->runtime_.forked()) delete group;
-  };
-  std::shared_ptr<Group> group(new Group(runtime, rank, world_size, name), destroy);
-  Card mine;
-  {
-    Locked locked(runtime.lock());
-    group->slot_ = runtime.groups().reserve(locked);
-    mine.renewed = runtime.peers().renewed(locked);
-  }
-  mine.process = runtime.process();
-  mine.pid = ::getpid();
-  mine.slot = static_cast<uint16_t>(group->slot_);
-  mine.world_size = static_cast<uint16_t>(world_size);
-  mine.host_key = host_key();
-  char hostname[256] = {};
-  ::gethostname(hostname, sizeof(hostname) - 1);
-  mine.hostname = hostname;
-  mine.address = runtime.reactor().worker().address();
-  mine.beside = runtime.nics_beside();
-  mine.transports = join_list(runtime.transports());
-  mine.algorithms = algorithms;
-  // Before it is known whether anyone shares this host, since that spares an exchange.
-  std::unique_ptr<HostChannel> channel;
-  if (world_size > 1 && HostChannel::is_cheap(runtime.reactor().context())) {
-    channel = group->new_channel(1);
-  }
-  if (channel) {
-    mine.memory = channel->key();
-  }
-
-  const std::vector<std::string> bytes = exchange("card", mine.encode(), [] {});
-  if (bytes.size() != static_cast<size_t>(world_size)) {
-    throw Error(ErrorCode::kMismatch, "group '" + name + "' of " + std::to_string(world_size) +
-                                          " ranks got " + std::to_string(bytes.size()) + " cards");
-  }
-  std::vector<Card> cards;
-  cards.reserve(bytes.size());
-  for (const std::string& card : bytes) {
-    cards.push_back(Card::decode(card));
-    const Card& last = cards.back();
-    if (last.world_size != world_size || last.slot >= tag::kMaxGroups) {
-      throw Error(ErrorCode::kMismatch, "rank " + std::to_string(cards.size() - 1) + " of group '" +
-                                            name + "' was told a world size of " +
-                                            std::to_string(last.world_size) + ", this rank " +
-                                            std::to_string(world_size));
-    }
-    if (const Card& first = cards.front(); last.algorithms != first.algorithms) {
-      throw Error(
-          ErrorCode::kMismatch,
-          "ranks 0 and " + std::to_string(cards.size() - 1) + " of group '" + name +
-              "' are confined to different algorithms, '" + first.algorithms + "' and '" +
-              last.algorithms +
-              "': Q7X2_ALGO and q7x2.Options(algorithms=...), and the files of Q7X2_PLAN, must be "
-              "the same on all ranks");
-    }
-  }
-
-  if (const Card& own = cards[static_cast<size_t>(rank)];
-      own.process != mine.process || own.slot != mine.slot) {
-    throw Error(ErrorCode::kMismatch, "the card of rank " + std::to_string(rank) + " in group '" +
-                                          name + "' is another process's: two ranks " +
-                                          std::to_string(rank) + "?");
-  }
-  {
-    Locked locked(runtime.lock());
-    for (int r = 0; r < world_size; ++r) {
-      const Card& card = cards[static_cast<size_t>(r)];
-      if (r == rank) {
-        continue;
-      }
-      if (card.process == mine.process) {
-        throw Error(ErrorCode::kMismatch, "ranks " + std::to_string(rank) + " and " +
-                                              std::to_string(r) + " of group '" + name +
-                                              "' are the same process");
-      }
-      // Both ends know both cards, and so agree on the connection.
-      const uint32_t incarnation =
-          std::max(mine.incarnation(card.process), card.incarnation(mine.process));
-      group->peers_[static_cast<size_t>(r)] =
-          &runtime.peers().meet(locked, card, card.host_key == mine.host_key, incarnation);
-    }
-    group->cards_ = std::move(cards);
-    runtime.groups().open(locked, group->slot_, *group);
-    for (int r = 0; r < world_size; ++r) {
-      const Peer* peer = group->peers_[static_cast<size_t>(r)];
-      if (peer != nullptr && peer->life.is_dead()) {
-        group->peer_failed(locked, r, peer->life.reason());  // since the cards were written
-      }
-    }
-  }
-  group->share_memory(std::move(channel), exchange, await);
-  group->find_private_links(exchange);
-  if (eager) {
-    group->connect_all();
-  }
-  return group;
+  return WireUp(runtime, rank, world_size, name, exchange, await).run(eager, algorithms);
 }
+
+Group::Group(Runtime& runtime, int slot, Membership members)
+    : runtime_(runtime),
+      slot_(slot),
+      members_(std::move(members)),
+      departed_(static_cast<size_t>(world_size()), false),
+      wires_(static_cast<size_t>(world_size()), Wire::kShared) {}
 
 Group::~Group() {
   leave();
 }
 
-bool Group::same_host(int rank) const {
-  return rank == rank_ || peers_[static_cast<size_t>(rank)]->same_host;
-}
-
-int Group::ranks_on_host() const {
-  int count = 0;
-  for (int r = 0; r < world_size_; ++r) {
-    count += same_host(r) ? 1 : 0;
+void Group::open() {
+  Locked locked(runtime_.lock());
+  runtime_.groups().open(locked, slot_, *this);
+  for (int r = 0; r < world_size(); ++r) {
+    if (r != rank() && members_.peer(r).life.is_dead()) {
+      peer_died(locked, members_.peer(r));  // since the cards were written
+    }
   }
-  return count;
-}
-
-std::string Group::describe(int rank) const {
-  const Card& card = cards_[static_cast<size_t>(rank)];
-  return "rank " + std::to_string(rank) + " (pid " + std::to_string(card.pid) + " on " +
-         card.hostname + ")";
-}
-
-void Group::connect_all() {
-  Locked locked(runtime_.lock());
-  // Each rank starts with its successor, so that no rank is called by all at once.
-  for (int step = 1; step < world_size_; ++step) {
-    ensure_connected(locked, (rank_ + step) % world_size_);
-  }
-}
-
-std::vector<std::string> Group::transports(int rank) {
-  if (rank < 0 || rank >= world_size_) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "rank " + std::to_string(rank) + " is not in a group of " + std::to_string(world_size_));
-  }
-  Locked locked(runtime_.lock());
-  const Peer* peer = peers_[static_cast<size_t>(rank)];
-  return peer != nullptr && peer->shared.is_open() ? peer->shared.endpoint().transports()
-                                           : std::vector<std::string>();
-}
-
-std::vector<std::shared_ptr<Task>> Group::tasks() {
-  Locked locked(runtime_.lock());
-  std::vector<std::shared_ptr<Task>> mine;
-  std::copy_if(runtime_.tasks().active(locked).begin(), runtime_.tasks().active(locked).end(), std::back_inserter(mine),
-               [this](const auto& task) { return &task->group() == this; });
-  return mine;
-}
-
-std::vector<std::shared_ptr<Task>> Group::collectives() {
-  std::vector<std::shared_ptr<Task>> mine = tasks();
-  std::erase_if(mine, [](const auto& task) { return task->done() || !task->takes_turn(); });
-  return mine;
-}
-
-std::optional<Error> Group::error() {
-  Locked locked(runtime_.lock());
-  return error_;
-}
-
-void Group::check() {
-  if (const std::optional<Error> failure = error()) {
-    throw Error(*failure);
-  }
-}
-
-void Group::abort(const Error& error) {
-  Locked locked(runtime_.lock());
-  fail(locked, error);
 }
 
 void Group::leave() {
@@ -224,31 +44,20 @@ void Group::leave() {
     return;
   }
   closed_ = true;
-  fail_tasks(locked, Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
-  for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
-    Peer* peer = peers_[static_cast<size_t>(r)];
-    if (peer != nullptr && peer->shared.is_open() && peer->life.is_alive() && !error_) {
-      runtime_.controls().send(locked, *peer, control_to(r, ControlType::kGoodbye));
+  fail_tasks(locked,
+             Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
+  for (int r = 0; r < world_size() && !error_; ++r) {
+    if (r != rank() && members_.peer(r).life.is_alive()) {
+      runtime_.controls().send(locked, members_.peer(r), control_to(r, ControlType::kGoodbye));
     }
   }
-  if (slot_ >= 0) {
-    runtime_.groups().close(locked, slot_);
-  }
+  runtime_.groups().close(locked, slot_);
 }
 
-Control Group::control_to(int rank, ControlType type) const {
-  Control control;
-  control.type = type;
-  control.slot = static_cast<uint16_t>(slot_at(rank));
-  control.sender_slot = static_cast<uint16_t>(slot_);
-  control.sender = rank_;
-  control.receiver = rank;
-  control.process = runtime_.process();
-  return control;
-}
+// ---------------------------------------------------------------------------------- connections
 
-bool Group::ensure_connected(Locked& locked, int rank) {
-  Peer& peer = *peers_[static_cast<size_t>(rank)];
+bool Group::connect(Locked& locked, int rank) {
+  Peer& peer = members_.peer(rank);
   const bool fresh = !peer.shared.is_open();
   if (!runtime_.peers().connect(locked, peer)) {
     return false;
@@ -259,71 +68,50 @@ bool Group::ensure_connected(Locked& locked, int rank) {
   return true;
 }
 
-void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-                 size_t length, Wire wire) {
-  Locked& locked = runtime_.held();
-  if (departed_[static_cast<size_t>(destination)]) {
-    task.strand(locked, left_error(destination, task));
-    return;
-  }
-  Reactor& reactor = runtime_.reactor();
-  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
-                                                destination, /*is_receive=*/false, wire);
-  if (!ensure_connected(locked, destination) || !ensure_rail(locked, destination, wire)) {
-    reactor.complete(locked, pending, UCS_ERR_UNREACHABLE);
-    return;
-  }
-  const Link& link = peers_[static_cast<size_t>(destination)]->link(wire);
-  reactor.send(locked, pending, link.endpoint(), tag | tag::slot_bits(slot_at(destination)), data, length);
-}
-
-void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
-                    size_t length, Wire wire) {
-  Locked& locked = runtime_.held();
-  Reactor& reactor = runtime_.reactor();
-  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
-                                                source, /*is_receive=*/true, wire);
-  // Connected in both directions, so that a death of the source is noticed. Where it cannot be
-  // reached any more, what it had sent before is still received.
-  if (source >= 0 && !departed_[static_cast<size_t>(source)]) {
-    ensure_connected(locked, source);
-    ensure_rail(locked, source, wire);
-  }
-  UcpWorker& worker =
-      source >= 0 ? peers_[static_cast<size_t>(source)]->link(wire).worker() : reactor.worker();
-  const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length);
-  if (is_waiting && source >= 0 && departed_[static_cast<size_t>(source)]) {
-    // All that it ever sent has arrived before its goodbye.
-    task.strand(locked, left_error(source, task));
+void Group::connect_all() {
+  Locked locked(runtime_.lock());
+  // Each rank starts with its successor, so that no rank is called by all at once.
+  for (int step = 1; step < world_size(); ++step) {
+    connect(locked, (rank() + step) % world_size());
   }
 }
 
-Error Group::left_error(int rank, const Task& task) const {
-  return Error(ErrorCode::kPeerLeft,
-               describe(rank) + " has left the group, but " + task.name() + " needs it", rank);
+std::vector<std::string> Group::transports(int rank) {
+  if (rank < 0 || rank >= world_size()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "rank " + std::to_string(rank) + " is not in a group of " + std::to_string(world_size()));
+  }
+  const Locked locked(runtime_.lock());
+  const bool is_open = rank != this->rank() && members_.peer(rank).shared.is_open();
+  return is_open ? members_.peer(rank).shared.endpoint().transports() : std::vector<std::string>();
 }
 
-void Group::fail(const Error& error) {
-  fail(runtime_.held(), error);
+void Group::use_private_link(int rank) {
+  const Locked locked(runtime_.lock());
+  Peer& peer = members_.peer(rank);
+  if (!peer.beside.exists()) {
+    throw Error(ErrorCode::kInternal, "there is no private link to " + describe(rank));
+  }
+  peer.relies_on_beside = true;
+  wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
 }
 
-void Group::fail(Locked& locked, const Error& error) {
-  if (closed_ || error_) {
-    return;
-  }
-  error_ = error;
-  fail_tasks(locked, error);
-  for (int r = 0; r < world_size_ && !cards_.empty(); ++r) {
-    Peer* peer = peers_[static_cast<size_t>(r)];
-    if (peer != nullptr && !departed_[static_cast<size_t>(r)] && peer->life.is_alive() &&
-        ensure_connected(locked, r)) {
-      Control control = control_to(r, ControlType::kAbort);
-      control.code = error.code();
-      control.subject = error.rank();
-      control.text = error.what();
-      runtime_.controls().send(locked, *peer, control);
-    }
-  }
+// ---------------------------------------------------------------------------------------- tasks
+
+std::vector<std::shared_ptr<Task>> Group::tasks() {
+  Locked locked(runtime_.lock());
+  const auto& active = runtime_.tasks().active(locked);
+  std::vector<std::shared_ptr<Task>> mine;
+  std::copy_if(active.begin(), active.end(), std::back_inserter(mine),
+               [this](const auto& task) { return &task->group() == this; });
+  return mine;
+}
+
+std::vector<std::shared_ptr<Task>> Group::collectives() {
+  std::vector<std::shared_ptr<Task>> mine = tasks();
+  std::erase_if(mine, [](const auto& task) { return task->done() || !task->takes_turn(); });
+  return mine;
 }
 
 void Group::fail_tasks(Locked& locked, const Error& error) {
@@ -339,16 +127,102 @@ void Group::fail_tasks(Locked& locked, const Error& error) {
   }
 }
 
+void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status) {
+  if (wire == Wire::kPrivate && !members_.peer(rank).relies_on_beside) {
+    task.fail(locked,
+              Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
+                                               " does not work: " + ucs_status_string(status)));
+  } else if (rank >= 0 && has_left(rank)) {
+    task.strand(locked, left_error(rank, task));
+  } else if (rank >= 0) {
+    runtime_.peers().suspect(locked, members_.peer(rank), ucs_status_string(status));
+  } else {
+    task.fail(locked, Error(ErrorCode::kTransport,
+                            task.name() + ": UCX reported " + ucs_status_string(status)));
+  }
+}
+
+// ------------------------------------------------------------------------------------- failures
+
+std::optional<Error> Group::error() {
+  const Locked locked(runtime_.lock());
+  return error_;
+}
+
+void Group::check() {
+  if (const std::optional<Error> failure = error()) {
+    throw Error(*failure);
+  }
+}
+
+void Group::abort(const Error& error) {
+  Locked locked(runtime_.lock());
+  fail(locked, error);
+}
+
+void Group::fail(const Error& error) {
+  fail(runtime_.held(), error);
+}
+
+void Group::fail(Locked& locked, const Error& error) {
+  if (closed_ || error_) {
+    return;
+  }
+  error_ = error;
+  fail_tasks(locked, error);
+  for (int r = 0; r < world_size(); ++r) {
+    if (r != rank() && !has_left(r) && members_.peer(r).life.is_alive() && connect(locked, r)) {
+      Control control = control_to(r, ControlType::kAbort);
+      control.code = error.code();
+      control.subject = error.rank();
+      control.text = error.what();
+      runtime_.controls().send(locked, members_.peer(r), control);
+    }
+  }
+}
+
+Error Group::failure_of(const std::exception& exception) const {
+  if (const auto* error = dynamic_cast<const Error*>(&exception)) {
+    return *error;
+  }
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
+  return {ErrorCode::kTransport,
+          describe(rank()) + " could not go on: " +
+              (no_memory ? "it could not allocate memory" : exception.what()),
+          rank()};
+}
+
+void Group::peer_died(Locked& locked, const Peer& peer) {
+  const int rank = members_.rank_of(peer);
+  if (rank >= 0 && !has_left(rank)) {
+    fail(locked,
+         Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + peer.life.reason(), rank));
+  }
+}
+
+// -------------------------------------------------------------------------------- what peers say
+
+Control Group::control_to(int rank, ControlType type) const {
+  Control control;
+  control.type = type;
+  control.slot = card(rank).slot;
+  control.sender_slot = static_cast<uint16_t>(slot_);
+  control.sender = this->rank();
+  control.receiver = rank;
+  control.process = runtime_.process();
+  return control;
+}
+
 void Group::handle(Locked& locked, const Control& control) {
-  // Only a member may speak for itself.
-  if (control.sender < 0 || control.sender >= world_size_ ||
+  // Only a member may speak for itself, and not this rank.
+  if (control.sender < 0 || control.sender >= world_size() || control.sender == rank() ||
       card(control.sender).process != control.process) {
     return;
   }
   switch (control.type) {
     case ControlType::kHello:
       if (!closed_ && !error_) {
-        ensure_connected(locked, control.sender);
+        connect(locked, control.sender);
       }
       return;
     case ControlType::kGoodbye:
@@ -363,331 +237,8 @@ void Group::handle(Locked& locked, const Control& control) {
   }
 }
 
-// -------------------------------------------------------------------------------- shared memory
-
-/// Null where there is no shared memory to be had: the messages go through UCX's transports.
-std::unique_ptr<HostChannel> Group::new_channel(int members) {
-  try {
-    Locked locked(runtime_.lock());
-    return std::make_unique<HostChannel>(runtime_.reactor().context(), runtime_.process(), members);
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
-
-/// Whether ranks that could share memory have none yet. All ranks of the group say the same.
-bool Group::memory_comes_late() const {
-  struct Host {
-    size_t ranks = 0;
-    bool lacks = false;
-  };
-  std::map<std::string_view, Host> hosts;
-  for (const Card& card : cards_) {
-    Host& host = hosts[card.host_key];
-    ++host.ranks;
-    host.lacks |= card.memory.empty();
-  }
-  return std::any_of(hosts.begin(), hosts.end(), [](const auto& each) {
-    const Host& host = each.second;
-    return host.lacks && host.ranks > 1 && host.ranks <= HostChannel::kMaxMembers;
-  });
-}
-
-// That two ranks have the same host key says that they should be able to share memory; whether they
-// can is tried, and both must have succeeded. They tell each other in the memory itself: who has
-// mapped a segment reads there whether its owner has mapped this rank's.
-void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& exchange,
-                         const Await& await) {
-  for (int r = 0; r < world_size_; ++r) {
-    if (same_host(r)) {
-      members_.emplace_back().rank = r;
-    }
-  }
-  const auto count = static_cast<int>(members_.size());
-  const bool shareable = count > 1 && count <= HostChannel::kMaxMembers;
-  if (count > usable_cpus()) {
-    runtime_.parking().set_crowded();
-  }
-  if (memory_comes_late()) {
-    std::string late;
-    if (shareable && !channel) {
-      channel = new_channel(count);
-      late = channel ? channel->key() : "";
-    }
-    const std::vector<std::string> keys = exchange("memory", late, [this] { check(); });
-    for (size_t r = 0; r < cards_.size(); ++r) {
-      if (cards_[r].memory.empty()) {
-        cards_[r].memory = keys[r];
-      }
-    }
-  }
-  if (!shareable || !channel) {
-    return;
-  }
-  const auto rank_at = [this](int member) { return members_[static_cast<size_t>(member)].rank; };
-  int self = 0;
-  while (rank_at(self) != rank_) {
-    ++self;
-  }
-  channel->join(self, count);
-  for (int step = 1; step < count; ++step) {
-    // Each rank starts with its successor, so that no rank is called by all at once.
-    const int member = (self + step) % count;
-    const auto r = static_cast<size_t>(rank_at(member));
-    if (cards_[r].memory.empty()) {
-      continue;
-    }
-    try {
-      Locked locked(runtime_.lock());
-      if (ensure_connected(locked, rank_at(member))) {
-        channel->map(member, peers_[r]->shared.endpoint(), cards_[r].memory, cards_[r].process);
-      }
-    } catch (const Error&) {
-      // These two talk through UCX's transports.
-    }
-    channel->tell(member);
-  }
-  int next = 0;
-  const auto missing = [&] {
-    while (next < count && (!channel->is_mapped(next) || channel->told_by(next))) {
-      ++next;
-    }
-    return next < count ? rank_at(next) : -1;
-  };
-  await(missing, [this] { check(); });
-
-  Locked locked(runtime_.lock());
-  for (int member = 0; member < count; ++member) {
-    if (channel->is_mapped(member) && *channel->told_by(member)) {
-      channel->open(member);
-      member_at_[static_cast<size_t>(rank_at(member))] = member;
-    }
-  }
-  channel_ = std::move(channel);
-}
-
-bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-                        size_t length, int ticket) {
-  Locked& locked = runtime_.held();
-  if (departed_[static_cast<size_t>(destination)]) {
-    task.strand(locked, left_error(destination, task));
-    return false;
-  }
-  const int number = member_at_[static_cast<size_t>(destination)];
-  Member& member = members_[static_cast<size_t>(number)];
-  HostChannel::Message message;
-  message.tag = tag;
-  message.length = static_cast<uint32_t>(length);
-  message.ticket = static_cast<uint16_t>(ticket);
-  if (ticket != HostChannel::kNoTicket) {
-    message.staged = static_cast<const std::byte*>(data);
-    channel_->expect_return(number, ticket);
-  } else if (length > 0) {
-    std::memcpy(message.carried.data(), data, length);
-  }
-  if (member.outgoing.empty() && channel_->send(number, message)) {
-    wake(locked, number);
-    return true;
-  }
-  member.outgoing.push_back(
-      {message, &runtime_.reactor().new_request(locked, task, task.record(locked).requests, token,
-                                              destination, /*is_receive=*/false)});
-  return false;
-}
-
-std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t token, int source,
-                                                          uint64_t tag) {
-  Locked& locked = runtime_.held();
-  Member& member = members_[static_cast<size_t>(member_at_[static_cast<size_t>(source)])];
-  const auto found = std::find_if(
-      member.unexpected.begin(), member.unexpected.end(),
-      [&](const auto& message) { return ((message.tag ^ tag) & tag::kSharedMask) == 0; });
-  if (found != member.unexpected.end()) {
-    HostChannel::Message message = *found;
-    member.unexpected.erase(found);
-    return message;
-  }
-  PendingRequest& pending = runtime_.reactor().new_request(
-      locked, task, task.record(locked).requests, token, source, /*is_receive=*/true);
-  member.expected.push_back({tag, &pending});
-  if (running_ == 0) {
-    update_sharing(locked);
-  }
-  if (departed_[static_cast<size_t>(source)]) {
-    // All that it ever sent was taken when it left.
-    task.strand(locked, left_error(source, task));
-  }
-  return std::nullopt;
-}
-
-void Group::give_back(int source, const HostChannel::Message& message) {
-  if (message.ticket != HostChannel::kNoTicket) {
-    const int member = member_at_[static_cast<size_t>(source)];
-    channel_->give_back(member, message.ticket);
-    wake(runtime_.held(), member);
-  }
-}
-
-void Group::wake(Locked& locked, int member) {
-  if (channel_->must_wake(member)) {
-    Peer& peer = *peers_[static_cast<size_t>(members_[static_cast<size_t>(member)].rank)];
-    if (peer.shared.is_open() && peer.life.is_alive()) {
-      runtime_.controls().wake(locked, peer);
-    }
-  }
-}
-
-void Group::retire_staging(HostChannel::Staging staging, std::vector<int> tickets) {
-  retired_.push_back({staging, std::move(tickets)});
-  free_returned();
-}
-
-void Group::free_returned() {
-  std::erase_if(retired_, [this](Retired& retired) {
-    std::erase_if(retired.tickets, [this](int ticket) {
-      const bool returned = channel_->is_returned(ticket);
-      if (returned) {
-        channel_->free_ticket(ticket);
-      }
-      return returned;
-    });
-    if (!retired.tickets.empty()) {
-      return false;
-    }
-    channel_->free(retired.staging);
-    return true;
-  });
-}
-
-bool Group::progress_shared(Locked& locked) {
-  bool any = false;
-  try {
-    for (int number = 0; number < channel_->members(); ++number) {
-      if (!channel_->is_open(number)) {
-        continue;
-      }
-      Member& member = members_[static_cast<size_t>(number)];
-      while (const auto message = channel_->take(number)) {
-        any = true;
-        dispatch(locked, member, *message);
-      }
-      while (!member.outgoing.empty()) {
-        const Outgoing& out = member.outgoing.front();
-        if (!channel_->send(number, out.message)) {
-          any = true;  // looks again instead of sleeping: nobody wakes the sender for this
-          break;
-        }
-        runtime_.reactor().complete(locked, *out.send, UCS_OK, out.message.length, out.message.tag);
-        member.outgoing.pop_front();
-        wake(locked, number);
-        any = true;
-      }
-    }
-    if (!stalled_.empty()) {
-      std::vector<Task*> stalled;
-      stalled.swap(stalled_);
-      for (Task* task : stalled) {
-        any |= !task->done() && task->resume(locked);
-      }
-    }
-    if (!waiting_.empty()) {
-      free_returned();
-      start_waiting(locked);
-    }
-  } catch (const std::exception& exception) {
-    fail(locked, failure_of(exception));
-    any = true;
-  }
-  runtime_.tasks().drain(locked);
-  return any;
-}
-
-void Group::dispatch(Locked& locked, Member& member, const HostChannel::Message& message) {
-  const auto found = std::find_if(
-      member.expected.begin(), member.expected.end(),
-      [&](const auto& expected) { return ((message.tag ^ expected.tag) & tag::kSharedMask) == 0; });
-  if (found == member.expected.end()) {
-    member.unexpected.push_back(message);
-    if (const auto error = leftover_error(message.tag, member.rank, oldest_running(locked))) {
-      fail(locked, *error);
-    }
-    return;
-  }
-  PendingRequest* pending = found->receive;
-  member.expected.erase(found);
-  Task& task = *pending->task;
-  const uint32_t token = pending->token;
-  runtime_.reactor().release(locked, *pending);
-  task.deliver(locked, token, message);
-  if (running_ == 0) {
-    update_sharing(locked);
-  }
-}
-
-void Group::set_asleep(Locked&, bool asleep) {
-  channel_->set_asleep(asleep);
-}
-
-void Group::update_sharing(Locked& locked) {
-  runtime_.groups().set_sharing(
-      locked, *this, channel_ && (running_ > 0 || !waiting_.empty() || expects_mail()));
-}
-
-bool Group::expects_mail() const {
-  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
-    return !member.expected.empty() || !member.outgoing.empty();
-  });
-}
-
-// What a task that is over waited for. Its requests would else outlive it.
-void Group::forget_shared(Locked& locked, Task& task) {
-  for (Member& member : members_) {
-    std::erase_if(member.expected, [&](const Expected& expected) {
-      const bool is_its = expected.receive->task == &task;
-      if (is_its) {
-        runtime_.reactor().release(locked, *expected.receive);
-      }
-      return is_its;
-    });
-    std::erase_if(member.outgoing, [&](const Outgoing& out) {
-      const bool is_its = out.send->task == &task;
-      if (is_its) {
-        runtime_.reactor().release(locked, *out.send);
-      }
-      return is_its;
-    });
-  }
-  update_sharing(locked);
-}
-
-void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status) {
-  if (wire == Wire::kPrivate && !peers_[static_cast<size_t>(rank)]->relies_on_beside) {
-    task.fail(locked, Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
-                                               " does not work: " + ucs_status_string(status)));
-  } else if (rank >= 0 && departed_[static_cast<size_t>(rank)]) {
-    task.strand(locked, left_error(rank, task));
-  } else if (rank >= 0) {
-    runtime_.peers().suspect(locked, *peers_[static_cast<size_t>(rank)], ucs_status_string(status));
-  } else {
-    task.fail(
-        locked, Error(ErrorCode::kTransport, task.name() + ": UCX reported " + ucs_status_string(status)));
-  }
-}
-
-void Group::peer_failed(Locked& locked, int rank, const std::string& reason) {
-  if (!departed_[static_cast<size_t>(rank)]) {
-    fail(locked, Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + reason, rank));
-  }
-}
-
-void Group::peer_died(Locked& locked, const Peer& peer) {
-  if (const int rank = rank_of(peer); rank >= 0) {
-    peer_failed(locked, rank, peer.life.reason());
-  }
-}
-
 void Group::peer_left(Locked& locked, int rank) {
-  if (channel_) {
+  if (mailroom_) {
     progress_shared(locked);  // what it wrote before it left
   }
   departed_[static_cast<size_t>(rank)] = true;
@@ -696,7 +247,8 @@ void Group::peer_left(Locked& locked, int rank) {
     if (&task->group() != this || task->done()) {
       continue;
     }
-    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr; p = p->next) {
+    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr;
+         p = p->next) {
       if (p->peer == rank) {
         stranded.push_back(task);
         break;
@@ -708,251 +260,9 @@ void Group::peer_left(Locked& locked, int rank) {
   }
 }
 
-Error Group::failure_of(const std::exception& exception) const {
-  if (const auto* error = dynamic_cast<const Error*>(&exception)) {
-    return *error;
-  }
-  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
-  return {ErrorCode::kTransport,
-          describe(rank_) + " could not go on: " +
-              (no_memory ? "it could not allocate memory" : exception.what()),
-          rank_};
-}
-
-int Group::rank_of(const Peer& peer) const {
-  const auto it = std::find(peers_.begin(), peers_.end(), &peer);
-  return it == peers_.end() ? -1 : static_cast<int>(it - peers_.begin());
-}
-
-void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
-  if (task->takes_turn()) {
-    // For messages; it gets this number when it begins.
-    task->record(locked).sequence = sequence_ + waiting_.size();
-    sequence_ += error_ || closed_ ? 1 : 0;
-  }
-  if (error_) {
-    task->fail(locked, Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
-                     error_->rank()));
-  } else if (closed_) {
-    task->fail(locked, Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
-  } else if (task->takes_turn() &&
-             (running_ >= kMaxRunning || !waiting_.empty() || !task->try_reserve(locked))) {
-    waiting_.push_back(task);
-    update_sharing(locked);
-  } else {
-    begin(locked, task);
-  }
-}
-
-void Group::start_waiting(Locked& locked) {
-  while (!waiting_.empty() && running_ < kMaxRunning) {
-    const std::shared_ptr<Task> next = waiting_.front();
-    if (!next->done()) {
-      if (!next->try_reserve(locked)) {
-        return;
-      }
-      waiting_.pop_front();
-      begin(locked, next);
-    } else {
-      waiting_.pop_front();
-    }
-  }
-}
-
-// Two hosts that are both on a network beside the shared one, over interfaces of their own, have a
-// private link. Every rank sees who has, since all see all cards.
-std::optional<std::pair<size_t, size_t>> Group::private_network(int a, int b) const {
-  const Card& one = cards_[static_cast<size_t>(std::min(a, b))];
-  const Card& other = cards_[static_cast<size_t>(std::max(a, b))];
-  if (one.host_key == other.host_key) {
-    return std::nullopt;
-  }
-  auto networks = common_network(one.beside, other.beside);
-  if (networks && a > b) {
-    std::swap(networks->first, networks->second);
-  }
-  return networks;
-}
-
-void Group::find_private_links(const Exchange& exchange) {
-  bool any = false;
-  for (int a = 0; a < world_size_ && !any; ++a) {
-    if (cards_[static_cast<size_t>(a)].beside.empty()) {
-      continue;
-    }
-    for (int b = a + 1; b < world_size_ && !any; ++b) {
-      any = has_private_link(a, b);
-    }
-  }
-  if (!any) {
-    return;
-  }
-  // One worker's address an interface, in the card's order.
-  const std::vector<Nic>& nics = cards_[static_cast<size_t>(rank_)].beside;
-  std::vector<std::string> addresses(nics.size());
-  {
-    Locked locked(runtime_.lock());
-    for (int r = 0; r < world_size_; ++r) {
-      if (const auto networks = private_network(rank_, r)) {
-        addresses[networks->first] =
-            runtime_.reactor().private_worker(locked, nics[networks->first]).address();
-      }
-    }
-  }
-  const std::vector<std::string> all =
-      exchange("rails", encode_list(addresses), [this] { check(); });
-  Locked locked(runtime_.lock());
-  for (int r = 0; r < world_size_; ++r) {
-    const auto networks = private_network(rank_, r);
-    if (!networks) {
-      continue;
-    }
-    const std::vector<std::string> theirs = decode_list(all[static_cast<size_t>(r)]);
-    Peer& peer = *peers_[static_cast<size_t>(r)];
-    if (!peer.beside.exists() && networks->second < theirs.size()) {
-      peer.beside = Link(runtime_.reactor().private_worker(locked, nics[networks->first]),
-                         theirs[networks->second]);
-    }
-  }
-}
-
-void Group::use_private_link(int rank) {
-  Locked locked(runtime_.lock());
-  Peer& peer = *peers_[static_cast<size_t>(rank)];
-  if (!peer.beside.exists()) {
-    throw Error(ErrorCode::kInternal, "there is no private link to " + describe(rank));
-  }
-  peer.relies_on_beside = true;
-  wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
-}
-
-bool Group::ensure_rail(Locked& locked, int rank, Wire wire) {
-  return wire == Wire::kShared ||
-         runtime_.peers().connect_beside(locked, *peers_[static_cast<size_t>(rank)]);
-}
-
-// With others in progress, the one that is complete last asks, and housekeeping before that.
-std::optional<Error> Group::leftover() {
-  return running_ == 1 ? leftover(runtime_.held(), sequence_) : std::nullopt;
-}
-
-// So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
-// collective that is not complete.
-std::optional<Error> Group::leftover(Locked& locked, uint64_t oldest) {
-  for (const Member& member : members_) {
-    for (const HostChannel::Message& message : member.unexpected) {
-      if (const auto error = leftover_error(message.tag, member.rank, oldest)) {
-        return error;
-      }
-    }
-  }
-  const std::optional<uint64_t> tag = runtime_.reactor().find_unexpected(
-      locked, tag::base(tag::Kind::kCollective, slot_, 0), tag::kKindMask | tag::kSlotMask);
-  return tag ? leftover_error(*tag, tag::source_of(*tag), oldest) : std::nullopt;
-}
-
-std::optional<Error> Group::leftover_error(uint64_t tag, int sender, uint64_t oldest) const {
-  const uint64_t behind = (oldest - tag::sequence_of(tag)) % tag::kSequenceCycle;
-  // A sender may be far ahead, so most of the cycle means that.
-  if (behind == 0 || behind > kLeftoverWindow || sender >= world_size_) {
-    return std::nullopt;
-  }
-  return Error(ErrorCode::kMismatch,
-               "ranks disagree about a collective: " + describe(sender) +
-                   " sent a message in collective number " + std::to_string(oldest - behind) +
-                   ", which rank " + std::to_string(rank_) +
-                   " completed without it (a different root, shape or collective)",
-               sender);
-}
-
-uint64_t Group::oldest_running(Locked& locked) const {
-  uint64_t oldest = sequence_;
-  for (const auto& task : runtime_.tasks().active(locked)) {
-    const Task::Record& record = task->record(locked);
-    if (&task->group() == this && record.is_started && !task->done() && task->takes_turn()) {
-      oldest = std::min(oldest, record.sequence);
-    }
-  }
-  return oldest;
-}
-
-void Group::housekeep(Locked& locked, TimePoint now) {
-  if (running_ == 0) {
-    return;
-  }
-  if (const auto error = leftover(locked, oldest_running(locked))) {
-    fail(locked, *error);
-  }
-  inquire(locked, now);
-}
-
-// Ranks that disagree about a call may all wait and none send, where no message tells them. So who
-// has waited for long asks, and again each time that it has waited for twice as long.
-void Group::inquire(Locked& locked, TimePoint now) {
-  for (const auto& task : runtime_.tasks().active(locked)) {
-    Task::Record& record = task->record(locked);
-    if (&task->group() != this || !record.is_started || task->done() || !task->takes_turn() ||
-        now < record.next_inquiry) {
-      continue;
-    }
-    record.next_inquiry = now + (now - task->submitted());
-    std::set<int> others;
-    for (const PendingRequest* p = record.requests.first(); p != nullptr; p = p->next) {
-      if (p->peer >= 0) others.insert(p->peer);
-    }
-    if (others.empty()) {
-      // It waits until ranks of this host have read what it put into shared memory.
-      for (const Member& member : members_) {
-        others.insert(member.rank);
-      }
-      others.erase(rank_);
-    }
-    for (const int other : others) {
-      Peer& peer = *peers_[static_cast<size_t>(other)];
-      if (departed_[static_cast<size_t>(other)] || !peer.life.is_alive()) {
-        continue;
-      }
-      Control inquiry = control_to(other, ControlType::kInquiry);
-      inquiry.sequence = record.sequence;
-      inquiry.fingerprint = calls_[record.sequence % kRemembered];
-      inquiry.text = task->name();
-      runtime_.controls().send(locked, peer, inquiry);
-    }
-  }
-}
-
-void Group::answer(Locked& locked, const Control& inquiry) {
-  const bool is_known = inquiry.sequence < sequence_ && sequence_ - inquiry.sequence <= kRemembered;
-  if (is_known && calls_[inquiry.sequence % kRemembered] != inquiry.fingerprint) {
-    fail(locked, Error(ErrorCode::kMismatch,
-               "ranks disagree about a collective: " + describe(inquiry.sender) +
-                   " waits for a message of " + describe(rank_) + " in " + inquiry.text +
-                   ", but there rank " + std::to_string(rank_) +
-                   " made another call (a different collective, shape, dtype, root or reduction)",
-               inquiry.sender));
-  }
-}
-
-void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
-  Task::Record& record = task->record(locked);
-  if (task->takes_turn()) {
-    record.next_inquiry = task->submitted() + kPatience;
-    record.sequence = sequence_++;
-    ++running_;
-    record.is_started = true;  // from here on, its end ends its turn
-    update_sharing(locked);
-  }
-  record.is_started = true;
-  task->begin(locked);
-}
-
-void Group::task_done(Locked& locked, Task& task) {
-  if (task.record(locked).is_started && task.takes_turn()) {
-    std::erase(stalled_, &task);
-    --running_;
-    start_waiting(locked);
-    update_sharing(locked);
-  }
+Error Group::left_error(int rank, const Task& task) const {
+  return Error(ErrorCode::kPeerLeft,
+               describe(rank) + " has left the group, but " + task.name() + " needs it", rank);
 }
 
 }  // namespace q7x2

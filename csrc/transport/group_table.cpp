@@ -56,6 +56,9 @@ void GroupTable::close(Locked& locked, int number) {
 }
 
 bool GroupTable::deliver(Locked& locked) {
+  if (controls_.is_idle(locked)) {
+    return false;
+  }
   if (controls_.take_lost(locked)) {
     lose_mail(locked);
   }

@@ -1,7 +1,7 @@
 // GroupTable: the groups of this process, by slot, and what each of them must be told.
 //
-// A slot is the number of a group at this process (transport/tag.h). It is reserved before the ranks
-// know each other; control messages that arrive for it are kept until its group opens.
+// A slot is the number of a group at this process (transport/tag.h). It is reserved before the
+// ranks know each other; control messages that arrive for it are kept until its group opens.
 #pragma once
 
 #include <chrono>

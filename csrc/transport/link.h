@@ -30,8 +30,8 @@ class Link {
   }
   /// Closes it by force, which completes what was being sent.
   void cut() { endpoint_.reset(); }
-  /// Starts to close it; with `flush` after all that was sent has left. Returns the request to drive
-  /// (see UcpEndpoint::close), or null.
+  /// Starts to close it; with `flush` after all that was sent has left. Returns the request to
+  /// drive (see UcpEndpoint::close), or null.
   void* close(bool flush) {
     void* const request = endpoint_ ? endpoint_->close(flush) : nullptr;
     endpoint_.reset();

@@ -78,8 +78,8 @@ class PeerTable {
   /// they had sent.
   void bury(Locked& locked, TimePoint now, const std::function<void()>& look);
 
-  /// Becomes readable when a process of this host has ended. Then `look_for_ended` makes it suspect;
-  /// it takes the lock.
+  /// Becomes readable when a process of this host has ended. Then `look_for_ended` makes it
+  /// suspect; it takes the lock.
   int watch_fd() const { return watch_.fd(); }
   void look_for_ended();
 

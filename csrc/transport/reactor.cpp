@@ -148,8 +148,7 @@ void Reactor::drop_unexpected(Locked&, uint64_t tag, uint64_t mask) {
   for (UcpWorker* worker : workers_) {
     for (;;) {
       ucp_tag_recv_info_t info{};
-      ucp_tag_message_h message =
-          ucp_tag_probe_nb(worker->get(), tag, mask, /*remove=*/1, &info);
+      ucp_tag_message_h message = ucp_tag_probe_nb(worker->get(), tag, mask, /*remove=*/1, &info);
       if (message == nullptr) {
         break;
       }

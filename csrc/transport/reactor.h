@@ -1,8 +1,8 @@
 // Reactor: UCX's workers, the requests in progress, and their completions. Nothing else.
 //
 // One worker serves the network that all hosts share, and one more each interface beside it. The
-// reactor neither waits nor knows about groups and peers: whoever holds its lock progresses it, takes
-// the completions, and tells the tasks.
+// reactor neither waits nor knows about groups and peers: whoever holds its lock progresses it,
+// takes the completions, and tells the tasks.
 #pragma once
 
 #include <poll.h>

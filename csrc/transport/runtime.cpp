@@ -10,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-
 namespace q7x2 {
 namespace {
 

@@ -60,9 +60,7 @@ class WaitPolicy {
 
   /// After a look that does not end in sleep: whether to yield. `crowded`: ranks outnumber the
   /// processors of this host.
-  bool yields(bool crowded) {
-    return crowded || by_network_ || ++looks_ % kLooksPerYield == 0;
-  }
+  bool yields(bool crowded) { return crowded || by_network_ || ++looks_ % kLooksPerYield == 0; }
 
   /// A yield took from `before` to `after`. Returns true if it was accepted.
   bool yielded(TimePoint before, TimePoint after) {

@@ -15,8 +15,8 @@
 #include "executor/plan_call.h"
 #include "executor/probe.h"
 #include "plan/planner.h"
-#include "transport/runtime.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 
 namespace q7x2::test {
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/runtime.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 
 namespace q7x2::test {
 

@@ -191,8 +191,8 @@ TEST(Runtime, AForkedChildIsRefused) {
     const pid_t child = ::fork();
     if (child == 0) {
       const bool refused = comm.group().runtime().forked() && code_of([&] {
-                                                               comm.all_reduce(buffer<int32_t>(1));
-                                                             }) == ErrorCode::kAborted;
+                                                                comm.all_reduce(buffer<int32_t>(1));
+                                                              }) == ErrorCode::kAborted;
       ::_exit(refused ? 0 : 1);
     }
     int status = -1;
