@@ -7,7 +7,7 @@
 namespace q7x2 {
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOptions& opts) {
-  engine_->enter();
+  runtime_->enter();
   Launch call{c10d::OpType::BARRIER, "q7x2:barrier", {}, {}, opts.timeout, opts.asyncOp};
   // A barrier is over when all collectives before it are.
   call.after = group_->collectives();
@@ -22,7 +22,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOpti
 
 // Rank 0 hears from every rank and then answers all, so that it can say who did not come.
 void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  engine_->enter();
+  runtime_->enter();
   // User tags are not negative as int32, so these never meet them.
   const uint32_t tag = uint32_t{1} << 31 | (barriers_++ & ~(uint32_t{1} << 31));
   const auto timeout = effective(opts.timeout);
@@ -33,14 +33,14 @@ void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool w
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     auto task = std::make_shared<MessageTask>(group_, direction, peer, tag, token.get(), 1, token,
                                               std::max(left, std::chrono::milliseconds(1)));
-    engine_->submit(task, /*caller_waits=*/true);
+    runtime_->submit(task, /*caller_waits=*/true);
     return task;
   };
   ++sequence_;
   if (rank_ != 0) {
     for (const auto direction : {MessageTask::Direction::kSend, MessageTask::Direction::kReceive}) {
       const auto task = post(direction, 0);
-      engine_->wait(*task, TimePoint::max());
+      runtime_->wait(*task, TimePoint::max());
       TORCH_CHECK_WITH(DistBackendError, !task->error(), "Rank ", rank_,
                        " successfully reached monitoredBarrier, but received errors while waiting "
                        "for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
@@ -59,7 +59,7 @@ void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool w
   size_t count = 0;
   for (int rank = 1; rank < size_; ++rank) {
     const auto& task = arrivals[static_cast<size_t>(rank) - 1];
-    engine_->wait(*task, TimePoint::max());
+    runtime_->wait(*task, TimePoint::max());
     if (task->error()) {
       missing += (count++ == 0 ? "" : ", ") + std::to_string(rank);
       if (!wait_all_ranks) {
@@ -74,7 +74,7 @@ void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool w
     answers.push_back(post(MessageTask::Direction::kSend, rank));
   }
   for (const auto& task : answers) {
-    engine_->wait(*task, TimePoint::max());
+    runtime_->wait(*task, TimePoint::max());
     TORCH_CHECK_WITH(DistBackendError, !task->error(),
                      "[Rank 0]: monitoredBarrier could not answer: ", task->error()->what());
   }

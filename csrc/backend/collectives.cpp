@@ -34,7 +34,7 @@ std::string ProcessGroupQ7x2::exchange_algorithms(std::string algorithms) {
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   auto work =
-      c10::make_intrusive<WorkQ7x2>(engine_, rank_, launch.type, launch.title,
+      c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
                                     launch.profiled_inputs, std::move(launch.results), ++sequence_);
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(launch.calls.size());

@@ -63,7 +63,7 @@ void CompletionHook::wait() {
     changed_.wait_for(waiting.lock, kNap);
     waiting.lock.unlock();
     stay_if_ending();
-    Engine::check_interrupt();
+    Runtime::check_interrupt();
     waiting.lock.lock();
   }
 }

@@ -32,9 +32,9 @@ std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
 }
 
 // Of all ranks on a host, the first speaks.
-void warn_of_transports(Engine& engine) {
+void warn_of_transports(Runtime& runtime) {
   const char* local_rank = std::getenv("LOCAL_RANK");
-  for (const std::string& warning : engine.take_warnings()) {
+  for (const std::string& warning : runtime.take_warnings()) {
     if (local_rank == nullptr || std::string_view(local_rank) == "0") {
       TORCH_WARN("q7x2: ", warning);
     }
@@ -69,7 +69,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                          .size = size,
                          .group = name_of(*options_),
                          .timeout = options_->timeout,
-                         .check_interrupt = Engine::check_interrupt,
+                         .check_interrupt = Runtime::check_interrupt,
                          .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
   try {
     meet(rendezvous);
@@ -85,16 +85,16 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
 }
 
 void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
-  engine_ = Engine::instance();
+  runtime_ = Runtime::instance();
   reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
-  warn_of_transports(*engine_);
+  warn_of_transports(*runtime_);
   OwnPlans own_plans = plan_files_of_environment();
   std::string confined = to_string(parse_algorithms(forced_algorithms(*options_)));
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
     confined += (confined.empty() ? "" : " and ") + names;
   }
   group_ = Group::create(
-      *engine_, rank_, size_, name_of(*options_),
+      *runtime_, rank_, size_, name_of(*options_),
       [&](const std::string& what, const std::string& mine, const std::function<void()>& check) {
         return rendezvous.exchange(what, mine, check);
       },
@@ -113,23 +113,23 @@ void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
 }
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {
-  if (!engine_->forked()) {
+  if (!runtime_->forked()) {
     group_->leave();
   }
 }
 
 Complain ProcessGroupQ7x2::enter(const char* call) const {
-  engine_->enter();
+  runtime_->enter();
   return complain(call);
 }
 
 std::string ProcessGroupQ7x2::fabric_json() const {
-  engine_->enter();
+  runtime_->enter();
   return to_json(*planner_->fabric());
 }
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {
-  engine_->enter();
+  runtime_->enter();
   planner_->set_fabric(std::make_shared<const Fabric>(fabric_from_json(json)));
   book_->clear();
 }
@@ -158,7 +158,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::start(const c10::intrusive_ptr<
 // An exception between the two calls leaves out the second one. So a new beginning is the end of
 // what was begun before it, whose works go on by themselves.
 void ProcessGroupQ7x2::startCoalescing() {
-  engine_->enter();
+  runtime_->enter();
   const std::lock_guard<std::mutex> lock(coalescing_mutex_);
   coalescing_.emplace();
   coalescing_limit_ = kCoalescingLimit;
@@ -178,7 +178,7 @@ void ProcessGroupQ7x2::add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& wor
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
-  engine_->enter();
+  runtime_->enter();
   std::vector<c10::intrusive_ptr<WorkQ7x2>> parts;
   {
     const std::lock_guard<std::mutex> lock(coalescing_mutex_);
@@ -187,7 +187,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
     coalescing_.reset();
   }
   auto work =
-      c10::make_intrusive<WorkQ7x2>(engine_, rank_, c10d::OpType::COALESCED, nullptr, std::nullopt,
+      c10::make_intrusive<WorkQ7x2>(runtime_, rank_, c10d::OpType::COALESCED, nullptr, std::nullopt,
                                     std::vector<std::vector<at::Tensor>>(), sequence_);
   work->start(std::move(parts));
   return work;
@@ -196,7 +196,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
-  engine_->enter();
+  runtime_->enter();
   const auto it = std::find(ranks.begin(), ranks.end(), rank_);
   if (it == ranks.end()) {
     return nullptr;
@@ -226,7 +226,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
     const c10::intrusive_ptr<c10d::Store>& store,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
-  engine_->enter();
+  runtime_->enter();
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: merge needs options of the type q7x2.Options");
   const auto child =
@@ -257,7 +257,7 @@ c10d::ErrorType ProcessGroupQ7x2::getError() {
 
 void ProcessGroupQ7x2::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
-  engine_->enter();
+  runtime_->enter();
   TORCH_CHECK(hook_ == nullptr, "q7x2: an on-completion hook is already registered for this group");
   TORCH_CHECK(sequence_ == 0,
               "q7x2: register the on-completion hook before the group's first collective");
@@ -269,11 +269,11 @@ void ProcessGroupQ7x2::registerOnCompletionHook(
 }
 
 void ProcessGroupQ7x2::waitForPendingWorks() {
-  if (engine_->forked()) {
+  if (runtime_->forked()) {
     return;
   }
   for (const auto& task : group_->tasks()) {
-    engine_->wait(*task, TimePoint::max());
+    runtime_->wait(*task, TimePoint::max());
   }
   if (hook_) {
     hook_->wait();
@@ -287,7 +287,7 @@ void ProcessGroupQ7x2::abort() {
 
 // A forked child only drops its copy.
 void ProcessGroupQ7x2::shutdown() {
-  if (engine_->forked()) {
+  if (runtime_->forked()) {
     return;
   }
   group_->leave();

@@ -19,8 +19,8 @@
 #include "executor/collective.h"
 #include "fabric/fabric.h"
 #include "plan/plan_book.h"
-#include "transport/engine.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 
 namespace q7x2 {
 
@@ -193,7 +193,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                                        std::shared_ptr<HostBuffers> buffers, bool caller_waits,
                                        std::vector<std::shared_ptr<Task>> after = {});
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
-  /// The first thing in every call: see Engine::enter. Returns what raises the errors of c10d's
+  /// The first thing in every call: see Runtime::enter. Returns what raises the errors of c10d's
   /// argument checks, with the name of the call before them.
   std::function<void(const std::string&)> enter(const char* call) const;
   void add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& work);
@@ -235,7 +235,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   std::vector<Region> split_region(Region whole) const;
 
   const c10::intrusive_ptr<Options> options_;
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Runtime> runtime_;
   std::shared_ptr<Group> group_;
   std::shared_ptr<Planner> planner_;
   std::shared_ptr<PlanBook> book_;

@@ -22,11 +22,11 @@ std::exception_ptr to_exception(const Error& error) {
   return std::make_exception_ptr(c10::DistBackendError(here, error.what()));
 }
 
-WorkQ7x2::WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title,
+WorkQ7x2::WorkQ7x2(std::shared_ptr<Runtime> runtime, int rank, c10d::OpType type, const char* title,
                    const std::optional<std::vector<at::Tensor>>& profiled_inputs,
                    std::vector<std::vector<at::Tensor>> results, uint64_t sequence)
     : c10d::Work(rank, type, title, profiled_inputs),
-      engine_(std::move(engine)),
+      runtime_(std::move(runtime)),
       results_(std::move(results)),
       sequence_(sequence) {}
 
@@ -37,7 +37,7 @@ void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<H
   buffers_ = std::move(buffers);
   on_settled_ = std::move(on_settled);
   for (const auto& task : tasks_) {
-    engine_->submit(task, caller_waits);
+    runtime_->submit(task, caller_waits);
   }
   tasks_.insert(tasks_.end(), after.begin(), after.end());
   // A work that is dropped without a wait still has to do these.
@@ -68,7 +68,7 @@ std::vector<at::Tensor> WorkQ7x2::result() {
 }
 
 bool WorkQ7x2::isCompleted() {
-  engine_->enter();
+  runtime_->enter();
   if (!tasks_done()) {
     return false;
   }
@@ -94,11 +94,11 @@ int WorkQ7x2::sourceRank() const {
 }
 
 bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
-  engine_->enter();
+  runtime_->enter();
   const StayIfEnding stay;
   const TimePoint deadline = timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
   for (const auto& task : tasks_) {
-    if (!engine_->wait(*task, deadline)) {
+    if (!runtime_->wait(*task, deadline)) {
       std::rethrow_exception(to_exception(
           Error(ErrorCode::kTimeout, task->name() + ": Timed out after waiting " +
                                          std::to_string(timeout.count()) + " ms; it goes on")));
@@ -118,14 +118,14 @@ bool WorkQ7x2::is_ready_in_order() const {
 
 size_t WorkQ7x2::ready_bytes() const {
   if (settled_) {
-    return exception_ == nullptr ? Engine::kAll : 0;
+    return exception_ == nullptr ? Runtime::kAll : 0;
   }
   return is_ready_in_order() ? tasks_[0]->ready_bytes() : 0;
 }
 
 void WorkQ7x2::wait_bytes(size_t bytes, std::chrono::milliseconds timeout) {
   const TimePoint deadline = timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
-  if (!is_ready_in_order() || (engine_->wait(*tasks_[0], deadline, bytes) && tasks_[0]->done())) {
+  if (!is_ready_in_order() || (runtime_->wait(*tasks_[0], deadline, bytes) && tasks_[0]->done())) {
     wait(timeout);
   } else if (tasks_[0]->ready_bytes() < bytes) {
     std::rethrow_exception(to_exception(
@@ -180,7 +180,7 @@ void WorkQ7x2::announce_when_done() {
   }
   const auto self = c10::intrusive_ptr<WorkQ7x2>::reclaim_copy(this);
   tasks_left_ = tasks_.size();
-  if (tasks_.empty() && !engine_->notify([self] { self->announce(); })) {
+  if (tasks_.empty() && !runtime_->notify([self] { self->announce(); })) {
     announce();
   }
   for (const auto& task : tasks_) {
@@ -218,7 +218,7 @@ std::string WorkQ7x2::describe() const {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkQ7x2::getFuture() {
-  engine_->enter();
+  runtime_->enter();
   bool is_new = false;
   {
     const std::lock_guard<std::mutex> lock(future_mutex_);

@@ -13,20 +13,20 @@
 
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
-#include "transport/engine.h"
+#include "transport/runtime.h"
 #include "transport/task.h"
 
 namespace q7x2 {
 
 /// Becomes complete in three steps.
-/// 1. Its tasks are done (the engine).
+/// 1. Its tasks are done (the transport).
 /// 2. It is *settled*: results are copied to where the caller wants them, the profiler's event
 ///    ends. Whoever needs it first settles it, a thread in `wait` or the notifier.
 /// 3. The notifier completes the future, which runs what users attached to it, and then runs
 ///    `on_settled`. A thread in `wait` sees the future complete and waits for no more than that.
 class WorkQ7x2 final : public c10d::Work {
  public:
-  WorkQ7x2(std::shared_ptr<Engine> engine, int rank, c10d::OpType type, const char* title,
+  WorkQ7x2(std::shared_ptr<Runtime> runtime, int rank, c10d::OpType type, const char* title,
            const std::optional<std::vector<at::Tensor>>& profiled_inputs,
            std::vector<std::vector<at::Tensor>> results, uint64_t sequence);
 
@@ -75,7 +75,7 @@ class WorkQ7x2 final : public c10d::Work {
   void await_future();
   std::string describe() const;
 
-  const std::shared_ptr<Engine> engine_;
+  const std::shared_ptr<Runtime> runtime_;
   std::vector<std::vector<at::Tensor>> results_;
   const uint64_t sequence_;
   std::vector<std::shared_ptr<Task>> tasks_;

@@ -30,7 +30,7 @@ void check_signals() {
   }
 }
 
-// Stopping the engine joins threads that may be waiting for the GIL.
+// Stopping the runtime joins threads that may be waiting for the GIL.
 void run_without_gil(const std::function<void()>& body) {
   if (holds_gil()) {
     const py::gil_scoped_release no_gil;
@@ -198,11 +198,11 @@ Attributes:
              "Makes the backend of one process group; torch.distributed calls it.");
 
   set_host_lock(holds_gil);
-  Engine::set_hooks({check_signals, run_without_gil});
+  Runtime::set_hooks({check_signals, run_without_gil});
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     const bool others_run = py::module_::import("threading").attr("active_count")().cast<int>() > 1;
     const py::gil_scoped_release no_gil;
-    Engine::shutdown_instance(others_run);
+    Runtime::shutdown_instance(others_run);
   }));
 }
 

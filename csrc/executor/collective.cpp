@@ -5,7 +5,7 @@
 
 #include "executor/fingerprint.h"
 #include "kernels/reduce.h"
-#include "transport/engine.h"
+#include "transport/runtime.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -67,7 +67,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned
 
 CollectiveTask::~CollectiveTask() {
   if (announcing_ && !announcing_->was_submitted()) page_->take_back();
-  // Only after an error: the pool wants the engine's lock, which is not held here.
+  // Only after an error: the pool wants the reactor's lock, which is not held here.
   for (const Place& place : places_) {
     ScratchPool::destroy(place.scratch);
   }
@@ -144,7 +144,7 @@ void CollectiveTask::start() {
   for (Place& place : places_) {
     place.scratch_at.resize(plan.num_scratch);
     place.coded_at.resize(plan.num_coded);
-    if (scratch_bytes > 0) place.scratch = group().engine().scratch().take(scratch_bytes);
+    if (scratch_bytes > 0) place.scratch = group().runtime().scratch().take(scratch_bytes);
     if (staging_) place.staged.resize(plan.num_stages);
   }
   admit_slices();
@@ -248,7 +248,7 @@ void CollectiveTask::complete(Step step) {
 
 void CollectiveTask::complete_last_slice() {
   for (const Place& place : places_) {
-    group().engine().scratch().give_back(place.scratch);
+    group().runtime().scratch().give_back(place.scratch);
   }
   places_.clear();
   if (staging_) staging_.retire(group());

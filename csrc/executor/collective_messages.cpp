@@ -3,7 +3,7 @@
 #include "executor/collective.h"
 #include "executor/fingerprint.h"
 #include "kernels/copy.h"
-#include "transport/engine.h"
+#include "transport/runtime.h"
 #include "transport/tag.h"
 
 namespace q7x2 {

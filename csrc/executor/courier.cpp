@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "executor/probe_tasks.h"
-#include "transport/engine.h"
+#include "transport/runtime.h"
 
 namespace q7x2 {
 namespace {
@@ -94,8 +94,8 @@ class ReceiveText final : public TextTask {
 };
 
 void run(Group& group, const std::shared_ptr<Task>& task) {
-  group.engine().submit(task, /*caller_waits=*/true);
-  group.engine().wait(*task, TimePoint::max());
+  group.runtime().submit(task, /*caller_waits=*/true);
+  group.runtime().wait(*task, TimePoint::max());
   if (task->error()) throw Error(*task->error());
 }
 

@@ -13,7 +13,7 @@
 #include "executor/message.h"
 #include "executor/probe.h"
 #include "executor/probe_tasks.h"
-#include "transport/engine.h"
+#include "transport/runtime.h"
 
 namespace q7x2 {
 
@@ -86,15 +86,15 @@ class Participant {
       run(task);
       return true;
     }
-    group_->engine().submit(task, /*caller_waits=*/true);
-    group_->engine().wait(*task, TimePoint::max());
+    group_->runtime().submit(task, /*caller_waits=*/true);
+    group_->runtime().wait(*task, TimePoint::max());
     if (const auto error = group_->error()) throw Error(*error);
     return !task->error();
   }
 
   void run(const std::shared_ptr<Task>& task) {
-    group_->engine().submit(task, /*caller_waits=*/true);
-    group_->engine().wait(*task, TimePoint::max());
+    group_->runtime().submit(task, /*caller_waits=*/true);
+    group_->runtime().wait(*task, TimePoint::max());
     if (task->error()) throw Error(*task->error());
   }
 

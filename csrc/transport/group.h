@@ -1,60 +1,60 @@
-// Group: the ranks of one process group, as this rank reaches them.
+// Group: the ranks of one process group, and what is in progress between them.
+//
+// A group is open until it fails or leaves. It fails as a whole: every rank is told, and every
+// later call gets the error that ended it.
 #pragma once
 
 #include <array>
 #include <deque>
-#include <functional>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "transport/card.h"
 #include "transport/control.h"
-#include "transport/host_channel.h"
+#include "transport/mailroom.h"
+#include "transport/membership.h"
 #include "transport/task.h"
+#include "transport/wire_up.h"
 
 namespace q7x2 {
 
-struct Peer;
-
-/// Gives `mine` to all ranks and returns what each gave, by rank. Blocks, with a deadline of its
-/// own. `what` names the exchange, the same on all ranks and once per group. `check` is called now
-/// and then, and throws when the exchange is pointless.
-using Exchange = std::function<std::vector<std::string>(
-    const std::string& what, const std::string& mine, const std::function<void()>& check)>;
-
-/// Blocks until `missing`, which names a rank that is waited for, returns -1. It is called now and
-/// then, like `check`, which throws when the wait is pointless. Has a deadline of its own.
-using Await =
-    std::function<void(const std::function<int()>& missing, const std::function<void()>& check)>;
+class Runtime;
 
 class Group {
  public:
-  /// Registers a slot, exchanges cards, and knows all peers afterwards. Ranks of one host map each
-  /// other's memory; the others connect on first use, or at once with `eager`. `algorithms`: to
-  /// which this rank's collectives are confined; throws Error(kMismatch) if the ranks disagree.
-  static std::shared_ptr<Group> create(Engine& engine, int rank, int world_size,
+  /// Wires the ranks up (transport/wire_up.h). Ranks of one host map each other's memory; the
+  /// others connect on first use, or at once with `eager`. `algorithms`: to which this rank's
+  /// collectives are confined. Throws Error(kMismatch) if the ranks disagree about that or about
+  /// the group.
+  static std::shared_ptr<Group> create(Runtime& runtime, int rank, int world_size,
                                        const std::string& name, const Exchange& exchange,
                                        const Await& await, bool eager,
                                        const std::string& algorithms = {});
+  /// For WireUp. `slot`: reserved in the group table, and the group's from here on.
+  Group(Runtime& runtime, int slot, Membership members);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  int rank() const { return rank_; }
-  int world_size() const { return world_size_; }
-  const std::string& name() const { return name_; }
-  Engine& engine() const { return engine_; }
+  Runtime& runtime() const { return runtime_; }
+  const Membership& membership() const { return members_; }
+  int rank() const { return members_.rank(); }
+  int world_size() const { return members_.world_size(); }
+  const std::string& name() const { return members_.name(); }
   /// What `rank` published of itself.
-  const Card& card(int rank) const { return cards_[static_cast<size_t>(rank)]; }
+  const Card& card(int rank) const { return members_.card(rank); }
+  /// "rank 3 (pid 41 on host a)".
+  std::string describe(int rank) const { return members_.describe(rank); }
   /// Whether `rank` can share memory with this one.
-  bool same_host(int rank) const;
+  bool same_host(int rank) const { return members_.same_host(rank); }
   /// Ranks on this host, this one included.
-  int ranks_on_host() const;
-  bool one_host() const { return ranks_on_host() == world_size_; }
+  int ranks_on_host() const { return static_cast<int>(members_.host_ranks().size()); }
+  bool one_host() const { return ranks_on_host() == world_size(); }
+  int slot() const { return slot_; }
 
-  // Any thread; these take the engine's lock.
+  // Any thread; these take the reactor's lock.
 
   /// Connects to every peer.
   void connect_all();
@@ -74,12 +74,12 @@ class Group {
 
   /// Whether the hosts of two ranks have a private link; all ranks say the same. That it works must
   /// be tried.
-  bool has_private_link(int a, int b) const { return private_network(a, b).has_value(); }
+  bool has_private_link(int a, int b) const { return members_.private_network(a, b).has_value(); }
   /// From now on collectives send to and receive from `rank` over its private link. To be called by
   /// both ranks, before the first collective.
   void use_private_link(int rank);
 
-  // For tasks, under the engine's lock. Completion comes to Task::completed, never from inside
+  // For hooks of tasks (group_messages.cpp). Completion comes to Task::completed, never from inside
   // these calls.
 
   /// `tag`: see transport/tag.h; its slot is filled in here.
@@ -91,12 +91,12 @@ class Group {
   /// What collectives use towards `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
 
-  // Messages of collectives between ranks that share memory, under the engine's lock.
+  // For hooks of tasks: messages of collectives between ranks that share memory.
 
   /// Whether messages to and from `rank` go through shared memory. Both ranks say the same.
-  bool shares_memory(int rank) const { return member_at_[static_cast<size_t>(rank)] >= 0; }
+  bool shares_memory(int rank) const { return mailroom_ && mailroom_->serves(rank); }
   /// Null where no rank shares memory with this one.
-  HostChannel* channel() const { return channel_.get(); }
+  HostChannel* channel() const { return mailroom_ ? &mailroom_->channel() : nullptr; }
   /// Sends bytes that a letter carries (`staged` null, at most HostChannel::kInlineBytes), or that
   /// lie staged in the channel's arena under a ticket. True: done; else Task::completed follows.
   bool send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
@@ -117,102 +117,79 @@ class Group {
   std::optional<Error> leftover();
   /// Calls Task::stalled once, when something may have changed.
   void stall(Task& task) { stalled_.push_back(&task); }
-
-  int slot() const { return slot_; }
-  int slot_at(int rank) const { return cards_[static_cast<size_t>(rank)].slot; }
-  /// Ends the group here and tells the others, under the lock.
+  /// Ends the group here and tells the others.
   void fail(const Error& error);
-  /// "rank 3 (pid 41 on host a)".
-  std::string describe(int rank) const;
 
- private:
-  friend class Engine;
-  friend class Task;
+  // For the transport.
 
-  static constexpr size_t kRemembered = 256;
+  /// From here on the group hears of failures and messages. Takes the lock.
+  void open();
+  /// Ranks of this host talk through `channel`, where it is open.
+  void share_memory(Locked& locked, std::unique_ptr<HostChannel> channel);
+  /// Opens the connection to `rank`, and says hello. False: it cannot be reached.
+  bool connect(Locked& locked, int rank);
 
-  struct Expected {
-    uint64_t tag;
-    PendingRequest* receive;  // of a task that waits for it
-  };
-  struct Outgoing {
-    HostChannel::Message message;
-    PendingRequest* send;
-  };
-  /// A rank of this host. Members are numbered in the order of their ranks.
-  struct Member {
-    int rank = -1;
-    std::vector<Expected> expected;
-    std::vector<HostChannel::Message> unexpected;
-    std::deque<Outgoing> outgoing;  // where the mailbox is full
-  };
-  struct Retired {
-    HostChannel::Staging staging;
-    std::vector<int> tickets;
-  };
-
-  Group(Engine& engine, int rank, int world_size, std::string name);
-
-  // Under the engine's lock.
-  void submit(const std::shared_ptr<Task>& task);
-  void begin(const std::shared_ptr<Task>& task);
-  void task_done(Task& task);
-  void fail_tasks(const Error& error);
+  void submit(Locked& locked, const std::shared_ptr<Task>& task);
+  /// A task that was submitted is done.
+  void task_done(Locked& locked, Task& task);
+  /// A task has failed: what it waits for in shared memory is forgotten.
+  void forget_shared(Locked& locked, Task& task);
+  /// A request towards `rank` failed; -1: towards any.
+  void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
+  /// Ends the group here and tells the others.
+  void fail(Locked& locked, const Error& error);
   /// The error that ends the group when this rank's own code has thrown `exception`.
   Error failure_of(const std::exception& exception) const;
-  void handle(const Control& control);
-  void request_failed(Task& task, int rank, Wire wire, ucs_status_t status);
-  void peer_failed(int rank, const std::string& reason);
-  void peer_left(int rank);
-  bool ensure_connected(int rank);
-  bool ensure_rail(int rank, Wire wire);
-  Control control_to(int rank, ControlType type) const;
-  int rank_of(const Peer& peer) const;
+
+  /// A control message, from whoever sent it.
+  void handle(Locked& locked, const Control& control);
+  /// Nothing if the peer is no member.
+  void peer_died(Locked& locked, const Peer& peer);
+  /// Now and then: looks whether the ranks disagree.
+  void housekeep(Locked& locked, TimePoint now);
+  /// Looks at the shared memory. True: something happened.
+  bool progress_shared(Locked& locked);
+  /// Tells ranks of this host that they must wake this one, or no more.
+  void set_asleep(Locked& locked, bool asleep);
+
+ private:
+  static constexpr size_t kRemembered = 256;
+
+  // group.cpp: life and death.
+  void fail_tasks(Locked& locked, const Error& error);
+  void peer_left(Locked& locked, int rank);
+  bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)]; }
   Error left_error(int rank, const Task& task) const;
-  std::optional<Error> leftover(uint64_t oldest);
+  Control control_to(int rank, ControlType type) const;
+
+  // group_turns.cpp: which collectives run.
+  void begin(Locked& locked, const std::shared_ptr<Task>& task);
+  void start_waiting(Locked& locked);
+  void update_sharing(Locked& locked);
+
+  // group_agreement.cpp: whether all ranks make the same calls.
+  std::optional<Error> leftover(Locked& locked, uint64_t oldest);
   std::optional<Error> leftover_error(uint64_t tag, int sender, uint64_t oldest) const;
-  uint64_t oldest_running() const;
-  void check_leftovers();
-  void inquire(TimePoint now);
-  void answer(const Control& inquiry);
-  std::unique_ptr<HostChannel> new_channel(int members);
-  bool memory_comes_late() const;
-  void share_memory(std::unique_ptr<HostChannel> channel, const Exchange& exchange,
-                    const Await& await);
-  void find_private_links(const Exchange& exchange);
-  /// The interfaces of its ends, as indices into the ranks' cards.
-  std::optional<std::pair<size_t, size_t>> private_network(int a, int b) const;
-  void wake(int member);
-  bool progress_shared();
-  void dispatch(Member& member, const HostChannel::Message& message);
-  bool expects_mail() const;
-  void forget_shared(Task& task);
-  void free_returned();
-  void start_waiting();
+  uint64_t oldest_running(Locked& locked) const;
+  void inquire(Locked& locked, TimePoint now);
+  void inquire_about(Locked& locked, Task& task);
+  void answer(Locked& locked, const Control& inquiry);
 
-  Engine& engine_;
-  const int rank_;
-  const int world_size_;
-  const std::string name_;
-  int slot_ = -1;
-  std::vector<Card> cards_;     // by rank
-  std::vector<Peer*> peers_;    // by rank; null for this rank. Owned by the engine
-  std::vector<bool> departed_;  // by rank: said goodbye
+  Runtime& runtime_;
+  const int slot_;
+  const Membership members_;
+  std::vector<bool> departed_;  // by rank: left in good order
   std::vector<Wire> wires_;     // by rank
+  std::unique_ptr<Mailroom> mailroom_;
 
-  uint64_t sequence_ = 0;
-  std::array<uint64_t, kRemembered> calls_{};  // fingerprints of the last ones
   std::optional<Error> error_;
   bool closed_ = false;
+
+  uint64_t sequence_ = 0;
   int running_ = 0;                            // tasks that take turns and have started
   std::deque<std::shared_ptr<Task>> waiting_;  // for their turn
-
-  // Shared memory.
-  std::unique_ptr<HostChannel> channel_;
-  std::vector<int> member_at_;  // by rank; -1 where it does not share memory, and for this rank
-  std::vector<Member> members_;
-  std::vector<Retired> retired_;
   std::vector<Task*> stalled_;
+  std::array<uint64_t, kRemembered> calls_{};  // fingerprints of the last ones
 };
 
 }  // namespace q7x2

@@ -15,7 +15,7 @@
 // has a *ticket*, one of a fixed number, and a receiver returns the ticket when it is done. A
 // ticket is free when every message that was sent under it has been returned.
 //
-// Nothing here waits. A sleeper is seen by its header and woken by other means (Engine).
+// Nothing here waits. A sleeper is seen by its header and woken by other means (ControlPlane).
 // Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory
 // collectives", 2008.
 #pragma once

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "transport/engine.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -19,52 +19,70 @@ void Task::notify(std::function<void()> callback) {
       return;
     }
   }
-  if (!group_->engine().notify(std::move(callback))) {
-    callback();  // the engine has stopped; no lock is held here
+  if (!group_->runtime().notify(std::move(callback))) {
+    callback();  // the runtime has stopped; no lock is held here
+  }
+}
+
+void Task::set_submitted(Locked&, TimePoint now) {
+  submitted_ = now;
+  if (timeout_ > std::chrono::milliseconds::zero()) {
+    record_.deadline = now + timeout_;
+  }
+}
+
+void Task::complete(Locked&, const PendingRequest& pending) {
+  if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
+    truncated(pending.token, pending.tag);
+  } else {
+    completed(pending.token, pending.length, pending.tag);
   }
 }
 
 void Task::finish() {
   if (!done()) {
-    mark_done();
+    mark_done(group_->runtime().held());
   }
 }
 
 void Task::fail(const Error& error) {
+  fail(group_->runtime().held(), error);
+}
+
+void Task::fail(Locked& locked, const Error& error) {
   if (done()) {
     return;
   }
   error_ = error;
-  mark_done();
-  group_->engine().cancel_receives(*this);
+  mark_done(locked);
+  TaskTable& tasks = group_->runtime().tasks();
+  tasks.cancel(locked, *this);
+  group_->forget_shared(locked, *this);
+  tasks.retire(locked, *this);
 }
 
 void Task::set_ready(size_t bytes) {
   ready_bytes_.store(bytes, std::memory_order_release);
-  group_->engine().wake_waiters();
+  group_->runtime().parking().wake_waiters();
 }
 
-void Task::mark_done() {
+void Task::mark_done(Locked& locked) {
   finished_ = Clock::now();
   done_.store(true, std::memory_order_release);
-  Engine& engine = group_->engine();
-  if (active_index_ != kInactive) {
-    --engine.unfinished_;
-  }
-  engine.wake_waiters();
+  Runtime& runtime = group_->runtime();
+  runtime.tasks().finished(locked, *this);
+  runtime.parking().wake_waiters();
   std::function<void()> callback;
   {
     const std::lock_guard<std::mutex> lock(callback_mutex_);
     notified_ = true;
     callback.swap(callback_);
   }
-  if (callback && !engine.notify(std::move(callback))) {
+  if (callback && !runtime.notify(std::move(callback))) {
     callback_ = std::move(callback);  // what it holds on to must not go under the lock
   }
-  group_->task_done(*this);
-  if (requests_ == nullptr) {
-    engine.retire(*this);
-  }
+  group_->task_done(locked, *this);
+  runtime.tasks().retire(locked, *this);
 }
 
 void Task::arrived(uint32_t, const HostChannel::Message&) {
@@ -92,7 +110,7 @@ void Task::timed_out() {
 std::string Task::waiting_for() const {
   std::set<int> sources;
   std::set<int> destinations;
-  for (const PendingRequest* p = requests_; p != nullptr; p = p->next) {
+  for (const PendingRequest* p = record_.requests.first(); p != nullptr; p = p->next) {
     (p->is_receive ? sources : destinations).insert(p->peer);
   }
   const auto list = [](const char* what, const std::set<int>& ranks) {

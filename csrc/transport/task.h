@@ -1,4 +1,4 @@
-// Task: something a group has in progress on the engine, a collective or a message.
+// Task: something a group has in progress, a collective or a message.
 #pragma once
 
 #include <atomic>
@@ -11,44 +11,19 @@
 #include <optional>
 #include <string>
 
-#include <ucs/type/status.h>
-
 #include "base/error.h"
 #include "transport/host_channel.h"
+#include "transport/locked.h"
+#include "transport/request.h"
 
 namespace q7x2 {
 
 using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
-class Engine;
 class Group;
-class Task;
 
-/// What a message between two hosts goes over: the network that all hosts share, or a private link
-/// of the two beside it.
-enum class Wire : uint8_t { kShared, kPrivate };
-
-/// One UCX request of a task. Owned by the engine, linked into its task while in progress.
-struct PendingRequest {
-  Task* task = nullptr;
-  uint32_t token = 0;  ///< what the task calls it
-  int peer = -1;       ///< rank in the group; -1 for any source
-  bool is_receive = false;
-  Wire wire = Wire::kShared;
-  bool completed = false;   ///< UCX has called back
-  void* request = nullptr;  ///< UCX's handle; null once it completed
-  PendingRequest* previous = nullptr;
-  PendingRequest* next = nullptr;
-
-  // When it is complete, until the engine tells the task.
-  ucs_status_t status = UCS_OK;
-  size_t length = 0;  ///< receives: of the message
-  uint64_t tag = 0;   ///< receives: of the message
-  PendingRequest* next_complete = nullptr;
-};
-
-/// Life: made by the caller, `Engine::submit`, started, progressed by whoever drives the engine,
+/// Life: made by the caller, `Runtime::submit`, started, progressed by whoever drives the reactor,
 /// done. It stays registered until its last UCX request has come back, also after an error, because
 /// UCX may touch its memory until then.
 class Task : public std::enable_shared_from_this<Task> {
@@ -64,8 +39,8 @@ class Task : public std::enable_shared_from_this<Task> {
   size_t ready_bytes() const noexcept { return ready_bytes_.load(std::memory_order_acquire); }
   /// Set if it did not succeed. Only after `done`.
   const std::optional<Error>& error() const noexcept { return error_; }
-  /// Calls `callback` once, when done, from the engine's notifier thread without any lock held;
-  /// from here if it is done and the engine has stopped.
+  /// Calls `callback` once, when done, from a thread of the notifier without any lock held;
+  /// from here if it is done and the runtime has stopped.
   void notify(std::function<void()> callback);
 
   Group& group() const noexcept { return *group_; }
@@ -79,9 +54,36 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual std::shared_ptr<Task> precursor() { return nullptr; }
   /// What it is, for messages: "all_reduce (sequence 12, 4096 bytes of float32, ring)".
   virtual std::string name() const = 0;
+  /// Collectives: at most a fixed number run at once in a group, the rest queue.
+  virtual bool takes_turn() const { return false; }
+
+  // For the transport, which calls the hooks below by these.
+
+  /// What the transport keeps about a task.
+  struct Record {
+    TimePoint deadline = TimePoint::max();
+    TimePoint next_inquiry = TimePoint::max();
+    RequestList requests;
+    std::optional<size_t> active_index;  ///< among the active tasks
+    bool is_started = false;
+    uint64_t sequence = 0;  ///< among the group's tasks that take turns
+  };
+  Record& record(Locked&) { return record_; }
+  void set_submitted(Locked&, TimePoint now);
+  void begin(Locked&) { start(); }
+  /// A request of the task is complete, by success or because the message was too long.
+  void complete(Locked&, const PendingRequest& pending);
+  void deliver(Locked&, uint32_t token, const HostChannel::Message& message) {
+    arrived(token, message);
+  }
+  void strand(Locked&, const Error& error) { stranded(error); }
+  void expire(Locked&) { timed_out(); }
+  bool try_reserve(Locked&) { return reserve(); }
+  bool resume(Locked&) { return stalled(); }
+  void fail(Locked&, const Error& error);
 
  protected:
-  // All below run under the engine's lock.
+  // Hooks: called by a thread that holds the reactor's lock.
 
   /// Posts the first requests.
   virtual void start() = 0;
@@ -98,35 +100,28 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void timed_out();
   /// What it waits for, for time-outs: "receive from ranks 1, 3". Default: from its requests.
   virtual std::string waiting_for() const;
-  /// Collectives: at most a fixed number run at once in a group, the rest queue.
-  virtual bool takes_turn() const { return false; }
   /// Takes the memory it needs to start. False: there is none now, to be asked again.
   virtual bool reserve() { return true; }
   /// Called after Group::stall: goes on if it can, and says whether it did.
   virtual bool stalled() { return false; }
 
+  // For hooks.
+
   void finish();
   void fail(const Error& error);
   void set_ready(size_t bytes);
   /// Its number among the group's tasks that take turns.
-  uint64_t sequence() const { return sequence_; }
-
- protected:
+  uint64_t sequence() const { return record_.sequence; }
   /// "...: Timed out after 500 ms, waiting for ...".
   Error timeout_error() const;
 
  private:
-  friend class Engine;
-  friend class Group;
-
-  void mark_done();
+  void mark_done(Locked& locked);
 
   const std::shared_ptr<Group> group_;
   const std::chrono::milliseconds timeout_;
   TimePoint submitted_;
   TimePoint finished_;
-  TimePoint deadline_ = TimePoint::max();
-  TimePoint next_inquiry_ = TimePoint::max();
 
   std::atomic<bool> done_{false};
   std::atomic<size_t> ready_bytes_{0};
@@ -135,13 +130,7 @@ class Task : public std::enable_shared_from_this<Task> {
   std::function<void()> callback_;
   bool notified_ = false;
 
-  // The engine's bookkeeping.
-  PendingRequest* requests_ = nullptr;
-  size_t active_index_ = kInactive;
-  bool started_ = false;
-  uint64_t sequence_ = 0;
-
-  static constexpr size_t kInactive = ~size_t{0};
+  Record record_;
 };
 
 }  // namespace q7x2

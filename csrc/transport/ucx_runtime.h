@@ -1,4 +1,4 @@
-// What the engine drives: a UCP context and its worker, opened with what this machine can give.
+// What the reactor drives: a UCP context and its worker, opened with what this machine can give.
 #pragma once
 
 #include <string>

@@ -15,8 +15,8 @@
 #include "executor/plan_call.h"
 #include "executor/probe.h"
 #include "plan/planner.h"
-#include "transport/engine.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 
 namespace q7x2::test {
 
@@ -104,7 +104,7 @@ class Comm {
 
   /// Waits until `task` is done, however it ended.
   void await(const Task& task) {
-    if (!group_->engine().wait(task, Clock::now() + kPatience)) {
+    if (!group_->runtime().wait(task, Clock::now() + kPatience)) {
       ADD_FAILURE() << task.name() << " was not done in time";
       throw std::runtime_error("was not done in time");
     }
@@ -134,7 +134,7 @@ class Comm {
 
   template <typename T>
   std::shared_ptr<T> submitted(std::shared_ptr<T> task) {
-    group_->engine().submit(task, /*caller_waits=*/false);
+    group_->runtime().submit(task, /*caller_waits=*/false);
     return task;
   }
 

@@ -79,7 +79,7 @@ void expect_sharing(const std::vector<std::string>& tls, std::vector<std::string
       rank.put(what, mine);
       return std::vector{rank.get(0, what), rank.get(1, what)};
     };
-    const auto group = Group::create(rank.engine(), rank.rank, 2, "g", exchange, rank.awaiting(),
+    const auto group = Group::create(rank.runtime(), rank.rank, 2, "g", exchange, rank.awaiting(),
                                      /*eager=*/false);
     EXPECT_EQ(made, exchanges);
     EXPECT_EQ(group->shares_memory(1 - rank.rank), shared);

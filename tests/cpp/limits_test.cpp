@@ -88,7 +88,7 @@ TEST(Limits, AnEngineThatHasNoThreadsIsNotMade) {
     {
       const ScarceThreads scarce;
       EXPECT_THROW(check_process_limits(), Error);
-      EXPECT_THROW(rank.engine(), Error);
+      EXPECT_THROW(rank.runtime(), Error);
     }
     Comm comm(rank.group());  // nothing is left behind
     comm.succeed(*comm.barrier());
@@ -112,7 +112,7 @@ void fail_each_allocation(bool in_wait) {
                 const auto tasks = comm.make(std::move(call), data);
                 rank.barrier();
                 test::fail_allocation(rank.rank == 1 ? nth : 0);
-                for (const auto& task : tasks) rank.engine().submit(task, /*caller_waits=*/true);
+                for (const auto& task : tasks) rank.runtime().submit(task, /*caller_waits=*/true);
                 if (!in_wait) test::fail_allocation(test::allocation_will_fail() ? kNever : 0);
                 const TimePoint before = Clock::now();
                 for (const auto& task : tasks) {
@@ -183,7 +183,7 @@ TEST(Limits, RanksThatAreConfinedToDifferentAlgorithmsMakeNoGroup) {
     };
     const std::string mine = rank.rank == 2 ? "sra" : "ring";
     try {
-      Group::create(rank.engine(), rank.rank, 3, "g", exchange, rank.awaiting(),
+      Group::create(rank.runtime(), rank.rank, 3, "g", exchange, rank.awaiting(),
                     /*eager=*/false, mine);
       FAIL() << "the ranks agree";
     } catch (const Error& error) {

@@ -371,8 +371,8 @@ TEST(PingTask, MeasuresRoundTripsAndOverhead) {
     const auto group = rank.group();
     const auto task =
         std::make_shared<PingTask>(group, 1 - rank.rank, Wire::kShared, rank.rank == 0, kTimeout);
-    rank.engine().submit(task, true);
-    ASSERT_TRUE(rank.engine().wait(*task, Clock::now() + kTimeout));
+    rank.runtime().submit(task, true);
+    ASSERT_TRUE(rank.runtime().wait(*task, Clock::now() + kTimeout));
     ASSERT_FALSE(task->error()) << task->error()->what();
     if (rank.rank == 0) {
       EXPECT_GT(task->round_trip(), 0);
@@ -386,8 +386,8 @@ TEST(StreamTask, MeasuresBothDirections) {
     const auto group = rank.group();
     const auto task =
         std::make_shared<StreamTask>(group, 1 - rank.rank, Wire::kShared, 0.1, kTimeout);
-    rank.engine().submit(task, true);
-    ASSERT_TRUE(rank.engine().wait(*task, Clock::now() + kTimeout));
+    rank.runtime().submit(task, true);
+    ASSERT_TRUE(rank.runtime().wait(*task, Clock::now() + kTimeout));
     ASSERT_FALSE(task->error()) << task->error()->what();
     EXPECT_GT(task->arrivals().steady_rate(), 0);
     EXPECT_GT(task->acknowledgements().whole_rate(), 0);

@@ -102,7 +102,7 @@ class FailuresToPipe : public ::testing::EmptyTestEventListener {
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
   try {
     body(rank);
-    rank.drop_engine();
+    rank.drop_runtime();
   } catch (const Error& error) {
     ADD_FAILURE() << "Error(" << to_string(error.code()) << ", rank " << error.rank()
                   << "): " << error.what();
@@ -166,9 +166,9 @@ Rank::Rank(Board& board, int own_rank, int size, std::chrono::seconds deadline)
       // Earlier than the parent, so that the rank itself can say what it waited for.
       give_up_(Clock::now() + deadline * 9 / 10) {}
 
-Engine& Rank::engine() {
-  if (!engine_) engine_ = Engine::instance();
-  return *engine_;
+Runtime& Rank::runtime() {
+  if (!runtime_) runtime_ = Runtime::instance();
+  return *runtime_;
 }
 
 std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<int>& members,
@@ -187,7 +187,7 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
     for (const int member : ranks) all.push_back(get(member, what + " " + name));
     return all;
   };
-  return Group::create(engine(), static_cast<int>(me - ranks.begin()),
+  return Group::create(runtime(), static_cast<int>(me - ranks.begin()),
                        static_cast<int>(ranks.size()), name, exchange, awaiting(), eager);
 }
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/engine.h"
 #include "transport/group.h"
+#include "transport/runtime.h"
 
 namespace q7x2::test {
 
@@ -30,9 +30,9 @@ class Rank {
   const int rank;
   const int world_size;
 
-  Engine& engine();
-  /// Lets go of the engine, so that a later call makes a new one, unless a group still uses it.
-  void drop_engine() { engine_.reset(); }
+  Runtime& runtime();
+  /// Lets go of the runtime, so that a later call makes a new one, unless a group still uses it.
+  void drop_runtime() { runtime_.reset(); }
 
   /// Makes the group `name` of all ranks, or of `members` in their order. Names are used once.
   std::shared_ptr<Group> group(const std::string& name = "world",
@@ -56,7 +56,7 @@ class Rank {
 
   Board& board_;
   const TimePoint give_up_;
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Runtime> runtime_;
   uint32_t barriers_ = 0;
 };
 

@@ -79,7 +79,7 @@ TEST(Group, RefusesWhatDoesNotFit) {
     };
     const auto refused = [&](int own, int size, const Exchange& exchange) {
       return code_of([&] {
-        Group::create(rank.engine(), own, size, "bad", exchange, rank.awaiting(), false);
+        Group::create(rank.runtime(), own, size, "bad", exchange, rank.awaiting(), false);
       });
     };
     EXPECT_EQ(refused(0, 0, echo), ErrorCode::kInvalidArgument);
@@ -118,7 +118,7 @@ TEST(Group, TooFewCardsAreRefused) {
       return std::vector<std::string>{mine};
     };
     EXPECT_EQ(
-        code_of([&] { Group::create(rank.engine(), 0, 2, "bad", echo, rank.awaiting(), false); }),
+        code_of([&] { Group::create(rank.runtime(), 0, 2, "bad", echo, rank.awaiting(), false); }),
         ErrorCode::kMismatch);
   });
 }
@@ -134,49 +134,49 @@ TEST(Group, ManyOneAfterTheOther) {
   });
 }
 
-TEST(Engine, SeveralLives) {
+TEST(Runtime, SeveralLives) {
   run_ranks(2, [](Rank& rank) {
     uint64_t previous = 0;
     for (int i = 0; i < 5; ++i) {
       {
         Comm comm(rank.group(std::to_string(i)));
-        EXPECT_NE(rank.engine().process(), previous);
-        previous = rank.engine().process();
+        EXPECT_NE(rank.runtime().process(), previous);
+        previous = rank.runtime().process();
         const auto data = buffer<int32_t>(100'000, 1);
         comm.succeed(*comm.all_reduce(data));
         EXPECT_EQ(data->back(), 2);
       }
-      rank.drop_engine();
+      rank.drop_runtime();
     }
   });
 }
 
-TEST(Engine, ShutdownLeavesEveryGroup) {
+TEST(Runtime, ShutdownLeavesEveryGroup) {
   run_ranks(2, [](Rank& rank) {
     Comm first(rank.group("first"));
     Comm second(rank.group("second"));
     first.succeed(*first.barrier());
     second.succeed(*second.barrier());
     rank.barrier();
-    Engine::shutdown_instance();
-    Engine::shutdown_instance();
+    Runtime::shutdown_instance();
+    Runtime::shutdown_instance();
     EXPECT_EQ(first.failure(*first.barrier()).code(), ErrorCode::kAborted);
   });
 }
 
-TEST(Engine, ShutdownLeavesWaitersWhereTheyAre) {
+TEST(Runtime, ShutdownLeavesWaitersWhereTheyAre) {
   run_ranks(2, [](Rank& rank) {
     // Not destroyed, like all that a thread uses that never comes back.
     auto& comm = *new Comm(rank.group());
     auto& came_back = *new std::atomic<bool>(false);
     comm.succeed(*comm.barrier());
     const auto task = comm.receive(1 - rank.rank, 0, buffer<int32_t>(4));
-    std::thread([&engine = rank.engine(), task, &came_back] {
-      engine.wait(*task, TimePoint::max());
+    std::thread([&runtime = rank.runtime(), task, &came_back] {
+      runtime.wait(*task, TimePoint::max());
       came_back = true;
     }).detach();
     rank.barrier();
-    Engine::shutdown_instance(/*others_run=*/true);
+    Runtime::shutdown_instance(/*others_run=*/true);
     EXPECT_TRUE(task->done());
     std::this_thread::sleep_for(milliseconds(200));
     EXPECT_FALSE(came_back);
@@ -184,15 +184,15 @@ TEST(Engine, ShutdownLeavesWaitersWhereTheyAre) {
   });
 }
 
-TEST(Engine, AForkedChildIsRefused) {
+TEST(Runtime, AForkedChildIsRefused) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     comm.succeed(*comm.barrier());
     const pid_t child = ::fork();
     if (child == 0) {
-      const bool refused = comm.group().engine().forked() && code_of([&] {
-                                                               comm.all_reduce(buffer<int32_t>(1));
-                                                             }) == ErrorCode::kAborted;
+      const bool refused = comm.group().runtime().forked() && code_of([&] {
+                                                                comm.all_reduce(buffer<int32_t>(1));
+                                                              }) == ErrorCode::kAborted;
       ::_exit(refused ? 0 : 1);
     }
     int status = -1;
@@ -204,7 +204,7 @@ TEST(Engine, AForkedChildIsRefused) {
 
 // -------------------------------------------------------------------------------------- waiting
 
-TEST(Engine, WaitEndsAtItsDeadline) {
+TEST(Runtime, WaitEndsAtItsDeadline) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     const auto data = buffer<int32_t>(4);
@@ -212,13 +212,13 @@ TEST(Engine, WaitEndsAtItsDeadline) {
       const auto task = comm.receive(1, 0, data);
       for (const milliseconds patience : {milliseconds(0), milliseconds(1), milliseconds(120)}) {
         const TimePoint deadline = Clock::now() + patience;
-        EXPECT_FALSE(rank.engine().wait(*task, deadline));
+        EXPECT_FALSE(rank.runtime().wait(*task, deadline));
         EXPECT_GE(Clock::now(), deadline);
       }
       EXPECT_FALSE(task->done());
       rank.barrier();
       comm.succeed(*task);
-      EXPECT_TRUE(rank.engine().wait(*task, Clock::now() - milliseconds(1))) << "it is done";
+      EXPECT_TRUE(rank.runtime().wait(*task, Clock::now() - milliseconds(1))) << "it is done";
       EXPECT_GE(task->finished(), task->submitted());
     } else {
       rank.barrier();
@@ -227,7 +227,7 @@ TEST(Engine, WaitEndsAtItsDeadline) {
   });
 }
 
-TEST(Engine, CallbacksMayStartAndWait) {
+TEST(Runtime, CallbacksMayStartAndWait) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     const auto data = buffer<int32_t>(1000, 1);
@@ -253,7 +253,7 @@ TEST(Engine, CallbacksMayStartAndWait) {
   });
 }
 
-TEST(Engine, CallbacksRunOnceAlsoAfterAnError) {
+TEST(Runtime, CallbacksRunOnceAlsoAfterAnError) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     if (rank.rank == 0) {
@@ -273,7 +273,7 @@ TEST(Engine, CallbacksRunOnceAlsoAfterAnError) {
   });
 }
 
-TEST(Engine, ManyThreadsWaitForOneTask) {
+TEST(Runtime, ManyThreadsWaitForOneTask) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     const auto data = buffer<int32_t>(1 << 20, 1);
@@ -416,7 +416,7 @@ class LeaveDuring : public ::testing::TestWithParam<const char*> {};
 // Also those that only wait for one who waits for the rank that left.
 TEST_P(LeaveDuring, FailsThoseWhoStillNeedTheRank) {
   run_ranks(4, [](Rank& rank) {
-    const auto other = rank.group("other");  // keeps the engine, and so the process, connected
+    const auto other = rank.group("other");  // keeps the runtime, and so the process, connected
     Comm comm(rank.group(), GetParam());
     comm.succeed(*comm.all_reduce(buffer<int32_t>(10)));
     rank.barrier();
@@ -528,7 +528,7 @@ TEST(Timeout, ZeroMeansNone) {
     const auto data = buffer<int32_t>(1);
     if (rank.rank == 0) {
       const auto task = comm.receive(1, 0, data, milliseconds(0));
-      EXPECT_FALSE(rank.engine().wait(*task, Clock::now() + milliseconds(100)));
+      EXPECT_FALSE(rank.runtime().wait(*task, Clock::now() + milliseconds(100)));
       rank.barrier();
       comm.succeed(*task);
     } else {

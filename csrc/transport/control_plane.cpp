@@ -1,0 +1,56 @@
+#include "transport/control_plane.h"
+
+#include <new>
+#include <utility>
+
+namespace q7x2 {
+namespace {
+
+constexpr unsigned kControlId = 0;
+constexpr unsigned kWakeId = 1;
+
+}  // namespace
+
+ControlPlane::ControlPlane(Reactor& reactor) : reactor_(reactor) {
+  reactor_.on_message(kControlId, on_control, this);
+  reactor_.on_message(kWakeId, on_wake, this);
+}
+
+void ControlPlane::send(Locked& locked, Peer& peer, const Control& control) {
+  if (peer.shared.is_open()) {
+    reactor_.send_message(locked, peer.shared.endpoint(), kControlId, control.encode());
+  }
+}
+
+void ControlPlane::wake(Locked& locked, Peer& peer) {
+  reactor_.send_message(locked, peer.shared.endpoint(), kWakeId, {});
+}
+
+std::vector<Control> ControlPlane::take_arrived(Locked&) {
+  return std::exchange(arrived_, {});
+}
+
+bool ControlPlane::take_lost(Locked&) {
+  return std::exchange(lost_, false);
+}
+
+ucs_status_t ControlPlane::on_control(void* arg, const void* header, size_t header_length, void*,
+                                      size_t, const ucp_am_recv_param_t*) {
+  auto& plane = *static_cast<ControlPlane*>(arg);
+  try {
+    if (auto control = Control::decode(header, header_length)) {
+      plane.arrived_.push_back(std::move(*control));
+    }
+  } catch (const std::bad_alloc&) {
+    plane.lost_ = true;
+  }
+  return UCS_OK;
+}
+
+// That it came is all: whoever slept looks at the shared memory next.
+ucs_status_t ControlPlane::on_wake(void*, const void*, size_t, void*, size_t,
+                                   const ucp_am_recv_param_t*) {
+  return UCS_OK;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,45 @@
+// ControlPlane: sends control messages and wake-ups to peers, and collects those that arrive.
+//
+// Both are active messages on the shared network. A wake-up is empty: a process that sleeps while
+// mail lies for it in shared memory looks at the memory when one arrives.
+#pragma once
+
+#include <vector>
+
+#include "transport/control.h"
+#include "transport/peer_table.h"
+#include "transport/reactor.h"
+
+namespace q7x2 {
+
+class ControlPlane {
+ public:
+  /// Throws Error(kTransport).
+  explicit ControlPlane(Reactor& reactor);
+  ControlPlane(const ControlPlane&) = delete;
+  ControlPlane& operator=(const ControlPlane&) = delete;
+
+  /// Does nothing if the peer's shared link is not open.
+  void send(Locked& locked, Peer& peer, const Control& control);
+  /// Its shared link must be open.
+  void wake(Locked& locked, Peer& peer);
+
+  /// Nothing has arrived, and nothing was lost.
+  bool is_idle(Locked&) const { return arrived_.empty() && !lost_; }
+  /// What has arrived since the last call, in its order for each sender.
+  std::vector<Control> take_arrived(Locked&);
+  /// Whether a message could not be kept for want of memory; once. Nobody knows for which group.
+  bool take_lost(Locked&);
+
+ private:
+  static ucs_status_t on_control(void* arg, const void* header, size_t header_length, void* data,
+                                 size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t on_wake(void* arg, const void* header, size_t header_length, void* data,
+                              size_t length, const ucp_am_recv_param_t* param);
+
+  Reactor& reactor_;
+  std::vector<Control> arrived_;
+  bool lost_ = false;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,199 @@
+#include "transport/driver.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/process.h"
+#include "base/quiet_thread.h"
+#include "transport/group.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A dead peer's last messages may still be on their way to be read.
+constexpr int kLastLooks = 10000;
+constexpr milliseconds kHousekeepingPeriod{5};
+// Threads that sleep look around this often: for interrupts and deadlines.
+constexpr milliseconds kNap{50};
+// While others drive, the thread looks this often whether it is needed.
+constexpr milliseconds kStandBy{10};
+constexpr milliseconds kUntilAnEvent{-1};
+
+milliseconds nap_until(TimePoint deadline, TimePoint now, milliseconds at_most) {
+  return std::clamp(std::chrono::ceil<milliseconds>(deadline - now), milliseconds::zero(), at_most);
+}
+
+}  // namespace
+
+bool Driver::progress(Locked& locked) {
+  bool any = reactor_.progress(locked);
+  tasks_.drain(locked);
+  any |= groups_.progress_sharing(locked);
+  if (groups_.deliver(locked)) {
+    tasks_.drain(locked);
+  }
+  return any;
+}
+
+void Driver::housekeep(Locked& locked, TimePoint now) {
+  if (now < next_housekeeping_) {
+    return;
+  }
+  next_housekeeping_ = now + kHousekeepingPeriod;
+  peers_.bury(locked, now, [&] {
+    // On a busy machine this thread may not have run since: read what there is.
+    for (int i = 0; i < kLastLooks && progress(locked); ++i) {
+    }
+  });
+  groups_.housekeep(locked, now);
+  tasks_.expire_late(locked, now);
+  tasks_.drain(locked);
+}
+
+// -------------------------------------------------------------------------------------- waiting
+
+bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
+                  const std::function<void()>& interrupt) {
+  const auto satisfied = [&] { return task.done() || task.ready_bytes() >= bytes; };
+  if (satisfied()) {
+    return true;
+  }
+  parking_.note_activity();
+  Parking::Waiter waiter(parking_);
+  TimePoint now = Clock::now();
+  // What comes through shared memory wakes nobody by itself.
+  WaitPolicy policy = parking_.policy(now, /*by_network=*/task.group().channel() == nullptr);
+  TimePoint next_interrupt_check = now + kNap;
+  while (!satisfied()) {
+    stay_if_ending();
+    bool armed = false;
+    std::vector<pollfd> events;
+    if (reactor_.lock().try_lock()) {
+      Locked locked(reactor_.lock(), std::adopt_lock);
+      groups_.set_asleep(locked, false);
+      bool any = false;
+      for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
+        any |= progress(locked);
+      }
+      now = Clock::now();
+      housekeep(locked, now);
+      if (any) {
+        policy.saw_event(now);
+      } else if (!satisfied() && policy.sleeps(now)) {
+        armed = prepare_sleep(locked);
+      }
+      if (armed) {
+        events = reactor_.events(locked);
+        waiter.announce();
+      }
+    } else {
+      now = Clock::now();
+    }
+    if (armed) {
+      waiter.sleep(std::move(events),
+                   nap_until(deadline, now, peers_.has_suspects() ? kHousekeepingPeriod : kNap));
+    } else if (!satisfied() && policy.yields(parking_.is_crowded())) {
+      waiter.yield(policy, now);
+    }
+    if (now >= deadline && !satisfied()) {
+      return false;
+    }
+    if (now >= next_interrupt_check) {
+      next_interrupt_check = now + kNap;
+      stay_if_ending();
+      interrupt();
+    }
+  }
+  return true;
+}
+
+bool Driver::prepare_sleep(Locked& locked) {
+  if (!reactor_.arm(locked)) {
+    return false;
+  }
+  // First the sign, then the last look: who writes after the look sees the sign.
+  groups_.set_asleep(locked, true);
+  if (groups_.progress_sharing(locked)) {
+    groups_.set_asleep(locked, false);
+    return false;
+  }
+  return true;
+}
+
+// ----------------------------------------------------------------------------------- the thread
+
+void Driver::start() {
+  thread_ = quiet_thread("q7x2-driver", [this] { run(); });
+}
+
+bool Driver::stop() {
+  if (stop_.exchange(true)) {
+    return false;
+  }
+  parking_.stop_driver();
+  thread_.join();
+  return true;
+}
+
+milliseconds Driver::look(std::vector<pollfd>& events) {
+  Locked locked(reactor_.lock());
+  groups_.set_asleep(locked, false);
+  bool any = false;
+  for (int i = 0; i < WaitPolicy::kProgressPerLook; ++i) {
+    any |= progress(locked);
+  }
+  const TimePoint now = Clock::now();
+  housekeep(locked, now);
+  if (any) {
+    spin_until_ = now + WaitPolicy::kSpinAfterEvent;
+  }
+  const bool busy = tasks_.unfinished() > 0;
+  const uint64_t activity = parking_.activity();
+  milliseconds nap = kStandBy;
+  if (busy && now < spin_until_) {
+    nap = milliseconds::zero();
+  } else if (busy || activity == seen_activity_) {
+    if (!prepare_sleep(locked)) {
+      nap = milliseconds::zero();
+    } else {
+      events = reactor_.events(locked);
+      nap = peers_.has_suspects()                    ? kHousekeepingPeriod
+            : busy || !tasks_.active(locked).empty() ? kNap
+                                                     : kUntilAnEvent;
+    }
+  }
+  seen_activity_ = activity;
+  parking_.announce_driver(nap != milliseconds::zero());
+  return nap;
+}
+
+void Driver::run() {
+  while (!stop_) {
+    milliseconds nap = kStandBy;
+    std::vector<pollfd> events;
+    if (parking_.has_waiters()) {
+      parking_.announce_driver(true);
+    } else {
+      nap = look(events);
+    }
+    if (nap == milliseconds::zero()) {
+      ::sched_yield();
+      continue;
+    }
+    // Work that arrived since the look is not slept on.
+    if (!stop_ && (!events.empty() || parking_.has_waiters() || tasks_.unfinished() == 0)) {
+      events.push_back({parking_.driver_fd(), POLLIN, 0});
+      events.push_back({peers_.watch_fd(), POLLIN, 0});
+      ::poll(events.data(), events.size(), static_cast<int>(nap.count()));
+    }
+    parking_.driver_is_up();
+    peers_.look_for_ended();
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,69 @@
+// Driver: drives the reactor, and everything that depends on it, in whichever thread has the time.
+//
+// A thread that waits for a task progresses inline, so the latency path has no hand-over. The
+// driver's own thread progresses what nobody waits for, and sleeps otherwise: armed on the workers'
+// event descriptors when the process is idle, on a timer while other threads do the work.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <thread>
+
+#include "transport/group_table.h"
+#include "transport/parking.h"
+#include "transport/peer_table.h"
+#include "transport/reactor.h"
+#include "transport/task_table.h"
+
+namespace q7x2 {
+
+class Driver {
+ public:
+  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, TaskTable& tasks, Parking& parking)
+      : reactor_(reactor), peers_(peers), groups_(groups), tasks_(tasks), parking_(parking) {}
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  /// Starts the thread. Throws Error(kTransport).
+  void start();
+  /// Stops and joins it; nothing if it has stopped already. False: it had.
+  bool stop();
+  bool is_stopped() const { return stop_; }
+  bool is_current_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+  /// Waits until `task` is done, or the first `bytes` of its output are ready, progressing it.
+  /// `interrupt`: called about every 50 ms without the lock; may throw. False: `deadline` passed
+  /// first.
+  bool wait(const Task& task, TimePoint deadline, size_t bytes,
+            const std::function<void()>& interrupt);
+
+  /// One round: messages, completions, control messages. True: something happened.
+  bool progress(Locked& locked);
+
+ private:
+  void run();
+  /// One look of the thread. Returns how long to sleep; negative: until an event.
+  std::chrono::milliseconds look(std::vector<pollfd>& events);
+  /// Every few milliseconds: deadlines, deaths, disagreements.
+  void housekeep(Locked& locked, TimePoint now);
+  /// Arms the workers, and lets the other ranks of this host know that they must wake this process.
+  /// False: there is something to do.
+  bool prepare_sleep(Locked& locked);
+
+  Reactor& reactor_;
+  PeerTable& peers_;
+  GroupTable& groups_;
+  TaskTable& tasks_;
+  Parking& parking_;
+
+  TimePoint next_housekeeping_{};
+  std::atomic<bool> stop_{false};
+  uint64_t seen_activity_ = 0;  // by the thread
+  TimePoint spin_until_{};      // the thread
+  std::thread thread_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,138 @@
+// The messages of a group's tasks, over the network and through shared memory.
+#include <algorithm>
+#include <utility>
+
+#include "transport/group.h"
+#include "transport/runtime.h"
+#include "transport/tag.h"
+
+namespace q7x2 {
+
+void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
+                 size_t length, Wire wire) {
+  Locked& locked = runtime_.held();
+  if (has_left(destination)) {
+    task.strand(locked, left_error(destination, task));
+    return;
+  }
+  Reactor& reactor = runtime_.reactor();
+  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
+                                                destination, /*is_receive=*/false, wire);
+  Peer& peer = members_.peer(destination);
+  if (!connect(locked, destination) ||
+      (wire == Wire::kPrivate && !runtime_.peers().connect_beside(locked, peer))) {
+    reactor.complete(locked, pending, UCS_ERR_UNREACHABLE);
+    return;
+  }
+  reactor.send(locked, pending, peer.link(wire).endpoint(),
+               tag | tag::slot_bits(card(destination).slot), data, length);
+}
+
+void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
+                    size_t length, Wire wire) {
+  Locked& locked = runtime_.held();
+  Reactor& reactor = runtime_.reactor();
+  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
+                                                source, /*is_receive=*/true, wire);
+  const bool is_gone = source >= 0 && has_left(source);
+  // Connected in both directions, so that a death of the source is noticed. Where it cannot be
+  // reached any more, what it had sent before is still received.
+  if (source >= 0 && !is_gone) {
+    connect(locked, source);
+    if (wire == Wire::kPrivate) {
+      runtime_.peers().connect_beside(locked, members_.peer(source));
+    }
+  }
+  UcpWorker& worker =
+      wire == Wire::kPrivate ? members_.peer(source).beside.worker() : reactor.worker();
+  const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length);
+  if (is_waiting && is_gone) {
+    // All that it ever sent has arrived before its goodbye.
+    task.strand(locked, left_error(source, task));
+  }
+}
+
+// -------------------------------------------------------------------------------- shared memory
+
+void Group::share_memory(Locked&, std::unique_ptr<HostChannel> channel) {
+  std::vector<Mailroom::Resident> residents;
+  for (const int r : members_.host_ranks()) {
+    residents.push_back({r, r == rank() ? nullptr : &members_.peer(r)});
+  }
+  mailroom_ = std::make_unique<Mailroom>(
+      runtime_.reactor(), runtime_.controls(), std::move(channel), residents, world_size(),
+      [this](Locked& locked, uint64_t tag, int sender) {
+        if (const auto error = leftover_error(tag, sender, oldest_running(locked))) {
+          fail(locked, *error);
+        }
+      });
+}
+
+bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
+                        size_t length, int ticket) {
+  Locked& locked = runtime_.held();
+  if (has_left(destination)) {
+    task.strand(locked, left_error(destination, task));
+    return false;
+  }
+  return mailroom_->send(locked, task, token, destination, tag, data, length, ticket);
+}
+
+std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t token, int source,
+                                                          uint64_t tag) {
+  Locked& locked = runtime_.held();
+  auto message = mailroom_->receive(locked, task, token, source, tag);
+  if (!message) {
+    if (running_ == 0) {
+      update_sharing(locked);
+    }
+    if (has_left(source)) {
+      // All that it ever sent was taken when it left.
+      task.strand(locked, left_error(source, task));
+    }
+  }
+  return message;
+}
+
+void Group::give_back(int source, const HostChannel::Message& message) {
+  mailroom_->give_back(runtime_.held(), source, message);
+}
+
+void Group::retire_staging(HostChannel::Staging staging, std::vector<int> tickets) {
+  mailroom_->retire_staging(runtime_.held(), staging, std::move(tickets));
+}
+
+bool Group::progress_shared(Locked& locked) {
+  bool any = false;
+  try {
+    any = mailroom_->progress(locked);
+    if (any && running_ == 0) {
+      update_sharing(locked);
+    }
+    for (Task* task : std::exchange(stalled_, {})) {
+      any |= !task->done() && task->resume(locked);
+    }
+    if (!waiting_.empty()) {
+      mailroom_->free_returned(locked);
+      start_waiting(locked);
+    }
+  } catch (const std::exception& exception) {
+    fail(locked, failure_of(exception));
+    any = true;
+  }
+  runtime_.tasks().drain(locked);
+  return any;
+}
+
+void Group::set_asleep(Locked&, bool asleep) {
+  mailroom_->channel().set_asleep(asleep);
+}
+
+void Group::forget_shared(Locked& locked, Task& task) {
+  if (mailroom_) {
+    mailroom_->forget(locked, task);
+    update_sharing(locked);
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,169 @@
+#include "transport/group_table.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "transport/group.h"
+#include "transport/tag.h"
+
+namespace q7x2 {
+
+GroupTable::GroupTable(uint64_t process, Reactor& reactor, PeerTable& peers, ControlPlane& controls)
+    : process_(process),
+      reactor_(reactor),
+      peers_(peers),
+      controls_(controls),
+      slots_(tag::kMaxGroups) {}
+
+int GroupTable::reserve(Locked& locked) {
+  for (int tries = 0; tries < tag::kMaxGroups; ++tries) {
+    const int number = next_;
+    next_ = (next_ + 1) % tag::kMaxGroups;
+    Slot& slot = slots_[static_cast<size_t>(number)];
+    if (!slot.is_taken) {
+      slot = {.is_taken = true};
+      // What came late for the slot's last group.
+      reactor_.drop_unexpected(locked, tag::slot_bits(number), tag::kSlotMask);
+      return number;
+    }
+  }
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "a process can be in at most " + std::to_string(tag::kMaxGroups) + " q7x2 groups at once");
+}
+
+void GroupTable::open(Locked& locked, int number, Group& group) {
+  Slot& slot = slots_[static_cast<size_t>(number)];
+  slot.group = &group;
+  for (const Control& control : std::exchange(early_, {})) {
+    handle(locked, control);
+  }
+  if (slot.has_lost_mail) {
+    group.fail(locked, group.failure_of(std::bad_alloc()));
+  }
+}
+
+void GroupTable::close(Locked& locked, int number) {
+  Slot& slot = slots_[static_cast<size_t>(number)];
+  std::erase(sharing_, slot.group);
+  std::erase_if(early_, [&](const Control& control) { return control.slot == number; });
+  slot = {};
+  reactor_.drop_unexpected(locked, tag::slot_bits(number), tag::kSlotMask);
+}
+
+bool GroupTable::deliver(Locked& locked) {
+  if (controls_.is_idle(locked)) {
+    return false;
+  }
+  if (controls_.take_lost(locked)) {
+    lose_mail(locked);
+  }
+  const std::vector<Control> arrived = controls_.take_arrived(locked);
+  for (const Control& control : arrived) {
+    handle_guarded(locked, control);
+  }
+  return !arrived.empty();
+}
+
+void GroupTable::lose_mail(Locked& locked) {
+  for (Slot& slot : slots_) {
+    if (slot.group != nullptr) {
+      slot.group->fail(locked, slot.group->failure_of(std::bad_alloc()));
+    } else {
+      slot.has_lost_mail = slot.is_taken;
+    }
+  }
+}
+
+// What a message could not do here, its group must know: the sender counts on it.
+void GroupTable::handle_guarded(Locked& locked, const Control& control) {
+  try {
+    handle(locked, control);
+  } catch (const std::exception& exception) {
+    Group* group = control.slot < slots_.size() ? slots_[control.slot].group : nullptr;
+    if (group != nullptr) group->fail(locked, group->failure_of(exception));
+  }
+}
+
+void GroupTable::handle(Locked& locked, const Control& control) {
+  if (control.slot >= slots_.size()) {
+    return;
+  }
+  const Slot& slot = slots_[control.slot];
+  if (slot.group != nullptr) {
+    slot.group->handle(locked, control);
+  } else if (slot.is_taken) {
+    early_.push_back(control);
+  } else if (control.type == ControlType::kHello) {
+    // The group is over here. Whoever connects to it only now is told.
+    if (Peer* const peer = peers_.find(locked, control.process)) {
+      Control goodbye = control;
+      goodbye.type = ControlType::kGoodbye;
+      goodbye.slot = control.sender_slot;
+      goodbye.sender = control.receiver;
+      goodbye.receiver = control.sender;
+      goodbye.process = process_;
+      controls_.send(locked, *peer, goodbye);
+    }
+  }
+}
+
+void GroupTable::peer_died(Locked& locked, Peer& peer) {
+  for (const Slot& slot : slots_) {
+    if (slot.group != nullptr) {
+      slot.group->peer_died(locked, peer);
+    }
+  }
+}
+
+void GroupTable::housekeep(Locked& locked, TimePoint now) {
+  for (const Slot& slot : slots_) {
+    if (slot.group != nullptr) {
+      slot.group->housekeep(locked, now);
+    }
+  }
+}
+
+void GroupTable::leave_all() {
+  for (const Slot& slot : slots_) {
+    // Leaving takes the lock itself.
+    if (slot.group != nullptr) {
+      slot.group->leave();
+    }
+  }
+}
+
+void GroupTable::set_sharing(Locked& locked, Group& group, bool is_needed) {
+  const auto found = std::find(sharing_.begin(), sharing_.end(), &group);
+  if (is_needed && found == sharing_.end()) {
+    sharing_.push_back(&group);
+  } else if (!is_needed && found != sharing_.end()) {
+    group.set_asleep(locked, false);
+    sharing_.erase(found);
+  }
+}
+
+bool GroupTable::progress_sharing(Locked& locked) {
+  bool any = false;
+  // Groups come and go while they progress.
+  for (size_t i = 0; i < sharing_.size(); ++i) {
+    any |= sharing_[i]->progress_shared(locked);
+  }
+  return any;
+}
+
+void GroupTable::set_asleep(Locked& locked, bool asleep) {
+  if (asleep == asleep_) {
+    return;
+  }
+  asleep_ = asleep;
+  for (Group* group : sharing_) {
+    group->set_asleep(locked, asleep);
+  }
+}
+
+}  // namespace q7x2

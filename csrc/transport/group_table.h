@@ -1,0 +1,76 @@
+// GroupTable: the groups of this process, by slot, and what each of them must be told.
+//
+// A slot is the number of a group at this process (transport/tag.h). It is reserved before the
+// ranks know each other; control messages that arrive for it are kept until its group opens.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "transport/control.h"
+#include "transport/control_plane.h"
+#include "transport/peer_table.h"
+#include "transport/reactor.h"
+
+namespace q7x2 {
+
+class Group;
+
+class GroupTable {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// `process`: this one's identity.
+  GroupTable(uint64_t process, Reactor& reactor, PeerTable& peers, ControlPlane& controls);
+  GroupTable(const GroupTable&) = delete;
+  GroupTable& operator=(const GroupTable&) = delete;
+
+  /// A free slot. Throws Error(kInvalidArgument) if there is none.
+  int reserve(Locked& locked);
+  /// The slot's group is there: what arrived for it is handled.
+  void open(Locked& locked, int slot, Group& group);
+  /// Frees the slot, whether its group was opened or not.
+  void close(Locked& locked, int slot);
+
+  /// Gives the control messages that have arrived to their groups. False: there were none.
+  bool deliver(Locked& locked);
+  /// The groups of a peer that died fail.
+  void peer_died(Locked& locked, Peer& peer);
+  /// Now and then: groups look whether their ranks disagree.
+  void housekeep(Locked& locked, TimePoint now);
+  /// Without the lock, at the end of the process: every group leaves in good order.
+  void leave_all();
+
+  // Groups that expect messages in shared memory.
+
+  /// Whether the memory of `group` must be looked at from now on.
+  void set_sharing(Locked& locked, Group& group, bool is_needed);
+  /// Looks at it. True: something happened.
+  bool progress_sharing(Locked& locked);
+  /// Tells the other ranks that they must wake this process, or no more.
+  void set_asleep(Locked& locked, bool asleep);
+
+ private:
+  struct Slot {
+    bool is_taken = false;
+    Group* group = nullptr;
+    bool has_lost_mail = false;  ///< while it had no group
+  };
+
+  void handle(Locked& locked, const Control& control);
+  void handle_guarded(Locked& locked, const Control& control);
+  void lose_mail(Locked& locked);
+
+  const uint64_t process_;
+  Reactor& reactor_;
+  PeerTable& peers_;
+  ControlPlane& controls_;
+  std::vector<Slot> slots_;
+  int next_ = 0;
+  std::vector<Control> early_;  // for slots without a group
+  std::vector<Group*> sharing_;
+  bool asleep_ = false;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,84 @@
+// Which collectives of a group run, and which wait for their turn.
+//
+// They start in the order in which they were submitted, a fixed number at most at once, each when
+// it has the memory that it needs. So all ranks number them alike, and no set of ranks can wait for
+// each other's memory in a circle. Point-to-point messages start at once.
+#include "transport/group.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+// Collectives of one group in progress at once. Below the cycle of the sequence number in tags.
+constexpr int kMaxRunning = 64;
+// A collective that has waited for so long asks those it waits for whether they made the same call.
+constexpr std::chrono::milliseconds kPatience{500};
+
+}  // namespace
+
+void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
+  if (task->takes_turn()) {
+    // For messages; it gets this number when it begins.
+    task->record(locked).sequence = sequence_ + waiting_.size();
+    sequence_ += error_ || closed_ ? 1 : 0;
+  }
+  if (error_) {
+    task->fail(locked,
+               Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
+                     error_->rank()));
+  } else if (closed_) {
+    task->fail(locked, Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
+  } else if (task->takes_turn() &&
+             (running_ >= kMaxRunning || !waiting_.empty() || !task->try_reserve(locked))) {
+    waiting_.push_back(task);
+    update_sharing(locked);
+  } else {
+    begin(locked, task);
+  }
+}
+
+void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
+  Task::Record& record = task->record(locked);
+  if (task->takes_turn()) {
+    record.next_inquiry = task->submitted() + kPatience;
+    record.sequence = sequence_++;
+    ++running_;
+    record.is_started = true;  // from here on, its end ends its turn
+    update_sharing(locked);
+  }
+  record.is_started = true;
+  task->begin(locked);
+}
+
+void Group::start_waiting(Locked& locked) {
+  while (!waiting_.empty() && running_ < kMaxRunning) {
+    const std::shared_ptr<Task> next = waiting_.front();
+    if (!next->done()) {
+      if (!next->try_reserve(locked)) {
+        return;
+      }
+      waiting_.pop_front();
+      begin(locked, next);
+    } else {
+      waiting_.pop_front();
+    }
+  }
+}
+
+void Group::task_done(Locked& locked, Task& task) {
+  if (task.record(locked).is_started && task.takes_turn()) {
+    std::erase(stalled_, &task);
+    --running_;
+    start_waiting(locked);
+    update_sharing(locked);
+  }
+}
+
+// The shared memory must be looked at while something may come through it.
+void Group::update_sharing(Locked& locked) {
+  const bool is_needed =
+      mailroom_ && (running_ > 0 || !waiting_.empty() || mailroom_->expects_mail(locked));
+  runtime_.groups().set_sharing(locked, *this, is_needed);
+}
+
+}  // namespace q7x2

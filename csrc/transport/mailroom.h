@@ -1,0 +1,111 @@
+// Mailroom: the messages of one group between ranks of this host, through shared memory.
+//
+// HostChannel has the memory. The mailroom matches what arrives there with the receives of tasks,
+// keeps what does not fit into a full mailbox, and frees staging when nobody reads it any more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "transport/control_plane.h"
+#include "transport/host_channel.h"
+#include "transport/peer_table.h"
+#include "transport/reactor.h"
+#include "transport/task.h"
+
+namespace q7x2 {
+
+class Mailroom {
+ public:
+  /// A rank of this host; `peer` is null for this rank.
+  struct Resident {
+    int rank = -1;
+    Peer* peer = nullptr;
+  };
+  /// A message from `rank` arrived that no receive was posted for.
+  using OnUnexpected = std::function<void(Locked&, uint64_t tag, int rank)>;
+
+  /// `channel` has joined; its members are `residents`, in their order. Those that it is open to
+  /// talk through it.
+  Mailroom(Reactor& reactor, ControlPlane& controls, std::unique_ptr<HostChannel> channel,
+           const std::vector<Resident>& residents, int world_size, OnUnexpected on_unexpected);
+  Mailroom(const Mailroom&) = delete;
+  Mailroom& operator=(const Mailroom&) = delete;
+
+  HostChannel& channel() { return *channel_; }
+  /// Whether messages to and from `rank` go through here. Both ranks say the same.
+  bool serves(int rank) const { return member_at_[static_cast<size_t>(rank)] >= 0; }
+
+  /// See Group::send_shared.
+  bool send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
+            const void* data, size_t length, int ticket);
+  /// See Group::receive_shared.
+  std::optional<HostChannel::Message> receive(Locked& locked, Task& task, uint32_t token,
+                                              int source, uint64_t tag);
+  /// This rank is done with a message's staged bytes.
+  void give_back(Locked& locked, int source, const HostChannel::Message& message);
+  /// Frees the staging and the tickets as soon as nobody reads them any more.
+  void retire_staging(Locked& locked, HostChannel::Staging staging, std::vector<int> tickets);
+  /// Frees what has been returned since.
+  void free_returned(Locked&);
+
+  /// Takes what has arrived, and sends what there is room for. True: something happened.
+  bool progress(Locked& locked);
+  /// A task is over: what it waits for is forgotten. Its requests would outlive it.
+  void forget(Locked& locked, const Task& task);
+  /// Whether a task waits for a message, or for room for one.
+  bool expects_mail(Locked&) const;
+  /// Calls `visit(tag, rank)` for each message that no receive was posted for, until it returns
+  /// true.
+  template <typename Visit>
+  void find_unexpected(Locked&, const Visit& visit) const {
+    for (const Member& member : members_) {
+      for (const HostChannel::Message& message : member.unexpected) {
+        if (visit(message.tag, member.who.rank)) return;
+      }
+    }
+  }
+
+ private:
+  struct Expected {
+    uint64_t tag;
+    PendingRequest* receive;  // of a task that waits for it
+  };
+  struct Outgoing {
+    HostChannel::Message message;
+    PendingRequest* send;
+  };
+  struct Member {
+    Resident who;
+    std::vector<Expected> expected;
+    std::vector<HostChannel::Message> unexpected;
+    std::deque<Outgoing> outgoing;  // where the mailbox is full
+  };
+  struct Retired {
+    HostChannel::Staging staging;
+    std::vector<int> tickets;
+  };
+
+  Member& member_of(int rank) {
+    return members_[static_cast<size_t>(member_at_[static_cast<size_t>(rank)])];
+  }
+  bool take_from(Locked& locked, int number);
+  bool send_to(Locked& locked, int number);
+  void dispatch(Locked& locked, Member& member, const HostChannel::Message& message);
+  void wake(Locked& locked, int number);
+
+  Reactor& reactor_;
+  ControlPlane& controls_;
+  const std::unique_ptr<HostChannel> channel_;
+  const OnUnexpected on_unexpected_;
+  std::vector<int> member_at_;  // by rank; -1 where it does not share memory, and for this rank
+  std::vector<Member> members_;
+  std::vector<Retired> retired_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,182 @@
+#include "transport/peer_table.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "transport/process_limits.h"
+
+namespace q7x2 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kClosePatience{1000};
+
+// Why a connection may have failed, for a person.
+std::string why_unreachable(const Reactor& reactor, const Card& peer) {
+  if (!can_open_file()) {
+    return "this process can open no more files: raise the limit (`ulimit -n`)";
+  }
+  return "UCX may use " + join_list(reactor.transports()) + " here and " + peer.transports +
+         " there; this depends on UCX_TLS, which should be the same on both sides, and on the room "
+         "in /dev/shm";
+}
+
+}  // namespace
+
+PeerTable::PeerTable(Reactor& reactor, OnDeath on_death)
+    : reactor_(reactor), on_death_(std::move(on_death)) {}
+
+Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t incarnation) {
+  auto& slot = peers_[card.process];
+  if (slot && slot->incarnation >= incarnation) {
+    return *slot;
+  }
+  if (slot) {
+    if (!slot->life.is_dead()) {
+      // The other end noticed first.
+      suspect(locked, *slot, "its connection broke");
+      die(locked, *slot);
+    }
+    watch_.forget(slot->pidfd);
+    former_.push_back(std::move(slot));
+  }
+  slot = std::make_unique<Peer>();
+  Peer& peer = *slot;
+  peer.table = this;
+  peer.card = card;
+  peer.incarnation = incarnation;
+  peer.same_host = same_host;
+  peer.shared = Link(reactor_.worker(), card.address);
+  if (same_host) {
+    if (auto pidfd = watch_.watch(card.pid, &peer)) {
+      peer.pidfd = std::move(*pidfd);
+    } else {
+      peer.has_ended = true;
+      suspect(locked, peer, "its process has ended");
+    }
+  }
+  return peer;
+}
+
+Peer* PeerTable::find(Locked&, uint64_t process) {
+  const auto found = peers_.find(process);
+  return found == peers_.end() ? nullptr : found->second.get();
+}
+
+std::vector<Card::Renewed> PeerTable::renewed(Locked&) const {
+  std::vector<Card::Renewed> connections;
+  for (const auto& [process, peer] : peers_) {
+    const bool broken = !peer->life.is_alive() && !peer->has_ended;
+    if (broken || peer->incarnation > 0) {
+      connections.push_back({process, peer->incarnation + (broken ? 1 : 0)});
+    }
+  }
+  return connections;
+}
+
+bool PeerTable::connect(Locked& locked, Peer& peer) {
+  if (!peer.life.is_alive()) {
+    return peer.life.is_suspect() && peer.shared.is_open();
+  }
+  try {
+    peer.shared.open(on_shared_error, &peer);
+    return true;
+  } catch (const Error& error) {
+    suspect(locked, peer, error.what() + (": " + why_unreachable(reactor_, peer.card)));
+    return false;
+  }
+}
+
+bool PeerTable::connect_beside(Locked&, Peer& peer) {
+  try {
+    peer.beside.open(on_beside_error, &peer);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void PeerTable::suspect(Locked&, Peer& peer, std::string reason) {
+  if (peer.life.suspect(Clock::now(), std::move(reason))) {
+    has_suspects_.store(true, std::memory_order_relaxed);
+  }
+}
+
+void PeerTable::bury(Locked& locked, TimePoint now, const std::function<void()>& look) {
+  if (!has_suspects()) {
+    return;
+  }
+  has_suspects_.store(false, std::memory_order_relaxed);
+  for (const auto& [process, peer] : peers_) {
+    if (peer->life.is_due(now)) {
+      look();
+      die(locked, *peer);
+    } else if (peer->life.is_suspect()) {
+      has_suspects_.store(true, std::memory_order_relaxed);
+    }
+  }
+}
+
+void PeerTable::die(Locked& locked, Peer& peer) {
+  peer.life.die();
+  peer.shared.cut();
+  peer.beside.cut();
+  on_death_(locked, peer);
+}
+
+void PeerTable::look_for_ended() {
+  const std::vector<void*> ended = watch_.ended();
+  if (ended.empty()) {
+    return;
+  }
+  Locked locked(reactor_.lock());
+  for (void* who : ended) {
+    Peer& peer = *static_cast<Peer*>(who);
+    watch_.forget(peer.pidfd);
+    peer.has_ended = true;
+    suspect(locked, peer, "its process has ended");
+  }
+}
+
+void PeerTable::on_shared_error(void* arg, ucp_ep_h, ucs_status_t status) {
+  Peer& peer = *static_cast<Peer*>(arg);
+  PeerTable& table = *peer.table;
+  table.suspect(table.reactor_.lock().held(), peer,
+                std::string("its connection broke (") + ucs_status_string(status) + ")");
+}
+
+void PeerTable::on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t status) {
+  if (static_cast<Peer*>(arg)->relies_on_beside) {
+    on_shared_error(arg, endpoint, status);
+  }
+}
+
+void PeerTable::close(Locked& locked) {
+  std::vector<void*> closing;
+  const auto start = [&](Link& link, bool flush) {
+    if (void* request = link.close(flush)) {
+      closing.push_back(request);
+    }
+  };
+  for (const auto& [process, peer] : peers_) {
+    start(peer->shared, /*flush=*/peer->life.is_alive());
+    start(peer->beside, /*flush=*/peer->relies_on_beside && peer->life.is_alive());
+  }
+  const TimePoint give_up = Clock::now() + kClosePatience;
+  while (!closing.empty() && Clock::now() < give_up) {
+    reactor_.progress(locked);
+    std::erase_if(closing, [](void* request) {
+      if (ucp_request_check_status(request) == UCS_INPROGRESS) {
+        return false;
+      }
+      ucp_request_free(request);
+      return true;
+    });
+  }
+  for (void* request : closing) {
+    ucp_request_free(request);
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,102 @@
+// PeerTable: the processes that this one is connected to, by process, whatever groups they share.
+//
+// A connection lives as long as the table, unless it breaks. A connection that broke is never used
+// again: the groups that used it fail, and a group that is made later uses the next incarnation,
+// which is another Peer. The cards of both ends say which one that is.
+//
+// Processes on this host are watched by pidfd, the others by UCX (TCP resets, keepalive). A peer
+// that seems to be dead is suspect for a short grace, in which what it had sent is still received.
+// Then it is dead, and `on_death` tells the groups.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/owned_fd.h"
+#include "transport/card.h"
+#include "transport/link.h"
+#include "transport/peer_life.h"
+#include "transport/process_watch.h"
+#include "transport/reactor.h"
+
+namespace q7x2 {
+
+class PeerTable;
+
+/// One incarnation of the connection to another process. Guarded by the reactor's lock.
+struct Peer {
+  PeerTable* table = nullptr;
+  Card card;
+  uint32_t incarnation = 0;
+  bool same_host = false;
+  PeerLife life;
+  bool has_ended = false;  ///< its process is gone; there is nothing to connect to
+  OwnedFd pidfd;           ///< watched, if it is on this host
+
+  Link shared;  ///< over the network that all hosts share, or UCX's shared memory
+  Link beside;  ///< the private link to its host, if there is one
+  /// Groups rely on the private link, so its failure is the peer's. Until then it is only a failed
+  /// attempt.
+  bool relies_on_beside = false;
+
+  Link& link(Wire wire) { return wire == Wire::kPrivate ? beside : shared; }
+};
+
+class PeerTable {
+ public:
+  using TimePoint = PeerLife::TimePoint;
+  using OnDeath = std::function<void(Locked&, Peer&)>;
+
+  /// `on_death`: called once for each peer, after its links were cut. Throws Error(kTransport).
+  PeerTable(Reactor& reactor, OnDeath on_death);
+  PeerTable(const PeerTable&) = delete;
+  PeerTable& operator=(const PeerTable&) = delete;
+
+  /// The connection to a process for a new group: `incarnation` or a later one. What came before it
+  /// dies, if it has not yet.
+  Peer& meet(Locked& locked, const Card& card, bool same_host, uint32_t incarnation);
+  /// The newest incarnation; null for a process that no group met.
+  Peer* find(Locked&, uint64_t process);
+  /// What this process's card says of connections that broke.
+  std::vector<Card::Renewed> renewed(Locked&) const;
+
+  /// Opens the shared link. False: the peer cannot be reached, and is suspect now.
+  bool connect(Locked& locked, Peer& peer);
+  /// Opens the private link. False: it does not work.
+  bool connect_beside(Locked&, Peer& peer);
+
+  /// The peer seems to be dead. `reason` completes "rank 3 failed: ...".
+  void suspect(Locked&, Peer& peer, std::string reason);
+  /// Any thread.
+  bool has_suspects() const { return has_suspects_.load(std::memory_order_relaxed); }
+  /// Those whose grace is over die. `look` is called before that, once for each: it receives what
+  /// they had sent.
+  void bury(Locked& locked, TimePoint now, const std::function<void()>& look);
+
+  /// Becomes readable when a process of this host has ended. Then `look_for_ended` makes it
+  /// suspect; it takes the lock.
+  int watch_fd() const { return watch_.fd(); }
+  void look_for_ended();
+
+  /// Closes all connections, with patience for what is still being sent.
+  void close(Locked& locked);
+
+ private:
+  void die(Locked& locked, Peer& peer);
+  static void on_shared_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
+  static void on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
+
+  Reactor& reactor_;
+  const OnDeath on_death_;
+  const ProcessWatch watch_;
+  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
+  std::vector<std::unique_ptr<Peer>> former_;  // replaced; groups that failed know them
+  std::atomic<bool> has_suspects_{false};
+};
+
+}  // namespace q7x2

@@ -1,0 +1,191 @@
+#include "transport/reactor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace q7x2 {
+namespace {
+
+void request_done(void* request, PendingRequest& pending, ucs_status_t status, size_t length,
+                  uint64_t tag) {
+  pending.completed = true;
+  pending.request = nullptr;
+  pending.completions->add(pending, status, length, tag);
+  ucp_request_free(request);
+}
+
+void on_sent(void* request, ucs_status_t status, void* user_data) {
+  request_done(request, *static_cast<PendingRequest*>(user_data), status, 0, 0);
+}
+
+void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                 void* user_data) {
+  // `info` lies in the request.
+  request_done(request, *static_cast<PendingRequest*>(user_data), status, info->length,
+               info->sender_tag);
+}
+
+void on_message_sent(void* request, ucs_status_t, void* user_data) {
+  delete static_cast<std::string*>(user_data);
+  ucp_request_free(request);
+}
+
+}  // namespace
+
+Reactor::Reactor(const std::vector<std::string>& net_devices)
+    : ucx_(open_ucx(net_devices)), workers_{&ucx_.worker} {}
+
+std::vector<std::string> Reactor::take_warnings(Locked&) {
+  return std::exchange(ucx_.warnings, {});
+}
+
+UcpWorker& Reactor::private_worker(Locked&, const Nic& nic) {
+  std::unique_ptr<PrivateWorker>& own = private_workers_[nic.name];
+  if (!own) {
+    own = std::make_unique<PrivateWorker>(nic);
+    workers_.push_back(&own->worker);
+  }
+  return own->worker;
+}
+
+bool Reactor::progress(Locked&) {
+  bool any = false;
+  for (UcpWorker* worker : workers_) {
+    any |= worker->progress();
+  }
+  return any;
+}
+
+bool Reactor::arm(Locked&) {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](UcpWorker* worker) { return worker->arm(); });
+}
+
+std::vector<pollfd> Reactor::events(Locked&) const {
+  std::vector<pollfd> events;
+  for (const UcpWorker* worker : workers_) {
+    events.push_back({worker->event_fd(), POLLIN, 0});
+  }
+  return events;
+}
+
+// ------------------------------------------------------------------------------------- requests
+
+PendingRequest& Reactor::new_request(Locked&, Task& task, RequestList& list, uint32_t token,
+                                     int peer, bool is_receive, Wire wire) {
+  PendingRequest& pending = pool_.take();
+  pending.task = &task;
+  pending.token = token;
+  pending.peer = peer;
+  pending.is_receive = is_receive;
+  pending.wire = wire;
+  pending.completions = &completions_;
+  list.add(pending);
+  return pending;
+}
+
+void Reactor::release(Locked&, PendingRequest& pending) {
+  pending.list->remove(pending);
+  pool_.give_back(pending);
+}
+
+void Reactor::send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint, uint64_t tag,
+                   const void* data, size_t length) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = on_sent;
+  param.user_data = &pending;
+  void* request = ucp_tag_send_nbx(endpoint.get(), data, length, tag, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    pending.request = request;
+  } else {
+    completions_.add(pending, UCS_PTR_STATUS(request), length, tag);
+  }
+}
+
+bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag,
+                      uint64_t mask, void* data, size_t length) {
+  ucp_request_param_t param{};
+  // Completion always comes by the callback, if need be from inside the call: UCX 1.13 does not say
+  // what a receive brought that completes at once.
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.cb.recv = on_received;
+  param.user_data = &pending;
+  pending.worker = &worker;
+  void* request = ucp_tag_recv_nbx(worker.get(), data, length, tag, mask, &param);
+  if (UCS_PTR_IS_ERR(request)) {
+    completions_.add(pending, UCS_PTR_STATUS(request));
+    return false;
+  }
+  if (pending.completed) {
+    return false;
+  }
+  pending.request = request;
+  return true;
+}
+
+void Reactor::cancel(Locked&, PendingRequest& pending) {
+  ucp_request_cancel(pending.worker->get(), pending.request);
+}
+
+void Reactor::complete(Locked&, PendingRequest& pending, ucs_status_t status, size_t length,
+                       uint64_t tag) {
+  completions_.add(pending, status, length, tag);
+}
+
+// ------------------------------------------------------------------------------------- messages
+
+std::optional<uint64_t> Reactor::find_unexpected(Locked&, uint64_t tag, uint64_t mask) {
+  ucp_tag_recv_info_t info{};
+  if (ucp_tag_probe_nb(worker().get(), tag, mask, /*remove=*/0, &info) == nullptr) {
+    return std::nullopt;
+  }
+  return info.sender_tag;
+}
+
+void Reactor::drop_unexpected(Locked&, uint64_t tag, uint64_t mask) {
+  for (UcpWorker* worker : workers_) {
+    for (;;) {
+      ucp_tag_recv_info_t info{};
+      ucp_tag_message_h message = ucp_tag_probe_nb(worker->get(), tag, mask, /*remove=*/1, &info);
+      if (message == nullptr) {
+        break;
+      }
+      // Received into nothing: truncated, dropped.
+      ucp_request_param_t param{};
+      void* request = ucp_tag_msg_recv_nbx(worker->get(), nullptr, 0, message, &param);
+      if (UCS_PTR_IS_PTR(request)) {
+        ucp_request_free(request);
+      }
+    }
+  }
+}
+
+void Reactor::on_message(unsigned id, ucp_am_recv_callback_t callback, void* arg) {
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = id;
+  handler.cb = callback;
+  handler.arg = arg;
+  check_ucx(ucp_worker_set_am_recv_handler(worker().get(), &handler), "set a message handler");
+}
+
+void Reactor::send_message(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes) {
+  // UCX reads the bytes until it calls back.
+  auto kept = bytes.empty() ? nullptr : std::make_unique<std::string>(std::move(bytes));
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_AM_SEND_FLAG_EAGER;
+  param.cb.send = on_message_sent;
+  param.user_data = kept.get();
+  void* request = ucp_am_send_nbx(endpoint.get(), id, kept ? kept->data() : nullptr,
+                                  kept ? kept->size() : 0, nullptr, 0, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    static_cast<void>(kept.release());  // on_message_sent deletes them
+  }
+}
+
+}  // namespace q7x2

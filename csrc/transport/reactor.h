@@ -1,0 +1,95 @@
+// Reactor: UCX's workers, the requests in progress, and their completions. Nothing else.
+//
+// One worker serves the network that all hosts share, and one more each interface beside it. The
+// reactor neither waits nor knows about groups and peers: whoever holds its lock progresses it,
+// takes the completions, and tells the tasks.
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/locked.h"
+#include "transport/nics.h"
+#include "transport/request.h"
+#include "transport/ucx.h"
+#include "transport/ucx_runtime.h"
+
+namespace q7x2 {
+
+class Reactor {
+ public:
+  /// Opens UCX; see open_ucx.
+  explicit Reactor(const std::vector<std::string>& net_devices);
+  Reactor(const Reactor&) = delete;
+  Reactor& operator=(const Reactor&) = delete;
+
+  ReactorLock& lock() { return lock_; }
+  const UcpContext& context() const { return ucx_.context; }
+  UcpWorker& worker() { return ucx_.worker; }
+  /// Names of UCX's transports that this process may use.
+  std::vector<std::string> transports() const { return ucx_.context.transports(); }
+  /// What the user should know of how UCX was opened; once.
+  std::vector<std::string> take_warnings(Locked&);
+  /// The worker for an interface beside the shared network; made on first use.
+  UcpWorker& private_worker(Locked&, const Nic& nic);
+
+  /// Drives the workers. True: something happened.
+  bool progress(Locked&);
+  /// Arms the workers' event descriptors. False: there are events, progress first.
+  bool arm(Locked&);
+  /// What becomes readable when an armed worker has an event.
+  std::vector<pollfd> events(Locked&) const;
+
+  // Requests. Each is told to `take_completed` once, unless it is released before.
+
+  PendingRequest& new_request(Locked&, Task& task, RequestList& list, uint32_t token, int peer,
+                              bool is_receive, Wire wire = Wire::kShared);
+  void release(Locked&, PendingRequest& pending);
+  void send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint, uint64_t tag,
+            const void* data, size_t length);
+  /// False: it is complete already.
+  bool receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag, uint64_t mask,
+               void* data, size_t length);
+  /// Cancels a receive that UCX has in progress.
+  void cancel(Locked&, PendingRequest& pending);
+  /// Completes a request that UCX does not know.
+  void complete(Locked&, PendingRequest& pending, ucs_status_t status, size_t length = 0,
+                uint64_t tag = 0);
+  /// The oldest completion; null if there is none. To be released.
+  PendingRequest* take_completed(Locked&) { return completions_.take(); }
+
+  // Messages that no receive was posted for.
+
+  /// The tag of one on the shared network.
+  std::optional<uint64_t> find_unexpected(Locked&, uint64_t tag, uint64_t mask);
+  void drop_unexpected(Locked&, uint64_t tag, uint64_t mask);
+
+  // Active messages, on the shared network.
+
+  void on_message(unsigned id, ucp_am_recv_callback_t callback, void* arg);
+  void send_message(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes);
+
+ private:
+  struct PrivateWorker {
+    explicit PrivateWorker(const Nic& nic) : context({nic.name}, /*tcp_only=*/true) {}
+
+    UcpContext context;
+    UcpWorker worker{context};
+  };
+
+  ReactorLock lock_;
+  UcxRuntime ucx_;
+  std::map<std::string, std::unique_ptr<PrivateWorker>> private_workers_;  // by interface
+  std::vector<UcpWorker*> workers_;                                        // all of them
+  RequestPool pool_;
+  Completions completions_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,198 @@
+#include "transport/runtime.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <random>
+#include <thread>
+#include <utility>
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kShutdownPatience{1000};
+// At the end of the process: for callbacks to return, and for threads that are on their way out of
+// a call to arrive in the host program before it goes.
+constexpr milliseconds kCallbackPatience{5000};
+constexpr milliseconds kWayOut{50};
+
+std::mutex instance_mutex;
+std::weak_ptr<Runtime> instance_;
+Runtime::Hooks hooks_;
+
+std::atomic<int> dying_runtimes{0};  // being destroyed by threads that nobody joins
+
+uint64_t random_identity() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+}  // namespace
+
+std::shared_ptr<Runtime> Runtime::instance() {
+  // A fork may copy a mutex that another thread holds, and it copies no threads.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    new (&instance_mutex) std::mutex;
+    dying_runtimes = 0;
+  });
+  if (registered != 0) {
+    throw Error(ErrorCode::kTransport, std::string("pthread_atfork: ") + std::strerror(registered));
+  }
+  const std::lock_guard<std::mutex> lock(instance_mutex);
+  std::shared_ptr<Runtime> runtime = instance_.lock();
+  if (!runtime || runtime->forked() || runtime->driver_.is_stopped()) {
+    runtime.reset(new Runtime(), destroy);
+    instance_ = runtime;
+  }
+  return runtime;
+}
+
+void Runtime::destroy(Runtime* runtime) {
+  if (runtime->forked()) {
+    return;  // the threads, and the other end of every connection, belong to the parent
+  }
+  if (runtime->driver_.is_current_thread() || runtime->notifier_.is_current_thread()) {
+    // A thread cannot join itself.
+    ++dying_runtimes;
+    std::thread([runtime] {
+      delete runtime;
+      --dying_runtimes;
+    }).detach();
+  } else if (hooks_.run_unlocked) {
+    hooks_.run_unlocked([runtime] { delete runtime; });
+  } else {
+    delete runtime;
+  }
+}
+
+void Runtime::set_hooks(Hooks hooks) {
+  hooks_ = std::move(hooks);
+}
+
+void Runtime::check_interrupt() {
+  if (hooks_.check_interrupt) {
+    hooks_.check_interrupt();
+  }
+}
+
+void Runtime::shutdown_instance(bool others_run) {
+  std::shared_ptr<Runtime> runtime;
+  {
+    const std::lock_guard<std::mutex> lock(instance_mutex);
+    runtime = instance_.lock();
+  }
+  if (runtime && runtime->forked()) {
+    return;
+  }
+  const TimePoint now = Clock::now();
+  const TimePoint callbacks_until = now + kCallbackPatience;
+  while (dying_runtimes > 0 && Clock::now() < callbacks_until) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  if (runtime) {
+    runtime->rest(now + kShutdownPatience, callbacks_until);
+  }
+  begin_ending();
+  if (others_run) {
+    std::this_thread::sleep_for(kWayOut);
+  }
+  if (!runtime) {
+    return;
+  }
+  // What fails from here on is nobody's concern: its callbacks are dropped.
+  if (!runtime->notifier_.stop(Clock::now())) {
+    new std::shared_ptr<Runtime>(runtime);  // a callback that did not return still uses it
+  }
+  runtime->groups_.leave_all();
+  runtime->stop();
+}
+
+Runtime::Runtime()
+    : process_(random_identity()),
+      nics_(nic_roles()),
+      reactor_(nics_.shared),
+      peers_(reactor_,
+             [this](Locked& locked, Peer& peer) {
+               tasks_.drain(locked);
+               groups_.peer_died(locked, peer);
+               tasks_.drain(locked);
+             }),
+      controls_(reactor_),
+      groups_(process_, reactor_, peers_, controls_),
+      tasks_(reactor_),
+      parking_(tasks_.unfinished()),
+      driver_(reactor_, peers_, groups_, tasks_, parking_) {
+  notifier_.start();
+  driver_.start();
+}
+
+Runtime::~Runtime() {
+  stop();
+  // What never came back from UCX still refers to groups, which refer to this.
+  Locked locked(lock());
+  tasks_.clear(locked);
+}
+
+void Runtime::stop() {
+  if (!driver_.stop()) {
+    return;
+  }
+  notifier_.stop();
+  Locked locked(lock());
+  peers_.close(locked);
+  reactor_.drop_unexpected(locked, 0, 0);
+  tasks_.drain(locked);
+}
+
+// Waits until nothing is unfinished and no callback runs.
+void Runtime::rest(TimePoint tasks_until, TimePoint callbacks_until) {
+  for (;;) {
+    const TimePoint now = Clock::now();
+    const bool tasks_rest = tasks_.unfinished() == 0 || now >= tasks_until;
+    const bool callbacks_rest = !notifier_.is_busy() || now >= callbacks_until;
+    if (tasks_rest && callbacks_rest) {
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+void Runtime::enter() const {
+  home_.require("a q7x2 group");
+  stay_if_ending();
+}
+
+std::vector<std::string> Runtime::take_warnings() {
+  Locked locked(lock());
+  return reactor_.take_warnings(locked);
+}
+
+void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
+  enter();
+  parking_.note_activity();
+  {
+    Locked locked(lock());
+    if (const std::shared_ptr<Task> first = task->precursor()) {
+      tasks_.submit(locked, first);
+    }
+    tasks_.submit(locked, task);
+    tasks_.drain(locked);
+  }
+  if (!caller_waits && !task->done()) {
+    parking_.wake_driver();
+    parking_.wake_waiters();  // one that sleeps was not told of this group's shared memory
+  }
+}
+
+bool Runtime::wait(const Task& task, TimePoint deadline, size_t bytes) {
+  enter();
+  const StayIfEnding stay;
+  return driver_.wait(task, deadline, bytes, check_interrupt);
+}
+
+}  // namespace q7x2

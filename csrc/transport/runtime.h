@@ -1,0 +1,116 @@
+// Runtime: the transport of one process, from its first use to its end.
+//
+// It owns what the groups share, and decides about life and death: one runtime per process, none in
+// a forked child, an end in good order.
+//
+//   Runtime   one per process; fork, exit, the user's own locks and interrupts
+//   Driver    drives what follows, in threads that wait and in one of its own
+//   Parking   where threads sleep, and how they are woken
+//   Reactor   UCX's workers, requests, completions; its lock covers all below
+//   PeerTable, ControlPlane, GroupTable, TaskTable
+//   Notifier  runs callbacks of tasks, which may be anybody's code, without the lock
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/process.h"
+#include "transport/control_plane.h"
+#include "transport/driver.h"
+#include "transport/group_table.h"
+#include "transport/nics.h"
+#include "transport/notifier.h"
+#include "transport/parking.h"
+#include "transport/peer_table.h"
+#include "transport/reactor.h"
+#include "transport/scratch_pool.h"
+#include "transport/task_table.h"
+
+namespace q7x2 {
+
+class Runtime {
+ public:
+  /// The process's runtime; made on first use, gone when its last user is.
+  static std::shared_ptr<Runtime> instance();
+  /// How the host program's own locks and interrupts are respected.
+  struct Hooks {
+    /// Called about every 50 ms by threads that wait, without a lock; may throw to stop the wait.
+    std::function<void()> check_interrupt;
+    /// Runs its argument, which joins threads, without a lock that callbacks may need (the GIL).
+    std::function<void(const std::function<void()>&)> run_unlocked;
+  };
+  static void set_hooks(Hooks hooks);
+  /// For waits outside of the runtime: calls the hook, if there is one. May throw.
+  static void check_interrupt();
+  /// Leaves every group in good order and stops, for the end of the process. Tasks get a second to
+  /// complete first, and callbacks five to return. From then on no thread but this one returns from
+  /// a call; `others_run`: there are some that could be on their way out of one.
+  static void shutdown_instance(bool others_run = false);
+
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// Starts `task`. `caller_waits`: the caller will `wait` for it at once, so the driver's thread
+  /// need not be woken.
+  void submit(const std::shared_ptr<Task>& task, bool caller_waits);
+  static constexpr size_t kAll = ~size_t{0};
+  /// Waits until `task` is done, or the first `bytes` of its output are ready, progressing it.
+  /// False: `deadline` passed first.
+  bool wait(const Task& task, TimePoint deadline, size_t bytes = kAll);
+  /// Any thread: runs `callback` on a thread of the notifier. False: the runtime has stopped, and
+  /// the caller keeps it.
+  bool notify(std::function<void()>&& callback) { return notifier_.post(std::move(callback)); }
+
+  /// This process's identity, random.
+  uint64_t process() const { return process_; }
+  /// Names of UCX's transports that this process may use.
+  std::vector<std::string> transports() const { return reactor_.transports(); }
+  /// What the user should know of how UCX was opened; once.
+  std::vector<std::string> take_warnings();
+  /// Interfaces beside the shared network.
+  const std::vector<Nic>& nics_beside() const { return nics_.beside; }
+  /// True in a child made by fork, where nothing here may be touched.
+  bool forked() const { return home_.is_elsewhere(); }
+  /// To be called first by whatever a user can call: throws Error(kAborted) in a forked child, and
+  /// does not return to a thread that the end of the process has left behind.
+  void enter() const;
+
+  // For groups and tasks.
+
+  ReactorLock& lock() { return reactor_.lock(); }
+  /// See ReactorLock::held.
+  Locked& held() { return reactor_.lock().held(); }
+  Reactor& reactor() { return reactor_; }
+  PeerTable& peers() { return peers_; }
+  ControlPlane& controls() { return controls_; }
+  GroupTable& groups() { return groups_; }
+  TaskTable& tasks() { return tasks_; }
+  Parking& parking() { return parking_; }
+  /// For hooks of tasks.
+  ScratchPool& scratch() { return scratch_; }
+
+ private:
+  Runtime();
+
+  static void destroy(Runtime* runtime);
+  void rest(TimePoint tasks_until, TimePoint callbacks_until);
+  void stop();
+
+  const HomeProcess home_;
+  const uint64_t process_;
+  const NicRoles nics_;
+  Reactor reactor_;
+  PeerTable peers_;
+  ControlPlane controls_;
+  GroupTable groups_;
+  TaskTable tasks_;
+  Parking parking_;
+  Driver driver_;
+  Notifier notifier_;
+  ScratchPool scratch_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,102 @@
+#include "transport/task_table.h"
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "transport/group.h"
+
+namespace q7x2 {
+
+void TaskTable::submit(Locked& locked, const std::shared_ptr<Task>& task) {
+  task->set_submitted(locked, Clock::now());
+  guarded(locked, *task, [&] {
+    active_.push_back(task);
+    task->record(locked).active_index = active_.size() - 1;
+    ++unfinished_;
+    task->group().submit(locked, task);
+  });
+}
+
+// What a step throws, for example because there is no memory, fails the task and its group, since
+// the other ranks would wait for what this one does not do.
+template <typename Step>
+void TaskTable::guarded(Locked& locked, Task& task, const Step& step) {
+  try {
+    step();
+  } catch (const std::exception& exception) {
+    const Error error = task.group().failure_of(exception);
+    task.fail(locked, Error(error.code(), task.name() + ": " + error.what(), error.rank()));
+    task.group().fail(locked, error);
+  }
+}
+
+void TaskTable::drain(Locked& locked) {
+  while (PendingRequest* const complete = reactor_.take_completed(locked)) {
+    const PendingRequest pending = *complete;
+    Task& task = *pending.task;
+    reactor_.release(locked, *complete);
+    if (task.done()) {
+      retire(locked, task);
+      continue;
+    }
+    guarded(locked, task, [&] {
+      if (pending.status == UCS_OK || pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
+        task.complete(locked, pending);
+      } else if (pending.status != UCS_ERR_CANCELED) {
+        task.group().request_failed(locked, task, pending.peer, pending.wire, pending.status);
+      }
+    });
+  }
+}
+
+void TaskTable::expire_late(Locked& locked, TimePoint now) {
+  std::vector<std::shared_ptr<Task>> late;
+  for (const auto& task : active_) {
+    if (!task->done() && now >= task->record(locked).deadline) {
+      late.push_back(task);
+    }
+  }
+  for (const auto& task : late) {
+    task->expire(locked);
+  }
+}
+
+void TaskTable::finished(Locked& locked, Task& task) {
+  if (task.record(locked).active_index) {
+    --unfinished_;
+  }
+}
+
+void TaskTable::cancel(Locked& locked, Task& task) {
+  // Cancelling completes a request from inside the call; the reactor collects it.
+  for (PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->is_receive && p->request != nullptr) {
+      reactor_.cancel(locked, *p);
+    }
+  }
+}
+
+void TaskTable::retire(Locked& locked, Task& task) {
+  Task::Record& record = task.record(locked);
+  if (!record.requests.is_empty() || !record.active_index) {
+    return;
+  }
+  const size_t index = *std::exchange(record.active_index, std::nullopt);
+  locked.drop_later(std::move(active_[index]));
+  if (index + 1 != active_.size()) {
+    active_[index] = std::move(active_.back());
+    active_[index]->record(locked).active_index = index;
+  }
+  active_.pop_back();
+}
+
+void TaskTable::clear(Locked& locked) {
+  for (std::shared_ptr<Task>& task : active_) {
+    locked.drop_later(std::move(task));
+  }
+  active_.clear();
+}
+
+}  // namespace q7x2

@@ -1,0 +1,53 @@
+// TaskTable: the tasks in progress. Tells them what is complete and what is late.
+//
+// A task stays in the table until its last request has come back, also after an error, because UCX
+// may touch its memory until then.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "transport/reactor.h"
+#include "transport/task.h"
+
+namespace q7x2 {
+
+class TaskTable {
+ public:
+  explicit TaskTable(Reactor& reactor) : reactor_(reactor) {}
+  TaskTable(const TaskTable&) = delete;
+  TaskTable& operator=(const TaskTable&) = delete;
+
+  /// Adds a task, and gives it to its group.
+  void submit(Locked& locked, const std::shared_ptr<Task>& task);
+  /// Tells tasks which requests are complete, until no request is.
+  void drain(Locked& locked);
+  /// Tells tasks that their deadline has passed.
+  void expire_late(Locked& locked, TimePoint now);
+
+  /// For a task that is done: it counts as finished.
+  void finished(Locked& locked, Task& task);
+  /// For a task that has failed: cancels its receives.
+  void cancel(Locked& locked, Task& task);
+  /// Takes a task out that has no request in progress any more.
+  void retire(Locked& locked, Task& task);
+  /// Takes all out, at the end.
+  void clear(Locked& locked);
+
+  const std::vector<std::shared_ptr<Task>>& active(Locked&) const { return active_; }
+  /// Any thread. How many tasks are not done.
+  const std::atomic<size_t>& unfinished() const { return unfinished_; }
+
+ private:
+  template <typename Step>
+  void guarded(Locked& locked, Task& task, const Step& step);
+
+  Reactor& reactor_;
+  std::vector<std::shared_ptr<Task>> active_;
+  std::atomic<size_t> unfinished_{0};
+};
+
+}  // namespace q7x2

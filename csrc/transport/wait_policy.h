@@ -1,0 +1,87 @@
+// WaitPolicy: whether a thread that waits looks again, offers its processor to others, or sleeps.
+//
+//   look ... look   yield   look ... look   yield   ...   sleep until an event
+//
+// A waiter spins first, because a message within a host takes less time than a sleep and a wake-up.
+// Between looks it yields, since the processor may be wanted by the very process that it waits for.
+// It sleeps when nothing has happened for long enough.
+//
+// A yield that takes long was accepted: other processes want the processor, and will for a while.
+// A waiter that waits for other hosts then looks only briefly between yields. In a short call it
+// keeps doing that, because a processor that falls idle is slow to wake. In a longer call it sleeps
+// almost at once, and leaves the time to those who have work.
+//
+// This class is pure: it holds no descriptor and reads no clock.
+#pragma once
+
+#include <chrono>
+
+namespace q7x2 {
+
+class WaitPolicy {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Microseconds = std::chrono::microseconds;
+
+  /// How long a waiter spins at first, and after it saw an event.
+  static constexpr Microseconds kSpin{100};
+  static constexpr Microseconds kSpinAfterEvent{20};
+  /// Looks between two yields, where every rank of this host has a processor of its own.
+  static constexpr int kLooksPerYield = 8;
+  static constexpr int kProgressPerLook = 16;
+  /// A yield that takes longer was accepted. The processor then counts as wanted for so long.
+  static constexpr Microseconds kAccepted{5};
+  static constexpr std::chrono::milliseconds kStaysWanted{10};
+  /// Where the processor is wanted: how long a call counts as short, the spin in a longer one, and
+  /// the progress per look.
+  static constexpr Microseconds kShortCall{500};
+  static constexpr Microseconds kSpinWhereWanted{5};
+  static constexpr int kProgressWhereWanted = 2;
+
+  /// `by_network`: what it waits for comes from other hosts only, so an event wakes it. Messages in
+  /// shared memory wake nobody by themselves. `wanted`: other processes want the processor.
+  WaitPolicy(TimePoint now, bool by_network, bool wanted)
+      : by_network_(by_network),
+        wanted_(by_network && wanted),
+        spin_until_(now + kSpin),
+        short_until_(now + kShortCall) {}
+
+  /// How many times to progress in one look.
+  int progress_per_look() const { return wanted_ ? kProgressWhereWanted : kProgressPerLook; }
+
+  /// A look saw an event.
+  void saw_event(TimePoint now) {
+    const TimePoint until = now + (wanted_ ? spin_where_wanted(now) : kSpinAfterEvent);
+    if (until > spin_until_) spin_until_ = until;
+  }
+
+  /// After a look that saw nothing: whether to sleep.
+  bool sleeps(TimePoint now) const { return now >= spin_until_; }
+
+  /// After a look that does not end in sleep: whether to yield. `crowded`: ranks outnumber the
+  /// processors of this host.
+  bool yields(bool crowded) { return crowded || by_network_ || ++looks_ % kLooksPerYield == 0; }
+
+  /// A yield took from `before` to `after`. Returns true if it was accepted.
+  bool yielded(TimePoint before, TimePoint after) {
+    if (!by_network_ || after - before <= kAccepted) return false;
+    wanted_ = true;
+    spin_until_ = before + spin_where_wanted(before);
+    return true;
+  }
+
+  bool is_by_network() const { return by_network_; }
+
+ private:
+  Microseconds spin_where_wanted(TimePoint now) const {
+    return now < short_until_ ? kSpin : kSpinWhereWanted;
+  }
+
+  const bool by_network_;
+  bool wanted_;
+  TimePoint spin_until_;
+  const TimePoint short_until_;
+  int looks_ = 0;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,304 @@
+#include "transport/wire_up.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "fabric/host.h"
+#include "transport/group.h"
+#include "transport/runtime.h"
+#include "transport/tag.h"
+
+namespace q7x2 {
+namespace {
+
+/// Whether ranks that could share memory have none yet. All ranks of the group say the same.
+bool memory_comes_late(const Membership& members) {
+  struct Host {
+    size_t ranks = 0;
+    bool lacks = false;
+  };
+  std::map<std::string_view, Host> hosts;
+  for (int r = 0; r < members.world_size(); ++r) {
+    Host& host = hosts[members.card(r).host_key];
+    ++host.ranks;
+    host.lacks |= members.card(r).memory.empty();
+  }
+  return std::any_of(hosts.begin(), hosts.end(), [](const auto& each) {
+    const Host& host = each.second;
+    return host.lacks && host.ranks > 1 && host.ranks <= HostChannel::kMaxMembers;
+  });
+}
+
+bool is_shareable(const Membership& members) {
+  const size_t count = members.host_ranks().size();
+  return count > 1 && count <= HostChannel::kMaxMembers;
+}
+
+void destroy(Group* group) {
+  // The memory that it maps and its connections are the parent's.
+  if (!group->runtime().forked()) delete group;
+}
+
+}  // namespace
+
+WireUp::WireUp(Runtime& runtime, int rank, int world_size, const std::string& name,
+               const Exchange& exchange, const Await& await)
+    : runtime_(runtime),
+      rank_(rank),
+      world_size_(world_size),
+      name_(name),
+      exchange_(exchange),
+      await_(await) {
+  if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a group needs 1 to " + std::to_string(tag::kMaxRanks) +
+                    " ranks and a rank among them; got rank " + std::to_string(rank) + " of " +
+                    std::to_string(world_size));
+  }
+}
+
+WireUp::~WireUp() {
+  if (slot_ >= 0 && !runtime_.forked()) {
+    Locked locked(runtime_.lock());
+    runtime_.groups().close(locked, slot_);
+  }
+}
+
+std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
+  mine_ = make_card(algorithms);
+  std::vector<Card> cards = verified(exchange_("card", mine_.encode(), [] {}));
+  Membership members = meet(std::move(cards));
+  // Not under the lock, which it takes when it goes.
+  std::shared_ptr<Group> group(new Group(runtime_, std::exchange(slot_, -1), std::move(members)),
+                               destroy);
+  group->open();
+  share_memory(*group);
+  find_private_links(*group);
+  if (eager) {
+    group->connect_all();
+  }
+  return group;
+}
+
+// ---------------------------------------------------------------------------------------- cards
+
+Card WireUp::make_card(const std::string& algorithms) {
+  Card card;
+  {
+    Locked locked(runtime_.lock());
+    slot_ = runtime_.groups().reserve(locked);
+    card.renewed = runtime_.peers().renewed(locked);
+  }
+  card.process = runtime_.process();
+  card.pid = ::getpid();
+  card.slot = static_cast<uint16_t>(slot_);
+  card.world_size = static_cast<uint16_t>(world_size_);
+  card.host_key = host_key();
+  char hostname[256] = {};
+  ::gethostname(hostname, sizeof(hostname) - 1);
+  card.hostname = hostname;
+  card.address = runtime_.reactor().worker().address();
+  card.beside = runtime_.nics_beside();
+  card.transports = join_list(runtime_.transports());
+  card.algorithms = algorithms;
+  // Before it is known whether anyone shares this host, since that spares an exchange.
+  if (world_size_ > 1 && HostChannel::is_cheap(runtime_.reactor().context())) {
+    channel_ = new_channel(1);
+  }
+  if (channel_) {
+    card.memory = channel_->key();
+  }
+  return card;
+}
+
+std::vector<Card> WireUp::verified(const std::vector<std::string>& bytes) const {
+  if (bytes.size() != static_cast<size_t>(world_size_)) {
+    throw Error(ErrorCode::kMismatch, "group '" + name_ + "' of " + std::to_string(world_size_) +
+                                          " ranks got " + std::to_string(bytes.size()) + " cards");
+  }
+  std::vector<Card> cards;
+  cards.reserve(bytes.size());
+  for (const std::string& card : bytes) {
+    cards.push_back(Card::decode(card));
+    const Card& last = cards.back();
+    if (last.world_size != world_size_ || last.slot >= tag::kMaxGroups) {
+      throw Error(ErrorCode::kMismatch, "rank " + std::to_string(cards.size() - 1) + " of group '" +
+                                            name_ + "' was told a world size of " +
+                                            std::to_string(last.world_size) + ", this rank " +
+                                            std::to_string(world_size_));
+    }
+    if (const Card& first = cards.front(); last.algorithms != first.algorithms) {
+      throw Error(
+          ErrorCode::kMismatch,
+          "ranks 0 and " + std::to_string(cards.size() - 1) + " of group '" + name_ +
+              "' are confined to different algorithms, '" + first.algorithms + "' and '" +
+              last.algorithms +
+              "': Q7X2_ALGO and q7x2.Options(algorithms=...), and the files of Q7X2_PLAN, must be "
+              "the same on all ranks");
+    }
+  }
+  if (const Card& own = cards[static_cast<size_t>(rank_)];
+      own.process != mine_.process || own.slot != mine_.slot) {
+    throw Error(ErrorCode::kMismatch, "the card of rank " + std::to_string(rank_) + " in group '" +
+                                          name_ + "' is another process's: two ranks " +
+                                          std::to_string(rank_) + "?");
+  }
+  for (int r = 0; r < world_size_; ++r) {
+    if (r != rank_ && cards[static_cast<size_t>(r)].process == mine_.process) {
+      throw Error(ErrorCode::kMismatch, "ranks " + std::to_string(rank_) + " and " +
+                                            std::to_string(r) + " of group '" + name_ +
+                                            "' are the same process");
+    }
+  }
+  return cards;
+}
+
+Membership WireUp::meet(std::vector<Card> cards) {
+  Locked locked(runtime_.lock());
+  std::vector<Peer*> peers;
+  for (int r = 0; r < world_size_; ++r) {
+    const Card& card = cards[static_cast<size_t>(r)];
+    if (r == rank_) {
+      peers.push_back(nullptr);
+      continue;
+    }
+    // Both ends know both cards, and so agree on the connection.
+    const uint32_t incarnation =
+        std::max(mine_.incarnation(card.process), card.incarnation(mine_.process));
+    peers.push_back(
+        &runtime_.peers().meet(locked, card, card.host_key == mine_.host_key, incarnation));
+  }
+  return {name_, rank_, std::move(cards), std::move(peers)};
+}
+
+// -------------------------------------------------------------------------------- shared memory
+
+std::unique_ptr<HostChannel> WireUp::new_channel(int members) {
+  try {
+    const Locked locked(runtime_.lock());
+    return std::make_unique<HostChannel>(runtime_.reactor().context(), runtime_.process(), members);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+void WireUp::share_memory(Group& group) {
+  const Membership& members = group.membership();
+  if (static_cast<int>(members.host_ranks().size()) > usable_cpus()) {
+    runtime_.parking().set_crowded();
+  }
+  const std::vector<std::string> keys = memory_keys(group);
+  if (is_shareable(members) && channel_) {
+    map_memory(group, keys);
+  }
+}
+
+std::vector<std::string> WireUp::memory_keys(Group& group) {
+  const Membership& members = group.membership();
+  std::vector<std::string> keys;
+  for (int r = 0; r < world_size_; ++r) {
+    keys.push_back(members.card(r).memory);
+  }
+  if (memory_comes_late(members)) {
+    std::string late;
+    if (is_shareable(members) && !channel_) {
+      channel_ = new_channel(static_cast<int>(members.host_ranks().size()));
+      late = channel_ ? channel_->key() : "";
+    }
+    const std::vector<std::string> all = exchange_("memory", late, [&] { group.check(); });
+    for (size_t r = 0; r < keys.size(); ++r) {
+      if (keys[r].empty()) {
+        keys[r] = all[r];
+      }
+    }
+  }
+  return keys;
+}
+
+// That two ranks have the same host key says that they should be able to share memory; whether they
+// can is tried, and both must have succeeded. They tell each other in the memory itself: who has
+// mapped a segment reads there whether its owner has mapped this rank's.
+void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
+  const Membership& members = group.membership();
+  const std::vector<int>& ranks = members.host_ranks();
+  const auto count = static_cast<int>(ranks.size());
+  const auto self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  HostChannel& channel = *channel_;
+  channel.join(self, count);
+  for (int step = 1; step < count; ++step) {
+    // Each rank starts with its successor, so that no rank is called by all at once.
+    const int member = (self + step) % count;
+    const int rank = ranks[static_cast<size_t>(member)];
+    const std::string& key = keys[static_cast<size_t>(rank)];
+    if (key.empty()) {
+      continue;
+    }
+    try {
+      Locked locked(runtime_.lock());
+      if (group.connect(locked, rank)) {
+        channel.map(member, members.peer(rank).shared.endpoint(), key, members.card(rank).process);
+      }
+    } catch (const Error&) {
+      // These two talk through UCX's transports.
+    }
+    channel.tell(member);
+  }
+  int next = 0;
+  const auto missing = [&] {
+    while (next < count && (!channel.is_mapped(next) || channel.told_by(next))) {
+      ++next;
+    }
+    return next < count ? ranks[static_cast<size_t>(next)] : -1;
+  };
+  await_(missing, [&] { group.check(); });
+
+  Locked locked(runtime_.lock());
+  for (int member = 0; member < count; ++member) {
+    if (channel.is_mapped(member) && *channel.told_by(member)) {
+      channel.open(member);
+    }
+  }
+  group.share_memory(locked, std::move(channel_));
+}
+
+// -------------------------------------------------------------------------------- private links
+
+void WireUp::find_private_links(Group& group) {
+  const Membership& members = group.membership();
+  if (!members.has_private_networks()) {
+    return;
+  }
+  // One worker's address an interface, in the card's order.
+  const std::vector<Nic>& nics = mine_.beside;
+  std::vector<std::string> addresses(nics.size());
+  {
+    Locked locked(runtime_.lock());
+    for (int r = 0; r < world_size_; ++r) {
+      if (const auto network = members.private_network(rank_, r)) {
+        addresses[network->first] =
+            runtime_.reactor().private_worker(locked, nics[network->first]).address();
+      }
+    }
+  }
+  const std::vector<std::string> all =
+      exchange_("rails", encode_list(addresses), [&] { group.check(); });
+  Locked locked(runtime_.lock());
+  for (int r = 0; r < world_size_; ++r) {
+    const auto network = members.private_network(rank_, r);
+    if (!network) {
+      continue;
+    }
+    const std::vector<std::string> theirs = decode_list(all[static_cast<size_t>(r)]);
+    Peer& peer = members.peer(r);
+    if (!peer.beside.exists() && network->second < theirs.size()) {
+      peer.beside = Link(runtime_.reactor().private_worker(locked, nics[network->first]),
+                         theirs[network->second]);
+    }
+  }
+}
+
+}  // namespace q7x2

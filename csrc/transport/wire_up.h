@@ -1,0 +1,74 @@
+// WireUp: how the ranks of a new group come to know each other.
+//
+//   1. a slot in this process, and a card that says how to reach it
+//   2. exchange: the cards of all ranks, which are verified; they are the Membership
+//   3. the group opens: from here on it hears of failures
+//   4. ranks of one host map each other's memory: the Mailroom
+//   5. hosts with a network beside the shared one exchange addresses for private links
+//
+// Nothing here decides how the ranks exchange: that is the Rendezvous.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/card.h"
+#include "transport/host_channel.h"
+
+namespace q7x2 {
+
+class Group;
+class Membership;
+class Runtime;
+
+/// Gives `mine` to all ranks and returns what each gave, by rank. Blocks, with a deadline of its
+/// own. `what` names the exchange, the same on all ranks and once per group. `check` is called now
+/// and then, and throws when the exchange is pointless.
+using Exchange = std::function<std::vector<std::string>(
+    const std::string& what, const std::string& mine, const std::function<void()>& check)>;
+
+/// Blocks until `missing`, which names a rank that is waited for, returns -1. It is called now and
+/// then, like `check`, which throws when the wait is pointless. Has a deadline of its own.
+using Await =
+    std::function<void(const std::function<int()>& missing, const std::function<void()>& check)>;
+
+class WireUp {
+ public:
+  /// `exchange` and `await` must outlive it. Throws Error(kInvalidArgument) for a rank or a size
+  /// that cannot be.
+  WireUp(Runtime& runtime, int rank, int world_size, const std::string& name,
+         const Exchange& exchange, const Await& await);
+  ~WireUp();
+  WireUp(const WireUp&) = delete;
+  WireUp& operator=(const WireUp&) = delete;
+
+  /// Once. For the arguments and errors see Group::create.
+  std::shared_ptr<Group> run(bool eager, const std::string& algorithms);
+
+ private:
+  Card make_card(const std::string& algorithms);
+  /// Throws Error(kMismatch) unless they are the cards of one group, and this rank's among them.
+  std::vector<Card> verified(const std::vector<std::string>& bytes) const;
+  Membership meet(std::vector<Card> cards);
+  /// Null where there is no shared memory to be had: the messages go through UCX's transports.
+  std::unique_ptr<HostChannel> new_channel(int members);
+  void share_memory(Group& group);
+  /// The keys of all ranks' memory, by rank; empty where a rank has none.
+  std::vector<std::string> memory_keys(Group& group);
+  void map_memory(Group& group, const std::vector<std::string>& keys);
+  void find_private_links(Group& group);
+
+  Runtime& runtime_;
+  const int rank_;
+  const int world_size_;
+  const std::string name_;
+  const Exchange& exchange_;
+  const Await& await_;
+  Card mine_;
+  int slot_ = -1;                         // until the group has it
+  std::unique_ptr<HostChannel> channel_;  // until the group has it
+};
+
+}  // namespace q7x2

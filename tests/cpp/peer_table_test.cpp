@@ -1,0 +1,149 @@
+// Incarnations, suspects and deaths. In forked ranks, because UCX does not survive a fork.
+#include "transport/peer_table.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "ranks.h"
+
+namespace q7x2 {
+namespace {
+
+using State = PeerLife::State;
+using test::Rank;
+using test::run_ranks;
+
+constexpr uint64_t kProcess = 42;
+constexpr uint64_t kOther = 43;
+
+// A table in one rank, and whom it reported dead.
+struct Bench {
+  Reactor reactor{{}};
+  std::vector<std::pair<uint64_t, uint32_t>> deaths;  // process, incarnation
+  PeerTable table{reactor, [this](Locked&, Peer& peer) {
+                    deaths.emplace_back(peer.card.process, peer.incarnation);
+                  }};
+
+  Card card(uint64_t process, int pid = 0) const {
+    Card card;
+    card.process = process;
+    card.pid = pid;
+    return card;
+  }
+};
+
+void run_bench(const std::function<void(Bench&)>& body) {
+  run_ranks(1, [&](Rank&) {
+    Bench bench;
+    body(bench);
+  });
+}
+
+TEST(PeerTable, GroupsOfOneProcessShareItsConnection) {
+  run_bench([](Bench& bench) {
+    Locked locked(bench.reactor.lock());
+    Peer& first = bench.table.meet(locked, bench.card(kProcess), /*same_host=*/false, 0);
+    EXPECT_EQ(&bench.table.meet(locked, bench.card(kProcess), false, 0), &first);
+    EXPECT_NE(&bench.table.meet(locked, bench.card(kOther), false, 0), &first);
+    EXPECT_EQ(bench.table.find(locked, kProcess), &first);
+    EXPECT_EQ(bench.table.find(locked, 1), nullptr);
+    EXPECT_TRUE(first.life.is_alive());
+    EXPECT_TRUE(bench.table.renewed(locked).empty()) << "none broke";
+  });
+}
+
+TEST(PeerTable, ASuspectDiesAfterItsGrace) {
+  run_bench([](Bench& bench) {
+    Locked locked(bench.reactor.lock());
+    Peer& peer = bench.table.meet(locked, bench.card(kProcess), false, 0);
+    const TimePoint before = Clock::now();
+    bench.table.suspect(locked, peer, "its connection broke");
+    int looks = 0;
+    const auto look = [&] { ++looks; };
+    bench.table.bury(locked, before, look);
+    EXPECT_TRUE(peer.life.is_suspect());
+    EXPECT_TRUE(bench.table.has_suspects());
+    EXPECT_EQ(looks, 0);
+    bench.table.bury(locked, Clock::now() + PeerLife::kGrace, look);
+    EXPECT_TRUE(peer.life.is_dead());
+    EXPECT_FALSE(bench.table.has_suspects());
+    EXPECT_EQ(looks, 1) << "what it had sent is received first";
+    ASSERT_EQ(bench.deaths.size(), 1U);
+    EXPECT_EQ(bench.deaths[0], std::make_pair(kProcess, 0U));
+    EXPECT_FALSE(bench.table.connect(locked, peer));
+  });
+}
+
+TEST(PeerTable, ABrokenConnectionIsRenewed) {
+  run_bench([](Bench& bench) {
+    Locked locked(bench.reactor.lock());
+    Peer& broken = bench.table.meet(locked, bench.card(kProcess), false, 0);
+    bench.table.suspect(locked, broken, "its connection broke");
+    auto renewed = bench.table.renewed(locked);
+    ASSERT_EQ(renewed.size(), 1U);
+    EXPECT_EQ(renewed[0].process, kProcess);
+    EXPECT_EQ(renewed[0].incarnation, 1U);
+
+    Peer& next = bench.table.meet(locked, bench.card(kProcess), false, 1);
+    EXPECT_NE(&next, &broken);
+    EXPECT_TRUE(broken.life.is_dead()) << "groups that knew it have failed";
+    EXPECT_EQ(bench.deaths.size(), 1U);
+    EXPECT_TRUE(next.life.is_alive());
+    EXPECT_EQ(bench.table.find(locked, kProcess), &next);
+    renewed = bench.table.renewed(locked);
+    ASSERT_EQ(renewed.size(), 1U);
+    EXPECT_EQ(renewed[0].incarnation, 1U) << "it stays where it is";
+  });
+}
+
+TEST(PeerTable, TheOtherEndMayNoticeFirst) {
+  run_bench([](Bench& bench) {
+    Locked locked(bench.reactor.lock());
+    Peer& old = bench.table.meet(locked, bench.card(kProcess), false, 0);
+    Peer& next = bench.table.meet(locked, bench.card(kProcess), false, 3);
+    EXPECT_TRUE(old.life.is_dead());
+    EXPECT_EQ(next.incarnation, 3U);
+    ASSERT_EQ(bench.deaths.size(), 1U);
+    EXPECT_EQ(bench.deaths[0], std::make_pair(kProcess, 0U));
+    // A card that is older than the connection changes nothing.
+    EXPECT_EQ(&bench.table.meet(locked, bench.card(kProcess), false, 1), &next);
+  });
+}
+
+TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
+  run_bench([](Bench& bench) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::pause();
+      ::_exit(0);
+    }
+    Peer* peer = nullptr;
+    {
+      Locked locked(bench.reactor.lock());
+      peer = &bench.table.meet(locked, bench.card(kProcess, child), /*same_host=*/true, 0);
+      EXPECT_TRUE(peer->life.is_alive());
+    }
+    ::kill(child, SIGKILL);
+    pollfd entry{bench.table.watch_fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
+    ::waitpid(child, nullptr, 0);
+    bench.table.look_for_ended();
+    EXPECT_TRUE(peer->life.is_suspect());
+    EXPECT_TRUE(peer->has_ended);
+    EXPECT_EQ(::poll(&entry, 1, 0), 0) << "it is told once";
+
+    Locked locked(bench.reactor.lock());
+    EXPECT_TRUE(bench.table.renewed(locked).empty()) << "there is nothing to connect to";
+    Peer& gone = bench.table.meet(locked, bench.card(kOther, child), true, 0);
+    EXPECT_TRUE(gone.life.is_suspect()) << "it had ended before";
+  });
+}
+
+}  // namespace
+}  // namespace q7x2
