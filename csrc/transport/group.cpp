@@ -450,7 +450,8 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
     }
     try {
       const Engine::Lock lock(engine_);
-      if (ensure_connected(rank_at(member))) {
+      // Without a hello: who maps this rank's memory connects to it as well.
+      if (engine_.connect(*peers_[r])) {
         channel->map(member, *peers_[r]->endpoint, cards_[r].memory, cards_[r].process);
       }
     } catch (const Error&) {
@@ -472,6 +473,8 @@ void Group::share_memory(std::unique_ptr<HostChannel> channel, const Exchange& e
     if (channel->is_mapped(member) && *channel->told_by(member)) {
       channel->open(member);
       member_at_[static_cast<size_t>(rank_at(member))] = member;
+    } else if (Peer* peer = peers_[static_cast<size_t>(rank_at(member))]; peer != nullptr) {
+      engine_.send_control(*peer, control_to(rank_at(member), ControlType::kHello));
     }
   }
   channel_ = std::move(channel);
