@@ -87,12 +87,8 @@ def _show_history(options: argparse.Namespace) -> int:
 
 def _is_of_kind(kind: dict[str, Any], options: argparse.Namespace) -> bool:
     size_class = 1 << max(options.size - 1, 0).bit_length()
-    return (
-        kind["collective"] == options.op
-        and kind["bytes"] == size_class
-        and kind["codec"] == options.codec
-        and kind["root"] == _fabric_arguments.root_of(options)
-    )
+    wanted = (options.op, size_class, options.codec, _fabric_arguments.root_of(options))
+    return (kind["collective"], kind["bytes"], kind["codec"], kind["root"]) == wanted
 
 
 def _title(kind: dict[str, Any]) -> str:
