@@ -32,7 +32,7 @@ namespace q7x2 {
 
 namespace {
 
-/// Hosts in near order, each with its ranks. Part `host * width + l` is owned by rank l of the host.
+/// Hosts in near order, each with its ranks. Rank l of a host owns part `host * width + l`.
 class Rings {
  public:
   explicit Rings(const ScheduleRequest& request)
