@@ -50,6 +50,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   /// What `CallShape::algorithms` of this thread's collectives is from now on; returns what it was.
   /// Throws as parse_algorithms does.
   static std::string exchange_algorithms(std::string algorithms);
+  static const std::string& algorithms_of_thread();
   Planner& planner() { return *planner_; }
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
   std::vector<std::string> transports(int rank) { return group_->transports(rank); }

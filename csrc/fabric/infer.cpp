@@ -43,6 +43,23 @@ double nic_rate(std::vector<double> rates) {
   return median(std::move(rates));
 }
 
+// Two measurements of equal wires differ by up to so much.
+constexpr double kEqualWires = 1.2;
+
+/// Makes rates that may well be equal equal: the median of each group.
+void even_out(std::vector<double*> rates) {
+  std::erase_if(rates, [](const double* rate) { return *rate <= 0; });
+  std::ranges::sort(rates, {}, [](const double* rate) { return *rate; });
+  for (auto first = rates.begin(); first != rates.end();) {
+    const double most = kEqualWires * **first;
+    const auto last = std::find_if(first, rates.end(), [&](auto* rate) { return *rate > most; });
+    std::vector<double> group;
+    std::transform(first, last, std::back_inserter(group), [](auto* rate) { return *rate; });
+    const double typical = median(std::move(group));
+    for (; first != last; ++first) **first = typical;
+  }
+}
+
 void set_nic_rates(const std::vector<Flow>& flows, Fabric& fabric) {
   std::vector<std::vector<double>> out(fabric.hosts.size());
   std::vector<std::vector<double>> in(fabric.hosts.size());
@@ -54,6 +71,22 @@ void set_nic_rates(const std::vector<Flow>& flows, Fabric& fabric) {
     fabric.hosts[host].egress = nic_rate(std::move(out[host]));
     fabric.hosts[host].ingress = nic_rate(std::move(in[host]));
   }
+  std::vector<double*> rates;
+  for (Fabric::Host& host : fabric.hosts) rates.insert(rates.end(), {&host.egress, &host.ingress});
+  even_out(std::move(rates));
+}
+
+// A receiver that is kept from running hides a burst, so the upper quartile of the flows counts.
+// Less may be the first window of a stream, found at once by a receiver that was kept from looking.
+constexpr double kLeastBurst = 64 * 1024;
+
+void set_burst(const std::vector<Flow>& flows, Fabric& fabric) {
+  std::vector<double> bursts;
+  for (const Flow& flow : flows) bursts.push_back(flow.burst);
+  if (bursts.empty()) return;
+  const auto upper = bursts.begin() + static_cast<std::ptrdiff_t>(bursts.size() * 3 / 4);
+  std::nth_element(bursts.begin(), upper, bursts.end());
+  if (*upper > kLeastBurst) fabric.burst = *upper;
 }
 
 double ease_of(const Flow& flow, const Fabric& fabric) {
@@ -170,6 +203,9 @@ void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
     fabric.racks[rack].up = up[rack].rate();
     fabric.racks[rack].down = down[rack].rate();
   }
+  std::vector<double*> rates;
+  for (Fabric::Rack& rack : fabric.racks) rates.insert(rates.end(), {&rack.up, &rack.down});
+  even_out(std::move(rates));
 }
 
 // A ping through shared memory is a few cache lines and nothing else. A collective also looks at
@@ -353,6 +389,9 @@ void set_links(const Measurements& measured, Fabric& fabric) {
       fabric.links.push_back({a, b, median(wire.rates), median(wire.alphas)});
     }
   }
+  std::vector<double*> rates;
+  for (Fabric::Link& link : fabric.links) rates.push_back(&link.rate);
+  even_out(std::move(rates));
 }
 
 }  // namespace
@@ -374,6 +413,7 @@ Fabric infer(const Measurements& measured) {
   }
   set_costs(measured.pings, fabric);
   set_nic_rates(flows, fabric);
+  set_burst(flows, fabric);
   if (!flows.empty()) set_racks(flows, fabric);
   if (fabric.racks.size() > 1) set_cables(measured.rounds, fabric);
   set_pairs(measured, flows, fabric);

@@ -90,9 +90,9 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
     for (const int rank : tally.ranks()) {
       const Tally::Rank& it = tally.at(rank);
       const auto r = static_cast<size_t>(rank);
-      const Time out = send(round, it, message, is_fresh);
-      const Time in = receive(round, it, message);
-      const Time fold = folds ? this->fold(it, message) : Time{};
+      const Time out = send(round, rank, it, message, is_fresh);
+      const Time in = receive(round, rank, it, message);
+      const Time fold = folds ? this->fold(rank, it, message) : Time{};
       sending.add(rank, out);
       receiving.add(rank, in);
       both.add(rank, {out.fixed + in.fixed, out.per_byte + in.per_byte});
@@ -132,7 +132,11 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
   find_rates(tally.senders());
   for (size_t i = 0; i < steps_.size(); ++i) {
     for (const auto& [resource, share] : through[i]) {
-      steps_[i].wire = std::max(steps_[i].wire, share / rates_[static_cast<size_t>(resource)]);
+      const auto r = static_cast<size_t>(resource);
+      if (share / rates_[r] <= steps_[i].wire) continue;
+      steps_[i].wire = share / rates_[r];
+      const bool bursts = Routes::is_network(site.routes.resources()[r].kind);
+      steps_[i].at_once = bursts ? site.fabric.burst / rates_[r] : 0;
     }
   }
   for (size_t i = 0; i < rates_.size(); ++i) {
@@ -178,23 +182,23 @@ void CostModel::find_rates(const std::vector<int>& senders) {
   }
 }
 
-CostModel::Time CostModel::send(const Round& round, const Tally::Rank& it,
+CostModel::Time CostModel::send(const Round& round, int rank, const Tally::Rank& it,
                                 const CodingCost::Message& message, bool is_fresh) const {
   const Fabric& fabric = site_.fabric;
   Time time;
   time.fixed =
       fabric.network.overhead * it.messages_out_far + fabric.memory.overhead * it.messages_out_near;
-  time.per_byte = it.staged / rate_or_unlimited(fabric.copy_rate) *
+  time.per_byte = it.staged / rate_or_unlimited(fabric.copy_rate_of(rank)) *
                   (is_fresh && round.contributions > 1 ? model::kFoldedShare : 1);
   if (is_fresh) time.per_byte += it.encoded / message.encode_rate;
   // Contributions that leave as they are take the residual along.
   if (schedule_.edges() != Edges::kNone && steps_.empty()) {
-    time.per_byte += it.exact / rate_or_unlimited(fabric.reduce_rate);
+    time.per_byte += it.exact / rate_or_unlimited(fabric.reduce_rate_of(rank));
   }
   return time;
 }
 
-CostModel::Time CostModel::receive(const Round& round, const Tally::Rank& it,
+CostModel::Time CostModel::receive(const Round& round, int rank, const Tally::Rank& it,
                                    const CodingCost::Message& message) const {
   const Fabric& fabric = site_.fabric;
   Time time;
@@ -202,12 +206,13 @@ CostModel::Time CostModel::receive(const Round& round, const Tally::Rank& it,
       fabric.network.overhead * it.messages_in_far + fabric.memory.overhead * it.messages_in_near;
   if (round.folds) return time;
   time.per_byte =
-      it.in_coded / message.decode_rate + it.in_near / rate_or_unlimited(fabric.copy_rate);
+      it.in_coded / message.decode_rate + it.in_near / rate_or_unlimited(fabric.copy_rate_of(rank));
   return time;
 }
 
-CostModel::Time CostModel::fold(const Tally::Rank& it, const CodingCost::Message& message) const {
-  const double pass = 1 / rate_or_unlimited(site_.fabric.reduce_rate) / model::kPasses;
+CostModel::Time CostModel::fold(int rank, const Tally::Rank& it,
+                                const CodingCost::Message& message) const {
+  const double pass = 1 / rate_or_unlimited(site_.fabric.reduce_rate_of(rank)) / model::kPasses;
   // Decoding the first operand writes the sum.
   const double own = (it.in_coded > 0 ? 1 : 2) * it.parts_in_share;
   return {0, (it.in + own) * pass + it.in_coded / message.decode_rate};
@@ -234,7 +239,7 @@ double CostModel::seconds(const Step& step, double slice) const {
   const double both = std::min(
       out + in, core(step.both, std::max(departures / step.departures, arrivals / step.arrivals)));
   const double cpu = std::max({both, out + in / arrivals, out / departures + in});
-  const double wire = step.wire * slice;
+  const double wire = std::max(0.0, step.wire * slice - step.at_once);
   const bool is_offered = step.longest_far * slice > model::kEagerBytes;
   const double latency =
       step.turns * step.latency * step.alpha * (is_offered ? 1 + 2 * step.far : 1);
@@ -243,6 +248,10 @@ double CostModel::seconds(const Step& step, double slice) const {
 }
 
 double CostModel::seconds(const SimulatedCall& call) const {
+  return std::max(seconds_after_pause(call), wire_ * static_cast<double>(call.bytes));
+}
+
+double CostModel::seconds_after_pause(const SimulatedCall& call) const {
   const auto bytes = static_cast<double>(std::max<size_t>(call.bytes, 1));
   const double slice = std::min(static_cast<double>(std::max<size_t>(call.slice_bytes, 1)), bytes);
   std::vector<double> begin{0};  // of each step
@@ -259,6 +268,7 @@ double CostModel::seconds(const SimulatedCall& call) const {
 Prediction CostModel::predict(const SimulatedCall& call) const {
   Prediction prediction;
   prediction.seconds = seconds(call);
+  prediction.seconds_after_pause = seconds_after_pause(call);
   const auto bytes = static_cast<double>(call.bytes);
   SimulatedCall one = call;
   one.bytes = std::min(call.bytes, call.slice_bytes);

@@ -10,6 +10,9 @@
 //             overlap in the same way.
 //   fold      what arrived is added up
 //
+// After a pause a wire lets Fabric::burst bytes pass at once. The time of the call is not less than
+// what its busiest resource takes for its bytes.
+//
 // One slice takes its rounds one after the other. A round that is repeated passes the same data on,
 // so that of a ring's hops each has its own latency. Slices overlap: each after the first takes the
 // longest of what the busiest resource has to do for it, what the busiest core has to do, and the
@@ -64,6 +67,7 @@ class CostModel {
     double far = 0;               // share of the messages that go to other hosts
     double longest_far = 0;       // of those, as a share of a slice
     double wire = 0;              // seconds for each byte of a slice
+    double at_once = 0;           // seconds of that which a burst saves
     double departures = 1;        // messages that the busiest rank sends,
     double arrivals = 1;          // and that it receives
     double least_departures = 1;  // the same if most parts are empty
@@ -82,11 +86,13 @@ class CostModel {
   void find_rates(const std::vector<int>& senders);
   /// What a rank does for the messages of a round that it sends, and that it receives, and to fold
   /// what they bring.
-  Time send(const Round& round, const Tally::Rank& it, const CodingCost::Message& message,
+  Time send(const Round& round, int rank, const Tally::Rank& it, const CodingCost::Message& message,
             bool is_fresh) const;
-  Time receive(const Round& round, const Tally::Rank& it, const CodingCost::Message& message) const;
-  Time fold(const Tally::Rank& it, const CodingCost::Message& message) const;
+  Time receive(const Round& round, int rank, const Tally::Rank& it,
+               const CodingCost::Message& message) const;
+  Time fold(int rank, const Tally::Rank& it, const CodingCost::Message& message) const;
   double seconds(const Step& step, double slice) const;
+  double seconds_after_pause(const SimulatedCall& call) const;
   double selection(const SimulatedCall& call) const;
 
   const Schedule& schedule_;

@@ -1,6 +1,7 @@
 #include "plan/simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "plan/simulated_run.h"
 
 namespace q7x2 {
+
 Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding)
     : plans_(plans), fabric_(fabric), coding_(coding), site_(fabric) {
   if (plans.empty() || static_cast<int>(plans.size()) != fabric.world_size()) {
@@ -91,6 +93,8 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
     const Routes::Resource& resource = site_.routes.resources()[i];
     const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
     rates_.push_back(resource.rate * (congests ? model::incast_share(senders[i]) : 1));
+    const bool bursts = Routes::is_network(resource.kind) && std::isfinite(resource.rate);
+    bursts_.push_back(bursts ? fabric.burst : 0);
     if (congests) incast_rate_ = std::min(incast_rate_, resource.rate / senders[i]);
   }
   if (unmatched > 0) {
@@ -217,9 +221,10 @@ double Simulator::bound(const SimulatedCall& call) const {
     if (bytes == 0) continue;
     const size_t machine = site_.machines.of(static_cast<int>(rank_of_[i]));
     cpu[machine] += work(i, bytes) / machines[machine].cores;
-    if (each.kind != OpKind::kSend || messages_[i].local) continue;
-    for (const int resource : paths_[messages_[i].route].resources) {
-      const auto r = static_cast<size_t>(resource);
+    if (each.kind != OpKind::kSend) continue;
+    const auto& resources = paths_[messages_[i].route].resources;
+    for (size_t hop = messages_[i].local ? 1 : 0; hop < resources.size(); ++hop) {
+      const auto r = static_cast<size_t>(resources[hop]);
       wire[r] += message_bytes(i, bytes) / rates_[r];
     }
   }
