@@ -196,13 +196,12 @@ def _compare(run: dict[str, Any]) -> Iterable[dict[str, Any]]:
     fabric = json.dumps(run["fabric"])
     for cell in run["cells"]:
         op, ranks = OPS[cell["op"]], cell["ranks"]
-        split = op.split_send or op.split_receive
         root = ROOT if op.flow == "from_root" else -1
         backends = dict(cell["backends"])
         call = backends.pop(EMPTY, {"median": 0.0})["median"]
         for label, figures in backends.items():
             algorithm = label.partition(":")[2]
-            bytes_ = cell["size"] // ranks if split else cell["size"]
+            bytes_ = op.tuned_size(cell["size"], ranks)
             chosen = load().explain(op.name, bytes_, fabric, root, algorithm)[0]
             if chosen["algorithm"].partition(":")[0] != algorithm:
                 raise ValueError(f"{algorithm} does not offer {op.name} on {run['case']['place']}")

@@ -114,6 +114,7 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
       if (it.messages_in_near > 0 && site.machines.is_crowded(rank)) turn = model::kTurnSeconds;
     }
     step.alpha += turn;
+    longest_far_ = std::max(longest_far_, step.longest_far);
     step.out = sending.take();
     step.in = receiving.take();
     step.both = both.take();
@@ -133,14 +134,21 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
   for (size_t i = 0; i < steps_.size(); ++i) {
     for (const auto& [resource, share] : through[i]) {
       const auto r = static_cast<size_t>(resource);
+      const Routes::Resource& of = site.routes.resources()[r];
+      if (of.kind != Routes::Kind::kMemory) {
+        steps_[i].short_wire = std::max(steps_[i].short_wire, share / of.rate);
+      }
       if (share / rates_[r] <= steps_[i].wire) continue;
       steps_[i].wire = share / rates_[r];
-      const bool bursts = Routes::is_network(site.routes.resources()[r].kind);
+      const bool bursts = Routes::is_network(of.kind);
       steps_[i].at_once = bursts ? site.fabric.burst / rates_[r] : 0;
     }
   }
   for (size_t i = 0; i < rates_.size(); ++i) {
     wire_ = std::max(wire_, resource_bytes_[i] / rates_[i]);
+    const Routes::Resource& resource = site.routes.resources()[i];
+    if (resource.kind == Routes::Kind::kMemory) continue;
+    short_wire_ = std::max(short_wire_, resource_bytes_[i] / resource.rate);
   }
   machine_time_.resize(site.machines.all().size());
   for (size_t r = 0; r < ranks; ++r) {
@@ -239,7 +247,8 @@ double CostModel::seconds(const Step& step, double slice) const {
   const double both = std::min(
       out + in, core(step.both, std::max(departures / step.departures, arrivals / step.arrivals)));
   const double cpu = std::max({both, out + in / arrivals, out / departures + in});
-  const double wire = std::max(0.0, step.wire * slice - step.at_once);
+  const double seconds_a_byte = is_long(step.longest_far, slice) ? step.wire : step.short_wire;
+  const double wire = std::max(0.0, seconds_a_byte * slice - step.at_once);
   const bool is_offered = step.longest_far * slice > model::kEagerBytes;
   const double latency =
       step.turns * step.latency * step.alpha * (is_offered ? 1 + 2 * step.far : 1);
@@ -247,8 +256,17 @@ double CostModel::seconds(const Step& step, double slice) const {
          (latency + std::max(wire, cpu) + std::min(wire, cpu) / arrivals + step.fold.at(slice));
 }
 
+bool CostModel::is_long(double share, double slice) const {
+  return share * slice > model::kShortBytes;
+}
+
+double CostModel::wire_seconds(double slice) const {
+  return is_long(longest_far_, slice) ? wire_ : short_wire_;
+}
+
 double CostModel::seconds(const SimulatedCall& call) const {
-  return std::max(seconds_after_pause(call), wire_ * static_cast<double>(call.bytes));
+  const auto slice = static_cast<double>(std::min(call.slice_bytes, call.bytes));
+  return std::max(seconds_after_pause(call), wire_seconds(slice) * static_cast<double>(call.bytes));
 }
 
 double CostModel::seconds_after_pause(const SimulatedCall& call) const {
@@ -260,8 +278,9 @@ double CostModel::seconds_after_pause(const SimulatedCall& call) const {
   for (const auto& [first, last] : spans_)
     longest = std::max(longest, begin[last + 1] - begin[first]);
   const double filled = std::min(1.0, slice / model::kElementBytes / parts_);
-  const double each = std::max({wire_ * slice, busiest_.fixed * filled + busiest_.per_byte * slice,
-                                longest / std::max(call.window, 1)});
+  const double each =
+      std::max({wire_seconds(slice) * slice, busiest_.fixed * filled + busiest_.per_byte * slice,
+                longest / std::max(call.window, 1)});
   return begin.back() + (bytes / slice - 1) * each + selection(call);
 }
 

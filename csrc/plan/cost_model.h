@@ -66,7 +66,8 @@ class CostModel {
     double latency = 1;           // of it
     double far = 0;               // share of the messages that go to other hosts
     double longest_far = 0;       // of those, as a share of a slice
-    double wire = 0;              // seconds for each byte of a slice
+    double wire = 0;              // seconds for each byte of a slice, if its messages are long,
+    double short_wire = 0;        // and if they are short
     double at_once = 0;           // seconds of that which a burst saves
     double departures = 1;        // messages that the busiest rank sends,
     double arrivals = 1;          // and that it receives
@@ -100,7 +101,13 @@ class CostModel {
   const CodingCost coding_;
   std::vector<Step> steps_;
   std::vector<Span> spans_;
+  /// Of the busiest resource, for a byte of a slice.
+  double wire_seconds(double slice) const;
+  bool is_long(double share, double slice) const;
+
+  double longest_far_ = 0;              // message, as a share of a slice
   double wire_ = 0;                     // seconds a byte of a slice: the busiest resource
+  double short_wire_ = 0;               // the same if messages are short
   std::vector<double> resource_bytes_;  // for each byte of a slice
   std::vector<double> rates_;
   std::vector<Time> machine_time_;  // over its cores

@@ -194,7 +194,7 @@ void SimulatedRun::hop(const Event& event) {
   const auto resource = static_cast<size_t>(path.resources[event.hop]);
   Wire& wire = wires_[resource];
   const double bytes = message_bytes({event.slice, event.op});
-  const double rate = sim_.rates_[resource];
+  const double rate = sim_.rate(resource, bytes);
   const double begin = std::max(now_, wire.free);
   double at_once = 0;
   if (const double most = sim_.bursts_[resource]; most > 0) {

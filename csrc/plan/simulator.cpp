@@ -210,6 +210,11 @@ double Simulator::message_bytes(uint32_t send, size_t bytes) const {
          (messages_[send].contributions > 0 ? coding_.of(messages_[send].contributions).ratio : 1);
 }
 
+double Simulator::rate(size_t resource, double message_bytes) const {
+  return message_bytes > model::kShortBytes ? rates_[resource]
+                                            : site_.routes.resources()[resource].rate;
+}
+
 double Simulator::bound(const SimulatedCall& call) const {
   const PartLengths lengths(plans_[0], call.slice_bytes);
   std::vector<double> wire(site_.routes.resources().size());
@@ -225,7 +230,7 @@ double Simulator::bound(const SimulatedCall& call) const {
     const auto& resources = paths_[messages_[i].route].resources;
     for (size_t hop = messages_[i].local ? 1 : 0; hop < resources.size(); ++hop) {
       const auto r = static_cast<size_t>(resources[hop]);
-      wire[r] += message_bytes(i, bytes) / rates_[r];
+      wire[r] += message_bytes(i, bytes) / rate(r, message_bytes(i, bytes));
     }
   }
   const double slices = static_cast<double>(call.bytes) / static_cast<double>(call.slice_bytes);

@@ -142,6 +142,8 @@ class Simulator {
   void count_contributions();
   /// Seconds until all ranks of the busiest machine have selected what they send.
   double selection(const SimulatedCall& call) const;
+  /// Bytes a second that a resource lets through of a message.
+  double rate(size_t resource, double message_bytes) const;
   /// The length of a send's message for `bytes` bytes of elements.
   double message_bytes(uint32_t send, size_t bytes) const;
 
@@ -156,7 +158,7 @@ class Simulator {
   std::vector<uint32_t> send_of_;       // receives
   std::vector<double> coding_seconds_;  // of a byte of elements, to read and to make coded blocks
   std::vector<Path> paths_;
-  std::vector<double> rates_;   // by resource, in bytes a second
+  std::vector<double> rates_;   // by resource, in bytes a second, of long messages
   std::vector<double> bursts_;  // by resource, in bytes
   double incast_rate_ = std::numeric_limits<double>::infinity();
 };

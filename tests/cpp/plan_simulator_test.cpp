@@ -217,6 +217,16 @@ TEST(Simulator, ManySendersSlowAPortByABoundedShare) {
   EXPECT_LT(seconds(513) / 512, 1.1 * per_sender);
 }
 
+TEST(Simulator, SendersOfShortMessagesLoseNothing) {
+  const auto busy = [](size_t bytes) {
+    const SimulatedCall call{.bytes = bytes, .slice_bytes = bytes};
+    const Prediction prediction = simulate("direct", Collective::kGather, network(9), call, 0);
+    return load(prediction, "ingress h0").busy / (8.0 * static_cast<double>(bytes) / kRate);
+  };
+  EXPECT_NEAR(busy(64 * 1024), 1, 1e-9);
+  EXPECT_GT(busy(65 * 1024), 1.1);
+}
+
 TEST(Simulator, RanksShareTheCoresOfTheirHost) {
   Fabric fabric = Fabric::one_host_of(4, 4);
   fabric.memory = {0, 0};
