@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "fabric/scatter.h"
+
 namespace q7x2 {
 namespace {
 
@@ -19,18 +21,6 @@ constexpr double kHeldUp = 0.75;
 using Flow = Measurements::Flow;
 using HostPair = std::pair<int, int>;
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const size_t middle = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle),
-                   values.end());
-  const double upper = values[middle];
-  if (values.size() % 2 == 1) return upper;
-  return (upper +
-          *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle))) /
-         2;
-}
-
 HostPair unordered(int a, int b) {
   return {std::min(a, b), std::max(a, b)};
 }
@@ -41,23 +31,6 @@ double nic_rate(std::vector<double> rates) {
   const double best = *std::max_element(rates.begin(), rates.end());
   std::erase_if(rates, [best](double rate) { return rate < kSlow * best; });
   return median(std::move(rates));
-}
-
-// Two measurements of equal wires differ by up to so much.
-constexpr double kEqualWires = 1.2;
-
-/// Makes rates that may well be equal equal: the median of each group.
-void even_out(std::vector<double*> rates) {
-  std::erase_if(rates, [](const double* rate) { return *rate <= 0; });
-  std::ranges::sort(rates, {}, [](const double* rate) { return *rate; });
-  for (auto first = rates.begin(); first != rates.end();) {
-    const double most = kEqualWires * **first;
-    const auto last = std::find_if(first, rates.end(), [&](auto* rate) { return *rate > most; });
-    std::vector<double> group;
-    std::transform(first, last, std::back_inserter(group), [](auto* rate) { return *rate; });
-    const double typical = median(std::move(group));
-    for (; first != last; ++first) **first = typical;
-  }
 }
 
 void set_nic_rates(const std::vector<Flow>& flows, Fabric& fabric) {

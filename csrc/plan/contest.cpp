@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "fabric/scatter.h"
 #include "plan/coding_pass.h"
 
 namespace q7x2 {
@@ -61,12 +62,6 @@ bool is_faster(const Prediction& a, const Prediction& b) {
     return std::pair(rounded_time(prediction.seconds), prediction.seconds_after_pause);
   };
   return order(a) < order(b);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// An estimate is compared with simulated times only after what they have shown of estimates.
