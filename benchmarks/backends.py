@@ -1,8 +1,8 @@
 """What runs a collective: a torch process group or an MPI communicator.
 
 `gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 restricted to some algorithms, as
-`with q7x2.algorithm("ring")` does, and `q7x2+int8` is q7x2 with a codec. `empty` is torch's own C++
-backend that does nothing: what any call costs.
+`with q7x2.algorithm("ring")` does. `q7x2+int8` is q7x2 with a codec, `q7x2+int8@slow` the same on
+some edges. `empty` is torch's own C++ backend that does nothing: what any call costs.
 
 All q7x2 of a job are one process group. In groups of their own they would differ by more than what
 is compared: by where their shared memory happens to lie, and by their connections.
@@ -44,7 +44,8 @@ class TorchBackend:
     """`groups`: those of the job so far, by c10d's name of the backend."""
 
     def __init__(self, name: str, groups: dict[str, dist.ProcessGroup]) -> None:
-        name, _, self._codec = name.partition("+")
+        name, _, codec = name.partition("+")
+        self._codec, _, self._edges = codec.partition("@")
         name, _, self._algorithms = name.partition(":")
         self.computes = name != EMPTY
         self.tolerance = 4.0 if self._codec else 0.0
@@ -65,14 +66,14 @@ class TorchBackend:
         return text
 
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
-        group, codec = self._group, self._codec
+        group, codec, edges = self._group, self._codec, self._edges or "auto"
         if not codec:
             return lambda: op.torch_call(buffers, group)
         if op.noise is None:
             raise ValueError(f"{op.name} takes no codec")
         import q7x2
 
-        return lambda: q7x2.all_reduce(buffers.send, codec, group=group)
+        return lambda: q7x2.all_reduce(buffers.send, codec, group=group, edges=edges)
 
     def tune(self, op: Op, size: int) -> list[dict[str, Any]]:
         """Lets q7x2 measure its candidates; what it found."""

@@ -17,7 +17,7 @@ from benchmarks import facts, iperf, launch, openmpi, plots, report, startup, su
 from benchmarks.arguments import parse_size
 from benchmarks.backends import OPENMPI
 from benchmarks.comparison import RESULTS
-from benchmarks.goals import BARS, BEST_FIXED, FIXED, LINE_RATE, SUBJECT, Bar
+from benchmarks.goals import BARS, BEST_FIXED, BLOCK_ORDER, FIXED, LINE_RATE, SUBJECT, Bar
 from benchmarks.lab import LabError, Topology
 from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
@@ -135,7 +135,7 @@ def _measure(
     """The bar's row. `runs` holds what has been measured already."""
     subject = bar.subject or subject
     others: tuple[str, ...] = (bar.against,)
-    if bar.against == LINE_RATE or bar.against_op:
+    if bar.against in (LINE_RATE, BLOCK_ORDER) or bar.against_op:
         others = ()
     elif bar.against == BEST_FIXED:
         others = tuple(f"{subject}:{algorithm}" for algorithm in bar.fixed or FIXED[bar.op])
@@ -151,16 +151,16 @@ def _measure(
         tuned=bar.against == BEST_FIXED,
         cores=bar.cores,
         topology=bar.topology,
-        placement=tuple(bar.topology.interleaved()) if bar.topology and bar.interleaved else None,
+        placement=_placement(bar),
     )
     # Of several Open MPIs the fastest is the one to beat.
     jobs = [job]
     if bar.against == OPENMPI:
         jobs = [replace(job, openmpi=each) for each in openmpi.installations()]
-    for each in jobs:
-        if each not in runs:
-            runs[each] = _run(each)
-    measured = [runs[each] for each in jobs]
+    measured = [_run(each, runs) for each in jobs]
+    if bar.against == BLOCK_ORDER:
+        in_blocks = _run(replace(job, placement=None), runs)
+        measured = [_beside(cells, subject, in_blocks) for cells in measured]
     cells = min(measured, key=lambda each: _figures(bar, subject, each)[0]["against_time"])
     figures = _figures(bar, subject, cells)
     # The size at which it looks worst stands for all.
@@ -175,10 +175,30 @@ def _measure(
     return row
 
 
-def _run(job: launch.Job) -> list[dict[str, Any]]:
-    if job.ops == startup.PHASES:
-        return startup.run(job.ranks, job.backends, job.blocks)
-    return launch.run(job)
+def _placement(bar: Bar) -> tuple[int, ...] | None:
+    if bar.topology is None or not bar.interleaved:
+        return None
+    return tuple(bar.topology.interleaved(bar.ranks // bar.topology.hosts))
+
+
+def _run(job: launch.Job, runs: dict[launch.Job, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Its cells, measured now unless they are in `runs`."""
+    if job not in runs:
+        if job.ops == startup.PHASES:
+            runs[job] = startup.run(job.ranks, job.backends, job.blocks)
+        else:
+            runs[job] = launch.run(job)
+    return runs[job]
+
+
+def _beside(
+    cells: list[dict[str, Any]], subject: str, in_blocks: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The cells of one placement, each with what the other one took as one more backend."""
+    return [
+        {**cell, "backends": {**cell["backends"], BLOCK_ORDER: other["backends"][subject]}}
+        for cell, other in zip(cells, in_blocks, strict=True)
+    ]
 
 
 def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -196,8 +216,7 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
         row["cpu_seconds"] = figures["cpu_seconds"]
         if bar.against == LINE_RATE:
             assert bar.topology is not None
-            share = summary.line_share(figures, bits_per_second(bar.topology.rate))
-            row["against_time"] = figures["median"] * share
+            row["against_time"] = summary.line_seconds(cell, bits_per_second(bar.topology.rate))
         elif bar.against_op:
             other = next(
                 each
@@ -234,6 +253,7 @@ def _columns(row: dict[str, Any]) -> list[str]:
     against = bar["against"]
     if against == BEST_FIXED and "against_label" in row:
         against = f"best fixed: {row['against_label'].partition(':')[2]}"
+        against += f" (the model's choice: {row['by_model']['algorithm']})"
     elif bar["against_op"]:
         against = bar["against_op"]
     start = [bar["name"], row["what"], against]

@@ -14,6 +14,7 @@ from benchmarks.startup import PHASES
 SUBJECT = "q7x2"
 LINE_RATE = "line rate"
 BEST_FIXED = "best fixed"
+BLOCK_ORDER = "block order"
 # What the automatic choice is held against. Those that do not offer a collective are left out.
 FIXED = {
     "all_reduce": (
@@ -33,13 +34,14 @@ class Bar:
 
     Attributes:
         op: a collective, or one of startup.PHASES, which has no sizes.
-        against: a backend; LINE_RATE: the time that a ring all-reduce takes at least there;
-            BEST_FIXED: the fastest of the algorithms in FIXED, each forced in the same group, which
-            was tuned before.
+        against: a backend; LINE_RATE: how long each host's NIC is busy at least, which is what an
+            all-reduce of one rank per host takes at best; BEST_FIXED: the fastest of the algorithms
+            in FIXED, each forced in the same group, which was tuned before; BLOCK_ORDER: the same
+            with consecutive ranks on each host.
         slack: instead of a ratio: seconds by which it may be slower.
         cores: the ranks share that many; 0 for all.
-        topology: virtual hosts with one rank each, or None for one host.
-        interleaved: neighbour ranks sit in different racks.
+        topology: virtual hosts with equally many ranks each, or None for one host.
+        interleaved: neighbour ranks sit on different hosts, in different racks if there are any.
         subject: the backend under test, where it is not the one of the command.
         against_op: what `against` runs, where it is not the same.
         fixed: instead of all in FIXED, where the slow ones would take too long.
@@ -74,7 +76,11 @@ class Bar:
         if self.op in PHASES:
             return f"{self.op}, {self.ranks} ranks, one host"
         sizes = [report.size(parse_size(size)) for size in self.sizes]
-        place = self.topology.describe() if self.topology else f"{self.ranks} ranks, one host"
+        place = f"{self.ranks} ranks, one host"
+        if self.topology:
+            place = self.topology.describe()
+            if self.ranks > self.topology.hosts:
+                place = f"{self.ranks} ranks on {place}"
         if self.interleaved:
             place += ", ranks interleaved"
         span = sizes[0] if len(sizes) == 1 else f"{sizes[0]} ... {sizes[-1]}"
@@ -93,6 +99,25 @@ PRIVATE_LINKS = Topology(
     hosts=4, rate="20mbit", links=tuple(Link(0, host, "100mbit") for host in (1, 2, 3))
 )
 SLOW_HOSTS = Topology(hosts=4, rate="100mbit")
+# A private link between every two hosts, of six rates: no one tree uses more than three of them.
+UNEVEN_LINKS = Topology(
+    hosts=4,
+    rate="50mbit",
+    links=(
+        *(Link(0, 1, "200mbit"), Link(1, 2, "150mbit"), Link(2, 3, "120mbit")),
+        *(Link(0, 3, "100mbit"), Link(0, 2, "80mbit"), Link(1, 3, "60mbit")),
+    ),
+)
+# All others that are offered there; a name that is not would leave the choice free.
+NOT_PACKING = (
+    *("direct", "recursive_doubling", "halving_doubling", "binomial_tree", "double_binary_tree"),
+    *("ccube", "sra", "aggregator", "ring", "torus", "multitree"),
+)
+# By name: several ranks on each host.
+CROWDED = {
+    "hosts-2x4": Topology(hosts=2, rate="1gbit"),
+    "hosts-4x2": FOUR_HOSTS,
+}
 FAST_RATES = ("2.5gbit", "5gbit", "10gbit", "25gbit")
 # By size, how many times as fast as Gloo an all-reduce over each of these must be.
 FAST_GOALS = {"64K": 4.0, "1M": 1.0, "16M": 1.0}
@@ -149,6 +174,30 @@ BARS = (
         blocks=3,
     ),
     Bar("links", "all_reduce", ("16M",), 4, "gloo", 6.0, topology=PRIVATE_LINKS, blocks=3),
+    *(
+        bar
+        for name, topology in CROWDED.items()
+        for bar in (
+            Bar(name, "all_reduce", ("16M",), 8, "gloo", 1.0, topology=topology),
+            Bar(f"{name}-line", "all_reduce", ("16M",), 8, LINE_RATE, 0.944, topology=topology),
+            Bar(
+                *(f"{name}-interleaved", "all_reduce", ("16M",), 8, BLOCK_ORDER, 0.91),
+                topology=topology,
+                interleaved=True,
+            ),
+            Bar(
+                *(f"{name}-int8", "all_reduce_normal", ("16M",), 8, SUBJECT, 3.0),
+                topology=topology,
+                subject=f"{SUBJECT}+int8@slow",
+            ),
+        )
+    ),
+    Bar(
+        *("packing", "all_reduce", ("16M",), 4, BEST_FIXED, 1.3),
+        topology=UNEVEN_LINKS,
+        fixed=NOT_PACKING,
+        blocks=3,
+    ),
     Bar(
         *("ccube-overlap", "all_reduce", ("16M",), 4, "q7x2:ccube", 1.7),
         topology=FOUR_HOSTS,

@@ -32,11 +32,11 @@ class Job:
     Attributes:
         ops, sizes: every collective at every size (bytes), see ops.py.
         backends: in the order in which they take turns; the first is the one under test.
-        ranks: in all; with a topology, ranks_per_host on each host.
+        ranks: in all; with a topology, equally many on each host.
         blocks, block_seconds: how often each backend has its turn, and for about how long.
         cores: the ranks share that many cores; 0 for all.
         topology: virtual hosts to run on, or None for this machine.
-        placement: the hosts in rank order, or None for 0, 1, 2, ...
+        placement: the host of each rank, or None for consecutive ranks on each host.
         openmpi: the installation behind the backend "openmpi".
         tuned: the first backend, a q7x2, measures its candidates before each cell, and the cell has
             what it found. Catalogues are left out: neither read nor written.
@@ -51,13 +51,23 @@ class Job:
     block_seconds: float = 0.2
     cores: int = 0
     topology: Topology | None = None
-    ranks_per_host: int = 1
     placement: tuple[int, ...] | None = None
     openmpi: OpenMpi | None = None
     timeout_s: float = 1800
     tuned: bool = False
     fabric: Path | None = None
     env: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def ranks_per_host(self) -> int:
+        return self.ranks // self.topology.hosts if self.topology else self.ranks
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """The virtual host of each rank; empty on this machine."""
+        if self.topology is None:
+            return ()
+        return self.placement or tuple(self.topology.blocks(self.ranks_per_host))
 
     @property
     def cases(self) -> list[tuple[str, int]]:
@@ -92,7 +102,7 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
                     "blocks": job.blocks,
                     "block_seconds": job.block_seconds,
                     "cores": job.cores,
-                    "ranks_per_host": job.ranks_per_host if job.topology else 0,
+                    "hosts": job.hosts,
                     "start_line": str(line),
                     "tuned": job.tuned,
                     "cells": str(cells),

@@ -4,13 +4,17 @@ Every row is one collective at one size with one forced algorithm on one topolog
 made from the Fabric that the start-up probe found there, with nothing set by hand, for the Plan,
 the slices and the window that the planner chooses for that algorithm. The simulator knows nothing
 of Python and c10d: on one host, where they count, the time of a call to an empty backend, measured
-in the same run, is added. A new case is a new row of CASES.
+in the same run, is added. Calls follow each other without a pause, in blocks that hold several.
+
+The constants of the model (`csrc/plan/model.h`) were found on the topologies of FITTED. Those of
+HELD_OUT had no part in it, and the goals are for them. A new case is a new row of one of the two.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 from collections.abc import Iterable
@@ -30,13 +34,14 @@ from rich.table import Table
 from benchmarks import facts, launch, report
 from benchmarks.arguments import parse_size
 from benchmarks.backends import EMPTY
-from benchmarks.bars import FOUR_HOSTS, PRIVATE_LINKS, TWO_RACKS
 from benchmarks.comparison import RESULTS
+from benchmarks.goals import FOUR_HOSTS, PRIVATE_LINKS, TWO_RACKS
 from benchmarks.lab import LabError, Topology, unavailable
 from benchmarks.ops import OPS, ROOT
 from benchmarks.processes import RanksFailed
 
-GOAL = 0.15
+GOAL_MEDIAN = 0.07
+GOAL_P90 = 0.20
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,9 @@ class Case:
 
     Attributes:
         place: what rows of one topology are called.
-        topology: virtual hosts with one rank each, or None for this machine.
-        ranks: on this machine.
+        topology: virtual hosts, or None for this machine.
+        ranks: on this machine, or on each host.
+        block_seconds: the least length of a turn: that of several calls.
     """
 
     place: str
@@ -54,7 +60,8 @@ class Case:
     op: str
     sizes: tuple[str, ...]
     algorithms: tuple[str, ...]
-    ranks: int = 2
+    ranks: int = 1
+    block_seconds: float = 0.15
 
 
 GIGABIT = "4 hosts x 1 Gbit/s"
@@ -63,33 +70,55 @@ RACKS = "2 racks x 4 hosts"
 LINKS = "private links"
 ONE_HOST = "one host, 2 ranks"
 THREE = "3 hosts x 500 Mbit/s"
+CROWDED = "one host, 4 ranks"
+TWO_BY_FOUR = "2 hosts x 4 ranks, 1 Gbit/s"
+FOUR_BY_TWO = "4 hosts x 2 ranks, 1 Gbit/s"
+FIVE = "5 hosts x 300 Mbit/s"
+SMALL_RACKS = "2 racks x 2 hosts x 2 ranks"
 SLOW_HOSTS = Topology(hosts=4, rate="100mbit")
 THREE_HOSTS = Topology(hosts=3, rate="500mbit")
+TWO_HOSTS = Topology(hosts=2, rate="1gbit")
+FIVE_HOSTS = Topology(hosts=5, rate="300mbit")
+FOUR_IN_RACKS = Topology(hosts=4, rate="200mbit", racks=2, uplink="100mbit")
+SEVERAL = ("ring", "sra", "halving_doubling", "hierarchical")
 SUMS = ("ring", "sra", "halving_doubling", "recursive_doubling", "ccube")
 MOVES = ("ring", "halving_doubling")
 PLACED = ("ring", "ccube", "hierarchical", "blink")
 PACKED = ("ring", "ccube", "aggregator", "blink")
 
-CASES = (
-    Case(ONE_HOST, None, "all_reduce", ("64K", "1M", "4M"), ("direct", "ring", "ccube")),
-    Case(ONE_HOST, None, "broadcast", ("1M",), ("direct", "ccube")),
-    Case(ONE_HOST, None, "all_gather", ("1M",), ("direct", "ring")),
+FITTED = (
+    Case(ONE_HOST, None, "all_reduce", ("64K", "1M", "4M"), ("direct", "ring", "ccube"), 2),
+    Case(ONE_HOST, None, "broadcast", ("1M",), ("direct", "ccube"), 2),
+    Case(ONE_HOST, None, "all_gather", ("1M",), ("direct", "ring"), 2),
     Case(THREE, THREE_HOSTS, "all_reduce", ("64K", "1M"), (*SUMS, "direct")),
     Case(GIGABIT, FOUR_HOSTS, "all_reduce", ("64K", "1M", "4M"), SUMS),
     Case(GIGABIT, FOUR_HOSTS, "broadcast", ("1M",), ("direct", "chain", "binomial_tree")),
     Case(GIGABIT, FOUR_HOSTS, "all_gather", ("1M",), MOVES),
     Case(GIGABIT, FOUR_HOSTS, "reduce_scatter", ("1M",), MOVES),
     Case(SLOW, SLOW_HOSTS, "all_reduce", ("64K", "1M"), SUMS),
-    Case(RACKS, TWO_RACKS, "all_reduce", ("2M",), PLACED),
-    Case(LINKS, PRIVATE_LINKS, "all_reduce", ("1M", "4M"), PACKED),
+    Case(RACKS, TWO_RACKS, "all_reduce", ("2M",), PLACED, block_seconds=1),
+    Case(LINKS, PRIVATE_LINKS, "all_reduce", ("1M", "4M"), PACKED, block_seconds=1),
+)
+HELD_OUT = (
+    Case(CROWDED, None, "all_reduce", ("256K", "2M"), ("direct", "ring", "sra"), 4),
+    Case(TWO_BY_FOUR, TWO_HOSTS, "all_reduce", ("256K", "2M"), SEVERAL, 4, 0.3),
+    Case(TWO_BY_FOUR, TWO_HOSTS, "all_gather", ("2M",), ("ring", "hierarchical"), 4, 0.3),
+    Case(TWO_BY_FOUR, TWO_HOSTS, "broadcast", ("2M",), ("chain", "hierarchical"), 4, 0.3),
+    Case(FOUR_BY_TWO, FOUR_HOSTS, "all_reduce", ("256K", "2M"), SEVERAL, 2, 0.3),
+    Case(FOUR_BY_TWO, FOUR_HOSTS, "reduce_scatter", ("2M",), ("ring", "hierarchical"), 2, 0.3),
+    Case(FIVE, FIVE_HOSTS, "all_reduce", ("32K", "256K", "2M"), SUMS, block_seconds=0.3),
+    Case(FIVE, FIVE_HOSTS, "broadcast", ("256K",), ("direct", "chain", "binomial_tree")),
+    Case(FIVE, FIVE_HOSTS, "all_to_all", ("2M",), ("pairwise",), block_seconds=0.3),
+    Case(SMALL_RACKS, FOUR_IN_RACKS, "all_reduce", ("256K", "2M"), SEVERAL, 2, 0.5),
 )
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks model", description=__doc__)
-    parser.add_argument("--only", help="cases whose place or collective has this text in it")
+    parser.add_argument(
+        "--only", nargs="+", help="cases whose place and collective have one of these texts in them"
+    )
     parser.add_argument("--blocks", type=int, default=3, help="turns of each algorithm")
-    parser.add_argument("--block-seconds", type=float, default=0.15, help="length of a turn")
     parser.add_argument(
         "--again",
         type=Path,
@@ -103,9 +132,10 @@ def main(argv: list[str]) -> None:
         raise ValueError(
             f"{args.again} is of another commit, which may have cut the data otherwise"
         )
-    cases = [case for case in CASES if args.only and args.only in f"{case.place} {case.op}"]
-    if not args.only and not earlier:
-        cases = list(CASES)
+    cases = [*FITTED, *HELD_OUT]
+    if args.only or earlier:
+        wanted = args.only or []
+        cases = [c for c in cases if any(text in f"{c.place} {c.op}" for text in wanted)]
     if any(case.topology for case in cases) and (problem := unavailable()):
         raise LabError(problem)
 
@@ -115,7 +145,7 @@ def main(argv: list[str]) -> None:
     for case in cases:
         try:
             with console.status(f"{case.place}: {case.op}"):
-                run = _measure(case, args.blocks, args.block_seconds)
+                run = _measure(case, args.blocks)
             runs[_key(run["case"])] = run
         except (RanksFailed, launch.TrafficError) as failure:
             # The others are still worth having, and `--again` adds this one.
@@ -136,7 +166,7 @@ def _key(case: dict[str, Any]) -> tuple[str, str]:
     return case["place"], case["op"]
 
 
-def _measure(case: Case, blocks: int, block_seconds: float) -> dict[str, Any]:
+def _measure(case: Case, blocks: int) -> dict[str, Any]:
     """The measured cells of a case, and the Fabric that its ranks found when they started."""
     with tempfile.TemporaryDirectory(prefix="q7x2-model-") as folder:
         fabric = Path(folder) / "fabric.json"
@@ -148,9 +178,10 @@ def _measure(case: Case, blocks: int, block_seconds: float) -> dict[str, Any]:
                 # Between hosts it is an error to move no bytes; in an all_gather it copies some.
                 *([] if case.topology or case.op == "all_gather" else [EMPTY]),
             ),
-            ranks=case.topology.hosts if case.topology else case.ranks,
+            ranks=case.ranks * (case.topology.hosts if case.topology else 1),
+            ranks_per_host=case.ranks,
             blocks=blocks,
-            block_seconds=block_seconds,
+            block_seconds=case.block_seconds,
             topology=case.topology,
             fabric=fabric,
             # Measured now, and kept from the user's catalogue.
@@ -165,19 +196,19 @@ def _compare(run: dict[str, Any]) -> Iterable[dict[str, Any]]:
     fabric = json.dumps(run["fabric"])
     for cell in run["cells"]:
         op, ranks = OPS[cell["op"]], cell["ranks"]
-        split = op.split_send or op.split_receive
         root = ROOT if op.flow == "from_root" else -1
         backends = dict(cell["backends"])
         call = backends.pop(EMPTY, {"median": 0.0})["median"]
         for label, figures in backends.items():
             algorithm = label.partition(":")[2]
-            bytes_ = cell["size"] // ranks if split else cell["size"]
+            bytes_ = op.tuned_size(cell["size"], ranks)
             chosen = load().explain(op.name, bytes_, fabric, root, algorithm)[0]
             if chosen["algorithm"].partition(":")[0] != algorithm:
                 raise ValueError(f"{algorithm} does not offer {op.name} on {run['case']['place']}")
             bottleneck, predicted = chosen["bottleneck"], chosen["seconds"] + call
             yield {
                 "place": run["case"]["place"],
+                "held_out": _is_held_out(run["case"]["place"]),
                 "op": op.name,
                 "size": cell["size"],
                 "algorithm": chosen["algorithm"],
@@ -193,22 +224,28 @@ def _compare(run: dict[str, Any]) -> Iterable[dict[str, Any]]:
             }
 
 
+def _is_held_out(place: str) -> bool:
+    return any(case.place == place for case in HELD_OUT)
+
+
 def _summary(rows: list[dict[str, Any]]) -> list[list[str]]:
     """A line for each place, and for all of them; the header first."""
     places = dict.fromkeys(row["place"] for row in rows)
     groups = {place: [row for row in rows if row["place"] == place] for place in places}
-    groups["all"] = rows
-    lines = [["topology", "configurations", "median error", f"within {GOAL:.0%}", "worst"]]
+    for name, held_out in (("all fitted", False), ("all held out", True)):
+        groups[name] = [row for row in rows if row["held_out"] == held_out]
+    lines = [["topology", "configurations", "median error", "90th percentile", "worst"]]
     for name, group in groups.items():
-        errors = [abs(row["error"]) for row in group]
+        if not group:
+            continue
+        errors = sorted(abs(row["error"]) for row in group)
         worst = max(group, key=lambda row: abs(float(row["error"])))
-        within = sum(error <= GOAL for error in errors)
         lines.append(
             [
                 name,
                 str(len(group)),
                 f"{statistics.median(errors):.1%}",
-                str(within),
+                f"{errors[math.ceil(0.9 * len(errors)) - 1]:.1%}",
                 f"{worst['error']:+.0%} {worst['op']} {report.size(worst['size'])} "
                 f"{worst['algorithm']}",
             ]
@@ -248,7 +285,12 @@ def _print(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def _markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    text = ["# Predicted and measured", "", f"{machine['time']}: {facts.describe(machine)}", ""]
+    goal = (
+        "The goals are for the held-out configurations: a median error of at most "
+        f"{GOAL_MEDIAN:.0%}, a 90th percentile of at most {GOAL_P90:.0%}."
+    )
+    facts_line = f"{machine['time']}: {facts.describe(machine)}"
+    text = ["# Predicted and measured", "", facts_line, "", goal, ""]
     for lines in (_summary(rows), _details(rows)):
         header, *body = lines
         text += [_line(header), _line(["---"] * len(header)), *map(_line, body), ""]
@@ -267,12 +309,12 @@ def _draw(path: Path, caption: str, rows: list[dict[str, Any]]) -> None:
     axis.plot(ends, ends, color="0.4", lw=0.8)
     axis.fill_between(
         ends,
-        [end * (1 - GOAL) for end in ends],
-        [end * (1 + GOAL) for end in ends],
+        [end * (1 - GOAL_P90) for end in ends],
+        [end * (1 + GOAL_P90) for end in ends],
         color="0.5",
         alpha=0.2,
         linewidth=0,
-        label=f"within {GOAL:.0%}",
+        label=f"within {GOAL_P90:.0%}",
     )
     for place in dict.fromkeys(row["place"] for row in rows):
         here = [row for row in rows if row["place"] == place]
@@ -280,7 +322,8 @@ def _draw(path: Path, caption: str, rows: list[dict[str, Any]]) -> None:
             [row["measured"] for row in here],
             [row["predicted"] for row in here],
             s=24,
-            label=place,
+            marker="s" if here[0]["held_out"] else "o",
+            label=f"{place} (held out)" if here[0]["held_out"] else place,
         )
     axis.set_xscale("log")
     axis.set_yscale("log")

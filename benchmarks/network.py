@@ -15,7 +15,7 @@ def main(argv: list[str]) -> None:
     comparison.add_arguments(parser, ops="all_reduce")
     add_topology_arguments(parser)
     parser.add_argument("--ranks-per-host", type=int, default=1)
-    parser.add_argument("--interleaved", action="store_true", help="neighbours in other racks")
+    parser.add_argument("--interleaved", action="store_true", help="neighbour ranks on other hosts")
     args = parser.parse_args(argv)
 
     if problem := unavailable():
@@ -31,8 +31,7 @@ def main(argv: list[str]) -> None:
         blocks=args.blocks,
         block_seconds=args.block_seconds,
         topology=topology,
-        ranks_per_host=args.ranks_per_host,
-        placement=tuple(topology.interleaved()) if args.interleaved else None,
+        placement=tuple(topology.interleaved(args.ranks_per_host)) if args.interleaved else None,
     )
     order = ", ranks interleaved" if args.interleaved else ""
     comparison.run(

@@ -103,6 +103,6 @@ def print_facts(console: Console, machine: dict[str, Any]) -> None:
 
 
 def _line_share(cell: dict[str, Any], figures: dict[str, Any], topology: Topology) -> str:
-    if topology.racks > 1 or topology.links or cell["ranks"] != cell["hosts"]:
+    if topology.racks > 1 or topology.links:
         return "-"
-    return f"{summary.line_share(figures, bits_per_second(topology.rate)):.1%}"
+    return f"{summary.line_seconds(cell, bits_per_second(topology.rate)) / figures['median']:.1%}"

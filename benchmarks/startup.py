@@ -38,6 +38,7 @@ def run(ranks: int, backends: tuple[str, ...], turns: int) -> list[dict[str, Any
         env = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "",  # installed packages are compiled
             "PYTHONPATH": python_path(),
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",

@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.ops import ROOT, Op
+from benchmarks.ops import OPS, ROOT, Op
 from benchmarks.schedule import Samples
 
 _QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 
 
 def summarize(
-    op: Op, size: int, ranks: list[dict[str, Samples]], ranks_per_host: int
+    op: Op, size: int, ranks: list[dict[str, Samples]], hosts: Sequence[int]
 ) -> dict[str, Any]:
     """The cell as it stands in the results file; times in seconds, sizes in bytes.
 
     Args:
         ranks: by rank, the samples of each backend.
-        ranks_per_host: 0 on one host, else the ranks on each (virtual) host.
+        hosts: the virtual host of each rank; empty on one host.
     """
     n = len(ranks)
     cell: dict[str, Any] = {"op": op.name, "size": size, "ranks": n, "backends": {}}
-    if ranks_per_host:
-        cell["hosts"] = n // ranks_per_host
+    if hosts:
+        cell["hosts"] = len(set(hosts))
     for label in ranks[0]:
         samples = [rank[label] for rank in ranks]
         times = [_times(op, samples, b) for b in range(len(samples[0].start))]
@@ -42,11 +42,11 @@ def summarize(
         figures["cpu_seconds"] = float(np.median(cpu))
         figures["cpu_seconds_mean"] = float(np.mean(cpu))
         figures["bus_bandwidth"] = size / figures["median"] * op.bus_factor(n)
-        if ranks_per_host:
+        if hosts:
             # The counters belong to the host: one of its ranks speaks for it.
-            sent = sum(sum(s.sent) for s in samples[::ranks_per_host])
+            sent = sum(sum(samples[hosts.index(host)].sent) for host in set(hosts))
             figures["bytes_sent"] = sent / pooled.size
-            crossing = op.crossing(size, n, n // ranks_per_host)
+            crossing = op.crossing(size, n, cell["hosts"])
             figures["bytes_required"] = crossing * samples[0].share
         cell["backends"][label] = figures
     return cell
@@ -100,9 +100,11 @@ def best_of(cell: dict[str, Any], label: str, others: Sequence[str]) -> tuple[st
     return fastest(slice(None)), float(np.exp(np.mean(leads)))
 
 
-def line_share(figures: dict[str, Any], bits_per_second: float) -> float:
-    """The share of a NIC's rate that a collective reaches with one rank a host.
+def line_seconds(cell: dict[str, Any], bits_per_second: float) -> float:
+    """How long the NIC of each host is busy at least with a collective.
 
-    For an all-reduce it is the ring's bound 2 (n - 1) / n * S / rate, divided by the time.
+    Whatever the number of ranks on a host: what leaves it may be the sum of theirs, and what
+    reaches it needs to come once. For an all-reduce by h hosts that is 2 (h - 1) / h * S / rate.
     """
-    return float(figures["bus_bandwidth"]) * 8 / bits_per_second
+    factor = OPS[cell["op"]].bus_factor(cell["hosts"])
+    return float(cell["size"] * factor * 8 / bits_per_second)

@@ -39,7 +39,7 @@ def main(spec: dict[str, Any]) -> None:
         gathered: list[Any] = [None] * world_size
         dist.all_gather_object(gathered, samples)
         if rank == 0:
-            cell = summary.summarize(op, size, gathered, spec["ranks_per_host"])
+            cell = summary.summarize(op, size, gathered, spec["hosts"])
             if tuned:
                 cell["tuned"] = tuned
             with Path(spec["cells"]).open("a") as file:

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
 
     run = commands.add_parser("run", help="run a command as every rank of one job")
     run.add_argument("--ranks-per-host", type=int, default=1)
-    run.add_argument("--interleaved", action="store_true", help="neighbour ranks in other racks")
+    run.add_argument("--interleaved", action="store_true", help="neighbour ranks on other hosts")
     run.add_argument("--timeout", type=float, default=600, metavar="S")
     run.add_argument("command", nargs=argparse.REMAINDER, help="-- PROGRAM ARGUMENTS...")
     run.set_defaults(handler=_run)
@@ -106,7 +106,7 @@ def _run(args: argparse.Namespace) -> None:
         result = lab.run(
             command,
             ranks_per_host=args.ranks_per_host,
-            placement=lab.topology.interleaved() if args.interleaved else None,
+            placement=lab.topology.interleaved(args.ranks_per_host) if args.interleaved else None,
             timeout_s=args.timeout,
             on_line=show,
         )

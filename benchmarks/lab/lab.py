@@ -131,37 +131,38 @@ class Lab:
 
         Args:
             command: argument vector; the working directory is the caller's.
-            ranks_per_host: ranks on each host, consecutive.
-            placement: the hosts in rank order, default 0, 1, 2, ...
+            ranks_per_host: ranks on each host.
+            placement: the host of each rank; default: `topology.blocks(ranks_per_host)`.
             env: added to the caller's environment, which has the variables torchrun would set.
             timeout_s: all ranks are killed after it.
 
         Raises:
             RanksFailed: a rank exited with another status than 0, or the time was up.
         """
-        hosts = list(range(self.topology.hosts) if placement is None else placement)
-        if sorted(hosts) != list(range(self.topology.hosts)):
+        blocks = self.topology.blocks(ranks_per_host)
+        hosts = blocks if placement is None else list(placement)
+        if sorted(hosts) != blocks:
             raise ValueError(
-                f"a placement names each of the {self.topology.hosts} hosts once; got {hosts}"
+                f"a placement names each of the {self.topology.hosts} hosts once for each of its "
+                f"{ranks_per_host} ranks; got {hosts}"
             )
         port = random.randrange(20000, 30000)
         commands, environments = [], []
-        for index, host in enumerate(hosts):
-            for local_rank in range(ranks_per_host):
-                commands.append([*self._enter(host), *command])
-                environments.append(
-                    {
-                        **os.environ,
-                        "RANK": str(index * ranks_per_host + local_rank),
-                        "WORLD_SIZE": str(len(hosts) * ranks_per_host),
-                        "LOCAL_RANK": str(local_rank),
-                        "LOCAL_WORLD_SIZE": str(ranks_per_host),
-                        "MASTER_ADDR": self.topology.address(hosts[0]),
-                        "MASTER_PORT": str(port),
-                        "GLOO_SOCKET_IFNAME": "eth0",
-                        **(env or {}),
-                    }
-                )
+        for rank, host in enumerate(hosts):
+            commands.append([*self._enter(host), *command])
+            environments.append(
+                {
+                    **os.environ,
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(len(hosts)),
+                    "LOCAL_RANK": str(hosts[:rank].count(host)),
+                    "LOCAL_WORLD_SIZE": str(ranks_per_host),
+                    "MASTER_ADDR": self.topology.address(hosts[0]),
+                    "MASTER_PORT": str(port),
+                    "GLOO_SOCKET_IFNAME": "eth0",
+                    **(env or {}),
+                }
+            )
         before = self.traffic()
         start = time.monotonic()
         ranks = run_ranks(commands, environments, timeout_s, on_line, self._clear)

@@ -72,10 +72,18 @@ class Topology:
         """The host's address on the switched network."""
         return f"10.77.0.{host + 1}"
 
-    def interleaved(self) -> list[int]:
-        """Hosts with neighbours in different racks: 0, 4, 1, 5, ... for two racks of four."""
+    def blocks(self, ranks_per_host: int = 1) -> list[int]:
+        """The host of each rank if neighbours share a host: 0, 0, 1, 1 for two ranks per host."""
+        return [host for host in range(self.hosts) for _ in range(ranks_per_host)]
+
+    def interleaved(self, ranks_per_host: int = 1) -> list[int]:
+        """The host of each rank if neighbours sit on different hosts, and in different racks.
+
+        0, 4, 1, 5, 2, 6, 3, 7 for two racks of four hosts.
+        """
         per_rack = self.hosts // self.racks
-        return [rack * per_rack + i for i in range(per_rack) for rack in range(self.racks)]
+        hosts = [rack * per_rack + i for i in range(per_rack) for rack in range(self.racks)]
+        return hosts * ranks_per_host
 
     def describe(self) -> str:
         text = f"{self.hosts} hosts x {self.rate}"

@@ -77,6 +77,7 @@ void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
 
 std::shared_ptr<const Codec> ProcessGroupQ7x2::cheapest_codec(CollectiveCall call,
                                                               double max_error) {
+  call.algorithms = algorithms_of_thread();  // as the call itself will have them
   call.coding.codec = nullptr;
   std::shared_ptr<const Codec> best;
   double least = planner_->choose(shape_of(call)).seconds;

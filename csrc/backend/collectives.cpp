@@ -13,7 +13,7 @@ using c10d::OpType;
 
 namespace {
 
-thread_local std::string algorithms_of_thread;
+thread_local std::string wished_algorithms;
 
 // A call that only moves bytes. The executor does not look at their type, but ranks must agree on
 // it.
@@ -29,7 +29,11 @@ CollectiveCall moving(Collective collective, const at::Tensor& tensor, int root 
 
 std::string ProcessGroupQ7x2::exchange_algorithms(std::string algorithms) {
   parse_algorithms(algorithms);
-  return std::exchange(algorithms_of_thread, std::move(algorithms));
+  return std::exchange(wished_algorithms, std::move(algorithms));
+}
+
+const std::string& ProcessGroupQ7x2::algorithms_of_thread() {
+  return wished_algorithms;
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
@@ -40,7 +44,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   tasks.reserve(launch.calls.size());
   try {
     for (CollectiveCall& call : launch.calls) {
-      call.algorithms = algorithms_of_thread;
+      call.algorithms = algorithms_of_thread();
       if (overlaps(call, rank_)) {
         for (Region& input : call.input) input = launch.buffers->private_copy(input);
       }

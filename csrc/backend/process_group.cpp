@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include <ATen/Context.h>
 #include <torch/version.h>
 
 #include "backend/argument_checks.h"
@@ -29,6 +30,17 @@ std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
   }
   const char* from_environment = std::getenv("Q7X2_ALGO");
   return from_environment == nullptr ? "" : from_environment;
+}
+
+// Who wants the same bits in every run wants the same Plans.
+bool refines(const ProcessGroupQ7x2::Options& options) {
+  const char* from_environment = std::getenv("Q7X2_REFINE");
+  const std::string_view wish = from_environment == nullptr ? "1" : from_environment;
+  if (wish != "0" && wish != "1") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "Q7X2_REFINE=" + std::string(wish) + ": expected 0 or 1");
+  }
+  return wish == "1" && options.refine && !at::globalContext().deterministicAlgorithms();
 }
 
 // Of all ranks on a host, the first speaks.
@@ -88,6 +100,7 @@ void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
   runtime_ = Runtime::instance();
   reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
   warn_of_transports(*runtime_);
+  const bool refine = refines(*options_);
   OwnPlans own_plans = plan_files_of_environment();
   std::string confined = to_string(parse_algorithms(forced_algorithms(*options_)));
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
@@ -108,7 +121,7 @@ void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
   planner_ =
       std::make_shared<Planner>(rank_, fabric, forced_algorithms(*options_), std::move(own_plans));
   book_ = std::make_shared<PlanBook>(planner_, rank_, size_,
-                                     "q7x2 " + build_id() + " on " + reduce_isa());
+                                     "q7x2 " + build_id() + " on " + reduce_isa(), refine);
   rendezvous.finish(check);
 }
 
@@ -126,6 +139,11 @@ Complain ProcessGroupQ7x2::enter(const char* call) const {
 std::string ProcessGroupQ7x2::fabric_json() const {
   runtime_->enter();
   return to_json(*planner_->fabric());
+}
+
+std::vector<PlanBook::Record> ProcessGroupQ7x2::plan_records() const {
+  runtime_->enter();
+  return book_->records();
 }
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {

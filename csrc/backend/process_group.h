@@ -36,6 +36,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
     bool eager_connect = false;
     /// Only these algorithms may be chosen, for example "ring,sra"; empty: `Q7X2_ALGO`, or all.
     std::string algorithms;
+    /// The durations of calls may change a choice; see plan/refinement.h. What rank 0 says counts.
+    bool refine = true;
   };
 
   /// Blocks until all ranks have published themselves in `store`.
@@ -50,9 +52,12 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   /// What `CallShape::algorithms` of this thread's collectives is from now on; returns what it was.
   /// Throws as parse_algorithms does.
   static std::string exchange_algorithms(std::string algorithms);
+  static const std::string& algorithms_of_thread();
   Planner& planner() { return *planner_; }
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
   std::vector<std::string> transports(int rank) { return group_->transports(rank); }
+  /// The choices so far, and how they came about.
+  std::vector<PlanBook::Record> plan_records() const;
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.
   std::string fabric_json() const;
   /// Has the planner choose by another Fabric of the same ranks. Collectives that have begun keep

@@ -96,14 +96,19 @@ Attributes:
     algorithms (str): only these algorithms may be chosen, for example ``"ring,sra"``; empty means
         the environment variable ``Q7X2_ALGO``, or all. It must be the same on all ranks. An unknown
         name raises ValueError.
+    refine (bool): the durations of calls may change the algorithm of later ones. Rank 0's value
+        counts. ``Q7X2_REFINE=0`` switches it off as well.
 )")
-      .def(py::init([](bool eager_connect, std::string algorithms) {
+      .def(py::init([](bool eager_connect, std::string algorithms, bool refine) {
              auto options = c10::make_intrusive<Options>();
              options->eager_connect = eager_connect;
+             options->refine = refine;
              set_algorithms(*options, std::move(algorithms));
              return options;
            }),
-           py::kw_only(), py::arg("eager_connect") = false, py::arg("algorithms") = "")
+           py::kw_only(), py::arg("eager_connect") = false, py::arg("algorithms") = "",
+           py::arg("refine") = true)
+      .def_readwrite("refine", &Options::refine)
       .def_readwrite("eager_connect", &Options::eager_connect)
       .def_property(
           "algorithms", [](const Options& self) { return self.algorithms; }, &set_algorithms)

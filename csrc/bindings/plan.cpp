@@ -241,6 +241,48 @@ py::dict choose(const std::string& collective, size_t bytes, const std::string& 
                   "planning_seconds"_a = took.count());
 }
 
+py::dict to_dict(const Refinement::Event& event, const std::vector<Proposal>& proposals) {
+  py::list choices;
+  for (const size_t choice : event.choices) choices.append(proposals[choice].algorithm);
+  py::dict measured;
+  for (size_t i = 0; i < proposals.size(); ++i) {
+    const Refinement::Figure& figure = event.figures[i];
+    if (figure.nanoseconds <= 0) continue;
+    measured[py::str(proposals[i].algorithm)] =
+        py::dict("seconds"_a = static_cast<double>(figure.nanoseconds) * 1e-9,
+                 "noise"_a = static_cast<double>(figure.noise) * 1e-3);
+  }
+  return py::dict("call"_a = event.call, "choices"_a = choices, "measured"_a = measured);
+}
+
+py::list plan_history(const ProcessGroupQ7x2& group) {
+  std::vector<PlanBook::Record> records;
+  {
+    const py::gil_scoped_release no_gil;
+    records = group.plan_records();
+  }
+  py::list list;
+  for (const PlanBook::Record& record : records) {
+    py::list candidates;
+    for (const Proposal& each : record.proposals) {
+      candidates.append(py::dict("algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
+                                 "slice_bytes"_a = each.slice_bytes, "window"_a = each.window,
+                                 "predicted"_a = each.seconds));
+    }
+    py::list events;
+    for (const Refinement::Event& event : record.events) {
+      events.append(to_dict(event, record.proposals));
+    }
+    const bool is_uneven = record.bytes == CallShape::kUneven;
+    list.append(py::dict(
+        "collective"_a = to_string(record.collective),
+        "bytes"_a = is_uneven ? py::object(py::none()) : py::object(py::int_(record.bytes)),
+        "root"_a = record.root, "codec"_a = record.codec, "calls"_a = record.calls,
+        "candidates"_a = candidates, "events"_a = events));
+  }
+  return list;
+}
+
 py::list timeline(const std::string& collective, size_t bytes, const std::string& fabric_json,
                   int root, const std::string& algorithm, size_t slice_bytes, int window) {
   const Fabric fabric = fabric_from_json(fabric_json);
@@ -291,6 +333,8 @@ void bind_plan(py::module_& module) {
              "The planner's candidates for a call, the best one first.");
   module.def("choose", &choose, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1, "rank"_a = 0,
              "What a new planner chooses for a call, and how long that takes.");
+  module.def("plan_history", &plan_history, "group"_a,
+             "The choices of a group for each kind of call, and how they came about.");
   module.def("timeline", &timeline, "collective"_a, "bytes"_a, "fabric"_a, "root"_a, "algorithm"_a,
              "slice_bytes"_a, "window"_a, "Every op of a simulated call, with its times.");
 }

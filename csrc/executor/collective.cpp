@@ -1,7 +1,9 @@
 #include "executor/collective.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
+#include <utility>
 
 #include "executor/fingerprint.h"
 #include "kernels/reduce.h"
@@ -23,7 +25,6 @@ std::vector<std::shared_ptr<CollectiveTask>> CollectiveTask::make(
   const std::shared_ptr<PlanBook::Page> counting_page = planned.counting;
   const auto task =
       std::make_shared<CollectiveTask>(group, std::move(planned), std::move(keep_alive), timeout);
-  if (task->page_->announce()) task->announcing_ = task->announcement(std::move(group));
   if (!counting_page) return {task};
   const std::span counts = std::as_writable_bytes(std::span(*task->counts_));
   PlannedCall sum{.call = {}, .book = task->book_, .page = counting_page, .counting = {}};
@@ -37,17 +38,56 @@ std::vector<std::shared_ptr<CollectiveTask>> CollectiveTask::make(
   return {counting, task};
 }
 
-std::shared_ptr<CollectiveTask> CollectiveTask::announcement(std::shared_ptr<Group> group) {
-  const auto bytes = std::make_shared<std::vector<std::byte>>(PlanBook::kBytes);
-  if (page_->is_settled()) book_->publish(*page_, *bytes);
-  PlannedCall broadcast{.call = {}, .book = book_, .page = book_->courier(), .counting = {}};
-  broadcast.call.collective = Collective::kBroadcast;
-  broadcast.call.root = 0;
-  broadcast.call.input = broadcast.call.output = {{bytes->data(), bytes->size()}};
-  broadcast.call.agreed = static_cast<uint32_t>(fingerprint_);
+// The call is submitted all the same, so that its group fails with it.
+std::shared_ptr<Task> CollectiveTask::precursor() {
+  number_ = page_->calls();
+  page_->count();
+  try {
+    switch (page_->precursor_of(number_)) {
+      case PlanBook::Page::Precursor::kNone:
+        break;
+      case PlanBook::Page::Precursor::kAnnouncement:
+        precursor_ = announcement();
+        break;
+      case PlanBook::Page::Precursor::kReview:
+        precursor_ = review();
+        break;
+    }
+  } catch (...) {
+    no_precursor_ = std::current_exception();
+  }
+  return precursor_;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::announcement() {
+  CollectiveCall call;
+  call.collective = Collective::kBroadcast;
+  call.root = 0;
+  const auto task = before_this(std::move(call), Publication::kBytes, book_->courier());
+  if (page_->is_settled()) book_->publish(*page_, task->memory());
+  return task;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::review() {
+  CollectiveCall call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DType::kInt64;
+  call.reduce = ReduceKind::kMax;
+  const auto task = before_this(std::move(call), sizeof(Refinement::Figures), book_->reviewer());
+  task->reviewed_ = page_;
+  return task;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::before_this(CollectiveCall call, size_t bytes,
+                                                            std::shared_ptr<PlanBook::Page> page) {
+  const auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+  call.input = call.output = {{memory->data(), memory->size()}};
+  call.agreed = static_cast<uint32_t>(fingerprint_);
+  PlannedCall planned{
+      .call = std::move(call), .book = book_, .page = std::move(page), .counting = {}};
   const auto task =
-      std::make_shared<CollectiveTask>(std::move(group), std::move(broadcast), bytes, timeout());
-  task->announced_ = std::static_pointer_cast<const CollectiveTask>(shared_from_this());
+      std::make_shared<CollectiveTask>(group_pointer(), std::move(planned), memory, timeout());
+  task->call_of_precursor_ = std::static_pointer_cast<const CollectiveTask>(shared_from_this());
   return task;
 }
 
@@ -62,11 +102,12 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned
   if (is_reduction(call_.collective)) {
     check_reducible(call_.dtype, call_.reduce, call_.divisor);
   }
-  if (page_->is_settled()) adopt(page_->choice(), planned.counting != nullptr);
+  // What is selected is selected in the caller's thread. Without a codec the number of the call
+  // decides, which it does not have yet.
+  if (call_.coding && page_->is_settled()) adopt(page_->choice(), planned.counting != nullptr);
 }
 
 CollectiveTask::~CollectiveTask() {
-  if (announcing_ && !announcing_->was_submitted()) page_->take_back();
   // Only after an error: the pool wants the reactor's lock, which is not held here.
   for (const Place& place : places_) {
     ScratchPool::destroy(place.scratch);
@@ -80,20 +121,37 @@ void CollectiveTask::adopt(const Choice& choice, bool counts) {
   if (group().channel() != nullptr) staging_ = SharedStaging(*choice_.plan, group());
 }
 
+// Tasks of a group begin in their order. So whatever precedes this call has brought its news, and
+// nothing that precedes a later one.
 bool CollectiveTask::has_plan() {
+  if (no_precursor_) std::rethrow_exception(no_precursor_);
   if (choice_.plan) return true;
-  if (!page_->is_settled()) {
-    // If the announcement failed, so will this task with its group.
-    if (!announcing_ || !announcing_->done() || announcing_->error()) return false;
-    const Region& publication = announcing_->call_.output[0];
-    book_->settle(*page_, {publication.data, publication.bytes});
+  if (precursor_) {
+    // If it failed, so will this task with its group.
+    if (!precursor_->done() || precursor_->error()) return false;
+    take_news();
   }
-  adopt(page_->choice(), false);
+  if (!page_->is_settled()) return false;
+  choice_index_ = page_->refinement().choice_of(number_);
+  is_measured_ = page_->refinement().measures(number_);
+  adopt(book_->choice(*page_, choice_index_), false);
   return true;
 }
 
+void CollectiveTask::take_news() {
+  const std::span<const std::byte> news = precursor_->memory();
+  if (!precursor_->reviewed_) {
+    book_->settle(*page_, news);
+  } else if (page_->refinement().is_active()) {
+    Refinement::Figures slowest;
+    std::memcpy(slowest.data(), news.data(), sizeof(slowest));
+    page_->review(number_, slowest);
+  }
+  precursor_.reset();
+}
+
 std::string CollectiveTask::name() const {
-  if (const auto call = announced_.lock()) return call->name();
+  if (const auto call = call_of_precursor_.lock()) return call->name();
   size_t bytes = 0;
   for (const Region& region : call_.input.empty() ? call_.output : call_.input) {
     bytes += region.bytes;
@@ -132,10 +190,16 @@ bool CollectiveTask::reserve() {
 void CollectiveTask::start() {
   group().remember(sequence(), fingerprint_);
   const Plan& plan = *choice_.plan;
-  if (slicing_.num_slices() == 0 || plan.ops.empty()) {
+  const bool decides_nothing = reviewed_ && !reviewed_->refinement().is_active();
+  if (slicing_.num_slices() == 0 || plan.ops.empty() || decides_nothing) {
     finish();
     return;
   }
+  if (reviewed_) {
+    const Refinement::Figures figures = reviewed_->refinement().figures();
+    std::memcpy(memory().data(), figures.data(), sizeof(figures));
+  }
+  began_ = book_->clock().begin(is_measured_);
   const size_t window = staging_ ? staging_.places() : static_cast<size_t>(choice_.window);
   dag_ = DagWindow(plan, slicing_.num_slices(), window);
   places_.resize(dag_.window());
@@ -247,6 +311,8 @@ void CollectiveTask::complete(Step step) {
 }
 
 void CollectiveTask::complete_last_slice() {
+  const int64_t took = book_->clock().end(is_measured_, began_);
+  if (is_measured_) page_->record(choice_index_, slicing_.bytes(), took);
   for (const Place& place : places_) {
     group().runtime().scratch().give_back(place.scratch);
   }

@@ -3,7 +3,7 @@
 // The data is cut into slices (executor/slicing.h), and the Plan's DAG runs once for each: a
 // bounded window of slices at a time (plan/dag_window.h), each with its own scratch memory. Sends
 // and receives complete when UCX says so, copies and reductions run at once in the thread that
-// drives the engine, while the data is in its cache.
+// drives the runtime, while the data is in its cache.
 //
 // Between ranks that share memory a send copies its block into this rank's arena, once for all its
 // receivers, and is complete. A receive into a scratch block moves nothing: until the slice is
@@ -11,8 +11,10 @@
 // coded blocks, and what is encoded for ranks of this host is encoded into the arena. A place in
 // the window is used again when all receivers are done with what was staged for its slice.
 //
-// The choice of a Plan may come later than the task (executor/plan_call.h): until then the task
-// waits for its turn.
+// The choice of a Plan may come later than the task: until then the task waits for its turn. Some
+// calls have a precursor, a collective of its own that is submitted right before the call: the
+// announcement of rank 0's choice before the first call of a kind, and reviews of the choice
+// (plan/plan_book.h).
 //
 // Where a codec balances the parts of an all-reduce, an all-reduce of counts runs before it, and
 // says how it is cut (plan/owner_ranges.h). Until then the task waits for its turn.
@@ -21,8 +23,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,7 +59,8 @@ class CollectiveTask final : public Task {
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;
 
-  std::shared_ptr<Task> precursor() override { return announcing_; }
+  /// Called once, when the task is submitted: here calls get their numbers.
+  std::shared_ptr<Task> precursor() override;
   std::string name() const override;
   /// Only after `done`.
   const std::string& algorithm() const { return choice_.plan->algorithm; }
@@ -87,12 +92,19 @@ class CollectiveTask final : public Task {
 
   // collective.cpp: the life of the task.
 
-  /// The broadcast of rank 0's choice.
-  std::shared_ptr<CollectiveTask> announcement(std::shared_ptr<Group> group);
+  /// The broadcast of rank 0's choice, and the all-reduce of what the ranks have measured.
+  std::shared_ptr<CollectiveTask> announcement();
+  std::shared_ptr<CollectiveTask> review();
+  std::shared_ptr<CollectiveTask> before_this(CollectiveCall call, size_t bytes,
+                                              std::shared_ptr<PlanBook::Page> page);
   /// Prepares everything that depends on the Plan. `counts`: the parts are balanced.
   void adopt(const Choice& choice, bool counts);
+  /// Of a precursor: what it brings.
+  std::span<std::byte> memory() const { return {call_.output[0].data, call_.output[0].bytes}; }
   /// False until the choice is there.
   bool has_plan();
+  /// Takes over what the precursor has brought.
+  void take_news();
   /// Starts slices as far as the window goes and staging is returned.
   void admit_slices();
   void run_ready();
@@ -157,9 +169,15 @@ class CollectiveTask final : public Task {
   std::shared_ptr<void> keep_alive_;
   std::shared_ptr<PlanBook::Page> page_;
   const std::shared_ptr<PlanBook> book_;
-  std::shared_ptr<CollectiveTask> announcing_;     // if it brings the choice for this call
-  std::weak_ptr<const CollectiveTask> announced_;  // the call that this is the announcement of
+  uint64_t number_ = 0;                                    // among the calls of the page
+  std::shared_ptr<CollectiveTask> precursor_;              // until its news are taken over
+  std::exception_ptr no_precursor_;                        // why it could not be made
+  std::weak_ptr<const CollectiveTask> call_of_precursor_;  // the call that this is one of
+  std::shared_ptr<PlanBook::Page> reviewed_;               // if this is a review
   Choice choice_;
+  size_t choice_index_ = 0;
+  bool is_measured_ = false;
+  int64_t began_ = 0;  // by the book's clock
   Slicing slicing_;
   uint64_t fingerprint_ = 0;
   std::unique_ptr<BlockCoder> coder_;    // of coded calls

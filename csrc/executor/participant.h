@@ -18,9 +18,9 @@
 namespace q7x2 {
 
 /// What a conversation has measured. A ping: round trip, spread, overhead. A stream: of what came,
-/// rate and spread; the rate that was acknowledged of what went.
+/// rate and spread; the rate that was acknowledged of what went; the burst of what came.
 struct Report {
-  std::array<double, 3> figures{};
+  std::array<double, 4> figures{};
 };
 static_assert(std::is_trivially_copyable_v<Report>);
 
@@ -57,14 +57,14 @@ class Participant {
   Report ping(int peer, Wire wire, bool first) {
     const auto task = std::make_shared<PingTask>(group_, peer, wire, first, timeout_of(wire));
     if (!run_over(wire, task) || !first) return {};
-    return {{task->round_trip(), task->spread(), task->overhead()}};
+    return {{task->round_trip(), task->spread(), task->overhead(), 0}};
   }
 
   Report stream(int peer, Wire wire, double seconds) {
     const auto task = std::make_shared<StreamTask>(group_, peer, wire, seconds, timeout_of(wire));
     if (!run_over(wire, task)) return {};
     return {{task->arrivals().steady_rate(), task->arrivals().spread(),
-             task->acknowledgements().whole_rate()}};
+             task->acknowledgements().whole_rate(), task->arrivals().burst()}};
   }
 
  private:

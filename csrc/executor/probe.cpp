@@ -158,7 +158,7 @@ class Conductor {
     const auto reports = meet(Act::kPing, meetings, wire, 0);
     std::vector<Meeting> done;
     for (const auto& [a, b] : meetings) {
-      const auto& [round_trip, spread, overhead] = reports.at(a).figures;
+      const auto& [round_trip, spread, overhead, unused] = reports.at(a).figures;
       if (round_trip <= 0) continue;
       done.emplace_back(a, b);
       measured_.pings.push_back({placement_.host_of[static_cast<size_t>(a)],
@@ -174,11 +174,12 @@ class Conductor {
     std::vector<Measurements::Flow> flows;
     for (const auto& [a, b] : meetings) {
       for (const auto& [from, to] : {Meeting(a, b), Meeting(b, a)}) {
-        const auto& [received, spread, unused] = reports.at(to).figures;
+        const auto& [received, spread, unused, burst] = reports.at(to).figures;
         const double acknowledged = reports.at(from).figures[2];
         flows.push_back({placement_.host_of[static_cast<size_t>(from)],
                          placement_.host_of[static_cast<size_t>(to)],
-                         confirmed_rate(received, acknowledged), spread, static_cast<int>(wire)});
+                         confirmed_rate(received, acknowledged), spread, static_cast<int>(wire),
+                         burst});
       }
     }
     return flows;

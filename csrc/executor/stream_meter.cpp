@@ -63,6 +63,17 @@ double StreamMeter::spread() const {
   return rates.empty() ? 0 : (rates.back() - rates.front()) / steady_rate();
 }
 
+double StreamMeter::burst() const {
+  const double rate = steady_rate();
+  double most = 0;
+  for (const Note& note : notes_) {
+    if (note.bytes > kIgnoredBytes) break;
+    const auto came = static_cast<double>(note.bytes - notes_.front().bytes);
+    most = std::max(most, came - rate * seconds_at(note.time));
+  }
+  return most;
+}
+
 double StreamMeter::whole_rate() const {
   return notes_.size() < 2 ? 0 : rate_between(notes_.front(), notes_.back());
 }

@@ -39,6 +39,9 @@ class StreamMeter {
   /// pause counts in one of them only. 0 where less than two messages passed.
   double steady_rate() const;
   double spread() const;  ///< range of the rates of the parts, over the rate
+  /// The most bytes by which the beginning was ever ahead of the steady rate: what a shaped link
+  /// lets pass at once after a pause, or what a receiver found at once.
+  double burst() const;
   /// Bytes a second between the first message and the last. 0 where less than two passed.
   double whole_rate() const;
 

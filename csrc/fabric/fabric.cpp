@@ -220,6 +220,7 @@ void Fabric::validate() const {
   require_quantity(interconnect.rate, "the rate between NUMA nodes");
   require_quantity(copy_rate, "the copy rate");
   require_quantity(reduce_rate, "the reduce rate");
+  require_quantity(burst, "the burst");
 }
 
 Fabric Fabric::one_host_of(int ranks, int cores) {

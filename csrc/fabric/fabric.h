@@ -137,6 +137,8 @@ struct Fabric {
   double copy_rate = 8e9;     ///< bytes per second that one core copies; 0: does not limit
   double reduce_rate = 8e9;   ///< bytes per second that one core folds into a sum; 0: the same
   Cost network{30e-6, 3e-6};  ///< between hosts
+  /// Bytes that a NIC, a cable or a link lets pass at once after a pause, as shaped ones do.
+  double burst = 0;
 
   int world_size() const { return static_cast<int>(host_of.size()); }
   bool same_host(int a, int b) const {

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "fabric/scatter.h"
+
 namespace q7x2 {
 namespace {
 
@@ -18,18 +20,6 @@ constexpr double kHeldUp = 0.75;
 
 using Flow = Measurements::Flow;
 using HostPair = std::pair<int, int>;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const size_t middle = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle),
-                   values.end());
-  const double upper = values[middle];
-  if (values.size() % 2 == 1) return upper;
-  return (upper +
-          *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle))) /
-         2;
-}
 
 HostPair unordered(int a, int b) {
   return {std::min(a, b), std::max(a, b)};
@@ -54,6 +44,22 @@ void set_nic_rates(const std::vector<Flow>& flows, Fabric& fabric) {
     fabric.hosts[host].egress = nic_rate(std::move(out[host]));
     fabric.hosts[host].ingress = nic_rate(std::move(in[host]));
   }
+  std::vector<double*> rates;
+  for (Fabric::Host& host : fabric.hosts) rates.insert(rates.end(), {&host.egress, &host.ingress});
+  even_out(std::move(rates));
+}
+
+// A receiver that is kept from running hides a burst, so the upper quartile of the flows counts.
+// Less may be the first window of a stream, found at once by a receiver that was kept from looking.
+constexpr double kLeastBurst = 64 * 1024;
+
+void set_burst(const std::vector<Flow>& flows, Fabric& fabric) {
+  std::vector<double> bursts;
+  for (const Flow& flow : flows) bursts.push_back(flow.burst);
+  if (bursts.empty()) return;
+  const auto upper = bursts.begin() + static_cast<std::ptrdiff_t>(bursts.size() * 3 / 4);
+  std::nth_element(bursts.begin(), upper, bursts.end());
+  if (*upper > kLeastBurst) fabric.burst = *upper;
 }
 
 double ease_of(const Flow& flow, const Fabric& fabric) {
@@ -170,6 +176,9 @@ void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
     fabric.racks[rack].up = up[rack].rate();
     fabric.racks[rack].down = down[rack].rate();
   }
+  std::vector<double*> rates;
+  for (Fabric::Rack& rack : fabric.racks) rates.insert(rates.end(), {&rack.up, &rack.down});
+  even_out(std::move(rates));
 }
 
 // A ping through shared memory is a few cache lines and nothing else. A collective also looks at
@@ -353,6 +362,9 @@ void set_links(const Measurements& measured, Fabric& fabric) {
       fabric.links.push_back({a, b, median(wire.rates), median(wire.alphas)});
     }
   }
+  std::vector<double*> rates;
+  for (Fabric::Link& link : fabric.links) rates.push_back(&link.rate);
+  even_out(std::move(rates));
 }
 
 }  // namespace
@@ -374,6 +386,7 @@ Fabric infer(const Measurements& measured) {
   }
   set_costs(measured.pings, fabric);
   set_nic_rates(flows, fabric);
+  set_burst(flows, fabric);
   if (!flows.empty()) set_racks(flows, fabric);
   if (fabric.racks.size() > 1) set_cables(measured.rounds, fabric);
   set_pairs(measured, flows, fabric);

@@ -10,13 +10,18 @@
 //
 // 1. A host's egress is the rate that most of its undisturbed flows reach: the median of those of
 //    at least kSlow of its best. Its ingress likewise.
+//    NICs whose rates differ by less than such measurements do are taken to be equally fast: the
+//    planner looks for the slowest one, and would find the one that was measured worst. So are
+//    cables, and links.
 // 2. A flow's *ease* is its rate over what the two NICs allow. Hosts are grouped by average
 //    linkage: the easiest pairs first, and two groups join where the average ease between them is
 //    at least kSlow. One noisy flow neither joins two racks nor splits one.
 // 3. Where more than one group is left they are racks. All flows that leave a rack in one round
 //    share its cable, so their rates add up to the cable's, in each round in which they are slow;
 //    its rate is the median of those sums.
-// 4. Rates of cores are the medians over the hosts. A host whose cores differ clearly has its own.
+// 4. What NICs let pass at once is the upper quartile over all flows, if it is more than what a
+//    receiver may find at once on any network.
+// 5. Rates of cores are the medians over the hosts. A host whose cores differ clearly has its own.
 //
 // A cable is found where it carries less than kSlow of what its hosts send when they meet in pairs.
 #pragma once
@@ -56,6 +61,7 @@ struct Measurements {
     double rate = 0;  ///< bytes a second
     double spread = 0;
     int wire = kShared;
+    double burst = 0;  ///< bytes that came at once, before the rest came at that rate
   };
 
   std::vector<int> host_of;  ///< by rank

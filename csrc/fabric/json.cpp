@@ -137,6 +137,7 @@ std::string to_json(const Fabric& fabric) {
                             {"rate", rounded(interconnect.rate)},
                             {"measured", interconnect.measured}}));
   add("network", line(cost_json(fabric.network)));
+  add("burst", line(rounded(fabric.burst)));
   add("copy_rate", line(rounded(fabric.copy_rate)));
   add("reduce_rate", line(rounded(fabric.reduce_rate)));
   add("codecs", lines(fabric.codecs, codec_json));

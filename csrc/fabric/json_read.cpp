@@ -203,6 +203,7 @@ Fabric fabric_from_json(std::string_view text) {
   fields.optional("memory", fabric.memory, read_cost);
   fields.optional("interconnect", fabric.interconnect, read_interconnect);
   fields.optional("network", fabric.network, read_cost);
+  fields.optional("burst", fabric.burst, &Place::quantity);
   fields.optional("copy_rate", fabric.copy_rate, &Place::quantity);
   fields.optional("reduce_rate", fabric.reduce_rate, &Place::quantity);
   fields.optional("codecs", fabric.codecs, [](const Place& p) { return p.list(read_codec_rate); });

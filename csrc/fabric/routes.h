@@ -30,6 +30,9 @@ class Routes {
  public:
   enum class Kind { kEgress, kIngress, kUp, kDown, kLink, kMemory, kInterconnect, kPair };
 
+  /// Whether it is one of the network's, not of a host's own memory.
+  static bool is_network(Kind kind) { return kind != Kind::kMemory && kind != Kind::kInterconnect; }
+
   struct Resource {
     Kind kind;
     std::string name;  ///< "egress h0", "up rack 1", "link h0 -> h2", "memory h3"

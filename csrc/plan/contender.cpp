@@ -24,6 +24,10 @@ constexpr size_t kCodedAlignment = 4096;
 /// Sends, receives, and what is done with them, for each message.
 constexpr double kOpsPerMessage = 2.5;
 
+/// What it costs to make an op of a Plan, and of a coded one, beside simulating it.
+constexpr double kMaking = 0.5;
+constexpr double kMakingCoded = 3;
+
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -93,6 +97,11 @@ Prediction Contender::simulate(size_t bytes, const Cut& cut, int max_slices) {
 
 double Contender::ops() const {
   return kOpsPerMessage * model_.messages();
+}
+
+double Contender::making() const {
+  if (simulator_) return 0;
+  return ops() * (schedule_->edges() == Edges::kNone ? kMaking : kMakingCoded);
 }
 
 bool Contender::floods(const Cut& cut, double ratio) const {

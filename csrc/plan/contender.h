@@ -44,6 +44,8 @@ class Contender {
   Prediction simulate(size_t bytes, const Cut& cut, int max_slices);
   /// About the ops of all ranks for one slice: the price of simulating it.
   double ops() const;
+  /// The price of making the Plans of all ranks, in simulated ops; 0 once they are made.
+  double making() const;
 
   /// Whether the window of slices is more than the queue holds of a NIC to which several hosts
   /// send. `ratio`: bytes of a message for a byte of its part.

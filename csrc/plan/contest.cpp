@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "fabric/scatter.h"
 #include "plan/coding_pass.h"
 
 namespace q7x2 {
@@ -50,6 +52,27 @@ constexpr size_t kUnevenBytes = kMiB;
 /// Measured times speak for size classes up to so many times as long or short.
 constexpr double kTunedReach = 4;
 
+/// On a grid of a tenth of a per cent: what differs by less is equal.
+double rounded_time(double seconds) {
+  return std::floor(std::log(std::max(seconds, 1e-12)) * 1000);
+}
+
+bool is_faster(const Prediction& a, const Prediction& b) {
+  const auto order = [](const Prediction& prediction) {
+    return std::pair(rounded_time(prediction.seconds), prediction.seconds_after_pause);
+  };
+  return order(a) < order(b);
+}
+
+/// An estimate is compared with simulated times only after what they have shown of estimates.
+void correct_estimates(std::vector<Standing>& standings, const std::vector<double>& ratios) {
+  if (ratios.empty()) return;
+  const double correction = median(ratios);
+  for (Standing& standing : standings) {
+    if (!standing.is_simulated) standing.correct(correction);
+  }
+}
+
 /// What a call is simulated with.
 size_t typical_bytes(const CallShape& shape) {
   return shape.bytes == CallShape::kUneven ? kUnevenBytes : size_class(shape.bytes);
@@ -64,7 +87,8 @@ size_t size_class(size_t bytes) {
 
 void sort_standings(std::vector<Standing>& standings) {
   std::ranges::stable_sort(standings, {}, [](const Standing& standing) {
-    return std::tuple(!standing.measured, !standing.is_simulated, standing.seconds());
+    const double tie = standing.measured.value_or(standing.prediction.seconds_after_pause);
+    return std::tuple(!standing.measured, rounded_time(standing.seconds()), tie);
   });
 }
 
@@ -261,26 +285,31 @@ std::vector<Standing> Contest::predicted(double max_ops) {
 
 void Contest::simulate(std::vector<Standing>& standings, double max_ops) const {
   const double hopeless = kHopeless * standings.front().prediction.seconds;
+  std::vector<double> ratios;  // of simulated times to estimates
   for (Standing& standing : standings) {
     const bool is_large = standing.contender->ops() > kManyOps;
     const std::vector<Cut> ways = is_large ? std::vector{standing.cut} : cuts(*standing.contender);
     const int slices = is_large ? 1 : kFirstLook;
-    const double price = standing.contender->ops() * slices * static_cast<double>(ways.size());
+    const double price = standing.contender->ops() * slices * static_cast<double>(ways.size()) +
+                         standing.contender->making();
     if (price > max_ops || standing.prediction.seconds > hopeless) break;
     max_ops -= price;
+    const double estimate = standing.prediction.seconds;
     for (const Cut& cut : ways) {
       Prediction prediction = standing.contender->simulate(bytes_, cut, slices);
-      if (standing.is_simulated && prediction.seconds >= standing.prediction.seconds) continue;
+      if (standing.is_simulated && !is_faster(prediction, standing.prediction)) continue;
       standing.cut = cut;
       standing.prediction = std::move(prediction);
       standing.is_simulated = true;
     }
+    if (estimate > 0) ratios.push_back(standing.prediction.seconds / estimate);
   }
+  correct_estimates(standings, ratios);
   sort_standings(standings);
   for (size_t i = 0; i < std::min(kFinalists, standings.size()); ++i) {
     Standing& standing = standings[i];
     const double price = standing.contender->ops() * kSteadyState;
-    if (!standing.is_simulated || price > max_ops || standing.contender->ops() > kManyOps) break;
+    if (!standing.is_simulated || price > max_ops || standing.contender->ops() > kManyOps) continue;
     max_ops -= price;
     standing.prediction = standing.contender->simulate(bytes_, standing.cut, 0);
   }
@@ -296,6 +325,7 @@ void Contest::try_wide_window(Standing& standing, double max_ops) const {
   Prediction prediction;
   if (!standing.is_simulated) {
     prediction = contender.estimate_loads(bytes_, wide);
+    prediction.seconds *= standing.correction;
   } else if (contender.ops() * kSteadyState * 2 <= max_ops && contender.ops() <= kManyOps) {
     prediction = contender.simulate(bytes_, wide, 0);
   } else {
@@ -315,6 +345,7 @@ void Contest::resize(Standing& standing) const {
   const int slices = contender.ops() > kManyOps ? 1 : 0;
   standing.prediction = standing.is_simulated ? contender.simulate(shape_.bytes, cut, slices)
                                               : contender.estimate_loads(shape_.bytes, cut);
+  if (!standing.is_simulated) standing.correct(standing.correction);
   if (standing.measured) *standing.measured *= standing.prediction.seconds / before;
 }
 

@@ -29,11 +29,20 @@ struct Standing {
   Prediction prediction;
   bool is_simulated = false;
   std::optional<double> measured = {};
+  /// Of an estimate: by how much simulations of other contenders took longer than their estimates.
+  double correction = 1;
 
   double seconds() const { return measured.value_or(prediction.seconds); }
+  void correct(double factor) {
+    correction = factor;
+    prediction.seconds *= factor;
+    prediction.seconds_after_pause *= factor;
+    prediction.first_slice_seconds *= factor;
+  }
 };
 
-/// Measured ones first, then simulated ones, each by time.
+/// Measured ones first, each by time. Calls in a row that one wire bounds take equally long; of
+/// those, the one that takes less after a pause is first.
 void sort_standings(std::vector<Standing>& standings);
 
 class Contest {
@@ -81,7 +90,8 @@ class Contest {
   std::span<const size_t> parts(const Contender& contender) const;
   bool floods(const Contender& contender, const Cut& cut) const;
   bool is_sparse(const Contender& contender) const;
-  /// Simulates those that could be the best, and sorts again.
+  /// Simulates those that could be the best, corrects the estimates of the others by what the
+  /// simulations took, and sorts again.
   void simulate(std::vector<Standing>& standings, double max_ops) const;
   void try_wide_window(Standing& standing, double max_ops) const;
   std::vector<Fabric::Tuned> nearest_times() const;

@@ -90,9 +90,9 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
     for (const int rank : tally.ranks()) {
       const Tally::Rank& it = tally.at(rank);
       const auto r = static_cast<size_t>(rank);
-      const Time out = send(round, it, message, is_fresh);
-      const Time in = receive(round, it, message);
-      const Time fold = folds ? this->fold(it, message) : Time{};
+      const Time out = send(round, rank, it, message, is_fresh);
+      const Time in = receive(round, rank, it, message);
+      const Time fold = folds ? this->fold(rank, it, message) : Time{};
       sending.add(rank, out);
       receiving.add(rank, in);
       both.add(rank, {out.fixed + in.fixed, out.per_byte + in.per_byte});
@@ -114,6 +114,7 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
       if (it.messages_in_near > 0 && site.machines.is_crowded(rank)) turn = model::kTurnSeconds;
     }
     step.alpha += turn;
+    longest_far_ = std::max(longest_far_, step.longest_far);
     step.out = sending.take();
     step.in = receiving.take();
     step.both = both.take();
@@ -132,11 +133,22 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
   find_rates(tally.senders());
   for (size_t i = 0; i < steps_.size(); ++i) {
     for (const auto& [resource, share] : through[i]) {
-      steps_[i].wire = std::max(steps_[i].wire, share / rates_[static_cast<size_t>(resource)]);
+      const auto r = static_cast<size_t>(resource);
+      const Routes::Resource& of = site.routes.resources()[r];
+      if (of.kind != Routes::Kind::kMemory) {
+        steps_[i].short_wire = std::max(steps_[i].short_wire, share / of.rate);
+      }
+      if (share / rates_[r] <= steps_[i].wire) continue;
+      steps_[i].wire = share / rates_[r];
+      const bool bursts = Routes::is_network(of.kind);
+      steps_[i].at_once = bursts ? site.fabric.burst / rates_[r] : 0;
     }
   }
   for (size_t i = 0; i < rates_.size(); ++i) {
     wire_ = std::max(wire_, resource_bytes_[i] / rates_[i]);
+    const Routes::Resource& resource = site.routes.resources()[i];
+    if (resource.kind == Routes::Kind::kMemory) continue;
+    short_wire_ = std::max(short_wire_, resource_bytes_[i] / resource.rate);
   }
   machine_time_.resize(site.machines.all().size());
   for (size_t r = 0; r < ranks; ++r) {
@@ -178,23 +190,23 @@ void CostModel::find_rates(const std::vector<int>& senders) {
   }
 }
 
-CostModel::Time CostModel::send(const Round& round, const Tally::Rank& it,
+CostModel::Time CostModel::send(const Round& round, int rank, const Tally::Rank& it,
                                 const CodingCost::Message& message, bool is_fresh) const {
   const Fabric& fabric = site_.fabric;
   Time time;
   time.fixed =
       fabric.network.overhead * it.messages_out_far + fabric.memory.overhead * it.messages_out_near;
-  time.per_byte = it.staged / rate_or_unlimited(fabric.copy_rate) *
+  time.per_byte = it.staged / rate_or_unlimited(fabric.copy_rate_of(rank)) *
                   (is_fresh && round.contributions > 1 ? model::kFoldedShare : 1);
   if (is_fresh) time.per_byte += it.encoded / message.encode_rate;
   // Contributions that leave as they are take the residual along.
   if (schedule_.edges() != Edges::kNone && steps_.empty()) {
-    time.per_byte += it.exact / rate_or_unlimited(fabric.reduce_rate);
+    time.per_byte += it.exact / rate_or_unlimited(fabric.reduce_rate_of(rank));
   }
   return time;
 }
 
-CostModel::Time CostModel::receive(const Round& round, const Tally::Rank& it,
+CostModel::Time CostModel::receive(const Round& round, int rank, const Tally::Rank& it,
                                    const CodingCost::Message& message) const {
   const Fabric& fabric = site_.fabric;
   Time time;
@@ -202,12 +214,13 @@ CostModel::Time CostModel::receive(const Round& round, const Tally::Rank& it,
       fabric.network.overhead * it.messages_in_far + fabric.memory.overhead * it.messages_in_near;
   if (round.folds) return time;
   time.per_byte =
-      it.in_coded / message.decode_rate + it.in_near / rate_or_unlimited(fabric.copy_rate);
+      it.in_coded / message.decode_rate + it.in_near / rate_or_unlimited(fabric.copy_rate_of(rank));
   return time;
 }
 
-CostModel::Time CostModel::fold(const Tally::Rank& it, const CodingCost::Message& message) const {
-  const double pass = 1 / rate_or_unlimited(site_.fabric.reduce_rate) / model::kPasses;
+CostModel::Time CostModel::fold(int rank, const Tally::Rank& it,
+                                const CodingCost::Message& message) const {
+  const double pass = 1 / rate_or_unlimited(site_.fabric.reduce_rate_of(rank)) / model::kPasses;
   // Decoding the first operand writes the sum.
   const double own = (it.in_coded > 0 ? 1 : 2) * it.parts_in_share;
   return {0, (it.in + own) * pass + it.in_coded / message.decode_rate};
@@ -234,7 +247,8 @@ double CostModel::seconds(const Step& step, double slice) const {
   const double both = std::min(
       out + in, core(step.both, std::max(departures / step.departures, arrivals / step.arrivals)));
   const double cpu = std::max({both, out + in / arrivals, out / departures + in});
-  const double wire = step.wire * slice;
+  const double seconds_a_byte = is_long(step.longest_far, slice) ? step.wire : step.short_wire;
+  const double wire = std::max(0.0, seconds_a_byte * slice - step.at_once);
   const bool is_offered = step.longest_far * slice > model::kEagerBytes;
   const double latency =
       step.turns * step.latency * step.alpha * (is_offered ? 1 + 2 * step.far : 1);
@@ -242,7 +256,20 @@ double CostModel::seconds(const Step& step, double slice) const {
          (latency + std::max(wire, cpu) + std::min(wire, cpu) / arrivals + step.fold.at(slice));
 }
 
+bool CostModel::is_long(double share, double slice) const {
+  return share * slice > model::kShortBytes;
+}
+
+double CostModel::wire_seconds(double slice) const {
+  return is_long(longest_far_, slice) ? wire_ : short_wire_;
+}
+
 double CostModel::seconds(const SimulatedCall& call) const {
+  const auto slice = static_cast<double>(std::min(call.slice_bytes, call.bytes));
+  return std::max(seconds_after_pause(call), wire_seconds(slice) * static_cast<double>(call.bytes));
+}
+
+double CostModel::seconds_after_pause(const SimulatedCall& call) const {
   const auto bytes = static_cast<double>(std::max<size_t>(call.bytes, 1));
   const double slice = std::min(static_cast<double>(std::max<size_t>(call.slice_bytes, 1)), bytes);
   std::vector<double> begin{0};  // of each step
@@ -251,14 +278,16 @@ double CostModel::seconds(const SimulatedCall& call) const {
   for (const auto& [first, last] : spans_)
     longest = std::max(longest, begin[last + 1] - begin[first]);
   const double filled = std::min(1.0, slice / model::kElementBytes / parts_);
-  const double each = std::max({wire_ * slice, busiest_.fixed * filled + busiest_.per_byte * slice,
-                                longest / std::max(call.window, 1)});
+  const double each =
+      std::max({wire_seconds(slice) * slice, busiest_.fixed * filled + busiest_.per_byte * slice,
+                longest / std::max(call.window, 1)});
   return begin.back() + (bytes / slice - 1) * each + selection(call);
 }
 
 Prediction CostModel::predict(const SimulatedCall& call) const {
   Prediction prediction;
   prediction.seconds = seconds(call);
+  prediction.seconds_after_pause = seconds_after_pause(call);
   const auto bytes = static_cast<double>(call.bytes);
   SimulatedCall one = call;
   one.bytes = std::min(call.bytes, call.slice_bytes);

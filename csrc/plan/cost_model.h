@@ -10,6 +10,9 @@
 //             overlap in the same way.
 //   fold      what arrived is added up
 //
+// After a pause a wire lets Fabric::burst bytes pass at once. The time of the call is not less than
+// what its busiest resource takes for its bytes.
+//
 // One slice takes its rounds one after the other. A round that is repeated passes the same data on,
 // so that of a ring's hops each has its own latency. Slices overlap: each after the first takes the
 // longest of what the busiest resource has to do for it, what the busiest core has to do, and the
@@ -63,7 +66,9 @@ class CostModel {
     double latency = 1;           // of it
     double far = 0;               // share of the messages that go to other hosts
     double longest_far = 0;       // of those, as a share of a slice
-    double wire = 0;              // seconds for each byte of a slice
+    double wire = 0;              // seconds for each byte of a slice, if its messages are long,
+    double short_wire = 0;        // and if they are short
+    double at_once = 0;           // seconds of that which a burst saves
     double departures = 1;        // messages that the busiest rank sends,
     double arrivals = 1;          // and that it receives
     double least_departures = 1;  // the same if most parts are empty
@@ -82,11 +87,13 @@ class CostModel {
   void find_rates(const std::vector<int>& senders);
   /// What a rank does for the messages of a round that it sends, and that it receives, and to fold
   /// what they bring.
-  Time send(const Round& round, const Tally::Rank& it, const CodingCost::Message& message,
+  Time send(const Round& round, int rank, const Tally::Rank& it, const CodingCost::Message& message,
             bool is_fresh) const;
-  Time receive(const Round& round, const Tally::Rank& it, const CodingCost::Message& message) const;
-  Time fold(const Tally::Rank& it, const CodingCost::Message& message) const;
+  Time receive(const Round& round, int rank, const Tally::Rank& it,
+               const CodingCost::Message& message) const;
+  Time fold(int rank, const Tally::Rank& it, const CodingCost::Message& message) const;
   double seconds(const Step& step, double slice) const;
+  double seconds_after_pause(const SimulatedCall& call) const;
   double selection(const SimulatedCall& call) const;
 
   const Schedule& schedule_;
@@ -94,7 +101,13 @@ class CostModel {
   const CodingCost coding_;
   std::vector<Step> steps_;
   std::vector<Span> spans_;
+  /// Of the busiest resource, for a byte of a slice.
+  double wire_seconds(double slice) const;
+  bool is_long(double share, double slice) const;
+
+  double longest_far_ = 0;              // message, as a share of a slice
   double wire_ = 0;                     // seconds a byte of a slice: the busiest resource
+  double short_wire_ = 0;               // the same if messages are short
   std::vector<double> resource_bytes_;  // for each byte of a slice
   std::vector<double> rates_;
   std::vector<Time> machine_time_;  // over its cores

@@ -16,6 +16,7 @@ namespace q7x2 {
   ALGORITHM(double_binary_tree)    \
   ALGORITHM(ccube)                 \
   ALGORITHM(hierarchical)          \
+  ALGORITHM(blueconnect)           \
   ALGORITHM(blink)                 \
   ALGORITHM(multitree)             \
   ALGORITHM(aggregator)            \

@@ -23,6 +23,8 @@ inline constexpr double kFoldedShare = (kPasses - 1) / kPasses;
 /// the same queue, so the loss does not grow beyond twice as many.
 inline constexpr double kIncast = 0.03;
 inline constexpr int kMostIncast = 15;
+/// Only with messages longer than that: shorter ones are over before flows push each other back.
+inline constexpr double kShortBytes = 64 * 1024;
 /// What the elements of a flat buffer usually are; decides who gets a part of a tiny one.
 inline constexpr size_t kElementBytes = 4;
 

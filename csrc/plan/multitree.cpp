@@ -43,8 +43,11 @@ class Room {
     const Routes routes(fabric);
     std::vector<double> rates = known_rates(routes);
     const size_t first_core = rates.size();
-    const double core = fabric.copy_rate > 0 ? fabric.copy_rate : *std::ranges::max_element(rates);
-    rates.resize(first_core + 2 * num_ranks_, core);
+    const double fastest = *std::ranges::max_element(rates);
+    for (size_t rank = 0; rank < num_ranks_; ++rank) {
+      const double copy_rate = fabric.copy_rate_of(static_cast<int>(rank));
+      rates.resize(rates.size() + 2, copy_rate > 0 ? copy_rate : fastest);
+    }
     const double slowest = *std::ranges::min_element(rates);
     for (const double rate : rates) room_per_step_.push_back(rate / slowest);
     room_.resize(rates.size());

@@ -1,12 +1,8 @@
 #include "plan/plan_book.h"
 
 #include <algorithm>
-#include <cstring>
-#include <nlohmann/json.hpp>
-#include <type_traits>
 #include <utility>
 
-#include "base/digest.h"
 #include "base/error.h"
 #include "plan/contest.h"
 #include "plan/generators.h"
@@ -14,150 +10,181 @@
 namespace q7x2 {
 namespace {
 
+static_assert(Publication::kMostProposals == Refinement::kMostChoices);
+
 constexpr size_t kMostPages = 1024;
-constexpr uint32_t kMagic = 0x71377832;  // "q7x2"
-constexpr uint32_t kFormat = 1;
+/// Calls of one page differ in size by up to a factor of two. Up to about so many bytes a call
+/// takes as long as one of no bytes at all.
+constexpr double kFreeBytes = 32 * 1024;
+/// A scratch block for the figures of a review.
+constexpr size_t kReviewBytes = 128;
+static_assert(sizeof(Refinement::Figures) <= kReviewBytes);
 
-// The wire form. Texts end with a null byte.
-struct Publication {
-  uint32_t magic = kMagic;
-  uint32_t format = kFormat;
-  uint64_t digest = 0;
-  uint64_t slice_bytes = 0;
-  uint64_t part_bytes = 0;
-  double seconds = 0;
-  int32_t window = 0;
-  uint32_t edges = 0;  ///< see Plan::edges
-  char algorithm[192] = {};
-  char environment[248] = {};
-  uint64_t check = 0;  ///< see check_of
-};
-static_assert(sizeof(Publication) <= PlanBook::kBytes);
-static_assert(std::is_trivially_copyable_v<Publication>);
-
-/// Of all the rest.
-uint64_t check_of(Publication publication) {
-  publication.check = 0;
-  Digest digest;
-  digest.add_all(std::span(reinterpret_cast<const uint8_t*>(&publication), sizeof(publication)));
-  return digest.value();
-}
-
-template <size_t kSize>
-void put(char (&place)[kSize], const std::string& text) {
-  std::memcpy(place, text.data(), std::min(text.size(), kSize - 1));
-}
-
-Choice courier_choice(int rank, int world_size) {
+/// By rank alone, so that it depends on nothing that ranks could disagree about.
+Choice choice_by_rank(const std::string& algorithm, Collective collective, int root, size_t bytes,
+                      int rank, int world_size) {
   for (const Generator& generator : generators()) {
-    if (generator.name != "binomial_tree" || generator.collective != Collective::kBroadcast) {
-      continue;
-    }
-    // By rank alone, so that it depends on nothing that ranks could disagree about.
-    const Schedule schedule = generator.generate({Collective::kBroadcast, world_size, 0});
-    return {std::make_shared<const Plan>(schedule.project(rank)), PlanBook::kBytes,
-            PlanBook::kBytes, 1, 0};
+    if (generator.name != algorithm || generator.collective != collective) continue;
+    const Schedule schedule = generator.generate({collective, world_size, root});
+    return {std::make_shared<const Plan>(schedule.project(rank)), bytes, bytes, 1, 0};
   }
-  throw Error(ErrorCode::kInternal, "no algorithm broadcasts choices");
+  throw Error(ErrorCode::kInternal, "there is no " + algorithm + " for choices");
+}
+
+/// Whether calls can show which choice is best: all ranks must be equally long in them, and the
+/// size must be known. With a codec the residuals lie where the choice says.
+bool shows_best(const CallShape& shape) {
+  const bool is_collective = shape.collective == Collective::kAllReduce ||
+                             shape.collective == Collective::kReduceScatter ||
+                             shape.collective == Collective::kAllGather ||
+                             shape.collective == Collective::kAllToAll;
+  return is_collective && shape.bytes != CallShape::kUneven && shape.codec.empty() &&
+         shape.algorithms.empty();
+}
+
+Choice without_plan(const Proposal& proposal) {
+  return {nullptr, proposal.slice_bytes, proposal.part_bytes, proposal.window, proposal.seconds};
 }
 
 }  // namespace
 
+PlanBook::Page::Page(const CallShape& shape, Source source) : shape_(shape), source_(source) {
+  shape_.coding = nullptr;
+}
+
+PlanBook::Page::Precursor PlanBook::Page::precursor_of(uint64_t number) const {
+  if (source_ == Source::kAlone) return Precursor::kNone;
+  if (number == 0) return Precursor::kAnnouncement;
+  return Refinement::is_review(number) && shows_best(shape_) ? Precursor::kReview
+                                                             : Precursor::kNone;
+}
+
+// As if the call had the longest size of its class.
+void PlanBook::Page::record(size_t choice, size_t bytes, int64_t nanoseconds) {
+  const double longest = static_cast<double>(size_class(shape_.bytes)) + kFreeBytes;
+  const double factor = longest / (static_cast<double>(bytes) + kFreeBytes);
+  refinement_.record(choice, static_cast<int64_t>(static_cast<double>(nanoseconds) * factor));
+}
+
+void PlanBook::Page::review(uint64_t number, const Refinement::Figures& slowest) {
+  const std::lock_guard lock(history_mutex_);
+  refinement_.review(number, slowest);
+  // Memory for those that calls may still take; the first one is read by other threads.
+  const std::vector<size_t>& present = refinement_.history().back().choices;
+  for (size_t i = 1; i < choices_.size(); ++i) {
+    if (std::ranges::find(present, i) == present.end()) choices_[i].plan.reset();
+  }
+}
+
 PlanBook::PlanBook(std::shared_ptr<Planner> planner, int rank, int world_size,
-                   const std::string& environment)
+                   const std::string& environment, bool refines)
     : planner_(std::move(planner)),
       rank_(rank),
       world_size_(world_size),
       environment_(environment),
-      courier_(std::make_shared<Page>(CallShape{Collective::kBroadcast, kBytes, 0})),
+      refines_(refines),
+      courier_(std::make_shared<Page>(CallShape{Collective::kBroadcast, Publication::kBytes, 0},
+                                      Page::Source::kAlone)),
+      reviewer_(std::make_shared<Page>(CallShape{Collective::kAllReduce, kReviewBytes},
+                                       Page::Source::kAlone)),
       pages_(kMostPages) {
-  settle(*courier_, courier_choice(rank, world_size));
-  courier_->announce();
+  settle(*courier_, choice_by_rank("binomial_tree", Collective::kBroadcast, 0, Publication::kBytes,
+                                   rank, world_size));
+  settle(*reviewer_, choice_by_rank("recursive_doubling", Collective::kAllReduce, -1, kReviewBytes,
+                                    rank, world_size));
 }
 
 void PlanBook::settle(Page& page, Choice choice) {
-  page.choice_ = std::move(choice);
+  page.choices_.push_back(std::move(choice));
   page.is_settled_.store(true, std::memory_order_release);
 }
 
-std::shared_ptr<PlanBook::Page> PlanBook::find(const CallShape& shape, bool alone) {
+std::shared_ptr<PlanBook::Page> PlanBook::find(const CallShape& shape, Page::Source source) {
+  const Key key{key_of(shape), source};
+  if (auto known = pages_.find(key)) return known;
   const std::lock_guard lock(mutex_);
-  const Key key{key_of(shape), alone};
-  if (const std::shared_ptr<Page>* known = pages_.find(key)) return *known;
-  auto page = std::make_shared<Page>(shape);
-  if (alone || rank_ == 0) {
+  if (auto known = pages_.find(key)) return known;  // another thread has opened it
+  auto page = new_page(shape, source);
+  pages_.add(key, page);
+  return page;
+}
+
+std::shared_ptr<PlanBook::Page> PlanBook::new_page(const CallShape& shape, Page::Source source) {
+  auto page = std::make_shared<Page>(shape, source);
+  if (source == Page::Source::kAlone) {
     settle(*page, planner_->choose(shape));
+  } else if (rank_ == 0) {
+    const size_t most = refines_ && shows_best(shape) ? Refinement::kMostChoices : 1;
+    settle(*page, Publication{planner_->propose(shape, most), environment_});
   } else {
     planner_->check(page->shape_);
   }
-  if (alone || world_size_ == 1) page->announce();
-  return pages_.add(key, std::move(page));
+  return page;
 }
 
 std::shared_ptr<PlanBook::Page> PlanBook::open(const CallShape& shape) {
-  return find(shape, false);
+  return find(shape, world_size_ == 1 ? Page::Source::kAlone : Page::Source::kBroadcast);
 }
 
 std::shared_ptr<PlanBook::Page> PlanBook::open_alone(const CallShape& shape) {
-  return find(shape, true);
+  return find(shape, Page::Source::kAlone);
 }
 
 void PlanBook::publish(const Page& page, std::span<std::byte> bytes) const {
-  const Choice& choice = page.choice();
-  Publication publication;
-  if (choice.plan->algorithm.size() >= sizeof(publication.algorithm)) {
-    throw Error(ErrorCode::kInternal,
-                "the name of an algorithm is too long: " + choice.plan->algorithm);
-  }
-  publication.digest =
-      planner_->schedule(page.shape_, choice.plan->algorithm, choice.plan->edges)->digest();
-  publication.slice_bytes = choice.slice_bytes;
-  publication.part_bytes = choice.part_bytes;
-  publication.seconds = choice.seconds;
-  publication.window = choice.window;
-  publication.edges = static_cast<uint32_t>(choice.plan->edges);
-  put(publication.algorithm, choice.plan->algorithm);
-  put(publication.environment, environment_);
-  publication.check = check_of(publication);
-  std::ranges::fill(bytes, std::byte{0});
-  std::memcpy(bytes.data(), &publication, sizeof(publication));
+  Publication{page.proposals_, environment_}.write(bytes);
 }
 
 void PlanBook::settle(Page& page, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  if (page.is_settled()) return;
-  Publication publication;
-  std::memcpy(&publication, bytes.data(), std::min(bytes.size(), sizeof(publication)));
-  if (bytes.size() != kBytes || publication.magic != kMagic || publication.format != kFormat ||
-      publication.check != check_of(publication) ||
-      publication.algorithm[sizeof(publication.algorithm) - 1] != 0 ||
-      publication.environment[sizeof(publication.environment) - 1] != 0) {
-    throw Error(ErrorCode::kInternal, "rank 0's choice for a collective cannot be read", 0);
+  if (!page.is_settled()) settle(page, Publication::read(bytes));
+}
+
+void PlanBook::settle(Page& page, Publication publication) const {
+  page.proposals_ = std::move(publication.proposals);
+  page.publisher_ = std::move(publication.environment);
+  page.choices_.clear();
+  std::vector<int64_t> nanoseconds;
+  for (const Proposal& proposal : page.proposals_) {
+    page.choices_.push_back(without_plan(proposal));
+    nanoseconds.push_back(static_cast<int64_t>(proposal.seconds * 1e9));
   }
-  const std::string algorithm = publication.algorithm;
-  const std::string environment = publication.environment;
-  Choice choice;
-  choice.slice_bytes = publication.slice_bytes;
-  choice.part_bytes = publication.part_bytes;
-  choice.window = publication.window;
-  choice.seconds = publication.seconds;
-  const bool is_sound = choice.slice_bytes > 0 && choice.slice_bytes % 64 == 0 &&
-                        choice.part_bytes > 0 && choice.part_bytes % 64 == 0 &&
-                        choice.window >= 1 && choice.window <= Choice::kMaxWindow &&
-                        publication.edges <= static_cast<uint32_t>(Edges::kAll);
-  const auto schedule =
-      is_sound ? planner_->schedule(page.shape_, algorithm, static_cast<Edges>(publication.edges))
-               : nullptr;
-  if (!schedule || schedule->digest() != publication.digest) {
+  page.refinement_ = Refinement(std::move(nanoseconds));
+  choice(page, 0);
+  page.is_settled_.store(true, std::memory_order_release);
+}
+
+const Choice& PlanBook::choice(Page& page, size_t index) const {
+  Choice& choice = page.choices_[index];
+  if (choice.plan) return choice;
+  const Proposal& proposal = page.proposals_[index];
+  const auto schedule = planner_->schedule(page.shape_, proposal.algorithm, proposal.edges);
+  if (!schedule || schedule->digest() != proposal.digest) {
     const std::string found = schedule ? "makes another Schedule of it" : "does not know it";
     throw Error(ErrorCode::kMismatch,
-                "rank 0 has chosen " + algorithm + " for " + to_string(page.shape_.collective) +
-                    ", but rank " + std::to_string(rank_) + " " + found + ": rank 0 runs " +
-                    environment + ", rank " + std::to_string(rank_) + " runs " + environment_,
+                "rank 0 has chosen " + proposal.algorithm + " for " +
+                    to_string(page.shape_.collective) + ", but rank " + std::to_string(rank_) +
+                    " " + found + ": rank 0 runs " + page.publisher_ + ", rank " +
+                    std::to_string(rank_) + " runs " + environment_,
                 0);
   }
   choice.plan = std::make_shared<const Plan>(schedule->project(rank_));
-  settle(page, std::move(choice));
+  return choice;
+}
+
+std::vector<PlanBook::Record> PlanBook::records() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Record> records;
+  for (const std::shared_ptr<Page>& page : pages_.values()) {
+    if (!page->is_settled() || page->proposals_.empty()) continue;
+    const std::lock_guard history(page->history_mutex_);
+    records.push_back({page->shape_.collective, page->shape_.bytes, page->shape_.root,
+                       page->shape_.codec, page->calls(), page->proposals_,
+                       page->refinement_.history()});
+    if (records.back().bytes != CallShape::kUneven) {
+      records.back().bytes = size_class(records.back().bytes);
+    }
+  }
+  return records;
 }
 
 void PlanBook::clear() {

@@ -1,12 +1,18 @@
 // PlanBook: the choices of one group. All ranks have the same ones, because one rank makes them.
 //
-// The first call of a kind opens a page. Rank 0 chooses, and its choice is broadcast in the group
-// ahead of the call, in a message of fixed length (executor/plan_call.h). The other ranks make the
-// Schedule that the message names, compare its digest with rank 0's, and project their Plans: they
-// plan nothing. So what a planner depends on may differ between ranks (its settings, the rounding
-// of the processor), and where it leads to another Schedule, the error names both sides.
+// The first call of a kind opens a page. Rank 0 chooses, and what it proposes is broadcast in the
+// group ahead of the call, in a message of fixed length (executor/plan_call.h). The other ranks
+// make the Schedule that the message names, compare its digest with rank 0's, and project their
+// Plans: they plan nothing. So what a planner depends on may differ between ranks (its settings,
+// the rounding of the processor), and where it leads to another Schedule, the error names both
+// sides.
+//
+// Rank 0 may propose several choices. Then the calls themselves show which is best: at agreed
+// numbers of calls a *review* precedes a call, a small all-reduce of what the ranks have measured,
+// by which all of them decide alike (plan/refinement.h).
 //
 // Pages are opened and forgotten in the order of the group's calls, which is the same on all ranks.
+// Calls are counted in the order in which they are submitted.
 #pragma once
 
 #include <atomic>
@@ -17,75 +23,124 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "base/recent.h"
+#include "base/concurrent_recent.h"
+#include "plan/fair_clock.h"
 #include "plan/planner.h"
+#include "plan/publication.h"
+#include "plan/refinement.h"
 
 namespace q7x2 {
 
 class PlanBook {
  public:
+  /// What a page has seen so far.
+  struct Record {
+    Collective collective;
+    size_t bytes = 0;  ///< the size class
+    int root = -1;
+    std::string codec;
+    uint64_t calls = 0;
+    std::vector<Proposal> proposals;
+    std::vector<Refinement::Event> events;  ///< choices are indices into `proposals`
+  };
+
   /// The choice for calls of one kind.
   class Page {
    public:
+    /// Who settles it: this rank, at once, or a broadcast ahead of the first call.
+    enum class Source : uint8_t { kAlone, kBroadcast };
+    /// What has to precede a call.
+    enum class Precursor : uint8_t { kNone, kAnnouncement, kReview };
+
     /// What coding costs is not kept: only the choice depends on it, and it may not outlive the
     /// call.
-    explicit Page(const CallShape& shape) : shape_(shape) { shape_.coding = nullptr; }
+    Page(const CallShape& shape, Source source);
 
     /// Any thread. Once true, `choice` may be read.
     bool is_settled() const { return is_settled_.load(std::memory_order_acquire); }
-    const Choice& choice() const { return choice_; }
-    /// True for the first call: its caller has the choice broadcast.
-    bool announce() { return !is_announced_.exchange(true); }
-    /// The broadcast will not be: the next call announces.
-    void take_back() { is_announced_ = false; }
+    /// Of the first call; of all calls with a codec.
+    const Choice& choice() const { return choices_.front(); }
+
+    // Below: under the reactor's lock. The number of a call: how many were submitted before it.
+
+    uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+    /// A call is submitted.
+    void count() { calls_.store(calls() + 1, std::memory_order_relaxed); }
+    /// What has to precede the call with that number, equal on all ranks. A review may turn out to
+    /// have nothing to decide.
+    Precursor precursor_of(uint64_t number) const;
+    const Refinement& refinement() const { return refinement_; }
+    /// A call of `bytes` bytes has taken so long, by the choice with that index.
+    void record(size_t choice, size_t bytes, int64_t nanoseconds);
+    /// `slowest`: see Refinement.
+    void review(uint64_t number, const Refinement::Figures& slowest);
 
    private:
     friend class PlanBook;
 
     CallShape shape_;
-    Choice choice_;
+    const Source source_;
+    std::vector<Proposal> proposals_;
+    std::vector<Choice> choices_;  // by proposal; without a Plan until there is a call for it
+    std::string publisher_;        // the environment that the proposals come from
     std::atomic<bool> is_settled_{false};
-    std::atomic<bool> is_announced_{false};
+    std::atomic<uint64_t> calls_{0};
+    Refinement refinement_;
+    mutable std::mutex history_mutex_;  // for threads that read the history
   };
 
-  /// The length of a publication, in bytes.
-  static constexpr size_t kBytes = 512;
-
-  /// `environment`: what this rank runs on, for messages.
+  /// `environment`: what this rank runs on, for messages. `refines`: on rank 0, whether calls may
+  /// change a choice.
   PlanBook(std::shared_ptr<Planner> planner, int rank, int world_size,
-           const std::string& environment);
+           const std::string& environment, bool refines = true);
 
   /// The page for a call. On rank 0 it is settled. Throws as Planner::choose on all ranks alike.
+  /// Takes no lock if the page is open.
   std::shared_ptr<Page> open(const CallShape& shape);
   /// A page that each rank settles by itself: for calls that must know their choice at once.
   std::shared_ptr<Page> open_alone(const CallShape& shape);
-  /// The page of the broadcasts themselves.
+  /// The page of the broadcasts themselves, and that of reviews.
   const std::shared_ptr<Page>& courier() const { return courier_; }
+  const std::shared_ptr<Page>& reviewer() const { return reviewer_; }
 
-  /// A settled page as bytes; kBytes of them.
+  /// What is to be broadcast of a settled page: Publication::kBytes bytes.
   void publish(const Page& page, std::span<std::byte> bytes) const;
-  /// Settles the page with rank 0's choice, unless it is. Throws Error: kMismatch where this rank
-  /// makes another Schedule, kInternal where the bytes are no publication.
+  /// Settles the page with what rank 0 has published, unless it is. Throws Error: kMismatch where
+  /// this rank makes another Schedule, kInternal where the bytes are no publication.
   void settle(Page& page, std::span<const std::byte> bytes);
+  /// Of a settled page, by index. Makes its Plan if there is none yet. Throws Error(kMismatch) as
+  /// `settle`. Under the reactor's lock.
+  const Choice& choice(Page& page, size_t index) const;
+  /// By which the group's calls are measured. Under the reactor's lock.
+  FairClock& clock() { return clock_; }
+
+  /// Of all pages that are settled and that rank 0 has chosen for. Any thread.
+  std::vector<Record> records() const;
 
   /// Forgets all choices. All ranks must do so between the same two collectives.
   void clear();
 
  private:
   /// Calls of one key share a page; the pages that each rank settles by itself are others.
-  using Key = std::pair<CallKey, bool>;
+  using Key = std::pair<CallKey, Page::Source>;
 
-  std::shared_ptr<Page> find(const CallShape& shape, bool alone);
+  std::shared_ptr<Page> find(const CallShape& shape, Page::Source source);
+  std::shared_ptr<Page> new_page(const CallShape& shape, Page::Source source);
   static void settle(Page& page, Choice choice);
+  void settle(Page& page, Publication publication) const;
 
   const std::shared_ptr<Planner> planner_;
   const int rank_;
   const int world_size_;
   const std::string environment_;
+  const bool refines_;
   std::shared_ptr<Page> courier_;
-  std::mutex mutex_;
-  Recent<Key, std::shared_ptr<Page>> pages_;
+  std::shared_ptr<Page> reviewer_;
+  FairClock clock_;
+  mutable std::mutex mutex_;  // to open pages, to settle them
+  ConcurrentRecent<Key, Page> pages_;
 };
 
 }  // namespace q7x2

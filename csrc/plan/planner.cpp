@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,8 @@ namespace {
 /// Ops of all ranks that are simulated for one choice, in about 10 ms, and to explain it.
 constexpr double kOpsForAChoice = 40e3;
 constexpr double kOpsToExplain = 4e6;
+/// How far from the best time a proposal may be. The model is rarely further off.
+constexpr double kNear = 2;
 /// Choices and Schedules that are remembered.
 constexpr size_t kMostChoices = 1024;
 constexpr size_t kMostSchedules = 64;
@@ -75,14 +78,6 @@ std::shared_ptr<const Schedule> Planner::schedule(const CallShape& shape,
   return contest(shape, {}).schedule(algorithm, edges);
 }
 
-Choice Planner::choose(const CallShape& shape) {
-  const std::lock_guard lock(mutex_);
-  check_root(shape);
-  const CallKey key = key_of(shape);
-  if (const Choice* known = choices_.find(key)) return *known;
-  return choices_.add(key, make_choice(shape));
-}
-
 std::shared_ptr<const Schedule> Planner::own_for(const CallShape& shape) const {
   if (!shape.algorithms.empty() || !shape.codec.empty()) return nullptr;
   auto own = own_plan_for(own_, shape.collective, fabric_->world_size(), shape.root);
@@ -106,18 +101,56 @@ Contest Planner::contest(const CallShape& shape, const std::vector<AlgorithmName
       own_for(shape)};
 }
 
-Choice Planner::make_choice(const CallShape& shape) const {
+std::vector<Standing> Planner::standings(const CallShape& shape) const {
+  check_root(shape);
   Contest contest = this->contest(shape);
   std::vector<Standing> standings = contest.measured();
   if (standings.empty()) standings = contest.predicted(kOpsForAChoice);
-  const Standing& best = standings.front();
 #ifndef NDEBUG
   if (fabric_->world_size() <= kMaxCheckedRanks) {
-    check_schedule(best.contender->schedule());
+    check_schedule(standings.front().contender->schedule());
   }
 #endif
-  return {std::make_shared<const Plan>(best.contender->schedule().project(rank_)),
-          best.cut.slice_bytes, best.cut.part_bytes, best.cut.window, best.seconds()};
+  return standings;
+}
+
+Choice Planner::choose(const CallShape& shape) {
+  const std::lock_guard lock(mutex_);
+  const CallKey key = key_of(shape);
+  if (const Choice* known = choices_.find(key)) return *known;
+  const Standing best = standings(shape).front();
+  return choices_.add(key,
+                      {std::make_shared<const Plan>(best.contender->schedule().project(rank_)),
+                       best.cut.slice_bytes, best.cut.part_bytes, best.cut.window, best.seconds()});
+}
+
+// Two algorithms with equal times make the same Plan: nearly all do for two ranks.
+std::vector<Proposal> Planner::propose(const CallShape& shape, size_t most) const {
+  const std::lock_guard lock(mutex_);
+  const std::vector<Standing> standings = this->standings(shape);
+  const Standing& best = standings.front();
+  const bool is_settled = best.measured || !forced_.empty() || !shape.algorithms.empty();
+  std::vector<Proposal> proposals;
+  std::set<std::string> names;
+  std::set<double> times;
+  for (const Standing& standing : standings) {
+    if (proposals.size() == (is_settled ? 1 : most)) break;
+    const Schedule& schedule = standing.contender->schedule();
+    const std::string& algorithm = schedule.algorithm();
+    if (standing.seconds() > kNear * best.seconds() ||
+        !names.insert(algorithm.substr(0, algorithm.find(':'))).second ||
+        !times.insert(standing.seconds()).second) {
+      continue;
+    }
+    proposals.push_back({.algorithm = algorithm,
+                         .edges = schedule.edges(),
+                         .slice_bytes = standing.cut.slice_bytes,
+                         .part_bytes = standing.cut.part_bytes,
+                         .window = standing.cut.window,
+                         .seconds = standing.seconds(),
+                         .digest = schedule.digest()});
+  }
+  return proposals;
 }
 
 std::vector<Candidate> Planner::explain(const CallShape& shape, bool simulate) const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,7 @@ namespace q7x2 {
 
 class Contest;
 struct Generator;
+struct Standing;
 
 /// What a choice depends on. Every field is equal on all ranks of the group for one call, so that
 /// all choose alike without talking.
@@ -82,6 +84,17 @@ struct Choice {
   static constexpr int kMaxWindow = 16;
 };
 
+/// A choice without its Plan: what rank 0 tells the others, and what a call may be served by.
+struct Proposal {
+  std::string algorithm;
+  Edges edges = Edges::kNone;  ///< that are coded
+  size_t slice_bytes = 0;      ///< this and the next three: see Choice
+  size_t part_bytes = 0;
+  int window = 1;
+  double seconds = 0;
+  uint64_t digest = 0;  ///< of the Schedule
+};
+
 /// An algorithm that could serve a call, cut in the way that suits it best.
 struct Candidate {
   std::string algorithm;       ///< "ring", "aggregator:2"
@@ -111,6 +124,11 @@ class Planner {
   /// call's algorithms do not exist.
   Choice choose(const CallShape& shape);
 
+  /// At most `most` ways to serve the call, what `choose` would choose first. The others are other
+  /// algorithms, each with its best parameter, that the model sees within twice the best time.
+  /// There are none where the algorithms are forced, or the times were measured. Throws as
+  /// `choose`.
+  std::vector<Proposal> propose(const CallShape& shape, size_t most) const;
   /// Throws what `choose` would throw, without choosing.
   void check(const CallShape& shape) const;
   /// The Schedule that an algorithm, with its parameter, makes for the call, whether it is forced
@@ -134,7 +152,7 @@ class Planner {
   std::shared_ptr<const Schedule> own_for(const CallShape& shape) const;
   Contest contest(const CallShape& shape) const;
   Contest contest(const CallShape& shape, const std::vector<AlgorithmName>& wishes) const;
-  Choice make_choice(const CallShape& shape) const;
+  std::vector<Standing> standings(const CallShape& shape) const;
 
   const int rank_;
   const std::vector<AlgorithmName> forced_;

@@ -43,6 +43,7 @@ SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call
     machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
   }
   wires_.resize(sim_.site_.routes.resources().size());
+  for (size_t i = 0; i < wires_.size(); ++i) wires_[i].burst = sim_.bursts_[i];
   slices_.resize(num_slices_);
   done_.resize(num_slices_);
 }
@@ -170,13 +171,19 @@ void SimulatedRun::dispatch(Work send) {
     push(now_ + path.alpha, Kind::kOffer, send);
     return;
   }
-  if (message.local) {
-    if (call_.trace) slice(send.slice).begin[message.receive] = now_;
+  if (!message.local) {
+    push(now_, Kind::kHop, send);
+  } else {
+    // Memory is no wire: what it takes is the time of the cores that copy. What lies beyond it is
+    // one: the interconnect of NUMA nodes.
     const auto memory = static_cast<size_t>(path.resources[0]);
     wires_[memory].bytes += message_bytes(send);
-    push(now_ + path.alpha, Kind::kArrival, send);
-  } else {
-    push(now_, Kind::kHop, send);
+    if (call_.trace) slice(send.slice).begin[message.receive] = now_;
+    if (path.resources.size() > 1) {
+      push(now_, Kind::kHop, send, 1);
+    } else {
+      push(now_ + path.alpha, Kind::kArrival, send);
+    }
   }
   complete(send);
 }
@@ -187,10 +194,16 @@ void SimulatedRun::hop(const Event& event) {
   const auto resource = static_cast<size_t>(path.resources[event.hop]);
   Wire& wire = wires_[resource];
   const double bytes = message_bytes({event.slice, event.op});
-  const double seconds = bytes / sim_.rates_[resource];
+  const double rate = sim_.rate(resource, bytes);
   const double begin = std::max(now_, wire.free);
-  wire.free = begin + seconds;
-  wire.busy += seconds;
+  double at_once = 0;
+  if (const double most = sim_.bursts_[resource]; most > 0) {
+    const double saved = std::min(most, wire.burst + (begin - wire.free) * rate);
+    at_once = std::min(bytes, saved);
+    wire.burst = saved - at_once;
+  }
+  wire.free = begin + (bytes - at_once) / rate;
+  wire.busy += bytes / rate;
   wire.bytes += bytes;
   if (call_.trace && event.hop == 0) slice(event.slice).begin[message.receive] = begin;
   const double end = std::max(event.end, wire.free);
@@ -284,6 +297,8 @@ Prediction SimulatedRun::result() {
     prediction.seconds += more * seconds_a_slice(busiest_seconds);
   }
   prediction.seconds += sim_.selection(call_);
+  prediction.seconds_after_pause = prediction.seconds;
+  if (busiest != loads.end()) prediction.seconds = std::max(prediction.seconds, busiest->busy);
   prediction.timeline = std::move(timeline_);
   return prediction;
 }

@@ -67,6 +67,7 @@ class SimulatedRun {
 
   struct Wire {
     double free = 0;
+    double burst = 0;  // bytes that it would let pass at once, when it was free last
     double busy = 0;
     double bytes = 0;
   };

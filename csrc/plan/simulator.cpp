@@ -1,6 +1,7 @@
 #include "plan/simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "plan/simulated_run.h"
 
 namespace q7x2 {
+
 Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding)
     : plans_(plans), fabric_(fabric), coding_(coding), site_(fabric) {
   if (plans.empty() || static_cast<int>(plans.size()) != fabric.world_size()) {
@@ -91,6 +93,8 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
     const Routes::Resource& resource = site_.routes.resources()[i];
     const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
     rates_.push_back(resource.rate * (congests ? model::incast_share(senders[i]) : 1));
+    const bool bursts = Routes::is_network(resource.kind) && std::isfinite(resource.rate);
+    bursts_.push_back(bursts ? fabric.burst : 0);
     if (congests) incast_rate_ = std::min(incast_rate_, resource.rate / senders[i]);
   }
   if (unmatched > 0) {
@@ -206,6 +210,11 @@ double Simulator::message_bytes(uint32_t send, size_t bytes) const {
          (messages_[send].contributions > 0 ? coding_.of(messages_[send].contributions).ratio : 1);
 }
 
+double Simulator::rate(size_t resource, double message_bytes) const {
+  return message_bytes > model::kShortBytes ? rates_[resource]
+                                            : site_.routes.resources()[resource].rate;
+}
+
 double Simulator::bound(const SimulatedCall& call) const {
   const PartLengths lengths(plans_[0], call.slice_bytes);
   std::vector<double> wire(site_.routes.resources().size());
@@ -217,10 +226,11 @@ double Simulator::bound(const SimulatedCall& call) const {
     if (bytes == 0) continue;
     const size_t machine = site_.machines.of(static_cast<int>(rank_of_[i]));
     cpu[machine] += work(i, bytes) / machines[machine].cores;
-    if (each.kind != OpKind::kSend || messages_[i].local) continue;
-    for (const int resource : paths_[messages_[i].route].resources) {
-      const auto r = static_cast<size_t>(resource);
-      wire[r] += message_bytes(i, bytes) / rates_[r];
+    if (each.kind != OpKind::kSend) continue;
+    const auto& resources = paths_[messages_[i].route].resources;
+    for (size_t hop = messages_[i].local ? 1 : 0; hop < resources.size(); ++hop) {
+      const auto r = static_cast<size_t>(resources[hop]);
+      wire[r] += message_bytes(i, bytes) / rate(r, message_bytes(i, bytes));
     }
   }
   const double slices = static_cast<double>(call.bytes) / static_cast<double>(call.slice_bytes);

@@ -7,6 +7,10 @@
 //   wire    A message passes the resources of its route one after the other, and begins to leave
 //           each as soon as it begins to enter it (cut-through), so it takes alpha + bytes / (least
 //           rate) between idle hosts. A resource serves first come, first served.
+//   burst   After a pause a wire lets Fabric::burst bytes pass at once. The call is one of many in
+//   a
+//           row: it begins with what a pause leaves, and takes no less than what its busiest wire
+//           needs for its bytes.
 //   offer   Messages of more than model::kEagerBytes between hosts wait for their receiver: an
 //   offer
 //           and its answer take one alpha each before the data may leave.
@@ -88,7 +92,8 @@ struct Prediction {
     double end = 0;
   };
 
-  double seconds = 0;
+  double seconds = 0;              ///< of one of many calls in a row
+  double seconds_after_pause = 0;  ///< the same where wires have saved up their bursts
   double first_slice_seconds = 0;  ///< until the first slice is complete on all ranks
   std::vector<Load> loads;         ///< that are in use at all
   int bottleneck = -1;             ///< the busiest of `loads`; -1: none is in use
@@ -137,6 +142,8 @@ class Simulator {
   void count_contributions();
   /// Seconds until all ranks of the busiest machine have selected what they send.
   double selection(const SimulatedCall& call) const;
+  /// Bytes a second that a resource lets through of a message.
+  double rate(size_t resource, double message_bytes) const;
   /// The length of a send's message for `bytes` bytes of elements.
   double message_bytes(uint32_t send, size_t bytes) const;
 
@@ -151,7 +158,8 @@ class Simulator {
   std::vector<uint32_t> send_of_;       // receives
   std::vector<double> coding_seconds_;  // of a byte of elements, to read and to make coded blocks
   std::vector<Path> paths_;
-  std::vector<double> rates_;  // by resource, in bytes a second
+  std::vector<double> rates_;   // by resource, in bytes a second, of long messages
+  std::vector<double> bursts_;  // by resource, in bytes
   double incast_rate_ = std::numeric_limits<double>::infinity();
 };
 

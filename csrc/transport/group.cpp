@@ -63,9 +63,13 @@ bool Group::connect(Locked& locked, int rank) {
     return false;
   }
   if (fresh) {
-    runtime_.controls().send(locked, peer, control_to(rank, ControlType::kHello));
+    greet(locked, rank);
   }
   return true;
+}
+
+void Group::greet(Locked& locked, int rank) {
+  runtime_.controls().send(locked, members_.peer(rank), control_to(rank, ControlType::kHello));
 }
 
 void Group::connect_all() {

@@ -128,6 +128,8 @@ class Group {
   void share_memory(Locked& locked, std::unique_ptr<HostChannel> channel);
   /// Opens the connection to `rank`, and says hello. False: it cannot be reached.
   bool connect(Locked& locked, int rank);
+  /// Says hello to `rank`, so that it connects too.
+  void greet(Locked& locked, int rank);
 
   void submit(Locked& locked, const std::shared_ptr<Task>& task);
   /// A task that was submitted is done.

@@ -27,6 +27,26 @@ bool is_bridge(const std::string& name) {
   return std::filesystem::exists("/sys/class/net/" + name + "/bridge", ignored);
 }
 
+/// Whether an interface beside `nics` could be a way to other hosts, by IPv6 alone.
+bool has_others(const std::vector<Nic>& nics) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return true;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET6 ||
+        (each->ifa_flags & IFF_LOOPBACK) != 0 || (each->ifa_flags & IFF_RUNNING) == 0 ||
+        is_bridge(each->ifa_name) ||
+        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr)) {
+      continue;
+    }
+    if (std::none_of(nics.begin(), nics.end(),
+                     [&](const Nic& nic) { return nic.name == each->ifa_name; })) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool has_rdma() {
   std::error_code ignored;
   return !std::filesystem::is_empty("/sys/class/infiniband", ignored) && !ignored;
@@ -92,14 +112,14 @@ std::vector<Nic> usable_nics() {
 
 NicRoles nic_roles() {
   const std::vector<Nic> nics = usable_nics();
-  if (nics.size() < 2 || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) return {};
-  const std::optional<uint32_t> own = address_towards_master();
+  if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) return {};
+  const std::optional<uint32_t> own = nics.size() > 1 ? address_towards_master() : std::nullopt;
   const auto main = std::find_if(nics.begin(), nics.end(),
                                  [&](const Nic& nic) { return own && nic.address == *own; });
-  if (main == nics.end()) return {};
+  if (main == nics.end() && has_others(nics)) return {};
   NicRoles roles;
   for (const Nic& nic : nics) {
-    if (nic.name == main->name || nic.same_network(*main)) {
+    if (main == nics.end() || nic.name == main->name || nic.same_network(*main)) {
       if (!std::count(roles.shared.begin(), roles.shared.end(), nic.name)) {
         roles.shared.push_back(nic.name);
       }

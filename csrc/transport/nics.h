@@ -32,8 +32,10 @@ struct NicRoles {
 };
 
 /// The shared network is the one that leads to MASTER_ADDR, which every rank must reach, else that
-/// of the default route. Nothing is set apart where that is unknown, where the user has set
-/// UCX_NET_DEVICES, or where the host has RDMA adapters, whose networks TCP does not show.
+/// of the default route. If that is unknown, nothing is set apart, and UCX is confined to what is
+/// not loopback: each interface takes UCX two milliseconds when it starts. UCX is not confined if
+/// the user has set UCX_NET_DEVICES, or if the host has RDMA adapters, whose networks TCP does not
+/// show.
 NicRoles nic_roles();
 
 /// The first network of `mine` that `theirs` is on as well, with another address: indices into

@@ -20,8 +20,8 @@ namespace q7x2 {
 namespace {
 
 // What a UCX transport allocates for one process: a queue, and the descriptors of what arrives.
-constexpr size_t kQueueBytes = size_t{36} << 10;
-constexpr size_t kDescriptorBytes = 4296704;
+constexpr size_t kQueueBytes = size_t{12} << 10;
+constexpr size_t kDescriptorBytes = 671744;
 constexpr size_t kRankBytes = kQueueBytes + kDescriptorBytes;
 // What q7x2's own segments leave of /dev/shm.
 constexpr size_t kShmReserve = size_t{8} << 20;

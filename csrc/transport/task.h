@@ -44,8 +44,8 @@ class Task : public std::enable_shared_from_this<Task> {
   void notify(std::function<void()> callback);
 
   Group& group() const noexcept { return *group_; }
+  const std::shared_ptr<Group>& group_pointer() const noexcept { return group_; }
   TimePoint submitted() const noexcept { return submitted_; }
-  bool was_submitted() const noexcept { return submitted_ != TimePoint{}; }
   /// Only after `done`.
   TimePoint finished() const noexcept { return finished_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }

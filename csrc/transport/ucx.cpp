@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <regex>
 #include <set>
 
 #include "transport/shared_memory_limits.h"
@@ -15,6 +14,10 @@ namespace {
 // The API version asked for at run time; the headers may be newer.
 constexpr unsigned kApiMajor = 1;
 constexpr unsigned kApiMinor = 13;
+
+// Of each shared-memory transport; shared_memory_limits.cpp knows what memory that takes.
+constexpr const char* kQueueLength = "64";
+constexpr const char* kBuffers = "80";
 
 // Sets `key` unless the user has set UCX_<key>.
 void set_default(ucp_config_t* config, const char* key, const char* value) {
@@ -37,11 +40,18 @@ std::string printed(const std::function<void(std::FILE*)>& print) {
   return {text, length};
 }
 
-// The different texts that the first group of `pattern` matches.
-std::vector<std::string> names_in(const std::string& text, const std::regex& pattern) {
+// The different transports in those lines of `report` that have `mark`: after it "name/device"
+// comes first.
+std::vector<std::string> transports_in(const std::string& report, std::string_view mark) {
   std::set<std::string> names;
-  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) {
-    names.insert((*it)[1].str());
+  for (size_t at = report.find(mark); at != std::string::npos; at = report.find(mark, at)) {
+    at += mark.size();
+    const std::string line = report.substr(at, report.find('\n', at) - at);
+    const size_t end = line.find('/');
+    if (end != std::string::npos) {
+      const size_t begin = line.find_last_of(" :", end) + 1;  // 0 where there is none
+      names.insert(line.substr(begin, end - begin));
+    }
   }
   return {names.begin(), names.end()};
 }
@@ -74,12 +84,17 @@ void check_ucx(ucs_status_t status, std::string_view what) {
 
 std::string configured_transports() {
   const Config config = read_config();
-  const std::string settings = printed([&](std::FILE* out) {
-    ucp_config_print(config.get(), out, nullptr, UCS_CONFIG_PRINT_CONFIG);
-  });
-  static const std::regex kTls(R"((?:^|\n)UCX_TLS=([^\n]*))");
-  const std::vector<std::string> found = names_in(settings, kTls);
-  return found.empty() ? "all" : found.front();
+  const std::string settings =
+      "\n" + printed([&](std::FILE* out) {
+        ucp_config_print(config.get(), out, nullptr, UCS_CONFIG_PRINT_CONFIG);
+      });
+  constexpr std::string_view kTls = "\nUCX_TLS=";
+  const size_t found = settings.find(kTls);
+  if (found == std::string::npos) {
+    return "all";
+  }
+  const size_t begin = found + kTls.size();
+  return settings.substr(begin, settings.find('\n', begin) - begin);
 }
 
 UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_only,
@@ -93,6 +108,11 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   // can map it. Now it fails to open the transport, and keeps messages back if it wants more later.
   set_default(config, "POSIX_ALLOC", "md");
   set_default(config, "SYSV_ALLOC", "md");
+  // The queue's length is that of UCX 1.13; UCX 1.22 has 256. Each entry has a buffer, whose page
+  // must be filled at the start. Large messages are not slower, and UCX gets more buffers when it
+  // needs them.
+  set_default(config, "MM_FIFO_SIZE", kQueueLength);
+  set_default(config, "MM_RX_BUFS_GROW", kBuffers);
   // UCX looks at the free space several times, and changes its mind as other ranks take theirs.
   // q7x2 looks once (shared_memory_limits.h).
   set_default(config, "POSIX_SHM_MIN_SIZE", "0");
@@ -104,6 +124,10 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
       list += (list.empty() ? "" : ",") + device;
     }
     set_default(config, "NET_DEVICES", list.c_str());
+    if (net_devices.size() == 1) {
+      // UCX would read the routes for each endpoint to find out which interface it prefers.
+      set_default(config, "TCP_PREFER_DEFAULT", "n");
+    }
   }
   if (tcp_only) {
     check_ucx(ucp_config_modify(config, "TLS", "tcp"), "set TLS");
@@ -130,10 +154,8 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
 
 std::vector<std::string> UcpContext::transports() const {
   // UCX 1.13 offers the resources as text only: "#  resource 3  :  md 1  dev 3  flags -- tcp/eth0".
-  const std::string report =
-      printed([&](std::FILE* out) { ucp_context_print_info(context_.get(), out); });
-  static const std::regex kResource(R"(resource\s+\d+\s*:[^\n]*\s([A-Za-z0-9_]+)/[^\n]*)");
-  return names_in(report, kResource);
+  return transports_in(
+      printed([&](std::FILE* out) { ucp_context_print_info(context_.get(), out); }), "resource");
 }
 
 UcpWorker::UcpWorker(const UcpContext& context) : worker_(nullptr, ucp_worker_destroy) {
@@ -193,10 +215,9 @@ void* UcpEndpoint::close(bool flush) {
 }
 
 std::vector<std::string> UcpEndpoint::transports() const {
-  // UCX 1.13 offers the lanes as text only.
-  const std::string report = printed([&](std::FILE* out) { ucp_ep_print_info(endpoint_, out); });
-  static const std::regex kLane(R"(lane\[\d+\]:\s+\d+:([A-Za-z0-9_]+)/)");
-  return names_in(report, kLane);
+  // UCX 1.13 offers the lanes as text only: "#  lane[0]:  3:sysv/memory.0 md[2] ...".
+  return transports_in(printed([&](std::FILE* out) { ucp_ep_print_info(endpoint_, out); }),
+                       "lane[");
 }
 
 std::string ucx_version() {

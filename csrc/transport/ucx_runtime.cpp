@@ -27,16 +27,29 @@ Obstacles find_obstacles(const std::string& tls) {
   return obstacles;
 }
 
-UcpContext open_context(const std::vector<std::string>& net_devices, const Obstacles& obstacles) {
+// The transports to do without. One through shared memory suffices, and each takes memory and time
+// when UCX starts. SysV segments come first: q7x2's own take memory only as it is used.
+std::set<std::string> left_out(const std::string& tls, const Obstacles& obstacles) {
   std::set<std::string> without;
-  std::string reasons;
   for (const auto& [transport, reason] : obstacles) {
     without.insert(transport);
-    reasons += (reasons.empty() ? "" : "; ") + reason;
   }
+  if (allows_transport(tls, "sysv") && !without.contains("sysv") &&
+      allows_transport(tls, "posix")) {
+    without.insert("posix");
+  }
+  return without;
+}
+
+UcpContext open_context(const std::vector<std::string>& net_devices,
+                        const std::set<std::string>& without, const Obstacles& obstacles) {
   try {
     return UcpContext(net_devices, /*tcp_only=*/false, without);
   } catch (const Error& error) {
+    std::string reasons;
+    for (const auto& [transport, reason] : obstacles) {
+      reasons += (reasons.empty() ? "" : "; ") + reason;
+    }
     throw Error(error.code(), error.what() + (reasons.empty() ? "" : ": " + reasons));
   }
 }
@@ -48,7 +61,8 @@ UcxRuntime open_ucx(const std::vector<std::string>& net_devices) {
   const std::string tls = configured_transports();
   Obstacles obstacles = find_obstacles(tls);
   for (;;) {
-    UcpContext context = open_context(net_devices, obstacles);
+    const std::set<std::string> without = left_out(tls, obstacles);
+    UcpContext context = open_context(net_devices, without, obstacles);
     try {
       UcpWorker worker(context);
       std::vector<std::string> warnings;
@@ -62,7 +76,7 @@ UcxRuntime open_ucx(const std::vector<std::string>& net_devices) {
       if (obstacles.size() == known) {
         // Other processes may have taken what there was, and given it back since.
         for (const char* transport : {"posix", "sysv"}) {
-          if (allows_transport(tls, transport)) {
+          if (allows_transport(tls, transport) && !without.contains(transport)) {
             obstacles.emplace(transport, error.what());
           }
         }

@@ -239,7 +239,8 @@ void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
     }
     try {
       Locked locked(runtime_.lock());
-      if (group.connect(locked, rank)) {
+      // Without a hello: who maps this rank's memory connects to it as well.
+      if (runtime_.peers().connect(locked, members.peer(rank))) {
         channel.map(member, members.peer(rank).shared.endpoint(), key, members.card(rank).process);
       }
     } catch (const Error&) {
@@ -260,6 +261,8 @@ void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
   for (int member = 0; member < count; ++member) {
     if (channel.is_mapped(member) && *channel.told_by(member)) {
       channel.open(member);
+    } else if (member != self) {
+      group.greet(locked, ranks[static_cast<size_t>(member)]);
     }
   }
   group.share_memory(locked, std::move(channel_));

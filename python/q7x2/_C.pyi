@@ -16,8 +16,12 @@ class Options(Backend.Options):
     """Connect to all ranks when the group is made, not on first use."""
     algorithms: str
     """Only these may be chosen, "ring,sra"; empty: the variable Q7X2_ALGO, or all."""
+    refine: bool
+    """The durations of calls may change the algorithm of later ones. Rank 0's value counts."""
 
-    def __init__(self, *, eager_connect: bool = False, algorithms: str = "") -> None: ...
+    def __init__(
+        self, *, eager_connect: bool = False, algorithms: str = "", refine: bool = True
+    ) -> None: ...
     def __copy__(self) -> Options: ...
     def __deepcopy__(self, memo: dict[int, Any]) -> Options: ...
 
@@ -269,6 +273,9 @@ def explain(
     float32 tensors compressed with it. ``simulate``: those within reach of the best are simulated,
     however long that takes. ``edges``: as q7x2.all_reduce takes them.
     """
+
+def plan_history(group: ProcessGroupQ7x2) -> list[dict[str, Any]]:
+    """The choices of a group for each kind of call, as ``q7x2.plan_history`` returns them."""
 
 def choose(
     collective: str, bytes: int, fabric: str, root: int = -1, rank: int = 0

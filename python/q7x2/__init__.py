@@ -24,6 +24,7 @@ from q7x2._hook_options import (
     TopK,
 )
 from q7x2._hook_state import HookStateError
+from q7x2._plan_history import plan_history
 from q7x2._process_group import ProcessGroup
 from q7x2._tune import Measurement, tune
 
@@ -54,6 +55,7 @@ __all__ = [
     "comm_hooks",
     "monitored_barrier",
     "optim",
+    "plan_history",
     "reduce_scatter",
     "tune",
 ]

@@ -13,12 +13,19 @@ import functools
 import importlib.util
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 # In the order of their dependencies, to load each by its path. libucm and libucs need each other;
 # libucs finds libucm by its own search path.
 _LIBRARIES = ("libucs.so.0", "libuct.so.0", "libucp.so.0")
+
+# A function of each library, of all versions: by it the linker tells which file was loaded.
+_FUNCTIONS = {
+    "libucm": "ucm_set_event_handler",
+    "libucs": "ucs_status_string",
+    "libuct": "uct_component_query",
+    "libucp": "ucp_get_version",
+}
 
 # UCX reads these once, while it loads. It is a guest in the user's process: crash handlers, SIGHUP
 # and logging are torch's and the user's, hooks in mmap and malloc would slow down torch's
@@ -37,14 +44,14 @@ _GUEST_SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
 class UcxLibrary:
     """The UCX that this process uses."""
 
-    origin: str
-    """``wheel``, ``system``, ``path``, or ``process`` where it was loaded before q7x2 came."""
-    path: str
-    """The libucp that was loaded."""
+    def __init__(self, origin: str, path: str) -> None:
+        self.origin = origin
+        """``wheel``, ``system``, ``path``, or ``process`` where it was loaded before q7x2 came."""
+        self.path = path
+        """The libucp that was loaded."""
 
 
 @functools.cache
@@ -73,7 +80,8 @@ def load() -> UcxLibrary:
         else:
             _load_files(wanted)
     loaded = _loaded()
-    if len({Path(path).parent for path in loaded.values()}) > 1:
+    folders = {Path(path).parent for path in loaded.values()}
+    if len(folders) > 1 and len({folder.resolve() for folder in folders}) > 1:
         raise ImportError(
             f"the parts of UCX come from different installations: {', '.join(loaded.values())}; "
             f"check LD_LIBRARY_PATH and Q7X2_UCX"
@@ -124,14 +132,32 @@ def _load_files(libucp: Path) -> None:
             raise ImportError(f"q7x2 could not load UCX from {libucp.parent}: {error}") from error
 
 
+class _DlInfo(ctypes.Structure):
+    """What ``dladdr`` fills in."""
+
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
 def _loaded() -> dict[str, str]:
-    """The UCX libraries in this process: {"libucp": "/usr/lib/libucp.so.0.0.0", ...}."""
+    """The UCX libraries in this process: {"libucp": "/usr/lib/libucp.so.0.0.0", ...}.
+
+    It asks the linker. ``/proc/self/maps`` would say it too, but takes far longer.
+    """
     libraries = {}
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = "/" + line.partition("/")[2]
-        name = path.rpartition("/")[2].partition(".so")[0]
-        if name in ("libucm", "libucs", "libuct", "libucp"):
-            libraries[name] = path
+    info = _DlInfo()
+    for name, function in _FUNCTIONS.items():
+        try:
+            library = ctypes.CDLL(f"{name}.so.0", mode=os.RTLD_NOLOAD)
+        except OSError:
+            continue
+        address = ctypes.cast(library[function], ctypes.c_void_p)
+        if ctypes.pythonapi.dladdr(address, ctypes.byref(info)) and info.file:
+            libraries[name] = os.fsdecode(info.file)
     return libraries
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from q7x2 import _fabric_arguments
@@ -24,6 +25,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--edges", default="auto", help="the edges that are compressed: auto, all, host, rack, slow"
     )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="what a run has measured and chosen: the JSON of q7x2.plan_history(); the Fabric is "
+        "not looked at then",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=_run)
 
@@ -31,6 +39,8 @@ def add_parser(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from q7x2._extension import load
 
+    if options.history is not None:
+        return _show_history(options)
     try:
         candidates = load().explain(
             options.op,
@@ -50,6 +60,73 @@ def _run(options: argparse.Namespace) -> int:
         codec = f" with {options.codec}" if options.codec else ""
         print_candidates(candidates, f"{options.op} of {amount(options.size)}{codec}")
     return 0
+
+
+def _show_history(options: argparse.Namespace) -> int:
+    try:
+        history = json.loads(options.history.read_text())
+        kinds = [each for each in history if _is_of_kind(each, options)]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        print(f"q7x2 plan explain: cannot read {options.history}: {error!r}", file=sys.stderr)
+        return 1
+    if not kinds:
+        known = ", ".join(sorted({_title(each) for each in history})) or "none"
+        print(
+            f"q7x2 plan explain: {options.history} has no {options.op} of {amount(options.size)}; "
+            f"it has: {known}",
+            file=sys.stderr,
+        )
+        return 1
+    if options.json:
+        print(json.dumps(kinds, indent=2))
+    else:
+        for each in kinds:
+            print_history(each)
+    return 0
+
+
+def _is_of_kind(kind: dict[str, Any], options: argparse.Namespace) -> bool:
+    size_class = 1 << max(options.size - 1, 0).bit_length()
+    wanted = (options.op, size_class, options.codec, _fabric_arguments.root_of(options))
+    return (kind["collective"], kind["bytes"], kind["codec"], kind["root"]) == wanted
+
+
+def _title(kind: dict[str, Any]) -> str:
+    codec = f" with {kind['codec']}" if kind["codec"] else ""
+    size = "parts of any size" if kind["bytes"] is None else f"up to {amount(kind['bytes'])}"
+    return f"{kind['collective']} of {size}{codec}"
+
+
+def print_history(kind: dict[str, Any]) -> None:
+    """Print a table of one kind of call that ``q7x2.plan_history`` returned.
+
+    A column is a decision: the calls that it counts for, what was known then, and the algorithms
+    that were chosen, marked with ``*``.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    events = kind["events"]
+    table = Table(title=f"{_title(kind)}: {kind['calls']} calls")
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("predicted", justify="right")
+    for event in events:
+        table.add_column(f"from call {event['call']}", justify="right")
+    for candidate in kind["candidates"]:
+        name = candidate["algorithm"]
+        cells = []
+        for event in events:
+            measured = event["measured"].get(name)
+            time = f"{duration(measured['seconds'])} +- {measured['noise']:.0%}" if measured else ""
+            cells.append(f"{time} *".strip() if name in event["choices"] else time)
+        is_chosen = name in events[-1]["choices"]
+        table.add_row(
+            name,
+            duration(candidate["predicted"]),
+            *cells,
+            style="bold green" if is_chosen else None,
+        )
+    Console().print(table)
 
 
 def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:

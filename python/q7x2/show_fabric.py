@@ -175,6 +175,9 @@ def _costs(fabric: dict[str, Any]) -> Table:
             memory_rate(fabric["copy_rate"]) if key == "memory" else "",
             "measured" if cost["measured"] else "assumed",
         )
+    if fabric["burst"]:
+        at_once = f"{fabric['burst'] / 1024:.0f} KiB at once"
+        table.add_row("between hosts, after a pause", "", "", at_once, "measured")
     names = [host["name"] for host in fabric["hosts"]]
     if any(binding["numa_node"] > 0 for binding in fabric.get("bindings", [])):
         between = fabric["interconnect"]

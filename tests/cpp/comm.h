@@ -49,6 +49,7 @@ class Comm {
 
   Group& group() { return *group_; }
   const Fabric& fabric() const { return *fabric_; }
+  PlanBook& book() { return *book_; }
   int rank() const { return group_->rank(); }
   int size() const { return group_->world_size(); }
 

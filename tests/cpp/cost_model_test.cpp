@@ -59,6 +59,66 @@ TEST(CostModel, LoadsResourcesAsThePlansDo) {
   }
 }
 
+TEST(CostModel, AHostsOwnRatesCount) {
+  const Fabric fabric = Fabric::uniform(4, 2, 12.5e9);
+  for (const bool copies : {true, false}) {
+    Fabric slow = fabric;
+    slow.hosts[2].rates = {{"cpu", copies ? 5e6 : 0, copies ? 0 : 5e6, {}}};
+    const Site site(slow);
+    double slowest = 0;
+    for_each_schedule(fabric, [&](const Generator& generator, const Schedule& schedule) {
+      if (generator.collective != Collective::kAllReduce) return;
+      const SimulatedCall call{1024 * kKiB, 256 * kKiB, 4};
+      const std::vector<Plan> plans = schedule.project_all();
+      const double estimated = CostModel(schedule, site).seconds(call);
+      const double simulated = Simulator(plans, slow).run(call).seconds;
+      EXPECT_GT(estimated, simulated * 0.5) << (copies ? "copies" : "reduces") << " slowly";
+      EXPECT_LT(estimated, simulated * 2.2) << (copies ? "copies" : "reduces") << " slowly";
+      slowest = std::max(slowest, estimated);
+    });
+    EXPECT_GT(slowest, 1024 * kKiB / 5e6) << "the slow host is not seen";
+  }
+}
+
+TEST(CostModel, TheInterconnectCountsAsInTheSimulator) {
+  Fabric fabric = Fabric::one_host_of(8, 8);
+  for (int rank = 0; rank < 8; ++rank) fabric.bindings.push_back({rank / 4, std::to_string(rank)});
+  fabric.interconnect.rate = 1e9;
+  const Site site(fabric);
+  const SimulatedCall call{16384 * kKiB, 1024 * kKiB, 4};
+  for_each_schedule(fabric, [&](const Generator& generator, const Schedule& schedule) {
+    if (generator.collective == Collective::kBarrier) return;
+    const std::vector<Plan> plans = schedule.project_all();
+    const Prediction simulated = Simulator(plans, fabric).run(call);
+    const Prediction estimated = CostModel(schedule, site).predict(call);
+    const auto busy = [](const Prediction& prediction) {
+      const auto load =
+          std::ranges::find(prediction.loads, "interconnect h0", &Prediction::Load::name);
+      return load == prediction.loads.end() ? 0 : load->busy;
+    };
+    EXPECT_NEAR(busy(estimated), busy(simulated), 0.01 * busy(simulated));
+    EXPECT_GT(estimated.seconds, simulated.seconds * 0.5);
+    EXPECT_LT(estimated.seconds, simulated.seconds * 2.2);
+  });
+}
+
+TEST(CostModel, ABurstCountsAsInTheSimulator) {
+  Fabric fabric = Fabric::uniform(4, 1, 12.5e6);
+  fabric.burst = 128 * kKiB;
+  const Site site(fabric);
+  for (const size_t bytes : {64 * kKiB, 1024 * kKiB}) {
+    for_each_schedule(fabric, [&](const Generator& generator, const Schedule& schedule) {
+      if (generator.collective == Collective::kBarrier) return;
+      const std::vector<Plan> plans = schedule.project_all();
+      const SimulatedCall call{bytes, 64 * kKiB, 4};
+      const double simulated = Simulator(plans, fabric).run(call).seconds;
+      const double estimated = CostModel(schedule, site).seconds(call);
+      EXPECT_GT(estimated, simulated * 0.5) << bytes << " bytes";
+      EXPECT_LT(estimated, simulated * 2.2) << bytes << " bytes";
+    });
+  }
+}
+
 // By how much the model's order of algorithms may be off: what it puts first is simulated, among
 // those that it does not think hopeless.
 TEST(CostModel, IsNearTheSimulator) {

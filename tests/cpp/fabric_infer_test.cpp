@@ -136,6 +136,34 @@ TEST(Infer, OneFlowThatStalledSplitsNothing) {
   for (const auto& host : fabric.hosts) EXPECT_DOUBLE_EQ(host.egress, 125e6);
 }
 
+TEST(Infer, NicsThatMayWellBeEqualAreEqual) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const std::vector<double> nics = {125e6, 125e6, 125e6, 125e6, 50e6, 50e6};
+    const Fabric fabric = infer(Network{std::vector<int>(6), nics, 0, 0.05}.measure(seed));
+    std::set<double> rates;
+    for (const auto& host : fabric.hosts) rates.insert({host.egress, host.ingress});
+    ASSERT_EQ(rates.size(), 2U) << "seed " << seed;
+    EXPECT_NEAR(*rates.begin(), 50e6, 0.03 * 50e6);
+    EXPECT_NEAR(*rates.rbegin(), 125e6, 0.03 * 125e6);
+  }
+}
+
+TEST(Infer, TheBurstIsThatOfMostFlows) {
+  Measurements measured =
+      Network{std::vector<int>(4), std::vector<double>(4, 125e6), 0, 0}.measure(0);
+  EXPECT_EQ(infer(measured).burst, 0);
+  for (auto& round : measured.rounds) {
+    for (auto& flow : round) flow.burst = 8192;
+  }
+  EXPECT_EQ(infer(measured).burst, 0) << "what a receiver finds at once";
+  for (auto& round : measured.rounds) {
+    for (auto& flow : round) flow.burst = 131072;
+  }
+  measured.rounds[0][0].burst = 0;
+  measured.rounds[1][0].burst = 1e6;
+  EXPECT_EQ(infer(measured).burst, 131072);
+}
+
 TEST(Infer, ASlowNicIsNoRack) {
   const Network network{std::vector<int>(4), {125e6, 125e6, 12e6, 125e6}, 0, 0.1};
   const Fabric fabric = infer(network.measure(3));

@@ -39,6 +39,7 @@ Fabric full() {
   fabric.pairs = {{0, 1, 3e-5, 0.1, 1.2e8, 0.05, 1.22e8}, {1, 0, 3e-5, 0.1, 1.2e8, 0.05, 0}};
   fabric.tuned = {{Collective::kAllGather, 6, 1 << 20, "ring", 65536, 4, 1.5e-3}};
   fabric.network = {4e-5, 2e-6, true};
+  fabric.burst = 131072;
   fabric.interconnect = {1.5, 3e10, true};
   fabric.codecs = {{"int8", 1e9, 2e9}, {"topk:0.1", 1e9, 2e9, 3e9, 4e9}};
   fabric.hosts[1].rates = {{"cpu", 5e9, 0, {{"int8", 5e8, 1e9}}}, {"cuda", 1e12, 1e12, {}}};

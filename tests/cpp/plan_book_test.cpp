@@ -24,7 +24,7 @@ PlanBook book(const FabricPtr& fabric, int rank, const std::string& forced = "")
 }
 
 Bytes published(PlanBook& leader, const CallShape& shape) {
-  Bytes bytes(PlanBook::kBytes);
+  Bytes bytes(Publication::kBytes);
   leader.publish(*leader.open(shape), bytes);
   return bytes;
 }
@@ -69,17 +69,103 @@ TEST(PlanBook, OthersAdoptWhatRankZeroChooses) {
   }
 }
 
-TEST(PlanBook, OnlyTheFirstCallOfAKindAnnounces) {
+using Precursor = PlanBook::Page::Precursor;
+
+TEST(PlanBook, CallsOfAKindShareAPage) {
   PlanBook leader = book(std::make_shared<const Fabric>(Fabric::uniform(4, 1, 1e9)), 0);
-  EXPECT_TRUE(leader.open({Collective::kAllReduce, 1000})->announce());
-  EXPECT_FALSE(leader.open({Collective::kAllReduce, 1024})->announce()) << "the same size class";
-  EXPECT_TRUE(leader.open({Collective::kAllReduce, 1025})->announce());
-  EXPECT_FALSE(leader.open_alone({Collective::kAllReduce, 4})->announce());
-  leader.open({Collective::kAllReduce, 1025})->take_back();
-  EXPECT_TRUE(leader.open({Collective::kAllReduce, 1025})->announce());
+  const auto page = leader.open({Collective::kAllReduce, 1000});
+  EXPECT_EQ(leader.open({Collective::kAllReduce, 1024}), page) << "the same size class";
+  EXPECT_NE(leader.open({Collective::kAllReduce, 1025}), page);
+  EXPECT_NE(leader.open_alone({Collective::kAllReduce, 1000}), page);
   leader.clear();
-  EXPECT_TRUE(leader.open({Collective::kAllReduce, 1000})->announce());
-  EXPECT_FALSE(leader.courier()->announce());
+  EXPECT_NE(leader.open({Collective::kAllReduce, 1000}), page);
+}
+
+// Ranks may submit many calls before rank 0's choice arrives. So what precedes a call follows from
+// its number alone.
+TEST(PlanBook, WhatPrecedesACallIsTheSameOnAllRanks) {
+  const auto fabric = std::make_shared<const Fabric>(Fabric::uniform(4, 1, 1e9));
+  PlanBook leader = book(fabric, 0);
+  PlanBook follower = book(fabric, 1);
+  int reviews = 0;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBroadcast, Collective::kBarrier}) {
+    const CallShape shape{collective, 1000, is_rooted(collective) ? 0 : -1};
+    for (uint64_t number = 0; number < 300; ++number) {
+      const Precursor first = leader.open(shape)->precursor_of(number);
+      EXPECT_EQ(follower.open(shape)->precursor_of(number), first);
+      EXPECT_EQ(first == Precursor::kAnnouncement, number == 0);
+      reviews += first == Precursor::kReview;
+    }
+  }
+  EXPECT_EQ(reviews, 8) << "of the all-reduce, at 24, 48, 128, 146, 170, 256, 274 and 298";
+  EXPECT_EQ(leader.open_alone({Collective::kAllReduce, 4})->precursor_of(0), Precursor::kNone);
+  EXPECT_EQ(leader.courier()->precursor_of(0), Precursor::kNone);
+  EXPECT_EQ(leader.reviewer()->precursor_of(24), Precursor::kNone);
+}
+
+/// Makes `count` calls; the choice with index `fastest` is twice as fast as the others.
+void make_calls(PlanBook& book, PlanBook::Page& page, uint64_t count, size_t fastest) {
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t number = page.calls();
+    if (page.precursor_of(number) == Precursor::kReview) {
+      page.review(number, page.refinement().figures());
+    }
+    page.count();
+    const size_t index = page.refinement().choice_of(number);
+    EXPECT_TRUE(book.choice(page, index).plan);
+    if (page.refinement().measures(number)) {
+      page.record(index, 1 << 20, index == fastest ? 1'000'000 : 2'000'000);
+    }
+  }
+}
+
+TEST(PlanBook, CallsShowWhichChoiceIsBest) {
+  const auto fabric = std::make_shared<const Fabric>(Fabric::uniform(8, 1, 1e9));
+  const CallShape shape{Collective::kAllReduce, 1 << 20};
+  PlanBook leader = book(fabric, 0);
+  const Bytes publication = published(leader, shape);
+  for (const int rank : {0, 5}) {
+    PlanBook own = book(fabric, rank);
+    const auto page = own.open(shape);
+    own.settle(*page, publication);
+    const size_t last = own.records()[0].proposals.size() - 1;
+    ASSERT_GE(last, 1U);
+    make_calls(own, *page, 60, last);
+    const PlanBook::Record record = own.records()[0];
+    EXPECT_EQ(record.calls, 60U);
+    EXPECT_EQ(record.events.back().choices, std::vector{last});
+    EXPECT_EQ(own.choice(*page, last).plan->algorithm, record.proposals[last].algorithm);
+    EXPECT_EQ(own.choice(*page, last).plan->rank, rank);
+  }
+}
+
+// Forced algorithms, measured times, codecs and calls whose times say little leave one choice.
+TEST(PlanBook, RefinesOnlyWhatIsFree) {
+  Fabric network = Fabric::uniform(8, 1, 1e9);
+  const CallShape shape{Collective::kAllReduce, 1 << 20};
+  const auto choices = [&](PlanBook&& of, const CallShape& call) {
+    of.open(call);
+    return of.records()[0].proposals.size();
+  };
+  const auto fabric = std::make_shared<const Fabric>(network);
+  const auto planner = std::make_shared<Planner>(0, fabric, "");
+  EXPECT_GT(choices({planner, 0, 8, "a test"}, shape), 1U);
+  EXPECT_EQ(choices({planner, 0, 8, "a test", false}, shape), 1U);
+  EXPECT_EQ(choices(book(fabric, 0, "ring,sra"), shape), 1U);
+  EXPECT_EQ(choices({planner, 0, 8, "a test"}, {Collective::kBroadcast, 1 << 20, 0}), 1U);
+  EXPECT_EQ(choices({planner, 0, 8, "a test"}, {Collective::kAllToAll, CallShape::kUneven}), 1U);
+  CallShape forced = shape;
+  forced.algorithms = "ring,sra";
+  EXPECT_EQ(choices({planner, 0, 8, "a test"}, forced), 1U);
+  network.tuned.push_back({.collective = Collective::kAllReduce,
+                           .ranks = 8,
+                           .bytes = 1 << 20,
+                           .algorithm = "ring",
+                           .slice_bytes = 1 << 20,
+                           .window = 4,
+                           .seconds = 0.1});
+  EXPECT_EQ(choices(book(std::make_shared<const Fabric>(network), 0), shape), 1U);
 }
 
 // The function that says what coding costs belongs to one call, and may not be there later.
@@ -99,7 +185,7 @@ TEST(PlanBook, WhatCodingCostsIsAskedOfNoCallThatIsOver) {
   EXPECT_EQ(asked, 0) << "only rank 0 plans";
   const auto chosen = leader.open(shape);
   EXPECT_EQ(asked, 1);
-  Bytes publication(PlanBook::kBytes);
+  Bytes publication(Publication::kBytes);
   leader.publish(*chosen, publication);
   follower.settle(*page, publication);
   EXPECT_TRUE(page->is_settled());
@@ -124,7 +210,7 @@ TEST(PlanBook, BytesThatAreNoPublicationAreRefused) {
   PlanBook follower = book(fabric, 1);
   const CallShape shape{Collective::kAllReduce, 1 << 20};
   const Bytes good = published(leader, shape);
-  EXPECT_NE(refusal(follower, shape, Bytes(PlanBook::kBytes), ErrorCode::kInternal), "");
+  EXPECT_NE(refusal(follower, shape, Bytes(Publication::kBytes), ErrorCode::kInternal), "");
   EXPECT_NE(refusal(follower, shape, Bytes(7), ErrorCode::kInternal), "");
   std::mt19937_64 random(17);
   int refused = 0;

@@ -1,5 +1,6 @@
 // The bytes that algorithms promise to move: per rank, per cable, per private link.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "plan/generators.h"
 #include "plan/loads.h"
 #include "plan/plan.h"
+#include "plan/simulator.h"
 
 namespace q7x2 {
 namespace {
@@ -231,6 +233,38 @@ TEST(Loads, TorusOfHostsShareTheirNic) {
   const auto plans = plans_on(fabric, "torus", Collective::kAllReduce, 3);
   EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kEgress), 2, 1e-9);
   EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kIngress), 2, 1e-9);
+}
+
+// However the ranks lie, a NIC carries the least that is possible, and hears from one host.
+TEST(Loads, BlueConnectMovesTheLeastThroughEachNic) {
+  for (const bool is_interleaved : {false, true}) {
+    Fabric fabric = Fabric::uniform(4, 3, 1e9);
+    if (is_interleaved) {
+      for (size_t rank = 0; rank < fabric.host_of.size(); ++rank) {
+        fabric.host_of[rank] = static_cast<int>(rank % 4);
+      }
+    }
+    const auto plans = plans_on(fabric, "blueconnect", Collective::kAllReduce);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kEgress), 1.5, 1e-9);
+    EXPECT_NEAR(busiest(fabric, plans, Routes::Kind::kIngress), 1.5, 1e-9);
+    EXPECT_EQ(Simulator(plans, fabric).incast_rate(), std::numeric_limits<double>::infinity());
+  }
+}
+
+TEST(Loads, BlueConnectIsForThreeHostsOfEquallyManyRanks) {
+  const auto applies = [](const Fabric& fabric) {
+    for (const Generator& generator : generators()) {
+      if (generator.name != "blueconnect") continue;
+      return generator.applies({Collective::kAllReduce, fabric.world_size(), -1, &fabric});
+    }
+    return false;
+  };
+  EXPECT_TRUE(applies(Fabric::uniform(3, 2, 1e9)));
+  EXPECT_FALSE(applies(Fabric::uniform(2, 4, 1e9)));
+  EXPECT_FALSE(applies(Fabric::uniform(4, 1, 1e9)));
+  Fabric uneven = Fabric::uniform(3, 2, 1e9);
+  uneven.host_of.back() = 0;
+  EXPECT_FALSE(applies(uneven));
 }
 
 // The best packing: the links' 300 and half of the switch's 3 x 20, over trees of three edges.

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "plan/contest.h"
 #include "plan/planner.h"
 
 namespace q7x2 {
@@ -393,6 +394,38 @@ TEST(Planner, ExplainsItsChoice) {
       EXPECT_FALSE(candidates[i].prediction.loads.empty());
     }
   }
+}
+
+TEST(Planner, ExplainsInTheOrderOfTimeWhateverWasSimulated) {
+  for (const int hosts : {16, 48}) {
+    for (const size_t bytes : {64 * kKiB, 16 * kMiB}) {
+      const auto candidates =
+          Planner(0, network(hosts), "").explain({Collective::kAllReduce, bytes});
+      for (size_t i = 1; i < candidates.size(); ++i) {
+        EXPECT_LE(candidates[i - 1].seconds(), candidates[i].seconds())
+            << candidates[i].algorithm << ", " << hosts << " hosts";
+      }
+    }
+  }
+}
+
+TEST(Planner, MeasuredTimesStandFirstAndOthersInTheOrderOfTime) {
+  std::vector<Standing> standings(3);
+  standings[0].prediction.seconds = 2e-3;
+  standings[0].is_simulated = true;
+  standings[1].prediction.seconds = 1e-3;
+  standings[2].prediction.seconds = 1e-3;
+  standings[2].measured = 3e-3;
+  sort_standings(standings);
+  EXPECT_EQ(standings[0].measured, 3e-3);
+  EXPECT_EQ(standings[1].seconds(), 1e-3);
+  EXPECT_TRUE(standings[2].is_simulated);
+  // A wire bounds both alike.
+  standings[1].prediction.seconds_after_pause = 0.9e-3;
+  standings[2].prediction.seconds = 1.0000001e-3;
+  standings[2].prediction.seconds_after_pause = 0.8e-3;
+  sort_standings(standings);
+  EXPECT_EQ(standings[1].prediction.seconds_after_pause, 0.8e-3);
 }
 
 TEST(Planner, ExplainsTheCallItselfNotItsSizeClass) {

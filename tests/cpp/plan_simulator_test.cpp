@@ -76,7 +76,58 @@ TEST(Simulator, AMessageBetweenNumaNodesTakesLonger) {
   const double near = simulate("direct", Collective::kBroadcast, fabric, {8, 64, 1}, 0).seconds;
   fabric.bindings = {{0, "0"}, {1, "1"}};
   const double far = simulate("direct", Collective::kBroadcast, fabric, {8, 64, 1}, 0).seconds;
-  EXPECT_NEAR(far - near, fabric.memory.alpha * (fabric.interconnect.alpha_factor - 1), 1e-12);
+  EXPECT_NEAR(
+      far - near,
+      fabric.memory.alpha * (fabric.interconnect.alpha_factor - 1) + 8 / fabric.interconnect.rate,
+      1e-12);
+}
+
+TEST(Simulator, TheInterconnectIsAWireThatNodesShare) {
+  Fabric fabric = Fabric::one_host_of(4, 4);
+  fabric.bindings = {{0, "0"}, {0, "1"}, {1, "2"}, {1, "3"}};
+  fabric.interconnect.rate = 1e9;
+  const Prediction prediction =
+      simulate("direct", Collective::kBroadcast, fabric, {64 * kMiB, kMiB, 4}, 0);
+  // Two of the three receivers are bound to the other node.
+  const Prediction::Load& interconnect = load(prediction, "interconnect h0");
+  EXPECT_NEAR(interconnect.bytes, 2.0 * 64 * kMiB, 1);
+  EXPECT_NEAR(interconnect.busy, 2.0 * 64 * kMiB / 1e9, 1e-6);
+  EXPECT_GE(prediction.seconds, interconnect.busy);
+  EXPECT_LE(prediction.seconds, 1.05 * interconnect.busy);
+  const std::vector<Plan> all = plans("direct", Collective::kBroadcast, fabric, 0);
+  EXPECT_NEAR(Simulator(all, fabric).bound({64 * kMiB, kMiB, 4}), interconnect.busy, 1e-6);
+}
+
+TEST(Simulator, AfterAPauseABurstPassesAtOnce) {
+  Fabric fabric = network(2);
+  const SimulatedCall call{64 * 1024, 64 * 1024, 1};
+  const double before = simulate("ring", Collective::kAllReduce, fabric, call).seconds;
+  fabric.burst = 128 * 1024;
+  const Prediction prediction = simulate("ring", Collective::kAllReduce, fabric, call);
+  // Both steps together send no more than the burst, so the wires hide their latency. But in a row
+  // of calls they get no more than their rate.
+  EXPECT_NEAR(prediction.seconds, 64 * 1024 / kRate, 1e-9);
+  EXPECT_LT(prediction.seconds, before - 4 * kAlpha);
+  EXPECT_LT(prediction.seconds_after_pause, prediction.seconds);
+  // A long call takes what it takes without a burst.
+  const SimulatedCall long_call{64 * kMiB, kMiB, 4};
+  const double with = simulate("ring", Collective::kAllReduce, fabric, long_call).seconds;
+  fabric.burst = 0;
+  const double without = simulate("ring", Collective::kAllReduce, fabric, long_call).seconds;
+  EXPECT_NEAR(with / without, 1, 0.01);
+}
+
+TEST(Simulator, WhatABurstDoesNotHoldPassesAtTheRate) {
+  Fabric fabric = network(2);
+  fabric.network = {1e-3, 0};
+  fabric.burst = 8000;
+  const auto seconds = [&](size_t bytes) {
+    return simulate("recursive_doubling", Collective::kAllReduce, fabric, {bytes, bytes, 1})
+        .seconds;
+  };
+  EXPECT_NEAR(seconds(8000), 1e-3 + 8000.0 / fabric.reduce_rate, 1e-9) << "all of it at once";
+  EXPECT_NEAR(seconds(8192) - seconds(8000), 192 / kRate + 192 / fabric.reduce_rate, 1e-9)
+      << "what the burst does not hold";
 }
 
 TEST(Simulator, ASmallMessageTakesAlphaAndItsEnds) {
@@ -164,6 +215,16 @@ TEST(Simulator, ManySendersSlowAPortByABoundedShare) {
   };
   const double per_sender = seconds(65) / 64;
   EXPECT_LT(seconds(513) / 512, 1.1 * per_sender);
+}
+
+TEST(Simulator, SendersOfShortMessagesLoseNothing) {
+  const auto busy = [](size_t bytes) {
+    const SimulatedCall call{.bytes = bytes, .slice_bytes = bytes};
+    const Prediction prediction = simulate("direct", Collective::kGather, network(9), call, 0);
+    return load(prediction, "ingress h0").busy / (8.0 * static_cast<double>(bytes) / kRate);
+  };
+  EXPECT_NEAR(busy(64 * 1024), 1, 1e-9);
+  EXPECT_GT(busy(65 * 1024), 1.1);
 }
 
 TEST(Simulator, RanksShareTheCoresOfTheirHost) {

@@ -46,6 +46,17 @@ TEST(StreamMeter, TheBurstOfAShapedLinkIsLeftOut) {
   EXPECT_GT(meter.whole_rate(), 1.02 * kRate);
 }
 
+TEST(StreamMeter, TheBurstIsWhatIsAheadOfTheSteadyRate) {
+  const StreamMeter shaped = Clocked().even(0, 9, 1e-5).even(kPerMessage, 290, kPerMessage).meter;
+  EXPECT_NEAR(shaped.burst(), 8.0 * kMessage, kMessage / 4.0);
+  const StreamMeter steady = Clocked().even(0, 290, kPerMessage).meter;
+  EXPECT_LT(steady.burst(), kMessage / 4.0);
+  const StreamMeter slow_start = Clocked().even(0, 8, 5e-3).even(5e-2, 290, kPerMessage).meter;
+  EXPECT_EQ(slow_start.burst(), 0);
+  EXPECT_EQ(StreamMeter(kSeconds).burst(), 0);
+  EXPECT_EQ(Clocked().pass(1).meter.burst(), 0);
+}
+
 TEST(StreamMeter, APauseCountsInOnePart) {
   const StreamMeter meter =
       Clocked().even(0, 180, kPerMessage).even(180 * kPerMessage + 0.1, 110, kPerMessage).meter;

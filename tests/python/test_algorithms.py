@@ -100,7 +100,7 @@ def test_all_ranks_have_the_same_bits(world_size: int, algorithm: str) -> None:
 # ---- two hosts -----------------------------------------------------------------------------------
 
 
-def two_hosts(ranks: list[int], private_link: bool = False) -> str:
+def some_hosts(ranks: list[int], private_link: bool = False) -> str:
     """A Fabric for plans: the ranks' processes share this host, and their plans think otherwise."""
     hosts = [{"name": name, "cores": 4, "egress": 1.25e8, "ingress": 1.25e8} for name in "abc"]
     hosts = hosts[: max(ranks) + 1]
@@ -131,7 +131,7 @@ def test_plans_of_two_hosts(world_size: int, placement: str, algorithm: str) -> 
     me = dist.get_rank()
     algorithm = algorithm.format(leaders=world_size // 2)
     ranks = [r * 2 // world_size if placement == "blocks" else r % 2 for r in range(world_size)]
-    fabric = two_hosts(ranks, private_link=algorithm == "blink")
+    fabric = some_hosts(ranks, private_link=algorithm == "blink")
     group = dist.new_group(pg_options=q7x2.Options(algorithms=algorithm))
     group._get_backend(torch.device("cpu")).set_fabric(fabric)
     assert is_offered(fabric, "all_reduce", algorithm)
@@ -155,10 +155,24 @@ def test_plans_of_two_hosts(world_size: int, placement: str, algorithm: str) -> 
     dist.destroy_process_group(group)
 
 
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2]])
+@pytest.mark.ranks(6)
+def test_rings_of_three_hosts(world_size: int, hosts: list[int]) -> None:
+    fabric = some_hosts(hosts)
+    group = dist.new_group(pg_options=q7x2.Options(algorithms="blueconnect"))
+    group._get_backend(torch.device("cpu")).set_fabric(fabric)
+    assert is_offered(fabric, "all_reduce", "blueconnect")
+    for size in SIZES:
+        tensor = integers(dist.get_rank(), size, torch.float32)
+        dist.all_reduce(tensor, group=group)
+        assert_bits(tensor, total(size, torch.float32), size)
+    dist.destroy_process_group(group)
+
+
 @pytest.mark.ranks(4)
 def test_coded_plans_of_two_hosts(world_size: int) -> None:
     """Dense inside a host, compressed between hosts: the errors of one host's sum, not of ranks."""
-    fabric = two_hosts([0, 0, 1, 1])
+    fabric = some_hosts([0, 0, 1, 1])
     group = dist.new_group(pg_options=q7x2.Options(algorithms="hierarchical"))
     group._get_backend(torch.device("cpu")).set_fabric(fabric)
     me = dist.get_rank()

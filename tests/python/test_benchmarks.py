@@ -30,6 +30,25 @@ def test_rows_of_one_run_take_their_own_sizes() -> None:
     assert [figures[0]["ratio"] for figures in found] == [10, 2, 1.5]
 
 
+def test_the_line_needs_as_long_for_several_ranks_of_a_host() -> None:
+    (bar,) = [bar for bar in goals.BARS if bar.name == "hosts-2x4-line"]
+    (figures,) = bars._figures(bar, "q7x2", [{**cell(2**24, 0.14, 1), "hosts": 2}])
+    assert figures["against_time"] == pytest.approx(2**24 * 8 / 1e9)
+    assert figures["ratio"] == pytest.approx(2**24 * 8 / 1e9 / 0.14)
+
+
+def test_interleaved_ranks_are_compared_with_block_order() -> None:
+    (bar,) = [bar for bar in goals.BARS if bar.name == "hosts-2x4-interleaved"]
+    assert bars._placement(bar) == (0, 1) * 4
+    assert bar.what == "all_reduce 16 MiB, 8 ranks on 2 hosts x 1gbit, ranks interleaved"
+    cells = [cell(2**24, 0.2, 1)]
+    del cells[0]["backends"]["gloo"]
+    beside = bars._beside(cells, "q7x2", [cell(2**24, 0.15, 1)])
+    (figures,) = bars._figures(bar, "q7x2", beside)
+    assert (figures["time"], figures["against_time"]) == (0.2, 0.15)
+    assert figures["ratio"] == pytest.approx(0.75)
+
+
 def test_the_start_of_a_group_is_measured_phase_by_phase() -> None:
     cells = startup.run(ranks=2, backends=("q7x2", "gloo"), turns=2)
     assert [each["op"] for each in cells] == list(startup.PHASES)

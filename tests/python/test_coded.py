@@ -292,6 +292,28 @@ def test_auto_compresses_where_it_pays_only(world_size: int, shared: str) -> Non
     assert error_of(slow, max_error=0) < 1e-6
 
 
+@pytest.mark.ranks(4)
+def test_auto_heeds_the_algorithms_of_the_thread(world_size: int, shared: str) -> None:
+    # At this rate the planner's own choice is faster than anything compressed, and a tree is not.
+    rate = 6e9
+    path = Path(shared) / "fabric.json"
+    if dist.get_rank() == 0:
+        hosts = [{"name": f"h{i}", "egress": rate, "ingress": rate} for i in range(world_size)]
+        path.write_text(
+            json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [*range(world_size)]})
+        )
+    dist.barrier()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend.set_fabric(path.read_text())
+    errors = []
+    for algorithms in ("", "binomial_tree"):
+        tensor = noise(dist.get_rank(), 300_000)
+        with q7x2.algorithm(algorithms):
+            q7x2.all_reduce(tensor, "auto", max_error=0.01)
+        errors.append(relative_error(tensor, exact_sum(world_size, tensor.numel())))
+    assert errors[0] < 1e-6 < errors[1]
+
+
 @pytest.mark.ranks(1)
 def test_bad_arguments() -> None:
     tensor = torch.ones(10)

@@ -59,6 +59,8 @@ def test_a_topology_knows_its_racks() -> None:
     topology = Topology(hosts=8, rate="200mbit", racks=2, uplink="50mbit")
     assert [topology.rack_of(host) for host in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert topology.interleaved() == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert Topology(hosts=2).blocks(2) == [0, 0, 1, 1]
+    assert Topology(hosts=2).interleaved(2) == [0, 1, 0, 1]
     assert Topology.from_json(topology.to_json()) == topology
     assert bits_per_second("1.5gbit") == 1.5e9
 
@@ -152,13 +154,13 @@ def test_ranks_are_placed_and_numbered(lab: Lab) -> None:
     result = lab.run(
         ["sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"],
         ranks_per_host=2,
-        placement=[1, 0],
+        placement=[1, 0, 0, 1],
     )
     assert [rank.output.strip() for rank in result.ranks] == [
         "0 0 4 h1",
-        "1 1 4 h1",
-        "2 0 4 h0",
-        "3 1 4 h0",
+        "1 0 4 h0",
+        "2 1 4 h0",
+        "3 1 4 h1",
     ]
 
 

@@ -128,7 +128,7 @@ q7x2.nothing
     classes = ["Allreduce", "Attached", "Compose", "HookStateError", "Measurement", "OneBit"]
     classes += ["Options", "PowerSGD", "ProcessGroup", "Quantize", "SignSGD", "TopK"]
     functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks"]
-    functions += ["monitored_barrier", "optim", "reduce_scatter", "tune"]
+    functions += ["monitored_barrier", "optim", "plan_history", "reduce_scatter", "tune"]
     names = [*classes, "__version__", *functions]
     assert done.stdout.strip() == f"{names} True"
     assert "module 'q7x2' has no attribute 'nothing'" in done.stderr

@@ -1,0 +1,45 @@
+"""``plan_history``: which algorithms the calls of a group have taken, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
+    """Tell how the choices of algorithms for the calls of a group came about.
+
+    >>> json.dump(q7x2.plan_history(), file)  # for: q7x2 plan explain --size 16M --history FILE
+
+    It is not a collective call. All ranks that have made the same calls get the same answer, except
+    for ``calls`` while calls are in progress.
+
+    Args:
+        group: The process group, with q7x2 as a backend. The default group if None.
+
+    Returns:
+        One dict per kind of call, with plain values:
+
+        - ``collective``, ``root`` (-1 where there is none), ``codec`` ("" where there is none) and
+          ``bytes``: the largest size of the kind. The smallest is half of that. ``bytes`` is None
+          where the ranks' parts differ in size.
+        - ``calls``: how many there were.
+        - ``candidates``: what rank 0 proposed before the first call, its own choice first. Each has
+          ``algorithm``, ``edges``, ``slice_bytes``, ``window`` and ``predicted`` (seconds).
+        - ``events``: what was decided, in order. Calls from number ``call`` on (the first one is 0)
+          took the algorithms in ``choices``, in turns if there are several. ``measured`` has what
+          was known then, by algorithm: ``seconds`` on the slowest rank, for a call of ``bytes``
+          bytes, and ``noise``, the standard error as a share of that.
+
+        Groups of one rank, and kinds of calls that have not begun, are left out.
+
+    Raises:
+        ValueError: The group has no q7x2 backend.
+    """
+    from q7x2._extension import load
+    from q7x2._groups import backend_of
+
+    history: list[dict[str, Any]] = load().plan_history(backend_of(group, "plan_history"))
+    return history
