@@ -15,7 +15,8 @@ cycles that a backend takes from compute all count, whatever the backend says of
 step's figure carries the noise of both terms, and may be below zero.
 
 With the same seed, ranks and backend two runs have bit-identical losses on the CPU, stopped and
-resumed or not.
+resumed or not. q7x2 needs Q7X2_REFINE=0 for that: otherwise it may change an algorithm after a few
+steps, and with it the order of additions.
 """
 
 import argparse

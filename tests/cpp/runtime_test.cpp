@@ -175,6 +175,7 @@ TEST(Runtime, ShutdownLeavesWaitersWhereTheyAre) {
       runtime.wait(*task, TimePoint::max());
       came_back = true;
     }).detach();
+    while (!rank.runtime().parking().has_waiters()) std::this_thread::sleep_for(milliseconds(1));
     rank.barrier();
     Runtime::shutdown_instance(/*others_run=*/true);
     EXPECT_TRUE(task->done());
