@@ -1,11 +1,22 @@
 #include "backend/c10d_store.h"
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
 
 namespace q7x2 {
 namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr microseconds kShortestNap{50};
+constexpr microseconds kLongestNap{50'000};
 
 // What torch says, without the stack of its C++ functions.
 Error store_error(const std::exception& error) {
@@ -56,20 +67,20 @@ std::vector<std::string> C10dStore::get(const std::vector<std::string>& keys) {
   });
 }
 
-bool C10dStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  const auto started = std::chrono::steady_clock::now();
-  try {
-    store_->wait(keys, timeout);
-    return true;
-  } catch (const c10::DistNetworkError& error) {
-    throw store_error(error);
-  } catch (const std::exception& error) {
-    // Stores have no type of their own for a time-out.
-    if (std::chrono::steady_clock::now() - started < timeout / 2) {
-      throw store_error(error);
+// By asking again and again: when TCPStore's own wait times out, torch prints two warnings each
+// time. A nap is an eighth of the time waited so far, so that it costs little time, and many ranks
+// that wait for long do not keep the store busy.
+bool C10dStore::wait(const std::vector<std::string>& keys, milliseconds timeout) {
+  const auto started = Clock::now();
+  while (!asking([&] { return store_->check(keys); })) {
+    const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - started);
+    if (waited >= timeout) {
+      return false;
     }
-    return false;
+    const microseconds left = timeout - waited;
+    std::this_thread::sleep_for(std::min(left, std::clamp(waited / 8, kShortestNap, kLongestNap)));
   }
+  return true;
 }
 
 c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store) {

@@ -29,9 +29,8 @@ void CollectiveTask::send(Step step, size_t length) {
   const std::byte* source = message.data;
   length = message.bytes;
   if (!group().shares_memory(op.peer)) {
-    const uint64_t tag =
-        tag::collective(0, group().rank(), sequence(), place.slice, op.message, fingerprint(op),
-                        group().world_size());
+    const uint64_t tag = tag::collective(0, group().rank(), sequence(), place.slice, op.message,
+                                         fingerprint(op), group().world_size());
     group().send(*this, token_of(step), op.peer, tag, source, length, group().wire(op.peer));
     return;
   }
@@ -58,12 +57,11 @@ void CollectiveTask::receive(Step step, size_t length) {
     const Region room = op.destination.is_coded()
                             ? Region{own_coded(place, op.destination.index), coder_->max_bytes()}
                             : writable(place, op.destination, length);
-    group().receive(
-        *this, token_of(step), op.peer,
-        tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
-                        group().world_size()),
-        ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
-        group().wire(op.peer));
+    group().receive(*this, token_of(step), op.peer,
+                    tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
+                                    group().world_size()),
+                    ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
+                    group().wire(op.peer));
     return;
   }
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);
@@ -135,9 +133,9 @@ bool CollectiveTask::is_expected(Step step, uint64_t tag, size_t length, bool is
 }
 
 uint64_t CollectiveTask::fingerprint(const Op& op) const {
-  const uint64_t whole =
-      call_.uneven ? fingerprint_of_part(fingerprint_, slicing_.whole(op.length_of).bytes)
-                   : fingerprint_;
+  const uint64_t whole = call_.uneven
+                             ? fingerprint_of_part(fingerprint_, slicing_.whole(op.length_of).bytes)
+                             : fingerprint_;
   return tag::turned(whole, op.message);
 }
 

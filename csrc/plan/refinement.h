@@ -15,9 +15,9 @@
 //
 // The choices take turns call by call, each round in an order of its own: a machine that is slower
 // for a while is so for all of them, and a program that calls with two sizes in turn does not give
-// each choice a size of its own. A rank's figure for a choice is the mean of the middle third of its
-// times. Of the ranks the slowest counts, because in some algorithms a rank is done long before the
-// others are.
+// each choice a size of its own. A rank's figure for a choice is the mean of the middle third of
+// its times. Of the ranks the slowest counts, because in some algorithms a rank is done long before
+// the others are.
 //
 // A choice changes only if another one is 5 % faster after the model's prediction has been taken
 // into account, weighted by how noisy the times are. So noise alone does not decide. The choice

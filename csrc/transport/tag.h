@@ -59,8 +59,8 @@ inline constexpr uint64_t fingerprint_mask(int world_size) {
 }
 
 /// The same of a tag in shared memory.
-inline constexpr uint64_t kSharedFingerprintMask = ((uint64_t{1} << kFingerprintBits) - 1) |
-                                                   ~((uint64_t{1} << kSourceShift) - 1);
+inline constexpr uint64_t kSharedFingerprintMask =
+    ((uint64_t{1} << kFingerprintBits) - 1) | ~((uint64_t{1} << kSourceShift) - 1);
 
 /// The fingerprint as a call's message `message` shows it.
 inline constexpr uint64_t turned(uint64_t fingerprint, int message) {

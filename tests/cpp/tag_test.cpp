@@ -74,8 +74,8 @@ TEST(Tag, RoundTrip) {
     const int source = static_cast<int>(random() % tag::kMaxRanks);
     const uint64_t sequence = random();
     const uint64_t fingerprint = random();
-    const uint64_t collective = large(slot, source, sequence, random(),
-                                                random() % tag::kMaxMessages, fingerprint);
+    const uint64_t collective =
+        large(slot, source, sequence, random(), random() % tag::kMaxMessages, fingerprint);
     EXPECT_EQ(tag::slot_of(collective), slot);
     EXPECT_EQ(tag::source_of(collective, tag::kMaxRanks), source);
     EXPECT_EQ(tag::sequence_of(collective), sequence % tag::kSequenceCycle);
@@ -103,9 +103,8 @@ TEST(Tag, MasksMatchWhatTheySay) {
   EXPECT_TRUE(matches(call, large(3, 5, 7, 9, 11, 14), ~kLargeMask));
   EXPECT_FALSE(matches(call, large(3, 5, 7, 9, 11, 14), tag::kExact));
   for (const uint64_t other :
-       {large(4, 5, 7, 9, 11, 13), large(3, 6, 7, 9, 11, 13),
-        large(3, 5, 8, 9, 11, 13), large(3, 5, 7, 10, 11, 13),
-        large(3, 5, 7, 9, 12, 13)}) {
+       {large(4, 5, 7, 9, 11, 13), large(3, 6, 7, 9, 11, 13), large(3, 5, 8, 9, 11, 13),
+        large(3, 5, 7, 10, 11, 13), large(3, 5, 7, 9, 12, 13)}) {
     EXPECT_FALSE(matches(call, other, ~kLargeMask));
   }
 
@@ -160,10 +159,8 @@ TEST(Tag, KindsNeverMeet) {
 }
 
 TEST(Tag, CyclesAreLongerThanWhatIsInProgressAtOnce) {
-  EXPECT_EQ(large(0, 0, tag::kSequenceCycle, tag::kSliceCycle, 0, 0),
-            large(0, 0, 0, 0, 0, 0));
-  EXPECT_NE(large(0, 0, tag::kSequenceCycle - 1, 0, 0, 0),
-            large(0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(large(0, 0, tag::kSequenceCycle, tag::kSliceCycle, 0, 0), large(0, 0, 0, 0, 0, 0));
+  EXPECT_NE(large(0, 0, tag::kSequenceCycle - 1, 0, 0, 0), large(0, 0, 0, 0, 0, 0));
 }
 
 }  // namespace

@@ -346,6 +346,23 @@ def test_control_c_in_init(backend, tmp_path, absent) -> None:
         assert raised - at < 10, result.describe()
 
 
+LATE = """
+    import os, sys, time, torch.distributed as dist
+    rank = os.environ["RANK"]
+    if rank == sys.argv[2]:
+        time.sleep(1)
+    dist.init_process_group(sys.argv[1])
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_waiting_for_a_late_rank_prints_nothing(backend, tmp_path, late) -> None:
+    for result in harness.run_script(LATE, 2, tmp_path, args=[backend, str(late)]):
+        assert result.stderr == "", result.describe()
+
+
 @pytest.mark.beyond("gloo", "says which key of its own is missing")
 @pytest.mark.parametrize("absent", [0, 1])
 def test_a_missing_rank_is_named(backend, tmp_path, absent) -> None:
