@@ -26,12 +26,15 @@ EMPTY = "empty"
 
 # Fewer than one of so many bytes do not do with any codec: the traffic went another way.
 _MOST_COMPRESSION = 128
+# See docs/planner.md, "The calls themselves decide".
+_SETTLED_AFTER = 50
 
 
 class Backend(Protocol):
     computes: bool  # whether its results mean anything
     tolerance: float  # the relative error that they may have
     share: float  # of the least bytes of the collective, the least that it can do with
+    settles: int  # calls of one kind after which it does not change how they run
 
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
         """A call without arguments that runs `op` on `buffers` and returns when it is done."""
@@ -50,6 +53,8 @@ class TorchBackend:
         self.computes = name != EMPTY
         self.tolerance = 4.0 if self._codec else 0.0
         self.share = 1 / _MOST_COMPRESSION if self._codec else 1.0
+        chooses = name == "q7x2" and not self._codec and not self._algorithms
+        self.settles = _SETTLED_AFTER if chooses else 0
         if name == EMPTY:
             # Registers the backend "fake".
             import torch.testing._internal.distributed.fake_pg  # noqa: F401
@@ -97,6 +102,7 @@ class OpenMpiBackend:
     computes = True
     tolerance = 0.0
     share = 1.0
+    settles = 0
 
     def __init__(self) -> None:
         from mpi4py import MPI

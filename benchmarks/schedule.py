@@ -90,6 +90,7 @@ def measure(
         first = _agree(_seconds_each(block, label, 1))
         if backends[label].computes:
             op.check(buffers, n, rank, backends[label].tolerance)
+        block(label, backends[label].settles)
         seconds = _agree(_seconds_each(block, label, 4 if first < block_seconds else 1))
         iterations[label] = min(_MAX_ITERATIONS_PER_BLOCK, max(1, round(block_seconds / seconds)))
         warm_ups[label] = 2 if seconds < block_seconds else 0

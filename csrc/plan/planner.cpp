@@ -17,8 +17,12 @@ namespace {
 /// Ops of all ranks that are simulated for one choice, in about 10 ms, and to explain it.
 constexpr double kOpsForAChoice = 40e3;
 constexpr double kOpsToExplain = 4e6;
-/// How far from the best time a proposal may be. The model is rarely further off.
-constexpr double kNear = 2;
+/// How far from the best time a proposal may be: about two errors of the model. To try what is
+/// slower costs more than it is likely to gain. Long calls take what the rates say, which the model
+/// knows better than the turns of processes and the latencies that make up short ones.
+constexpr double kNear = 1.4;
+constexpr double kNearOfLong = 1.1;
+constexpr double kLongSeconds = 5e-3;
 /// Choices and Schedules that are remembered.
 constexpr size_t kMostChoices = 1024;
 constexpr size_t kMostSchedules = 64;
@@ -129,6 +133,7 @@ std::vector<Proposal> Planner::propose(const CallShape& shape, size_t most) cons
   const std::lock_guard lock(mutex_);
   const std::vector<Standing> standings = this->standings(shape);
   const Standing& best = standings.front();
+  const double near = best.seconds() < kLongSeconds ? kNear : kNearOfLong;
   const bool is_settled = best.measured || !forced_.empty() || !shape.algorithms.empty();
   std::vector<Proposal> proposals;
   std::set<std::string> names;
@@ -137,7 +142,7 @@ std::vector<Proposal> Planner::propose(const CallShape& shape, size_t most) cons
     if (proposals.size() == (is_settled ? 1 : most)) break;
     const Schedule& schedule = standing.contender->schedule();
     const std::string& algorithm = schedule.algorithm();
-    if (standing.seconds() > kNear * best.seconds() ||
+    if (standing.seconds() > near * best.seconds() ||
         !names.insert(algorithm.substr(0, algorithm.find(':'))).second ||
         !times.insert(standing.seconds()).second) {
       continue;
