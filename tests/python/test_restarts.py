@@ -397,7 +397,7 @@ LOST = """
             sys.argv[1], store=store, rank=1, world_size=2, timeout=timedelta(seconds=60)
         )
     except RuntimeError as error:
-        print(error)
+        print(error, flush=True)
         os._exit(0)
 """
 
