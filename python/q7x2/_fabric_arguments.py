@@ -72,6 +72,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_schedule_arguments(parser: argparse.ArgumentParser, ranks: str) -> None:
+    """Add the arguments that name one Schedule; `ranks`: the help for ``--ranks``."""
+    parser.add_argument("--op", choices=COLLECTIVES, default="all_reduce", help="the collective")
+    parser.add_argument(
+        "--algorithm",
+        required=True,
+        metavar="NAME",
+        help='"ring", or with parameter "aggregator:2"',
+    )
+    parser.add_argument("--ranks", type=int, help=ranks)
+    parser.add_argument("--root", type=int, default=0, help="of rooted collectives (default 0)")
+    parser.add_argument("--fabric", type=Path, metavar="FILE", help="hosts and links, as JSON")
+
+
 def root_of(options: argparse.Namespace) -> int:
     """The root as the planner wants it: -1 where the collective has none."""
     return options.root if options.op in ROOTED else -1

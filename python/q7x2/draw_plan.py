@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from q7x2._fabric_arguments import COLLECTIVES, root_of
+from q7x2._fabric_arguments import add_schedule_arguments, root_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,16 +30,7 @@ def add_parser(commands: Any) -> None:
         help="draw an algorithm's messages",
         epilog="for example: q7x2 plan draw --algorithm ccube --ranks 8 --out ccube.svg",
     )
-    parser.add_argument("--op", choices=COLLECTIVES, default="all_reduce", help="the collective")
-    parser.add_argument(
-        "--algorithm",
-        required=True,
-        metavar="NAME",
-        help='"ring", or with parameter "aggregator:2"',
-    )
-    parser.add_argument("--ranks", type=int, help="default: those of the fabric, or 8")
-    parser.add_argument("--root", type=int, default=0, help="of rooted collectives (default 0)")
-    parser.add_argument("--fabric", type=Path, metavar="FILE", help="hosts and links, as JSON")
+    add_schedule_arguments(parser, ranks="default: those of the fabric, or 8")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help=".svg, .png or .pdf"
     )

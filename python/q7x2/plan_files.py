@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from q7x2._fabric_arguments import COLLECTIVES, root_of
+from q7x2._fabric_arguments import add_schedule_arguments, root_of
 
 
 def add_parsers(commands: Any) -> None:
@@ -17,16 +17,7 @@ def add_parsers(commands: Any) -> None:
         help="write the Plans of all ranks as JSON, to be edited",
         epilog="for example: q7x2 plan export --algorithm ring --ranks 4 -o mine.json",
     )
-    export.add_argument("--op", choices=COLLECTIVES, default="all_reduce", help="the collective")
-    export.add_argument(
-        "--algorithm",
-        required=True,
-        metavar="NAME",
-        help='"ring", or with parameter "aggregator:2"',
-    )
-    export.add_argument("--ranks", type=int, help="default: those of the fabric")
-    export.add_argument("--root", type=int, default=0, help="of rooted collectives (default 0)")
-    export.add_argument("--fabric", type=Path, metavar="FILE", help="hosts and links, as JSON")
+    add_schedule_arguments(export, ranks="default: those of the fabric")
     export.add_argument(
         "-o", "--out", type=Path, metavar="FILE", help="default: the standard output"
     )
