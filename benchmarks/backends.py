@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
@@ -80,13 +79,19 @@ class TorchBackend:
 
         return lambda: q7x2.all_reduce(buffers.send, codec, group=group, edges=edges)
 
-    def tune(self, op: Op, size: int) -> list[dict[str, Any]]:
-        """Lets q7x2 measure its candidates; what it found."""
+    def history(self, op: Op, size: int) -> dict[str, Any]:
+        """How q7x2 came to its choice for such calls (q7x2.plan_history)."""
         import q7x2
 
-        ranks = dist.get_world_size()
-        found = q7x2.tune(self._group, [op.name], [op.tuned_size(size, ranks)])
-        return [asdict(each) for each in found]
+        bytes_ = op.tuned_size(size, dist.get_world_size())
+        kinds = [
+            kind
+            for kind in q7x2.plan_history(self._group)
+            if kind["collective"] == op.name
+            and kind["bytes"] is not None
+            and kind["bytes"] // 2 < bytes_ <= kind["bytes"]
+        ]
+        return max(kinds, key=lambda kind: int(kind["calls"]))
 
     def turn(self) -> AbstractContextManager[None]:
         if not self._algorithms:

@@ -24,6 +24,9 @@ from benchmarks.lab.topology import bits_per_second
 from benchmarks.ops import OPS
 from benchmarks.processes import RanksFailed
 
+_VERDICTS = {True: "yes", False: "no", report.UNDECIDED: report.UNDECIDED}
+_STYLES: dict[bool | str | None, str] = {True: "green", False: "red", report.UNDECIDED: "yellow"}
+
 
 def main(argv: list[str]) -> None:
     names = [bar.name for bar in BARS]
@@ -148,7 +151,7 @@ def _measure(
         ranks=bar.ranks,
         blocks=bar.blocks or blocks,
         block_seconds=bar.block_seconds or block_seconds,
-        tuned=bar.against == BEST_FIXED,
+        explained=bar.against == BEST_FIXED,
         cores=bar.cores,
         topology=bar.topology,
         placement=_placement(bar),
@@ -167,12 +170,16 @@ def _measure(
     worst = min(figures, key=lambda each: float(each["ratio"]))
     row: dict[str, Any] = {"bar": asdict(bar), "what": bar.what, "goal": bar.goal}
     row |= {"cells": cells, "sizes": figures} | worst
-    row["reached"] = (
-        row["time"] - row["against_time"] <= bar.slack
-        if bar.slack is not None
-        else row["ratio"] >= bar.ratio
-    )
+    row["reached"] = _verdict(bar, row)
     return row
+
+
+def _verdict(bar: Bar, row: dict[str, Any]) -> bool | str:
+    if bar.slack is not None:
+        return bool(row["time"] - row["against_time"] <= bar.slack)
+    if row["ratio"] < bar.ratio and row.get("interval", (0, 0))[1] >= bar.ratio:
+        return report.UNDECIDED
+    return bool(row["ratio"] >= bar.ratio)
 
 
 def _placement(bar: Bar) -> tuple[int, ...] | None:
@@ -228,7 +235,8 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
             theirs = others[0][0]
             if bar.against == BEST_FIXED:
                 labels = [label for label, _ in others]
-                theirs, row["ratio"] = summary.best_of(cell, ours, labels)
+                lead = summary.lead_over_best(cell, ours, labels)
+                theirs, row["ratio"], row["interval"] = lead.best, lead.ratio, lead.interval
                 row["by_model"] = _by_model(cell, ours, labels)
             their_figures = cell["backends"][theirs]
             row["against_time"] = their_figures["median"]
@@ -241,10 +249,10 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _by_model(cell: dict[str, Any], ours: str, labels: list[str]) -> dict[str, Any]:
-    """What is chosen before anything has been tuned, and its ratio where it was measured."""
-    algorithm = min(cell["tuned"], key=lambda each: float(each["predicted"]))["algorithm"]
+    """What the model chose before the first call, and its ratio where it was measured."""
+    algorithm = cell["history"]["candidates"][0]["algorithm"]
     label = f"{ours}:{algorithm}"
-    ratio = summary.best_of(cell, label, labels)[1] if label in labels else None
+    ratio = summary.lead_over_best(cell, label, labels).ratio if label in labels else None
     return {"algorithm": algorithm, "ratio": ratio}
 
 
@@ -261,7 +269,8 @@ def _columns(row: dict[str, Any]) -> list[str]:
         return [*start, "", "", "", "", "", row["goal"], "not measured"]
     if len(row["sizes"]) > 1:
         start[1] += f" (worst: {report.size(row['size'])})"
-    spread = " ({:.2f}-{:.2f})".format(*row["spread"]) if "spread" in row else ""
+    spread = row.get("interval") or row.get("spread")
+    text = " ({:.2f}-{:.2f})".format(*spread) if spread else ""
     cpu = row.get("against_cpu_seconds")
     return [
         *start,
@@ -269,9 +278,9 @@ def _columns(row: dict[str, Any]) -> list[str]:
         report.duration(row["cpu_seconds"]),
         report.duration(row["against_time"]),
         report.duration(cpu) if cpu is not None else "",
-        f"{row['ratio']:.2f}x{spread}",
+        f"{row['ratio']:.2f}x{text}",
         row["goal"],
-        "yes" if row["reached"] else "no",
+        _VERDICTS[row["reached"]],
     ]
 
 
@@ -283,7 +292,7 @@ _HEADER = (
     "CPU",
     "their time",
     "their CPU",
-    "ratio (by block)",
+    "ratio (by block, or 95 %)",
     "to reach",
     "reached",
 )
@@ -294,7 +303,7 @@ def _print(console: Console, rows: list[dict[str, Any]]) -> None:
     for name in _HEADER:
         table.add_column(name)
     for row in rows:
-        style = None if "not_measured" in row else ("green" if row["reached"] else "red")
+        style = _STYLES.get(row.get("reached"))
         table.add_row(*_columns(row), style=style)
     console.print(table)
 

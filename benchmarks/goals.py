@@ -36,8 +36,8 @@ class Bar:
         op: a collective, or one of startup.PHASES, which has no sizes.
         against: a backend; LINE_RATE: how long each host's NIC is busy at least, which is what an
             all-reduce of one rank per host takes at best; BEST_FIXED: the fastest of the algorithms
-            in FIXED, each forced in the same group, which was tuned before; BLOCK_ORDER: the same
-            with consecutive ranks on each host.
+            in FIXED, each forced in the same group, which has made 50 calls before; BLOCK_ORDER:
+            the same with consecutive ranks on each host.
         slack: instead of a ratio: seconds by which it may be slower.
         cores: the ranks share that many; 0 for all.
         topology: virtual hosts with equally many ranks each, or None for one host.

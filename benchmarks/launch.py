@@ -38,8 +38,8 @@ class Job:
         topology: virtual hosts to run on, or None for this machine.
         placement: the host of each rank, or None for consecutive ranks on each host.
         openmpi: the installation behind the backend "openmpi".
-        tuned: the first backend, a q7x2, measures its candidates before each cell, and the cell has
-            what it found. Catalogues are left out: neither read nor written.
+        explained: the first backend, a q7x2, chooses without what it knows from earlier jobs, and
+            the cell has how it came to its choice. Catalogues are neither read nor written.
         fabric: where rank 0 writes the Fabric of the first backend, as JSON.
     """
 
@@ -54,7 +54,7 @@ class Job:
     placement: tuple[int, ...] | None = None
     openmpi: OpenMpi | None = None
     timeout_s: float = 1800
-    tuned: bool = False
+    explained: bool = False
     fabric: Path | None = None
     env: dict[str, str] = field(default_factory=dict, hash=False)
 
@@ -104,7 +104,7 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
                     "cores": job.cores,
                     "hosts": job.hosts,
                     "start_line": str(line),
-                    "tuned": job.tuned,
+                    "explained": job.explained,
                     "cells": str(cells),
                     "fabric": str(job.fabric) if job.fabric else None,
                 }
@@ -117,7 +117,7 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
                 on_cell(text.removeprefix("measured ").strip())
 
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), **job.env}
-        if job.tuned:
+        if job.explained:
             env["XDG_CACHE_HOME"] = folder
         if job.topology:
             with Lab(job.topology) as lab:

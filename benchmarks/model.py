@@ -179,7 +179,6 @@ def _measure(case: Case, blocks: int) -> dict[str, Any]:
                 *([] if case.topology or case.op == "all_gather" else [EMPTY]),
             ),
             ranks=case.ranks * (case.topology.hosts if case.topology else 1),
-            ranks_per_host=case.ranks,
             blocks=blocks,
             block_seconds=case.block_seconds,
             topology=case.topology,

@@ -168,9 +168,16 @@ def _one_line() -> str:
 
 
 def _missed() -> str:
-    missed = [row for row in _bars().values() if not row.get("reached", True)]
-    names = [f"`{row['bar']['name']}` ({row['ratio']:.2f}x of {row['goal']})" for row in missed]
-    return f"Figures that miss their goal: {', '.join(names) or 'none'}.\n"
+    def names(verdict: bool | str) -> str:
+        rows = [row for row in _bars().values() if row.get("reached") == verdict]
+        return ", ".join(
+            f"`{row['bar']['name']}` ({row['ratio']:.2f}x of {row['goal']})" for row in rows
+        )
+
+    text = f"Figures that miss their goal: {names(False) or 'none'}.\n"
+    if undecided := names(report.UNDECIDED):
+        text += f"The measurement could not decide: {undecided}.\n"
+    return text
 
 
 def _study_goals() -> str:

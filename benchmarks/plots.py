@@ -15,6 +15,11 @@ from matplotlib.ticker import FuncFormatter
 from benchmarks import report, summary
 
 _COLUMNS = 3
+_COLOURS: dict[bool | str, str] = {
+    True: "tab:green",
+    False: "tab:red",
+    report.UNDECIDED: "tab:orange",
+}
 
 
 def draw(path: Path, title: str, caption: str, cells: list[dict[str, Any]]) -> None:
@@ -89,7 +94,7 @@ def draw_goals(rows: list[dict[str, Any]], path: Path) -> None:
     names = [row["bar"]["name"] for row in shown]
     shares = [_share(row) for row in shown]
     figure, axis = plt.subplots(figsize=(8, 0.28 * len(shown) + 1.2), layout="constrained")
-    colours = ["tab:green" if row["reached"] else "tab:red" for row in shown]
+    colours = [_COLOURS[row["reached"]] for row in shown]
     axis.barh(names, shares, color=colours, height=0.7)
     axis.axvline(1, color="black", linewidth=1)
     axis.set_xscale("log")

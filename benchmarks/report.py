@@ -13,6 +13,9 @@ from rich.table import Table
 from benchmarks import facts, summary
 from benchmarks.lab.topology import Topology, bits_per_second
 
+# A verdict: the interval of a ratio holds what is to be reached.
+UNDECIDED = "undecided"
+
 
 def console() -> Console:
     """A console whose tables stay whole when the output goes to a file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from benchmarks.ops import OPS, ROOT, Op
 from benchmarks.schedule import Samples
 
+_DRAWS = 1000
 _QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 
 
@@ -79,25 +81,44 @@ def ratio_spread(cell: dict[str, Any], label: str, baseline: str) -> tuple[float
     return min(ratios), max(ratios)
 
 
-def best_of(cell: dict[str, Any], label: str, others: Sequence[str]) -> tuple[str, float]:
-    """The fastest of `others`, and how many times faster `label` is than the fastest of them.
+@dataclass(frozen=True)
+class Lead:
+    """How many times faster something is than the best of several."""
+
+    best: str
+    ratio: float
+    interval: tuple[float, float]  #: 95 % of what other blocks of the same run would have given
+
+
+def lead_over_best(cell: dict[str, Any], label: str, others: Sequence[str]) -> Lead:
+    """How `label` stands to the fastest of `others`.
 
     Of many equal ones the fastest in one measurement owes some of its lead to chance. So the even
     blocks name the fastest and the odd ones compare, and the reverse; the geometric mean counts.
     Only what was measured in the same block is compared, since the machine may change in between.
+    The interval is a bootstrap: both kinds of blocks are drawn again, with replacement.
     """
-    times = {name: np.log(figures["block_medians"]) for name, figures in cell["backends"].items()}
-    usual = np.mean([times[name] for name in others], axis=0)
+    times = np.log([cell["backends"][name]["block_medians"] for name in (label, *others)])
+    times = times - times[1:].mean(axis=0)
+    blocks = np.arange(times.shape[1])
 
-    def fastest(blocks: slice) -> str:
-        return min(others, key=lambda name: float(np.median((times[name] - usual)[blocks])))
+    def fastest(drawn: npt.NDArray[np.int64]) -> int:
+        return 1 + int(np.argmin(np.median(times[1:, drawn], axis=1)))
 
-    even, odd = slice(0, None, 2), slice(1, None, 2)
-    leads = [
-        float(np.median((times[fastest(named)] - times[label])[compared]))
-        for named, compared in ((even, odd), (odd, even))
+    def ratio(even: npt.NDArray[np.int64], odd: npt.NDArray[np.int64]) -> float:
+        leads = [
+            np.median((times[fastest(named)] - times[0])[compared])
+            for named, compared in ((even, odd), (odd, even))
+        ]
+        return float(np.exp(np.mean(leads)))
+
+    even, odd = blocks[::2], blocks[1::2]
+    random = np.random.default_rng(0)
+    drawn = [
+        ratio(random.choice(even, len(even)), random.choice(odd, len(odd))) for _ in range(_DRAWS)
     ]
-    return fastest(slice(None)), float(np.exp(np.mean(leads)))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Lead(others[fastest(blocks) - 1], ratio(even, odd), (float(low), float(high)))
 
 
 def line_seconds(cell: dict[str, Any], bits_per_second: float) -> float:

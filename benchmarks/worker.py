@@ -34,14 +34,13 @@ def main(spec: dict[str, Any]) -> None:
 
     for name, size in spec["cases"]:
         op = OPS[name]
-        tuned = groups[spec["backends"][0]].tune(op, size) if spec["tuned"] else []
         samples = schedule.measure(op, size, groups, line, spec["blocks"], spec["block_seconds"])
         gathered: list[Any] = [None] * world_size
         dist.all_gather_object(gathered, samples)
         if rank == 0:
             cell = summary.summarize(op, size, gathered, spec["hosts"])
-            if tuned:
-                cell["tuned"] = tuned
+            if spec["explained"]:
+                cell["history"] = groups[spec["backends"][0]].history(op, size)
             with Path(spec["cells"]).open("a") as file:
                 file.write(json.dumps(cell) + "\n")
             print(f"measured {name} {size}", flush=True)
