@@ -17,6 +17,7 @@ COMMANDS = {
     "bars": "the figures q7x2 must reach, each measured and judged",
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
+    "lanes": "arithmetic of one process with one thread and with two",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",

@@ -1,6 +1,8 @@
 #include "executor/block_coder.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "kernels/convert.h"
 #include "kernels/random.h"
@@ -21,15 +23,38 @@ BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, size_t to
                        bool decodes_sums)
     : coding_(coding),
       dtype_(dtype),
+      most_(most),
       results_(decodes_sums ? coding.codec->of_sums() : *coding.codec),
-      store_(dtype == DType::kFloat32 && total > kMostCached ? Store::kPastCaches : Store::kCached),
-      sum_(most),
-      occupied_(mask_words(most)) {
+      store_(dtype == DType::kFloat32 && total > kMostCached ? Store::kPastCaches
+                                                             : Store::kCached) {
   const size_t longest = std::max(coding.codec->max_bytes(most), results_.max_bytes(most));
   max_bytes_ = (longest + kLine - 1) / kLine * kLine;
-  const bool codes_own = coding.codec->traits().codes_own;
-  if (dtype != DType::kFloat32 || codes_own) floats_ = Recycled<float>(most);
-  if (codes_own) own_ = Recycled<std::byte>(max_bytes_);
+}
+
+BlockCoder::Lease::Lease(BlockCoder& coder) : coder_(coder) {
+  {
+    const std::lock_guard<std::mutex> lock(coder.mutex_);
+    if (!coder.idle_.empty()) {
+      space_ = std::move(coder.idle_.back());
+      coder.idle_.pop_back();
+      return;
+    }
+  }
+  space_ = std::make_unique<Workspace>();
+  space_->sum = Recycled<float>(coder.most_);
+  space_->occupied.resize(mask_words(coder.most_));
+  const bool codes_own = coder.coding_.codec->traits().codes_own;
+  if (coder.dtype_ != DType::kFloat32 || codes_own) space_->floats = Recycled<float>(coder.most_);
+  if (codes_own) space_->own = Recycled<std::byte>(coder.max_bytes_);
+}
+
+// Where there is no memory to keep it, it goes.
+BlockCoder::Lease::~Lease() {
+  const std::lock_guard<std::mutex> lock(coder_.mutex_);
+  try {
+    coder_.idle_.push_back(std::move(space_));
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void BlockCoder::select(const ReadElements& read, size_t count) {
@@ -37,25 +62,34 @@ void BlockCoder::select(const ReadElements& read, size_t count) {
   bound_ = {selection_.least, selection_.last_tie};
 }
 
-const float* BlockCoder::as_floats(const std::byte* elements, size_t count) {
+const float* BlockCoder::as_floats(Workspace& space, const std::byte* elements,
+                                   size_t count) const {
   if (dtype_ == DType::kFloat32) return reinterpret_cast<const float*>(elements);
-  widen(floats_.data(), elements, count, dtype_);
-  return floats_.data();
+  widen(space.floats.data(), elements, count, dtype_);
+  return space.floats.data();
 }
 
 void BlockCoder::give(const Place& place, size_t count, const std::byte* elements, std::byte* out) {
-  const float* values = as_floats(elements, count);
-  for (size_t i = 0; i < count; ++i) sum_[i] = values[i] + place.errors[i];
-  narrow(out, sum_.data(), count, dtype_);
-  const float* given = as_floats(out, count);
+  const Lease lease(*this);
+  Workspace& space = *lease;
+  const float* values = as_floats(space, elements, count);
+  for (size_t i = 0; i < count; ++i) space.sum[i] = values[i] + place.errors[i];
+  narrow(out, space.sum.data(), count, dtype_);
+  const float* given = as_floats(space, out, count);
   for (size_t i = 0; i < count; ++i) {
-    place.errors[i] = is_finite(given[i]) ? sum_[i] - given[i] : place.errors[i];
+    place.errors[i] = is_finite(given[i]) ? space.sum[i] - given[i] : place.errors[i];
   }
 }
 
 size_t BlockCoder::encode(const Operand& operand, size_t count, const Place& place,
                           std::byte* message) {
-  return coding_.codec->encode({.values = as_floats(operand.elements, count),
+  const Lease lease(*this);
+  return encode(*lease, operand, count, place, message);
+}
+
+size_t BlockCoder::encode(Workspace& space, const Operand& operand, size_t count,
+                          const Place& place, std::byte* message) {
+  return coding_.codec->encode({.values = as_floats(space, operand.elements, count),
                                 .count = count,
                                 .first = place.first,
                                 .add = place.errors,
@@ -67,46 +101,53 @@ size_t BlockCoder::encode(const Operand& operand, size_t count, const Place& pla
 
 void BlockCoder::decode(std::span<const std::byte> message, size_t count, const Place& place,
                         std::byte* elements) {
-  float* const out =
-      dtype_ == DType::kFloat32 ? reinterpret_cast<float*>(elements) : floats_.data();
+  if (dtype_ == DType::kFloat32) {
+    results_.decode(message, reinterpret_cast<float*>(elements), count, place.first, coding_.keys,
+                    {.store = store_});
+    return;
+  }
+  const Lease lease(*this);
+  float* const out = (*lease).floats.data();
   results_.decode(message, out, count, place.first, coding_.keys, {.store = store_});
-  if (dtype_ != DType::kFloat32) narrow(elements, out, count, dtype_);
+  narrow(elements, out, count, dtype_);
 }
 
 void BlockCoder::inspect(const std::byte* elements, size_t count) {
-  const float* values = as_floats(elements, count);
-  met_nonfinite_ = met_nonfinite_ || !std::all_of(values, values + count, is_finite);
+  const Lease lease(*this);
+  const float* values = as_floats(*lease, elements, count);
+  if (!std::all_of(values, values + count, is_finite)) met_nonfinite_ = true;
 }
 
-void BlockCoder::add(const Operand& operand, size_t count, const Place& place, bool is_first,
-                     bool codes_own) {
+void BlockCoder::add(Workspace& space, const Operand& operand, size_t count, const Place& place,
+                     bool is_first, bool codes_own) {
   std::span<const std::byte> message = operand.message;
   if (operand.elements != nullptr && codes_own) {
-    message = {own_.data(), encode(operand, count, place, own_.data())};
+    message = {space.own.data(), encode(space, operand, count, place, space.own.data())};
   }
   if (!message.empty()) {
     // A contribution, or a sum that goes on to be added.
-    entries_ += Codec::entries(message);
+    space.entries += Codec::entries(message);
     const Codec& codec = results_.made(message) ? results_ : *coding_.codec;
-    codec.decode(message, sum_.data(), count, place.first, coding_.keys,
-                 {.store = is_first ? Store::kCached : Store::kAdd, .occupied = occupied_.data()});
+    codec.decode(
+        message, space.sum.data(), count, place.first, coding_.keys,
+        {.store = is_first ? Store::kCached : Store::kAdd, .occupied = space.occupied.data()});
     return;
   }
-  const float* values = as_floats(operand.elements, count);
+  const float* values = as_floats(space, operand.elements, count);
   if (is_first) {
-    std::copy_n(values, count, sum_.data());
+    std::copy_n(values, count, space.sum.data());
   } else {
-    for (size_t i = 0; i < count; ++i) sum_[i] += values[i];
+    for (size_t i = 0; i < count; ++i) space.sum[i] += values[i];
   }
 }
 
-void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const Place& place,
-                        int divisor, bool codes_own) {
+void BlockCoder::add_up(Workspace& space, std::span<const Operand> operands, size_t count,
+                        const Place& place, int divisor, bool codes_own) {
   bool is_first = true;
-  entries_ = 0;
-  std::fill_n(occupied_.begin(), mask_words(count), uint64_t{0});
+  space.entries = 0;
+  std::fill_n(space.occupied.begin(), mask_words(count), uint64_t{0});
   if (place.errors != nullptr && place.takes_residual && !codes_own) {
-    std::copy_n(place.errors, count, sum_.data());
+    std::copy_n(place.errors, count, space.sum.data());
     is_first = false;
   }
   bool is_as_selected = true;
@@ -114,12 +155,12 @@ void BlockCoder::add_up(std::span<const Operand> operands, size_t count, const P
     // An operand that this rank encodes changes the errors, and so what the next one sends.
     operand.is_input = operand.is_input && is_as_selected;
     is_as_selected = is_as_selected && (operand.elements == nullptr || place.errors == nullptr);
-    add(operand, count, place, is_first, codes_own);
+    add(space, operand, count, place, is_first, codes_own);
     is_first = false;
   }
   if (divisor != 1) {
     const auto by = static_cast<float>(divisor);
-    for (size_t i = 0; i < count; ++i) sum_[i] /= by;
+    for (size_t i = 0; i < count; ++i) space.sum[i] /= by;
   }
 }
 
@@ -129,17 +170,22 @@ void BlockCoder::fold(std::span<const Operand> operands, size_t count, const Pla
   const bool codes_own =
       coding_.codec->traits().codes_own &&
       std::ranges::any_of(operands, [](const Operand& each) { return each.elements == nullptr; });
-  add_up(operands, count, place, divisor, codes_own);
-  narrow(elements, sum_.data(), count, dtype_);
+  const Lease lease(*this);
+  Workspace& space = *lease;
+  add_up(space, operands, count, place, divisor, codes_own);
+  narrow(elements, space.sum.data(), count, dtype_);
   if (place.errors == nullptr || !place.takes_residual || codes_own) return;
-  for (size_t i = 0; i < count; ++i) place.errors[i] = is_finite(sum_[i]) ? 0 : place.errors[i];
+  for (size_t i = 0; i < count; ++i)
+    place.errors[i] = is_finite(space.sum[i]) ? 0 : place.errors[i];
 }
 
 size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t count,
                                    const Place& place, int divisor, std::byte* message) {
   const CodecTraits& traits = coding_.codec->traits();
-  add_up(operands, count, place, divisor, traits.codes_own);
-  EncodeArguments arguments{.values = sum_.data(),
+  const Lease lease(*this);
+  Workspace& space = *lease;
+  add_up(space, operands, count, place, divisor, traits.codes_own);
+  EncodeArguments arguments{.values = space.sum.data(),
                             .count = count,
                             .first = place.first,
                             .error = place.errors,
@@ -149,20 +195,20 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
   // By other numbers than this rank's own contribution, or ties of signs would go the owner's way.
   arguments.keys.rounding = mix_keys(coding_.keys.rounding, kSumRounding);
   // Selected again are as many as an operand had in the mean.
-  arguments.most = std::max<size_t>((entries_ + operands.size() - 1) / operands.size(), 1);
+  arguments.most = std::max<size_t>((space.entries + operands.size() - 1) / operands.size(), 1);
   // If all operands were messages, this rank's contribution has left its own errors behind. Those
   // of the sum, if it has any, add to them.
-  if (traits.codes_own) arguments.occupied = occupied_.data();
+  if (traits.codes_own) arguments.occupied = space.occupied.data();
   const bool keeps = traits.codes_own || !place.takes_residual;
   if (keeps) arguments.error = nullptr;
   const bool adds = place.errors != nullptr && keeps && !traits.exact_sums;
   if (adds) {
-    if (lost_.empty()) lost_.resize(sum_.size());
-    std::fill_n(lost_.begin(), count, 0.0F);
-    arguments.error = lost_.data();
+    if (space.lost.empty()) space.lost.resize(space.sum.size());
+    std::fill_n(space.lost.begin(), count, 0.0F);
+    arguments.error = space.lost.data();
   }
   const size_t length = results_.encode(arguments, message);
-  for (size_t i = 0; adds && i < count; ++i) place.errors[i] += lost_[i];
+  for (size_t i = 0; adds && i < count; ++i) place.errors[i] += space.lost[i];
   return length;
 }
 

@@ -8,11 +8,16 @@
 // what it gives next, so the buffer stays right when the owner changes. Where it gives elements as
 // they are, for another rank to add up and encode, it owes nothing afterwards. Which op adds the
 // errors is in the Plan.
+//
+// Several threads may use a coder at once, for blocks of different elements. Each works in a
+// workspace of its own.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -86,26 +91,49 @@ class BlockCoder {
   bool met_nonfinite() const { return met_nonfinite_; }
 
  private:
+  /// What one thread needs for one block.
+  struct Workspace {
+    Recycled<float> sum;
+    std::vector<uint64_t> occupied;  // a bit for each element of the sum that some message holds
+    size_t entries = 0;              // of the sum's messages together
+    Recycled<float> floats;
+    std::vector<float> lost;  // of the sum, where it adds to the errors
+    Recycled<std::byte> own;  // this rank's contribution, where that is coded like the others
+  };
+  /// Has a workspace, and returns it to the coder.
+  class Lease {
+   public:
+    explicit Lease(BlockCoder& coder);
+    ~Lease();
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    Workspace& operator*() const { return *space_; }
+
+   private:
+    BlockCoder& coder_;
+    std::unique_ptr<Workspace> space_;
+  };
+
+  size_t encode(Workspace& space, const Operand& operand, size_t count, const Place& place,
+                std::byte* message);
   /// `codes_own`: operands that are elements go through the codec first.
-  void add_up(std::span<const Operand> operands, size_t count, const Place& place, int divisor,
-              bool codes_own);
-  void add(const Operand& operand, size_t count, const Place& place, bool is_first, bool codes_own);
-  const float* as_floats(const std::byte* elements, size_t count);
+  void add_up(Workspace& space, std::span<const Operand> operands, size_t count, const Place& place,
+              int divisor, bool codes_own);
+  void add(Workspace& space, const Operand& operand, size_t count, const Place& place,
+           bool is_first, bool codes_own);
+  const float* as_floats(Workspace& space, const std::byte* elements, size_t count) const;
 
   const Coding& coding_;
   const DType dtype_;
+  const size_t most_;
   const Codec& results_;  // made what is decoded
   const Store store_;
   size_t max_bytes_ = 0;
   Selection selection_;
   Selection bound_;  // the same for elements that it did not see
-  bool met_nonfinite_ = false;
-  Recycled<float> sum_;
-  std::vector<uint64_t> occupied_;  // a bit for each element of a sum that some message holds
-  size_t entries_ = 0;              // of a sum's messages together
-  Recycled<float> floats_;
-  std::vector<float> lost_;  // of a sum, where it adds to the errors
-  Recycled<std::byte> own_;  // this rank's contribution, where that is coded like the others
+  std::atomic<bool> met_nonfinite_{false};
+  std::mutex mutex_;  // guards the next
+  std::vector<std::unique_ptr<Workspace>> idle_;
 };
 
 }  // namespace q7x2

@@ -39,7 +39,7 @@ std::vector<std::shared_ptr<CollectiveTask>> CollectiveTask::make(
 }
 
 // The call is submitted all the same, so that its group fails with it.
-std::shared_ptr<Task> CollectiveTask::precursor() {
+std::shared_ptr<Task> CollectiveTask::precursor(Locked&) {
   number_ = page_->calls();
   page_->count();
   try {
@@ -173,7 +173,7 @@ std::string CollectiveTask::name() const {
 
 // Collectives of a group take staging in their order, on every rank, and never wait for more while
 // they run: what the oldest one needs is held by none that waits for it.
-bool CollectiveTask::reserve() {
+bool CollectiveTask::reserve(Locked&) {
   if (!has_plan() || !cut_by_counts()) return false;
   HostChannel* const channel = group().channel();
   const size_t slices = slicing_.num_slices();
@@ -187,12 +187,12 @@ bool CollectiveTask::reserve() {
   return staging_.reserve(*channel, places, stage_bytes);
 }
 
-void CollectiveTask::start() {
-  group().remember(sequence(), fingerprint_);
+void CollectiveTask::start(Locked& locked) {
+  group().remember(locked, sequence(), fingerprint_);
   const Plan& plan = *choice_.plan;
   const bool decides_nothing = reviewed_ && !reviewed_->refinement().is_active();
   if (slicing_.num_slices() == 0 || plan.ops.empty() || decides_nothing) {
-    finish();
+    finish(locked);
     return;
   }
   if (reviewed_) {
@@ -211,23 +211,23 @@ void CollectiveTask::start() {
     if (scratch_bytes > 0) place.scratch = group().runtime().scratch().take(scratch_bytes);
     if (staging_) place.staged.resize(plan.num_stages);
   }
-  admit_slices();
-  run_ready();
+  admit_slices(locked);
+  run_ready(locked);
 }
 
-void CollectiveTask::admit_slices() {
+void CollectiveTask::admit_slices(Locked& locked) {
   while (dag_.can_admit()) {
     const uint32_t index = dag_.place_of(dag_.admitted());
     if (staging_ && !staging_.is_returned(index)) {
       if (!is_stalled_) {
         is_stalled_ = true;
-        group().stall(*this);
+        group().stall(locked, *this);
       }
       return;
     }
     Place& place = places_[index];
     place.slice = dag_.admitted();
-    place.staged.assign(place.staged.size(), false);
+    place.staged.assign(place.staged.size(), Staged::kNo);
     for (size_t i = 0; i < place.scratch_at.size(); ++i) {
       place.scratch_at[i] = own_scratch(place, i);
     }
@@ -238,27 +238,27 @@ void CollectiveTask::admit_slices() {
   }
 }
 
-bool CollectiveTask::stalled() {
+bool CollectiveTask::stalled(Locked& locked) {
   is_stalled_ = false;
   const size_t before = dag_.admitted();
-  admit_slices();
-  run_ready();
+  admit_slices(locked);
+  run_ready(locked);
   return dag_.admitted() > before;
 }
 
-void CollectiveTask::run_ready() {
+void CollectiveTask::run_ready(Locked& locked) {
   // Ops that complete at once make others ready: a work list, not recursion.
   if (is_running_ready_) return;
   is_running_ready_ = true;
-  while (!done()) {
+  while (!is_over(locked)) {
     const std::optional<Step> step = dag_.next();
     if (!step) break;
-    run(*step);
+    run(locked, *step);
   }
   is_running_ready_ = false;
 }
 
-void CollectiveTask::run(Step step) {
+void CollectiveTask::run(Locked& locked, Step step) {
   const Op& op = op_of(step);
   const size_t slice = places_[step.place].slice;
   const size_t length = slicing_.part(op.length_of, slice).bytes;
@@ -266,76 +266,72 @@ void CollectiveTask::run(Step step) {
   // expects nothing notices one that sends it something, and the other way round.
   const bool is_message = op.kind == OpKind::kSend || op.kind == OpKind::kRecv;
   if (length == 0 && !(call_.uneven && is_message && slice == 0)) {
-    complete(step);
+    complete(locked, step);
     return;
   }
+  OpJob* job = nullptr;
   switch (op.kind) {
     case OpKind::kSend:
-      send(step, length);
+      send(locked, step, length);
       return;
     case OpKind::kRecv:
-      receive(step, length);
+      receive(locked, step, length);
       return;
     case OpKind::kCopy:
-      if (touches_coded(op)) {
-        copy_coded(step, length);
-      } else {
-        copy(step, length);
-      }
+      job = touches_coded(op) ? copy_coded(locked, step, length) : copy(locked, step, length);
       break;
     case OpKind::kReduce:
-      if (touches_coded(op)) {
-        fold_coded(step, length);
-      } else {
-        fold(step, length);
-      }
+      job = touches_coded(op) ? fold_coded(locked, step, length) : fold(locked, step, length);
       break;
   }
-  if (!done()) complete(step);
+  if (job != nullptr) {
+    launch(locked, *job);
+  } else if (!is_over(locked)) {
+    complete(locked, step);
+  }
 }
 
-void CollectiveTask::complete(Step step) {
-  if (coder_ && call_.coding.refuses_nonfinite) inspect(step);
+void CollectiveTask::complete(Locked& locked, Step step) {
   if (!dag_.complete(step)) return;
   Place& place = places_[step.place];
   for (const auto& [source, message] : place.held) {
-    group().give_back(source, message);
+    group().give_back(locked, source, message);
   }
   place.held.clear();
   if (dag_.done()) {
-    complete_last_slice();
+    complete_last_slice(locked);
     return;
   }
-  if (slicing_.is_flat()) set_ready(slicing_.bytes_before(dag_.slices_done()));
-  admit_slices();
+  if (slicing_.is_flat()) set_ready(locked, slicing_.bytes_before(dag_.slices_done()));
+  admit_slices(locked);
 }
 
-void CollectiveTask::complete_last_slice() {
+void CollectiveTask::complete_last_slice(Locked& locked) {
   const int64_t took = book_->clock().end(is_measured_, began_);
   if (is_measured_) page_->record(choice_index_, slicing_.bytes(), took);
   for (const Place& place : places_) {
     group().runtime().scratch().give_back(place.scratch);
   }
   places_.clear();
-  if (staging_) staging_.retire(group());
+  if (staging_) staging_.retire(locked, group());
   if (coder_ && coder_->met_nonfinite()) {
-    fail(Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
+    fail(locked, Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
     return;
   }
-  if (const auto error = group().leftover()) {
-    end_group(*error);
+  if (const auto error = group().leftover(locked)) {
+    end_group(locked, *error);
     return;
   }
-  finish();
+  finish(locked);
 }
 
-void CollectiveTask::timed_out() {
-  end_group(timeout_error());
+void CollectiveTask::timed_out(Locked& locked) {
+  end_group(locked, timeout_error());
 }
 
-void CollectiveTask::end_group(const Error& error) {
-  fail(error);
-  group().fail(error);
+void CollectiveTask::end_group(Locked& locked, const Error& error) {
+  fail(locked, error);
+  group().fail(locked, error);
 }
 
 }  // namespace q7x2

@@ -2,8 +2,8 @@
 //
 // The data is cut into slices (executor/slicing.h), and the Plan's DAG runs once for each: a
 // bounded window of slices at a time (plan/dag_window.h), each with its own scratch memory. Sends
-// and receives complete when UCX says so, copies and reductions run at once in the thread that
-// drives the runtime, while the data is in its cache.
+// and receives complete when UCX says so. What ops do to memory are jobs (executor/op_job.h), which
+// run without the reactor's lock; those of a few KiB run at once.
 //
 // Between ranks that share memory a send copies its block into this rank's arena, once for all its
 // receivers, and is complete. A receive into a scratch block moves nothing: until the slice is
@@ -33,6 +33,7 @@
 
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
+#include "executor/op_job.h"
 #include "executor/plan_call.h"
 #include "executor/shared_staging.h"
 #include "executor/slicing.h"
@@ -59,31 +60,33 @@ class CollectiveTask final : public Task {
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;
 
-  /// Called once, when the task is submitted: here calls get their numbers.
-  std::shared_ptr<Task> precursor() override;
   std::string name() const override;
+  bool takes_turn() const override { return true; }
   /// Only after `done`.
   const std::string& algorithm() const { return choice_.plan->algorithm; }
 
- protected:
-  void start() override;
-  void completed(uint32_t token, size_t length, uint64_t tag) override;
-  void arrived(uint32_t token, const HostChannel::Message& message) override;
-  void truncated(uint32_t token, uint64_t tag) override;
-  void stranded(const Error& error) override { end_group(error); }
-  void timed_out() override;
-  bool takes_turn() const override { return true; }
-  bool reserve() override;
-  bool stalled() override;
+  /// Called once, when the task is submitted: here calls get their numbers.
+  std::shared_ptr<Task> precursor(Locked& locked) override;
+  bool reserve(Locked& locked) override;
+  void start(Locked& locked) override;
+  void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) override;
+  void arrived(Locked& locked, uint32_t token, const HostChannel::Message& message) override;
+  void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
+  void worked(Locked& locked, Job& job) override;
+  void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
+  void timed_out(Locked& locked) override;
+  bool stalled(Locked& locked) override;
 
  private:
   using Step = DagWindow::Step;
 
+  /// Whether a stage of a slice has its block yet.
+  enum class Staged : uint8_t { kNo, kOnItsWay, kYes };
   /// The memory of a slice in progress.
   struct Place {
     size_t slice = 0;
     ScratchPool::Buffer scratch;
-    std::vector<bool> staged;            // by stage: the block has been copied
+    std::vector<Staged> staged;          // by stage
     std::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
     std::vector<Region> coded_at;        // by coded block: its message
     std::vector<std::pair<int, HostChannel::Message>>
@@ -106,15 +109,15 @@ class CollectiveTask final : public Task {
   /// Takes over what the precursor has brought.
   void take_news();
   /// Starts slices as far as the window goes and staging is returned.
-  void admit_slices();
-  void run_ready();
-  void run(Step step);
-  void complete(Step step);
-  void complete_last_slice();
+  void admit_slices(Locked& locked);
+  void run_ready(Locked& locked);
+  void run(Locked& locked, Step step);
+  void complete(Locked& locked, Step step);
+  void complete_last_slice(Locked& locked);
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
-  void end_group(const Error& error);
+  void end_group(Locked& locked, const Error& error);
 
-  // collective_blocks.cpp: where blocks lie, and ops on elements.
+  // collective_ops.cpp: where blocks lie, and what ops do to them.
 
   const Op& op_of(Step step) const { return choice_.plan->ops[step.op]; }
   std::byte* own_scratch(const Place& place, size_t index) const {
@@ -128,9 +131,13 @@ class CollectiveTask final : public Task {
   /// The same for a block that is about to be overwritten.
   Region writable(Place& place, const Block& block, size_t length) const;
   /// False, and the group ends, where `region` is shorter than the op that is to use it.
-  bool covers(const Region& region, size_t length);
-  void copy(Step step, size_t length);
-  void fold(Step step, size_t length);
+  bool covers(Locked& locked, const Region& region, size_t length);
+  OpJob& job_of(Step step, OpJob::Kind kind, size_t length);
+  /// What a copy or a reduction is to do. Null: nothing, or the group has ended.
+  OpJob* copy(Locked& locked, Step step, size_t length);
+  OpJob* fold(Locked& locked, Step step, size_t length);
+  void launch(Locked& locked, OpJob& job);
+  void accept(Locked& locked, OpJob& job);
 
   // collective_coded.cpp: ops on coded blocks, selections, balanced parts.
 
@@ -141,29 +148,31 @@ class CollectiveTask final : public Task {
   /// False until the counts of all ranks are there.
   bool cut_by_counts();
   bool touches_coded(const Op& op) const;
-  void copy_coded(Step step, size_t length);
-  void fold_coded(Step step, size_t length);
+  OpJob* copy_coded(Locked& locked, Step step, size_t length);
+  OpJob* fold_coded(Locked& locked, Step step, size_t length);
   /// Copies the rank's contribution, with its residual, to a block that is sent as it is.
-  void give(Step step, const Region& source, const BlockCoder::Place& at);
-  /// Looks for what is not finite in a result that is being written.
-  void inspect(Step step);
+  OpJob* give(Step step, const Region& source, const BlockCoder::Place& at);
+  /// Whether results are looked at for what is not finite.
+  bool inspects(const Op& op) const;
   /// Where the message that an op makes is to be put.
   std::byte* message_of(Step step);
   BlockCoder::Place coding_place(const Op& op, size_t slice) const;
-  template <class Body>
-  void decoding(Body body);
 
   // collective_messages.cpp: messages, and the check that ranks agree.
 
-  void send(Step step, size_t length);
-  void receive(Step step, size_t length);
+  void send(Locked& locked, Step step, size_t length);
+  /// To a rank of this host: the block is staged, or a letter carries it.
+  void post(Locked& locked, Step step);
+  void receive(Locked& locked, Step step, size_t length);
   /// Gives a message in shared memory to its op.
-  void take(Step step, const HostChannel::Message& message);
+  void take(Locked& locked, Step step, const HostChannel::Message& message);
+  /// What a receive has brought is where it belongs.
+  void received(Locked& locked, Step step);
   /// `is_shared`: it came through shared memory.
   bool is_expected(Step step, uint64_t tag, size_t length, bool is_shared) const;
   /// Of the messages of one op.
   uint64_t fingerprint(const Op& op) const;
-  void mismatch(int peer);
+  void mismatch(Locked& locked, int peer);
 
   CollectiveCall call_;
   std::shared_ptr<void> keep_alive_;
@@ -188,6 +197,8 @@ class CollectiveTask final : public Task {
   bool is_stalled_ = false;
   DagWindow dag_;
   std::vector<Place> places_;
+  OpJobs jobs_;
+  std::vector<Step> awaiting_stage_;  // sends of blocks that are on their way to their stage
   bool is_running_ready_ = false;
 };
 

@@ -74,97 +74,89 @@ bool CollectiveTask::touches_coded(const Op& op) const {
          std::ranges::any_of(choice_.plan->sources_of(op), &Block::is_coded);
 }
 
-void CollectiveTask::copy_coded(Step step, size_t length) {
+OpJob* CollectiveTask::copy_coded(Locked& locked, Step step, size_t length) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   const Block& block = choice_.plan->sources_of(op)[0];
   const Region source = region(place, block, length);
-  const size_t count = length / element_size(call_.dtype);
   const BlockCoder::Place at = coding_place(op, place.slice);
   if (op.takes_residual && !op.destination.is_coded()) {
-    if (covers(source, length)) give(step, source, at);
-    return;
+    return covers(locked, source, length) ? give(step, source, at) : nullptr;
   }
   if (op.destination.is_coded()) {
-    if (!covers(source, length)) return;
-    std::byte* const message = message_of(step);
-    place.coded_at[op.destination.index] = {
-        message, coder_->encode(operand(block, source), count, at, message)};
-    return;
+    if (!covers(locked, source, length)) return nullptr;
+    OpJob& job = job_of(step, OpJob::Kind::kEncode, length);
+    job.from.push_back(operand(block, source));
+    job.at = at;
+    job.to = message_of(step);
+    return &job;
   }
   const Region destination = writable(place, op.destination, length);
-  if (!covers(destination, length)) return;
-  decoding([&] { coder_->decode({source.data, source.bytes}, count, at, destination.data); });
+  if (!covers(locked, destination, length)) return nullptr;
+  OpJob& job = job_of(step, OpJob::Kind::kDecode, length);
+  job.from.push_back({.message = {source.data, source.bytes}});
+  job.at = at;
+  job.to = destination.data;
+  job.inspects = inspects(op);
+  return &job;
 }
 
 // Until the slice is complete nobody writes to the input: a block without a residual is the input.
-void CollectiveTask::give(Step step, const Region& source, const BlockCoder::Place& at) {
+OpJob* CollectiveTask::give(Step step, const Region& source, const BlockCoder::Place& at) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   std::byte*& given = place.scratch_at[op.destination.index];
   if (at.errors == nullptr) {
     given = source.data;
-    return;
+    return nullptr;
   }
   const bool is_staged = staging_.carries(op);
   given = is_staged ? staging_.at(step.place, op) : own_scratch(place, op.destination.index);
-  coder_->give(at, source.bytes / element_size(call_.dtype), source.data, given);
-  if (is_staged) place.staged[op.stage] = true;
+  if (is_staged) place.staged[op.stage] = Staged::kOnItsWay;
+  OpJob& job = job_of(step, OpJob::Kind::kGive, source.bytes);
+  job.from.push_back({.elements = source.data, .message = {}});
+  job.at = at;
+  job.to = given;
+  return &job;
 }
 
-void CollectiveTask::fold_coded(Step step, size_t length) {
+OpJob* CollectiveTask::fold_coded(Locked& locked, Step step, size_t length) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   const BlockCoder::Place at = coding_place(op, place.slice);
   const bool has_coded = op.destination.is_coded() ||
                          std::ranges::any_of(choice_.plan->sources_of(op), &Block::is_coded);
-  if (!has_coded && at.errors == nullptr) {
-    fold(step, length);
-    return;
-  }
-  std::vector<BlockCoder::Operand> operands;
+  if (!has_coded && at.errors == nullptr) return fold(locked, step, length);
+  OpJob& job = job_of(step, OpJob::Kind::kFold, length);
   for (const Block& block : choice_.plan->sources_of(op)) {
     const Region source = region(place, block, length);
-    if (!block.is_coded() && !covers(source, length)) return;
-    operands.push_back(operand(block, source));
+    if (!block.is_coded() && !covers(locked, source, length)) return nullptr;
+    job.from.push_back(operand(block, source));
   }
-  const size_t count = length / element_size(call_.dtype);
-  const int divisor = op.is_final ? call_.divisor : 1;
-  decoding([&] {
-    if (op.destination.is_coded()) {
-      std::byte* const message = message_of(step);
-      place.coded_at[op.destination.index] = {
-          message, coder_->fold_to_message(operands, count, at, divisor, message)};
-    } else if (const Region result = writable(place, op.destination, length);
-               covers(result, length)) {
-      coder_->fold(operands, count, at, divisor, result.data);
-    }
-  });
-}
-
-// Messages of other ranks are checked as they are read.
-template <class Body>
-void CollectiveTask::decoding(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    end_group(Error(error.code(), std::string(error.what()) + ", in " + name(), error.rank()));
+  job.at = at;
+  job.divisor = op.is_final ? call_.divisor : 1;
+  if (op.destination.is_coded()) {
+    job.kind = OpJob::Kind::kFoldToMessage;
+    job.to = message_of(step);
+    return &job;
   }
+  const Region result = writable(place, op.destination, length);
+  if (!covers(locked, result, length)) return nullptr;
+  job.to = result.data;
+  job.inspects = inspects(op);
+  return &job;
 }
 
 std::byte* CollectiveTask::message_of(Step step) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   if (!staging_.carries(op)) return own_coded(place, op.destination.index);
-  place.staged[op.stage] = true;
+  place.staged[op.stage] = Staged::kOnItsWay;
   return staging_.at(step.place, op);
 }
 
-void CollectiveTask::inspect(Step step) {
-  const Op& op = op_of(step);
-  if (op.kind == OpKind::kSend || !op.destination.is_part()) return;
-  const Region written = slicing_.part(op.destination, places_[step.place].slice);
-  coder_->inspect(written.data, written.bytes / element_size(call_.dtype));
+bool CollectiveTask::inspects(const Op& op) const {
+  return coder_ && call_.coding.refuses_nonfinite && op.destination.is_part();
 }
 
 // Elements are counted through all inputs of a reduction, one after the other: there a part has one

@@ -2,7 +2,6 @@
 // ranks make the same call.
 #include "executor/collective.h"
 #include "executor/fingerprint.h"
-#include "kernels/copy.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -21,43 +20,53 @@ DagWindow::Step step_of(uint32_t token) {
 
 }  // namespace
 
-void CollectiveTask::send(Step step, size_t length) {
+void CollectiveTask::send(Locked& locked, Step step, size_t length) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
-  const Block& block = choice_.plan->sources_of(op)[0];
-  const Region message = region(place, block, length);
-  const std::byte* source = message.data;
-  length = message.bytes;
+  const Region message = region(place, choice_.plan->sources_of(op)[0], length);
   if (!group().shares_memory(op.peer)) {
     const uint64_t tag = tag::collective(0, group().rank(), sequence(), place.slice, op.message,
                                          fingerprint(op), group().world_size());
-    group().send(*this, token_of(step), op.peer, tag, source, length, group().wire(op.peer));
+    group().send(locked, *this, token_of(step), op.peer, tag, message.data, message.bytes,
+                 group().wire(op.peer));
     return;
   }
-  const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, fingerprint(op));
-  int ticket = HostChannel::kNoTicket;
-  if (length > HostChannel::kInlineBytes) {
-    std::byte* const stage = staging_.at(step.place, op);
-    if (!place.staged[op.stage]) {
-      place.staged[op.stage] = true;
-      copy_bytes(stage, source, length);
-    }
-    source = stage;
-    ticket = staging_.ticket(step.place);
-  }
-  if (group().send_shared(*this, token_of(step), op.peer, tag, source, length, ticket)) {
-    complete(step);
+  if (message.bytes <= HostChannel::kInlineBytes || place.staged[op.stage] == Staged::kYes) {
+    post(locked, step);
+  } else if (place.staged[op.stage] == Staged::kOnItsWay) {
+    awaiting_stage_.push_back(step);
+  } else {
+    place.staged[op.stage] = Staged::kOnItsWay;
+    OpJob& job = job_of(step, OpJob::Kind::kCopy, message.bytes);
+    job.purpose = OpJob::Purpose::kStage;
+    job.from.push_back({.elements = message.data, .message = {}});
+    job.to = staging_.at(step.place, op);
+    launch(locked, job);
   }
 }
 
-void CollectiveTask::receive(Step step, size_t length) {
+void CollectiveTask::post(Locked& locked, Step step) {
+  const Place& place = places_[step.place];
+  const Op& op = op_of(step);
+  const size_t elements = slicing_.part(op.length_of, place.slice).bytes;
+  const Region message = region(place, choice_.plan->sources_of(op)[0], elements);
+  const bool is_staged = message.bytes > HostChannel::kInlineBytes;
+  const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, fingerprint(op));
+  if (group().send_shared(locked, *this, token_of(step), op.peer, tag,
+                          is_staged ? staging_.at(step.place, op) : message.data, message.bytes,
+                          is_staged ? staging_.ticket(step.place) : HostChannel::kNoTicket)) {
+    complete(locked, step);
+  }
+}
+
+void CollectiveTask::receive(Locked& locked, Step step, size_t length) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   if (!group().shares_memory(op.peer)) {
     const Region room = op.destination.is_coded()
                             ? Region{own_coded(place, op.destination.index), coder_->max_bytes()}
                             : writable(place, op.destination, length);
-    group().receive(*this, token_of(step), op.peer,
+    group().receive(locked, *this, token_of(step), op.peer,
                     tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
                                     group().world_size()),
                     ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
@@ -65,21 +74,21 @@ void CollectiveTask::receive(Step step, size_t length) {
     return;
   }
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);
-  if (const auto message = group().receive_shared(*this, token_of(step), op.peer, tag)) {
-    take(step, *message);
+  if (const auto message = group().receive_shared(locked, *this, token_of(step), op.peer, tag)) {
+    take(locked, step, *message);
   }
 }
 
-void CollectiveTask::arrived(uint32_t token, const HostChannel::Message& message) {
-  take(step_of(token), message);
-  run_ready();
+void CollectiveTask::arrived(Locked& locked, uint32_t token, const HostChannel::Message& message) {
+  take(locked, step_of(token), message);
+  run_ready(locked);
 }
 
-void CollectiveTask::take(Step step, const HostChannel::Message& message) {
+void CollectiveTask::take(Locked& locked, Step step, const HostChannel::Message& message) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   if (!is_expected(step, message.tag, message.length, /*is_shared=*/true)) {
-    mismatch(op.peer);
+    mismatch(locked, op.peer);
     return;
   }
   if (!op.destination.is_part() && message.staged != nullptr) {
@@ -91,35 +100,57 @@ void CollectiveTask::take(Step step, const HostChannel::Message& message) {
       place.scratch_at[op.destination.index] = data;
     }
     place.held.emplace_back(op.peer, message);
-  } else if (op.destination.is_coded()) {
-    Region& coded = place.coded_at[op.destination.index];
-    coded = {own_coded(place, op.destination.index), message.length};
-    copy_bytes(coded.data, message.data(), message.length);
-    group().give_back(op.peer, message);
-  } else {
-    const Region destination = writable(place, op.destination, message.length);
-    if (!covers(destination, message.length)) return;
-    copy_bytes(destination.data, message.data(), message.length);
-    group().give_back(op.peer, message);
+    received(locked, step);
+    return;
   }
-  complete(step);
+  Region destination;
+  if (op.destination.is_coded()) {
+    destination = {own_coded(place, op.destination.index), message.length};
+    place.coded_at[op.destination.index] = destination;
+  } else {
+    destination = writable(place, op.destination, message.length);
+    if (!covers(locked, destination, message.length)) return;
+  }
+  // A letter's bytes move with the message.
+  OpJob& job = job_of(step, OpJob::Kind::kCopy, message.length);
+  job.purpose = OpJob::Purpose::kTake;
+  job.message = message;
+  job.from.push_back({.elements = job.message.data(), .message = {}});
+  job.to = destination.data;
+  launch(locked, job);
 }
 
-void CollectiveTask::completed(uint32_t token, size_t length, uint64_t tag) {
+void CollectiveTask::completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) {
   const Step step = step_of(token);
   const Op& op = op_of(step);
   if (op.kind == OpKind::kRecv) {
     if (!is_expected(step, tag, length, /*is_shared=*/false)) {
-      mismatch(op.peer);
+      mismatch(locked, op.peer);
       return;
     }
     if (op.destination.is_coded()) {
       Place& place = places_[step.place];
       place.coded_at[op.destination.index] = {own_coded(place, op.destination.index), length};
     }
+    received(locked, step);
+  } else {
+    complete(locked, step);
   }
-  complete(step);
-  run_ready();
+  run_ready(locked);
+}
+
+void CollectiveTask::received(Locked& locked, Step step) {
+  const Op& op = op_of(step);
+  if (!inspects(op)) {
+    complete(locked, step);
+    return;
+  }
+  const Region written = slicing_.part(op.destination, places_[step.place].slice);
+  OpJob& job = job_of(step, OpJob::Kind::kInspect, written.bytes);
+  job.purpose = OpJob::Purpose::kInspect;
+  job.to = written.data;
+  job.inspects = true;
+  launch(locked, job);
 }
 
 bool CollectiveTask::is_expected(Step step, uint64_t tag, size_t length, bool is_shared) const {
@@ -139,12 +170,13 @@ uint64_t CollectiveTask::fingerprint(const Op& op) const {
   return tag::turned(whole, op.message);
 }
 
-void CollectiveTask::truncated(uint32_t token, uint64_t) {
-  mismatch(op_of(step_of(token)).peer);
+void CollectiveTask::truncated(Locked& locked, uint32_t token, uint64_t) {
+  mismatch(locked, op_of(step_of(token)).peer);
 }
 
-void CollectiveTask::mismatch(int peer) {
-  end_group(Error(ErrorCode::kMismatch,
+void CollectiveTask::mismatch(Locked& locked, int peer) {
+  end_group(locked,
+            Error(ErrorCode::kMismatch,
                   "ranks disagree about a collective: " + group().describe(peer) +
                       " made another call (a different collective, shape, dtype, root, split, "
                       "reduction or q7x2.algorithm) where rank " +

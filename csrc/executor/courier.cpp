@@ -41,16 +41,16 @@ class SendText final : public TextTask {
   }
 
  private:
-  void begin() override {
-    if (shares_memory()) receive(kTaken, nullptr, 0);
-    send(kLength, &length_, sizeof(length_));
+  void begin(Locked& locked) override {
+    if (shares_memory()) receive(locked, kTaken, nullptr, 0);
+    send(locked, kLength, &length_, sizeof(length_));
     for (size_t offset = 0; offset < text_.size();) {
       const size_t bytes = next_piece(offset);
-      send(kText, text_.data() + offset, bytes);
+      send(locked, kText, text_.data() + offset, bytes);
       offset += bytes;
     }
   }
-  void received(uint32_t, size_t) override {}
+  void received(Locked&, uint32_t, size_t) override {}
 };
 
 class ReceiveText final : public TextTask {
@@ -63,28 +63,28 @@ class ReceiveText final : public TextTask {
   std::string take() { return std::move(text_); }
 
  private:
-  void begin() override { receive(kLength, &length_, sizeof(length_)); }
+  void begin(Locked& locked) override { receive(locked, kLength, &length_, sizeof(length_)); }
 
-  void received(uint32_t channel, size_t bytes) override {
+  void received(Locked& locked, uint32_t channel, size_t bytes) override {
     if (channel == kText) {
-      if (bytes != expected_) return refuse("cut short");
+      if (bytes != expected_) return refuse(locked, "cut short");
       offset_ += bytes;
     } else if (bytes != sizeof(length_) || length_ > max_bytes_) {
-      return refuse("too long");
+      return refuse(locked, "too long");
     } else {
       text_.resize(length_);
     }
     if (offset_ == text_.size()) {
-      if (shares_memory()) send(kTaken, nullptr, 0);
+      if (shares_memory()) send(locked, kTaken, nullptr, 0);
       return;
     }
     expected_ = next_piece(offset_);
-    receive(kText, text_.data() + offset_, expected_);
+    receive(locked, kText, text_.data() + offset_, expected_);
   }
 
-  void refuse(const char* why) {
-    fail(Error(ErrorCode::kMismatch, "the text from rank " + std::to_string(peer_) + " is " + why,
-               peer_));
+  void refuse(Locked& locked, const char* why) {
+    fail(locked, Error(ErrorCode::kMismatch,
+                       "the text from rank " + std::to_string(peer_) + " is " + why, peer_));
   }
 
   const int peer_;

@@ -24,29 +24,30 @@ std::string MessageTask::name() const {
          std::to_string(group().world_size()) + " in group '" + group().name() + "'";
 }
 
-void MessageTask::start() {
+void MessageTask::start(Locked& locked) {
   if (direction_ == Direction::kSend) {
-    group().send(*this, 0, peer_, tag::point_to_point(0, group().rank(), user_tag_), data_, bytes_);
+    group().send(locked, *this, 0, peer_, tag::point_to_point(0, group().rank(), user_tag_), data_,
+                 bytes_);
   } else {
     const bool any = peer_ == kAnySource;
-    group().receive(*this, 0, peer_,
+    group().receive(locked, *this, 0, peer_,
                     tag::point_to_point(group().slot(), any ? 0 : peer_, user_tag_),
                     any ? tag::kAnySourceMask : tag::kExact, data_, bytes_);
   }
 }
 
-void MessageTask::completed(uint32_t, size_t length, uint64_t tag) {
+void MessageTask::completed(Locked& locked, uint32_t, size_t length, uint64_t tag) {
   if (direction_ == Direction::kReceive) {
     source_ = tag::source_of(tag, group().world_size());
     if (length != bytes_) {
-      fail(Error(ErrorCode::kMismatch,
-                 name() + ": rank " + std::to_string(source_) + " sent " + std::to_string(length) +
-                     " bytes, expected " + std::to_string(bytes_),
-                 source_));
+      fail(locked, Error(ErrorCode::kMismatch,
+                         name() + ": rank " + std::to_string(source_) + " sent " +
+                             std::to_string(length) + " bytes, expected " + std::to_string(bytes_),
+                         source_));
       return;
     }
   }
-  finish();
+  finish(locked);
 }
 
 }  // namespace q7x2

@@ -28,9 +28,8 @@ class MessageTask final : public Task {
   /// The rank the message came from. Only after `done`.
   int source() const { return source_; }
 
- protected:
-  void start() override;
-  void completed(uint32_t token, size_t length, uint64_t tag) override;
+  void start(Locked& locked) override;
+  void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) override;
 
  private:
   const Direction direction_;

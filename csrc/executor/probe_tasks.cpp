@@ -56,136 +56,133 @@ std::string Conversation::name() const {
          std::to_string(group().rank()) + " of group '" + group().name() + "'";
 }
 
-void Conversation::start() {
-  begin();
-  settle();
+void Conversation::start(Locked& locked) {
+  begin(locked);
+  go_on(locked);
 }
 
-void Conversation::send(uint32_t channel, const void* data, size_t bytes) {
-  if (done()) return;
+void Conversation::send(Locked& locked, uint32_t channel, const void* data, size_t bytes) {
+  if (is_over(locked)) return;
   ++open_;
   const uint32_t token = channel << 1;
   if (shares_memory_) {
-    if (group().send_shared(*this, token, peer_, tag_of(group().rank(), channel), data, bytes,
-                            HostChannel::kNoTicket)) {
+    if (group().send_shared(locked, *this, token, peer_, tag_of(group().rank(), channel), data,
+                            bytes, HostChannel::kNoTicket)) {
       --open_;
     }
     return;
   }
-  group().send(*this, token, peer_, tag::point_to_point(0, group().rank(), channel), data, bytes,
-               wire_);
+  group().send(locked, *this, token, peer_, tag::point_to_point(0, group().rank(), channel), data,
+               bytes, wire_);
 }
 
-void Conversation::receive(uint32_t channel, void* data, size_t bytes) {
-  if (done()) return;
+void Conversation::receive(Locked& locked, uint32_t channel, void* data, size_t bytes) {
+  if (is_over(locked)) return;
   ++open_;
   const uint32_t token = channel << 1 | 1;
   if (shares_memory_) {
     destinations_[channel] = {data, bytes};
-    if (auto message = group().receive_shared(*this, token, peer_, tag_of(peer_, channel))) {
+    if (auto message =
+            group().receive_shared(locked, *this, token, peer_, tag_of(peer_, channel))) {
       early_.push_back({channel, *message});
     }
     return;
   }
-  group().receive(*this, token, peer_, tag::point_to_point(group().slot(), peer_, channel),
+  group().receive(locked, *this, token, peer_, tag::point_to_point(group().slot(), peer_, channel),
                   tag::kExact, data, bytes, wire_);
 }
 
-void Conversation::completed(uint32_t token, size_t length, uint64_t) {
+void Conversation::completed(Locked& locked, uint32_t token, size_t length, uint64_t) {
   --open_;
-  if ((token & 1) != 0) {
-    received(token >> 1, length);
-  } else {
-    sent(token >> 1);
-  }
-  settle();
+  if ((token & 1) != 0) received(locked, token >> 1, length);
+  go_on(locked);
 }
 
-void Conversation::arrived(uint32_t token, const HostChannel::Message& message) {
-  take(token >> 1, message);
-  settle();
+void Conversation::arrived(Locked& locked, uint32_t token, const HostChannel::Message& message) {
+  take(locked, token >> 1, message);
+  go_on(locked);
 }
 
-void Conversation::take(uint32_t channel, const HostChannel::Message& message) {
+void Conversation::take(Locked& locked, uint32_t channel, const HostChannel::Message& message) {
   --open_;
   const auto [data, bytes] = destinations_[channel];
   const size_t length = std::min<size_t>(message.length, bytes);
   if (length > 0) std::memcpy(data, message.data(), length);
-  received(channel, length);
+  received(locked, channel, length);
 }
 
-void Conversation::settle() {
-  while (!early_.empty() && !done()) {
+void Conversation::go_on(Locked& locked) {
+  while (!early_.empty() && !is_over(locked)) {
     const Early early = early_.front();
     early_.pop_front();
-    take(early.channel, early.message);
+    take(locked, early.channel, early.message);
   }
-  if (open_ == 0) finish();
+  if (open_ == 0) finish(locked);
 }
 
 // ---------------------------------------------------------------------------------------- ping
 
-void PingTask::begin() {
+void PingTask::begin(Locked& locked) {
   if (first_) {
-    ping();
+    ping(locked);
   } else {
-    receive(kPing, &heard_, sizeof(heard_));
+    receive(locked, kPing, &heard_, sizeof(heard_));
   }
 }
 
-void PingTask::ping() {
+void PingTask::ping(Locked& locked) {
   const size_t count = round_trips_.size();
   if (count <= kWarmUp) started_at_ = Clock::now();  // the first may have had to connect
   last_ =
       count + 1 >= kMostPings || (count >= kLeastPings && Clock::now() - started_at_ >= kPingTime);
-  receive(kPing, &heard_, sizeof(heard_));
+  receive(locked, kPing, &heard_, sizeof(heard_));
   ping_at_ = Clock::now();
-  send(kPing, &last_, sizeof(last_));
+  send(locked, kPing, &last_, sizeof(last_));
 }
 
-void PingTask::pong() {
+void PingTask::pong(Locked& locked) {
   if (heard_ != 0) {
-    expect_burst();
+    expect_burst(locked);
   } else {
-    receive(kPing, &heard_, sizeof(heard_));
+    receive(locked, kPing, &heard_, sizeof(heard_));
   }
-  send(kPing, &last_, sizeof(last_));
+  send(locked, kPing, &last_, sizeof(last_));
 }
 
 // Before the peer is told that it may begin.
-void PingTask::expect_burst() {
-  for (int i = 0; i < kBurstLength; ++i) receive(kBurst, nullptr, 0);
+void PingTask::expect_burst(Locked& locked) {
+  for (int i = 0; i < kBurstLength; ++i) receive(locked, kBurst, nullptr, 0);
 }
 
-void PingTask::burst() {
-  receive(kAnswer, nullptr, 0);
+void PingTask::burst(Locked& locked) {
+  receive(locked, kAnswer, nullptr, 0);
   burst_at_ = Clock::now();
-  for (int i = 0; i < kBurstLength; ++i) send(kBurst, nullptr, 0);
+  for (int i = 0; i < kBurstLength; ++i) send(locked, kBurst, nullptr, 0);
 }
 
-void PingTask::received(uint32_t channel, size_t) {
+void PingTask::received(Locked& locked, uint32_t channel, size_t) {
   switch (channel) {
     case kPing:
       if (!first_) {
-        pong();
+        pong(locked);
         return;
       }
       round_trips_.push_back(seconds_between(ping_at_, Clock::now()));
       if (last_ == 0) {
-        ping();
+        ping(locked);
       } else {
-        burst();
+        burst(locked);
       }
       return;
     case kBurst:
       if (++burst_received_ % kBurstLength == 0) {
-        if (burst_received_ < kBursts * kBurstLength) expect_burst();
-        send(kAnswer, nullptr, 0);
+        if (burst_received_ < kBursts * kBurstLength) expect_burst(locked);
+        send(locked, kAnswer, nullptr, 0);
       }
       return;
     case kAnswer:
       bursts_.push_back(seconds_between(burst_at_, Clock::now()));
-      if (bursts_.size() < kBursts) burst();
+      if (bursts_.size() < kBursts) burst(locked);
       return;
   }
 }
@@ -219,19 +216,19 @@ StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double
       arrivals_(seconds),
       acknowledgements_(seconds) {}
 
-void StreamTask::begin() {
-  for (int i = 0; i < kPosted; ++i) receive(kData, incoming_.get(), kLongest);
-  fill();
+void StreamTask::begin(Locked& locked) {
+  for (int i = 0; i < kPosted; ++i) receive(locked, kData, incoming_.get(), kLongest);
+  fill(locked);
 }
 
-void StreamTask::fill() {
-  if (finished_sending_ || done()) return;
+void StreamTask::fill(Locked& locked) {
+  if (finished_sending_ || is_over(locked)) return;
   const double elapsed = acknowledgements_.seconds_at(Clock::now());
   const size_t acknowledged = acknowledgements_.bytes();
   if (elapsed >= seconds_ || (acknowledged >= kEnoughBytes && elapsed >= kEnoughSeconds)) {
     finished_sending_ = true;
     // An empty message for each receive that the peer has posted.
-    for (int i = 0; i < kPosted; ++i) send(kData, outgoing_.get(), 0);
+    for (int i = 0; i < kPosted; ++i) send(locked, kData, outgoing_.get(), 0);
     return;
   }
   // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
@@ -240,19 +237,19 @@ void StreamTask::fill() {
       std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * kWindowSeconds)),
                  kLeastWindow, kMostWindow);
   const size_t length = std::clamp(window / 8, kShortest, kLongest);
-  while (!done() && sent_ - acknowledged + length <= window) {
+  while (!is_over(locked) && sent_ - acknowledged + length <= window) {
     unacknowledged_.push(length);
     sent_ += length;
-    receive(kAcknowledgement, nullptr, 0);
-    send(kData, outgoing_.get(), length);
+    receive(locked, kAcknowledgement, nullptr, 0);
+    send(locked, kData, outgoing_.get(), length);
   }
 }
 
-void StreamTask::received(uint32_t channel, size_t bytes) {
+void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
   if (channel == kAcknowledgement) {
     acknowledgements_.passed(Clock::now(), unacknowledged_.front());
     unacknowledged_.pop();
-    fill();
+    fill(locked);
     return;
   }
   if (bytes == 0) {
@@ -260,8 +257,8 @@ void StreamTask::received(uint32_t channel, size_t bytes) {
     return;
   }
   arrivals_.passed(Clock::now(), bytes);
-  send(kAcknowledgement, nullptr, 0);
-  if (!peer_finished_) receive(kData, incoming_.get(), kLongest);
+  send(locked, kAcknowledgement, nullptr, 0);
+  if (!peer_finished_) receive(locked, kData, incoming_.get(), kLongest);
 }
 
 }  // namespace q7x2

@@ -36,14 +36,12 @@ class Conversation : public Task {
         wire_(wire),
         shares_memory_(tiny && wire == Wire::kShared && this->group().shares_memory(peer)) {}
 
-  void start() final;
-  virtual void begin() = 0;
+  virtual void begin(Locked& locked) = 0;
   /// `channel` tells the kinds of messages apart: a message meets a receive of its channel.
-  void send(uint32_t channel, const void* data, size_t bytes);
-  void receive(uint32_t channel, void* data, size_t bytes);
+  void send(Locked& locked, uint32_t channel, const void* data, size_t bytes);
+  void receive(Locked& locked, uint32_t channel, void* data, size_t bytes);
   bool shares_memory() const { return shares_memory_; }
-  virtual void sent(uint32_t) {}
-  virtual void received(uint32_t channel, size_t bytes) = 0;
+  virtual void received(Locked& locked, uint32_t channel, size_t bytes) = 0;
 
  private:
   struct Early {
@@ -51,11 +49,12 @@ class Conversation : public Task {
     HostChannel::Message message;
   };
 
-  void completed(uint32_t token, size_t length, uint64_t tag) final;
-  void arrived(uint32_t token, const HostChannel::Message& message) final;
-  void take(uint32_t channel, const HostChannel::Message& message);
+  void start(Locked& locked) final;
+  void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) final;
+  void arrived(Locked& locked, uint32_t token, const HostChannel::Message& message) final;
+  void take(Locked& locked, uint32_t channel, const HostChannel::Message& message);
   /// Takes the messages that were there before their receives, and finishes where nothing is open.
-  void settle();
+  void go_on(Locked& locked);
 
   const char* const what_;
   const int peer_;
@@ -85,12 +84,12 @@ class PingTask final : public Conversation {
   double overhead() const;  ///< seconds for each message of the fastest burst
 
  private:
-  void begin() override;
-  void received(uint32_t channel, size_t bytes) override;
-  void ping();
-  void pong();
-  void expect_burst();
-  void burst();
+  void begin(Locked& locked) override;
+  void received(Locked& locked, uint32_t channel, size_t bytes) override;
+  void ping(Locked& locked);
+  void pong(Locked& locked);
+  void expect_burst(Locked& locked);
+  void burst(Locked& locked);
   double quantile_of_round_trips(double part) const;
 
   const bool first_;
@@ -123,9 +122,9 @@ class StreamTask final : public Conversation {
   static constexpr size_t kLongest = size_t{256} << 10;
   static constexpr int kPosted = 16;
 
-  void begin() override;
-  void received(uint32_t channel, size_t bytes) override;
-  void fill();
+  void begin(Locked& locked) override;
+  void received(Locked& locked, uint32_t channel, size_t bytes) override;
+  void fill(Locked& locked);
 
   const double seconds_;
   std::unique_ptr<std::byte[]> outgoing_;

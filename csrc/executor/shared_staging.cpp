@@ -34,8 +34,8 @@ bool SharedStaging::reserve(HostChannel& channel, size_t places, size_t stage_by
   return false;
 }
 
-void SharedStaging::retire(Group& group) {
-  group.retire_staging(*memory_, std::move(tickets_));
+void SharedStaging::retire(Locked& locked, Group& group) {
+  group.retire_staging(locked, *memory_, std::move(tickets_));
   tickets_.clear();
   memory_.reset();
 }

@@ -15,6 +15,7 @@
 namespace q7x2 {
 
 class Group;
+class Locked;
 
 class SharedStaging {
  public:
@@ -29,7 +30,7 @@ class SharedStaging {
   bool reserve(HostChannel& channel, size_t places, size_t stage_bytes);
   explicit operator bool() const { return memory_.has_value(); }
   /// Hands the memory and the tickets to the group, which frees them when they are returned.
-  void retire(Group& group);
+  void retire(Locked& locked, Group& group);
 
   size_t places() const { return tickets_.size(); }
   int ticket(uint32_t place) const { return tickets_[place]; }

@@ -65,12 +65,18 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
   }
   parking_.note_activity();
   Parking::Waiter waiter(parking_);
+  const Group::Waiting waiting(task.group());
   TimePoint now = Clock::now();
   // What comes through shared memory wakes nobody by itself.
   WaitPolicy policy = parking_.policy(now, /*by_network=*/task.group().channel() == nullptr);
   TimePoint next_interrupt_check = now + kNap;
   while (!satisfied()) {
     stay_if_ending();
+    if (jobs_.run_of(task.group())) {
+      now = Clock::now();
+      policy.saw_event(now);
+      continue;
+    }
     bool armed = false;
     std::vector<pollfd> events;
     if (reactor_.lock().try_lock()) {
@@ -79,12 +85,13 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
       bool any = false;
       for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
         any |= progress(locked);
+        if (!jobs_.is_empty()) break;
       }
       now = Clock::now();
       housekeep(locked, now);
       if (any) {
         policy.saw_event(now);
-      } else if (!satisfied() && policy.sleeps(now)) {
+      } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
         armed = prepare_sleep(locked);
       }
       if (armed) {
@@ -155,7 +162,7 @@ milliseconds Driver::look(std::vector<pollfd>& events) {
   const bool busy = tasks_.unfinished() > 0;
   const uint64_t activity = parking_.activity();
   milliseconds nap = kStandBy;
-  if (busy && now < spin_until_) {
+  if (!jobs_.is_empty() || (busy && now < spin_until_)) {
     nap = milliseconds::zero();
   } else if (busy || activity == seen_activity_) {
     if (!prepare_sleep(locked)) {
@@ -177,12 +184,14 @@ void Driver::run() {
     milliseconds nap = kStandBy;
     std::vector<pollfd> events;
     if (parking_.has_waiters()) {
+      // First the sign, then the look: who adds a job after the look sees the sign.
       parking_.announce_driver(true);
+      nap = jobs_.has_orphans() ? milliseconds::zero() : kStandBy;
     } else {
       nap = look(events);
     }
     if (nap == milliseconds::zero()) {
-      ::sched_yield();
+      if (!jobs_.run_any()) ::sched_yield();
       continue;
     }
     // Work that arrived since the look is not slept on.

@@ -1,8 +1,9 @@
 // Driver: drives the reactor, and everything that depends on it, in whichever thread has the time.
 //
-// A thread that waits for a task progresses inline, so the latency path has no hand-over. The
-// driver's own thread progresses what nobody waits for, and sleeps otherwise: armed on the workers'
-// event descriptors when the process is idle, on a timer while other threads do the work.
+// A thread that waits for a task progresses inline, and runs the jobs of the task's group between
+// two looks, so the latency path has no hand-over. The driver's own thread progresses what nobody
+// waits for, and sleeps otherwise: armed on the workers' event descriptors when the process is
+// idle, on a timer while other threads do the work.
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "transport/group_table.h"
+#include "transport/job_queue.h"
 #include "transport/parking.h"
 #include "transport/peer_table.h"
 #include "transport/reactor.h"
@@ -22,8 +24,14 @@ namespace q7x2 {
 
 class Driver {
  public:
-  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, TaskTable& tasks, Parking& parking)
-      : reactor_(reactor), peers_(peers), groups_(groups), tasks_(tasks), parking_(parking) {}
+  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, TaskTable& tasks, JobQueue& jobs,
+         Parking& parking)
+      : reactor_(reactor),
+        peers_(peers),
+        groups_(groups),
+        tasks_(tasks),
+        jobs_(jobs),
+        parking_(parking) {}
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
@@ -57,6 +65,7 @@ class Driver {
   PeerTable& peers_;
   GroupTable& groups_;
   TaskTable& tasks_;
+  JobQueue& jobs_;
   Parking& parking_;
 
   TimePoint next_housekeeping_{};

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <iterator>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "transport/runtime.h"
+#include "transport/tag.h"
 
 namespace q7x2 {
 
@@ -52,6 +54,7 @@ void Group::leave() {
     }
   }
   runtime_.groups().close(locked, slot_);
+  runtime_.tasks().drain(locked);
 }
 
 // ---------------------------------------------------------------------------------- connections
@@ -122,7 +125,7 @@ void Group::fail_tasks(Locked& locked, const Error& error) {
   waiting_.clear();
   std::vector<std::shared_ptr<Task>> mine;
   for (const auto& task : runtime_.tasks().active(locked)) {
-    if (&task->group() == this && !task->done()) {
+    if (&task->group() == this && !task->is_over(locked)) {
       mine.push_back(task);
     }
   }
@@ -137,12 +140,30 @@ void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_
               Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
                                                " does not work: " + ucs_status_string(status)));
   } else if (rank >= 0 && has_left(rank)) {
-    task.strand(locked, left_error(rank, task));
+    task.stranded(locked, left_error(rank, task));
   } else if (rank >= 0) {
     runtime_.peers().suspect(locked, members_.peer(rank), ucs_status_string(status));
   } else {
     task.fail(locked, Error(ErrorCode::kTransport,
                             task.name() + ": UCX reported " + ucs_status_string(status)));
+  }
+}
+
+// Of a receive from any rank nobody knows who sends.
+void Group::cut_off(Locked& locked, Task& task) {
+  std::set<int> ranks;
+  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->peer >= 0) {
+      ranks.insert(p->peer);
+    } else {
+      for (int r = 0; r < world_size(); ++r) {
+        if (r != rank()) ranks.insert(r);
+      }
+    }
+  }
+  for (const int r : ranks) {
+    runtime_.peers().cut_off(locked, members_.peer(r),
+                             "it did not let go of the memory of a call that had ended");
   }
 }
 
@@ -162,10 +183,7 @@ void Group::check() {
 void Group::abort(const Error& error) {
   Locked locked(runtime_.lock());
   fail(locked, error);
-}
-
-void Group::fail(const Error& error) {
-  fail(runtime_.held(), error);
+  runtime_.tasks().drain(locked);
 }
 
 void Group::fail(Locked& locked, const Error& error) {
@@ -183,6 +201,12 @@ void Group::fail(Locked& locked, const Error& error) {
       runtime_.controls().send(locked, members_.peer(r), control);
     }
   }
+}
+
+// All that a rank sent before it failed arrives before it says so. Where nobody receives it, its
+// sender's calls would never be done.
+void Group::drop_mail(Locked& locked) {
+  runtime_.reactor().drop_unexpected(locked, tag::slot_bits(slot_), tag::kSlotMask);
 }
 
 Error Group::failure_of(const std::exception& exception) const {
@@ -234,6 +258,7 @@ void Group::handle(Locked& locked, const Control& control) {
       return;
     case ControlType::kAbort:
       fail(locked, Error(control.code, control.text, control.subject));
+      drop_mail(locked);
       return;
     case ControlType::kInquiry:
       answer(locked, control);
@@ -248,7 +273,7 @@ void Group::peer_left(Locked& locked, int rank) {
   departed_[static_cast<size_t>(rank)] = true;
   std::vector<std::shared_ptr<Task>> stranded;
   for (const auto& task : runtime_.tasks().active(locked)) {
-    if (&task->group() != this || task->done()) {
+    if (&task->group() != this || task->is_over(locked)) {
       continue;
     }
     for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr;
@@ -260,7 +285,7 @@ void Group::peer_left(Locked& locked, int rank) {
     }
   }
   for (const auto& task : stranded) {
-    task->strand(locked, left_error(rank, *task));
+    task->stranded(locked, left_error(rank, *task));
   }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -79,15 +80,28 @@ class Group {
   /// both ranks, before the first collective.
   void use_private_link(int rank);
 
+  /// While it exists, a thread waits for a task of the group and runs its jobs.
+  class Waiting {
+   public:
+    explicit Waiting(Group& group) : group_(group) { ++group_.waiting_threads_; }
+    ~Waiting() { --group_.waiting_threads_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Group& group_;
+  };
+  bool is_waited_for() const { return waiting_threads_.load(std::memory_order_relaxed) > 0; }
+
   // For hooks of tasks (group_messages.cpp). Completion comes to Task::completed, never from inside
   // these calls.
 
   /// `tag`: see transport/tag.h; its slot is filled in here.
-  void send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-            size_t length, Wire wire = Wire::kShared);
+  void send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
+            const void* data, size_t length, Wire wire = Wire::kShared);
   /// `source` -1: from any, over the shared network. `tag` must carry this rank's slot.
-  void receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
-               size_t length, Wire wire = Wire::kShared);
+  void receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask,
+               void* data, size_t length, Wire wire = Wire::kShared);
   /// What collectives use towards `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
 
@@ -99,26 +113,24 @@ class Group {
   HostChannel* channel() const { return mailroom_ ? &mailroom_->channel() : nullptr; }
   /// Sends bytes that a letter carries (`staged` null, at most HostChannel::kInlineBytes), or that
   /// lie staged in the channel's arena under a ticket. True: done; else Task::completed follows.
-  bool send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-                   size_t length, int ticket);
+  bool send_shared(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
+                   const void* data, size_t length, int ticket);
   /// The message, if it is there; it is the caller's then. Else Task::arrived follows.
-  std::optional<HostChannel::Message> receive_shared(Task& task, uint32_t token, int source,
-                                                     uint64_t tag);
+  std::optional<HostChannel::Message> receive_shared(Locked& locked, Task& task, uint32_t token,
+                                                     int source, uint64_t tag);
   /// This rank is done with a message's staged bytes.
-  void give_back(int source, const HostChannel::Message& message);
+  void give_back(Locked& locked, int source, const HostChannel::Message& message);
   /// Frees the staging and the tickets as soon as nobody reads them any more.
-  void retire_staging(HostChannel::Staging staging, std::vector<int> tickets);
+  void retire_staging(Locked& locked, HostChannel::Staging staging, std::vector<int> tickets);
   /// What collective number `sequence` is, for ranks that ask: they must agree on `fingerprint`.
-  void remember(uint64_t sequence, uint64_t fingerprint) {
+  void remember(Locked&, uint64_t sequence, uint64_t fingerprint) {
     calls_[sequence % kRemembered] = fingerprint;
   }
   /// For a collective that has all that it waited for: a message that no receive was ever posted
   /// for, of this collective or one before. Its sender called something else.
-  std::optional<Error> leftover();
+  std::optional<Error> leftover(Locked& locked);
   /// Calls Task::stalled once, when something may have changed.
-  void stall(Task& task) { stalled_.push_back(&task); }
-  /// Ends the group here and tells the others.
-  void fail(const Error& error);
+  void stall(Locked&, Task& task) { stalled_.push_back(&task); }
 
   // For the transport.
 
@@ -138,6 +150,9 @@ class Group {
   void forget_shared(Locked& locked, Task& task);
   /// A request towards `rank` failed; -1: towards any.
   void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
+  /// A task is over, but for long a peer has not let go of its memory. Closing the connection by
+  /// force ends that. It costs all groups that use the connection.
+  void cut_off(Locked& locked, Task& task);
   /// Ends the group here and tells the others.
   void fail(Locked& locked, const Error& error);
   /// The error that ends the group when this rank's own code has thrown `exception`.
@@ -160,6 +175,7 @@ class Group {
   // group.cpp: life and death.
   void fail_tasks(Locked& locked, const Error& error);
   void peer_left(Locked& locked, int rank);
+  void drop_mail(Locked& locked);
   bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)]; }
   Error left_error(int rank, const Task& task) const;
   Control control_to(int rank, ControlType type) const;
@@ -186,6 +202,7 @@ class Group {
 
   std::optional<Error> error_;
   bool closed_ = false;
+  std::atomic<int> waiting_threads_{0};
 
   uint64_t sequence_ = 0;
   int running_ = 0;                            // tasks that take turns and have started

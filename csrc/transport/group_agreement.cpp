@@ -18,6 +18,9 @@ constexpr uint64_t kLeftoverWindow = 256;
 }  // namespace
 
 void Group::housekeep(Locked& locked, TimePoint now) {
+  if (error_) {
+    drop_mail(locked);  // what came over a private link
+  }
   if (running_ == 0) {
     return;
   }
@@ -30,8 +33,8 @@ void Group::housekeep(Locked& locked, TimePoint now) {
 // ------------------------------------------------------------------ messages that nobody receives
 
 // With others in progress, the one that is complete last asks, and housekeeping before that.
-std::optional<Error> Group::leftover() {
-  return running_ == 1 ? leftover(runtime_.held(), sequence_) : std::nullopt;
+std::optional<Error> Group::leftover(Locked& locked) {
+  return running_ == 1 ? leftover(locked, sequence_) : std::nullopt;
 }
 
 // So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
@@ -71,7 +74,8 @@ uint64_t Group::oldest_running(Locked& locked) const {
   uint64_t oldest = sequence_;
   for (const auto& task : runtime_.tasks().active(locked)) {
     const Task::Record& record = task->record(locked);
-    if (&task->group() == this && record.is_started && !task->done() && task->takes_turn()) {
+    if (&task->group() == this && record.is_started && !task->is_over(locked) &&
+        task->takes_turn()) {
       oldest = std::min(oldest, record.sequence);
     }
   }
@@ -85,8 +89,8 @@ uint64_t Group::oldest_running(Locked& locked) const {
 void Group::inquire(Locked& locked, TimePoint now) {
   for (const auto& task : runtime_.tasks().active(locked)) {
     Task::Record& record = task->record(locked);
-    if (&task->group() == this && record.is_started && !task->done() && task->takes_turn() &&
-        now >= record.next_inquiry) {
+    if (&task->group() == this && record.is_started && !task->is_over(locked) &&
+        task->takes_turn() && now >= record.next_inquiry) {
       record.next_inquiry = now + (now - task->submitted());
       inquire_about(locked, *task);
     }

@@ -8,11 +8,10 @@
 
 namespace q7x2 {
 
-void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-                 size_t length, Wire wire) {
-  Locked& locked = runtime_.held();
+void Group::send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
+                 const void* data, size_t length, Wire wire) {
   if (has_left(destination)) {
-    task.strand(locked, left_error(destination, task));
+    task.stranded(locked, left_error(destination, task));
     return;
   }
   Reactor& reactor = runtime_.reactor();
@@ -28,9 +27,8 @@ void Group::send(Task& task, uint32_t token, int destination, uint64_t tag, cons
                tag | tag::slot_bits(card(destination).slot), data, length);
 }
 
-void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask, void* data,
-                    size_t length, Wire wire) {
-  Locked& locked = runtime_.held();
+void Group::receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag,
+                    uint64_t mask, void* data, size_t length, Wire wire) {
   Reactor& reactor = runtime_.reactor();
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 source, /*is_receive=*/true, wire);
@@ -48,7 +46,7 @@ void Group::receive(Task& task, uint32_t token, int source, uint64_t tag, uint64
   const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length);
   if (is_waiting && is_gone) {
     // All that it ever sent has arrived before its goodbye.
-    task.strand(locked, left_error(source, task));
+    task.stranded(locked, left_error(source, task));
   }
 }
 
@@ -68,19 +66,18 @@ void Group::share_memory(Locked&, std::unique_ptr<HostChannel> channel) {
       });
 }
 
-bool Group::send_shared(Task& task, uint32_t token, int destination, uint64_t tag, const void* data,
-                        size_t length, int ticket) {
-  Locked& locked = runtime_.held();
+bool Group::send_shared(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
+                        const void* data, size_t length, int ticket) {
   if (has_left(destination)) {
-    task.strand(locked, left_error(destination, task));
+    task.stranded(locked, left_error(destination, task));
     return false;
   }
   return mailroom_->send(locked, task, token, destination, tag, data, length, ticket);
 }
 
-std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t token, int source,
+std::optional<HostChannel::Message> Group::receive_shared(Locked& locked, Task& task,
+                                                          uint32_t token, int source,
                                                           uint64_t tag) {
-  Locked& locked = runtime_.held();
   auto message = mailroom_->receive(locked, task, token, source, tag);
   if (!message) {
     if (running_ == 0) {
@@ -88,18 +85,18 @@ std::optional<HostChannel::Message> Group::receive_shared(Task& task, uint32_t t
     }
     if (has_left(source)) {
       // All that it ever sent was taken when it left.
-      task.strand(locked, left_error(source, task));
+      task.stranded(locked, left_error(source, task));
     }
   }
   return message;
 }
 
-void Group::give_back(int source, const HostChannel::Message& message) {
-  mailroom_->give_back(runtime_.held(), source, message);
+void Group::give_back(Locked& locked, int source, const HostChannel::Message& message) {
+  mailroom_->give_back(locked, source, message);
 }
 
-void Group::retire_staging(HostChannel::Staging staging, std::vector<int> tickets) {
-  mailroom_->retire_staging(runtime_.held(), staging, std::move(tickets));
+void Group::retire_staging(Locked& locked, HostChannel::Staging staging, std::vector<int> tickets) {
+  mailroom_->retire_staging(locked, staging, std::move(tickets));
 }
 
 bool Group::progress_shared(Locked& locked) {
@@ -110,7 +107,7 @@ bool Group::progress_shared(Locked& locked) {
       update_sharing(locked);
     }
     for (Task* task : std::exchange(stalled_, {})) {
-      any |= !task->done() && task->resume(locked);
+      any |= !task->is_over(locked) && task->stalled(locked);
     }
     if (!waiting_.empty()) {
       mailroom_->free_returned(locked);

@@ -98,6 +98,9 @@ void GroupTable::handle(Locked& locked, const Control& control) {
     slot.group->handle(locked, control);
   } else if (slot.is_taken) {
     early_.push_back(control);
+  } else if (control.type == ControlType::kAbort) {
+    // The group is over here. What its sender had sent before is taken, so that its calls end.
+    reactor_.drop_unexpected(locked, tag::slot_bits(control.slot), tag::kSlotMask);
   } else if (control.type == ControlType::kHello) {
     // The group is over here. Whoever connects to it only now is told.
     if (Peer* const peer = peers_.find(locked, control.process)) {

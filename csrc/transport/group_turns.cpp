@@ -29,7 +29,7 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
   } else if (closed_) {
     task->fail(locked, Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
   } else if (task->takes_turn() &&
-             (running_ >= kMaxRunning || !waiting_.empty() || !task->try_reserve(locked))) {
+             (running_ >= kMaxRunning || !waiting_.empty() || !task->reserve(locked))) {
     waiting_.push_back(task);
     update_sharing(locked);
   } else {
@@ -47,14 +47,14 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
     update_sharing(locked);
   }
   record.is_started = true;
-  task->begin(locked);
+  task->start(locked);
 }
 
 void Group::start_waiting(Locked& locked) {
   while (!waiting_.empty() && running_ < kMaxRunning) {
     const std::shared_ptr<Task> next = waiting_.front();
-    if (!next->done()) {
-      if (!next->try_reserve(locked)) {
+    if (!next->is_over(locked)) {
+      if (!next->reserve(locked)) {
         return;
       }
       waiting_.pop_front();

@@ -40,6 +40,7 @@ class HostChannel {
   static constexpr int kTickets = 256;
   static constexpr int kNoTicket = 0xffff;
   static constexpr size_t kInlineBytes = 40;
+  static constexpr size_t kLetters = 64;  ///< in a mailbox
   static constexpr size_t kArenaBytes = size_t{16} << 20;
 
   struct Message {
@@ -92,7 +93,8 @@ class HostChannel {
   bool send(int member, const Message& message);
   /// One more message to `member` goes under `ticket`.
   void expect_return(int member, int ticket);
-  /// True once for each time that `member` has gone to sleep: it must be woken after a send.
+  /// True once for each time that `member` has gone to sleep: it must be woken after a send, and
+  /// after letters were taken from a full mailbox.
   bool must_wake(int member);
 
   // Receiving.
@@ -117,7 +119,6 @@ class HostChannel {
 
  private:
   static constexpr size_t kLine = 64;
-  static constexpr size_t kLetters = 64;  // in a mailbox
 
   struct alignas(kLine) Header {
     uint64_t magic;

@@ -24,8 +24,8 @@ class ReactorLock {
 
   /// True: the caller holds it, and makes a `Locked` with std::adopt_lock.
   bool try_lock() { return mutex_.try_lock(); }
-  /// The proof of whoever holds it now: for UCX's callbacks and the hooks of tasks, which are
-  /// called by a thread that holds it. Throws Error(kInternal) if nobody does.
+  /// The proof of whoever holds it now: for UCX's callbacks, which are called by a thread that
+  /// holds it. Throws Error(kInternal) if nobody does.
   Locked& held() const;
 
  private:

@@ -124,23 +124,24 @@ bool Mailroom::progress(Locked& locked) {
 }
 
 bool Mailroom::take_from(Locked& locked, int number) {
-  bool any = false;
+  size_t count = 0;
   while (const auto message = channel_->take(number)) {
-    any = true;
+    ++count;
     dispatch(locked, members_[static_cast<size_t>(number)], *message);
   }
-  return any;
+  // The mailbox may have been full. Then its sender may sleep until there is room.
+  if (count >= HostChannel::kLetters) {
+    wake(locked, number);
+  }
+  return count > 0;
 }
 
 bool Mailroom::send_to(Locked& locked, int number) {
   std::deque<Outgoing>& outgoing = members_[static_cast<size_t>(number)].outgoing;
   bool any = false;
-  while (!outgoing.empty()) {
+  while (!outgoing.empty() && channel_->send(number, outgoing.front().message)) {
     any = true;
     const Outgoing& out = outgoing.front();
-    if (!channel_->send(number, out.message)) {
-      break;  // looks again instead of sleeping: nobody wakes the sender for this
-    }
     reactor_.complete(locked, *out.send, UCS_OK, out.message.length, out.message.tag);
     outgoing.pop_front();
     wake(locked, number);
@@ -162,7 +163,7 @@ void Mailroom::dispatch(Locked& locked, Member& member, const HostChannel::Messa
   Task& task = *pending.task;
   const uint32_t token = pending.token;
   reactor_.release(locked, pending);
-  task.deliver(locked, token, message);
+  task.arrived(locked, token, message);
 }
 
 bool Mailroom::expects_mail(Locked&) const {

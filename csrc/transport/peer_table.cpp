@@ -103,6 +103,13 @@ void PeerTable::suspect(Locked&, Peer& peer, std::string reason) {
   }
 }
 
+void PeerTable::cut_off(Locked& locked, Peer& peer, std::string reason) {
+  if (!peer.life.is_dead()) {
+    suspect(locked, peer, std::move(reason));
+    die(locked, peer);
+  }
+}
+
 void PeerTable::bury(Locked& locked, TimePoint now, const std::function<void()>& look) {
   if (!has_suspects()) {
     return;

@@ -72,6 +72,8 @@ class PeerTable {
 
   /// The peer seems to be dead. `reason` completes "rank 3 failed: ...".
   void suspect(Locked&, Peer& peer, std::string reason);
+  /// Closes the connection at once, by force: what is in progress over it ends.
+  void cut_off(Locked& locked, Peer& peer, std::string reason);
   /// Any thread.
   bool has_suspects() const { return has_suspects_.load(std::memory_order_relaxed); }
   /// Those whose grace is over die. `look` is called before that, once for each: it receives what

@@ -126,7 +126,8 @@ Runtime::Runtime()
       groups_(process_, reactor_, peers_, controls_),
       tasks_(reactor_),
       parking_(tasks_.unfinished()),
-      driver_(reactor_, peers_, groups_, tasks_, parking_) {
+      jobs_(reactor_.lock(), tasks_, parking_),
+      driver_(reactor_, peers_, groups_, tasks_, jobs_, parking_) {
   notifier_.start();
   driver_.start();
 }
@@ -142,6 +143,7 @@ void Runtime::stop() {
   if (!driver_.stop()) {
     return;
   }
+  jobs_.stop();
   notifier_.stop();
   Locked locked(lock());
   peers_.close(locked);
@@ -177,11 +179,13 @@ void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   parking_.note_activity();
   {
     Locked locked(lock());
-    if (const std::shared_ptr<Task> first = task->precursor()) {
+    if (const std::shared_ptr<Task> first = task->precursor(locked)) {
       tasks_.submit(locked, first);
     }
     tasks_.submit(locked, task);
     tasks_.drain(locked);
+  }
+  while (jobs_.run_small_of(*task)) {
   }
   if (!caller_waits && !task->done()) {
     parking_.wake_driver();

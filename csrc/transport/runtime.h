@@ -6,6 +6,7 @@
 //   Runtime   one per process; fork, exit, the user's own locks and interrupts
 //   Driver    drives what follows, in threads that wait and in one of its own
 //   Parking   where threads sleep, and how they are woken
+//   JobQueue  arithmetic that waits for a thread; its lanes
 //   Reactor   UCX's workers, requests, completions; its lock covers all below
 //   PeerTable, ControlPlane, GroupTable, TaskTable
 //   Notifier  runs callbacks of tasks, which may be anybody's code, without the lock
@@ -20,6 +21,7 @@
 #include "transport/control_plane.h"
 #include "transport/driver.h"
 #include "transport/group_table.h"
+#include "transport/job_queue.h"
 #include "transport/nics.h"
 #include "transport/notifier.h"
 #include "transport/parking.h"
@@ -81,13 +83,12 @@ class Runtime {
   // For groups and tasks.
 
   ReactorLock& lock() { return reactor_.lock(); }
-  /// See ReactorLock::held.
-  Locked& held() { return reactor_.lock().held(); }
   Reactor& reactor() { return reactor_; }
   PeerTable& peers() { return peers_; }
   ControlPlane& controls() { return controls_; }
   GroupTable& groups() { return groups_; }
   TaskTable& tasks() { return tasks_; }
+  JobQueue& jobs() { return jobs_; }
   Parking& parking() { return parking_; }
   /// For hooks of tasks.
   ScratchPool& scratch() { return scratch_; }
@@ -108,6 +109,7 @@ class Runtime {
   GroupTable groups_;
   TaskTable tasks_;
   Parking parking_;
+  JobQueue jobs_;
   Driver driver_;
   Notifier notifier_;
   ScratchPool scratch_;

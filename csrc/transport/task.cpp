@@ -31,42 +31,52 @@ void Task::set_submitted(Locked&, TimePoint now) {
   }
 }
 
-void Task::complete(Locked&, const PendingRequest& pending) {
-  if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
-    truncated(pending.token, pending.tag);
-  } else {
-    completed(pending.token, pending.length, pending.tag);
+void Task::give_out(Locked& locked, Job& job, size_t bytes) {
+  group_->runtime().jobs().add(locked, *this, job, bytes);
+}
+
+void Task::finish(Locked& locked) {
+  if (!is_over_) {
+    is_over_ = true;
+    settle(locked);
   }
 }
 
-void Task::finish() {
-  if (!done()) {
-    mark_done(group_->runtime().held());
-  }
-}
-
-void Task::fail(const Error& error) {
-  fail(group_->runtime().held(), error);
-}
-
+// No error before the memory is safe: who waits learns of it when nothing is on its way any more.
 void Task::fail(Locked& locked, const Error& error) {
-  if (done()) {
+  if (is_over_) {
     return;
   }
+  is_over_ = true;
   error_ = error;
-  mark_done(locked);
-  TaskTable& tasks = group_->runtime().tasks();
-  tasks.cancel(locked, *this);
+  group_->runtime().tasks().cancel(locked, *this);
+  group_->runtime().jobs().forget(locked, *this);
   group_->forget_shared(locked, *this);
-  tasks.retire(locked, *this);
+  settle(locked);
 }
 
-void Task::set_ready(size_t bytes) {
+void Task::settle(Locked& locked) {
+  if (!is_over_) {
+    return;
+  }
+  if (!record_.requests.is_empty() || record_.jobs > 0) {
+    if (record_.over_since == TimePoint::max()) {
+      record_.over_since = Clock::now();
+    }
+    return;
+  }
+  if (!done()) {
+    publish(locked);
+  }
+  group_->runtime().tasks().retire(locked, *this);
+}
+
+void Task::set_ready(Locked&, size_t bytes) {
   ready_bytes_.store(bytes, std::memory_order_release);
   group_->runtime().parking().wake_waiters();
 }
 
-void Task::mark_done(Locked& locked) {
+void Task::publish(Locked& locked) {
   finished_ = Clock::now();
   done_.store(true, std::memory_order_release);
   Runtime& runtime = group_->runtime();
@@ -82,19 +92,18 @@ void Task::mark_done(Locked& locked) {
     callback_ = std::move(callback);  // what it holds on to must not go under the lock
   }
   group_->task_done(locked, *this);
-  runtime.tasks().retire(locked, *this);
 }
 
-void Task::arrived(uint32_t, const HostChannel::Message&) {
-  fail(Error(ErrorCode::kInternal, name() + ": does not receive from shared memory"));
+void Task::arrived(Locked& locked, uint32_t, const HostChannel::Message&) {
+  fail(locked, Error(ErrorCode::kInternal, name() + ": does not receive from shared memory"));
 }
 
-void Task::truncated(uint32_t, uint64_t tag) {
+void Task::truncated(Locked& locked, uint32_t, uint64_t tag) {
   const int source = tag::source_of(tag, group_->world_size());
-  fail(Error(ErrorCode::kMismatch,
-             name() + ": the message of rank " + std::to_string(source) +
-                 " is longer than the receive buffer",
-             source));
+  fail(locked, Error(ErrorCode::kMismatch,
+                     name() + ": the message of rank " + std::to_string(source) +
+                         " is longer than the receive buffer",
+                     source));
 }
 
 Error Task::timeout_error() const {
@@ -103,8 +112,8 @@ Error Task::timeout_error() const {
                                         waiting_for());
 }
 
-void Task::timed_out() {
-  fail(timeout_error());
+void Task::timed_out(Locked& locked) {
+  fail(locked, timeout_error());
 }
 
 std::string Task::waiting_for() const {

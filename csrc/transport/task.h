@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "transport/host_channel.h"
+#include "transport/job.h"
 #include "transport/locked.h"
 #include "transport/request.h"
 
@@ -24,8 +25,9 @@ using TimePoint = Clock::time_point;
 class Group;
 
 /// Life: made by the caller, `Runtime::submit`, started, progressed by whoever drives the reactor,
-/// done. It stays registered until its last UCX request has come back, also after an error, because
-/// UCX may touch its memory until then.
+/// over, done. It is over when it has its result or its error. It is done, and says so, when its
+/// last request and its last job have come back too. Until then the network or a thread may touch
+/// its memory.
 class Task : public std::enable_shared_from_this<Task> {
  public:
   Task(std::shared_ptr<Group> group, std::chrono::milliseconds timeout);
@@ -50,73 +52,72 @@ class Task : public std::enable_shared_from_this<Task> {
   TimePoint finished() const noexcept { return finished_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
 
-  /// What has to be submitted right before it; null: nothing.
-  virtual std::shared_ptr<Task> precursor() { return nullptr; }
   /// What it is, for messages: "all_reduce (sequence 12, 4096 bytes of float32, ring)".
   virtual std::string name() const = 0;
   /// Collectives: at most a fixed number run at once in a group, the rest queue.
   virtual bool takes_turn() const { return false; }
 
-  // For the transport, which calls the hooks below by these.
+  // For the transport.
 
   /// What the transport keeps about a task.
   struct Record {
     TimePoint deadline = TimePoint::max();
     TimePoint next_inquiry = TimePoint::max();
     RequestList requests;
+    size_t jobs = 0;                     ///< given out, and not back yet
     std::optional<size_t> active_index;  ///< among the active tasks
     bool is_started = false;
-    uint64_t sequence = 0;  ///< among the group's tasks that take turns
+    uint64_t sequence = 0;                    ///< among the group's tasks that take turns
+    TimePoint over_since = TimePoint::max();  ///< it is over, but not done
   };
   Record& record(Locked&) { return record_; }
   void set_submitted(Locked&, TimePoint now);
-  void begin(Locked&) { start(); }
-  /// A request of the task is complete, by success or because the message was too long.
-  void complete(Locked&, const PendingRequest& pending);
-  void deliver(Locked&, uint32_t token, const HostChannel::Message& message) {
-    arrived(token, message);
-  }
-  void strand(Locked&, const Error& error) { stranded(error); }
-  void expire(Locked&) { timed_out(); }
-  bool try_reserve(Locked&) { return reserve(); }
-  bool resume(Locked&) { return stalled(); }
-  void fail(Locked&, const Error& error);
+  /// It has its result or its error, and starts nothing any more.
+  bool is_over(Locked&) const { return is_over_; }
+  void finish(Locked& locked);
+  void fail(Locked& locked, const Error& error);
+  /// A request or a job has come back: it is done if it is over and this was the last.
+  void settle(Locked& locked);
 
- protected:
-  // Hooks: called by a thread that holds the reactor's lock.
+  // Hooks, for the transport to call. They must not block.
 
+  /// What has to be submitted right before it; null: nothing.
+  virtual std::shared_ptr<Task> precursor(Locked&) { return nullptr; }
+  /// Takes the memory it needs to start. False: there is none now, to be asked again.
+  virtual bool reserve(Locked&) { return true; }
   /// Posts the first requests.
-  virtual void start() = 0;
+  virtual void start(Locked& locked) = 0;
   /// The request called `token` completed with success; `length` and `tag` for receives.
-  virtual void completed(uint32_t token, size_t length, uint64_t tag) = 0;
+  virtual void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) = 0;
   /// The message for the receive called `token` is there, in shared memory. See
   /// Group::receive_shared.
-  virtual void arrived(uint32_t token, const HostChannel::Message& message);
+  virtual void arrived(Locked& locked, uint32_t token, const HostChannel::Message& message);
   /// The request called `token` met a longer message than there was room for. Default: fails.
-  virtual void truncated(uint32_t token, uint64_t tag);
+  virtual void truncated(Locked& locked, uint32_t token, uint64_t tag);
+  /// A job has run. Not called when the task is over. Default: throws what the job threw.
+  virtual void worked(Locked&, Job& job) { job.check(); }
   /// A rank that it needs has left the group. Default: fails.
-  virtual void stranded(const Error& error) { fail(error); }
+  virtual void stranded(Locked& locked, const Error& error) { fail(locked, error); }
   /// Its deadline passed. Default: fails it with what it was waiting for.
-  virtual void timed_out();
-  /// What it waits for, for time-outs: "receive from ranks 1, 3". Default: from its requests.
-  virtual std::string waiting_for() const;
-  /// Takes the memory it needs to start. False: there is none now, to be asked again.
-  virtual bool reserve() { return true; }
+  virtual void timed_out(Locked& locked);
   /// Called after Group::stall: goes on if it can, and says whether it did.
-  virtual bool stalled() { return false; }
+  virtual bool stalled(Locked&) { return false; }
 
+ protected:
   // For hooks.
 
-  void finish();
-  void fail(const Error& error);
-  void set_ready(size_t bytes);
+  /// Hands out work that needs no lock; `worked` follows. `bytes`: see JobQueue::add.
+  void give_out(Locked& locked, Job& job, size_t bytes);
+  void set_ready(Locked&, size_t bytes);
+  /// What it waits for, for time-outs: "receive from ranks 1, 3".
+  std::string waiting_for() const;
   /// Its number among the group's tasks that take turns.
   uint64_t sequence() const { return record_.sequence; }
   /// "...: Timed out after 500 ms, waiting for ...".
   Error timeout_error() const;
 
  private:
-  void mark_done(Locked& locked);
+  void publish(Locked& locked);
 
   const std::shared_ptr<Group> group_;
   const std::chrono::milliseconds timeout_;
@@ -125,6 +126,7 @@ class Task : public std::enable_shared_from_this<Task> {
 
   std::atomic<bool> done_{false};
   std::atomic<size_t> ready_bytes_{0};
+  bool is_over_ = false;
   std::optional<Error> error_;
   std::mutex callback_mutex_;  // guards the next two
   std::function<void()> callback_;

@@ -8,6 +8,13 @@
 #include "transport/group.h"
 
 namespace q7x2 {
+namespace {
+
+// How long what is on its way for a task that is over may take to end by itself. A live peer that
+// has failed the group too lets go within a round trip.
+constexpr std::chrono::milliseconds kQuiet{20};
+
+}  // namespace
 
 void TaskTable::submit(Locked& locked, const std::shared_ptr<Task>& task) {
   task->set_submitted(locked, Clock::now());
@@ -37,13 +44,15 @@ void TaskTable::drain(Locked& locked) {
     const PendingRequest pending = *complete;
     Task& task = *pending.task;
     reactor_.release(locked, *complete);
-    if (task.done()) {
-      retire(locked, task);
+    if (task.is_over(locked)) {
+      task.settle(locked);
       continue;
     }
     guarded(locked, task, [&] {
-      if (pending.status == UCS_OK || pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
-        task.complete(locked, pending);
+      if (pending.status == UCS_OK) {
+        task.completed(locked, pending.token, pending.length, pending.tag);
+      } else if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
+        task.truncated(locked, pending.token, pending.tag);
       } else if (pending.status != UCS_ERR_CANCELED) {
         task.group().request_failed(locked, task, pending.peer, pending.wire, pending.status);
       }
@@ -51,15 +60,31 @@ void TaskTable::drain(Locked& locked) {
   }
 }
 
+void TaskTable::worked(Locked& locked, Task& task, Job& job) {
+  --task.record(locked).jobs;
+  if (task.is_over(locked)) {
+    task.settle(locked);
+    return;
+  }
+  guarded(locked, task, [&] { task.worked(locked, job); });
+}
+
 void TaskTable::expire_late(Locked& locked, TimePoint now) {
   std::vector<std::shared_ptr<Task>> late;
+  std::vector<std::shared_ptr<Task>> held_up;
   for (const auto& task : active_) {
-    if (!task->done() && now >= task->record(locked).deadline) {
+    const Task::Record& record = task->record(locked);
+    if (!task->is_over(locked) && now >= record.deadline) {
       late.push_back(task);
+    } else if (now - kQuiet >= record.over_since) {
+      held_up.push_back(task);
     }
   }
   for (const auto& task : late) {
-    task->expire(locked);
+    task->timed_out(locked);
+  }
+  for (const auto& task : held_up) {
+    task->group().cut_off(locked, *task);
   }
 }
 
@@ -80,7 +105,7 @@ void TaskTable::cancel(Locked& locked, Task& task) {
 
 void TaskTable::retire(Locked& locked, Task& task) {
   Task::Record& record = task.record(locked);
-  if (!record.requests.is_empty() || !record.active_index) {
+  if (!record.active_index) {
     return;
   }
   const size_t index = *std::exchange(record.active_index, std::nullopt);

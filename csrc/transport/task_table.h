@@ -1,7 +1,7 @@
 // TaskTable: the tasks in progress. Tells them what is complete and what is late.
 //
-// A task stays in the table until its last request has come back, also after an error, because UCX
-// may touch its memory until then.
+// A task stays in the table until its last request and its last job have come back, also after an
+// error.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,17 @@ class TaskTable {
   void submit(Locked& locked, const std::shared_ptr<Task>& task);
   /// Tells tasks which requests are complete, until no request is.
   void drain(Locked& locked);
-  /// Tells tasks that their deadline has passed.
+  /// Tells tasks that their deadline has passed. Ends by force what holds up one that is over.
   void expire_late(Locked& locked, TimePoint now);
+
+  /// Tells a task that its job has run.
+  void worked(Locked& locked, Task& task, Job& job);
 
   /// For a task that is done: it counts as finished.
   void finished(Locked& locked, Task& task);
   /// For a task that has failed: cancels its receives.
   void cancel(Locked& locked, Task& task);
-  /// Takes a task out that has no request in progress any more.
+  /// Takes a task out that is done.
   void retire(Locked& locked, Task& task);
   /// Takes all out, at the end.
   void clear(Locked& locked);

@@ -188,9 +188,11 @@ std::unique_ptr<HostChannel> WireUp::new_channel(int members) {
 
 void WireUp::share_memory(Group& group) {
   const Membership& members = group.membership();
-  if (static_cast<int>(members.host_ranks().size()) > usable_cpus()) {
+  const auto ranks = static_cast<int>(members.host_ranks().size());
+  if (ranks > usable_cpus()) {
     runtime_.parking().set_crowded();
   }
+  runtime_.jobs().allow_lanes(lanes_of_process(usable_cpus(), ranks));
   const std::vector<std::string> keys = memory_keys(group);
   if (is_shareable(members) && channel_) {
     map_memory(group, keys);

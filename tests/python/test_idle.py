@@ -103,3 +103,24 @@ def test_memory_does_not_grow() -> None:
         dist.isend(tensor[:1000], 1 - dist.get_rank())
         dist.recv(tensor[1000:2000], 1 - dist.get_rank())
     assert resident() - before < 32 << 20, f"{(resident() - before) >> 20} MiB more"
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_a_full_mailbox_does_not_spin() -> None:
+    """More messages than a mailbox holds, for a rank of the same host that takes none of them."""
+    dist.barrier()
+    calls = 400
+    tensors = [torch.full((4,), float(i)) for i in range(calls)]
+    if dist.get_rank() == 0:
+        works = [dist.broadcast(each, 0, async_op=True) for each in tensors]
+        time.sleep(0.3)
+        share = share_while_asleep(1.5)
+    else:
+        time.sleep(2.5)
+        tensors = [torch.zeros(4) for _ in range(calls)]
+        works = [dist.broadcast(each, 0, async_op=True) for each in tensors]
+        share = 0.0
+    for work in works:
+        work.wait()
+    assert all(each[0] == i for i, each in enumerate(tensors))
+    assert share < LIMIT, f"{100 * share:.2f} % of a core"

@@ -1,0 +1,80 @@
+#include "executor/op_job.h"
+
+#include <algorithm>
+
+#include "kernels/copy.h"
+#include "kernels/reduce.h"
+
+namespace q7x2 {
+namespace {
+
+// A multiple of every element's size; with a few operands it stays in the L1 cache.
+constexpr size_t kTile = 4096;
+
+}  // namespace
+
+void OpJob::work() {
+  const size_t count = length / element_size(call->dtype);
+  switch (kind) {
+    case Kind::kCopy:
+      copy_bytes(to, from[0].elements, length);
+      break;
+    case Kind::kReduce:
+      reduce_tiles();
+      break;
+    case Kind::kGive:
+      coder->give(at, count, from[0].elements, to);
+      break;
+    case Kind::kEncode:
+      made = coder->encode(from[0], count, at, to);
+      break;
+    case Kind::kDecode:
+      coder->decode(from[0].message, count, at, to);
+      break;
+    case Kind::kFold:
+      coder->fold(from, count, at, divisor, to);
+      break;
+    case Kind::kFoldToMessage:
+      made = coder->fold_to_message(from, count, at, divisor, to);
+      break;
+    case Kind::kInspect:
+      break;
+  }
+  if (inspects) coder->inspect(to, count);
+}
+
+// What goes on to others is put into shared memory tile by tile, as it leaves the reduction: from
+// the nearest cache.
+void OpJob::reduce_tiles() {
+  operands_.resize(from.size());
+  std::ranges::transform(from, operands_.begin(), [](const auto& each) { return each.elements; });
+  const size_t element = element_size(call->dtype);
+  const size_t longest = also_to != nullptr ? kTile : length;
+  for (size_t begin = 0; begin < length; begin += longest) {
+    const size_t tile = std::min(longest, length - begin);
+    reduce(to + begin, operands_, tile / element, call->dtype, call->reduce, divisor);
+    if (also_to != nullptr) copy_bytes(also_to + begin, to + begin, tile);
+    for (const void*& operand : operands_) {
+      operand = static_cast<const std::byte*>(operand) + tile;
+    }
+  }
+}
+
+OpJob& OpJobs::take() {
+  if (free_.empty()) {
+    all_.push_back(std::make_unique<OpJob>());
+    free_.reserve(all_.size());
+    return *all_.back();
+  }
+  OpJob& job = *free_.back();
+  free_.pop_back();
+  job.purpose = OpJob::Purpose::kOp;
+  job.from.clear();
+  job.also_to = nullptr;
+  job.divisor = 1;
+  job.at = {};
+  job.inspects = false;
+  return job;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,76 @@
+// OpJob: what an op of a Plan does to memory, with all that it needs to know of its task. So it
+// runs without a lock, in any thread (transport/job_queue.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "executor/block_coder.h"
+#include "executor/collective_call.h"
+#include "plan/dag_window.h"
+#include "transport/host_channel.h"
+#include "transport/job.h"
+
+namespace q7x2 {
+
+class OpJob final : public Job {
+ public:
+  enum class Kind : uint8_t {
+    kCopy,           ///< elements, or a message as it is
+    kReduce,         ///< elements with elements
+    kGive,           ///< elements, with what is still owed of them
+    kEncode,         ///< elements to a message
+    kDecode,         ///< a message to elements
+    kFold,           ///< elements and messages to elements
+    kFoldToMessage,  ///< elements and messages to a message
+    kInspect,        ///< looks for what is not finite
+  };
+  /// What the job is part of.
+  enum class Purpose : uint8_t {
+    kOp,       ///< it is the op
+    kStage,    ///< of a send: puts its block where ranks of this host read it
+    kTake,     ///< of a receive: copies what has arrived
+    kInspect,  ///< of a receive: looks at what has arrived
+  };
+
+  Kind kind = Kind::kCopy;
+  Purpose purpose = Purpose::kOp;
+  DagWindow::Step step;
+  std::vector<BlockCoder::Operand> from;
+  std::byte* to = nullptr;
+  std::byte* also_to = nullptr;  ///< kReduce: a second place for the result; null: none
+  size_t length = 0;             ///< in bytes, of the elements; kCopy: of what is copied
+  int divisor = 1;
+  const CollectiveCall* call = nullptr;
+  BlockCoder* coder = nullptr;
+  BlockCoder::Place at;   ///< coded kinds
+  bool inspects = false;  ///< looks at the elements that it has written
+  /// kTake: the message, which is given back afterwards.
+  HostChannel::Message message;
+
+  /// What it has made: the length of a message.
+  size_t made = 0;
+
+ private:
+  void work() override;
+  void reduce_tiles();
+
+  std::vector<const void*> operands_;
+};
+
+/// Jobs of one task, reused.
+class OpJobs {
+ public:
+  /// As new, but for the memory of its lists.
+  OpJob& take();
+  void give_back(OpJob& job) { free_.push_back(&job); }
+
+ private:
+  std::vector<std::unique_ptr<OpJob>> all_;
+  std::vector<OpJob*> free_;
+};
+
+}  // namespace q7x2
