@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
+    "recorder": "what the flight recorder costs",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
     "pages": "the tables of figures in README.md and docs/, written from the results files",

@@ -62,6 +62,9 @@ class CollectiveTask final : public Task {
   /// Called once, when the task is submitted: here calls get their numbers.
   std::shared_ptr<Task> precursor() override;
   std::string name() const override;
+  bool is_recorded() const override { return true; }
+  void describe(FlightRecord& record) const override;
+  void report(FlightRecord& record) const override;
   /// Only after `done`.
   const std::string& algorithm() const { return choice_.plan->algorithm; }
 

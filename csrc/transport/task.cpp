@@ -32,6 +32,7 @@ void Task::set_submitted(Locked&, TimePoint now) {
 }
 
 void Task::complete(Locked&, const PendingRequest& pending) {
+  record_.has_moved = true;
   if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
     truncated(pending.token, pending.tag);
   } else {
@@ -71,6 +72,7 @@ void Task::mark_done(Locked& locked) {
   done_.store(true, std::memory_order_release);
   Runtime& runtime = group_->runtime();
   runtime.tasks().finished(locked, *this);
+  runtime.flights().finished(locked, *this);
   runtime.parking().wake_waiters();
   std::function<void()> callback;
   {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "transport/flight_log.h"
 #include "transport/group.h"
 
 namespace q7x2 {
@@ -54,7 +55,11 @@ void TaskTable::drain(Locked& locked) {
 void TaskTable::expire_late(Locked& locked, TimePoint now) {
   std::vector<std::shared_ptr<Task>> late;
   for (const auto& task : active_) {
-    if (!task->done() && now >= task->record(locked).deadline) {
+    Task::Record& record = task->record(locked);
+    if (std::exchange(record.has_moved, false)) {
+      flights_.progressed(locked, *task, now);
+    }
+    if (!task->done() && now >= record.deadline) {
       late.push_back(task);
     }
   }
