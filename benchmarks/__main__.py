@@ -19,6 +19,7 @@ COMMANDS = {
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
+    "recorder": "what the flight recorder costs",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
     "pages": "the tables of figures in README.md and docs/, written from the results files",

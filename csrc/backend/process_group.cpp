@@ -122,6 +122,7 @@ void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
       std::make_shared<Planner>(rank_, fabric, forced_algorithms(*options_), std::move(own_plans));
   book_ = std::make_shared<PlanBook>(planner_, rank_, size_,
                                      "q7x2 " + build_id() + " on " + reduce_isa(), refine);
+  group_->record(options_->global_ranks_in_group);
   rendezvous.finish(check);
 }
 

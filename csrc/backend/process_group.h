@@ -56,6 +56,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   Planner& planner() { return *planner_; }
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
   std::vector<std::string> transports(int rank) { return group_->transports(rank); }
+  Group& group() { return *group_; }
   /// The choices so far, and how they came about.
   std::vector<PlanBook::Record> plan_records() const;
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.

@@ -9,6 +9,7 @@
 #include "bindings/comm_hooks.h"
 #include "bindings/fabric.h"
 #include "bindings/info.h"
+#include "bindings/ledger.h"
 #include "bindings/plan.h"
 
 namespace {
@@ -37,4 +38,5 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_codec(module);
   q7x2::bind_comm_hooks(module);
   q7x2::bind_plan(module);
+  q7x2::bind_ledger(module);
 }

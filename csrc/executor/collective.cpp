@@ -7,6 +7,7 @@
 
 #include "executor/fingerprint.h"
 #include "kernels/reduce.h"
+#include "ledger/flight_record.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -16,6 +17,12 @@ namespace {
 static_assert(Plan::kMaxMessages == tag::kMaxMessages);
 
 constexpr size_t kLine = 64;
+
+size_t total_bytes(const std::vector<Region>& regions) {
+  size_t bytes = 0;
+  for (const Region& region : regions) bytes += region.bytes;
+  return bytes;
+}
 
 }  // namespace
 
@@ -150,12 +157,26 @@ void CollectiveTask::take_news() {
   precursor_.reset();
 }
 
+void CollectiveTask::describe(FlightRecord& record) const {
+  record.collective = call_.collective;
+  record.dtype = call_.dtype;
+  record.reduce = call_.reduce;
+  record.peer = call_.root;
+  record.is_internal = !call_of_precursor_.expired();
+  record.input_bytes = total_bytes(call_.input);
+  record.output_bytes = total_bytes(call_.output);
+  record.fingerprint = fingerprint_;
+}
+
+void CollectiveTask::report(FlightRecord& record) const {
+  if (choice_.plan) record.set_plan(choice_.plan->algorithm);
+  record.slices = static_cast<uint32_t>(dag_.num_slices());
+  record.slices_done = static_cast<uint32_t>(dag_.slices_done());
+}
+
 std::string CollectiveTask::name() const {
   if (const auto call = call_of_precursor_.lock()) return call->name();
-  size_t bytes = 0;
-  for (const Region& region : call_.input.empty() ? call_.output : call_.input) {
-    bytes += region.bytes;
-  }
+  const size_t bytes = total_bytes(call_.input.empty() ? call_.output : call_.input);
   std::string text = call_.title.empty() ? to_string(call_.collective) : call_.title;
   text += " (sequence " + std::to_string(sequence());
   if (call_.collective != Collective::kBarrier) {

@@ -62,6 +62,9 @@ class CollectiveTask final : public Task {
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
+  bool is_recorded() const override { return true; }
+  void describe(FlightRecord& record) const override;
+  void report(FlightRecord& record) const override;
   /// Only after `done`.
   const std::string& algorithm() const { return choice_.plan->algorithm; }
 

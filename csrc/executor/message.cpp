@@ -1,5 +1,6 @@
 #include "executor/message.h"
 
+#include "ledger/flight_record.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
@@ -22,6 +23,14 @@ std::string MessageTask::name() const {
   text += peer_ == kAnySource ? "any rank" : "rank " + std::to_string(peer_);
   return text + ") on rank " + std::to_string(group().rank()) + " of " +
          std::to_string(group().world_size()) + " in group '" + group().name() + "'";
+}
+
+void MessageTask::describe(FlightRecord& record) const {
+  const bool sends = direction_ == Direction::kSend;
+  record.kind = sends ? FlightRecord::Kind::kSend : FlightRecord::Kind::kReceive;
+  record.peer = peer_;
+  record.tag = user_tag_;
+  record.input_bytes = record.output_bytes = bytes_;
 }
 
 void MessageTask::start(Locked& locked) {

@@ -25,6 +25,8 @@ class MessageTask final : public Task {
               std::chrono::milliseconds timeout);
 
   std::string name() const override;
+  bool is_recorded() const override { return true; }
+  void describe(FlightRecord& record) const override;
   /// The rank the message came from. Only after `done`.
   int source() const { return source_; }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "plan/contest.h"
 #include "plan/generators.h"
 
@@ -42,6 +43,16 @@ bool shows_best(const CallShape& shape) {
          shape.algorithms.empty();
 }
 
+/// "all_reduce up to 4096 bytes".
+std::string kind_text(const CallShape& shape) {
+  std::string text = to_string(shape.collective);
+  if (shape.root >= 0) text += " with root " + std::to_string(shape.root);
+  if (!shape.codec.empty()) text += " as " + shape.codec;
+  return shape.bytes == CallShape::kUneven
+             ? text + " of parts that differ"
+             : text + " up to " + std::to_string(size_class(shape.bytes)) + " bytes";
+}
+
 Choice without_plan(const Proposal& proposal) {
   return {nullptr, proposal.slice_bytes, proposal.part_bytes, proposal.window, proposal.seconds};
 }
@@ -68,7 +79,16 @@ void PlanBook::Page::record(size_t choice, size_t bytes, int64_t nanoseconds) {
 
 void PlanBook::Page::review(uint64_t number, const Refinement::Figures& slowest) {
   const std::lock_guard lock(history_mutex_);
+  const size_t events = refinement_.history().size();
   refinement_.review(number, slowest);
+  if (logs(Level::kDebug) && refinement_.history().size() > events) {
+    std::string names;
+    for (const size_t i : refinement_.history().back().choices) {
+      names += (names.empty() ? "" : ", ") + proposals_[i].algorithm;
+    }
+    log(Level::kDebug, kind_text(shape_) + ": from call " +
+                           std::to_string(refinement_.history().back().call) + " on " + names);
+  }
   // Memory for those that calls may still take; the first one is read by other threads.
   const std::vector<size_t>& present = refinement_.history().back().choices;
   for (size_t i = 1; i < choices_.size(); ++i) {
@@ -92,6 +112,18 @@ PlanBook::PlanBook(std::shared_ptr<Planner> planner, int rank, int world_size,
                                    rank, world_size));
   settle(*reviewer_, choice_by_rank("recursive_doubling", Collective::kAllReduce, -1, kReviewBytes,
                                     rank, world_size));
+}
+
+void PlanBook::log_choice(const Page& page, Level level) {
+  if (!logs(level)) return;
+  std::string others;
+  for (size_t i = 1; i < page.proposals_.size(); ++i) {
+    others += (i == 1 ? "; calls may show that another is better: " : ", ") +
+              page.proposals_[i].algorithm;
+  }
+  const Proposal& first = page.proposals_.front();
+  log(level, kind_text(page.shape_) + ": " + first.algorithm + ", predicted " +
+                 std::to_string(static_cast<int64_t>(first.seconds * 1e6)) + " us" + others);
 }
 
 void PlanBook::settle(Page& page, Choice choice) {
@@ -150,6 +182,7 @@ void PlanBook::settle(Page& page, Publication publication) const {
   }
   page.refinement_ = Refinement(std::move(nanoseconds));
   choice(page, 0);
+  log_choice(page, rank_ == 0 ? Level::kInfo : Level::kDebug);
   page.is_settled_.store(true, std::memory_order_release);
 }
 

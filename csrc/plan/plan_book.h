@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/concurrent_recent.h"
+#include "base/log.h"
 #include "plan/fair_clock.h"
 #include "plan/planner.h"
 #include "plan/publication.h"
@@ -129,6 +130,7 @@ class PlanBook {
   std::shared_ptr<Page> find(const CallShape& shape, Page::Source source);
   std::shared_ptr<Page> new_page(const CallShape& shape, Page::Source source);
   static void settle(Page& page, Choice choice);
+  static void log_choice(const Page& page, Level level);
   void settle(Page& page, Publication publication) const;
 
   const std::shared_ptr<Planner> planner_;

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/log.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -24,7 +25,8 @@ Group::Group(Runtime& runtime, int slot, Membership members)
       slot_(slot),
       members_(std::move(members)),
       departed_(static_cast<size_t>(world_size()), false),
-      wires_(static_cast<size_t>(world_size()), Wire::kShared) {}
+      wires_(static_cast<size_t>(world_size()), Wire::kShared),
+      memory_refusals_(static_cast<size_t>(world_size())) {}
 
 Group::~Group() {
   leave();
@@ -40,6 +42,11 @@ void Group::open() {
   }
 }
 
+void Group::record(const std::vector<uint64_t>& job_ranks) {
+  Locked locked(runtime_.lock());
+  flight_ = runtime_.flights().open(locked, members_, job_ranks);
+}
+
 void Group::leave() {
   Locked locked(runtime_.lock());
   if (closed_) {
@@ -53,6 +60,7 @@ void Group::leave() {
       runtime_.controls().send(locked, members_.peer(r), control_to(r, ControlType::kGoodbye));
     }
   }
+  runtime_.flights().close(locked, flight_);
   runtime_.groups().close(locked, slot_);
   runtime_.tasks().drain(locked);
 }
@@ -67,6 +75,11 @@ bool Group::connect(Locked& locked, int rank) {
   }
   if (fresh) {
     greet(locked, rank);
+    if (logs(Level::kDebug)) {
+      log(Level::kDebug, "group '" + name() + "': rank " + std::to_string(this->rank()) +
+                             " talks to " + describe(rank) + " over " +
+                             join_list(peer.shared.endpoint().transports()));
+    }
   }
   return true;
 }
@@ -191,6 +204,9 @@ void Group::fail(Locked& locked, const Error& error) {
     return;
   }
   error_ = error;
+  runtime_.flights().failed(locked, flight_, error);
+  log(Level::kInfo,
+      "group '" + name() + "' has failed on rank " + std::to_string(rank()) + ": " + error.what());
   fail_tasks(locked, error);
   for (int r = 0; r < world_size(); ++r) {
     if (r != rank() && !has_left(r) && members_.peer(r).life.is_alive() && connect(locked, r)) {

@@ -54,9 +54,14 @@ class Group {
   int ranks_on_host() const { return static_cast<int>(members_.host_ranks().size()); }
   bool one_host() const { return ranks_on_host() == world_size(); }
   int slot() const { return slot_; }
+  /// Its number in the flight recorder; 0: it is not recorded.
+  uint32_t flight() const { return flight_; }
 
   // Any thread; these take the reactor's lock.
 
+  /// From here on the flight recorder keeps the group's operations. `job_ranks`: the members' ranks
+  /// in the default group; empty: they are not known.
+  void record(const std::vector<uint64_t>& job_ranks);
   /// Connects to every peer.
   void connect_all();
   /// Transports of the connection to `rank`, for example {"posix"}; empty before first use.
@@ -109,6 +114,10 @@ class Group {
 
   /// Whether messages to and from `rank` go through shared memory. Both ranks say the same.
   bool shares_memory(int rank) const { return mailroom_ && mailroom_->serves(rank); }
+  /// Why `rank`, which is on this host, shares no memory with this one; empty if it does.
+  const std::string& memory_refusal(int rank) const {
+    return memory_refusals_[static_cast<size_t>(rank)];
+  }
   /// Null where no rank shares memory with this one.
   HostChannel* channel() const { return mailroom_ ? &mailroom_->channel() : nullptr; }
   /// Sends bytes that a letter carries (`staged` null, at most HostChannel::kInlineBytes), or that
@@ -138,6 +147,11 @@ class Group {
   void open();
   /// Ranks of this host talk through `channel`, where it is open.
   void share_memory(Locked& locked, std::unique_ptr<HostChannel> channel);
+  /// Before the first collective: messages to and from `rank` of this host do not go through
+  /// memory.
+  void refuse_memory(int rank, std::string why) {
+    memory_refusals_[static_cast<size_t>(rank)] = std::move(why);
+  }
   /// Opens the connection to `rank`, and says hello. False: it cannot be reached.
   bool connect(Locked& locked, int rank);
   /// Says hello to `rank`, so that it connects too.
@@ -195,9 +209,11 @@ class Group {
 
   Runtime& runtime_;
   const int slot_;
+  uint32_t flight_ = 0;
   const Membership members_;
-  std::vector<bool> departed_;  // by rank: left in good order
-  std::vector<Wire> wires_;     // by rank
+  std::vector<bool> departed_;                // by rank: left in good order
+  std::vector<Wire> wires_;                   // by rank
+  std::vector<std::string> memory_refusals_;  // by rank
   std::unique_ptr<Mailroom> mailroom_;
 
   std::optional<Error> error_;

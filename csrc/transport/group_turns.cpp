@@ -22,6 +22,7 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
     task->record(locked).sequence = sequence_ + waiting_.size();
     sequence_ += error_ || closed_ ? 1 : 0;
   }
+  runtime_.flights().submitted(locked, *task);
   if (error_) {
     task->fail(locked,
                Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
@@ -30,6 +31,7 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
     task->fail(locked, Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
   } else if (task->takes_turn() &&
              (running_ >= kMaxRunning || !waiting_.empty() || !task->reserve(locked))) {
+    task->record(locked).has_waited = true;
     waiting_.push_back(task);
     update_sharing(locked);
   } else {
@@ -47,6 +49,7 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
     update_sharing(locked);
   }
   record.is_started = true;
+  runtime_.flights().started(locked, *task);
   task->start(locked);
 }
 

@@ -163,6 +163,7 @@ void Mailroom::dispatch(Locked& locked, Member& member, const HostChannel::Messa
   Task& task = *pending.task;
   const uint32_t token = pending.token;
   reactor_.release(locked, pending);
+  task.record(locked).has_moved = true;
   task.arrived(locked, token, message);
 }
 

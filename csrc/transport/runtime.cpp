@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
+
 namespace q7x2 {
 namespace {
 
@@ -46,10 +48,17 @@ std::shared_ptr<Runtime> Runtime::instance() {
   const std::lock_guard<std::mutex> lock(instance_mutex);
   std::shared_ptr<Runtime> runtime = instance_.lock();
   if (!runtime || runtime->forked() || runtime->driver_.is_stopped()) {
-    runtime.reset(new Runtime(), destroy);
+    check_log_setting();
+    runtime.reset(new Runtime(FlightSettings::of_environment()), destroy);
     instance_ = runtime;
   }
   return runtime;
+}
+
+std::shared_ptr<Runtime> Runtime::existing() {
+  const std::lock_guard<std::mutex> lock(instance_mutex);
+  std::shared_ptr<Runtime> runtime = instance_.lock();
+  return runtime && !runtime->forked() ? runtime : nullptr;
 }
 
 void Runtime::destroy(Runtime* runtime) {
@@ -112,8 +121,9 @@ void Runtime::shutdown_instance(bool others_run) {
   runtime->stop();
 }
 
-Runtime::Runtime()
+Runtime::Runtime(const FlightSettings& flights)
     : process_(random_identity()),
+      flights_(flights, process_),
       nics_(nic_roles()),
       reactor_(nics_.shared),
       peers_(reactor_,
@@ -124,10 +134,17 @@ Runtime::Runtime()
              }),
       controls_(reactor_),
       groups_(process_, reactor_, peers_, controls_),
-      tasks_(reactor_),
+      tasks_(reactor_, flights_),
       parking_(tasks_.unfinished()),
       jobs_(reactor_.lock(), tasks_, parking_),
       driver_(reactor_, peers_, groups_, tasks_, jobs_, parking_) {
+  if (!flights.directory.empty()) {
+    dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
+      return flight_snapshot(std::move(reason));
+    });
+    Locked locked(lock());
+    flights_.write_to(locked, dumps_.get());
+  }
   notifier_.start();
   driver_.start();
 }
@@ -145,6 +162,11 @@ void Runtime::stop() {
   }
   jobs_.stop();
   notifier_.stop();
+  {
+    Locked locked(lock());
+    flights_.write_to(locked, nullptr);
+  }
+  dumps_.reset();
   Locked locked(lock());
   peers_.close(locked);
   reactor_.drop_unexpected(locked, 0, 0);
@@ -156,12 +178,25 @@ void Runtime::rest(TimePoint tasks_until, TimePoint callbacks_until) {
   for (;;) {
     const TimePoint now = Clock::now();
     const bool tasks_rest = tasks_.unfinished() == 0 || now >= tasks_until;
-    const bool callbacks_rest = !notifier_.is_busy() || now >= callbacks_until;
+    const bool is_busy = notifier_.is_busy() || (dumps_ && dumps_->is_busy());
+    const bool callbacks_rest = !is_busy || now >= callbacks_until;
     if (tasks_rest && callbacks_rest) {
       return;
     }
     std::this_thread::sleep_for(milliseconds(1));
   }
+}
+
+FlightSnapshot Runtime::flight_snapshot(std::string reason) {
+  using std::chrono::nanoseconds;
+  FlightSnapshot snapshot;
+  snapshot.reason = std::move(reason);
+  snapshot.records.reserve(flights_.capacity());
+  Locked locked(lock());
+  snapshot.steady_now = nanoseconds(Clock::now().time_since_epoch()).count();
+  snapshot.wall_now = nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  flights_.copy_to(locked, tasks_.active(locked), snapshot);
+  return snapshot;
 }
 
 void Runtime::enter() const {

@@ -9,6 +9,7 @@
 //   JobQueue  arithmetic that waits for a thread; its lanes
 //   Reactor   UCX's workers, requests, completions; its lock covers all below
 //   PeerTable, ControlPlane, GroupTable, TaskTable
+//   FlightLog records what tasks do; DumpWriter writes it to files, in a thread of its own
 //   Notifier  runs callbacks of tasks, which may be anybody's code, without the lock
 #pragma once
 
@@ -20,6 +21,7 @@
 #include "base/process.h"
 #include "transport/control_plane.h"
 #include "transport/driver.h"
+#include "transport/flight_log.h"
 #include "transport/group_table.h"
 #include "transport/job_queue.h"
 #include "transport/nics.h"
@@ -36,6 +38,8 @@ class Runtime {
  public:
   /// The process's runtime; made on first use, gone when its last user is.
   static std::shared_ptr<Runtime> instance();
+  /// The same if there is one; else null.
+  static std::shared_ptr<Runtime> existing();
   /// How the host program's own locks and interrupts are respected.
   struct Hooks {
     /// Called about every 50 ms by threads that wait, without a lock; may throw to stop the wait.
@@ -72,6 +76,8 @@ class Runtime {
   std::vector<std::string> transports() const { return reactor_.transports(); }
   /// What the user should know of how UCX was opened; once.
   std::vector<std::string> take_warnings();
+  /// What the flight recorder holds. Any thread.
+  FlightSnapshot flight_snapshot(std::string reason);
   /// Interfaces beside the shared network.
   const std::vector<Nic>& nics_beside() const { return nics_.beside; }
   /// True in a child made by fork, where nothing here may be touched.
@@ -89,12 +95,13 @@ class Runtime {
   GroupTable& groups() { return groups_; }
   TaskTable& tasks() { return tasks_; }
   JobQueue& jobs() { return jobs_; }
+  FlightLog& flights() { return flights_; }
   Parking& parking() { return parking_; }
   /// For hooks of tasks.
   ScratchPool& scratch() { return scratch_; }
 
  private:
-  Runtime();
+  explicit Runtime(const FlightSettings& flights);
 
   static void destroy(Runtime* runtime);
   void rest(TimePoint tasks_until, TimePoint callbacks_until);
@@ -102,6 +109,7 @@ class Runtime {
 
   const HomeProcess home_;
   const uint64_t process_;
+  FlightLog flights_;
   const NicRoles nics_;
   Reactor reactor_;
   PeerTable peers_;
@@ -113,6 +121,7 @@ class Runtime {
   Driver driver_;
   Notifier notifier_;
   ScratchPool scratch_;
+  std::unique_ptr<DumpWriter> dumps_;  // null: nothing is written
 };
 
 }  // namespace q7x2

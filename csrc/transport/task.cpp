@@ -49,6 +49,7 @@ void Task::fail(Locked& locked, const Error& error) {
   }
   is_over_ = true;
   error_ = error;
+  group_->runtime().flights().failed(locked, *this);
   group_->runtime().tasks().cancel(locked, *this);
   group_->runtime().jobs().forget(locked, *this);
   group_->forget_shared(locked, *this);
@@ -81,6 +82,7 @@ void Task::publish(Locked& locked) {
   done_.store(true, std::memory_order_release);
   Runtime& runtime = group_->runtime();
   runtime.tasks().finished(locked, *this);
+  runtime.flights().finished(locked, *this);
   runtime.parking().wake_waiters();
   std::function<void()> callback;
   {

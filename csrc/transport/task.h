@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 class Group;
+struct FlightRecord;
 
 /// Life: made by the caller, `Runtime::submit`, started, progressed by whoever drives the reactor,
 /// over, done. It is over when it has its result or its error. It is done, and says so, when its
@@ -56,6 +57,12 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual std::string name() const = 0;
   /// Collectives: at most a fixed number run at once in a group, the rest queue.
   virtual bool takes_turn() const { return false; }
+  /// Whether the flight recorder keeps it: what a user calls, and what prepares such a call.
+  virtual bool is_recorded() const { return false; }
+  /// Fills in what is known when it is submitted: the operation, its sizes, its peer.
+  virtual void describe(FlightRecord&) const {}
+  /// Fills in how far it is. Called when it is over, and for a dump.
+  virtual void report(FlightRecord&) const {}
 
   // For the transport.
 
@@ -69,6 +76,9 @@ class Task : public std::enable_shared_from_this<Task> {
     bool is_started = false;
     uint64_t sequence = 0;                    ///< among the group's tasks that take turns
     TimePoint over_since = TimePoint::max();  ///< it is over, but not done
+    uint64_t flight = 0;                      ///< its record in the flight recorder; 0: it has none
+    bool has_waited = false;                  ///< for its turn
+    bool has_moved = false;  ///< a message was sent or received since the last look
   };
   Record& record(Locked&) { return record_; }
   void set_submitted(Locked&, TimePoint now);

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "transport/flight_log.h"
 #include "transport/group.h"
 
 namespace q7x2 {
@@ -48,6 +49,7 @@ void TaskTable::drain(Locked& locked) {
       task.settle(locked);
       continue;
     }
+    task.record(locked).has_moved = true;
     guarded(locked, task, [&] {
       if (pending.status == UCS_OK) {
         task.completed(locked, pending.token, pending.length, pending.tag);
@@ -73,7 +75,10 @@ void TaskTable::expire_late(Locked& locked, TimePoint now) {
   std::vector<std::shared_ptr<Task>> late;
   std::vector<std::shared_ptr<Task>> held_up;
   for (const auto& task : active_) {
-    const Task::Record& record = task->record(locked);
+    Task::Record& record = task->record(locked);
+    if (std::exchange(record.has_moved, false)) {
+      flights_.progressed(locked, *task, now);
+    }
     if (!task->is_over(locked) && now >= record.deadline) {
       late.push_back(task);
     } else if (now - kQuiet >= record.over_since) {

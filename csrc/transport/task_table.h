@@ -15,9 +15,11 @@
 
 namespace q7x2 {
 
+class FlightLog;
+
 class TaskTable {
  public:
-  explicit TaskTable(Reactor& reactor) : reactor_(reactor) {}
+  TaskTable(Reactor& reactor, FlightLog& flights) : reactor_(reactor), flights_(flights) {}
   TaskTable(const TaskTable&) = delete;
   TaskTable& operator=(const TaskTable&) = delete;
 
@@ -49,6 +51,7 @@ class TaskTable {
   void guarded(Locked& locked, Task& task, const Step& step);
 
   Reactor& reactor_;
+  FlightLog& flights_;
   std::vector<std::shared_ptr<Task>> active_;
   std::atomic<size_t> unfinished_{0};
 };

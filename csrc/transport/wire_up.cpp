@@ -9,6 +9,7 @@
 
 #include "fabric/host.h"
 #include "transport/group.h"
+#include "transport/group_facts.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -78,6 +79,7 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
   group->open();
   share_memory(*group);
   find_private_links(*group);
+  log_group(*group);
   if (eager) {
     group->connect_all();
   }
@@ -181,7 +183,8 @@ std::unique_ptr<HostChannel> WireUp::new_channel(int members) {
   try {
     const Locked locked(runtime_.lock());
     return std::make_unique<HostChannel>(runtime_.reactor().context(), runtime_.process(), members);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    no_channel_ = error.what();
     return nullptr;
   }
 }
@@ -196,6 +199,14 @@ void WireUp::share_memory(Group& group) {
   const std::vector<std::string> keys = memory_keys(group);
   if (is_shareable(members) && channel_) {
     map_memory(group, keys);
+    return;
+  }
+  const std::string why =
+      is_shareable(members)
+          ? "this rank has no memory to share: " + no_channel_
+          : "at most " + std::to_string(HostChannel::kMaxMembers) + " ranks of a host share memory";
+  for (const int r : members.host_ranks()) {
+    if (r != rank_) group.refuse_memory(r, why);
   }
 }
 
@@ -237,6 +248,7 @@ void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
     const int rank = ranks[static_cast<size_t>(member)];
     const std::string& key = keys[static_cast<size_t>(rank)];
     if (key.empty()) {
+      group.refuse_memory(rank, members.describe(rank) + " has no memory to share");
       continue;
     }
     try {
@@ -245,8 +257,9 @@ void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
       if (runtime_.peers().connect(locked, members.peer(rank))) {
         channel.map(member, members.peer(rank).shared.endpoint(), key, members.card(rank).process);
       }
-    } catch (const Error&) {
+    } catch (const Error& error) {
       // These two talk through UCX's transports.
+      group.refuse_memory(rank, error.what());
     }
     channel.tell(member);
   }
@@ -264,7 +277,11 @@ void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
     if (channel.is_mapped(member) && *channel.told_by(member)) {
       channel.open(member);
     } else if (member != self) {
-      group.greet(locked, ranks[static_cast<size_t>(member)]);
+      const int rank = ranks[static_cast<size_t>(member)];
+      if (group.memory_refusal(rank).empty()) {
+        group.refuse_memory(rank, members.describe(rank) + " could not map this rank's memory");
+      }
+      group.greet(locked, rank);
     }
   }
   group.share_memory(locked, std::move(channel_));

@@ -69,6 +69,7 @@ class WireUp {
   Card mine_;
   int slot_ = -1;                         // until the group has it
   std::unique_ptr<HostChannel> channel_;  // until the group has it
+  std::string no_channel_;                // why there is none
 };
 
 }  // namespace q7x2

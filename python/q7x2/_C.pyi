@@ -246,6 +246,12 @@ def host_info() -> dict[str, Any]:
 def cuda_info() -> dict[str, Any]:
     """The CUDA driver and devices, or the problem that hides them."""
 
+def flight_json(reason: str) -> str | None:
+    """What the flight recorder holds, as JSON; None if this process has no q7x2 group."""
+
+def describe_group(group: ProcessGroupQ7x2) -> dict[str, Any]:
+    """A group's hosts and the ways to its ranks; see ``q7x2.describe``."""
+
 def exchange_algorithms(algorithms: str) -> str:
     """Force the algorithms of this thread's collectives; return what was forced before."""
 

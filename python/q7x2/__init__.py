@@ -14,6 +14,8 @@ from q7x2._attach import Attached, attach
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
+from q7x2._describe import Description, describe
+from q7x2._flight_recorder import dump, flight_recorder
 from q7x2._hook_options import (
     Allreduce,
     Compose,
@@ -38,6 +40,7 @@ __all__ = [
     "Allreduce",
     "Attached",
     "Compose",
+    "Description",
     "HookStateError",
     "Measurement",
     "OneBit",
@@ -53,6 +56,9 @@ __all__ = [
     "all_reduce",
     "attach",
     "comm_hooks",
+    "describe",
+    "dump",
+    "flight_recorder",
     "monitored_barrier",
     "optim",
     "plan_history",

@@ -6,7 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from q7x2 import draw_plan, explain_plan, fabric, info, plan_files, simulate, tune_collectives
+from q7x2 import (
+    blame,
+    draw_plan,
+    explain_plan,
+    fabric,
+    info,
+    plan_files,
+    simulate,
+    tune_collectives,
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -23,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     plan_files.add_parsers(actions)
     simulate.add_parser(commands)
     tune_collectives.add_parser(commands)
+    blame.add_parser(commands)
     return parser
 
 

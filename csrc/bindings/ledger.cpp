@@ -1,0 +1,73 @@
+#include "bindings/ledger.h"
+
+#include <pybind11/stl.h>
+
+#include "backend/process_group.h"
+#include "ledger/flight_json.h"
+#include "transport/group_facts.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+
+std::optional<std::string> flight_json(std::string reason) {
+  const std::shared_ptr<Runtime> runtime = Runtime::existing();
+  if (!runtime) return std::nullopt;
+  runtime->enter();
+  return to_json(runtime->flight_snapshot(std::move(reason)));
+}
+
+py::list members_of(const Group& group) {
+  py::list members;
+  for (int r = 0; r < group.world_size(); ++r) {
+    members.append(
+        py::dict("rank"_a = r, "host"_a = group.card(r).hostname, "pid"_a = group.card(r).pid));
+  }
+  return members;
+}
+
+py::list peers_of(const std::vector<PeerFacts>& facts) {
+  py::list peers;
+  for (const PeerFacts& each : facts) {
+    peers.append(
+        py::dict("rank"_a = each.rank, "same_host"_a = each.same_host,
+                 "shares_memory"_a = each.shares_memory, "memory_refusal"_a = each.memory_refusal,
+                 "transports"_a = each.transports, "has_private_link"_a = each.has_private_link,
+                 "uses_private_link"_a = each.uses_private_link));
+  }
+  return peers;
+}
+
+py::dict describe_group(ProcessGroupQ7x2& backend) {
+  Group& group = backend.group();
+  group.runtime().enter();
+  std::vector<PeerFacts> facts;
+  std::optional<Error> error;
+  {
+    const py::gil_scoped_release no_gil;
+    facts = peer_facts(group);
+    error = group.error();
+  }
+  return py::dict("name"_a = group.name(), "rank"_a = group.rank(),
+                  "world_size"_a = group.world_size(), "members"_a = members_of(group),
+                  "hosts"_a = ranks_by_host(group.membership()), "peers"_a = peers_of(facts),
+                  "transports"_a = group.runtime().transports(),
+                  "algorithms_allowed"_a = group.card(group.rank()).algorithms,
+                  "timeout"_a = static_cast<double>(backend.options()->timeout.count()) * 1e-3,
+                  "flight_recorder"_a = group.runtime().flights().capacity(),
+                  "error"_a = error ? py::object(py::str(error->what())) : py::object(py::none()));
+}
+
+}  // namespace
+
+void bind_ledger(py::module_& module) {
+  module.def("flight_json", &flight_json, "reason"_a, py::call_guard<py::gil_scoped_release>(),
+             "What the flight recorder holds, as JSON; None if there is no q7x2 group.");
+  module.def("describe_group", &describe_group, "group"_a,
+             "A group's hosts, and the ways to its ranks.");
+}
+
+}  // namespace q7x2

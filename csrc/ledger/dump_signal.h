@@ -1,0 +1,14 @@
+// The signal by which a user asks for a dump: SIGUSR2.
+//
+// It is taken only if the program leaves it at its default, which would end the process. The
+// handler does nothing but write to an event descriptor; the dump's own thread does the work. A
+// forked child gets the default back.
+#pragma once
+
+namespace q7x2 {
+
+/// Becomes readable when the signal has arrived; lives as long as the process. Installs the handler
+/// unless the program has one. Throws Error(kTransport) if there is no descriptor to be had.
+int dump_signal_fd();
+
+}  // namespace q7x2

@@ -1,0 +1,67 @@
+// FlightLog: records what tasks and groups do in the flight recorder, and asks for dumps.
+//
+//   Group::submit    a record, with what the task says of itself (Task::describe)
+//   Group::begin     it has started
+//   Task::mark_done  it is done or has failed; a failure keeps which messages it waited for
+//
+// A group that fails is written to Q7X2_DUMP once, and so is the first of its messages whose
+// deadline passes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ledger/dump_writer.h"
+#include "ledger/flight_recorder.h"
+#include "ledger/flight_settings.h"
+#include "transport/task.h"
+
+namespace q7x2 {
+
+class Membership;
+
+class FlightLog {
+ public:
+  FlightLog(const FlightSettings& settings, uint64_t process)
+      : recorder_(settings.capacity), process_(process) {}
+  FlightLog(const FlightLog&) = delete;
+  FlightLog& operator=(const FlightLog&) = delete;
+
+  /// Dumps go to `writer` from here on; null: nowhere. It must stay until then.
+  void write_to(Locked&, DumpWriter* writer) { writer_ = writer; }
+
+  /// From here on the group's tasks are recorded; see Group::record. Returns 0 if nothing is
+  /// recorded. `job_ranks`: of its members.
+  uint32_t open(Locked&, const Membership& members, const std::vector<uint64_t>& job_ranks);
+  void close(Locked&, uint32_t group) { recorder_.close(group); }
+  void failed(Locked&, uint32_t group, const Error& error);
+
+  // Nothing, if the task's group is not recorded.
+
+  void submitted(Locked& locked, Task& task);
+  void started(Locked& locked, Task& task);
+  /// While what it waits for is still known.
+  void failed(Locked& locked, Task& task);
+  void finished(Locked& locked, Task& task);
+  /// Now and then: the task has sent or received since the last call.
+  void progressed(Locked& locked, Task& task, TimePoint now);
+
+  /// A copy of everything. `active`: tasks in progress, which are asked how far they are. `copy`
+  /// comes with memory for the records, so that none is allocated here.
+  void copy_to(Locked& locked, const std::vector<std::shared_ptr<Task>>& active,
+               FlightSnapshot& copy);
+  size_t capacity() const { return recorder_.capacity(); }
+
+ private:
+  void describe(FlightRecord& record, Task& task) const;
+  /// Which messages the task waits for.
+  static void add_waits(Locked& locked, FlightRecord& record, Task& task);
+
+  FlightRecorder recorder_;
+  const uint64_t process_;
+  DumpWriter* writer_ = nullptr;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,73 @@
+"""``flight_recorder`` and ``dump``: what the operations of this process did."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+
+def flight_recorder() -> list[dict[str, Any]]:
+    """Return the last operations of this process, the oldest first.
+
+    >>> for entry in q7x2.flight_recorder()[-3:]:
+    ...     print(entry["profiling_name"], entry["q7x2"]["state"])
+
+    It is not a collective call. The recorder keeps the last 2,000 operations of all groups;
+    the environment variable ``Q7X2_FLIGHT_RECORDER`` changes that number, and 0 turns it off.
+
+    Returns:
+        One dict per operation, with the keys of PyTorch's flight recorder. Times are nanoseconds
+        since 1970. The dict ``entry["q7x2"]`` has what PyTorch has no key for:
+
+        - ``state``: ``"submitted"``, ``"started"``, ``"done"`` or ``"failed"``.
+        - ``bytes``: the larger one of input and output.
+        - collectives: ``plan`` (the algorithm, empty until one is chosen), ``slices``
+          (``[done, total]``), ``fingerprint`` (equal on all ranks that made the same call),
+          ``dtype`` and ``reduce`` of reductions, ``root``, and ``internal`` where q7x2 itself
+          made the call to prepare the next one.
+        - messages: ``peer`` and ``tag``.
+        - ``progressed_ns``, ``finished_ns``: when it last sent or received something, and when it
+          ended; None if it did not.
+        - ``waits``, of an operation that failed or is in progress: the messages it waits for. Each
+          has ``rank`` (in the group), ``for`` (``"receive"`` or ``"send"``) and ``via``.
+
+        The list is empty if there is no q7x2 group in this process.
+    """
+    text = _json("flight_recorder() was called")
+    entries: list[dict[str, Any]] = json.loads(text)["entries"] if text else []
+    return entries
+
+
+def dump(path: str | os.PathLike[str]) -> None:
+    """Write the flight recorder of this process to the file ``path``, as JSON.
+
+    ``q7x2 blame DIRECTORY`` reads such files of all ranks; give them names that end in ``.json``.
+    The file appears under its name when it is complete. It is not a collective call.
+
+    Args:
+        path: The file. It is replaced if it exists.
+
+    Raises:
+        RuntimeError: There is no q7x2 group in this process.
+        OSError: The file cannot be written.
+    """
+    text = _json("dump() was called")
+    if text is None:
+        raise RuntimeError("there is no q7x2 group in this process, so there is nothing to dump")
+    target = pathlib.Path(path)
+    beside = target.with_name(f"{target.name}.part{os.getpid()}")
+    try:
+        beside.write_text(text)
+        beside.replace(target)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _json(reason: str) -> str | None:
+    from q7x2._extension import load
+
+    text: str | None = load().flight_json(reason)
+    return text

@@ -1,0 +1,402 @@
+"""``q7x2 blame``: real jobs that go wrong, and the one line that says why."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import harness
+import pytest
+
+from benchmarks import lab
+from benchmarks.lab import namespaces
+
+PREAMBLE = """
+    import datetime
+    import os
+    import signal
+    import sys
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("q7x2", timeout=datetime.timedelta(seconds=4))
+    rank = dist.get_rank()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(100))
+    dist.barrier()
+
+
+    def call(function, *args, **kwargs):
+        try:
+            function(*args, **kwargs)
+        except (dist.DistBackendError, RuntimeError) as error:
+            print(error)
+"""
+
+
+def blame(directory: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "q7x2", "blame", str(directory), *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def line_after(
+    body: str,
+    ranks: int,
+    directory: pathlib.Path,
+    killed: Sequence[int] = (),
+    env: dict[str, str] | None = None,
+) -> str:
+    """Runs ``body`` on each rank with dumps, and returns the line that ``q7x2 blame`` prints."""
+    dumps = directory / "dumps"
+    environment = {"Q7X2_DUMP": str(dumps), **(env or {})}
+    with harness.script(PREAMBLE + body, ranks, directory, environment) as processes:
+        results = [process.result(60) for process in processes]
+    text = "\n".join(result.describe() for result in results)
+    for result in results:
+        expected = -signal.SIGKILL if result.rank in killed else 0
+        assert result.returncode == expected, text
+    done = blame(dumps)
+    assert done.returncode == 0, f"{done.stderr}\n{text}"
+    assert done.stdout.count("\n") == 1, f"{done.stdout}\n{text}"
+    return done.stdout
+
+
+def test_a_rank_that_was_killed(tmp_path: pathlib.Path) -> None:
+    body = """
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    call(dist.all_reduce, torch.ones(1000))
+    """
+    line = line_after(body, 3, tmp_path, killed=[1])
+    assert "rank 1 (pid " in line
+    assert " died: " in line
+    assert "all_reduce of 4000 bytes of float32, sum" in line
+
+
+def test_a_rank_that_never_came(tmp_path: pathlib.Path) -> None:
+    body = """
+    if rank == 2:
+        time.sleep(6)
+    else:
+        call(dist.all_reduce, torch.ones(1000))
+    """
+    line = line_after(body, 3, tmp_path)
+    assert "rank 2 (pid " in line
+    assert "never came to all_reduce of 4000 bytes of float32, sum" in line
+    assert "ranks 0-1 waited 4." in line
+    assert "its last call, barrier, was over 4." in line
+
+
+def test_a_rank_that_came_too_late(tmp_path: pathlib.Path) -> None:
+    """Rank 1 comes before the deadline, but the data of rank 0 never does: rank 0 is stopped."""
+    body = """
+    if rank == 1:
+        time.sleep(3)
+        call(dist.all_reduce, torch.ones(1 << 22))
+    elif rank == 0:
+        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1)
+    else:
+        call(dist.all_reduce, torch.ones(1 << 22))
+    """
+    dumps = tmp_path / "dumps"
+    with harness.script(PREAMBLE + body, 3, tmp_path, {"Q7X2_DUMP": str(dumps)}) as ranks:
+        for rank in ranks[1:]:
+            assert rank.result(60).returncode == 0, rank.stderr()
+        ranks[0].signal(signal.SIGCONT)
+        assert ranks[0].result(60).returncode == 0, ranks[0].stderr()
+    line = blame(dumps).stdout
+    assert "rank 1 (pid " in line
+    assert "was late: it came to all_reduce of 16777216 bytes of float32, sum" in line
+
+
+def test_a_rank_that_is_stopped_in_the_middle(tmp_path: pathlib.Path) -> None:
+    """All ranks came, so it is the way between two of them."""
+    body = """
+    if rank == 0:
+        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1)
+    else:
+        call(dist.all_reduce, torch.ones(1 << 22))
+    """
+    dumps = tmp_path / "dumps"
+    with harness.script(PREAMBLE + body, 3, tmp_path, {"Q7X2_DUMP": str(dumps)}) as ranks:
+        for rank in ranks[1:]:
+            assert rank.result(60).returncode == 0, rank.stderr()
+        ranks[0].signal(signal.SIGCONT)
+        assert ranks[0].result(60).returncode == 0, ranks[0].stderr()
+    line = blame(dumps).stdout
+    assert "the link between rank 0 (pid " in line
+    assert "is stuck: in all_reduce of 16777216 bytes of float32, sum" in line
+    assert "to which all came" in line
+    assert "over shared memory" in line
+
+
+def test_ranks_that_call_different_things(tmp_path: pathlib.Path) -> None:
+    body = """
+    if rank == 1:
+        call(dist.broadcast, torch.ones(50), 0)
+    else:
+        call(dist.all_reduce, torch.ones(1000))
+    """
+    line = line_after(body, 3, tmp_path)
+    assert "ranks made different calls at sequence" in line
+    assert "ranks 0, 2 called all_reduce of 4000 bytes of float32, sum" in line
+    assert "rank 1 called broadcast of 200 bytes, root 0" in line
+
+
+def test_ranks_that_differ_in_what_no_size_shows(tmp_path: pathlib.Path) -> None:
+    body = """
+    tensor = torch.ones(100, dtype=torch.int32 if rank == 0 else torch.float32)
+    call(dist.broadcast, tensor, 0)
+    call(dist.barrier)
+    """
+    line = line_after(body, 2, tmp_path)
+    assert "rank 0 and rank 1 disagree about broadcast of 400 bytes, root 0" in line
+    assert "its dtype" in line
+
+
+def test_a_message_that_was_never_sent(tmp_path: pathlib.Path) -> None:
+    body = """
+    if rank == 0:
+        call(dist.recv, torch.ones(8), 1, tag=3)
+    else:
+        time.sleep(5)
+    """
+    dumps = tmp_path / "dumps"
+    body += """
+    import q7x2
+
+    if rank == 1:
+        q7x2.dump(os.environ["Q7X2_DUMP"] + "/one.json")
+    """
+    line = line_after(body, 2, tmp_path)
+    assert "rank 1 (pid " in line
+    assert "never sent the message: rank 0 waits to receive a message (tag 3, 32 bytes)" in line
+    assert len(list(dumps.glob("*.json"))) == 2
+
+
+def test_nothing_is_wrong_but_one_is_slow(tmp_path: pathlib.Path) -> None:
+    body = """
+    import q7x2
+
+    for _ in range(5):
+        if rank == 1:
+            time.sleep(0.2)
+        dist.all_reduce(torch.ones(1000))
+    q7x2.dump(os.environ["Q7X2_DUMP"] + f"/{rank}.json")
+    dist.barrier()
+    """
+    line = line_after(body, 3, tmp_path)
+    assert "Nothing failed and nothing is in progress." in line
+    assert "rank 1 (pid " in line
+    assert "came last most often" in line
+
+
+def test_other_hosts_over_ucx(tmp_path: pathlib.Path) -> None:
+    """Ranks that count as different hosts share no memory, and a death is still named."""
+    body = """
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    call(dist.all_reduce, torch.ones(1000))
+    """
+    per_rank = PREAMBLE.replace(
+        "    dist.init", '    os.environ["Q7X2_HOST_ID"] = os.environ["RANK"]\n    dist.init'
+    )
+    dumps = tmp_path / "dumps"
+    with harness.script(per_rank + body, 3, tmp_path, {"Q7X2_DUMP": str(dumps)}) as processes:
+        results = [process.result(60) for process in processes]
+    assert [r.returncode for r in results] == [0, -signal.SIGKILL, 0], results
+    line = blame(dumps).stdout
+    assert "rank 1 (pid " in line
+    assert " died: " in line
+
+
+@pytest.mark.skipif(lab.unavailable() is not None, reason=str(lab.unavailable()))
+def test_a_cable_that_is_cut(tmp_path: pathlib.Path) -> None:
+    body = """
+    print("ready", flush=True)
+    try:
+        while True:
+            dist.all_reduce(torch.ones(1 << 18))
+    except dist.DistBackendError as error:
+        print(error, flush=True)
+    """
+    dumps = tmp_path / "dumps"
+    ready = set()
+    network = lab.Lab(lab.Topology(hosts=3, rate="1gbit"))
+
+    def cut(rank: int, line: str) -> None:
+        if line == "ready\n":
+            ready.add(rank)
+            if len(ready) == 3:
+                time.sleep(0.5)
+                namespaces.call("ip", "-n", f"{network.name}-switch", "link", "set", "h2", "down")
+
+    with network:
+        network.run(
+            [sys.executable, "-c", textwrap.dedent(PREAMBLE + body)],
+            env={"Q7X2_DUMP": str(dumps), "OMP_NUM_THREADS": "1"},
+            on_line=cut,
+        )
+    line = blame(dumps).stdout
+    assert "rank 2 (pid " in line
+    assert " is stuck: " in line or " broke, and both sides live: " in line
+
+
+# --- what dumps say, without processes ----------------------------------------------------------
+
+
+def call_of(rank: int, state: str, at: float, waits: Sequence[tuple[int, str]] = ()) -> Any:
+    return {
+        "record_id": 0,
+        "process_group": ["world@1.0", "undefined"],
+        "collective_seq_id": 4,
+        "p2p_seq_id": 0,
+        "profiling_name": "q7x2:all_reduce",
+        "time_created_ns": int(at * 1e9),
+        "timeout_ms": 30000,
+        "is_p2p": False,
+        "q7x2": {
+            "state": state,
+            "bytes": 4096,
+            "dtype": "float32",
+            "reduce": "sum",
+            "fingerprint": "1",
+            "progressed_ns": None,
+            "finished_ns": int((at + 1) * 1e9) if state == "done" else None,
+            "waits": [{"rank": r, "for": what, "via": "UCX"} for r, what in waits],
+        },
+    }
+
+
+def dump_of(rank: int, entries: list[Any], ranks: int = 3) -> dict[str, Any]:
+    members = [{"rank": r, "process": str(r), "pid": 40 + r, "host": f"h{r}"} for r in range(ranks)]
+    group = {"key": "world@1.0", "name": "world", "rank": rank, "members": members}
+    return {
+        "version": "2.10",
+        "pg_config": {},
+        "q7x2": {
+            "rank": rank,
+            "process": str(rank),
+            "time_ns": int(130 * 1e9),
+            "recorded": len(entries),
+            "capacity": 2000,
+            "groups": [group],
+        },
+        "entries": entries,
+    }
+
+
+def line_of(directory: pathlib.Path, dumps: list[dict[str, Any]]) -> str:
+    for i, dump in enumerate(dumps):
+        (directory / f"{i}.json").write_text(json.dumps(dump))
+    done = blame(directory)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_link_is_where_nobody_else_is_waited_for(tmp_path: pathlib.Path) -> None:
+    """Rank 0 waits for 1, and 1 for 2; rank 2 waits for 1 to take what it sends."""
+    dumps = [
+        dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
+        dump_of(1, [call_of(1, "started", 100, [(2, "receive")])]),
+        dump_of(2, [call_of(2, "started", 100, [(1, "send")])]),
+    ]
+    line = line_of(tmp_path, dumps)
+    assert "the link between rank 2 (pid 42 on h2) and rank 1 (pid 41 on h1) is stuck" in line
+    assert "rank 1 waits to receive from rank 2 over UCX" in line
+
+
+def test_a_rank_without_a_dump_is_named(tmp_path: pathlib.Path) -> None:
+    dumps = [
+        dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
+        dump_of(2, [call_of(2, "started", 100, [(0, "receive")])]),
+    ]
+    line = line_of(tmp_path, dumps)
+    assert "rank 1 left no dump and may never have come to all_reduce of 4096 bytes" in line
+    assert "ranks 0, 2 waited 30 s for it" in line
+
+
+def test_the_newest_dump_of_a_process_counts(tmp_path: pathlib.Path) -> None:
+    old = dump_of(0, [call_of(0, "started", 100, [(1, "receive")])], ranks=2)
+    new = copy.deepcopy(old)
+    new["q7x2"]["time_ns"] += 10**9
+    new["entries"] = [call_of(0, "done", 100)]
+    other = dump_of(1, [call_of(1, "done", 105)], ranks=2)
+    line = line_of(tmp_path, [new, old, other])
+    assert "Nothing failed and nothing is in progress." in line
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"q7x2": {}, "entries": []}', "null"])
+def test_a_file_that_is_no_dump_is_refused(text: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    done = blame(tmp_path)
+    assert done.returncode == 1
+    assert "x.json is no dump" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_damaged_dumps_are_refused(tmp_path: pathlib.Path) -> None:
+    whole = dump_of(0, [call_of(0, "done", 100)])
+    damages: list[Any] = []
+    for path in (("q7x2", "rank"), ("q7x2", "groups"), ("q7x2", "process"), ("entries",)):
+        damaged = copy.deepcopy(whole)
+        target = damaged
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = [3.5]
+        damages.append(damaged)
+    damages.append(copy.deepcopy(whole))
+    damages[-1]["q7x2"]["groups"][0]["rank"] = 9
+    damages.append(copy.deepcopy(whole))
+    damages[-1]["entries"][0]["q7x2"]["waits"] = [{"rank": "x"}]
+    for damaged in damages:
+        (tmp_path / "x.json").write_text(json.dumps(damaged))
+        done = blame(tmp_path)
+        assert done.returncode == 1, done.stdout
+        assert "Traceback" not in done.stderr
+
+
+def test_an_empty_directory_is_an_error(tmp_path: pathlib.Path) -> None:
+    done = blame(tmp_path)
+    assert done.returncode == 1
+    assert "there is no dump here" in done.stderr
+    assert blame(tmp_path / "nowhere").returncode == 1
+
+
+def test_dumps_are_written_within_a_moment(tmp_path: pathlib.Path) -> None:
+    """Also while the main thread holds Python's lock and calls nothing."""
+    body = """
+    if rank == 0:
+        call(dist.all_reduce, torch.ones(1000))
+    else:
+        import ctypes
+
+        ctypes.PyDLL(None).sleep(10)  # keeps the GIL
+    """
+    dumps = tmp_path / "dumps"
+    with harness.script(PREAMBLE + body, 2, tmp_path, {"Q7X2_DUMP": str(dumps)}) as ranks:
+        assert ranks[0].result(60).returncode == 0, ranks[0].stderr()
+        at = time.monotonic()
+        while len(list(dumps.glob("*.json"))) < 2 and time.monotonic() < at + 5:
+            time.sleep(0.02)
+        assert ranks[1].poll() is None
+    assert "rank 1 (pid " in blame(dumps).stdout
