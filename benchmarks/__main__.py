@@ -17,13 +17,14 @@ COMMANDS = {
     "bars": "the figures q7x2 must reach, each measured and judged",
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
+    "faults": "how soon ranks are released when others fail, beside the contract",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
     "pages": "the tables of figures in README.md and docs/, written from the results files",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
-PACKAGES = ("lab", "train")
+PACKAGES = ("faults", "lab", "train")
 
 
 def main(argv: list[str]) -> int:
