@@ -146,4 +146,4 @@ def _show(console: Console, rows: list[dict[str, Any]]) -> None:
         colour = "green" if table.is_met(row) else "red"
         console.print(f"[{colour}]{' | '.join(table.line(row))}[/{colour}]", soft_wrap=True)
     for problem in rows[0]["problems"][:_SHOWN_PROBLEMS]:
-        console.print(f"    {problem}", style="dim", markup=False, soft_wrap=True)
+        console.print(f"    {' '.join(problem.split())[:400]}", style="dim", markup=False, soft_wrap=True)

@@ -96,7 +96,7 @@ class Event:
 
 _EVERYWHERE = ("call", "init", "new_group")
 # How long a call waits if nothing tells it of the event: such a trial misses its limit.
-_PATIENCE_S = 8.0
+_PATIENCE_S = 5.0
 
 EVENTS = [
     Event("killed", "process killed", "release", _PATIENCE_S, stages=_EVERYWHERE),

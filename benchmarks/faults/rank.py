@@ -84,6 +84,10 @@ class Rank:
         begin = time.monotonic()
         if dist.is_initialized():
             dist.destroy_process_group()
+        else:
+            # torch has counted the group that could not be made, and would call the next one
+            # differently than ranks that have not tried.
+            dist.distributed_c10d._world.group_count = 0
         return time.monotonic() - begin
 
     def resources(self) -> Resources:
@@ -145,6 +149,9 @@ class Rank:
     ) -> None:
         caller = Caller(async_op=workload.async_op)
         begin = time.monotonic()
+        if role == "aborts":
+            report.acted_at = _abort_twice(begin + workload.role_after + 0.03)
+            role = ""
         while workload.rounds is None or report.rounds < workload.rounds:
             if role and time.monotonic() - begin >= workload.role_after:
                 if not self._play(role, workload, report, begins):
@@ -171,9 +178,6 @@ class Rank:
         self, role: str, workload: Workload, report: Report, begins: Callable[[str], None]
     ) -> bool:
         """Plays the role of this rank; True if it goes on with its rounds."""
-        if role == "aborts":
-            report.acted_at = _abort_twice_from_other_threads()
-            return True
         report.acted_at = time.monotonic()
         if role == "odd":
             op = workload.ops[report.rounds % len(workload.ops)]
@@ -198,11 +202,10 @@ class Rank:
         return None
 
 
-def _abort_twice_from_other_threads() -> float:
-    """Two threads abort the default group some milliseconds from now; returns when."""
+def _abort_twice(moment: float) -> float:
+    """Two other threads abort the default group at that moment."""
     backend: Any = dist.group.WORLD
     backend = backend._get_backend(torch.device("cpu"))
-    moment = time.monotonic() + 0.02
 
     def abort() -> None:
         time.sleep(max(0.0, moment - time.monotonic()))

@@ -23,7 +23,7 @@ from benchmarks.faults.verdict import (
 from benchmarks.faults.workload import Report, Workload
 
 # Beyond the group's own timeout, a rank that has not returned hangs.
-_HANG_S = 10.0
+_HANG_S = 7.0
 _ROUNDS = 60  # of a workload that must survive
 _PAUSE_S = 0.01
 
@@ -219,10 +219,10 @@ def _others(setup: Setup) -> list[Report]:
 
 
 def _judge_release(setup: Setup) -> None:
-    if setup.event.role == "leaves":
-        setup.moment = _acted_at(setup)
+    if setup.event.role == "leaves" and not _acted(setup):
+        return
     for report in _others(setup):
-        judge_error(setup.verdict, report, [setup.victim], named=True)
+        judge_error(setup.verdict, report, [setup.victim])
         if report.error is not None:
             host_of = setup.site.host_of
             same = host_of[report.rank] == host_of[setup.victim]
@@ -241,7 +241,7 @@ def _judge_silence(setup: Setup) -> None:
     host_of = setup.site.host_of
     for rank, report in setup.reports.items():
         beyond = [r for r in range(setup.site.world) if host_of[r] != host_of[rank]]
-        judge_error(setup.verdict, report, beyond, named=True)
+        judge_error(setup.verdict, report, beyond)
         if report.error is not None:
             setup.verdict.add("", report.error.raised_at - setup.moment)
 
@@ -253,7 +253,7 @@ def _judge_mismatch(setup: Setup) -> None:
         setup.moment = max(error.called_at for error in errors)
     count = setup.workload.count
     for report in setup.reports.values():
-        judge_error(setup.verdict, report, [], named=False)
+        judge_error(setup.verdict, report, [])
         if report.error is not None:
             odd = count + 8 * setup.site.world
             judge_signatures(setup.verdict, report.rank, report.error, _sizes(setup, count, odd))
@@ -269,7 +269,8 @@ def _sizes(setup: Setup, *counts: int) -> list[int]:
 
 
 def _judge_abort(setup: Setup) -> None:
-    setup.moment = _acted_at(setup)
+    if not _acted(setup):
+        return
     absent = next(r for r, role in setup.workload.roles.items() if role == "absent")
     for rank, report in setup.reports.items():
         if rank == absent:
@@ -278,15 +279,23 @@ def _judge_abort(setup: Setup) -> None:
         if report.error is None:
             setup.verdict.complain(f"rank {rank}: no error was raised")
             continue
-        judge_text(setup.verdict, rank, report.error, [], named=False)
+        judge_text(setup.verdict, rank, report.error, [])
         if "abort" not in report.error.text:
             setup.verdict.complain(f"rank {rank}: does not say abort: {report.error.text}")
         setup.verdict.add("", report.error.raised_at - setup.moment)
 
 
 def _judge_deadline(setup: Setup) -> None:
+    # A message that is late fails alone, so each rank names the one that it waited for.
+    is_message = "exchange" in setup.workload.ops
     for report in _others(setup):
-        judge_error(setup.verdict, report, [setup.victim], named=True)
+        culprits = [r for r in range(setup.site.world) if r != report.rank]
+        judge_error(
+            setup.verdict,
+            report,
+            culprits if is_message else [setup.victim],
+            group_ends=not is_message,
+        )
         if report.error is None:
             continue
         judge_lateness(setup.verdict, report.rank, report.error)
@@ -305,7 +314,7 @@ def _judge_creation(setup: Setup) -> None:
         if report.error is None:
             setup.verdict.complain(f"rank {report.rank}: the group with a dead rank was made")
             continue
-        judge_text(setup.verdict, report.rank, report.error, [setup.victim], named=True)
+        judge_text(setup.verdict, report.rank, report.error, [setup.victim])
         setup.verdict.add("", report.error.raised_at - report.error.called_at)
 
 
@@ -323,12 +332,14 @@ def _judge_recovery(setup: Setup) -> None:
             setup.verdict.add("", after[0] - setup.end)
 
 
-def _acted_at(setup: Setup) -> float:
+def _acted(setup: Setup) -> bool:
+    """Takes the moment of the event from the rank that acted."""
     report = setup.reports.get(setup.victim)
     if report is None or report.acted_at is None:
         setup.verdict.complain(f"rank {setup.victim}: did not play its role")
-        return setup.moment
-    return report.acted_at
+        return False
+    setup.moment = report.acted_at
+    return True
 
 
 _JUDGE = {

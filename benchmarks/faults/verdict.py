@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.faults.workload import Raised, Report
@@ -40,25 +40,29 @@ class Verdict:
         self.problems.append(text)
 
 
-def judge_error(verdict: Verdict, report: Report, culprits: Iterable[int], *, named: bool) -> None:
-    """The error of a survivor: typed, with the culprit and the operation, and again next time."""
+def judge_error(
+    verdict: Verdict, report: Report, culprits: Collection[int], *, group_ends: bool = True
+) -> None:
+    """The error of a survivor: typed, with a culprit and the operation, and again next time.
+
+    It need not name anybody if there are no `culprits`.
+    """
     if report.wrong:
         verdict.complain(f"rank {report.rank}: wrong result: {report.wrong}")
     error = report.error
     if error is None:
         verdict.complain(f"rank {report.rank}: no error was raised")
         return
-    judge_text(verdict, report.rank, error, culprits, named=named)
-    judge_next(verdict, report)
+    judge_text(verdict, report.rank, error, culprits)
+    if group_ends:
+        judge_next(verdict, report)
 
 
-def judge_text(
-    verdict: Verdict, rank: int, error: Raised, culprits: Iterable[int], *, named: bool
-) -> None:
+def judge_text(verdict: Verdict, rank: int, error: Raised, culprits: Collection[int]) -> None:
     shown = f"{error.kind}: {error.text[:300]}"
     if not error.is_typed:
         verdict.complain(f"rank {rank}: not a DistBackendError: {shown}")
-    if named and not any(names_rank(error.text, culprit) for culprit in culprits):
+    if culprits and not any(names_rank(error.text, culprit) for culprit in culprits):
         verdict.complain(f"rank {rank}: does not name rank {sorted(culprits)}: {shown}")
     if not names_operation(error.text, error.operation):
         verdict.complain(f"rank {rank}: does not name {error.operation}: {shown}")
