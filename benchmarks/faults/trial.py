@@ -22,8 +22,8 @@ from benchmarks.faults.verdict import (
 )
 from benchmarks.faults.workload import Report, Workload
 
-# Beyond the group's own timeout, a rank that has not returned hangs.
-_HANG_S = 7.0
+# A rank that has not returned after so many timeouts of its group hangs.
+_HANG_TIMEOUTS = 3
 _ROUNDS = 60  # of a workload that must survive
 _PAUSE_S = 0.01
 
@@ -178,7 +178,7 @@ _INJURE = {
 def _collect(setup: Setup) -> None:
     """The reports of all ranks that can report; the stopped rank continues when the others have."""
     event, site = setup.event, setup.site
-    deadline = time.monotonic() + event.timeout + _HANG_S
+    deadline = time.monotonic() + _HANG_TIMEOUTS * event.timeout + 3
     for member in setup.survivors:
         _receive(setup, member, deadline)
     victim = site.members[setup.victim]
