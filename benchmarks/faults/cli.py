@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
         for event, cell, verdicts in measure(mine, args.trials, seed):
             new = _rows(event, cell, verdicts, seed)
             rows += [{**row, "machine": machine} for row in new]
-            _show(console, new)
+            _show(console, new, [p for verdict in verdicts for p in verdict.problems])
             # After each row: a run that is stopped keeps what it has measured.
             _write(args.out, machine, rows)
     console.print(f"written: {args.out}, {args.out.with_suffix('.md')}")
@@ -106,7 +106,9 @@ def _rows(event: Event, cell: Cell, verdicts: list[Verdict], seed: int) -> list[
     for verdict in verdicts:
         if verdict.next_call > NEXT_CALL_S:
             verdict.complain(f"a next call took {verdict.next_call * 1e3:.0f} ms to raise")
-    problems = [f"trial {i}: {p}" for i, verdict in enumerate(verdicts) for p in verdict.problems]
+    problems = [
+        f"trial {i}: {_brief(p)}" for i, verdict in enumerate(verdicts) for p in verdict.problems
+    ]
     return [
         {
             "event": event.name,
@@ -122,6 +124,12 @@ def _rows(event: Event, cell: Cell, verdicts: list[Verdict], seed: int) -> list[
         }
         for where in (places or apart)
     ]
+
+
+def _brief(problem: str) -> str:
+    """Without the stack of a rank that hangs or the output of one that ended."""
+    lines = problem.strip().splitlines()
+    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
 
 def _write(out: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -141,9 +149,9 @@ def _key(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["event"], row["cell"], row["where"]
 
 
-def _show(console: Console, rows: list[dict[str, Any]]) -> None:
+def _show(console: Console, rows: list[dict[str, Any]], problems: list[str]) -> None:
     for row in rows:
         colour = "green" if table.is_met(row) else "red"
         console.print(f"[{colour}]{' | '.join(table.line(row))}[/{colour}]", soft_wrap=True)
-    for problem in rows[0]["problems"][:_SHOWN_PROBLEMS]:
-        console.print(f"    {' '.join(problem.split())[:400]}", style="dim", markup=False, soft_wrap=True)
+    for problem in problems[:_SHOWN_PROBLEMS]:
+        console.print(f"    {problem}", style="dim", markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ _EVENT_ORDER = {event.name: i for i, event in enumerate(EVENTS)}
 _CELL_ORDER = {cell.name: i for i, cell in enumerate(CELLS)}
 _HEAD = ("event", "cell", "trials", "median", "p99", "max", "limit", "met")
 _SHOWN_PROBLEMS = 2
+_TRIALS = 20  # of each cell, that a figure is worth quoting
 
 
 def order(row: dict[str, Any]) -> tuple[int, int, str]:
@@ -83,7 +84,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     """A row for each event and place: the worst of its cells counts."""
     groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((title(row), row["limit"]), []).append(row)
+        groups.setdefault((_title_of_group(row), row["limit"]), []).append(row)
     lines = []
     for (name, limit), cells in groups.items():
         seconds = [s for row in cells for s in row["seconds"]]
@@ -109,7 +110,17 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
         "max",
         "cells that meet it",
     )
-    return _markdown(head, lines)
+    text = _markdown(head, lines)
+    if any(row["trials"] < _TRIALS for row in rows):
+        text += f"\n**Provisional**, because some cells have fewer than {_TRIALS} trials.\n"
+    return text
+
+
+def _title_of_group(row: dict[str, Any]) -> str:
+    event = _EVENTS[row["event"]]
+    if row["where"] or event.same_host_s == event.other_host_s:
+        return title(row)
+    return f"{title(row)}, {'one host' if row['hosts'] == 1 else 'two hosts'}"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

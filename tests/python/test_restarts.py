@@ -196,7 +196,7 @@ def reset_connections() -> int:
     count = 0
     for name in os.listdir("/proc/self/fd"):
         try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            if not str(pathlib.Path("/proc/self/fd", name).readlink()).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 if connection.family != socket.AF_INET or connection.type != socket.SOCK_STREAM:
