@@ -21,7 +21,7 @@ from benchmarks.lab import unavailable as lab_unavailable
 
 GENEROUS = 10
 SEED = int(os.environ.get("Q7X2_RANDOM_SEED", "1"))
-TRIALS = 2
+TRIALS = 1
 
 MAIN_CELLS = ("shared memory, one host", "ring, two hosts")
 # Events that are tried where a group is made, too.
@@ -77,7 +77,7 @@ def sites() -> Iterator[Sites]:
 
 
 @pytest.mark.beyond("gloo", "this is q7x2's contract")
-@pytest.mark.parametrize(("event", "cell"), cases())
+@pytest.mark.parametrize(("event", "cell"), list(cases()))
 def test_release(sites: Sites, event: Event, cell: Cell) -> None:
     if cell.hosts > 1 and (problem := lab_unavailable()):
         pytest.skip(problem)
