@@ -37,7 +37,10 @@ _ANY_STAGE = ("call", "init", "new_group")
 NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
     "killed": (("init", "new_group"), "a death during wire-up is noticed by the timeout"),
     "absent": (_ANY_STAGE, "late errors name ranks that wait themselves, not the missing one"),
-    "silent": (_ANY_STAGE, "only TCP's timers and timeouts notice silence"),
+    "silent": (
+        _ANY_STAGE,
+        "only timeouts notice silence, and UCX connects while it holds the lock",
+    ),
     "stopped": (_ANY_STAGE, "no warning names a late rank before the deadline"),
     "mismatch": (("call",), "the error shows one of the two calls"),
     "dead member": (("new_group",), "a group with a dead rank fails by its timeout"),
