@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
+    "faults": "how soon ranks are released when others fail, beside the contract",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
     "recorder": "what the flight recorder costs",
     "model": "the simulator's predictions beside measured times",
@@ -25,7 +26,7 @@ COMMANDS = {
     "pages": "the tables of figures in README.md and docs/, written from the results files",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
-PACKAGES = ("lab", "train")
+PACKAGES = ("faults", "lab", "train")
 
 
 def main(argv: list[str]) -> int:

@@ -20,6 +20,7 @@ from benchmarks import planning, report
 from benchmarks.arguments import parse_size
 from benchmarks.bars import iperf_bound, rate_each_way
 from benchmarks.comparison import RESULTS
+from benchmarks.faults import table as fault_table
 from benchmarks.goals import CODED, FAST_GOALS, FAST_RATES
 from benchmarks.train import figures as study_figures
 from benchmarks.train.study import Study
@@ -189,6 +190,10 @@ def _planning() -> str:
     return planning.table(json.loads((RESULTS / "planning.json").read_text())["rows"])
 
 
+def _release() -> str:
+    return fault_table.summary(json.loads((RESULTS / "faults.json").read_text())["rows"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": _speed,
     "missed": _missed,
@@ -198,6 +203,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "one-line": _one_line,
     "study-goals": _study_goals,
     "planning": _planning,
+    "release": _release,
 }
 
 

@@ -104,8 +104,8 @@ class Lab:
         STATE.mkdir(exist_ok=True)
         try:
             hosts_file = self._write_state()
-            call("ip", "netns", "add", self._switch)
-            call("ip", "netns", "exec", self._switch, "sh", "-c", _NO_IPV6)
+            call("ip", "netns", "add", self.switch)
+            call("ip", "netns", "exec", self.switch, "sh", "-c", _NO_IPV6)
             for host in range(self.topology.hosts):
                 call("ip", "netns", "add", self._host(host))
                 self._start_host(host, hosts_file)
@@ -149,7 +149,7 @@ class Lab:
         port = random.randrange(20000, 30000)
         commands, environments = [], []
         for rank, host in enumerate(hosts):
-            commands.append([*self._enter(host), *command])
+            commands.append([*self.enter(host), *command])
             environments.append(
                 {
                     **os.environ,
@@ -185,7 +185,8 @@ class Lab:
         return totals
 
     @property
-    def _switch(self) -> str:
+    def switch(self) -> str:
+        """The network namespace of the bridges; the port of host N is its interface hN."""
         return f"{self.name}-switch"
 
     def _host(self, host: int) -> str:
@@ -219,7 +220,8 @@ class Lab:
         holder.stdout.close()
         self._inits.append(namespaces.init_pid(self._host(host)))
 
-    def _enter(self, host: int) -> list[str]:
+    def enter(self, host: int) -> list[str]:
+        """What to put before a command that shall run on a host and end with the caller."""
         return [
             *("nsenter", "--target", str(self._inits[host])),
             *("--mount", "--uts", "--ipc", "--net", "--pid", f"--wdns={Path.cwd()}"),
@@ -239,14 +241,14 @@ class Lab:
         if topology.uplink:
             self._add_bridge("core")
             for rack in range(topology.racks):
-                up, down = (self._switch, f"up{rack}"), (self._switch, f"down{rack}")
+                up, down = (self.switch, f"up{rack}"), (self.switch, f"down{rack}")
                 _cable(up, down, topology.uplink)
-                call("ip", "-n", self._switch, "link", "set", up[1], "master", f"rack{rack}")
-                call("ip", "-n", self._switch, "link", "set", down[1], "master", "core")
+                call("ip", "-n", self.switch, "link", "set", up[1], "master", f"rack{rack}")
+                call("ip", "-n", self.switch, "link", "set", down[1], "master", "core")
         for host in range(topology.hosts):
-            _cable((self._host(host), "eth0"), (self._switch, f"h{host}"), topology.rate)
+            _cable((self._host(host), "eth0"), (self.switch, f"h{host}"), topology.rate)
             bridge = f"rack{topology.rack_of(host)}"
-            call("ip", "-n", self._switch, "link", "set", f"h{host}", "master", bridge)
+            call("ip", "-n", self.switch, "link", "set", f"h{host}", "master", bridge)
             self._address(host, "eth0", f"{topology.address(host)}/24")
         for index, link in enumerate(topology.links):
             name = f"link{index}"
@@ -255,8 +257,8 @@ class Lab:
             self._address(link.b, name, f"10.78.{index}.2/24")
 
     def _add_bridge(self, name: str) -> None:
-        call("ip", "-n", self._switch, "link", "add", name, "type", "bridge")
-        call("ip", "-n", self._switch, "link", "set", name, "up")
+        call("ip", "-n", self.switch, "link", "add", name, "type", "bridge")
+        call("ip", "-n", self.switch, "link", "set", name, "up")
 
     def _address(self, host: int, nic: str, address: str) -> None:
         call("ip", "-n", self._host(host), "address", "add", address, "dev", nic)

@@ -196,6 +196,8 @@ def reset_connections() -> int:
     count = 0
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not str(pathlib.Path("/proc/self/fd", name).readlink()).startswith("socket:"):
+                continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 if connection.family != socket.AF_INET or connection.type != socket.SOCK_STREAM:
                     continue
@@ -205,7 +207,7 @@ def reset_connections() -> int:
                     nowhere = ctypes.create_string_buffer(16)
                     count += libc.connect(connection.fileno(), nowhere, 16) == 0
         except OSError:
-            pass  # not a socket, or not connected
+            pass  # closed in the meantime, or not connected
     return count
 
 

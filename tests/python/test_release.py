@@ -1,0 +1,97 @@
+"""The failure contract, by one trial of each event in the main cells; `--slow` tries every cell.
+
+`python -m benchmarks faults` measures the times. Here the bounds are ten times those of the
+contract, because a machine that runs tests is busy. What an error must say is checked in full.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from benchmarks.faults import trial
+from benchmarks.faults.contract import NEXT_CALL_S, Cell, Event, pairs
+from benchmarks.faults.site import Site
+from benchmarks.lab import unavailable as lab_unavailable
+
+GENEROUS = 10
+SEED = int(os.environ.get("Q7X2_RANDOM_SEED", "1"))
+TRIALS = 1
+
+MAIN_CELLS = ("shared memory, one host", "ring, two hosts")
+# Events that are tried where a group is made, too.
+MAIN_ELSEWHERE = {
+    ("killed", "init, one host"),
+    ("killed", "new_group, two hosts"),
+    ("absent", "init, two hosts"),
+    ("dead member", "new_group, one host"),
+    ("dead member", "new_group, two hosts"),
+}
+# What the engine does not do: the event, the stages, and why.
+_ANY_STAGE = ("call", "init", "new_group")
+NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
+    "killed": (("init", "new_group"), "a death during wire-up is noticed by the timeout"),
+    "absent": (_ANY_STAGE, "late errors name ranks that wait themselves, not the missing one"),
+    "silent": (
+        _ANY_STAGE,
+        "only timeouts notice silence, and UCX connects while it holds the lock",
+    ),
+    "stopped": (_ANY_STAGE, "no warning names a late rank before the deadline"),
+    "mismatch": (("call",), "the error shows one of the two calls"),
+    "dead member": (("new_group",), "a group with a dead rank fails by its timeout"),
+}
+
+
+def cases() -> Iterator[Any]:
+    for event, cell in pairs():
+        is_main = cell.name in MAIN_CELLS or (event.name, cell.name) in MAIN_ELSEWHERE
+        marks = [] if is_main else [pytest.mark.slow]
+        stages, reason = NOT_YET.get(event.name, ((), ""))
+        if cell.stage in stages:
+            marks.append(pytest.mark.xfail(strict=False, reason=reason))
+        yield pytest.param(event, cell, marks=marks, id=f"{event.name}-{cell.name}")
+
+
+class Sites:
+    """One for each number of hosts, made when it is first needed."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._sites: dict[int, Site] = {}
+
+    def get(self, cell: Cell) -> Site:
+        if cell.hosts not in self._sites:
+            site = self._stack.enter_context(Site(cell.hosts, cell.ranks_per_host))
+            site.join(timeout=30)  # the first group of a process loads UCX
+            site.leave()
+            self._sites[cell.hosts] = site
+        return self._sites[cell.hosts]
+
+
+@pytest.fixture(scope="module")
+def sites() -> Iterator[Sites]:
+    with ExitStack() as stack:
+        yield Sites(stack)
+
+
+@pytest.mark.beyond("gloo", "this is q7x2's contract")
+@pytest.mark.parametrize(("event", "cell"), list(cases()))
+def test_release(sites: Sites, event: Event, cell: Cell) -> None:
+    if cell.hosts > 1 and (problem := lab_unavailable()):
+        pytest.skip(problem)
+    site = sites.get(cell)
+    for number in range(TRIALS):
+        rng = random.Random(f"{SEED}/{event.name}/{cell.name}/{number}")
+        verdict = trial.run(site, cell, event, rng)
+        text = f"seed {SEED}, trial {number}\n" + "\n".join(verdict.problems)
+        assert not verdict.problems, text
+        assert verdict.seconds, "nothing was measured"
+        assert verdict.next_call <= GENEROUS * NEXT_CALL_S
+        for where, seconds in verdict.seconds.items():
+            limit = event.limit(where or ("same host" if cell.hosts == 1 else "another host"))
+            assert limit is None or seconds <= GENEROUS * limit, f"{where}: {seconds:.3f} s"
