@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
+
 namespace q7x2 {
 namespace {
 
@@ -116,7 +118,7 @@ Runtime::Runtime()
     : process_(random_identity()),
       nics_(nic_roles()),
       reactor_(nics_.shared),
-      peers_(reactor_,
+      peers_(process_, reactor_,
              [this](Locked& locked, Peer& peer) {
                tasks_.drain(locked);
                groups_.peer_died(locked, peer);
@@ -127,6 +129,7 @@ Runtime::Runtime()
       tasks_(reactor_),
       parking_(tasks_.unfinished()),
       driver_(reactor_, peers_, groups_, tasks_, parking_) {
+  check_log_setting();
   notifier_.start();
   driver_.start();
 }

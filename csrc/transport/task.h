@@ -56,6 +56,8 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual std::string name() const = 0;
   /// Collectives: at most a fixed number run at once in a group, the rest queue.
   virtual bool takes_turn() const { return false; }
+  /// What it waits for, for messages: "messages from rank 1, 3".
+  std::string waiting_for() const;
 
   // For the transport, which calls the hooks below by these.
 
@@ -63,6 +65,7 @@ class Task : public std::enable_shared_from_this<Task> {
   struct Record {
     TimePoint deadline = TimePoint::max();
     TimePoint next_inquiry = TimePoint::max();
+    TimePoint warn_at = TimePoint::max();  ///< that it waits for long
     RequestList requests;
     std::optional<size_t> active_index;  ///< among the active tasks
     bool is_started = false;
@@ -98,8 +101,6 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void stranded(const Error& error) { fail(error); }
   /// Its deadline passed. Default: fails it with what it was waiting for.
   virtual void timed_out();
-  /// What it waits for, for time-outs: "receive from ranks 1, 3". Default: from its requests.
-  virtual std::string waiting_for() const;
   /// Takes the memory it needs to start. False: there is none now, to be asked again.
   virtual bool reserve() { return true; }
   /// Called after Group::stall: goes on if it can, and says whether it did.
@@ -112,8 +113,8 @@ class Task : public std::enable_shared_from_this<Task> {
   void set_ready(size_t bytes);
   /// Its number among the group's tasks that take turns.
   uint64_t sequence() const { return record_.sequence; }
-  /// "...: Timed out after 500 ms, waiting for ...".
-  Error timeout_error() const;
+  /// "...: Timed out after 500 ms, waiting for ...". It says who is late.
+  Error timeout_error();
 
  private:
   void mark_done(Locked& locked);
