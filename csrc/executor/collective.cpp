@@ -347,7 +347,7 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
 }
 
 void CollectiveTask::timed_out(Locked& locked) {
-  end_group(locked, timeout_error());
+  end_group(locked, timeout_error(locked));
 }
 
 void CollectiveTask::end_group(Locked& locked, const Error& error) {

@@ -175,13 +175,7 @@ void CollectiveTask::truncated(Locked& locked, uint32_t token, uint64_t) {
 }
 
 void CollectiveTask::mismatch(Locked& locked, int peer) {
-  end_group(locked,
-            Error(ErrorCode::kMismatch,
-                  "ranks disagree about a collective: " + group().describe(peer) +
-                      " made another call (a different collective, shape, dtype, root, split, "
-                      "reduction or q7x2.algorithm) where rank " +
-                      std::to_string(group().rank()) + " called " + name(),
-                  peer));
+  group().disagree(locked, *this, peer);
 }
 
 }  // namespace q7x2

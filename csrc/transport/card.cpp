@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 
 class Writer {
  public:
@@ -71,6 +71,8 @@ std::string Card::encode() const {
   out.put(std::string_view(host_key));
   out.put(std::string_view(hostname));
   out.put(std::string_view(address));
+  out.put(heartbeat_address);
+  out.put(heartbeat_port);
   out.put(static_cast<uint32_t>(beside.size()));
   for (const Nic& nic : beside) {
     out.put(std::string_view(nic.name));
@@ -108,6 +110,8 @@ Card Card::decode(std::string_view bytes) {
   card.host_key = in.get_string();
   card.hostname = in.get_string();
   card.address = in.get_string();
+  card.heartbeat_address = in.get<uint32_t>();
+  card.heartbeat_port = in.get<uint16_t>();
   const auto nics = in.get<uint32_t>();
   for (uint32_t i = 0; i < nics; ++i) {
     Nic nic;

@@ -18,6 +18,8 @@ struct Card {
   std::string host_key;     ///< equal where memory can be shared and PIDs mean the same
   std::string hostname;
   std::string address;      ///< the UCP worker's
+  uint32_t heartbeat_address = 0;  ///< IPv4, in host byte order
+  uint16_t heartbeat_port = 0;     ///< 0: there is none
   std::vector<Nic> beside;  ///< interfaces beside the network that all hosts share
   std::string transports;   ///< of UCX, which the process may use: "posix, sysv, tcp"
   std::string algorithms;   ///< to which collectives are confined, "ring,sra"; empty: to none

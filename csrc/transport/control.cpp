@@ -6,7 +6,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 constexpr size_t kMaxText = 2048;
 
 // The wire form, followed by `text_length` bytes of text.
@@ -23,8 +23,9 @@ struct Header {
   uint64_t process;
   uint64_t sequence;
   uint64_t fingerprint;
+  uint64_t state;
 };
-static_assert(sizeof(Header) == 48);
+static_assert(sizeof(Header) == 56);
 
 }  // namespace
 
@@ -41,7 +42,8 @@ std::string Control::encode() const {
                       static_cast<uint32_t>(text_length),
                       process,
                       sequence,
-                      fingerprint};
+                      fingerprint,
+                      static_cast<uint64_t>(state)};
   std::string bytes(sizeof(Header) + text_length, '\0');
   std::memcpy(bytes.data(), &header, sizeof(Header));
   std::memcpy(bytes.data() + sizeof(Header), text.data(), text_length);
@@ -57,7 +59,8 @@ std::optional<Control> Control::decode(const void* data, size_t length) {
   if (header.version != kVersion || header.text_length > kMaxText ||
       header.text_length != length - sizeof(Header) ||
       header.type < static_cast<uint8_t>(ControlType::kHello) ||
-      header.type > static_cast<uint8_t>(ControlType::kInquiry) ||
+      header.type > static_cast<uint8_t>(ControlType::kAnswer) ||
+      header.state > static_cast<uint64_t>(CallState::kComplete) ||
       header.code > static_cast<uint8_t>(ErrorCode::kInternal)) {
     return std::nullopt;
   }
@@ -72,6 +75,7 @@ std::optional<Control> Control::decode(const void* data, size_t length) {
   control.subject = header.subject;
   control.sequence = header.sequence;
   control.fingerprint = header.fingerprint;
+  control.state = static_cast<CallState>(header.state);
   control.text.assign(static_cast<const char*>(data) + sizeof(Header), header.text_length);
   return control;
 }

@@ -15,6 +15,14 @@ enum class ControlType : uint8_t {
   kGoodbye = 2,  ///< the sender left the group in good order
   kAbort = 3,    ///< the group failed; carries the error
   kInquiry = 4,  ///< the sender waits for a message of a collective; carries what it called
+  kAnswer = 5,   ///< to an inquiry, and once more when it has changed: how far the sender is
+};
+
+/// How far a rank is with a collective that another rank asked about.
+enum class CallState : uint8_t {
+  kNotMade = 0,   ///< its program has not made the call
+  kWaiting = 1,   ///< in progress
+  kComplete = 2,  ///< so is its part
 };
 
 struct Control {
@@ -28,9 +36,10 @@ struct Control {
   ErrorCode code = ErrorCode::kAborted;
   int32_t subject = -1;  ///< the rank the error is about
   std::string text;
-  // kInquiry, whose `text` is the call's name:
+  // kInquiry and kAnswer, whose `text` is the name of the sender's call:
   uint64_t sequence = 0;     ///< of the collective in the group
-  uint64_t fingerprint = 0;  ///< of the call; equal on ranks that agree
+  uint64_t fingerprint = 0;  ///< kInquiry: of the call; equal on ranks that agree
+  CallState state = CallState::kNotMade;  ///< kAnswer; `subject` is whom the sender waits for
 
   std::string encode() const;
   /// Nothing where the bytes are not a control message; such bytes are dropped.

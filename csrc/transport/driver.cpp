@@ -23,9 +23,13 @@ constexpr milliseconds kNap{50};
 // While others drive, the thread looks this often whether it is needed.
 constexpr milliseconds kStandBy{10};
 constexpr milliseconds kUntilAnEvent{-1};
+// Twice as long as threads that wait may sleep.
+constexpr milliseconds kOverdue{100};
 
-milliseconds nap_until(TimePoint deadline, TimePoint now, milliseconds at_most) {
-  return std::clamp(std::chrono::ceil<milliseconds>(deadline - now), milliseconds::zero(), at_most);
+milliseconds nap_until(TimePoint end, TimePoint now, milliseconds at_most) {
+  if (end == TimePoint::max()) return at_most;
+  const auto left = std::max(std::chrono::ceil<milliseconds>(end - now), milliseconds::zero());
+  return at_most < milliseconds::zero() ? left : std::min(left, at_most);
 }
 
 }  // namespace
@@ -41,10 +45,12 @@ bool Driver::progress(Locked& locked) {
 }
 
 void Driver::housekeep(Locked& locked, TimePoint now) {
-  if (now < next_housekeeping_) {
+  if (now < next_housekeeping_.load() && !is_hasty_) {
     return;
   }
+  is_hasty_ = false;
   next_housekeeping_ = now + kHousekeepingPeriod;
+  peers_.look(locked, now);
   peers_.bury(locked, now, [&] {
     // On a busy machine this thread may not have run since: read what there is.
     for (int i = 0; i < kLastLooks && progress(locked); ++i) {
@@ -53,6 +59,22 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
   groups_.housekeep(locked, now);
   tasks_.expire_late(locked, now);
   tasks_.drain(locked);
+}
+
+milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) const {
+  if (peers_.has_suspects()) {
+    return kHousekeepingPeriod;
+  }
+  TimePoint end = peers_.look_due(locked);
+  for (const auto& task : tasks_.active(locked)) {
+    if (task->is_over(locked)) return kHousekeepingPeriod;
+    end = std::min(end, task->record(locked).deadline);
+  }
+  return nap_until(end, now, at_most);
+}
+
+bool Driver::is_overdue() const {
+  return Clock::now() > next_housekeeping_.load() + kOverdue;
 }
 
 // -------------------------------------------------------------------------------------- waiting
@@ -78,6 +100,7 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
       continue;
     }
     bool armed = false;
+    milliseconds sleep{};
     std::vector<pollfd> events;
     if (reactor_.lock().try_lock()) {
       Locked locked(reactor_.lock(), std::adopt_lock);
@@ -96,14 +119,16 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
       }
       if (armed) {
         events = reactor_.events(locked);
+        events.push_back({peers_.watch_fd(), POLLIN, 0});
+        sleep = nap(locked, now, kNap);
         waiter.announce();
       }
     } else {
       now = Clock::now();
     }
     if (armed) {
-      waiter.sleep(std::move(events),
-                   nap_until(deadline, now, peers_.has_suspects() ? kHousekeepingPeriod : kNap));
+      waiter.sleep(std::move(events), nap_until(deadline, now, sleep));
+      is_hasty_ = true;
     } else if (!satisfied() && policy.yields(parking_.is_crowded())) {
       waiter.yield(policy, now);
     }
@@ -161,47 +186,48 @@ milliseconds Driver::look(std::vector<pollfd>& events) {
   }
   const bool busy = tasks_.unfinished() > 0;
   const uint64_t activity = parking_.activity();
-  milliseconds nap = kStandBy;
+  milliseconds sleep = kStandBy;
   if (!jobs_.is_empty() || (busy && now < spin_until_)) {
-    nap = milliseconds::zero();
+    sleep = milliseconds::zero();
   } else if (busy || activity == seen_activity_) {
     if (!prepare_sleep(locked)) {
-      nap = milliseconds::zero();
+      sleep = milliseconds::zero();
     } else {
       events = reactor_.events(locked);
-      nap = peers_.has_suspects()                    ? kHousekeepingPeriod
-            : busy || !tasks_.active(locked).empty() ? kNap
-                                                     : kUntilAnEvent;
+      events.push_back({peers_.watch_fd(), POLLIN, 0});
+      const bool is_idle = !busy && tasks_.active(locked).empty();
+      sleep = nap(locked, now, is_idle ? kUntilAnEvent : kNap);
     }
   }
   seen_activity_ = activity;
-  parking_.announce_driver(nap != milliseconds::zero());
-  return nap;
+  parking_.announce_driver(sleep != milliseconds::zero());
+  return sleep;
 }
 
 void Driver::run() {
   while (!stop_) {
-    milliseconds nap = kStandBy;
+    milliseconds sleep = kStandBy;
     std::vector<pollfd> events;
-    if (parking_.has_waiters()) {
+    if (parking_.has_waiters() && !is_overdue()) {
       // First the sign, then the look: who adds a job after the look sees the sign.
       parking_.announce_driver(true);
-      nap = jobs_.has_orphans() ? milliseconds::zero() : kStandBy;
+      sleep = jobs_.has_orphans() ? milliseconds::zero() : kStandBy;
     } else {
-      nap = look(events);
+      sleep = look(events);
     }
-    if (nap == milliseconds::zero()) {
+    if (sleep == milliseconds::zero()) {
       if (!jobs_.run_any()) ::sched_yield();
       continue;
     }
     // Work that arrived since the look is not slept on.
     if (!stop_ && (!events.empty() || parking_.has_waiters() || tasks_.unfinished() == 0)) {
+      if (!events.empty()) {
+        is_hasty_ = true;
+      }
       events.push_back({parking_.driver_fd(), POLLIN, 0});
-      events.push_back({peers_.watch_fd(), POLLIN, 0});
-      ::poll(events.data(), events.size(), static_cast<int>(nap.count()));
+      ::poll(events.data(), events.size(), static_cast<int>(sleep.count()));
     }
     parking_.driver_is_up();
-    peers_.look_for_ended();
   }
 }
 

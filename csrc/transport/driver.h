@@ -55,8 +55,14 @@ class Driver {
   void run();
   /// One look of the thread. Returns how long to sleep; negative: until an event.
   std::chrono::milliseconds look(std::vector<pollfd>& events);
-  /// Every few milliseconds: deadlines, deaths, disagreements.
+  /// Every few milliseconds, and when a thread wakes up: deadlines, deaths, disagreements.
   void housekeep(Locked& locked, TimePoint now);
+  /// How long a thread may sleep before it must do that again; at most `at_most`.
+  std::chrono::milliseconds nap(Locked& locked, TimePoint now,
+                                std::chrono::milliseconds at_most) const;
+  /// The threads that wait have not housekept for long, for example because a callback of the host
+  /// program keeps them.
+  bool is_overdue() const;
   /// Arms the workers, and lets the other ranks of this host know that they must wake this process.
   /// False: there is something to do.
   bool prepare_sleep(Locked& locked);
@@ -68,7 +74,8 @@ class Driver {
   JobQueue& jobs_;
   Parking& parking_;
 
-  TimePoint next_housekeeping_{};
+  std::atomic<TimePoint> next_housekeeping_{TimePoint{}};
+  std::atomic<bool> is_hasty_{false};  // a thread has slept: what woke it may be for housekeeping
   std::atomic<bool> stop_{false};
   uint64_t seen_activity_ = 0;  // by the thread
   TimePoint spin_until_{};      // the thread

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/group_failure.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -208,8 +209,19 @@ void Group::fail(Locked& locked, const Error& error) {
   log(Level::kInfo,
       "group '" + name() + "' has failed on rank " + std::to_string(rank()) + ": " + error.what());
   fail_tasks(locked, error);
+  spread(locked, error);
+}
+
+// See group_failure.h: each rank that hears of it comes here, too.
+void Group::spread(Locked& locked, const Error& error) {
+  std::vector<int> ranks = neighbours(rank(), world_size());
   for (int r = 0; r < world_size(); ++r) {
-    if (r != rank() && !has_left(r) && members_.peer(r).life.is_alive() && connect(locked, r)) {
+    if (r != rank() && members_.peer(r).shared.is_open()) ranks.push_back(r);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  for (const int r : ranks) {
+    if (!has_left(r) && members_.peer(r).life.is_alive() && connect(locked, r)) {
       Control control = control_to(r, ControlType::kAbort);
       control.code = error.code();
       control.subject = error.rank();
@@ -278,6 +290,9 @@ void Group::handle(Locked& locked, const Control& control) {
       return;
     case ControlType::kInquiry:
       answer(locked, control);
+      return;
+    case ControlType::kAnswer:
+      hear_answer(locked, control);
       return;
   }
 }

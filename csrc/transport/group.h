@@ -8,8 +8,10 @@
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -138,6 +140,9 @@ class Group {
   /// For a collective that has all that it waited for: a message that no receive was ever posted
   /// for, of this collective or one before. Its sender called something else.
   std::optional<Error> leftover(Locked& locked);
+  /// A message of `peer` is not what `task`, a collective, expects. The group fails as soon as the
+  /// peer has said what it called instead, or without its answer soon after.
+  void disagree(Locked& locked, Task& task, int peer);
   /// Calls Task::stalled once, when something may have changed.
   void stall(Locked&, Task& task) { stalled_.push_back(&task); }
 
@@ -172,6 +177,14 @@ class Group {
   /// The error that ends the group when this rank's own code has thrown `exception`.
   Error failure_of(const std::exception& exception) const;
 
+  /// Who keeps a task waiting, for a person: "; rank 3 (pid 41 on host a) is late: its host answers".
+  /// `rank` is -1 unless it is one rank.
+  struct Lateness {
+    std::string text;
+    int rank = -1;
+  };
+  Lateness lateness(Locked& locked, Task& task);
+
   /// A control message, from whoever sent it.
   void handle(Locked& locked, const Control& control);
   /// Nothing if the peer is no member.
@@ -192,6 +205,7 @@ class Group {
   void drop_mail(Locked& locked);
   bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)]; }
   Error left_error(int rank, const Task& task) const;
+  void spread(Locked& locked, const Error& error);
   Control control_to(int rank, ControlType type) const;
 
   // group_turns.cpp: which collectives run.
@@ -204,8 +218,20 @@ class Group {
   std::optional<Error> leftover_error(uint64_t tag, int sender, uint64_t oldest) const;
   uint64_t oldest_running(Locked& locked) const;
   void inquire(Locked& locked, TimePoint now);
-  void inquire_about(Locked& locked, Task& task);
+  void send_inquiry(Locked& locked, Task& task, int rank);
   void answer(Locked& locked, const Control& inquiry);
+  Error disagreement(int a, const std::string& call_of_a, int b,
+                     const std::string& call_of_b) const;
+
+  // group_lateness.cpp: who keeps the others waiting.
+  Task* find_running(Locked& locked, uint64_t sequence) const;
+  std::set<int> awaited_ranks(Locked& locked, Task& task) const;
+  std::set<int> late_ranks(Locked& locked, Task& task) const;
+  std::string why_late(Locked& locked, Task& task, int rank) const;
+  void reply(Locked& locked, int rank, uint64_t sequence);
+  void hear_answer(Locked& locked, const Control& answer);
+  void correct_answers(Locked& locked);
+  void warn_of_late(Locked& locked, TimePoint now);
 
   Runtime& runtime_;
   const int slot_;
@@ -225,6 +251,27 @@ class Group {
   std::deque<std::shared_ptr<Task>> waiting_;  // for their turn
   std::vector<Task*> stalled_;
   std::array<uint64_t, kRemembered> calls_{};  // fingerprints of the last ones
+
+  // A disagreement that the other rank is asked about.
+  struct Disagreement {
+    int peer;
+    uint64_t sequence;
+    std::string call;
+    TimePoint due;
+  };
+  std::optional<Disagreement> disagreement_;
+  // How far another rank is with a collective.
+  struct Progress {
+    uint64_t sequence;
+    CallState state;
+    int waits_for;  // -1: nobody knows
+    bool operator==(const Progress&) const = default;
+  };
+  Progress own_progress(Locked& locked, uint64_t sequence) const;
+  std::map<int, Progress> heard_;  // by rank: its last answer
+  std::map<int, Progress> told_;   // by rank: the last answer to it
+  TimePoint next_warning_look_{};
+  TimePoint next_warning_{};
 };
 
 }  // namespace q7x2

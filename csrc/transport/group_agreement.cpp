@@ -3,7 +3,6 @@
 // Ranks that disagree about a message find out when it meets its receive. What follows finds the
 // rest: a message that nobody receives, and ranks that all wait while none sends.
 #include <algorithm>
-#include <set>
 
 #include "transport/group.h"
 #include "transport/runtime.h"
@@ -14,6 +13,8 @@ namespace {
 
 // How many collectives back a message is recognised as one that was never received.
 constexpr uint64_t kLeftoverWindow = 256;
+// How long a rank that has met a message which does not fit waits to hear what its sender called.
+constexpr std::chrono::milliseconds kAnswerPatience{100};
 
 }  // namespace
 
@@ -21,7 +22,12 @@ void Group::housekeep(Locked& locked, TimePoint now) {
   if (error_) {
     drop_mail(locked);  // what came over a private link
   }
+  warn_of_late(locked, now);
   if (running_ == 0) {
+    return;
+  }
+  if (disagreement_ && now >= disagreement_->due) {
+    fail(locked, disagreement(rank(), disagreement_->call, disagreement_->peer, ""));
     return;
   }
   if (const auto error = leftover(locked, oldest_running(locked))) {
@@ -85,53 +91,70 @@ uint64_t Group::oldest_running(Locked& locked) const {
 // ----------------------------------------------------------------------- ranks that wait and ask
 
 // Ranks that disagree about a call may all wait and none send, where no message tells them. So who
-// has waited for long asks, and again each time that it has waited for twice as long.
+// has waited for long asks, and again each time that it has waited for twice as long. The answers
+// also say who keeps the others waiting (group_lateness.cpp).
 void Group::inquire(Locked& locked, TimePoint now) {
   for (const auto& task : runtime_.tasks().active(locked)) {
     Task::Record& record = task->record(locked);
     if (&task->group() == this && record.is_started && !task->is_over(locked) &&
         task->takes_turn() && now >= record.next_inquiry) {
       record.next_inquiry = now + (now - task->submitted());
-      inquire_about(locked, *task);
+      for (const int other : awaited_ranks(locked, *task)) {
+        send_inquiry(locked, *task, other);
+      }
     }
   }
 }
 
-void Group::inquire_about(Locked& locked, Task& task) {
-  const Task::Record& record = task.record(locked);
-  std::set<int> others;
-  for (const PendingRequest* p = record.requests.first(); p != nullptr; p = p->next) {
-    if (p->peer >= 0) others.insert(p->peer);
+void Group::send_inquiry(Locked& locked, Task& task, int rank) {
+  Peer& peer = members_.peer(rank);
+  if (has_left(rank) || !peer.life.is_alive()) {
+    return;
   }
-  if (others.empty()) {
-    // It waits until ranks of this host have read what it put into shared memory.
-    others.insert(members_.host_ranks().begin(), members_.host_ranks().end());
-    others.erase(rank());
-  }
-  for (const int other : others) {
-    Peer& peer = members_.peer(other);
-    if (has_left(other) || !peer.life.is_alive()) {
-      continue;
-    }
-    Control inquiry = control_to(other, ControlType::kInquiry);
-    inquiry.sequence = record.sequence;
-    inquiry.fingerprint = calls_[record.sequence % kRemembered];
-    inquiry.text = task.name();
-    runtime_.controls().send(locked, peer, inquiry);
-  }
+  const uint64_t sequence = task.record(locked).sequence;
+  Control inquiry = control_to(rank, ControlType::kInquiry);
+  inquiry.sequence = sequence;
+  inquiry.fingerprint = calls_[sequence % kRemembered];
+  inquiry.text = task.name();
+  runtime_.controls().send(locked, peer, inquiry);
 }
 
 void Group::answer(Locked& locked, const Control& inquiry) {
-  const bool is_known = inquiry.sequence < sequence_ && sequence_ - inquiry.sequence <= kRemembered;
-  if (is_known && calls_[inquiry.sequence % kRemembered] != inquiry.fingerprint) {
-    fail(locked,
-         Error(ErrorCode::kMismatch,
-               "ranks disagree about a collective: " + describe(inquiry.sender) +
-                   " waits for a message of " + describe(rank()) + " in " + inquiry.text +
-                   ", but there rank " + std::to_string(rank()) +
-                   " made another call (a different collective, shape, dtype, root or reduction)",
-               inquiry.sender));
+  const uint64_t sequence = inquiry.sequence;
+  const bool is_known = sequence < sequence_ && sequence_ - sequence <= kRemembered;
+  if (is_known && calls_[sequence % kRemembered] != inquiry.fingerprint) {
+    const Task* const own = find_running(locked, sequence);
+    fail(locked, disagreement(inquiry.sender, inquiry.text, rank(), own ? own->name() : ""));
+  } else if (!error_ && !closed_) {
+    reply(locked, inquiry.sender, sequence);
   }
+}
+
+// -------------------------------------------------------------------------- messages that do not fit
+
+void Group::disagree(Locked& locked, Task& task, int peer) {
+  if (disagreement_ || error_) {
+    return;
+  }
+  disagreement_ = {peer, task.record(locked).sequence, task.name(), Clock::now() + kAnswerPatience};
+  // It compares the calls, and fails the group with both names; or it answers with its own.
+  if (connect(locked, peer)) {
+    send_inquiry(locked, task, peer);
+  }
+}
+
+// An empty name: the rank has completed its call already.
+Error Group::disagreement(int a, const std::string& call_of_a, int b,
+                          const std::string& call_of_b) const {
+  const auto called = [&](int rank, const std::string& call) {
+    return describe(rank) +
+           (call.empty() ? " made another call, which is complete" : " called " + call);
+  };
+  return Error(ErrorCode::kMismatch,
+               "ranks disagree about a collective (a different collective, shape, dtype, root, split, "
+               "reduction or q7x2.algorithm): " +
+                   called(a, call_of_a) + ", but " + called(b, call_of_b),
+               a == rank() ? b : a);
 }
 
 }  // namespace q7x2

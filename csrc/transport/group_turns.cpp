@@ -3,6 +3,8 @@
 // They start in the order in which they were submitted, a fixed number at most at once, each when
 // it has the memory that it needs. So all ranks number them alike, and no set of ranks can wait for
 // each other's memory in a circle. Point-to-point messages start at once.
+#include <algorithm>
+
 #include "transport/group.h"
 #include "transport/runtime.h"
 
@@ -43,6 +45,9 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
   Task::Record& record = task->record(locked);
   if (task->takes_turn()) {
     record.next_inquiry = task->submitted() + kPatience;
+    if (task->timeout() > std::chrono::milliseconds::zero()) {
+      record.next_inquiry = std::min(record.next_inquiry, task->submitted() + task->timeout() / 4);
+    }
     record.sequence = sequence_++;
     ++running_;
     record.is_started = true;  // from here on, its end ends its turn

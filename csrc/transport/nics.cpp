@@ -84,6 +84,23 @@ std::optional<uint32_t> address_towards_master() {
   return source_address(target);
 }
 
+/// Where heartbeats of other hosts come to. `own`: the address towards MASTER_ADDR.
+uint32_t address_for_others(const std::vector<Nic>& nics, std::optional<uint32_t> own) {
+  const char* const chosen = std::getenv("UCX_NET_DEVICES");
+  const std::string devices = chosen == nullptr ? "" : "," + std::string(chosen) + ",";
+  const auto find = [&](const auto& is_it) {
+    return std::find_if(nics.begin(), nics.end(), is_it);
+  };
+  auto found =
+      find([&](const Nic& nic) { return devices.find("," + nic.name + ",") != devices.npos; });
+  if (found == nics.end()) {
+    // MASTER_ADDR may lead to the loopback on the host that has it.
+    found = find([&](const Nic& nic) { return own && nic.address == *own; });
+  }
+  if (found != nics.end()) return found->address;
+  return nics.empty() ? INADDR_LOOPBACK : nics.front().address;
+}
+
 }  // namespace
 
 bool Nic::same_network(const Nic& other) const {
@@ -112,12 +129,16 @@ std::vector<Nic> usable_nics() {
 
 NicRoles nic_roles() {
   const std::vector<Nic> nics = usable_nics();
-  if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) return {};
   const std::optional<uint32_t> own = nics.size() > 1 ? address_towards_master() : std::nullopt;
+  const uint32_t address = address_for_others(nics, own);
+  if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) {
+    return {.shared = {}, .beside = {}, .address = address};
+  }
   const auto main = std::find_if(nics.begin(), nics.end(),
                                  [&](const Nic& nic) { return own && nic.address == *own; });
-  if (main == nics.end() && has_others(nics)) return {};
   NicRoles roles;
+  roles.address = address;
+  if (main == nics.end() && has_others(nics)) return roles;
   for (const Nic& nic : nics) {
     if (main == nics.end() || nic.name == main->name || nic.same_network(*main)) {
       if (!std::count(roles.shared.begin(), roles.shared.end(), nic.name)) {

@@ -29,6 +29,9 @@ struct NicRoles {
   /// UCX is confined to these; empty: to none, everything is the shared network.
   std::vector<std::string> shared;
   std::vector<Nic> beside;
+  /// At which the other hosts reach this one, in host byte order. Without a network it is that of
+  /// the loopback: then all ranks are here.
+  uint32_t address = 0;
 };
 
 /// The shared network is the one that leads to MASTER_ADDR, which every rank must reach, else that

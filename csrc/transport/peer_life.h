@@ -2,7 +2,7 @@
 //
 //   alive --suspect--> suspect --the grace ends--> dead
 //
-// There is no way back. A connection that broke is replaced by the peer's next incarnation, and the
+// There is no way back. How long the grace is depends on the evidence. A connection that broke is replaced by the peer's next incarnation, and the
 // groups that used it fail. A peer that leaves one group in good order stays alive, since it may be
 // in other groups. This class reads no clock.
 #pragma once
@@ -13,13 +13,32 @@
 
 namespace q7x2 {
 
+/// Why a peer is suspect.
+enum class Evidence {
+  kProcessEnded,      ///< a process of this host
+  kConnectionBroke,   ///< for whatever reason; on another host also because its process ended
+  kSilent,            ///< its host has not answered for long
+};
+
 class PeerLife {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   enum class State { kAlive, kSuspect, kDead };
 
-  /// How long what a suspect peer had sent is still received.
-  static constexpr std::chrono::milliseconds kGrace{50};
+  /// How long what a suspect peer had sent is still received. What a process of this host wrote to
+  /// shared memory is visible when it has ended; its last packets to other hosts may be on their way
+  /// a little longer than the news that it ended. A silent host sends nothing.
+  static constexpr std::chrono::milliseconds grace(Evidence evidence) {
+    switch (evidence) {
+      case Evidence::kProcessEnded:
+        return std::chrono::milliseconds(5);
+      case Evidence::kConnectionBroke:
+        return std::chrono::milliseconds(40);
+      case Evidence::kSilent:
+        return std::chrono::milliseconds(0);
+    }
+    return std::chrono::milliseconds(0);
+  }
 
   State state() const { return state_; }
   bool is_alive() const { return state_ == State::kAlive; }
@@ -28,11 +47,13 @@ class PeerLife {
   /// Why it is not alive.
   const std::string& reason() const { return reason_; }
 
-  /// False if it was suspect or dead already; the first reason stays.
-  bool suspect(TimePoint now, std::string reason) {
-    if (!is_alive()) return false;
+  /// The evidence by which it dies first counts, and gives the reason. False if that changes
+  /// nothing.
+  bool suspect(TimePoint now, Evidence evidence, std::string reason) {
+    const TimePoint dies_at = now + grace(evidence);
+    if (is_dead() || (is_suspect() && dies_at >= dies_at_)) return false;
     state_ = State::kSuspect;
-    dies_at_ = now + kGrace;
+    dies_at_ = dies_at;
     reason_ = std::move(reason);
     return true;
   }

@@ -24,8 +24,8 @@ std::string why_unreachable(const Reactor& reactor, const Card& peer) {
 
 }  // namespace
 
-PeerTable::PeerTable(Reactor& reactor, OnDeath on_death)
-    : reactor_(reactor), on_death_(std::move(on_death)) {}
+PeerTable::PeerTable(uint64_t process, Reactor& reactor, OnDeath on_death)
+    : reactor_(reactor), on_death_(std::move(on_death)), detector_(process) {}
 
 Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t incarnation) {
   auto& slot = peers_[card.process];
@@ -38,7 +38,6 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
       suspect(locked, *slot, "its connection broke");
       die(locked, *slot);
     }
-    watch_.forget(slot->pidfd);
     former_.push_back(std::move(slot));
   }
   slot = std::make_unique<Peer>();
@@ -48,13 +47,11 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   peer.incarnation = incarnation;
   peer.same_host = same_host;
   peer.shared = Link(reactor_.worker(), card.address);
-  if (same_host) {
-    if (auto pidfd = watch_.watch(card.pid, &peer)) {
-      peer.pidfd = std::move(*pidfd);
-    } else {
-      peer.has_ended = true;
-      suspect(locked, peer, "its process has ended");
-    }
+  if (!same_host) {
+    detector_.expect(card.process);
+  } else if (!detector_.watch_process(card.pid, &peer.watched_shared)) {
+    peer.has_ended = true;
+    suspect(locked, peer, "its process has ended", Evidence::kProcessEnded);
   }
   return peer;
 }
@@ -79,8 +76,12 @@ bool PeerTable::connect(Locked& locked, Peer& peer) {
   if (!peer.life.is_alive()) {
     return peer.life.is_suspect() && peer.shared.is_open();
   }
+  if (peer.shared.is_open()) {
+    return true;
+  }
   try {
     peer.shared.open(on_shared_error, &peer);
+    watch(peer, Wire::kShared);
     return true;
   } catch (const Error& error) {
     suspect(locked, peer, error.what() + (": " + why_unreachable(reactor_, peer.card)));
@@ -91,14 +92,32 @@ bool PeerTable::connect(Locked& locked, Peer& peer) {
 bool PeerTable::connect_beside(Locked&, Peer& peer) {
   try {
     peer.beside.open(on_beside_error, &peer);
-    return true;
   } catch (const Error&) {
     return false;
   }
+  if (peer.relies_on_beside && !peer.watches_beside) {
+    peer.watches_beside = true;
+    watch(peer, Wire::kPrivate);
+  }
+  return true;
 }
 
-void PeerTable::suspect(Locked&, Peer& peer, std::string reason) {
-  if (peer.life.suspect(Clock::now(), std::move(reason))) {
+// A process of this host is watched from the beginning.
+void PeerTable::watch(Peer& peer, Wire wire) {
+  if (peer.same_host) {
+    return;
+  }
+  const bool is_beside = wire == Wire::kPrivate;
+  detector_.watch_host({.process = peer.card.process,
+                        .incarnation = peer.incarnation,
+                        .address = is_beside ? peer.beside_address : peer.card.heartbeat_address,
+                        .port = peer.card.heartbeat_port,
+                        .path = is_beside ? 1U : 0U},
+                       is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now());
+}
+
+void PeerTable::suspect(Locked&, Peer& peer, std::string reason, Evidence evidence) {
+  if (peer.life.suspect(Clock::now(), evidence, std::move(reason))) {
     has_suspects_.store(true, std::memory_order_relaxed);
   }
 }
@@ -127,23 +146,33 @@ void PeerTable::bury(Locked& locked, TimePoint now, const std::function<void()>&
 
 void PeerTable::die(Locked& locked, Peer& peer) {
   peer.life.die();
+  detector_.forget(&peer.watched_shared);
+  detector_.forget(&peer.watched_beside);
+  if (!peer.same_host) {
+    detector_.give_up(peer.card.process);
+  }
   peer.shared.cut();
   peer.beside.cut();
   on_death_(locked, peer);
 }
 
-void PeerTable::look_for_ended() {
-  const std::vector<void*> ended = watch_.ended();
-  if (ended.empty()) {
-    return;
+void PeerTable::look(Locked& locked, TimePoint now) {
+  for (FailureDetector::Notice& notice : detector_.look(now)) {
+    const auto& watched = *static_cast<Peer::Watched*>(notice.who);
+    Peer& peer = *watched.peer;
+    if (watched.is_beside) {
+      notice.reason += " on the private link";
+    }
+    peer.has_ended |= notice.evidence == Evidence::kProcessEnded;
+    suspect(locked, peer, std::move(notice.reason), notice.evidence);
   }
-  Locked locked(reactor_.lock());
-  for (void* who : ended) {
-    Peer& peer = *static_cast<Peer*>(who);
-    watch_.forget(peer.pidfd);
-    peer.has_ended = true;
-    suspect(locked, peer, "its process has ended");
+}
+
+std::string PeerTable::why_late(Locked&, const Peer& peer) const {
+  if (peer.same_host) {
+    return is_stopped(peer.card.pid) ? "its process is stopped" : "its process is alive";
   }
+  return detector_.answers(&peer.watched_shared, Clock::now()) ? "its host answers" : "";
 }
 
 void PeerTable::on_shared_error(void* arg, ucp_ep_h, ucs_status_t status) {
@@ -184,6 +213,8 @@ void PeerTable::close(Locked& locked) {
   for (void* request : closing) {
     ucp_request_free(request);
   }
+  // After the goodbyes, so that nobody takes the end of the heartbeats for a death.
+  detector_.close();
 }
 
 }  // namespace q7x2

@@ -4,9 +4,8 @@
 // again: the groups that used it fail, and a group that is made later uses the next incarnation,
 // which is another Peer. The cards of both ends say which one that is.
 //
-// Processes on this host are watched by pidfd, the others by UCX (TCP resets, keepalive). A peer
-// that seems to be dead is suspect for a short grace, in which what it had sent is still received.
-// Then it is dead, and `on_death` tells the groups.
+// The FailureDetector and UCX say that a peer seems to be dead. It is suspect then for a short grace,
+// in which what it had sent is still received. Then it is dead, and `on_death` tells the groups.
 #pragma once
 
 #include <atomic>
@@ -17,11 +16,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/owned_fd.h"
 #include "transport/card.h"
+#include "transport/failure_detector.h"
 #include "transport/link.h"
 #include "transport/peer_life.h"
-#include "transport/process_watch.h"
 #include "transport/reactor.h"
 
 namespace q7x2 {
@@ -35,14 +33,23 @@ struct Peer {
   uint32_t incarnation = 0;
   bool same_host = false;
   PeerLife life;
-  bool has_ended = false;  ///< its process is gone; there is nothing to connect to
-  OwnedFd pidfd;           ///< watched, if it is on this host
+
+  /// A path to the peer, as the detector knows it.
+  struct Watched {
+    Peer* peer;
+    bool is_beside;
+  };
+  Watched watched_shared{this, false};
+  Watched watched_beside{this, true};
+  bool has_ended = false;  ///< its process on this host is gone; there is nothing to connect to
 
   Link shared;  ///< over the network that all hosts share, or UCX's shared memory
   Link beside;  ///< the private link to its host, if there is one
+  uint32_t beside_address = 0;  ///< of the peer on it, IPv4 in host byte order
   /// Groups rely on the private link, so its failure is the peer's. Until then it is only a failed
   /// attempt.
   bool relies_on_beside = false;
+  bool watches_beside = false;
 
   Link& link(Wire wire) { return wire == Wire::kPrivate ? beside : shared; }
 };
@@ -52,8 +59,9 @@ class PeerTable {
   using TimePoint = PeerLife::TimePoint;
   using OnDeath = std::function<void(Locked&, Peer&)>;
 
-  /// `on_death`: called once for each peer, after its links were cut. Throws Error(kTransport).
-  PeerTable(Reactor& reactor, OnDeath on_death);
+  /// `process`: this one. `on_death`: called once for each peer, after its links were cut. Throws
+  /// what FailureDetector throws.
+  PeerTable(uint64_t process, Reactor& reactor, OnDeath on_death);
   PeerTable(const PeerTable&) = delete;
   PeerTable& operator=(const PeerTable&) = delete;
 
@@ -71,7 +79,8 @@ class PeerTable {
   bool connect_beside(Locked&, Peer& peer);
 
   /// The peer seems to be dead. `reason` completes "rank 3 failed: ...".
-  void suspect(Locked&, Peer& peer, std::string reason);
+  void suspect(Locked&, Peer& peer, std::string reason,
+               Evidence evidence = Evidence::kConnectionBroke);
   /// Closes the connection at once, by force: what is in progress over it ends.
   void cut_off(Locked& locked, Peer& peer, std::string reason);
   /// Any thread.
@@ -80,22 +89,31 @@ class PeerTable {
   /// they had sent.
   void bury(Locked& locked, TimePoint now, const std::function<void()>& look);
 
-  /// Becomes readable when a process of this host has ended. Then `look_for_ended` makes it
-  /// suspect; it takes the lock.
-  int watch_fd() const { return watch_.fd(); }
-  void look_for_ended();
+  /// Any thread. Becomes readable when `look` should be called.
+  int watch_fd() const { return detector_.fd(); }
+  /// When it should be called at the latest.
+  TimePoint look_due(Locked&) const { return detector_.due(); }
+  /// Asks the detector: who it says is dead becomes suspect.
+  void look(Locked& locked, TimePoint now);
+
+  /// The port that heartbeats of other hosts come to, for this process's card.
+  uint16_t heartbeat_port(Locked&) const { return detector_.port(); }
+  /// What is known of a peer that is alive but late: "its process is stopped", "its host answers".
+  /// Empty: nothing.
+  std::string why_late(Locked&, const Peer& peer) const;
 
   /// Closes all connections, with patience for what is still being sent.
   void close(Locked& locked);
 
  private:
+  void watch(Peer& peer, Wire wire);
   void die(Locked& locked, Peer& peer);
   static void on_shared_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
 
   Reactor& reactor_;
   const OnDeath on_death_;
-  const ProcessWatch watch_;
+  FailureDetector detector_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
   std::vector<std::unique_ptr<Peer>> former_;  // replaced; groups that failed know them
   std::atomic<bool> has_suspects_{false};

@@ -7,11 +7,22 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "base/error.h"
 
 namespace q7x2 {
+
+bool is_stopped(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  // "41 (name) T ...", and the name may have parentheses of its own.
+  const size_t end = line.rfind(") ");
+  const char state = end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
+  return state == 'T' || state == 't';
+}
 
 ProcessWatch::ProcessWatch() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) {

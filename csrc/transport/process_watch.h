@@ -8,6 +8,9 @@
 
 namespace q7x2 {
 
+/// Whether a process of this host is stopped, by a signal or a debugger. False if nobody knows.
+bool is_stopped(int pid);
+
 class ProcessWatch {
  public:
   /// Throws Error(kTransport).

@@ -126,7 +126,7 @@ Runtime::Runtime(const FlightSettings& flights)
       flights_(flights, process_),
       nics_(nic_roles()),
       reactor_(nics_.shared),
-      peers_(reactor_,
+      peers_(process_, reactor_,
              [this](Locked& locked, Peer& peer) {
                tasks_.drain(locked);
                groups_.peer_died(locked, peer);

@@ -78,6 +78,8 @@ class Runtime {
   std::vector<std::string> take_warnings();
   /// What the flight recorder holds. Any thread.
   FlightSnapshot flight_snapshot(std::string reason);
+  /// The address at which other hosts reach this one, for heartbeats.
+  uint32_t heartbeat_address() const { return nics_.address; }
   /// Interfaces beside the shared network.
   const std::vector<Nic>& nics_beside() const { return nics_.beside; }
   /// True in a child made by fork, where nothing here may be touched.

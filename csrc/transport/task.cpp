@@ -1,5 +1,6 @@
 #include "transport/task.h"
 
+#include <algorithm>
 #include <set>
 
 #include "transport/group.h"
@@ -7,6 +8,13 @@
 #include "transport/tag.h"
 
 namespace q7x2 {
+
+namespace {
+
+// A call that waits for so long, or for half of its deadline, says so.
+constexpr std::chrono::milliseconds kWarnAfter{10'000};
+
+}  // namespace
 
 Task::Task(std::shared_ptr<Group> group, std::chrono::milliseconds timeout)
     : group_(std::move(group)), timeout_(timeout) {}
@@ -26,8 +34,10 @@ void Task::notify(std::function<void()> callback) {
 
 void Task::set_submitted(Locked&, TimePoint now) {
   submitted_ = now;
+  record_.warn_at = now + kWarnAfter;
   if (timeout_ > std::chrono::milliseconds::zero()) {
     record_.deadline = now + timeout_;
+    record_.warn_at = now + std::min(kWarnAfter, timeout_ / 2);
   }
 }
 
@@ -108,14 +118,16 @@ void Task::truncated(Locked& locked, uint32_t, uint64_t tag) {
                      source));
 }
 
-Error Task::timeout_error() const {
-  return Error(ErrorCode::kTimeout, name() + ": Timed out after " +
-                                        std::to_string(timeout_.count()) + " ms, waiting for " +
-                                        waiting_for());
+Error Task::timeout_error(Locked& locked) {
+  const Group::Lateness lateness = group_->lateness(locked, *this);
+  return Error(ErrorCode::kTimeout,
+               name() + ": Timed out after " + std::to_string(timeout_.count()) +
+                   " ms, waiting for " + waiting_for() + lateness.text,
+               lateness.rank);
 }
 
 void Task::timed_out(Locked& locked) {
-  fail(locked, timeout_error());
+  fail(locked, timeout_error(locked));
 }
 
 std::string Task::waiting_for() const {

@@ -63,6 +63,8 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void describe(FlightRecord&) const {}
   /// Fills in how far it is. Called when it is over, and for a dump.
   virtual void report(FlightRecord&) const {}
+  /// What it waits for, for messages: "messages from rank 1, 3".
+  std::string waiting_for() const;
 
   // For the transport.
 
@@ -70,6 +72,7 @@ class Task : public std::enable_shared_from_this<Task> {
   struct Record {
     TimePoint deadline = TimePoint::max();
     TimePoint next_inquiry = TimePoint::max();
+    TimePoint warn_at = TimePoint::max();  ///< that it waits for long
     RequestList requests;
     size_t jobs = 0;                     ///< given out, and not back yet
     std::optional<size_t> active_index;  ///< among the active tasks
@@ -119,12 +122,10 @@ class Task : public std::enable_shared_from_this<Task> {
   /// Hands out work that needs no lock; `worked` follows. `bytes`: see JobQueue::add.
   void give_out(Locked& locked, Job& job, size_t bytes);
   void set_ready(Locked&, size_t bytes);
-  /// What it waits for, for time-outs: "receive from ranks 1, 3".
-  std::string waiting_for() const;
   /// Its number among the group's tasks that take turns.
   uint64_t sequence() const { return record_.sequence; }
-  /// "...: Timed out after 500 ms, waiting for ...".
-  Error timeout_error() const;
+  /// "...: Timed out after 500 ms, waiting for ...". It says who is late.
+  Error timeout_error(Locked& locked);
 
  private:
   void publish(Locked& locked);

@@ -94,7 +94,9 @@ Card WireUp::make_card(const std::string& algorithms) {
     Locked locked(runtime_.lock());
     slot_ = runtime_.groups().reserve(locked);
     card.renewed = runtime_.peers().renewed(locked);
+    card.heartbeat_port = runtime_.peers().heartbeat_port(locked);
   }
+  card.heartbeat_address = runtime_.heartbeat_address();
   card.process = runtime_.process();
   card.pid = ::getpid();
   card.slot = static_cast<uint16_t>(slot_);
@@ -319,6 +321,7 @@ void WireUp::find_private_links(Group& group) {
     if (!peer.beside.exists() && network->second < theirs.size()) {
       peer.beside = Link(runtime_.reactor().private_worker(locked, nics[network->first]),
                          theirs[network->second]);
+      peer.beside_address = members.card(r).beside[network->second].address;
     }
   }
 }

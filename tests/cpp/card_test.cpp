@@ -23,6 +23,8 @@ Card example() {
   card.host_key = "boot/ipc/pid";
   card.hostname = "node-1";
   card.address = std::string("\0\xff address\0", 11);
+  card.heartbeat_address = 0x0a4d0001;
+  card.heartbeat_port = 40001;
   card.beside = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
   card.transports = "posix, sysv, tcp";
   card.algorithms = "ring,aggregator:2";
@@ -39,6 +41,8 @@ void expect_equal(const Card& a, const Card& b) {
   EXPECT_EQ(a.host_key, b.host_key);
   EXPECT_EQ(a.hostname, b.hostname);
   EXPECT_EQ(a.address, b.address);
+  EXPECT_EQ(a.heartbeat_address, b.heartbeat_address);
+  EXPECT_EQ(a.heartbeat_port, b.heartbeat_port);
   EXPECT_EQ(a.transports, b.transports);
   EXPECT_EQ(a.algorithms, b.algorithms);
   EXPECT_EQ(a.memory, b.memory);

@@ -30,6 +30,12 @@ Control example(ControlType type) {
     control.fingerprint = 0x0123456789abcdefULL;
     control.text = "broadcast (sequence 7, 4 bytes, root 0)";
   }
+  if (type == ControlType::kAnswer) {
+    control.sequence = 7;
+    control.state = CallState::kComplete;
+    control.subject = 4;
+    control.text = "broadcast (sequence 7, 4 bytes, root 0)";
+  }
   return control;
 }
 
@@ -42,14 +48,17 @@ std::optional<Control> decode(const std::string& bytes) {
 
 void expect_valid(const Control& control) {
   EXPECT_TRUE(control.type == ControlType::kHello || control.type == ControlType::kGoodbye ||
-              control.type == ControlType::kAbort || control.type == ControlType::kInquiry);
+              control.type == ControlType::kAbort || control.type == ControlType::kInquiry ||
+              control.type == ControlType::kAnswer);
+  EXPECT_LE(static_cast<int>(control.state), static_cast<int>(CallState::kComplete));
   EXPECT_LE(static_cast<int>(control.code), static_cast<int>(ErrorCode::kInternal));
   EXPECT_LE(control.text.size(), 2048U);
 }
 
 TEST(Control, RoundTrip) {
   for (const ControlType type :
-       {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort, ControlType::kInquiry}) {
+       {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort, ControlType::kInquiry,
+        ControlType::kAnswer}) {
     const Control sent = example(type);
     const auto got = decode(sent.encode());
     ASSERT_TRUE(got);
@@ -64,6 +73,7 @@ TEST(Control, RoundTrip) {
     EXPECT_EQ(got->text, sent.text);
     EXPECT_EQ(got->sequence, sent.sequence);
     EXPECT_EQ(got->fingerprint, sent.fingerprint);
+    EXPECT_EQ(got->state, sent.state);
   }
 }
 
@@ -107,16 +117,19 @@ TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
   constexpr size_t kTypeAt = 2;
   constexpr size_t kCodeAt = 3;
   EXPECT_FALSE(changed(kVersionAt, 1));
-  EXPECT_FALSE(changed(kVersionAt, 3));
+  EXPECT_FALSE(changed(kVersionAt, 4));
   EXPECT_FALSE(changed(kTypeAt, 0));
-  EXPECT_FALSE(changed(kTypeAt, 5));
+  EXPECT_FALSE(changed(kTypeAt, 6));
   EXPECT_FALSE(changed(kTypeAt, 255));
   EXPECT_FALSE(changed(kCodeAt, static_cast<int>(ErrorCode::kInternal) + 1));
   EXPECT_FALSE(changed(kCodeAt, 255));
+  constexpr size_t kStateAt = 48;
+  EXPECT_TRUE(changed(kStateAt, static_cast<int>(CallState::kComplete)));
+  EXPECT_FALSE(changed(kStateAt, static_cast<int>(CallState::kComplete) + 1));
 }
 
 TEST(Control, FlippedBitsDecodeOrAreDropped) {
-  for (const ControlType type : {ControlType::kHello, ControlType::kAbort}) {
+  for (const ControlType type : {ControlType::kHello, ControlType::kAbort, ControlType::kAnswer}) {
     const std::string bytes = example(type).encode();
     for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
       std::string flipped = bytes;

@@ -19,6 +19,7 @@ using State = PeerLife::State;
 using test::Rank;
 using test::run_ranks;
 
+constexpr uint64_t kSelf = 41;
 constexpr uint64_t kProcess = 42;
 constexpr uint64_t kOther = 43;
 
@@ -26,7 +27,7 @@ constexpr uint64_t kOther = 43;
 struct Bench {
   Reactor reactor{{}};
   std::vector<std::pair<uint64_t, uint32_t>> deaths;  // process, incarnation
-  PeerTable table{reactor, [this](Locked&, Peer& peer) {
+  PeerTable table{kSelf, reactor, [this](Locked&, Peer& peer) {
                     deaths.emplace_back(peer.card.process, peer.incarnation);
                   }};
 
@@ -70,7 +71,7 @@ TEST(PeerTable, ASuspectDiesAfterItsGrace) {
     EXPECT_TRUE(peer.life.is_suspect());
     EXPECT_TRUE(bench.table.has_suspects());
     EXPECT_EQ(looks, 0);
-    bench.table.bury(locked, Clock::now() + PeerLife::kGrace, look);
+    bench.table.bury(locked, Clock::now() + PeerLife::grace(Evidence::kConnectionBroke), look);
     EXPECT_TRUE(peer.life.is_dead());
     EXPECT_FALSE(bench.table.has_suspects());
     EXPECT_EQ(looks, 1) << "what it had sent is received first";
@@ -133,7 +134,10 @@ TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
     pollfd entry{bench.table.watch_fd(), POLLIN, 0};
     ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
     ::waitpid(child, nullptr, 0);
-    bench.table.look_for_ended();
+    {
+      Locked locked(bench.reactor.lock());
+      bench.table.look(locked, Clock::now());
+    }
     EXPECT_TRUE(peer->life.is_suspect());
     EXPECT_TRUE(peer->has_ended);
     EXPECT_EQ(::poll(&entry, 1, 0), 0) << "it is told once";

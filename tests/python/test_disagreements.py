@@ -214,3 +214,30 @@ def test_two_roots_of_a_long_call(collective: str) -> None:
         "scatter": lambda: dist.scatter(torch.ones(size), many, src=root),
     }
     raises_promptly(calls[collective], later=True)
+
+
+# --- what the error says -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("same", ["collective", "length"])
+@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+def test_the_error_has_both_calls(same: str) -> None:
+    """On every rank, also where the message that does not fit never came."""
+    me = dist.get_rank()
+    tensor = torch.ones(100 if me == 0 or same == "length" else 200)
+
+    def attempt() -> None:
+        start = time.monotonic()
+        if me == 0 or same == "collective":
+            dist.all_reduce(tensor)
+        else:
+            dist.broadcast(tensor, 0)
+        while time.monotonic() - start < PROMPT:
+            dist.barrier()
+
+    with pytest.raises(dist.DistBackendError, match="disagree") as caught:
+        attempt()
+    text = str(caught.value)
+    assert "called all_reduce" in text
+    assert "400 bytes" in text
+    assert ("800 bytes" if same == "collective" else "broadcast") in text

@@ -1,0 +1,87 @@
+// FailureDetector: notices that processes have ended, and that hosts have fallen silent.
+//
+//   this host:   ProcessWatch, a pidfd per process
+//   other hosts: Heartbeat, a TCP connection per process, and the HeartbeatListener that answers
+//
+// It only says what it found. The PeerTable decides what follows. Guarded by the reactor's lock;
+// nothing here waits.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/owned_fd.h"
+#include "transport/heartbeat.h"
+#include "transport/heartbeat_listener.h"
+#include "transport/peer_life.h"
+#include "transport/process_watch.h"
+
+namespace q7x2 {
+
+class FailureDetector {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Notice {
+    void* who;
+    Evidence evidence;
+    std::string reason;  ///< completes "rank 3 failed: ..."
+  };
+
+  /// `process`: this one. Throws Error(kTransport), or Error(kInvalidArgument) if Q7X2_SILENCE is no
+  /// number of seconds.
+  explicit FailureDetector(uint64_t process);
+  FailureDetector(const FailureDetector&) = delete;
+  FailureDetector& operator=(const FailureDetector&) = delete;
+
+  /// Processes of other hosts call this port; 0: they cannot.
+  uint16_t port() const { return listener_.port(); }
+  /// Calls of this process of another host are answered from now on.
+  void expect(uint64_t process) { listener_.expect(process); }
+
+  /// Watches a process of this host. False: it has ended already.
+  bool watch_process(int pid, void* who);
+  /// Watches a process of another host, once. Without a port there is nothing to watch.
+  void watch_host(const Heartbeat::Target& target, void* who, TimePoint now);
+  /// Watches no more.
+  void forget(const void* who);
+  /// Tells a process of another host that it is given up.
+  void give_up(uint64_t process) { listener_.hang_up(process, HeartbeatEnd::kGivenUp); }
+
+  /// Whether the process's host, another than this one, has answered lately.
+  bool answers(const void* who, TimePoint now) const;
+
+  /// Any thread. Becomes readable when there is something to look at.
+  int fd() const { return epoll_; }
+  /// When to look at the latest, also if nothing has become readable.
+  TimePoint due() const;
+  /// What was found since the last call.
+  std::vector<Notice> look(TimePoint now);
+
+  /// Ends all connections in good order: those who watch this process learn that it has left.
+  void close();
+
+ private:
+  void add(int fd, const void* data) const;
+
+  const uint64_t process_;
+  const Heartbeat::TimePoint::duration limit_;
+  OwnedFd epoll_;
+  const ProcessWatch processes_;
+  HeartbeatListener listener_;
+  std::map<const void*, OwnedFd> pidfds_;                       // by who
+  std::map<const void*, std::unique_ptr<Heartbeat>> heartbeats_;  // by who
+  TimePoint next_round_{};
+  TimePoint due_{};
+};
+
+/// What Q7X2_SILENCE says, for how long a host may be silent: 2 s if it is unset, and as good as for
+/// ever for 0. Throws Error(kInvalidArgument) unless it is 0, or a number of seconds from 0.1 on.
+std::chrono::milliseconds silence_limit();
+
+}  // namespace q7x2

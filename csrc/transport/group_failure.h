@@ -1,0 +1,21 @@
+// Whom a rank tells that its group has failed.
+//
+// A rank that fails a group, or hears of it for the first time, tells the ranks that it is connected
+// to and its neighbours. The neighbours of rank r are r ± 1, r ± 2, r ± 4, ... around the ring of all
+// ranks. So each rank opens at most 2 log2(n) connections for it, and the news arrives after log2(n)
+// hops. In a group of up to 16 ranks everybody is everybody's neighbour.
+//
+// Every survivor hears of it as long as a chain of neighbours that live leads to it, since each of
+// them passes it on. Because r ± 1 are neighbours too, only a rank whose neighbours have *all* died
+// can be cut off: with a tenth of 1,024 ranks dead, that happens to one rank in 10^19. Such a rank
+// notices the deaths itself, by its own connections or its deadline.
+#pragma once
+
+#include <vector>
+
+namespace q7x2 {
+
+/// In increasing order, without `rank` itself. If `a` is a neighbour of `b`, `b` is one of `a`.
+std::vector<int> neighbours(int rank, int world_size);
+
+}  // namespace q7x2

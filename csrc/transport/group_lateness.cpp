@@ -1,0 +1,184 @@
+// Who keeps the ranks of a group waiting.
+//
+// The rank that a call waits for may itself wait for another one. So a rank that has waited for half
+// a second asks (group_agreement.cpp), and the answer says whether its peer has made the call, and
+// whom the peer waits for. A rank whose own answer changes tells those who asked. So the name of the
+// rank that is late travels along the chain of those who wait: a rank that does not answer, or that
+// has not made the call.
+//
+// A rank that is late is not dead. It is named in a warning first, and in the error of the call whose
+// deadline passes.
+#include <array>
+#include <cstdio>
+
+#include "base/log.h"
+#include "transport/group.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr std::chrono::milliseconds kWarningLooks{100};
+// At most one warning of a group in this time.
+constexpr std::chrono::seconds kBetweenWarnings{10};
+constexpr size_t kMaxNamed = 4;
+
+}  // namespace
+
+Task* Group::find_running(Locked& locked, uint64_t sequence) const {
+  for (const auto& task : runtime_.tasks().active(locked)) {
+    const Task::Record& record = task->record(locked);
+    if (&task->group() == this && record.is_started && !task->is_over(locked) && task->takes_turn() &&
+        record.sequence == sequence) {
+      return task.get();
+    }
+  }
+  return nullptr;
+}
+
+std::set<int> Group::awaited_ranks(Locked& locked, Task& task) const {
+  std::set<int> ranks;
+  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->peer >= 0) ranks.insert(p->peer);
+  }
+  if (ranks.empty() && task.takes_turn()) {
+    // It waits until ranks of this host have read what it put into shared memory.
+    ranks.insert(members_.host_ranks().begin(), members_.host_ranks().end());
+    ranks.erase(rank());
+  }
+  return ranks;
+}
+
+// ----------------------------------------------------------------------------------- who is late
+
+std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
+  const Task::Record& record = task.record(locked);
+  if (task.takes_turn() && !record.is_started) {
+    // It waits for its turn.
+    Task* const first = find_running(locked, oldest_running(locked));
+    return first != nullptr ? late_ranks(locked, *first) : std::set<int>();
+  }
+  std::set<int> late;
+  for (const int r : awaited_ranks(locked, task)) {
+    const auto heard = heard_.find(r);
+    const bool has_answered = task.takes_turn() && heard != heard_.end() &&
+                              heard->second.sequence == record.sequence;
+    if (!has_answered || heard->second.state == CallState::kNotMade) {
+      late.insert(r);
+    } else if (heard->second.state == CallState::kWaiting && heard->second.waits_for >= 0 &&
+               heard->second.waits_for != rank()) {
+      late.insert(heard->second.waits_for);
+    }
+  }
+  // What a rank says of itself counts more than what others say of it.
+  std::erase_if(late, [&](int r) {
+    const auto heard = heard_.find(r);
+    return task.takes_turn() && heard != heard_.end() &&
+           heard->second.sequence == record.sequence && heard->second.state != CallState::kNotMade;
+  });
+  return late;
+}
+
+std::string Group::why_late(Locked& locked, Task& task, int rank) const {
+  const auto heard = heard_.find(rank);
+  const bool has_not_called = heard != heard_.end() && task.takes_turn() &&
+                              heard->second.sequence == task.record(locked).sequence &&
+                              heard->second.state == CallState::kNotMade;
+  const std::string life = runtime_.peers().why_late(locked, members_.peer(rank));
+  if (!has_not_called) {
+    return life.empty() ? "" : ": " + life;
+  }
+  return ": it has not made this call" + (life.empty() ? "" : ", " + life);
+}
+
+Group::Lateness Group::lateness(Locked& locked, Task& task) {
+  const std::set<int> late = late_ranks(locked, task);
+  Lateness lateness;
+  size_t named = 0;
+  for (const int r : late) {
+    if (named++ == kMaxNamed) {
+      lateness.text += "; and " + std::to_string(late.size() - kMaxNamed) + " others";
+      break;
+    }
+    lateness.text += "; " + describe(r) + " is late" + why_late(locked, task, r);
+  }
+  lateness.rank = late.size() == 1 ? *late.begin() : -1;
+  return lateness;
+}
+
+// ---------------------------------------------------------------------------------------- answers
+
+Group::Progress Group::own_progress(Locked& locked, uint64_t sequence) const {
+  Task* task = find_running(locked, sequence);
+  if (task == nullptr && sequence >= sequence_ && sequence - sequence_ < waiting_.size()) {
+    task = waiting_[sequence - sequence_].get();  // waits for its turn
+  }
+  if (task == nullptr) {
+    return {sequence, sequence < sequence_ ? CallState::kComplete : CallState::kNotMade, -1};
+  }
+  const std::set<int> late = late_ranks(locked, *task);
+  return {sequence, CallState::kWaiting, late.empty() ? -1 : *late.begin()};
+}
+
+void Group::reply(Locked& locked, int rank, uint64_t sequence) {
+  const Progress progress = own_progress(locked, sequence);
+  told_[rank] = progress;
+  Control answer = control_to(rank, ControlType::kAnswer);
+  answer.sequence = sequence;
+  answer.state = progress.state;
+  answer.subject = progress.waits_for;
+  if (const Task* const task = find_running(locked, sequence)) {
+    answer.text = task->name();
+  }
+  runtime_.controls().send(locked, members_.peer(rank), answer);
+}
+
+void Group::hear_answer(Locked& locked, const Control& answer) {
+  if (disagreement_ && disagreement_->peer == answer.sender &&
+      disagreement_->sequence == answer.sequence) {
+    fail(locked, disagreement(rank(), disagreement_->call, answer.sender, answer.text));
+    return;
+  }
+  const bool is_rank = answer.subject >= 0 && answer.subject < world_size();
+  heard_[answer.sender] = {answer.sequence, answer.state, is_rank ? answer.subject : -1};
+  correct_answers(locked);
+}
+
+// Those who asked this rank, and were told otherwise.
+void Group::correct_answers(Locked& locked) {
+  std::erase_if(told_, [](const auto& each) { return each.second.state == CallState::kComplete; });
+  for (const auto& [other, told] : std::map(told_)) {
+    if (own_progress(locked, told.sequence) != told) {
+      reply(locked, other, told.sequence);
+    }
+  }
+}
+
+// --------------------------------------------------------------------------------------- warnings
+
+void Group::warn_of_late(Locked& locked, TimePoint now) {
+  if (now < next_warning_look_) {
+    return;
+  }
+  next_warning_look_ = now + kWarningLooks;
+  correct_answers(locked);
+  for (const auto& task : runtime_.tasks().active(locked)) {
+    Task::Record& record = task->record(locked);
+    if (&task->group() != this || task->is_over(locked) || now < record.warn_at) {
+      continue;
+    }
+    record.warn_at = TimePoint::max();
+    if (now < next_warning_) {
+      continue;
+    }
+    next_warning_ = now + kBetweenWarnings;
+    std::array<char, 32> waited;
+    std::snprintf(waited.data(), waited.size(), "%.1f",
+                  std::chrono::duration<double>(now - task->submitted()).count());
+    log(Level::kWarn, "group '" + name() + "', rank " + std::to_string(rank()) + ": " +
+                          task->name() + " has waited " + waited.data() + " s for " +
+                          task->waiting_for() + lateness(locked, *task).text);
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,254 @@
+#include "transport/heartbeat.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <span>
+
+#include "transport/heartbeat_listener.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr char kBeat = '.';
+
+// What a connection in the making has come to.
+enum class Attempt { kPending, kMade, kRefused, kFailed };
+
+Attempt outcome(int socket) {
+  pollfd entry{socket, POLLOUT, 0};
+  if (::poll(&entry, 1, 0) <= 0) {
+    return Attempt::kPending;
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error == 0              ? Attempt::kMade
+         : error == ECONNREFUSED ? Attempt::kRefused
+                                 : Attempt::kFailed;
+}
+
+}  // namespace
+
+Heartbeat::Heartbeat(uint64_t process, const Target& target, SilenceClock::Duration limit,
+                     int epoll, TimePoint now)
+    : process_(process), target_(target), limit_(limit), epoll_(epoll), clock_(limit, now) {
+  call(now);
+}
+
+Heartbeat::TimePoint Heartbeat::due() const {
+  return is_over_ ? TimePoint::max() : clock_.silent_at();
+}
+
+std::optional<Heartbeat::Finding> Heartbeat::look(TimePoint now) {
+  if (is_over_) {
+    return std::nullopt;
+  }
+  clock_.look(now);
+  if (state_ == Line::kDown) {
+    call(now);
+  } else if (state_ != Line::kCalling) {
+    beat(now);
+  }
+  if (clock_.is_silent(now)) {
+    return silence(now);
+  }
+  if (clock_.is_doubtful(now)) {
+    knock(now);
+  } else {
+    knock_.close();
+  }
+  return std::nullopt;
+}
+
+Heartbeat::Finding Heartbeat::silence(TimePoint now) const {
+  std::array<char, 96> text;
+  std::snprintf(text.data(), text.size(),
+                "its host, or the link to it, has not answered for %.1f s (Q7X2_SILENCE)",
+                std::chrono::duration<double>(clock_.silence(now)).count());
+  return {Evidence::kSilent, text.data()};
+}
+
+std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
+  if (is_over_) {
+    return std::nullopt;
+  }
+  if (knock_.is_valid()) {
+    knocked(now);
+  }
+  if (state_ == Line::kCalling) {
+    called(now);
+  }
+  return state_ == Line::kGreeting || state_ == Line::kUp ? read(now) : std::nullopt;
+}
+
+// ----------------------------------------------------------------------------------------- line
+
+PrivateSocket Heartbeat::start_connection(uint32_t events) const {
+  PrivateSocket socket = PrivateSocket::open();
+  if (!socket.is_valid()) {
+    return socket;
+  }
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(target_.port);
+  address.sin_addr.s_addr = htonl(target_.address);
+  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = const_cast<Heartbeat*>(this);
+  // An error that comes at once, such as "no route", is no answer.
+  if ((::connect(socket, to, sizeof(address)) != 0 && errno != EINPROGRESS) ||
+      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
+    socket.close();
+  }
+  return socket;
+}
+
+void Heartbeat::call(TimePoint now) {
+  line_ = start_connection(EPOLLIN | EPOLLOUT);
+  state_ = line_.is_valid() ? Line::kCalling : Line::kDown;
+  num_answered_ = 0;
+  if (state_ == Line::kCalling) {
+    called(now);
+  }
+}
+
+void Heartbeat::called(TimePoint now) {
+  switch (outcome(line_)) {
+    case Attempt::kPending:
+      return;
+    case Attempt::kMade:
+      clock_.hear(now);
+      greeted();
+      return;
+    case Attempt::kRefused:
+      clock_.hear(now);
+      hang_up();
+      return;
+    case Attempt::kFailed:
+      hang_up();
+      return;
+  }
+}
+
+void Heartbeat::greeted() {
+  const auto hello =
+      HeartbeatHello{process_, target_.process, target_.incarnation, target_.path}.encode();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = this;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) != 0 ||
+      ::send(line_, hello.data(), hello.size(), MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(hello.size())) {
+    hang_up();
+    return;
+  }
+  state_ = Line::kGreeting;
+}
+
+// It calls again at the next look.
+void Heartbeat::hang_up() {
+  line_.close();
+  state_ = Line::kDown;
+}
+
+std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
+  while (state_ == Line::kGreeting) {
+    const std::span<std::byte> rest = std::span(answer_).subspan(num_answered_);
+    const ssize_t count = ::recv(line_, rest.data(), rest.size(), 0);
+    if (count <= 0) {
+      return ended(count, now);
+    }
+    num_answered_ += static_cast<size_t>(count);
+    if (num_answered_ == answer_.size()) {
+      const auto hello = HeartbeatHello::decode(answer_);
+      if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
+          hello->incarnation != target_.incarnation || hello->path != target_.path) {
+        hang_up();  // another process has the port
+        return std::nullopt;
+      }
+      state_ = Line::kUp;
+    }
+  }
+  for (;;) {
+    char byte = 0;
+    const ssize_t count = ::recv(line_, &byte, 1, 0);
+    if (count <= 0) {
+      return ended(count, now);
+    }
+    if (byte == static_cast<char>(HeartbeatEnd::kLeft)) {
+      hang_up();
+      knock_.close();
+      is_over_ = true;
+      return std::nullopt;
+    }
+    if (byte == static_cast<char>(HeartbeatEnd::kGivenUp)) {
+      hang_up();
+      return Finding{Evidence::kConnectionBroke, "it has given up the connection to this process"};
+    }
+  }
+}
+
+std::optional<Heartbeat::Finding> Heartbeat::ended(ssize_t received, TimePoint now) {
+  if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return std::nullopt;
+  }
+  const bool is_over = received == 0 || errno == ECONNRESET || errno == EPIPE;
+  // Before it has answered the hello, it may have refused it, and TCP itself may have given up.
+  const bool has_ended = state_ == Line::kUp && is_over;
+  if (is_over) {
+    clock_.hear(now);
+  }
+  hang_up();
+  return has_ended ? std::optional(Finding{Evidence::kConnectionBroke, "its process has ended"})
+                   : std::nullopt;
+}
+
+// ---------------------------------------------------------------------------------------- asking
+
+void Heartbeat::beat(TimePoint now) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  const bool is_known = ::getsockopt(line_, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+                        length >= offsetof(tcp_info, tcpi_last_ack_recv) + sizeof(uint32_t);
+  if (is_known) {
+    clock_.hear(now - std::chrono::milliseconds(info.tcpi_last_ack_recv));
+  }
+  // One byte at a time: more would say nothing more.
+  if (!is_known || info.tcpi_unacked == 0) {
+    ::send(line_, &kBeat, 1, MSG_NOSIGNAL);
+  }
+}
+
+void Heartbeat::knock(TimePoint now) {
+  if (knock_.is_valid()) {
+    knocked(now);
+  }
+  knock_.close();
+  knock_ = start_connection(EPOLLOUT);
+}
+
+void Heartbeat::knocked(TimePoint now) {
+  const Attempt attempt = outcome(knock_);
+  if (attempt == Attempt::kPending) {
+    return;
+  }
+  knock_.close();
+  if (attempt != Attempt::kFailed) {
+    clock_.hear(now);
+    if (state_ == Line::kCalling) hang_up();  // its own attempts have become rare
+  }
+}
+
+}  // namespace q7x2

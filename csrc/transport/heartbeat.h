@@ -1,0 +1,92 @@
+// Heartbeat: watches one process on another host, by a TCP connection that carries nothing else.
+//
+// What counts is what the other host's *kernel* does, so a process that is stopped or slow is not
+// taken for dead:
+//
+// - The kernel acknowledges a byte now and then: the host and the link to it are alive. TCP_INFO says
+//   when the last acknowledgement came.
+// - The kernel closes the connection: the process has ended.
+// - Nothing comes for a quarter of the limit: knock. A knock is one more connection, closed when it
+//   is made. After a loss TCP sends again ever more rarely, so that it could sleep through the end of
+//   a short outage. A knock is a fresh packet every eighth of the limit. A kernel that refuses it
+//   answers too.
+// - Nothing comes for the whole limit: silent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "transport/heartbeat_hello.h"
+#include "transport/peer_life.h"
+#include "transport/private_socket.h"
+#include "transport/silence_clock.h"
+
+namespace q7x2 {
+
+class Heartbeat {
+ public:
+  using TimePoint = SilenceClock::TimePoint;
+
+  struct Target {
+    uint64_t process = 0;
+    uint32_t incarnation = 0;
+    uint32_t address = 0;  ///< IPv4, in host byte order
+    uint16_t port = 0;
+    uint32_t path = 0;  ///< see HeartbeatHello
+  };
+  struct Finding {
+    Evidence evidence;
+    std::string reason;  ///< completes "rank 3 failed: ..."
+  };
+
+  /// `process`: this one. Events are registered in `epoll`, with this object as their data.
+  Heartbeat(uint64_t process, const Target& target, SilenceClock::Duration limit, int epoll,
+            TimePoint now);
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  /// To be called about every `SilenceClock::period`: asks, and judges.
+  std::optional<Finding> look(TimePoint now);
+  /// A socket is ready.
+  std::optional<Finding> ready(TimePoint now);
+  /// When `look` must be called at the latest; max: it does not matter.
+  TimePoint due() const;
+  /// The host has answered lately.
+  bool answers(TimePoint now) const { return !is_over_ && !clock_.is_doubtful(now); }
+
+ private:
+  enum class Line { kDown, kCalling, kGreeting, kUp };
+
+  void call(TimePoint now);
+  void called(TimePoint now);
+  void greeted();
+  void hang_up();
+  std::optional<Finding> read(TimePoint now);
+  std::optional<Finding> ended(ssize_t received, TimePoint now);
+  void beat(TimePoint now);
+  void knock(TimePoint now);
+  void knocked(TimePoint now);
+  /// A connection in the making, or nothing.
+  PrivateSocket start_connection(uint32_t events) const;
+  Finding silence(TimePoint now) const;
+
+  const uint64_t process_;
+  const Target target_;
+  const SilenceClock::Duration limit_;
+  const int epoll_;
+
+  SilenceClock clock_;
+  PrivateSocket line_;
+  Line state_ = Line::kDown;
+  HeartbeatHello::Bytes answer_{};
+  size_t num_answered_ = 0;
+  PrivateSocket knock_;
+  bool is_over_ = false;  // the process has left; nothing is watched
+};
+
+}  // namespace q7x2

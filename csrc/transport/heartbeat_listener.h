@@ -1,0 +1,93 @@
+// HeartbeatListener: the port that processes of other hosts call, and the calls that came.
+//
+// A call begins with a HeartbeatHello, and is answered with one if the caller is a process that this
+// one has met in a group. Until then it waits, for a few seconds at most, and only few calls may
+// wait at once: the oldest goes first. So strangers cost little. What a caller sends afterwards is
+// read and dropped: it only wants to see that the kernel acknowledges it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "base/owned_fd.h"
+#include "transport/heartbeat_hello.h"
+#include "transport/private_socket.h"
+
+namespace q7x2 {
+
+/// Written before a heartbeat connection is closed. Without it, its process has ended.
+enum class HeartbeatEnd : char {
+  kLeft = 'l',     ///< the process ends in good order
+  kGivenUp = 'g',  ///< the process takes the other end for dead
+};
+
+class HeartbeatListener {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  static constexpr size_t kMaxWaiting = 64;
+  static constexpr std::chrono::seconds kPatience{5};
+
+  /// `process`: this one. Throws Error(kTransport) if there can be no epoll descriptor. If the
+  /// process can have no port, nobody can call it.
+  explicit HeartbeatListener(uint64_t process);
+  HeartbeatListener(const HeartbeatListener&) = delete;
+  HeartbeatListener& operator=(const HeartbeatListener&) = delete;
+
+  /// 0: there is none.
+  uint16_t port() const { return port_; }
+  /// Becomes readable when a call must be looked at.
+  int fd() const { return epoll_; }
+  /// Calls of this process are answered from now on.
+  void expect(uint64_t process) { expected_.insert(process); }
+
+  /// Takes calls and answers them.
+  void look(TimePoint now);
+  /// Now and then: reads and drops what callers sent, ends calls that waited too long.
+  void tidy(TimePoint now);
+  /// Ends the calls of a process; `end` tells it why.
+  void hang_up(uint64_t process, HeartbeatEnd end);
+  /// Ends all calls and takes no more.
+  void close(HeartbeatEnd end);
+
+  /// Nobody has called, and whoever does is heard: there is nothing to tidy.
+  bool is_idle() const {
+    return waiting_.empty() && answered_.empty() && (is_listening_ || !socket_.is_valid());
+  }
+  size_t num_waiting() const { return waiting_.size(); }
+  size_t num_answered() const { return answered_.size(); }
+
+ private:
+  struct Call {
+    PrivateSocket socket;
+    TimePoint since;
+    HeartbeatHello::Bytes bytes{};
+    size_t num_bytes = 0;
+    bool is_refused = false;
+  };
+  using Key = std::tuple<uint64_t, uint32_t, uint32_t>;  // process, incarnation, path
+
+  void listen();
+  void set_listening(bool on);
+  void take_calls(TimePoint now);
+  void hear(Call& call);
+  void answer(Call& call, const HeartbeatHello& hello);
+  static void end(PrivateSocket& socket, HeartbeatEnd why);
+
+  const uint64_t process_;
+  OwnedFd epoll_;
+  PrivateSocket socket_;
+  uint16_t port_ = 0;
+  bool is_listening_ = false;
+  std::set<uint64_t> expected_;
+  std::deque<Call> waiting_;
+  std::map<Key, PrivateSocket> answered_;
+};
+
+}  // namespace q7x2

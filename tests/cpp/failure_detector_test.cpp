@@ -1,0 +1,317 @@
+// Heartbeats over the loopback, between detectors of one process: who is alive, has ended, has left,
+// or is silent; and what strangers can do at the port.
+#include "transport/failure_detector.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/owned_fd.h"
+
+namespace q7x2 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr uint64_t kMe = 11;
+constexpr uint64_t kPeer = 22;
+constexpr auto kPatience = std::chrono::seconds(20);
+
+/// Sets Q7X2_SILENCE for the time of a test.
+class Silence {
+ public:
+  explicit Silence(const char* seconds) { ::setenv("Q7X2_SILENCE", seconds, 1); }
+  ~Silence() { ::unsetenv("Q7X2_SILENCE"); }
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+};
+
+Heartbeat::Target target_of(const FailureDetector& detector, uint64_t process) {
+  return {.process = process, .address = INADDR_LOOPBACK, .port = detector.port()};
+}
+
+/// A port of this host that does not answer: its queue of connections is full.
+class Deaf {
+ public:
+  Deaf() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(socket_, any, length), 0);
+    EXPECT_EQ(::listen(socket_, 0), 0);
+    EXPECT_EQ(::getsockname(socket_, any, &length), 0);
+    port_ = ntohs(address.sin_port);
+    for (int i = 0; i < 4; ++i) {
+      callers_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+      ::connect(callers_.back(), any, length);
+    }
+  }
+  Heartbeat::Target target() const {
+    return {.process = kPeer, .address = INADDR_LOOPBACK, .port = port_};
+  }
+
+ private:
+  OwnedFd socket_{::socket(AF_INET, SOCK_STREAM, 0)};
+  uint16_t port_ = 0;
+  std::vector<OwnedFd> callers_;
+};
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto give_up = Clock::now() + kPatience;
+  while (!condition()) {
+    if (Clock::now() >= give_up) return false;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return true;
+}
+
+/// This process watches a peer, and the peer answers.
+struct Pair {
+  std::unique_ptr<FailureDetector> me = std::make_unique<FailureDetector>(kMe);
+  std::unique_ptr<FailureDetector> peer = std::make_unique<FailureDetector>(kPeer);
+  std::vector<FailureDetector::Notice> notices;
+  char who = 0;
+
+  Pair() {
+    me->expect(kPeer);
+    peer->expect(kMe);
+    me->watch_host(target_of(*peer, kPeer), &who, Clock::now());
+    peer->watch_host(target_of(*me, kMe), this, Clock::now());
+  }
+
+  void look() {
+    for (auto& notice : me->look(Clock::now())) notices.push_back(std::move(notice));
+    if (peer) {
+      EXPECT_TRUE(peer->look(Clock::now()).empty());
+    }
+  }
+  void look_for(milliseconds duration) {
+    const auto end = Clock::now() + duration;
+    while (Clock::now() < end) {
+      look();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+};
+
+TEST(FailureDetector, APeerThatRunsIsAlive) {
+  const Silence silence("0.4");
+  Pair pair;
+  pair.look_for(milliseconds(1500));
+  EXPECT_TRUE(pair.notices.empty());
+  EXPECT_TRUE(pair.me->answers(&pair.who, Clock::now()));
+}
+
+TEST(FailureDetector, ALookIsNotNeededMoreOftenThanEightTimesInTheLimit) {
+  const Silence silence("0.8");
+  Pair pair;
+  pair.look_for(milliseconds(300));
+  const auto now = Clock::now();
+  pair.me->look(now);
+  EXPECT_GT(pair.me->due(), now);
+  EXPECT_LE(pair.me->due(), now + milliseconds(101));
+  // What the peer sends wakes nobody: it is read at the next look.
+  int looks = 0;
+  const auto end = now + milliseconds(1600);
+  while (Clock::now() < end) {
+    pollfd entry{pair.me->fd(), POLLIN, 0};
+    if (::poll(&entry, 1, 5) > 0 || Clock::now() >= pair.me->due()) {
+      pair.look();
+      ++looks;
+    }
+  }
+  EXPECT_LE(looks, 16 + 16) << "some more, if the machine is so slow that they knock";
+  EXPECT_TRUE(pair.notices.empty());
+}
+
+TEST(FailureDetector, AStoppedProcessIsAlive) {
+  const Silence silence("0.2");
+  Pair pair;
+  pair.look_for(milliseconds(100));
+  // The peer's own code does not run, its kernel does.
+  const auto end = Clock::now() + milliseconds(1500);
+  while (Clock::now() < end) {
+    EXPECT_TRUE(pair.me->look(Clock::now()).empty());
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_TRUE(pair.me->answers(&pair.who, Clock::now()));
+}
+
+TEST(FailureDetector, AProcessThatIsStoppedBeforeItAnswersIsAlive) {
+  const Silence silence("0.2");
+  Pair pair;
+  const auto end = Clock::now() + milliseconds(1000);
+  while (Clock::now() < end) {
+    EXPECT_TRUE(pair.me->look(Clock::now()).empty());
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  pair.look_for(milliseconds(300));
+  EXPECT_TRUE(pair.notices.empty());
+}
+
+TEST(FailureDetector, AProcessThatEndsIsNoticedAtOnce) {
+  const Silence silence("60");
+  Pair pair;
+  pair.look_for(milliseconds(100));
+  const auto ended = Clock::now();
+  pair.peer.reset();  // what the kernel does for a process that was killed: no word, sockets closed
+  ASSERT_TRUE(eventually([&] {
+    pair.look();
+    return !pair.notices.empty();
+  }));
+  EXPECT_LT(Clock::now() - ended, std::chrono::seconds(5)) << "not by its silence";
+  EXPECT_EQ(pair.notices[0].who, &pair.who);
+  EXPECT_EQ(pair.notices[0].evidence, Evidence::kConnectionBroke);
+  EXPECT_EQ(pair.notices[0].reason, "its process has ended");
+}
+
+TEST(FailureDetector, AProcessThatLeavesInGoodOrderIsNoFailure) {
+  const Silence silence("0.2");
+  Pair pair;
+  pair.look_for(milliseconds(100));
+  pair.peer->close();
+  pair.peer.reset();
+  pair.look_for(milliseconds(600));
+  EXPECT_TRUE(pair.notices.empty());
+  EXPECT_FALSE(pair.me->answers(&pair.who, Clock::now()));
+}
+
+TEST(FailureDetector, AConnectionThatThePeerGivesUpIsBroken) {
+  const Silence silence("60");
+  Pair pair;
+  pair.look_for(milliseconds(100));
+  pair.peer->give_up(kMe);
+  ASSERT_TRUE(eventually([&] {
+    pair.look();
+    return !pair.notices.empty();
+  }));
+  EXPECT_EQ(pair.notices[0].evidence, Evidence::kConnectionBroke);
+  EXPECT_NE(pair.notices[0].reason.find("given up"), std::string::npos);
+}
+
+TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {
+  const Silence silence("0.5");
+  FailureDetector me(kMe);
+  char who = 0;
+  const auto start = Clock::now();
+  const Deaf deaf;
+  me.watch_host(deaf.target(), &who, start);
+  std::vector<FailureDetector::Notice> notices;
+  ASSERT_TRUE(eventually([&] {
+    notices = me.look(Clock::now());
+    return !notices.empty();
+  }));
+  EXPECT_GE(Clock::now() - start, milliseconds(500));
+  EXPECT_EQ(notices[0].who, &who);
+  EXPECT_EQ(notices[0].evidence, Evidence::kSilent);
+  EXPECT_NE(notices[0].reason.find("has not answered for 0.5 s"), std::string::npos)
+      << notices[0].reason;
+}
+
+TEST(FailureDetector, WithoutALimitNobodyIsSilent) {
+  const Silence silence("0");
+  FailureDetector me(kMe);
+  char who = 0;
+  auto now = Clock::now();
+  const Deaf deaf;
+  me.watch_host(deaf.target(), &who, now);
+  for (int i = 0; i < 100; ++i) {
+    now += std::chrono::minutes(1);
+    EXPECT_TRUE(me.look(now).empty());
+  }
+}
+
+TEST(FailureDetector, APortThatRefusesIsAHostThatAnswers) {
+  const Silence silence("0.2");
+  FailureDetector me(kMe);
+  uint16_t port = 0;
+  {
+    const FailureDetector gone(kPeer);
+    port = gone.port();
+  }
+  char who = 0;
+  me.watch_host({.process = kPeer, .address = INADDR_LOOPBACK, .port = port}, &who, Clock::now());
+  const auto end = Clock::now() + milliseconds(800);
+  while (Clock::now() < end) {
+    EXPECT_TRUE(me.look(Clock::now()).empty());
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+TEST(FailureDetector, AnotherProcessAtThePortIsNotThePeer) {
+  const Silence silence("0.4");
+  FailureDetector me(kMe);
+  auto stranger = std::make_unique<FailureDetector>(33);
+  stranger->expect(kMe);
+  char who = 0;
+  me.watch_host(target_of(*stranger, kPeer), &who, Clock::now());
+  const auto look_for = [&](milliseconds duration) {
+    const auto end = Clock::now() + duration;
+    while (Clock::now() < end) {
+      EXPECT_TRUE(me.look(Clock::now()).empty());
+      if (stranger) stranger->look(Clock::now());
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  };
+  look_for(milliseconds(300));
+  stranger.reset();
+  look_for(milliseconds(300));  // its end is not the peer's
+}
+
+TEST(FailureDetector, AForkedChildDoesNotHideTheEndOfItsParent) {
+  const Silence silence("60");
+  Pair pair;
+  pair.look_for(milliseconds(100));
+  const pid_t child = ::fork();  // a copy of the peer's sockets, among others
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  pair.peer.reset();
+  EXPECT_TRUE(eventually([&] {
+    pair.look();
+    return !pair.notices.empty();
+  }));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST(SilenceLimit, IsTwoSecondsOrWhatTheUserSays) {
+  ::unsetenv("Q7X2_SILENCE");
+  EXPECT_EQ(silence_limit(), milliseconds(2000));
+  const std::vector<std::pair<std::string, milliseconds>> cases{{"0.25", milliseconds(250)},
+                                                                {"5", milliseconds(5000)},
+                                                                {"", milliseconds(2000)},
+                                                                {"1e1", milliseconds(10'000)}};
+  for (const auto& [text, limit] : cases) {
+    const Silence silence(text.c_str());
+    EXPECT_EQ(silence_limit(), limit) << text;
+  }
+  for (const char* text : {"0", "1e300"}) {
+    const Silence silence(text);
+    EXPECT_GT(silence_limit(), std::chrono::hours(24 * 300)) << text;
+  }
+  for (const char* text : {"-1", "0.01", "2s", "two", "nan", "inf", " "}) {
+    const Silence silence(text);
+    EXPECT_THROW(silence_limit(), Error) << text;
+  }
+}
+
+}  // namespace
+}  // namespace q7x2

@@ -1,0 +1,98 @@
+#include "transport/group_failure.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace q7x2 {
+namespace {
+
+/// After how many hops each rank has heard what `first` tells; -1: never. The dead pass nothing on.
+std::vector<int> spread(int first, const std::vector<bool>& is_dead) {
+  const auto n = static_cast<int>(is_dead.size());
+  std::vector<int> hops(is_dead.size(), -1);
+  std::vector<int> hearing{first};
+  hops[static_cast<size_t>(first)] = 0;
+  for (size_t i = 0; i < hearing.size(); ++i) {
+    for (const int next : neighbours(hearing[i], n)) {
+      auto& hop = hops[static_cast<size_t>(next)];
+      if (hop < 0 && !is_dead[static_cast<size_t>(next)]) {
+        hop = hops[static_cast<size_t>(hearing[i])] + 1;
+        hearing.push_back(next);
+      }
+    }
+  }
+  return hops;
+}
+
+TEST(Neighbours, InASmallGroupAreAllOthers) {
+  for (int n = 1; n <= 16; ++n) {
+    for (int rank = 0; rank < n; ++rank) {
+      const std::vector<int> ranks = neighbours(rank, n);
+      EXPECT_EQ(ranks.size(), static_cast<size_t>(n - 1));
+      EXPECT_EQ(std::count(ranks.begin(), ranks.end(), rank), 0);
+    }
+  }
+}
+
+TEST(Neighbours, AreFewAndMutual) {
+  for (const int n : {17, 31, 64, 100, 1000, 1024, 4096}) {
+    for (const int rank : {0, 1, n / 3, n - 1}) {
+      const std::vector<int> ranks = neighbours(rank, n);
+      EXPECT_LE(ranks.size(), 2 * static_cast<size_t>(std::bit_width(static_cast<unsigned>(n))));
+      EXPECT_TRUE(std::is_sorted(ranks.begin(), ranks.end()));
+      for (const int other : ranks) {
+        EXPECT_NE(other, rank);
+        const std::vector<int> back = neighbours(other, n);
+        EXPECT_TRUE(std::binary_search(back.begin(), back.end(), rank)) << other << " of " << n;
+      }
+    }
+  }
+}
+
+TEST(Neighbours, WithoutDeathsEverybodyHearsWithinTheLogarithm) {
+  for (const int n : {17, 100, 1024, 4096}) {
+    const std::vector<int> hops = spread(n / 2, std::vector<bool>(static_cast<size_t>(n), false));
+    EXPECT_GE(*std::min_element(hops.begin(), hops.end()), 0);
+    EXPECT_LE(*std::max_element(hops.begin(), hops.end()),
+              static_cast<int>(std::bit_width(static_cast<unsigned>(n))));
+  }
+}
+
+TEST(Neighbours, EverySurvivorOfRandomDeathsHearsOfThem) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (const int n : {1024, 4096}) {
+    for (const double share : {0.01, 0.1, 0.3}) {
+      for (int trial = 0; trial < 5; ++trial) {
+        std::vector<bool> is_dead(static_cast<size_t>(n));
+        for (size_t r = 0; r < is_dead.size(); ++r) {
+          is_dead[r] = std::bernoulli_distribution(share)(random);
+        }
+        is_dead[0] = false;
+        const std::vector<int> hops = spread(0, is_dead);
+        for (size_t r = 0; r < hops.size(); ++r) {
+          EXPECT_EQ(hops[r] < 0, is_dead[r]) << "rank " << r << " of " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(Neighbours, AWholeRackThatDiesCutsNobodyOff) {
+  constexpr int kRanks = 1024;
+  std::vector<bool> is_dead(kRanks, false);
+  std::fill(is_dead.begin() + 256, is_dead.begin() + 768, true);  // half of all, one after another
+  const std::vector<int> hops = spread(0, is_dead);
+  for (size_t r = 0; r < hops.size(); ++r) {
+    EXPECT_EQ(hops[r] < 0, is_dead[r]) << r;
+  }
+}
+
+}  // namespace
+}  // namespace q7x2

@@ -1,0 +1,187 @@
+// Anybody can call the port: what is no hello for this process costs little and changes nothing.
+#include "transport/heartbeat_listener.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/owned_fd.h"
+
+namespace q7x2 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kMe = 11;
+constexpr uint64_t kPeer = 22;
+
+OwnedFd call(const HeartbeatListener& listener) {
+  OwnedFd fd(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(listener.port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+void say(const OwnedFd& fd, const void* bytes, size_t length) {
+  EXPECT_EQ(::send(fd, bytes, length, MSG_NOSIGNAL), static_cast<ssize_t>(length));
+}
+
+void say(const OwnedFd& fd, const HeartbeatHello& hello) {
+  const auto bytes = hello.encode();
+  say(fd, bytes.data(), bytes.size());
+}
+
+bool is_readable(int fd, int milliseconds) {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, milliseconds) == 1;
+}
+
+/// Looks until `condition` holds.
+void look_until(HeartbeatListener& listener, const std::function<bool()>& condition) {
+  const auto give_up = Clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    ASSERT_LT(Clock::now(), give_up);
+    listener.look(Clock::now());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+std::optional<HeartbeatHello> answer_to(const OwnedFd& fd) {
+  HeartbeatHello::Bytes bytes;
+  if (::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
+    return std::nullopt;
+  }
+  return HeartbeatHello::decode(bytes);
+}
+
+TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
+  HeartbeatListener listener(kMe);
+  ASSERT_NE(listener.port(), 0);
+  listener.expect(kPeer);
+  const OwnedFd fd = call(listener);
+  say(fd, {kPeer, kMe, 3});
+  EXPECT_TRUE(is_readable(listener.fd(), 10'000));
+  look_until(listener, [&] { return listener.num_answered() == 1; });
+  const auto answer = answer_to(fd);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->sender, kMe);
+  EXPECT_EQ(answer->receiver, kPeer);
+  EXPECT_EQ(answer->incarnation, 3U);
+  // Heartbeats wake nobody, and a look at them keeps the connection.
+  say(fd, "...", 3);
+  EXPECT_FALSE(is_readable(listener.fd(), 100));
+  listener.tidy(Clock::now());
+  EXPECT_EQ(listener.num_answered(), 1U);
+  EXPECT_FALSE(is_readable(fd, 0));
+
+  listener.close(HeartbeatEnd::kLeft);
+  char last = 0;
+  EXPECT_EQ(::recv(fd, &last, 1, 0), 1);
+  EXPECT_EQ(last, static_cast<char>(HeartbeatEnd::kLeft));
+  EXPECT_EQ(::recv(fd, &last, 1, 0), 0);
+}
+
+TEST(HeartbeatListener, AnswersACallerThatCameBeforeItWasMet) {
+  HeartbeatListener listener(kMe);
+  const OwnedFd fd = call(listener);
+  say(fd, {kPeer, kMe, 0});
+  look_until(listener, [&] { return listener.num_waiting() == 1; });
+  EXPECT_EQ(listener.num_answered(), 0U);
+  listener.expect(kPeer);
+  listener.tidy(Clock::now());
+  EXPECT_EQ(listener.num_answered(), 1U);
+}
+
+TEST(HeartbeatListener, DropsWhatIsNoHelloForIt) {
+  HeartbeatListener listener(kMe);
+  listener.expect(kPeer);
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const auto is_dropped = [&](const std::vector<std::byte>& bytes) {
+    const OwnedFd fd = call(listener);
+    say(fd, bytes.data(), bytes.size());
+    const auto give_up = Clock::now() + std::chrono::seconds(20);
+    while (!is_readable(fd, 1) && Clock::now() < give_up) listener.look(Clock::now());
+    char byte = 0;
+    return ::recv(fd, &byte, 1, 0) <= 0;
+  };
+  for (int i = 0; i < 20; ++i) {
+    std::vector<std::byte> bytes(HeartbeatHello::kBytes);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    EXPECT_TRUE(is_dropped(bytes));
+  }
+  const auto for_another = HeartbeatHello{kPeer, kMe + 1, 0}.encode();
+  EXPECT_TRUE(is_dropped({for_another.begin(), for_another.end()}));
+  auto other_version = HeartbeatHello{kPeer, kMe, 0}.encode();
+  other_version[4] ^= std::byte{1};
+  EXPECT_TRUE(is_dropped({other_version.begin(), other_version.end()}));
+  EXPECT_EQ(listener.num_answered(), 0U);
+  EXPECT_EQ(listener.num_waiting(), 0U);
+}
+
+TEST(HeartbeatListener, SilentStrangersAreFewAndGoSoon) {
+  HeartbeatListener listener(kMe);
+  std::vector<OwnedFd> strangers;
+  for (size_t i = 0; i < 2 * HeartbeatListener::kMaxWaiting; ++i) {
+    strangers.push_back(call(listener));
+    if (i % 2 == 0) say(strangers.back(), "half a hello", 12);
+    look_until(listener, [&] { return listener.num_waiting() > 0; });
+    EXPECT_LE(listener.num_waiting(), HeartbeatListener::kMaxWaiting);
+  }
+  // Nobody is locked out by them.
+  listener.expect(kPeer);
+  const OwnedFd fd = call(listener);
+  say(fd, {kPeer, kMe, 0});
+  look_until(listener, [&] { return listener.num_answered() == 1; });
+  listener.tidy(Clock::now() + HeartbeatListener::kPatience + std::chrono::seconds(1));
+  EXPECT_EQ(listener.num_waiting(), 0U);
+  EXPECT_EQ(listener.num_answered(), 1U);
+}
+
+TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
+  HeartbeatListener listener(kMe);
+  listener.expect(kPeer);
+  {
+    const OwnedFd knock = call(listener);
+    look_until(listener, [&] { return listener.num_waiting() == 1; });
+    const OwnedFd fd = call(listener);
+    say(fd, {kPeer, kMe, 0});
+    look_until(listener, [&] { return listener.num_answered() == 1; });
+  }
+  look_until(listener, [&] { return listener.num_waiting() == 0; });
+  listener.tidy(Clock::now());
+  EXPECT_EQ(listener.num_answered(), 0U);
+}
+
+TEST(HeartbeatHello, RoundTripsAndRefusesFlippedHeaders) {
+  HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7, 1};
+  hello.tag[31] = std::byte{9};
+  const auto bytes = hello.encode();
+  const auto got = HeartbeatHello::decode(bytes);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->sender, hello.sender);
+  EXPECT_EQ(got->receiver, hello.receiver);
+  EXPECT_EQ(got->incarnation, hello.incarnation);
+  EXPECT_EQ(got->path, hello.path);
+  EXPECT_EQ(got->tag, hello.tag);
+  for (size_t bit = 0; bit < 64; ++bit) {
+    auto flipped = bytes;
+    flipped[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_FALSE(HeartbeatHello::decode(flipped)) << bit;
+  }
+}
+
+}  // namespace
+}  // namespace q7x2
