@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 
+#include "transport/assembly_table.h"
 #include "transport/group_table.h"
 #include "transport/parking.h"
 #include "transport/peer_table.h"
@@ -22,8 +23,14 @@ namespace q7x2 {
 
 class Driver {
  public:
-  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, TaskTable& tasks, Parking& parking)
-      : reactor_(reactor), peers_(peers), groups_(groups), tasks_(tasks), parking_(parking) {}
+  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, AssemblyTable& assemblies,
+         TaskTable& tasks, Parking& parking)
+      : reactor_(reactor),
+        peers_(peers),
+        groups_(groups),
+        assemblies_(assemblies),
+        tasks_(tasks),
+        parking_(parking) {}
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
@@ -42,6 +49,8 @@ class Driver {
 
   /// One round: messages, completions, control messages. True: something happened.
   bool progress(Locked& locked);
+  /// The same, and housekeeping if it is due.
+  void drive(Locked& locked);
 
  private:
   void run();
@@ -56,6 +65,7 @@ class Driver {
   Reactor& reactor_;
   PeerTable& peers_;
   GroupTable& groups_;
+  AssemblyTable& assemblies_;
   TaskTable& tasks_;
   Parking& parking_;
 

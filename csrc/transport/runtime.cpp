@@ -124,9 +124,10 @@ Runtime::Runtime()
              }),
       controls_(reactor_),
       groups_(process_, reactor_, peers_, controls_),
+      assemblies_(process_, reactor_, peers_),
       tasks_(reactor_),
       parking_(tasks_.unfinished()),
-      driver_(reactor_, peers_, groups_, tasks_, parking_) {
+      driver_(reactor_, peers_, groups_, assemblies_, tasks_, parking_) {
   notifier_.start();
   driver_.start();
 }
@@ -193,6 +194,11 @@ bool Runtime::wait(const Task& task, TimePoint deadline, size_t bytes) {
   enter();
   const StayIfEnding stay;
   return driver_.wait(task, deadline, bytes, check_interrupt);
+}
+
+void Runtime::drive() {
+  Locked locked(lock());
+  driver_.drive(locked);
 }
 
 }  // namespace q7x2

@@ -7,7 +7,7 @@
 //   Driver    drives what follows, in threads that wait and in one of its own
 //   Parking   where threads sleep, and how they are woken
 //   Reactor   UCX's workers, requests, completions; its lock covers all below
-//   PeerTable, ControlPlane, GroupTable, TaskTable
+//   PeerTable, ControlPlane, GroupTable, AssemblyTable, TaskTable
 //   Notifier  runs callbacks of tasks, which may be anybody's code, without the lock
 #pragma once
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/process.h"
+#include "transport/assembly_table.h"
 #include "transport/control_plane.h"
 #include "transport/driver.h"
 #include "transport/group_table.h"
@@ -60,6 +61,8 @@ class Runtime {
   /// Waits until `task` is done, or the first `bytes` of its output are ready, progressing it.
   /// False: `deadline` passed first.
   bool wait(const Task& task, TimePoint deadline, size_t bytes = kAll);
+  /// One round of progress, for threads that wait for something else than a task. Takes the lock.
+  void drive();
   /// Any thread: runs `callback` on a thread of the notifier. False: the runtime has stopped, and
   /// the caller keeps it.
   bool notify(std::function<void()>&& callback) { return notifier_.post(std::move(callback)); }
@@ -87,6 +90,7 @@ class Runtime {
   PeerTable& peers() { return peers_; }
   ControlPlane& controls() { return controls_; }
   GroupTable& groups() { return groups_; }
+  AssemblyTable& assemblies() { return assemblies_; }
   TaskTable& tasks() { return tasks_; }
   Parking& parking() { return parking_; }
   /// For hooks of tasks.
@@ -106,6 +110,7 @@ class Runtime {
   PeerTable peers_;
   ControlPlane controls_;
   GroupTable groups_;
+  AssemblyTable assemblies_;
   TaskTable tasks_;
   Parking parking_;
   Driver driver_;
