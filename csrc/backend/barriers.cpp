@@ -7,7 +7,7 @@
 namespace q7x2 {
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOptions& opts) {
-  runtime_->enter();
+  enter();
   Launch call{c10d::OpType::BARRIER, "q7x2:barrier", {}, {}, opts.timeout, opts.asyncOp};
   // A barrier is over when all collectives before it are.
   call.after = group_->collectives();
@@ -22,7 +22,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOpti
 
 // Rank 0 hears from every rank and then answers all, so that it can say who did not come.
 void ProcessGroupQ7x2::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  runtime_->enter();
+  enter();
   // User tags are not negative as int32, so these never meet them.
   const uint32_t tag = uint32_t{1} << 31 | (barriers_++ & ~(uint32_t{1} << 31));
   const auto timeout = effective(opts.timeout);

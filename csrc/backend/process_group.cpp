@@ -64,7 +64,7 @@ std::string name_of(const ProcessGroupQ7x2::Options& options) {
 
 ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    c10::intrusive_ptr<Options> options)
-    : c10d::Backend(rank, size),
+    : compat::Backend(rank, size),
       options_(std::move(options)),
       timeout_(options_->timeout),
       store_(store) {
@@ -84,7 +84,13 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                          .check_interrupt = Runtime::check_interrupt,
                          .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
   try {
-    meet(rendezvous);
+    meet(
+        [&](const std::string& what, const std::string& mine, const std::function<void()>& check) {
+          return rendezvous.exchange(what, mine, check);
+        },
+        [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
+        [&](const std::shared_ptr<Group>& group) { return measured(group); });
+    rendezvous.finish([this] { group_->check(); });
   } catch (const Error& error) {
     rendezvous.fail(error);
     throw;
@@ -96,7 +102,8 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   init();
 }
 
-void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
+void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
+                            const LearnFabric& learn) {
   runtime_ = Runtime::instance();
   reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
   warn_of_transports(*runtime_);
@@ -106,49 +113,54 @@ void ProcessGroupQ7x2::meet(Rendezvous& rendezvous) {
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
     confined += (confined.empty() ? "" : " and ") + names;
   }
-  group_ = Group::create(
-      *runtime_, rank_, size_, name_of(*options_),
-      [&](const std::string& what, const std::string& mine, const std::function<void()>& check) {
-        return rendezvous.exchange(what, mine, check);
-      },
-      [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
-      options_->eager_connect, confined);
-  const auto check = [this] { group_->check(); };
-  const auto fabric =
-      survey(group_, {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-                      .torch = TORCH_VERSION,
-                      .timeout = options_->timeout});
-  planner_ =
-      std::make_shared<Planner>(rank_, fabric, forced_algorithms(*options_), std::move(own_plans));
+  group_ = Group::create(*runtime_, rank_, size_, name_of(*options_), exchange, await,
+                         options_->eager_connect, confined);
+  planner_ = std::make_shared<Planner>(rank_, learn(group_), forced_algorithms(*options_),
+                                       std::move(own_plans));
   book_ = std::make_shared<PlanBook>(planner_, rank_, size_,
                                      "q7x2 " + build_id() + " on " + reduce_isa(), refine);
   group_->record(options_->global_ranks_in_group);
-  rendezvous.finish(check);
+}
+
+std::shared_ptr<const Fabric> ProcessGroupQ7x2::measured(
+    const std::shared_ptr<Group>& group) const {
+  return survey(group,
+                {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+                 .torch = TORCH_VERSION,
+                 .timeout = options_->timeout});
 }
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {
-  if (!runtime_->forked()) {
+  if (group_ && !runtime_->forked()) {
     group_->leave();
   }
 }
 
-Complain ProcessGroupQ7x2::enter(const char* call) const {
+void ProcessGroupQ7x2::enter() const {
   runtime_->enter();
+  if (!group_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the group '" + name_of(*options_) + "' has no members yet: call reconfigure");
+  }
+}
+
+Complain ProcessGroupQ7x2::enter(const char* call) const {
+  enter();
   return complain(call);
 }
 
 std::string ProcessGroupQ7x2::fabric_json() const {
-  runtime_->enter();
+  enter();
   return to_json(*planner_->fabric());
 }
 
 std::vector<PlanBook::Record> ProcessGroupQ7x2::plan_records() const {
-  runtime_->enter();
+  enter();
   return book_->records();
 }
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {
-  runtime_->enter();
+  enter();
   planner_->set_fabric(std::make_shared<const Fabric>(fabric_from_json(json)));
   book_->clear();
 }
@@ -177,7 +189,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::start(const c10::intrusive_ptr<
 // An exception between the two calls leaves out the second one. So a new beginning is the end of
 // what was begun before it, whose works go on by themselves.
 void ProcessGroupQ7x2::startCoalescing() {
-  runtime_->enter();
+  enter();
   const std::lock_guard<std::mutex> lock(coalescing_mutex_);
   coalescing_.emplace();
   coalescing_limit_ = kCoalescingLimit;
@@ -197,7 +209,7 @@ void ProcessGroupQ7x2::add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& wor
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
-  runtime_->enter();
+  enter();
   std::vector<c10::intrusive_ptr<WorkQ7x2>> parts;
   {
     const std::lock_guard<std::mutex> lock(coalescing_mutex_);
@@ -215,7 +227,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
-  runtime_->enter();
+  enter();
   const auto it = std::find(ranks.begin(), ranks.end(), rank_);
   if (it == ranks.end()) {
     return nullptr;
@@ -245,7 +257,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
     const c10::intrusive_ptr<c10d::Store>& store,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
-  runtime_->enter();
+  enter();
   auto* options = dynamic_cast<Options*>(opts.get());
   TORCH_CHECK(options != nullptr, "q7x2: merge needs options of the type q7x2.Options");
   const auto child =
@@ -254,12 +266,18 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
                                                c10::make_intrusive<Options>(*options));
 }
 
+std::vector<std::string> ProcessGroupQ7x2::transports(int rank) {
+  enter();
+  return group_->transports(rank);
+}
+
 void ProcessGroupQ7x2::eagerConnectSingleDevice(at::Device) {
+  enter();
   group_->connect_all();
 }
 
 c10d::ErrorType ProcessGroupQ7x2::getError() {
-  const std::optional<Error> error = group_->error();
+  const std::optional<Error> error = group_ ? group_->error() : std::nullopt;
   if (!error) {
     return c10d::ErrorType::SUCCESS;
   }
@@ -276,7 +294,7 @@ c10d::ErrorType ProcessGroupQ7x2::getError() {
 
 void ProcessGroupQ7x2::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
-  runtime_->enter();
+  enter();
   TORCH_CHECK(hook_ == nullptr, "q7x2: an on-completion hook is already registered for this group");
   TORCH_CHECK(sequence_ == 0,
               "q7x2: register the on-completion hook before the group's first collective");
@@ -288,7 +306,7 @@ void ProcessGroupQ7x2::registerOnCompletionHook(
 }
 
 void ProcessGroupQ7x2::waitForPendingWorks() {
-  if (runtime_->forked()) {
+  if (!group_ || runtime_->forked()) {
     return;
   }
   for (const auto& task : group_->tasks()) {
@@ -300,17 +318,20 @@ void ProcessGroupQ7x2::waitForPendingWorks() {
 }
 
 void ProcessGroupQ7x2::abort() {
+  if (!group_) {
+    return;
+  }
   group_->abort(
       Error(ErrorCode::kAborted, "rank " + std::to_string(rank_) + " aborted the group", rank_));
 }
 
 // A forked child only drops its copy.
 void ProcessGroupQ7x2::shutdown() {
-  if (runtime_->forked()) {
+  if (!group_ || runtime_->forked()) {
     return;
   }
   group_->leave();
-  if (rank_ > 0 && getGroupDesc() == "default_pg" && !group_->error()) {
+  if (rank_ > 0 && !has_successor_ && getGroupDesc() == "default_pg" && !group_->error()) {
     wait_for_end(store_, kStorePatience);
   }
 }

@@ -24,9 +24,9 @@
 
 namespace q7x2 {
 
-class Rendezvous;
+class Assembly;
 
-class ProcessGroupQ7x2 final : public c10d::Backend {
+class ProcessGroupQ7x2 final : public compat::Backend {
  public:
   struct Options final : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds op_timeout = kBackendDefaultTimeout)
@@ -43,6 +43,14 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   /// Blocks until all ranks have published themselves in `store`.
   ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                    c10::intrusive_ptr<Options> options);
+  /// A group of an assembly's members, without a store: `store` is only kept. `fabric`: what this
+  /// rank knows of the members; it is used if all know the same. Null: nothing.
+  ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, Assembly& assembly,
+                   std::shared_ptr<const Fabric> fabric, c10::intrusive_ptr<Options> options);
+  /// Without members until c10d's reconfigure is called: every collective raises.
+  struct WithoutMembers {};
+  ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                   c10::intrusive_ptr<Options> options);
   ~ProcessGroupQ7x2() override;
 
   const std::string getBackendName() const override { return "q7x2"; }
@@ -55,7 +63,7 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   static const std::string& algorithms_of_thread();
   Planner& planner() { return *planner_; }
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
-  std::vector<std::string> transports(int rank) { return group_->transports(rank); }
+  std::vector<std::string> transports(int rank);
   Group& group() { return *group_; }
   /// The choices so far, and how they came about.
   std::vector<PlanBook::Record> plan_records() const;
@@ -165,6 +173,31 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                                           const int& rank, const int& size) override;
   void eagerConnectSingleDevice(at::Device device) override;
 
+  // ------------------------------------------- groups without a store (backend/successor.cpp)
+  bool supportsShrinking() const override { return true; }
+  /// The group of the remaining ranks, which all call it with the same list. It works if this group
+  /// has failed. `flags` 1 aborts what is in progress; 0 waits for it. The options are this group's
+  /// unless `opts` has others. Every failure leaves this group as it is, and may be retried.
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& ranks_to_exclude, int flags,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  /// How all ranks can be reached, for `reconfigured`.
+  std::vector<std::string> handles() const;
+
+  struct Reconfiguration {
+    std::string uuid;                  ///< not used before by any member
+    std::vector<std::string> handles;  ///< see transport/handle.h
+    bool ordered = true;               ///< the rank is the place in the list
+    std::chrono::milliseconds timeout = kBackendDefaultTimeout;
+    ProcessGroupQ7x2* old = nullptr;  ///< whose Fabric and options are used; may be null
+    std::string scope = {};           ///< within which the uuid must be new
+    c10::intrusive_ptr<Options> options = {};
+  };
+  /// A group of the processes that the handles name, which all call it with the same handles and
+  /// uuid.
+  static c10::intrusive_ptr<ProcessGroupQ7x2> reconfigured(
+      const c10::intrusive_ptr<c10d::Store>& store, const Reconfiguration& how);
+
   // ---------------------------------------------------------------------------- state and hooks
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
@@ -199,7 +232,13 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                                        std::shared_ptr<HostBuffers> buffers, bool caller_waits,
                                        std::vector<std::shared_ptr<Task>> after = {});
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
-  /// The first thing in every call: see Runtime::enter. Returns what raises the errors of c10d's
+  std::string own_handle() const override;
+  std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles, bool ordered,
+                                   std::optional<std::chrono::milliseconds> timeout) override;
+  /// The first thing in every call: see Runtime::enter. Throws Error(kInvalidArgument) as long as
+  /// the group has no members.
+  void enter() const;
+  /// The same, for collectives and messages. Returns what raises the errors of c10d's
   /// argument checks, with the name of the call before them.
   std::function<void(const std::string&)> enter(const char* call) const;
   void add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& work);
@@ -211,8 +250,14 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
                           const CodedOptions& opts);
   std::shared_ptr<const Codec> codec(const std::string& name);
   bool adds_integers(const CodedOptions& opts);
+  using LearnFabric =
+      std::function<std::shared_ptr<const Fabric>(const std::shared_ptr<Group>& group)>;
   /// Makes the group with all other ranks, and learns its Fabric.
-  void meet(Rendezvous& rendezvous);
+  void meet(const Exchange& exchange, const Await& await, const LearnFabric& learn);
+  std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group) const;
+  /// The part of this group's Fabric that concerns `members`; null if one of them is not in it.
+  std::shared_ptr<const Fabric> fabric_of(const std::vector<Card>& members) const;
+  void await_calls(std::chrono::milliseconds timeout) const;
   /// Null where sending as it is takes the least time.
   std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
   /// Says how the call that was added last, of tensor `index`, is compressed, if it is. Errors are
@@ -249,6 +294,8 @@ class ProcessGroupQ7x2 final : public c10d::Backend {
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};
   std::atomic<uint64_t> coded_calls_{0};
+  std::atomic<uint32_t> shrinks_{0};      // attempts
+  std::atomic<bool> has_successor_{false};  // which goes on with the store
 
   std::mutex codecs_mutex_;
   std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // those in use, by given name

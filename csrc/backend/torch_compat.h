@@ -1,6 +1,14 @@
 // Every difference between the torch versions that q7x2 builds against, and nothing else.
 #pragma once
 
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -14,6 +22,51 @@
 #endif
 
 namespace q7x2::compat {
+
+// From 2.14 on, a backend can take another set of members: c10d's reconfigure. Before, the rank and
+// the size of a backend are constants.
+class Backend : public c10d::Backend {
+ public:
+  using c10d::Backend::Backend;
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return own_handle(); }
+  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
+    std::vector<std::string> handles;
+    std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); },
+               opts.handles);
+    const bool ordered = std::holds_alternative<std::vector<std::string>>(opts.handles);
+    const auto [rank, size] =
+        take_members(std::to_string(opts.uuid), std::move(handles), ordered, opts.timeout);
+    rank_ = rank;
+    size_ = size;
+    auto done = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), std::vector<at::Device>());
+    done->markCompleted(c10::IValue(std::vector<at::Tensor>()));
+    return c10d::Work::create_from_future(done);
+  }
+#endif
+
+ protected:
+  /// How this process can be reached.
+  virtual std::string own_handle() const = 0;
+  /// Becomes the group of the processes that the handles name, or throws and stays what it was.
+  /// Returns the new rank and size. `timeout`: none means the group's.
+  virtual std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles,
+                                           bool ordered,
+                                           std::optional<std::chrono::milliseconds> timeout) = 0;
+};
+
+/// Whether the group is to have no members before the first `reconfigure`.
+inline bool begins_without_members(const c10d::DistributedBackendOptions& options) {
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  return options.enable_reconfigure;
+#else
+  static_cast<void>(options);
+  return false;
+#endif
+}
 
 // Named NCCLPreMulSumSupplement before 2.13, which keeps that name as an alias.
 using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;

@@ -7,6 +7,7 @@
 #include "base/host_lock.h"
 #include "bindings/value_error.h"
 #include "plan/algorithm_names.h"
+#include "transport/handle.h"
 
 namespace q7x2 {
 namespace {
@@ -58,9 +59,40 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
   return or_value_error([&] {
     const py::gil_scoped_release no_gil;
     const StayIfEnding stay;
+    if (compat::begins_without_members(distributed)) {
+      return c10::make_intrusive<ProcessGroupQ7x2>(
+          ProcessGroupQ7x2::WithoutMembers(), distributed.store, distributed.group_rank,
+          distributed.group_size, std::move(options));
+    }
     return c10::make_intrusive<ProcessGroupQ7x2>(distributed.store, distributed.group_rank,
                                                  distributed.group_size, std::move(options));
   });
+}
+
+// A handle says where this process can be reached. So it must be reachable from then on, with or
+// without a group.
+std::string reconfigure_handle(const c10::intrusive_ptr<ProcessGroupQ7x2>& group) {
+  if (group) {
+    return group->handles()[static_cast<size_t>(group->getRank())];
+  }
+  // Guarded by the GIL. Runtime::shutdown_instance stops it.
+  static auto* const kept = new std::shared_ptr<Runtime>();
+  *kept = Runtime::instance();
+  return Handle{card_of_process(**kept)}.encode();
+}
+
+c10::intrusive_ptr<ProcessGroupQ7x2> reconfigure(
+    const c10::intrusive_ptr<c10d::Store>& store, std::string uuid,
+    std::vector<std::string> handles, bool ordered, std::chrono::milliseconds timeout,
+    c10::intrusive_ptr<ProcessGroupQ7x2> group, c10::intrusive_ptr<Options> options) {
+  const py::gil_scoped_release no_gil;
+  const StayIfEnding stay;
+  return ProcessGroupQ7x2::reconfigured(store, {.uuid = std::move(uuid),
+                                                .handles = std::move(handles),
+                                                .ordered = ordered,
+                                                .timeout = timeout,
+                                                .old = group.get(),
+                                                .options = std::move(options)});
 }
 
 void set_algorithms(Options& options, std::string algorithms) {
@@ -150,6 +182,8 @@ Attributes:
       .def_property_readonly("fabric_json", &ProcessGroupQ7x2::fabric_json,
                              "What the group knows of its hosts and network, as JSON; equal on "
                              "all ranks.")
+      .def("handles", &ProcessGroupQ7x2::handles, py::call_guard<py::gil_scoped_release>(),
+           "How each rank can be reached, for `reconfigure`.")
       .def("set_fabric", &ProcessGroupQ7x2::set_fabric, py::arg("json"),
            py::call_guard<py::gil_scoped_release>(),
            "Chooses by this Fabric from now on. All ranks must call it between the same two "
@@ -201,6 +235,13 @@ Attributes:
   module.def("create_backend", &create_backend, py::arg("dist_backend_opts"),
              py::arg("options") = py::none(),
              "Makes the backend of one process group; torch.distributed calls it.");
+
+  module.def("reconfigure_handle", &reconfigure_handle, py::arg("group") = py::none(),
+             "How this process can be reached. `group`: whose rank the handle carries.");
+  module.def("reconfigure", &reconfigure, py::arg("store"), py::arg("uuid"), py::arg("handles"),
+             py::arg("ordered"), py::arg("timeout"), py::arg("group") = py::none(),
+             py::arg("options") = py::none(),
+             "Makes a group of the processes that the handles name; see q7x2.reconfigure.");
 
   set_host_lock(holds_gil);
   Runtime::set_hooks({check_signals, run_without_gil});

@@ -280,6 +280,10 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
   return fabric;
 }
 
+void adopt(Group& group, const Fabric& fabric) {
+  take_private_links(group, fabric);
+}
+
 void remember_times(const Fabric& measured) {
   if (measured.made.source == "probe" && sufficient(measured)) Memory::instance().learn(measured);
 }

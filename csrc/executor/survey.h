@@ -36,6 +36,9 @@ struct SurveyOptions {
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
                                      const SurveyOptions& options);
 
+/// The same where all ranks hold an equal Fabric of the group already: nobody measures or talks.
+void adopt(Group& group, const Fabric& fabric);
+
 /// Later groups of this process on the hosts of `measured` know its tuned times, and it has no
 /// others. Those of Fabrics that come from Q7X2_FABRIC or are defaults do not: they are read anew.
 void remember_times(const Fabric& measured);

@@ -41,7 +41,13 @@ bool Driver::progress(Locked& locked) {
   if (groups_.deliver(locked)) {
     tasks_.drain(locked);
   }
+  any |= assemblies_.deliver(locked);
   return any;
+}
+
+void Driver::drive(Locked& locked) {
+  progress(locked);
+  housekeep(locked, Clock::now());
 }
 
 void Driver::housekeep(Locked& locked, TimePoint now) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <thread>
 
+#include "transport/assembly_table.h"
 #include "transport/group_table.h"
 #include "transport/job_queue.h"
 #include "transport/parking.h"
@@ -24,11 +25,12 @@ namespace q7x2 {
 
 class Driver {
  public:
-  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, TaskTable& tasks, JobQueue& jobs,
-         Parking& parking)
+  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, AssemblyTable& assemblies,
+         TaskTable& tasks, JobQueue& jobs, Parking& parking)
       : reactor_(reactor),
         peers_(peers),
         groups_(groups),
+        assemblies_(assemblies),
         tasks_(tasks),
         jobs_(jobs),
         parking_(parking) {}
@@ -50,6 +52,8 @@ class Driver {
 
   /// One round: messages, completions, control messages. True: something happened.
   bool progress(Locked& locked);
+  /// The same, and housekeeping if it is due.
+  void drive(Locked& locked);
 
  private:
   void run();
@@ -70,6 +74,7 @@ class Driver {
   Reactor& reactor_;
   PeerTable& peers_;
   GroupTable& groups_;
+  AssemblyTable& assemblies_;
   TaskTable& tasks_;
   JobQueue& jobs_;
   Parking& parking_;

@@ -30,6 +30,25 @@ void on_message_sent(void* request, ucs_status_t, void* user_data) {
   ucp_request_free(request);
 }
 
+void send_eagerly(const UcpEndpoint& endpoint, unsigned id, std::string bytes, bool as_header) {
+  // UCX reads the bytes until it calls back.
+  auto kept = bytes.empty() ? nullptr : std::make_unique<std::string>(std::move(bytes));
+  const char* const data = kept ? kept->data() : nullptr;
+  const size_t length = kept ? kept->size() : 0;
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_AM_SEND_FLAG_EAGER;
+  param.cb.send = on_message_sent;
+  param.user_data = kept.get();
+  void* request = ucp_am_send_nbx(endpoint.get(), id, as_header ? data : nullptr,
+                                  as_header ? length : 0, as_header ? nullptr : data,
+                                  as_header ? 0 : length, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    static_cast<void>(kept.release());  // on_message_sent deletes them
+  }
+}
+
 }  // namespace
 
 Reactor::Reactor(const std::vector<std::string>& net_devices)
@@ -173,19 +192,11 @@ void Reactor::on_message(unsigned id, ucp_am_recv_callback_t callback, void* arg
 }
 
 void Reactor::send_message(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes) {
-  // UCX reads the bytes until it calls back.
-  auto kept = bytes.empty() ? nullptr : std::make_unique<std::string>(std::move(bytes));
-  ucp_request_param_t param{};
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_AM_SEND_FLAG_EAGER;
-  param.cb.send = on_message_sent;
-  param.user_data = kept.get();
-  void* request = ucp_am_send_nbx(endpoint.get(), id, kept ? kept->data() : nullptr,
-                                  kept ? kept->size() : 0, nullptr, 0, &param);
-  if (UCS_PTR_IS_PTR(request)) {
-    static_cast<void>(kept.release());  // on_message_sent deletes them
-  }
+  send_eagerly(endpoint, id, std::move(bytes), /*as_header=*/true);
+}
+
+void Reactor::send_payload(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes) {
+  send_eagerly(endpoint, id, std::move(bytes), /*as_header=*/false);
 }
 
 }  // namespace q7x2

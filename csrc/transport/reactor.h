@@ -75,6 +75,9 @@ class Reactor {
 
   void on_message(unsigned id, ucp_am_recv_callback_t callback, void* arg);
   void send_message(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes);
+  /// A long one, up to some megabytes: the receiver finds the bytes in the data and not in the
+  /// header.
+  void send_payload(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes);
 
  private:
   struct PrivateWorker {

@@ -134,10 +134,11 @@ Runtime::Runtime(const FlightSettings& flights)
              }),
       controls_(reactor_),
       groups_(process_, reactor_, peers_, controls_),
+      assemblies_(process_, reactor_, peers_),
       tasks_(reactor_, flights_),
       parking_(tasks_.unfinished()),
       jobs_(reactor_.lock(), tasks_, parking_),
-      driver_(reactor_, peers_, groups_, tasks_, jobs_, parking_) {
+      driver_(reactor_, peers_, groups_, assemblies_, tasks_, jobs_, parking_) {
   if (!flights.directory.empty()) {
     dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
       return flight_snapshot(std::move(reason));
@@ -232,6 +233,11 @@ bool Runtime::wait(const Task& task, TimePoint deadline, size_t bytes) {
   enter();
   const StayIfEnding stay;
   return driver_.wait(task, deadline, bytes, check_interrupt);
+}
+
+void Runtime::drive() {
+  Locked locked(lock());
+  driver_.drive(locked);
 }
 
 }  // namespace q7x2

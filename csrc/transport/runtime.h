@@ -8,7 +8,7 @@
 //   Parking   where threads sleep, and how they are woken
 //   JobQueue  arithmetic that waits for a thread; its lanes
 //   Reactor   UCX's workers, requests, completions; its lock covers all below
-//   PeerTable, ControlPlane, GroupTable, TaskTable
+//   PeerTable, ControlPlane, GroupTable, AssemblyTable, TaskTable
 //   FlightLog records what tasks do; DumpWriter writes it to files, in a thread of its own
 //   Notifier  runs callbacks of tasks, which may be anybody's code, without the lock
 #pragma once
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/process.h"
+#include "transport/assembly_table.h"
 #include "transport/control_plane.h"
 #include "transport/driver.h"
 #include "transport/flight_log.h"
@@ -66,6 +67,8 @@ class Runtime {
   /// Waits until `task` is done, or the first `bytes` of its output are ready, progressing it.
   /// False: `deadline` passed first.
   bool wait(const Task& task, TimePoint deadline, size_t bytes = kAll);
+  /// One round of progress, for threads that wait for something else than a task. Takes the lock.
+  void drive();
   /// Any thread: runs `callback` on a thread of the notifier. False: the runtime has stopped, and
   /// the caller keeps it.
   bool notify(std::function<void()>&& callback) { return notifier_.post(std::move(callback)); }
@@ -95,6 +98,7 @@ class Runtime {
   PeerTable& peers() { return peers_; }
   ControlPlane& controls() { return controls_; }
   GroupTable& groups() { return groups_; }
+  AssemblyTable& assemblies() { return assemblies_; }
   TaskTable& tasks() { return tasks_; }
   JobQueue& jobs() { return jobs_; }
   FlightLog& flights() { return flights_; }
@@ -117,6 +121,7 @@ class Runtime {
   PeerTable peers_;
   ControlPlane controls_;
   GroupTable groups_;
+  AssemblyTable assemblies_;
   TaskTable tasks_;
   Parking parking_;
   JobQueue jobs_;

@@ -1,7 +1,5 @@
 #include "transport/wire_up.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -10,6 +8,7 @@
 #include "fabric/host.h"
 #include "transport/group.h"
 #include "transport/group_facts.h"
+#include "transport/handle.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -89,25 +88,14 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
 // ---------------------------------------------------------------------------------------- cards
 
 Card WireUp::make_card(const std::string& algorithms) {
-  Card card;
+  Card card = card_of_process(runtime_);
   {
     Locked locked(runtime_.lock());
     slot_ = runtime_.groups().reserve(locked);
     card.renewed = runtime_.peers().renewed(locked);
-    card.heartbeat_port = runtime_.peers().heartbeat_port(locked);
   }
-  card.heartbeat_address = runtime_.heartbeat_address();
-  card.process = runtime_.process();
-  card.pid = ::getpid();
   card.slot = static_cast<uint16_t>(slot_);
   card.world_size = static_cast<uint16_t>(world_size_);
-  card.host_key = host_key();
-  char hostname[256] = {};
-  ::gethostname(hostname, sizeof(hostname) - 1);
-  card.hostname = hostname;
-  card.address = runtime_.reactor().worker().address();
-  card.beside = runtime_.nics_beside();
-  card.transports = join_list(runtime_.transports());
   card.algorithms = algorithms;
   // Before it is known whether anyone shares this host, since that spares an exchange.
   if (world_size_ > 1 && HostChannel::is_cheap(runtime_.reactor().context())) {

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import Backend, GradBucket, ProcessGroup, ReduceOp, Work
+from torch._C._distributed_c10d import Backend, GradBucket, ProcessGroup, ReduceOp, Store, Work
 
 _HookState = dict[str, dict[str, Tensor]]
 
@@ -54,6 +54,9 @@ class ProcessGroupQ7x2(Backend):
     @property
     def fabric_json(self) -> str:
         """What the group knows of its hosts and network, as JSON; equal on all ranks."""
+
+    def handles(self) -> list[str]:
+        """How each rank can be reached, for ``reconfigure``."""
 
     def set_fabric(self, json: str) -> None:
         """Choose by this Fabric from now on; all ranks between the same two collectives."""
@@ -218,6 +221,20 @@ class Codec:
         """Writes what the messages stand for to ``out``, float32, or adds it."""
 
 def create_backend(dist_backend_opts: Any, options: Options | None = None) -> ProcessGroupQ7x2: ...
+def reconfigure_handle(group: ProcessGroupQ7x2 | None = None) -> str:
+    """How this process can be reached. ``group``: whose rank the handle carries."""
+
+def reconfigure(
+    store: Store,
+    uuid: str,
+    handles: list[str],
+    ordered: bool,
+    timeout: timedelta,
+    group: ProcessGroupQ7x2 | None = None,
+    options: Options | None = None,
+) -> ProcessGroupQ7x2:
+    """A group of the processes that the handles name; see :func:`q7x2.reconfigure`."""
+
 def canonical_fabric(text: str) -> str:
     """Check the JSON of a Fabric, return it as q7x2 writes it; ValueError names what is wrong."""
 

@@ -28,6 +28,7 @@ from q7x2._hook_options import (
 from q7x2._hook_state import HookStateError
 from q7x2._plan_history import plan_history
 from q7x2._process_group import ProcessGroup
+from q7x2._reconfigure import reconfigure, reconfigure_handle, reconfigure_handles
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ __all__ = [
     "monitored_barrier",
     "optim",
     "plan_history",
+    "reconfigure",
+    "reconfigure_handle",
+    "reconfigure_handles",
     "reduce_scatter",
     "tune",
 ]

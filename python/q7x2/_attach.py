@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from q7x2 import _hook_state
+from q7x2._groups import ranks_of
 
 if TYPE_CHECKING:
     import torch
@@ -326,9 +327,7 @@ def reduced_parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Te
 def part_of(group: ProcessGroup) -> str | None:
     """Of the job, in the keys of state; see :class:`_hook_state.Keys`. The group of rank 0, which
     may be all ranks, has plain keys, so its size may change."""
-    import torch.distributed as dist
-
-    first = min(dist.get_process_group_ranks(group))
+    first = min(ranks_of(group))
     return f"group_{first}" if first > 0 else None
 
 
@@ -382,7 +381,7 @@ def make_runner(
     if any(p.is_complex() for _, p in parameters) and not isinstance(hook, Allreduce):
         raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
     _check_agreement(hook, group, parameters, threads)
-    ranks = dist.get_process_group_ranks(group)
+    ranks = ranks_of(group)
     backend = group._get_backend(device or parameters[0][1].device)
     backend = getattr(backend, "wrapped_pg", backend)
     on_q7x2 = backend.name() == "q7x2"

@@ -33,3 +33,16 @@ def backend_of(group: ProcessGroup | None, function: str) -> Any:
     raise ValueError(
         f"{function} needs a group with a q7x2 backend, but this one has {','.join(others)!r}"
     )
+
+
+def ranks_of(group: ProcessGroup) -> list[int]:
+    """The global ranks of ``group``, as ``torch.distributed.new_group`` takes them.
+
+    After ``shrink_group`` of the default group, global ranks count from 0 again, but torch 2.13 goes
+    on to name the old ones.
+    """
+    import torch.distributed as dist
+
+    if group is dist.group.WORLD:
+        return list(range(group.size()))
+    return dist.get_process_group_ranks(group)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch._C._distributed_c10d import Store
 
-    from q7x2._C import Options
+    from q7x2._C import Options, ProcessGroupQ7x2
 
 
 def ProcessGroup(
@@ -65,8 +65,6 @@ def ProcessGroup(
     if not 0 <= rank < size:
         raise ValueError(f"rank must be from 0 to {size - 1}, got {rank}")
 
-    import torch
-    import torch.distributed as dist
     from torch._C._distributed_c10d import _DistributedBackendOptions
 
     from q7x2._extension import load
@@ -78,9 +76,15 @@ def ProcessGroup(
     given.timeout = timeout
     given.group_id = name
     given.global_ranks_in_group = []
-    backend = load().create_backend(given, options)
+    return group_around(load().create_backend(given, options), store, name)
 
-    group = dist.ProcessGroup(store, rank, size)
+
+def group_around(backend: ProcessGroupQ7x2, store: Store, name: str) -> dist.ProcessGroup:
+    """Return a process group that serves CPU and CUDA tensors by ``backend``."""
+    import torch
+    import torch.distributed as dist
+
+    group = dist.ProcessGroup(store, backend.rank(), backend.size())
     kind = dist.ProcessGroup.BackendType.CUSTOM
     group._set_default_backend(kind)
     for device in ("cpu", "cuda"):

@@ -1,0 +1,295 @@
+// Groups that follow others and need no store: shrink and reconfigure. The members find each other
+// by their handles (transport/assembly.h).
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "backend/process_group.h"
+#include "base/digest.h"
+#include "executor/survey.h"
+#include "fabric/json.h"
+#include "transport/assembly.h"
+#include "transport/handle.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kShrinkAbort = 1;  // torch.distributed.distributed_c10d.SHRINK_ABORT
+constexpr size_t kMostNamed = 16;
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kMostNamed; ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kMostNamed) {
+    text += " and " + std::to_string(names.size() - kMostNamed) + " more";
+  }
+  return text;
+}
+
+std::string join(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) {
+    names.push_back(std::to_string(rank));
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + join(names);
+}
+
+/// The same on all ranks of a group, and of no other group.
+std::string identity_of(const Group& group) {
+  Digest digest;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    digest.add(group.card(rank).process);
+    digest.add(group.card(rank).slot);
+  }
+  return std::to_string(digest.value());
+}
+
+/// The ranks that are left. Throws Error(kInvalidArgument).
+std::vector<int> survivors(const std::vector<int64_t>& excluded, int rank, int size) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "shrink: " + why);
+  };
+  std::set<int64_t> gone;
+  for (const int64_t each : excluded) {
+    if (each < 0 || each >= size) {
+      refuse("rank " + std::to_string(each) + " is not in a group of " + std::to_string(size));
+    }
+    if (!gone.insert(each).second) {
+      refuse("rank " + std::to_string(each) + " is excluded twice");
+    }
+  }
+  if (gone.empty()) {
+    refuse("no rank is excluded");
+  }
+  if (gone.contains(rank)) {
+    refuse("rank " + std::to_string(rank) + " is excluded and must not call it");
+  }
+  std::vector<int> left;
+  for (int each = 0; each < size; ++each) {
+    if (!gone.contains(each)) {
+      left.push_back(each);
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, Assembly& assembly,
+                                   std::shared_ptr<const Fabric> known,
+                                   c10::intrusive_ptr<Options> options)
+    : compat::Backend(assembly.rank(), assembly.size()),
+      options_(std::move(options)),
+      timeout_(options_->timeout),
+      store_(store) {
+  const Exchange exchange = [&](const std::string& what, const std::string& mine,
+                                const std::function<void()>& check) {
+    return assembly.exchange(what, mine, check);
+  };
+  const Await await = [&](const auto& missing, const auto& check) {
+    assembly.wait_for(missing, check);
+  };
+  // Once all have told what they know, all have the group: who fails from here on fails the group.
+  const LearnFabric agree = [&](const std::shared_ptr<Group>& group) {
+    Digest digest;
+    digest.add(known ? to_json(*known) : "");
+    const std::string mine = known ? std::to_string(digest.value()) : "";
+    const std::vector<std::string> all =
+        exchange("fabric", mine, [&] { group->check(); });
+    const bool all_know =
+        known && std::all_of(all.begin(), all.end(), [&](const auto& each) { return each == mine; });
+    if (!all_know) {
+      return measured(group);
+    }
+    adopt(*group, *known);
+    return known;
+  };
+  const auto tell = [&](const Error& error) {
+    assembly.fail(error);
+    if (group_) {
+      group_->abort(error);
+    }
+  };
+  try {
+    meet(exchange, await, agree);
+    // Nobody goes on, and gives up an old group, before all have made the new one.
+    exchange("done", "", [this] { group_->check(); });
+  } catch (const Error& error) {
+    tell(error);
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    tell(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank_));
+    throw;
+  }
+  assembly.finish();
+  init();
+}
+
+std::shared_ptr<const Fabric> ProcessGroupQ7x2::fabric_of(const std::vector<Card>& members) const {
+  std::unordered_map<uint64_t, int> rank_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    rank_of[group_->card(rank).process] = rank;
+  }
+  std::vector<int> ranks;
+  for (const Card& member : members) {
+    const auto found = rank_of.find(member.process);
+    if (found == rank_of.end()) {
+      return nullptr;
+    }
+    ranks.push_back(found->second);
+  }
+  return std::make_shared<const Fabric>(planner_->fabric()->subset(ranks));
+}
+
+void ProcessGroupQ7x2::await_calls(milliseconds timeout) const {
+  const TimePoint deadline = Clock::now() + timeout;
+  for (const auto& task : group_->tasks()) {
+    if (!runtime_->wait(*task, deadline)) {
+      throw Error(ErrorCode::kTimeout, "timed out after " + std::to_string(timeout.count()) +
+                                           " ms, waiting for " + task->name() +
+                                           " before the group's end");
+    }
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
+    const std::vector<int64_t>& ranks_to_exclude, int flags,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  enter();
+  const std::vector<int> left = survivors(ranks_to_exclude, rank_, size_);
+  TORCH_CHECK(flags == 0 || flags == kShrinkAbort, "q7x2: shrink: expected the flags 0 or ",
+              kShrinkAbort, ", got ", flags);
+  auto* given = dynamic_cast<Options*>(opts.get());
+  TORCH_CHECK(opts == nullptr || given != nullptr,
+              "q7x2: shrink needs options of the type q7x2.Options");
+  auto options = c10::make_intrusive<Options>(given != nullptr ? *given : *options_);
+  options->group_name = options_->group_name + ":shrunk";
+  options->global_ranks_in_group.clear();
+  std::vector<Card> members;
+  for (const int rank : left) {
+    members.push_back(without_group(group_->card(rank)));
+    if (!options_->global_ranks_in_group.empty()) {
+      options->global_ranks_in_group.push_back(
+          options_->global_ranks_in_group[static_cast<size_t>(rank)]);
+    }
+  }
+
+  if (flags == kShrinkAbort) {
+    abort();
+  }
+  await_calls(options_->timeout);
+  Assembly assembly(
+      *runtime_,
+      {.title = "shrink of the group '" + group_->name() + "' to its " + join(left),
+       .scope = "shrink " + identity_of(*group_),
+       .uuid = std::to_string(++shrinks_),
+       .members = members,
+       .list = "its " + join(left),
+       .timeout = options_->timeout,
+       .check_interrupt = Runtime::check_interrupt,
+       .describe = [&](int member) {
+         return group_->describe(left[static_cast<size_t>(member)]);
+       }});
+  auto successor = c10::make_intrusive<ProcessGroupQ7x2>(store_, assembly, fabric_of(members),
+                                                         std::move(options));
+  has_successor_ = true;
+  return successor;
+}
+
+std::vector<std::string> ProcessGroupQ7x2::handles() const {
+  enter();
+  std::vector<std::string> all;
+  for (int rank = 0; rank < size_; ++rank) {
+    all.push_back(Handle{group_->card(rank), rank}.encode());
+  }
+  return all;
+}
+
+c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
+    const c10::intrusive_ptr<c10d::Store>& store, const Reconfiguration& how) {
+  const std::shared_ptr<Runtime> runtime =
+      how.old != nullptr ? how.old->runtime_ : Runtime::instance();
+  runtime->enter();
+  const std::string title = "reconfigure with the uuid '" + how.uuid + "'";
+  std::vector<Handle> handles;
+  for (const std::string& text : how.handles) {
+    handles.push_back(Handle::decode(text));
+  }
+  if (!how.ordered) {
+    handles = in_rank_order(std::move(handles));
+  }
+  std::vector<Card> members;
+  std::vector<std::string> names;
+  for (const Handle& handle : handles) {
+    members.push_back(handle.card);
+    names.push_back(describe_process(handle.card));
+  }
+  const bool has_old = how.old != nullptr && how.old->group_ != nullptr;
+  if (has_old) {
+    how.old->await_calls(how.timeout);
+  }
+  auto options = c10::make_intrusive<Options>(how.options     ? *how.options
+                                              : how.old != nullptr ? *how.old->options_
+                                                                   : Options());
+  options->timeout = how.timeout;
+  options->group_name = "reconfigured " + how.uuid;
+  options->global_ranks_in_group.clear();
+  Assembly assembly(*runtime, {.title = title,
+                               .scope = "reconfigure " + how.scope,
+                               .uuid = how.uuid,
+                               .members = members,
+                               .list = "[" + join(names) + "]",
+                               .timeout = how.timeout,
+                               .check_interrupt = Runtime::check_interrupt});
+  auto successor = c10::make_intrusive<ProcessGroupQ7x2>(
+      store, assembly, has_old ? how.old->fabric_of(members) : nullptr, std::move(options));
+  if (has_old) {
+    how.old->has_successor_ = true;
+  }
+  return successor;
+}
+
+// ------------------------------------------------------------- the same group with other members
+
+ProcessGroupQ7x2::ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d::Store>& store,
+                                   int rank, int size, c10::intrusive_ptr<Options> options)
+    : compat::Backend(rank, size),
+      options_(std::move(options)),
+      runtime_(Runtime::instance()),
+      timeout_(options_->timeout),
+      store_(store) {
+  init();
+}
+
+std::string ProcessGroupQ7x2::own_handle() const {
+  runtime_->enter();
+  return Handle{card_of_process(*runtime_), rank_}.encode();
+}
+
+std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,
+                                                   std::vector<std::string> handles, bool ordered,
+                                                   std::optional<milliseconds> timeout) {
+  const auto successor = reconfigured(store_, {.uuid = std::move(uuid),
+                                               .handles = std::move(handles),
+                                               .ordered = ordered,
+                                               .timeout = timeout.value_or(timeout_.load()),
+                                               .old = this,
+                                               .scope = options_->group_name});
+  // The successor takes the old group with it, which leaves it in good order.
+  std::swap(group_, successor->group_);
+  std::swap(planner_, successor->planner_);
+  std::swap(book_, successor->book_);
+  sequence_ = 0;
+  barriers_ = 0;
+  coded_calls_ = 0;
+  shrinks_ = 0;
+  return {successor->rank_, successor->size_};
+}
+
+}  // namespace q7x2

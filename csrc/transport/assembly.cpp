@@ -1,0 +1,309 @@
+#include "transport/assembly.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/digest.h"
+#include "base/process.h"
+#include "transport/handle.h"
+#include "transport/runtime.h"
+#include "transport/tag.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a wait sleeps between looks: at first, and after a while.
+constexpr milliseconds kNap{1};
+constexpr milliseconds kSoon{1000};
+constexpr milliseconds kSlice{20};
+// Far longer than a message takes between members that are there.
+constexpr milliseconds kAskPeriod{300};
+// A process of another host that cannot be reached so often in a row is taken to be dead.
+constexpr int kMostReopened = 3;
+
+uint64_t digest_of(const std::vector<Card>& members) {
+  Digest digest;
+  for (const Card& member : members) {
+    digest.add(member.process);
+  }
+  return digest.value();
+}
+
+int own_rank(uint64_t process, const Assembly::Options& options) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, options.title + ": " + why);
+  };
+  if (options.members.size() > static_cast<size_t>(tag::kMaxRanks)) {
+    refuse("a group has at most " + std::to_string(tag::kMaxRanks) + " ranks");
+  }
+  std::set<uint64_t> seen;
+  int own = -1;
+  for (size_t i = 0; i < options.members.size(); ++i) {
+    if (!seen.insert(options.members[i].process).second) {
+      refuse("the list names " + describe_process(options.members[i]) + " twice");
+    }
+    if (options.members[i].process == process) {
+      own = static_cast<int>(i);
+    }
+  }
+  if (own < 0) {
+    refuse("the list does not name this process");
+  }
+  return own;
+}
+
+}  // namespace
+
+Assembly::Assembly(Runtime& runtime, Options options)
+    : runtime_(runtime),
+      options_(std::move(options)),
+      deadline_(Clock::now() + options_.timeout),
+      rank_(own_rank(runtime.process(), options_)),
+      rounds_(rank_, size()) {
+  runtime_.enter();
+  stamp_.key = options_.scope + '\n' + options_.uuid;
+  stamp_.card = options_.members[static_cast<size_t>(rank_)].encode();
+  stamp_.process = runtime_.process();
+  stamp_.list = digest_of(options_.members);
+  answer_ = message(AssemblyKind::kRefusal);
+  answer_.code = ErrorCode::kInvalidArgument;
+  answer_.text = options_.title + ": the uuid was already used by " +
+                 describe_process(options_.members[static_cast<size_t>(rank_)]);
+  Locked locked(runtime_.lock());
+  if (!runtime_.assemblies().begin(locked, stamp_, inbox_)) {
+    throw error(ErrorCode::kInvalidArgument, "the uuid was already used in this process");
+  }
+}
+
+Assembly::~Assembly() {
+  if (runtime_.forked()) {
+    return;
+  }
+  fail(error(ErrorCode::kAborted, describe(rank_) + " gave up", rank_));
+  std::vector<uint64_t> heard;
+  for (int round = 0; round < rounds_.rounds(); ++round) {
+    heard.push_back(options_.members[static_cast<size_t>(rounds_.from(round))].process);
+  }
+  Locked locked(runtime_.lock());
+  runtime_.assemblies().end(locked, std::move(heard), answer_);
+}
+
+// ------------------------------------------------------------------------------------- exchange
+
+std::vector<std::string> Assembly::exchange(const std::string& what, const std::string& mine,
+                                            const Check& check) {
+  std::vector<std::string> all(options_.members.size());
+  all[static_cast<size_t>(rank_)] = mine;
+  for (int k = 0; k < rounds_.rounds(); ++k) {
+    const Round round{what, k};
+    AssemblyMessage pieces = message(AssemblyKind::kPieces, round);
+    pieces.members = options_.list;
+    std::vector<std::string> known;
+    for (int i = 0; i < rounds_.pieces(k); ++i) {
+      known.push_back(all[static_cast<size_t>(rounds_.owner(rank_, i))]);
+    }
+    pieces.body = pack_pieces(known);
+    const std::string bytes = pieces.encode();
+    {
+      Locked locked(runtime_.lock());
+      runtime_.assemblies().keep(locked, stamp_.key, what, k, bytes);
+    }
+    send(rounds_.to(k), bytes);
+
+    const int from = rounds_.from(k);
+    std::vector<std::string> theirs =
+        unpack_pieces(receive(round, from, check), rounds_.pieces(k));
+    for (int i = 0; i < rounds_.pieces(k); ++i) {
+      all[static_cast<size_t>(rounds_.owner(from, i))] = std::move(theirs[static_cast<size_t>(i)]);
+    }
+  }
+  return all;
+}
+
+std::string Assembly::receive(const Round& round, int from, const Check& check) {
+  const uint64_t process = options_.members[static_cast<size_t>(from)].process;
+  const auto began = Clock::now();
+  auto next_ask = Clock::now() + kAskPeriod;
+  awaited_ = round;
+  culprit_ = from;
+  for (;;) {
+    runtime_.drive();
+    read();
+    if (const auto found = arrived_[round].find(process); found != arrived_[round].end()) {
+      Locked locked(runtime_.lock());
+      runtime_.assemblies().set_waiting(locked, stamp_.key, -1);
+      return std::move(found->second);
+    }
+    look_around(check);
+    if (Clock::now() >= deadline_) {
+      throw error(ErrorCode::kTimeout,
+                  "timed out after " + std::to_string(options_.timeout.count()) +
+                      " ms, waiting for " + describe(culprit_),
+                  culprit_);
+    }
+    watch(round, from);
+    if (Clock::now() >= next_ask) {
+      next_ask = Clock::now() + kAskPeriod;
+      ask(round, from);
+    }
+    inbox_.wait(Clock::now() - began < kSoon ? kNap : kSlice);
+  }
+}
+
+/// Sees whether the member that this one waits for is alive.
+void Assembly::watch(const Round& round, int from) {
+  bool broken = false;
+  {
+    Locked locked(runtime_.lock());
+    runtime_.assemblies().set_waiting(locked, stamp_.key, culprit_);
+    const Peer* const peer =
+        runtime_.peers().find(locked, options_.members[static_cast<size_t>(from)].process);
+    if (peer == nullptr || !peer->life.is_dead()) {
+      return;
+    }
+    if (peer->has_ended || reopened_[from] >= kMostReopened) {
+      throw error(ErrorCode::kPeerFailed, describe(from) + " failed: " + peer->life.reason(), from);
+    }
+    broken = true;
+  }
+  if (broken) {
+    ++reopened_[from];
+    ask(round, from);
+  }
+}
+
+void Assembly::wait_for(const std::function<int()>& missing, const Check& check) {
+  for (int member = missing(); member >= 0; member = missing()) {
+    runtime_.drive();
+    read();
+    look_around(check);
+    if (Clock::now() >= deadline_) {
+      throw error(ErrorCode::kTimeout,
+                  "timed out after " + std::to_string(options_.timeout.count()) +
+                      " ms, waiting for the memory of " + describe(member),
+                  member);
+    }
+    inbox_.wait(kNap);
+  }
+}
+
+void Assembly::look_around(const Check& check) {
+  stay_if_ending();
+  check();
+  options_.check_interrupt();
+}
+
+// -------------------------------------------------------------------------------- what has come
+
+void Assembly::read() {
+  for (const AssemblyMessage& message : inbox_.take()) {
+    take(message);
+  }
+}
+
+void Assembly::take(const AssemblyMessage& message) {
+  const bool same_list = message.list == stamp_.list;
+  const bool is_member = message.subject >= 0 && message.subject < size();
+  switch (message.kind) {
+    case AssemblyKind::kPieces:
+      if (!same_list) {
+        refuse_list(message);
+      }
+      arrived_[{message.exchange, message.round}][message.process] = message.body;
+      return;
+    case AssemblyKind::kWaiting:
+      // It speaks for the member that it waits for, if it knows one.
+      if (same_list && is_member && awaited_ == Round(message.exchange, message.round)) {
+        culprit_ = message.subject;
+      }
+      return;
+    case AssemblyKind::kRefusal:
+    case AssemblyKind::kFailure:
+      throw Error(message.code, message.text, same_list && is_member ? message.subject : -1);
+    case AssemblyKind::kAsk:
+      return;  // the table has answered
+  }
+}
+
+void Assembly::refuse_list(const AssemblyMessage& message) {
+  std::string who = "another process";
+  try {
+    strangers_.push_back(Card::decode(message.card));
+    who = describe_process(strangers_.back());
+  } catch (const Error&) {
+    // It cannot be told.
+  }
+  throw error(ErrorCode::kMismatch, "the members were given different lists: " +
+                                        describe_process(options_.members[static_cast<size_t>(
+                                            rank_)]) +
+                                        " has " + options_.list + ", " + who + " has " +
+                                        message.members);
+}
+
+// --------------------------------------------------------------------------------- what is sent
+
+AssemblyMessage Assembly::message(AssemblyKind kind, const Round& round) const {
+  AssemblyMessage message = stamp_;
+  message.kind = kind;
+  message.exchange = round.first;
+  message.round = round.second;
+  return message;
+}
+
+void Assembly::send(int member, std::string message) {
+  Locked locked(runtime_.lock());
+  runtime_.assemblies().send(locked, options_.members[static_cast<size_t>(member)],
+                             std::move(message));
+}
+
+void Assembly::ask(const Round& round, int member) {
+  send(member, message(AssemblyKind::kAsk, round).encode());
+}
+
+void Assembly::fail(const Error& failure) noexcept {
+  if (std::exchange(finished_, true)) {
+    return;
+  }
+  try {
+    answer_ = message(AssemblyKind::kFailure);
+    answer_.code = failure.code();
+    answer_.subject = failure.rank();
+    answer_.text = failure.what();
+    const std::string told = answer_.encode();
+    for (const int member : neighbours()) {
+      send(member, told);
+    }
+    Locked locked(runtime_.lock());
+    for (const Card& stranger : strangers_) {
+      runtime_.assemblies().send(locked, stranger, told);
+    }
+  } catch (const std::exception&) {
+    // The others have deadlines.
+  }
+}
+
+/// The members that this one exchanges messages with.
+std::vector<int> Assembly::neighbours() const {
+  std::set<int> members;
+  for (int round = 0; round < rounds_.rounds(); ++round) {
+    members.insert(rounds_.to(round));
+    members.insert(rounds_.from(round));
+  }
+  members.erase(rank_);
+  return {members.begin(), members.end()};
+}
+
+std::string Assembly::describe(int member) const {
+  return options_.describe ? options_.describe(member)
+                           : "rank " + std::to_string(member) + " (" +
+                                 describe_process(options_.members[static_cast<size_t>(member)]) +
+                                 ")";
+}
+
+Error Assembly::error(ErrorCode code, const std::string& text, int member) const {
+  return Error(code, options_.title + ": " + text, member);
+}
+
+}  // namespace q7x2

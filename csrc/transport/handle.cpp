@@ -1,0 +1,150 @@
+#include "transport/handle.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <tuple>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "fabric/host.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr std::string_view kPrefix = "q7x2-handle:1:";
+constexpr size_t kCheckDigits = 16;
+// A card has some hundred bytes, and more for each network interface.
+constexpr size_t kMostBytes = 64 << 10;
+
+std::string to_hex(std::string_view bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+/// Empty where `text` has an odd length or other characters.
+std::string from_hex(std::string_view text) {
+  if (text.size() % 2 != 0) {
+    return {};
+  }
+  std::string bytes;
+  bytes.reserve(text.size() / 2);
+  for (size_t i = 0; i < text.size(); i += 2) {
+    unsigned value = 0;
+    const char* const begin = text.data() + i;
+    const auto [end, status] = std::from_chars(begin, begin + 2, value, 16);
+    if (status != std::errc() || end != begin + 2) {
+      return {};
+    }
+    bytes += static_cast<char>(value);
+  }
+  return bytes;
+}
+
+std::string check_sum(const std::string& bytes) {
+  Digest digest;
+  digest.add(bytes);
+  std::string raw(8, '\0');
+  for (size_t i = 0; i < raw.size(); ++i) {
+    raw[i] = static_cast<char>(digest.value() >> (8 * i));
+  }
+  return to_hex(raw);
+}
+
+[[noreturn]] void refuse(std::string_view text, const std::string& why) {
+  throw Error(ErrorCode::kInvalidArgument,
+              "expected a handle of q7x2 (q7x2.reconfigure_handle()), got '" +
+                  std::string(text.substr(0, 40)) + (text.size() > 40 ? "...'" : "'") + ": " + why);
+}
+
+}  // namespace
+
+Card card_of_process(Runtime& runtime) {
+  Card card;
+  card.process = runtime.process();
+  card.pid = ::getpid();
+  card.host_key = host_key();
+  char hostname[256] = {};
+  ::gethostname(hostname, sizeof(hostname) - 1);
+  card.hostname = hostname;
+  card.address = runtime.reactor().worker().address();
+  card.beside = runtime.nics_beside();
+  card.transports = join_list(runtime.transports());
+  card.heartbeat_address = runtime.heartbeat_address();
+  Locked locked(runtime.lock());
+  card.heartbeat_port = runtime.peers().heartbeat_port(locked);
+  return card;
+}
+
+Card without_group(const Card& card) {
+  Card process = card;
+  process.slot = 0;
+  process.world_size = 0;
+  process.algorithms.clear();
+  process.memory.clear();
+  process.renewed.clear();
+  return process;
+}
+
+std::string Handle::encode() const {
+  const std::string bytes = encode_list({std::to_string(rank), without_group(card).encode()});
+  return std::string(kPrefix) + check_sum(bytes) + to_hex(bytes);
+}
+
+Handle Handle::decode(std::string_view text) {
+  if (!text.starts_with(kPrefix)) {
+    refuse(text, "it does not begin with '" + std::string(kPrefix) + "'");
+  }
+  const std::string_view rest = text.substr(kPrefix.size());
+  if (rest.size() < kCheckDigits || rest.size() > 2 * kMostBytes) {
+    refuse(text, "its length cannot be");
+  }
+  const std::string bytes = from_hex(rest.substr(kCheckDigits));
+  if (bytes.empty() || check_sum(bytes) != rest.substr(0, kCheckDigits)) {
+    refuse(text, "its check sum is wrong");
+  }
+  try {
+    const std::vector<std::string> fields = decode_list(bytes);
+    Handle handle;
+    if (fields.size() != 2) {
+      refuse(text, "it has " + std::to_string(fields.size()) + " fields, expected 2");
+    }
+    const char* const end = fields[0].data() + fields[0].size();
+    const auto [at, status] = std::from_chars(fields[0].data(), end, handle.rank);
+    if (status != std::errc() || at != end || handle.rank < -1) {
+      refuse(text, "its rank is '" + fields[0] + "'");
+    }
+    handle.card = without_group(Card::decode(fields[1]));
+    return handle;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) {
+      throw;
+    }
+    refuse(text, error.what());
+  }
+}
+
+std::vector<Handle> in_rank_order(std::vector<Handle> handles) {
+  const auto place = [](const Handle& handle) {
+    return std::tuple(handle.rank < 0, handle.rank, handle.card.process);
+  };
+  std::sort(handles.begin(), handles.end(),
+            [&](const Handle& a, const Handle& b) { return place(a) < place(b); });
+  return handles;
+}
+
+std::string describe_process(const Card& card) {
+  return "pid " + std::to_string(card.pid) + " on " + card.hostname;
+}
+
+}  // namespace q7x2

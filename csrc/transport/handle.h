@@ -1,0 +1,41 @@
+// Handle: how to reach a process, as a text that users may pass around.
+//
+// A handle names a process and not a group: it stays valid until the process ends, whatever groups
+// the process joins or leaves. It carries what a Card says of the process, the rank that the process
+// had in some group when the handle was made, and a check sum.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/card.h"
+
+namespace q7x2 {
+
+class Runtime;
+
+/// What is true of this process in every group: its identity, host, address and transports. The
+/// fields that belong to one group are empty.
+Card card_of_process(Runtime& runtime);
+/// The same part of another process's card.
+Card without_group(const Card& card);
+
+struct Handle {
+  Card card;      ///< see card_of_process
+  int rank = -1;  ///< -1: none
+
+  /// "q7x2-handle:1:" and hexadecimal digits.
+  std::string encode() const;
+  /// Throws Error(kInvalidArgument) unless `text` is a handle that this version of q7x2 can read.
+  static Handle decode(std::string_view text);
+};
+
+/// Members in an order that follows from the handles alone: by rank, and behind them those without
+/// one. Handles of equal rank are ordered by process.
+std::vector<Handle> in_rank_order(std::vector<Handle> handles);
+
+/// "pid 41 on host a".
+std::string describe_process(const Card& card);
+
+}  // namespace q7x2

@@ -1,0 +1,323 @@
+// Processes that know each other's handles agree without a store.
+#include "transport/assembly.h"
+
+#include <csignal>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "ranks.h"
+#include "transport/handle.h"
+
+namespace q7x2::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPatience{15'000};
+const auto kNoCheck = [] {};
+
+/// The processes of all ranks, by rank.
+std::vector<Card> all_cards(Rank& rank) {
+  rank.put("handle", Handle{card_of_process(rank.runtime()), rank.rank}.encode());
+  std::vector<Card> cards;
+  for (int r = 0; r < rank.world_size; ++r) {
+    cards.push_back(Handle::decode(rank.get(r, "handle")).card);
+  }
+  return cards;
+}
+
+Assembly::Options options(std::vector<Card> members, const std::string& uuid,
+                          milliseconds timeout = kPatience) {
+  std::string list = "a list of " + std::to_string(members.size());
+  return {.title = "assembly '" + uuid + "'",
+          .scope = "test",
+          .uuid = uuid,
+          .members = std::move(members),
+          .list = std::move(list),
+          .timeout = timeout};
+}
+
+/// What `body` fails with, after telling the others.
+Error failure(Assembly& assembly, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    assembly.fail(error);
+    return error;
+  }
+  throw std::runtime_error("succeeded, expected an error");
+}
+
+std::string piece(int rank, size_t bytes) {
+  std::mt19937 random(static_cast<uint32_t>(rank));
+  std::string text(bytes, '\0');
+  for (char& c : text) c = static_cast<char>(random());
+  return text;
+}
+
+// ------------------------------------------------------------------------------------- exchange
+
+TEST(Assembly, ExchangesPiecesOfAnyLength) {
+  run_ranks(5, [](Rank& rank) {
+    Assembly assembly(rank.runtime(), options(all_cards(rank), "1"));
+    EXPECT_EQ(assembly.rank(), rank.rank);
+    for (const size_t bytes : {size_t{0}, size_t{100}, size_t{20'000}, size_t{3} << 20}) {
+      const std::string what = "x" + std::to_string(bytes);
+      const auto all = assembly.exchange(what, piece(rank.rank, bytes), kNoCheck);
+      for (int r = 0; r < rank.world_size; ++r) {
+        EXPECT_TRUE(all[static_cast<size_t>(r)] == piece(r, bytes)) << what << " of rank " << r;
+      }
+    }
+    assembly.finish();
+    rank.barrier();
+  });
+}
+
+TEST(Assembly, OneProcessNeedsNobody) {
+  run_ranks(1, [](Rank& rank) {
+    Assembly assembly(rank.runtime(), options(all_cards(rank), "1"));
+    EXPECT_EQ(assembly.exchange("x", "mine", kNoCheck), std::vector<std::string>{"mine"});
+    assembly.finish();
+  });
+}
+
+TEST(Assembly, MembersMayComeLateAndMakeAGroup) {
+  run_ranks(4, [](Rank& rank) {
+    const std::vector<Card> cards = all_cards(rank);
+    if (rank.rank == 2) std::this_thread::sleep_for(milliseconds(1500));
+    Assembly assembly(rank.runtime(), options(cards, "late"));
+    const std::shared_ptr<Group> group = Group::create(
+        rank.runtime(), assembly.rank(), assembly.size(), "late",
+        [&](const auto& what, const auto& mine, const auto& check) {
+          return assembly.exchange(what, mine, check);
+        },
+        [&](const auto& missing, const auto& check) { assembly.wait_for(missing, check); }, false);
+    assembly.exchange("done", "", kNoCheck);
+    assembly.finish();
+    EXPECT_EQ(group->world_size(), 4);
+    EXPECT_FALSE(group->error());
+    rank.barrier();
+  });
+}
+
+TEST(Assembly, ABrokenConnectionIsOpenedAgain) {
+  run_ranks(3, [](Rank& rank) {
+    const std::vector<Card> cards = all_cards(rank);
+    const auto group = rank.group("old", {}, /*eager=*/true);
+    rank.barrier();
+    if (rank.rank != 1) {
+      Locked locked(rank.runtime().lock());
+      rank.runtime().peers().suspect(locked, group->membership().peer(1), "a test broke it");
+    }
+    rank.barrier();
+    Assembly assembly(rank.runtime(), options(cards, "again"));
+    const auto all = assembly.exchange("x", std::to_string(rank.rank), kNoCheck);
+    EXPECT_EQ(all, (std::vector<std::string>{"0", "1", "2"}));
+    assembly.exchange("done", "", kNoCheck);
+    assembly.finish();
+    rank.barrier();
+  });
+}
+
+// -------------------------------------------------------------------------------------- failures
+
+TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
+  run_ranks(4, [](Rank& rank) {
+    const std::vector<Card> cards = all_cards(rank);
+    if (rank.rank != 2) {
+      Assembly assembly(rank.runtime(), options(cards, "1", milliseconds(2000)));
+      const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+      EXPECT_EQ(error.rank(), 2) << error.what();
+      EXPECT_NE(std::string(error.what()).find("rank 2 (pid "), std::string::npos) << error.what();
+    }
+    rank.barrier();
+    if (rank.rank == 2) {  // who comes too late is told
+      Assembly assembly(rank.runtime(), options(cards, "1"));
+      const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+    }
+    rank.barrier();
+    Assembly assembly(rank.runtime(), options(cards, "2"));
+    assembly.exchange("x", "", kNoCheck);
+    assembly.finish();
+    rank.barrier();
+  });
+}
+
+TEST(Assembly, AMemberThatDiesFailsItAtOnce) {
+  run_ranks(
+      3,
+      [](Rank& rank) {
+        const std::vector<Card> cards = all_cards(rank);
+        rank.barrier();
+        if (rank.rank == 1) {
+          std::this_thread::sleep_for(milliseconds(300));
+          ::raise(SIGKILL);
+        }
+        const TimePoint began = Clock::now();
+        Assembly assembly(rank.runtime(), options(cards, "1", std::chrono::minutes(5)));
+        const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
+        EXPECT_EQ(error.code(), ErrorCode::kPeerFailed) << error.what();
+        EXPECT_EQ(error.rank(), 1) << error.what();
+        EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+        // So does one that was dead before.
+        Assembly again(rank.runtime(), options(cards, "2", std::chrono::minutes(5)));
+        EXPECT_EQ(failure(again, [&] { again.exchange("x", "", kNoCheck); }).code(),
+                  ErrorCode::kPeerFailed);
+        Assembly survivors(rank.runtime(), options({cards[0], cards[2]}, "3"));
+        survivors.exchange("x", "", kNoCheck);
+        survivors.finish();
+      },
+      {.killed = {1}});
+}
+
+TEST(Assembly, DifferentListsFailEverywhere) {
+  run_ranks(4, [](Rank& rank) {
+    const std::vector<Card> cards = all_cards(rank);
+    // Ranks 0 and 1 leave out rank 3, rank 2 leaves out rank 1 as well.
+    if (rank.rank < 3) {
+      const std::vector<Card> members = rank.rank < 2
+                                            ? std::vector<Card>{cards[0], cards[1], cards[2]}
+                                            : std::vector<Card>{cards[0], cards[2]};
+      Assembly assembly(rank.runtime(), options(members, "1"));
+      const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
+      EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
+      const std::string text = error.what();
+      EXPECT_NE(text.find("a list of 2"), std::string::npos) << text;
+      EXPECT_NE(text.find("a list of 3"), std::string::npos) << text;
+      EXPECT_NE(text.find("pid " + std::to_string(rank.pid_of(2))), std::string::npos) << text;
+    }
+    rank.barrier();
+  });
+}
+
+TEST(Assembly, WhatARankTellsTheOthersRaise) {
+  run_ranks(4, [](Rank& rank) {
+    Assembly assembly(rank.runtime(), options(all_cards(rank), "1"));
+    if (rank.rank == 3) {
+      assembly.fail(Error(ErrorCode::kTransport, "rank 3 has no memory", 3));
+    } else {
+      const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
+      EXPECT_EQ(error.code(), ErrorCode::kTransport);
+      EXPECT_STREQ(error.what(), "rank 3 has no memory");
+      EXPECT_EQ(error.rank(), 3);
+    }
+    rank.barrier();
+  });
+}
+
+// ---------------------------------------------------------------------------------- uuids, lists
+
+TEST(Assembly, AUsedUuidIsRefused) {
+  run_ranks(3, [](Rank& rank) {
+    const std::vector<Card> cards = all_cards(rank);
+    const auto refused = [&](std::vector<Card> members) {
+      try {
+        Assembly assembly(rank.runtime(), options(std::move(members), "1"));
+        const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        return std::string(error.what());
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        return std::string(error.what());
+      }
+    };
+    if (rank.rank < 2) {
+      Assembly assembly(rank.runtime(), options({cards[0], cards[1]}, "1"));
+      assembly.exchange("x", "", kNoCheck);
+      assembly.finish();
+    }
+    rank.barrier();
+    // Rank 2 has not used it and learns it from another member, those who have know it themselves.
+    EXPECT_NE(refused(cards).find("was already used"), std::string::npos);
+    rank.barrier();
+  });
+}
+
+TEST(Assembly, RefusesListsThatCannotBe) {
+  run_ranks(2, [](Rank& rank) {
+    const std::vector<Card> cards = all_cards(rank);
+    const auto refusal = [&](std::vector<Card> members) {
+      try {
+        Assembly assembly(rank.runtime(), options(std::move(members), "1"));
+        return std::string();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        return std::string(error.what());
+      }
+    };
+    const auto other = static_cast<size_t>(1 - rank.rank);
+    EXPECT_NE(refusal({}).find("does not name this process"), std::string::npos);
+    EXPECT_NE(refusal({cards[other]}).find("does not name this process"), std::string::npos);
+    EXPECT_NE(refusal({cards[0], cards[1], cards[0]}).find("twice"), std::string::npos);
+    rank.barrier();
+    Assembly assembly(rank.runtime(), options(cards, "1"));  // the uuid was not used by these
+    assembly.exchange("x", "", kNoCheck);
+    assembly.finish();
+    rank.barrier();
+  });
+}
+
+// -------------------------------------------------------------------------------------- messages
+
+AssemblyMessage example() {
+  AssemblyMessage message;
+  message.kind = AssemblyKind::kFailure;
+  message.key = std::string("scope\n7\0", 8);
+  message.card = "card";
+  message.process = ~uint64_t{0};
+  message.list = 3;
+  message.exchange = "card";
+  message.round = 11;
+  message.body = pack_pieces({"a", "", std::string(5000, 'b')});
+  message.members = "ranks 0, 2";
+  message.subject = 2;
+  message.code = ErrorCode::kTimeout;
+  message.text = "why";
+  return message;
+}
+
+TEST(AssemblyMessage, IsReadAsItWasWritten) {
+  const auto read = AssemblyMessage::decode(example().encode());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->encode(), example().encode());
+  EXPECT_EQ(read->key, example().key);
+  EXPECT_EQ(read->process, ~uint64_t{0});
+  EXPECT_EQ(read->code, ErrorCode::kTimeout);
+  EXPECT_EQ(unpack_pieces(read->body, 3)[2], std::string(5000, 'b'));
+  EXPECT_THROW(unpack_pieces(read->body, 2), Error);
+  EXPECT_THROW(unpack_pieces("nothing", 1), Error);
+}
+
+TEST(AssemblyMessage, OtherBytesAreDropped) {
+  const std::string bytes = example().encode();
+  EXPECT_FALSE(AssemblyMessage::decode(""));
+  EXPECT_FALSE(AssemblyMessage::decode(bytes.substr(0, bytes.size() - 1)));
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 5000; ++i) {
+    std::string other = bytes;
+    other[random() % other.size()] = static_cast<char>(random());
+    if (const auto read = AssemblyMessage::decode(other)) {  // what is read is sound
+      EXPECT_LE(static_cast<int>(read->code), static_cast<int>(ErrorCode::kInternal));
+      try {
+        unpack_pieces(read->body, 3);
+      } catch (const Error&) {
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace q7x2::test
