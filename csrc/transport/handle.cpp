@@ -32,21 +32,21 @@ std::string to_hex(std::string_view bytes) {
   return text;
 }
 
-/// Empty where `text` has an odd length or other characters.
+/// Empty where `text` has an odd length or other characters than `to_hex` writes.
 std::string from_hex(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
   if (text.size() % 2 != 0) {
     return {};
   }
   std::string bytes;
   bytes.reserve(text.size() / 2);
   for (size_t i = 0; i < text.size(); i += 2) {
-    unsigned value = 0;
-    const char* const begin = text.data() + i;
-    const auto [end, status] = std::from_chars(begin, begin + 2, value, 16);
-    if (status != std::errc() || end != begin + 2) {
+    const size_t high = kDigits.find(text[i]);
+    const size_t low = kDigits.find(text[i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) {
       return {};
     }
-    bytes += static_cast<char>(value);
+    bytes += static_cast<char>(high << 4 | low);
   }
   return bytes;
 }
