@@ -44,9 +44,8 @@ const char* name_of(Level level) {
 
 void check_log_setting() {
   if (!highest(setting())) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "Q7X2_LOG=" + std::string(setting()) + ": expected 'off', 'warn', 'info' or 'debug'");
+    throw Error(ErrorCode::kInvalidArgument, "Q7X2_LOG=" + std::string(setting()) +
+                                                 ": expected 'off', 'warn', 'info' or 'debug'");
   }
 }
 

@@ -7,8 +7,8 @@ namespace q7x2 {
 
 enum class Level { kWarn, kInfo, kDebug };
 
-/// Whether messages of `level` are written. Q7X2_LOG says so: off, warn, info or debug; unset: warn.
-/// Asked before a message is made that costs time. Any thread.
+/// Whether messages of `level` are written. Q7X2_LOG says so: off, warn, info or debug; unset:
+/// warn. Asked before a message is made that costs time. Any thread.
 bool logs(Level level);
 
 /// Writes one line to stderr, at once and as a whole, if messages of `level` are written. Never

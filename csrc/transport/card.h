@@ -17,13 +17,13 @@ struct Card {
   uint16_t world_size = 0;  ///< as this rank was told
   std::string host_key;     ///< equal where memory can be shared and PIDs mean the same
   std::string hostname;
-  std::string address;      ///< the UCP worker's
+  std::string address;             ///< the UCP worker's
   uint32_t heartbeat_address = 0;  ///< IPv4, in host byte order
   uint16_t heartbeat_port = 0;     ///< 0: there is none
-  std::vector<Nic> beside;  ///< interfaces beside the network that all hosts share
-  std::string transports;   ///< of UCX, which the process may use: "posix, sysv, tcp"
-  std::string algorithms;   ///< to which collectives are confined, "ring,sra"; empty: to none
-  std::string memory;       ///< key of its HostChannel's segment; empty where it has none yet
+  std::vector<Nic> beside;         ///< interfaces beside the network that all hosts share
+  std::string transports;          ///< of UCX, which the process may use: "posix, sysv, tcp"
+  std::string algorithms;  ///< to which collectives are confined, "ring,sra"; empty: to none
+  std::string memory;      ///< key of its HostChannel's segment; empty where it has none yet
   /// Connections that the rank will not use any more because they broke: with which process, and
   /// the number of the one to come. Empty if none ever broke.
   struct Renewed {

@@ -33,8 +33,8 @@ class FailureDetector {
     std::string reason;  ///< completes "rank 3 failed: ..."
   };
 
-  /// `process`: this one. Throws Error(kTransport), or Error(kInvalidArgument) if Q7X2_SILENCE is no
-  /// number of seconds.
+  /// `process`: this one. Throws Error(kTransport), or Error(kInvalidArgument) if Q7X2_SILENCE is
+  /// no number of seconds.
   explicit FailureDetector(uint64_t process);
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
@@ -74,14 +74,15 @@ class FailureDetector {
   OwnedFd epoll_;
   const ProcessWatch processes_;
   HeartbeatListener listener_;
-  std::map<const void*, OwnedFd> pidfds_;                       // by who
+  std::map<const void*, OwnedFd> pidfds_;                         // by who
   std::map<const void*, std::unique_ptr<Heartbeat>> heartbeats_;  // by who
   TimePoint next_round_{};
   TimePoint due_{};
 };
 
-/// What Q7X2_SILENCE says, for how long a host may be silent: 2 s if it is unset, and as good as for
-/// ever for 0. Throws Error(kInvalidArgument) unless it is 0, or a number of seconds from 0.1 on.
+/// What Q7X2_SILENCE says, for how long a host may be silent: 2 s if it is unset, and as good as
+/// for ever for 0. Throws Error(kInvalidArgument) unless it is 0, or a number of seconds from 0.1
+/// on.
 std::chrono::milliseconds silence_limit();
 
 }  // namespace q7x2

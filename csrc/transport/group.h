@@ -177,8 +177,8 @@ class Group {
   /// The error that ends the group when this rank's own code has thrown `exception`.
   Error failure_of(const std::exception& exception) const;
 
-  /// Who keeps a task waiting, for a person: "; rank 3 (pid 41 on host a) is late: its host answers".
-  /// `rank` is -1 unless it is one rank.
+  /// Who keeps a task waiting, for a person: "; rank 3 (pid 41 on host a) is late: its host
+  /// answers". `rank` is -1 unless it is one rank.
   struct Lateness {
     std::string text;
     int rank = -1;

@@ -130,7 +130,8 @@ void Group::answer(Locked& locked, const Control& inquiry) {
   }
 }
 
-// -------------------------------------------------------------------------- messages that do not fit
+// -------------------------------------------------------------------------- messages that do not
+// fit
 
 void Group::disagree(Locked& locked, Task& task, int peer) {
   if (disagreement_ || error_) {
@@ -150,11 +151,12 @@ Error Group::disagreement(int a, const std::string& call_of_a, int b,
     return describe(rank) +
            (call.empty() ? " made another call, which is complete" : " called " + call);
   };
-  return Error(ErrorCode::kMismatch,
-               "ranks disagree about a collective (a different collective, shape, dtype, root, split, "
-               "reduction or q7x2.algorithm): " +
-                   called(a, call_of_a) + ", but " + called(b, call_of_b),
-               a == rank() ? b : a);
+  return Error(
+      ErrorCode::kMismatch,
+      "ranks disagree about a collective (a different collective, shape, dtype, root, split, "
+      "reduction or q7x2.algorithm): " +
+          called(a, call_of_a) + ", but " + called(b, call_of_b),
+      a == rank() ? b : a);
 }
 
 }  // namespace q7x2

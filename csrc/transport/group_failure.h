@@ -1,9 +1,9 @@
 // Whom a rank tells that its group has failed.
 //
-// A rank that fails a group, or hears of it for the first time, tells the ranks that it is connected
-// to and its neighbours. The neighbours of rank r are r ± 1, r ± 2, r ± 4, ... around the ring of all
-// ranks. So each rank opens at most 2 log2(n) connections for it, and the news arrives after log2(n)
-// hops. In a group of up to 16 ranks everybody is everybody's neighbour.
+// A rank that fails a group, or hears of it for the first time, tells the ranks that it is
+// connected to and its neighbours. The neighbours of rank r are r ± 1, r ± 2, r ± 4, ... around the
+// ring of all ranks. So each rank opens at most 2 log2(n) connections for it, and the news arrives
+// after log2(n) hops. In a group of up to 16 ranks everybody is everybody's neighbour.
 //
 // Every survivor hears of it as long as a chain of neighbours that live leads to it, since each of
 // them passes it on. Because r ± 1 are neighbours too, only a rank whose neighbours have *all* died

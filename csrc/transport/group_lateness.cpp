@@ -1,13 +1,13 @@
 // Who keeps the ranks of a group waiting.
 //
-// The rank that a call waits for may itself wait for another one. So a rank that has waited for half
-// a second asks (group_agreement.cpp), and the answer says whether its peer has made the call, and
-// whom the peer waits for. A rank whose own answer changes tells those who asked. So the name of the
-// rank that is late travels along the chain of those who wait: a rank that does not answer, or that
-// has not made the call.
+// The rank that a call waits for may itself wait for another one. So a rank that has waited for
+// half a second asks (group_agreement.cpp), and the answer says whether its peer has made the call,
+// and whom the peer waits for. A rank whose own answer changes tells those who asked. So the name
+// of the rank that is late travels along the chain of those who wait: a rank that does not answer,
+// or that has not made the call.
 //
-// A rank that is late is not dead. It is named in a warning first, and in the error of the call whose
-// deadline passes.
+// A rank that is late is not dead. It is named in a warning first, and in the error of the call
+// whose deadline passes.
 #include <array>
 #include <cstdio>
 
@@ -61,8 +61,8 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
   std::set<int> late;
   for (const int r : awaited_ranks(locked, task)) {
     const auto heard = heard_.find(r);
-    const bool has_answered = task.takes_turn() && heard != heard_.end() &&
-                              heard->second.sequence == record.sequence;
+    const bool has_answered =
+        task.takes_turn() && heard != heard_.end() && heard->second.sequence == record.sequence;
     if (!has_answered || heard->second.state == CallState::kNotMade) {
       late.insert(r);
     } else if (heard->second.state == CallState::kWaiting && heard->second.waits_for >= 0 &&
@@ -175,8 +175,7 @@ void Group::warn_of_late(Locked& locked, TimePoint now) {
     std::array<char, 32> waited;
     std::snprintf(waited.data(), waited.size(), "%.1f",
                   std::chrono::duration<double>(now - task->submitted()).count());
-    log(Level::kWarn, "group '" + name() + "', rank " + std::to_string(rank()) + ": " +
-                          task->name() + " has waited " + waited.data() + " s for " +
+    log(Level::kWarn, task->name() + " has waited " + waited.data() + " s for " +
                           task->waiting_for() + lateness(locked, *task).text);
   }
 }

@@ -31,9 +31,7 @@ Attempt outcome(int socket) {
   int error = 0;
   socklen_t length = sizeof(error);
   ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
-  return error == 0              ? Attempt::kMade
-         : error == ECONNREFUSED ? Attempt::kRefused
-                                 : Attempt::kFailed;
+  return error == 0 ? Attempt::kMade : error == ECONNREFUSED ? Attempt::kRefused : Attempt::kFailed;
 }
 
 }  // namespace

@@ -3,13 +3,14 @@
 // What counts is what the other host's *kernel* does, so a process that is stopped or slow is not
 // taken for dead:
 //
-// - The kernel acknowledges a byte now and then: the host and the link to it are alive. TCP_INFO says
+// - The kernel acknowledges a byte now and then: the host and the link to it are alive. TCP_INFO
+// says
 //   when the last acknowledgement came.
 // - The kernel closes the connection: the process has ended.
 // - Nothing comes for a quarter of the limit: knock. A knock is one more connection, closed when it
-//   is made. After a loss TCP sends again ever more rarely, so that it could sleep through the end of
-//   a short outage. A knock is a fresh packet every eighth of the limit. A kernel that refuses it
-//   answers too.
+//   is made. After a loss TCP sends again ever more rarely, so that it could sleep through the end
+//   of a short outage. A knock is a fresh packet every eighth of the limit. A kernel that refuses
+//   it answers too.
 // - Nothing comes for the whole limit: silent.
 #pragma once
 
@@ -57,7 +58,7 @@ class Heartbeat {
   /// When `look` must be called at the latest; max: it does not matter.
   TimePoint due() const;
   /// The host has answered lately.
-  bool answers(TimePoint now) const { return !is_over_ && !clock_.is_doubtful(now); }
+  bool answers(TimePoint now) const { return !is_over_ && clock_.silence(now) < limit_ / 2; }
 
  private:
   enum class Line { kDown, kCalling, kGreeting, kUp };

@@ -1,9 +1,9 @@
 // HeartbeatListener: the port that processes of other hosts call, and the calls that came.
 //
-// A call begins with a HeartbeatHello, and is answered with one if the caller is a process that this
-// one has met in a group. Until then it waits, for a few seconds at most, and only few calls may
-// wait at once: the oldest goes first. So strangers cost little. What a caller sends afterwards is
-// read and dropped: it only wants to see that the kernel acknowledges it.
+// A call begins with a HeartbeatHello, and is answered with one if the caller is a process that
+// this one has met in a group. Until then it waits, for a few seconds at most, and only few calls
+// may wait at once: the oldest goes first. So strangers cost little. What a caller sends afterwards
+// is read and dropped: it only wants to see that the kernel acknowledges it.
 #pragma once
 
 #include <chrono>

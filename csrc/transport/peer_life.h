@@ -2,9 +2,9 @@
 //
 //   alive --suspect--> suspect --the grace ends--> dead
 //
-// There is no way back. How long the grace is depends on the evidence. A connection that broke is replaced by the peer's next incarnation, and the
-// groups that used it fail. A peer that leaves one group in good order stays alive, since it may be
-// in other groups. This class reads no clock.
+// There is no way back. How long the grace is depends on the evidence. A connection that broke is
+// replaced by the peer's next incarnation, and the groups that used it fail. A peer that leaves one
+// group in good order stays alive, since it may be in other groups. This class reads no clock.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@ namespace q7x2 {
 
 /// Why a peer is suspect.
 enum class Evidence {
-  kProcessEnded,      ///< a process of this host
-  kConnectionBroke,   ///< for whatever reason; on another host also because its process ended
-  kSilent,            ///< its host has not answered for long
+  kProcessEnded,     ///< a process of this host
+  kConnectionBroke,  ///< for whatever reason; on another host also because its process ended
+  kSilent,           ///< its host has not answered for long
 };
 
 class PeerLife {
@@ -26,8 +26,8 @@ class PeerLife {
   enum class State { kAlive, kSuspect, kDead };
 
   /// How long what a suspect peer had sent is still received. What a process of this host wrote to
-  /// shared memory is visible when it has ended; its last packets to other hosts may be on their way
-  /// a little longer than the news that it ended. A silent host sends nothing.
+  /// shared memory is visible when it has ended; its last packets to other hosts may be on their
+  /// way a little longer than the news that it ended. A silent host sends nothing.
   static constexpr std::chrono::milliseconds grace(Evidence evidence) {
     switch (evidence) {
       case Evidence::kProcessEnded:

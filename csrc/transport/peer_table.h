@@ -4,8 +4,9 @@
 // again: the groups that used it fail, and a group that is made later uses the next incarnation,
 // which is another Peer. The cards of both ends say which one that is.
 //
-// The FailureDetector and UCX say that a peer seems to be dead. It is suspect then for a short grace,
-// in which what it had sent is still received. Then it is dead, and `on_death` tells the groups.
+// The FailureDetector and UCX say that a peer seems to be dead. It is suspect then for a short
+// grace, in which what it had sent is still received. Then it is dead, and `on_death` tells the
+// groups.
 #pragma once
 
 #include <atomic>
@@ -43,8 +44,8 @@ struct Peer {
   Watched watched_beside{this, true};
   bool has_ended = false;  ///< its process on this host is gone; there is nothing to connect to
 
-  Link shared;  ///< over the network that all hosts share, or UCX's shared memory
-  Link beside;  ///< the private link to its host, if there is one
+  Link shared;                  ///< over the network that all hosts share, or UCX's shared memory
+  Link beside;                  ///< the private link to its host, if there is one
   uint32_t beside_address = 0;  ///< of the peer on it, IPv4 in host byte order
   /// Groups rely on the private link, so its failure is the peer's. Until then it is only a failed
   /// attempt.

@@ -36,8 +36,7 @@ void in_child() {
 
 void heed_forks() {
   // If there is no memory for the handlers, a child keeps its copies.
-  [[maybe_unused]] static const int registered =
-      ::pthread_atfork(before_fork, in_parent, in_child);
+  [[maybe_unused]] static const int registered = ::pthread_atfork(before_fork, in_parent, in_child);
 }
 
 template <typename Open>

@@ -11,8 +11,10 @@ namespace q7x2 {
 
 namespace {
 
-// A call that waits for so long, or for half of its deadline, says so.
+// A call that waits for so long, or for half of its deadline, says so. If the deadline is short,
+// its error says it soon enough.
 constexpr std::chrono::milliseconds kWarnAfter{10'000};
+constexpr std::chrono::milliseconds kWarnNotBefore{500};
 
 }  // namespace
 
@@ -37,7 +39,7 @@ void Task::set_submitted(Locked&, TimePoint now) {
   record_.warn_at = now + kWarnAfter;
   if (timeout_ > std::chrono::milliseconds::zero()) {
     record_.deadline = now + timeout_;
-    record_.warn_at = now + std::min(kWarnAfter, timeout_ / 2);
+    record_.warn_at = now + std::clamp(timeout_ / 2, kWarnNotBefore, kWarnAfter);
   }
 }
 

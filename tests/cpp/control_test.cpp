@@ -56,9 +56,8 @@ void expect_valid(const Control& control) {
 }
 
 TEST(Control, RoundTrip) {
-  for (const ControlType type :
-       {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort, ControlType::kInquiry,
-        ControlType::kAnswer}) {
+  for (const ControlType type : {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort,
+                                 ControlType::kInquiry, ControlType::kAnswer}) {
     const Control sent = example(type);
     const auto got = decode(sent.encode());
     ASSERT_TRUE(got);

@@ -1,5 +1,5 @@
-// Heartbeats over the loopback, between detectors of one process: who is alive, has ended, has left,
-// or is silent; and what strangers can do at the port.
+// Heartbeats over the loopback, between detectors of one process: who is alive, has ended, has
+// left, or is silent; and what strangers can do at the port.
 #include "transport/failure_detector.h"
 
 #include <arpa/inet.h>

@@ -1,15 +1,33 @@
+// Whom a rank tells that its group has failed, and that everybody hears of it.
 #include "transport/group_failure.h"
 
 #include <algorithm>
 #include <bit>
+#include <csignal>
 #include <cstddef>
+#include <cstdlib>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "comm.h"
+#include "ranks.h"
+
 namespace q7x2 {
 namespace {
+
+using std::chrono::milliseconds;
+using test::buffer;
+using test::Comm;
+using test::Rank;
+using test::run_ranks;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 /// After how many hops each rank has heard what `first` tells; -1: never. The dead pass nothing on.
 std::vector<int> spread(int first, const std::vector<bool>& is_dead) {
@@ -92,6 +110,66 @@ TEST(Neighbours, AWholeRackThatDiesCutsNobodyOff) {
   for (size_t r = 0; r < hops.size(); ++r) {
     EXPECT_EQ(hops[r] < 0, is_dead[r]) << r;
   }
+}
+
+TEST(Telling, AbortsFromSeveralThreadsAreOne) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    comm.succeed(*comm.barrier());
+    if (rank.rank == 0) {
+      const auto task = comm.all_reduce(buffer<int32_t>(10));
+      std::vector<std::thread> waiters;
+      for (int i = 0; i < 3; ++i) {
+        waiters.emplace_back([&] {
+          const Error error = comm.failure(*task);
+          EXPECT_TRUE(contains(error.what(), "by the user")) << error.what();
+        });
+      }
+      std::vector<std::thread> aborters;
+      for (int i = 0; i < 4; ++i) {
+        aborters.emplace_back(
+            [&] { comm.group().abort(Error(ErrorCode::kAborted, "aborted by the user")); });
+      }
+      for (std::thread& each : aborters) each.join();
+      for (std::thread& each : waiters) each.join();
+    } else {
+      // It hears of it wherever it is.
+      const TimePoint give_up = Clock::now() + test::kPatience;
+      while (!comm.group().error() && Clock::now() < give_up) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    }
+    comm.group().abort(Error(ErrorCode::kAborted, "again"));
+    ASSERT_TRUE(comm.group().error());
+    EXPECT_TRUE(contains(comm.group().error()->what(), "by the user")) << "the first error stays";
+    rank.barrier();
+  });
+}
+
+TEST(Telling, ReachesRanksThatNeverTalkedToTheDead) {
+  // Virtual hosts: only rank 0 talks to rank 3, and tells the others.
+  run_ranks(4,
+            [](Rank& rank) {
+              ::setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
+              Comm comm(rank.group());
+              if (rank.rank == 0 || rank.rank == 3) {
+                const int other = 3 - rank.rank;
+                const auto data = buffer<int32_t>(10, rank.rank);
+                const auto sent = comm.send(other, 1, data);
+                comm.succeed(*comm.receive(other, 1, buffer<int32_t>(10)));
+                comm.succeed(*sent);
+              }
+              rank.barrier();
+              if (rank.rank == 3) ::raise(SIGKILL);
+              const TimePoint give_up = Clock::now() + test::kPatience;
+              while (!comm.group().error() && Clock::now() < give_up) {
+                std::this_thread::sleep_for(milliseconds(1));
+              }
+              ASSERT_TRUE(comm.group().error());
+              EXPECT_EQ(comm.group().error()->code(), ErrorCode::kPeerFailed);
+              EXPECT_EQ(comm.group().error()->rank(), 3);
+            },
+            {.killed = {3}});
 }
 
 }  // namespace

@@ -484,66 +484,6 @@ TEST(Abort, EndsTheGroupEverywhere) {
   });
 }
 
-TEST(Abort, FromSeveralThreadsAtOnceIsOneAbort) {
-  run_ranks(2, [](Rank& rank) {
-    Comm comm(rank.group());
-    comm.succeed(*comm.barrier());
-    if (rank.rank == 0) {
-      const auto task = comm.all_reduce(buffer<int32_t>(10));
-      std::vector<std::thread> waiters;
-      for (int i = 0; i < 3; ++i) {
-        waiters.emplace_back([&] {
-          const Error error = comm.failure(*task);
-          EXPECT_TRUE(contains(error, "by the user")) << error.what();
-        });
-      }
-      std::vector<std::thread> aborters;
-      for (int i = 0; i < 4; ++i) {
-        aborters.emplace_back(
-            [&] { comm.group().abort(Error(ErrorCode::kAborted, "aborted by the user")); });
-      }
-      for (std::thread& each : aborters) each.join();
-      for (std::thread& each : waiters) each.join();
-    } else {
-      // It hears of it wherever it is.
-      const TimePoint give_up = Clock::now() + test::kPatience;
-      while (!comm.group().error() && Clock::now() < give_up) {
-        std::this_thread::sleep_for(milliseconds(1));
-      }
-    }
-    comm.group().abort(Error(ErrorCode::kAborted, "again"));
-    ASSERT_TRUE(comm.group().error());
-    EXPECT_TRUE(contains(*comm.group().error(), "by the user")) << "the first error stays";
-    rank.barrier();
-  });
-}
-
-TEST(Death, IsNamedByARankThatNobodyConnectedToTheDead) {
-  // Virtual hosts: only rank 0 talks to rank 3, and tells the others.
-  run_ranks(
-      4,
-      [](Rank& rank) {
-        ::setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
-        Comm comm(rank.group());
-        if (rank.rank == 0 || rank.rank == 3) {
-          const int other = 3 - rank.rank;
-          const auto data = buffer<int32_t>(10, rank.rank);
-          const auto sent = comm.send(other, 1, data);
-          comm.succeed(*comm.receive(other, 1, buffer<int32_t>(10)));
-          comm.succeed(*sent);
-        }
-        rank.barrier();
-        if (rank.rank == 3) ::raise(SIGKILL);
-        const TimePoint give_up = Clock::now() + test::kPatience;
-        while (!comm.group().error() && Clock::now() < give_up) {
-          std::this_thread::sleep_for(milliseconds(1));
-        }
-        ASSERT_TRUE(comm.group().error());
-        expect_error(*comm.group().error(), ErrorCode::kPeerFailed, 3);
-      },
-      {.killed = {3}});
-}
-
 TEST(Timeout, OfACollectiveEndsTheGroupAndSaysWhoIsMissing) {
   run_ranks(3, [](Rank& rank) {
     Comm comm(rank.group());

@@ -113,7 +113,8 @@ def run(
     script = f"{head}def main():\n{body}\n\nfor _ in range(3):{tail}"
     try:
         results = lab.run(
-            [sys.executable, "-c", script],
+            # The shell stands between nsenter and the rank, else nsenter stops with it for good.
+            ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", script],
             env={"Q7X2_PROBE": "0", "OMP_NUM_THREADS": "1", **(env or {})},
             timeout_s=90,
             on_line=lambda _, line: ready.release() if line == "ready\n" else None,
@@ -203,9 +204,9 @@ def test_lost_packets_are_survived(connected: Lab) -> None:
         on_switch(
             connected,
             "nft",
-            "add table bridge loss; add chain bridge loss all"
+            "add table bridge loss; add chain bridge loss packets"
             " { type filter hook forward priority 0; };"
-            " add rule bridge loss all numgen random mod 100 < 5 counter drop",
+            " add rule bridge loss packets numgen random mod 100 < 5 counter drop",
         )
 
     results, _ = run(connected, REDUCE_FOR_A_WHILE, lose)
@@ -244,8 +245,7 @@ def test_a_stopped_process_is_late_and_not_dead(connected: Lab) -> None:
     warnings = [line for result in survivors(results) for line in result.lines if "warning" in line]
     assert warnings
     for line in warnings:
-        assert line.startswith("q7x2: warning: group "), line
-        assert "all_reduce" in line
+        assert line.startswith("q7x2: warning: all_reduce "), line
         assert f"rank {VICTIM} (" in line
         assert "is late: its host answers" in line
 
