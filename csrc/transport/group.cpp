@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/group_facts.h"
 #include "transport/runtime.h"
 
 namespace q7x2 {
@@ -73,9 +74,7 @@ bool Group::connect(Locked& locked, int rank) {
   if (fresh) {
     greet(locked, rank);
     if (logs(Level::kDebug)) {
-      log(Level::kDebug, "group '" + name() + "': rank " + std::to_string(this->rank()) +
-                             " talks to " + describe(rank) + " over " +
-                             join_list(peer.shared.endpoint().transports()));
+      log_transports(*this, rank, peer.shared.endpoint().transports());
     }
   }
   return true;
