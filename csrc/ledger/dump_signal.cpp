@@ -1,7 +1,7 @@
 #include "ledger/dump_signal.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,11 +16,21 @@
 namespace q7x2 {
 namespace {
 
-// Never closed: a signal may arrive at any time, also while the last runtime goes.
+// One per process, never closed: a signal may arrive at any time, also while the last runtime goes.
 std::atomic<int> event_fd{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
+std::atomic<pid_t> owner{0};
+static_assert(std::atomic<pid_t>::is_always_lock_free);
+
 void on_signal(int) {
+  if (::getpid() != owner.load()) {
+    // A forked child shares the descriptor, and its parent would answer. This arrives again when
+    // the handler returns.
+    ::signal(SIGUSR2, SIG_DFL);
+    ::raise(SIGUSR2);
+    return;
+  }
   const int saved = errno;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event_fd.load(), &one, sizeof(one));
@@ -46,20 +56,18 @@ int make_event_fd() {
   if (fd < 0) {
     throw Error(ErrorCode::kTransport, std::string("eventfd: ") + std::strerror(errno));
   }
-  event_fd = fd;
-  // The child shares the descriptor, and its parent would answer.
-  ::pthread_atfork(nullptr, nullptr, [] {
-    if (has_handler(on_signal)) set_handler(SIG_DFL);
-  });
   return fd;
 }
 
 }  // namespace
 
 int dump_signal_fd() {
-  static const int fd = make_event_fd();
+  if (owner != ::getpid()) {
+    event_fd = make_event_fd();
+    owner = ::getpid();
+  }
   if (has_handler(SIG_DFL)) set_handler(on_signal);
-  return fd;
+  return event_fd;
 }
 
 }  // namespace q7x2

@@ -1,8 +1,8 @@
 // The signal by which a user asks for a dump: SIGUSR2.
 //
 // It is taken only if the program leaves it at its default, which would end the process. The
-// handler does nothing but write to an event descriptor; the dump's own thread does the work. A
-// forked child gets the default back.
+// handler does nothing but write to an event descriptor; the dump's own thread does the work. In
+// a forked child the signal has its default effect, unless the child makes a group itself.
 #pragma once
 
 namespace q7x2 {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/group_facts.h"
 #include "transport/group_failure.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
@@ -77,9 +78,7 @@ bool Group::connect(Locked& locked, int rank) {
   if (fresh) {
     greet(locked, rank);
     if (logs(Level::kDebug)) {
-      log(Level::kDebug, "group '" + name() + "': rank " + std::to_string(this->rank()) +
-                             " talks to " + describe(rank) + " over " +
-                             join_list(peer.shared.endpoint().transports()));
+      log_transports(*this, rank, peer.shared.endpoint().transports());
     }
   }
   return true;

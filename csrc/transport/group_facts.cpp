@@ -52,6 +52,13 @@ void log_refusals(Group& group) {
   }
 }
 
+void log_transports(Group& group) {
+  for (int r = 0; r < group.world_size() && logs(Level::kDebug); ++r) {
+    const std::vector<std::string> transports = group.transports(r);
+    if (!transports.empty()) log_transports(group, r, transports);
+  }
+}
+
 void log_private_links(Group& group, Level level) {
   for (int r = 0; r < group.world_size(); ++r) {
     if (r == group.rank() || !group.has_private_link(group.rank(), r)) continue;
@@ -108,6 +115,13 @@ void log_group(Group& group) {
   log(level, "group '" + group.name() + "': rank " + std::to_string(group.rank()) + " of " +
                  hosts_text(members) + "; UCX may use " + members.card(group.rank()).transports);
   log_private_links(group, level);
+  log_transports(group);
+}
+
+void log_transports(const Group& group, int rank, const std::vector<std::string>& transports) {
+  if (!logs(Level::kDebug)) return;
+  log(Level::kDebug, "group '" + group.name() + "': rank " + std::to_string(group.rank()) +
+                         " talks to " + group.describe(rank) + " over " + join_list(transports));
 }
 
 }  // namespace q7x2

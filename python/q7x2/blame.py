@@ -144,9 +144,14 @@ class _Case:
         return {r: ops[sequence] for r, ops in self.calls.items() if sequence in ops}
 
     def _user_call(self, rank: int, sequence: int) -> Operation | None:
-        """The user's call that the operation is, or that it prepares."""
+        """The user's call that the operation is, or that it prepares.
+
+        A call may be submitted when what prepares it has failed already.
+        """
         later = [
-            op for op in self.calls[rank].values() if op.sequence >= sequence and not op.is_internal
+            op
+            for op in self.group.views[rank].operations
+            if not op.is_message and not op.is_internal and op.sequence >= sequence
         ]
         return min(later, key=lambda op: op.sequence, default=None)
 
@@ -291,12 +296,13 @@ class _Case:
 
         waiters = Counter(wait["rank"] for _, wait in waits)
 
-        def evidence(each: tuple[int, dict[str, Any]]) -> tuple[bool, bool, int]:
+        def evidence(each: tuple[int, dict[str, Any]]) -> tuple[bool, bool, bool, int]:
             rank, wait = each
             other = came.get(wait["rank"])
             back = [] if other is None or other.state == "done" else other.waits
             is_under_way = any(b["rank"] == rank and b["for"] != wait["for"] for b in back)
-            return is_under_way, all(b["rank"] == rank for b in back), waiters[wait["rank"]]
+            is_end = all(b["rank"] == rank for b in back)
+            return is_under_way, is_end, wait["for"] == "receive", waiters[wait["rank"]]
 
         rank, wait = max(waits, key=evidence)
         other = wait["rank"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import pathlib
 import signal
@@ -15,6 +17,7 @@ from typing import Any
 
 import harness
 import pytest
+from q7x2 import cli
 
 from benchmarks import lab
 from benchmarks.lab import namespaces
@@ -44,14 +47,12 @@ PREAMBLE = """
 """
 
 
-def blame(directory: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "q7x2", "blame", str(directory), *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def blame(directory: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    """Runs ``q7x2 blame`` in this process, which takes no time to import torch."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = cli.main(["blame", str(directory)])
+    return subprocess.CompletedProcess([], status, out.getvalue(), err.getvalue())
 
 
 def line_after(
@@ -222,6 +223,7 @@ def test_other_hosts_over_ucx(tmp_path: pathlib.Path) -> None:
     )
     dumps = tmp_path / "dumps"
     with harness.script(per_rank + body, 3, tmp_path, {"Q7X2_DUMP": str(dumps)}) as processes:
+        processes[1].wait(60)  # UCX takes a zombie for alive
         results = [process.result(60) for process in processes]
     assert [r.returncode for r in results] == [0, -signal.SIGKILL, 0], results
     line = blame(dumps).stdout
@@ -351,7 +353,6 @@ def test_a_file_that_is_no_dump_is_refused(text: str, tmp_path: pathlib.Path) ->
     done = blame(tmp_path)
     assert done.returncode == 1
     assert "x.json is no dump" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_damaged_dumps_are_refused(tmp_path: pathlib.Path) -> None:
@@ -372,7 +373,7 @@ def test_damaged_dumps_are_refused(tmp_path: pathlib.Path) -> None:
         (tmp_path / "x.json").write_text(json.dumps(damaged))
         done = blame(tmp_path)
         assert done.returncode == 1, done.stdout
-        assert "Traceback" not in done.stderr
+        assert "x.json is no dump" in done.stderr
 
 
 def test_an_empty_directory_is_an_error(tmp_path: pathlib.Path) -> None:
