@@ -84,12 +84,10 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                          .check_interrupt = Runtime::check_interrupt,
                          .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
   try {
-    meet(
-        [&](const std::string& what, const std::string& mine, const std::function<void()>& check) {
-          return rendezvous.exchange(what, mine, check);
-        },
-        [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
-        [&](const std::shared_ptr<Group>& group) { return measured(group); });
+    meet([&](const std::string& what, const std::string& mine,
+             const std::function<void()>& check) { return rendezvous.exchange(what, mine, check); },
+         [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
+         [&](const std::shared_ptr<Group>& group) { return measured(group); });
     rendezvous.finish([this] { group_->check(); });
   } catch (const Error& error) {
     rendezvous.fail(error);
@@ -124,10 +122,9 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
 
 std::shared_ptr<const Fabric> ProcessGroupQ7x2::measured(
     const std::shared_ptr<Group>& group) const {
-  return survey(group,
-                {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-                 .torch = TORCH_VERSION,
-                 .timeout = options_->timeout});
+  return survey(group, {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+                        .torch = TORCH_VERSION,
+                        .timeout = options_->timeout});
 }
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {

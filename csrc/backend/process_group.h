@@ -294,7 +294,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};
   std::atomic<uint64_t> coded_calls_{0};
-  std::atomic<uint32_t> shrinks_{0};      // attempts
+  std::atomic<uint32_t> shrinks_{0};        // attempts
   std::atomic<bool> has_successor_{false};  // which goes on with the store
 
   std::mutex codecs_mutex_;

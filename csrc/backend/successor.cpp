@@ -99,10 +99,9 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     Digest digest;
     digest.add(known ? to_json(*known) : "");
     const std::string mine = known ? std::to_string(digest.value()) : "";
-    const std::vector<std::string> all =
-        exchange("fabric", mine, [&] { group->check(); });
-    const bool all_know =
-        known && std::all_of(all.begin(), all.end(), [&](const auto& each) { return each == mine; });
+    const std::vector<std::string> all = exchange("fabric", mine, [&] { group->check(); });
+    const bool all_know = known && std::all_of(all.begin(), all.end(),
+                                               [&](const auto& each) { return each == mine; });
     if (!all_know) {
       return measured(group);
     }
@@ -184,18 +183,17 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
     abort();
   }
   await_calls(options_->timeout);
-  Assembly assembly(
-      *runtime_,
-      {.title = "shrink of the group '" + group_->name() + "' to its " + join(left),
-       .scope = "shrink " + identity_of(*group_),
-       .uuid = std::to_string(++shrinks_),
-       .members = members,
-       .list = "its " + join(left),
-       .timeout = options_->timeout,
-       .check_interrupt = Runtime::check_interrupt,
-       .describe = [&](int member) {
-         return group_->describe(left[static_cast<size_t>(member)]);
-       }});
+  Assembly assembly(*runtime_,
+                    {.title = "shrink of the group '" + group_->name() + "' to its " + join(left),
+                     .scope = "shrink " + identity_of(*group_),
+                     .uuid = std::to_string(++shrinks_),
+                     .members = members,
+                     .list = "its " + join(left),
+                     .timeout = options_->timeout,
+                     .check_interrupt = Runtime::check_interrupt,
+                     .describe = [&](int member) {
+                       return group_->describe(left[static_cast<size_t>(member)]);
+                     }});
   auto successor = c10::make_intrusive<ProcessGroupQ7x2>(store_, assembly, fabric_of(members),
                                                          std::move(options));
   has_successor_ = true;
@@ -234,7 +232,7 @@ c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
   if (has_old) {
     how.old->await_calls(how.timeout);
   }
-  auto options = c10::make_intrusive<Options>(how.options     ? *how.options
+  auto options = c10::make_intrusive<Options>(how.options          ? *how.options
                                               : how.old != nullptr ? *how.old->options_
                                                                    : Options());
   options->timeout = how.timeout;

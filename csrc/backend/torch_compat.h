@@ -30,8 +30,12 @@ class Backend : public c10d::Backend {
   using c10d::Backend::Backend;
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  bool supportsReconfigure() const override { return true; }
-  c10d::ReconfigureHandle get_reconfigure_handle() const override { return own_handle(); }
+  bool supportsReconfigure() const override {
+    return true;
+  }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override {
+    return own_handle();
+  }
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
     std::vector<std::string> handles;
     std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); },

@@ -60,9 +60,9 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
     const py::gil_scoped_release no_gil;
     const StayIfEnding stay;
     if (compat::begins_without_members(distributed)) {
-      return c10::make_intrusive<ProcessGroupQ7x2>(
-          ProcessGroupQ7x2::WithoutMembers(), distributed.store, distributed.group_rank,
-          distributed.group_size, std::move(options));
+      return c10::make_intrusive<ProcessGroupQ7x2>(ProcessGroupQ7x2::WithoutMembers(),
+                                                   distributed.store, distributed.group_rank,
+                                                   distributed.group_size, std::move(options));
     }
     return c10::make_intrusive<ProcessGroupQ7x2>(distributed.store, distributed.group_rank,
                                                  distributed.group_size, std::move(options));
@@ -81,10 +81,11 @@ std::string reconfigure_handle(const c10::intrusive_ptr<ProcessGroupQ7x2>& group
   return Handle{card_of_process(**kept)}.encode();
 }
 
-c10::intrusive_ptr<ProcessGroupQ7x2> reconfigure(
-    const c10::intrusive_ptr<c10d::Store>& store, std::string uuid,
-    std::vector<std::string> handles, bool ordered, std::chrono::milliseconds timeout,
-    c10::intrusive_ptr<ProcessGroupQ7x2> group, c10::intrusive_ptr<Options> options) {
+c10::intrusive_ptr<ProcessGroupQ7x2> reconfigure(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 std::string uuid, std::vector<std::string> handles,
+                                                 bool ordered, std::chrono::milliseconds timeout,
+                                                 c10::intrusive_ptr<ProcessGroupQ7x2> group,
+                                                 c10::intrusive_ptr<Options> options) {
   const py::gil_scoped_release no_gil;
   const StayIfEnding stay;
   return ProcessGroupQ7x2::reconfigured(store, {.uuid = std::move(uuid),

@@ -113,8 +113,7 @@ std::vector<std::string> Assembly::exchange(const std::string& what, const std::
     send(rounds_.to(k), bytes);
 
     const int from = rounds_.from(k);
-    std::vector<std::string> theirs =
-        unpack_pieces(receive(round, from, check), rounds_.pieces(k));
+    std::vector<std::string> theirs = unpack_pieces(receive(round, from, check), rounds_.pieces(k));
     for (int i = 0; i < rounds_.pieces(k); ++i) {
       all[static_cast<size_t>(rounds_.owner(from, i))] = std::move(theirs[static_cast<size_t>(i)]);
     }
@@ -235,11 +234,10 @@ void Assembly::refuse_list(const AssemblyMessage& message) {
   } catch (const Error&) {
     // It cannot be told.
   }
-  throw error(ErrorCode::kMismatch, "the members were given different lists: " +
-                                        describe_process(options_.members[static_cast<size_t>(
-                                            rank_)]) +
-                                        " has " + options_.list + ", " + who + " has " +
-                                        message.members);
+  throw error(ErrorCode::kMismatch,
+              "the members were given different lists: " +
+                  describe_process(options_.members[static_cast<size_t>(rank_)]) + " has " +
+                  options_.list + ", " + who + " has " + message.members);
 }
 
 // --------------------------------------------------------------------------------- what is sent
@@ -296,10 +294,10 @@ std::vector<int> Assembly::neighbours() const {
 }
 
 std::string Assembly::describe(int member) const {
-  return options_.describe ? options_.describe(member)
-                           : "rank " + std::to_string(member) + " (" +
-                                 describe_process(options_.members[static_cast<size_t>(member)]) +
-                                 ")";
+  return options_.describe
+             ? options_.describe(member)
+             : "rank " + std::to_string(member) + " (" +
+                   describe_process(options_.members[static_cast<size_t>(member)]) + ")";
 }
 
 Error Assembly::error(ErrorCode code, const std::string& text, int member) const {

@@ -16,7 +16,8 @@
 // - Each message carries a digest of the list. Members with different lists fail, and the error has
 //   both lists. Round 0 finds it: somewhere a member sends to one that holds another list.
 // - A failure is told to the members that this one exchanges with. They fail too, and pass it on.
-// - A uuid is used from the moment an assembly begins. A process that uses it again gets an error at
+// - A uuid is used from the moment an assembly begins. A process that uses it again gets an error
+// at
 //   once, and a process that did not know is told by the first member that it sends to.
 #pragma once
 
@@ -43,11 +44,11 @@ class Assembly {
   using Check = std::function<void()>;
 
   struct Options {
-    std::string title;          ///< begins all messages: "reconfigure with the uuid '7'"
-    std::string scope;          ///< within which the uuid must be new
+    std::string title;  ///< begins all messages: "reconfigure with the uuid '7'"
+    std::string scope;  ///< within which the uuid must be new
     std::string uuid;
-    std::vector<Card> members;  ///< by rank, this process among them
-    std::string list;           ///< the members as the user knows them, for messages
+    std::vector<Card> members;             ///< by rank, this process among them
+    std::string list;                      ///< the members as the user knows them, for messages
     std::chrono::milliseconds timeout{0};  ///< of everything, from now on
     Check check_interrupt = [] {};         ///< called now and then; may throw to end a wait
     /// "rank 3 (pid 41 on host a)". Empty: by the number in `members`.
@@ -103,8 +104,8 @@ class Assembly {
   std::map<Round, std::map<uint64_t, std::string>> arrived_;  // packed pieces, by process
   std::vector<Card> strangers_;                               // that have another list
   std::map<int, int> reopened_;                               // connections, by member
-  Round awaited_;     // that this one waits for now
-  int culprit_ = -1;  // whom the member that this one waits for waits for itself
+  Round awaited_;                                             // that this one waits for now
+  int culprit_ = -1;        // whom the member that this one waits for waits for itself
   AssemblyMessage answer_;  // to those that use the uuid when this is over
   bool finished_ = false;
 };

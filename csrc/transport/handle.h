@@ -1,8 +1,8 @@
 // Handle: how to reach a process, as a text that users may pass around.
 //
 // A handle names a process and not a group: it stays valid until the process ends, whatever groups
-// the process joins or leaves. It carries what a Card says of the process, the rank that the process
-// had in some group when the handle was made, and a check sum.
+// the process joins or leaves. It carries what a Card says of the process, the rank that the
+// process had in some group when the handle was made, and a check sum.
 #pragma once
 
 #include <string>

@@ -41,9 +41,9 @@ void send_eagerly(const UcpEndpoint& endpoint, unsigned id, std::string bytes, b
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.cb.send = on_message_sent;
   param.user_data = kept.get();
-  void* request = ucp_am_send_nbx(endpoint.get(), id, as_header ? data : nullptr,
-                                  as_header ? length : 0, as_header ? nullptr : data,
-                                  as_header ? 0 : length, &param);
+  void* request =
+      ucp_am_send_nbx(endpoint.get(), id, as_header ? data : nullptr, as_header ? length : 0,
+                      as_header ? nullptr : data, as_header ? 0 : length, &param);
   if (UCS_PTR_IS_PTR(request)) {
     static_cast<void>(kept.release());  // on_message_sent deletes them
   }

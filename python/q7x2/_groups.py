@@ -38,8 +38,8 @@ def backend_of(group: ProcessGroup | None, function: str) -> Any:
 def ranks_of(group: ProcessGroup) -> list[int]:
     """The global ranks of ``group``, as ``torch.distributed.new_group`` takes them.
 
-    After ``shrink_group`` of the default group, global ranks count from 0 again, but torch 2.13 goes
-    on to name the old ones.
+    After ``shrink_group`` of the default group, global ranks count from 0 again, but torch 2.13
+    goes on to name the old ones.
     """
     import torch.distributed as dist
 

@@ -29,7 +29,8 @@ def reconfigure_handle(group: dist.ProcessGroup | None = None) -> str:
     from q7x2._groups import backend_of
 
     backend = None if group is None else backend_of(group, "reconfigure_handle")
-    return load().reconfigure_handle(backend)
+    handle: str = load().reconfigure_handle(backend)
+    return handle
 
 
 def reconfigure_handles(group: dist.ProcessGroup | None = None) -> list[str]:
@@ -81,7 +82,7 @@ def reconfigure(
         torch.distributed.DistBackendError: A member did not come within the timeout, or its process
             has ended, or it was given other handles. The message names it.
     """
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
 
     from q7x2._extension import load
     from q7x2._groups import backend_of
@@ -96,7 +97,7 @@ def reconfigure(
         raise ValueError(f"timeout must be positive, got {timeout.total_seconds():g} s")
     if isinstance(handles, str):
         raise ValueError("handles must be a sequence or a set of handles, got one text")
-    store = dist.HashStore()  # a process group of torch has one; nothing is ever put into it
+    store = HashStore()  # a process group of torch has one; nothing is ever put into it
     backend = load().reconfigure(
         store, str(uuid), list(handles), not isinstance(handles, AbstractSet), timeout, old, options
     )

@@ -155,30 +155,29 @@ TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
 }
 
 TEST(Assembly, AMemberThatDiesFailsItAtOnce) {
-  run_ranks(
-      3,
-      [](Rank& rank) {
-        const std::vector<Card> cards = all_cards(rank);
-        rank.barrier();
-        if (rank.rank == 1) {
-          std::this_thread::sleep_for(milliseconds(300));
-          ::raise(SIGKILL);
-        }
-        const TimePoint began = Clock::now();
-        Assembly assembly(rank.runtime(), options(cards, "1", std::chrono::minutes(5)));
-        const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
-        EXPECT_EQ(error.code(), ErrorCode::kPeerFailed) << error.what();
-        EXPECT_EQ(error.rank(), 1) << error.what();
-        EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
-        // So does one that was dead before.
-        Assembly again(rank.runtime(), options(cards, "2", std::chrono::minutes(5)));
-        EXPECT_EQ(failure(again, [&] { again.exchange("x", "", kNoCheck); }).code(),
-                  ErrorCode::kPeerFailed);
-        Assembly survivors(rank.runtime(), options({cards[0], cards[2]}, "3"));
-        survivors.exchange("x", "", kNoCheck);
-        survivors.finish();
-      },
-      {.killed = {1}});
+  run_ranks(3,
+            [](Rank& rank) {
+              const std::vector<Card> cards = all_cards(rank);
+              rank.barrier();
+              if (rank.rank == 1) {
+                std::this_thread::sleep_for(milliseconds(300));
+                ::raise(SIGKILL);
+              }
+              const TimePoint began = Clock::now();
+              Assembly assembly(rank.runtime(), options(cards, "1", std::chrono::minutes(5)));
+              const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
+              EXPECT_EQ(error.code(), ErrorCode::kPeerFailed) << error.what();
+              EXPECT_EQ(error.rank(), 1) << error.what();
+              EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+              // So does one that was dead before.
+              Assembly again(rank.runtime(), options(cards, "2", std::chrono::minutes(5)));
+              EXPECT_EQ(failure(again, [&] { again.exchange("x", "", kNoCheck); }).code(),
+                        ErrorCode::kPeerFailed);
+              Assembly survivors(rank.runtime(), options({cards[0], cards[2]}, "3"));
+              survivors.exchange("x", "", kNoCheck);
+              survivors.finish();
+            },
+            {.killed = {1}});
 }
 
 TEST(Assembly, DifferentListsFailEverywhere) {

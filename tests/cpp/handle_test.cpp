@@ -70,8 +70,8 @@ TEST(Handle, RefusesOtherTexts) {
 }
 
 TEST(Handle, UnorderedOnesFollowTheirRanksAndThenJoin) {
-  const std::vector<Handle> handles = {{example(5)}, {example(1), 3}, {example(2), 0},
-                                       {example(4)}, {example(3), 3}};
+  const std::vector<Handle> handles = {
+      {example(5)}, {example(1), 3}, {example(2), 0}, {example(4)}, {example(3), 3}};
   std::vector<uint64_t> order;
   for (const Handle& handle : in_rank_order(handles)) {
     order.push_back(handle.card.process);

@@ -48,7 +48,7 @@ def error_of(call: Callable[[], Any]) -> str:
     return str(raised.value)
 
 
-# --- members ---------------------------------------------------------------------------------------
+# --- members -------------------------------------------------------------------------------------
 
 
 @pytest.mark.ranks(1, 2, 3, 5, **FRESH)
@@ -133,7 +133,7 @@ def test_the_fabric_and_the_options_are_reused(world_size: int, shared: str) -> 
     Board(shared, world_size).barrier("end")
 
 
-# --- deaths ----------------------------------------------------------------------------------------
+# --- deaths --------------------------------------------------------------------------------------
 
 OWN_STORE = """
     import os, signal, sys, torch, torch.distributed as dist
@@ -177,9 +177,11 @@ def body_replace_the_dead(shared: str) -> None:
         check_group(group)
         if me == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        with pytest.raises(dist.DistBackendError):
+        try:
             while True:
                 dist.all_reduce(torch.ones(1000), group=group)
+        except dist.DistBackendError:
+            pass
         # Who asks for the dead one is told at once, and may try again.
         error = error_of(lambda: q7x2.reconfigure(2, handles[:3], timeout=300, group=group))
         assert "failed" in error
@@ -190,15 +192,14 @@ def body_replace_the_dead(shared: str) -> None:
 
 def test_a_joiner_replaces_a_dead_rank(new_pool, backend, shared) -> None:
     pool = new_pool(4)
-    pool.start(
-        body_replace_the_dead, harness.GroupSpec(backend, key="join", init="none"), 90, shared=shared
-    )
+    no_group = harness.GroupSpec(backend, key="join", init="none")
+    pool.start(body_replace_the_dead, no_group, 90, shared=shared)
     outcomes = pool.collect(stop_on_failure=False)
     text = "\n".join(outcome.describe() for outcome in outcomes)
     assert [outcome.kind for outcome in outcomes] == ["ok", "died", "ok", "ok"], text
 
 
-# --- mistakes --------------------------------------------------------------------------------------
+# --- mistakes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.ranks(3, **FRESH)
