@@ -13,17 +13,10 @@
 
 namespace q7x2 {
 
-struct FlightRecord {
+/// What every operation writes.
+struct FlightHead {
   enum class Kind : uint8_t { kCollective, kSend, kReceive };
   enum class State : uint8_t { kSubmitted, kStarted, kDone, kFailed };
-  enum class Via : uint8_t { kSharedMemory, kUcx, kPrivateLink };
-  /// A message that the operation waits for.
-  struct Wait {
-    int32_t rank = -1;  ///< in the group; -1: any
-    bool is_receive = false;
-    Via via = Via::kUcx;
-  };
-  static constexpr size_t kMostWaits = 8;
 
   uint64_t id = 0;     ///< among the operations of the process, from 1; 0: there is none
   uint32_t group = 0;  ///< see FlightRecorder::open
@@ -53,9 +46,7 @@ struct FlightRecord {
   uint32_t slices = 0;
   uint32_t slices_done = 0;
 
-  // At the time it failed, or at the time of the snapshot if it is in progress.
-  uint32_t num_waits = 0;  ///< may be more than there is room for
-  std::array<Wait, kMostWaits> waits{};
+  uint32_t num_waits = 0;  ///< see FlightRecord; may be more than there is room for
 
   bool is_over() const { return state == State::kDone || state == State::kFailed; }
 
@@ -65,6 +56,21 @@ struct FlightRecord {
     plan[length] = '\0';
   }
   std::string_view plan_name() const { return plan.data(); }
+};
+
+/// Waits are written only for a failure or a dump, so that other operations touch less memory.
+struct FlightRecord : FlightHead {
+  enum class Via : uint8_t { kSharedMemory, kUcx, kPrivateLink };
+  /// A message that the operation waits for.
+  struct Wait {
+    int32_t rank = -1;  ///< in the group; -1: any
+    bool is_receive = false;
+    Via via = Via::kUcx;
+  };
+  static constexpr size_t kMostWaits = 8;
+
+  // At the time it failed, or at the time of the snapshot if it is in progress.
+  std::array<Wait, kMostWaits> waits{};
 
   void add_wait(const Wait& wait) {
     const auto end = waits.begin() + std::min<size_t>(num_waits, kMostWaits);
