@@ -155,6 +155,8 @@ def test_another_rank_dies_while_the_others_shrink(new_pool, backend) -> None:
 # agent here.
 AGENT_STORE = """
     import os, signal, sys, time, torch, torch.distributed as dist
+    if sys.argv[2] == "hosts":  # one for each rank: no shared memory, deaths are seen by TCP
+        os.environ["Q7X2_HOST_ID"] = os.environ["RANK"]
     dist.init_process_group(sys.argv[1])
     me = dist.get_rank()
     dist.all_reduce(torch.ones(1000))
@@ -174,10 +176,11 @@ AGENT_STORE = """
 """
 
 
-def test_rank_0_dies_and_the_store_is_the_agents(backend, tmp_path) -> None:
+@pytest.mark.parametrize("ranks_are", ["on one host", "hosts"])
+def test_rank_0_dies_and_the_store_is_the_agents(backend, tmp_path, ranks_are: str) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     env = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": str(store.port)}
-    with harness.script(AGENT_STORE, 3, tmp_path, env, [backend]) as processes:
+    with harness.script(AGENT_STORE, 3, tmp_path, env, [backend, ranks_are]) as processes:
         results = [process.result(60) for process in processes]
     text = "\n".join(result.describe() for result in results)
     assert [result.returncode for result in results] == [-signal.SIGKILL, 0, 0], text
