@@ -36,7 +36,8 @@ struct Control {
   ErrorCode code = ErrorCode::kAborted;
   int32_t subject = -1;  ///< the rank the error is about
   std::string text;
-  // kInquiry and kAnswer, whose `text` is the name of the sender's call:
+  // kInquiry, whose `text` is the name of the sender's call, and kAnswer, whose `text` is what it
+  // did:
   uint64_t sequence = 0;                  ///< of the collective in the group
   uint64_t fingerprint = 0;               ///< kInquiry: of the call; equal on ranks that agree
   CallState state = CallState::kNotMade;  ///< kAnswer; `subject` is whom the sender waits for

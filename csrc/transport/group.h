@@ -220,8 +220,9 @@ class Group {
   void inquire(Locked& locked, TimePoint now);
   void send_inquiry(Locked& locked, Task& task, int rank);
   void answer(Locked& locked, const Control& inquiry);
-  Error disagreement(int a, const std::string& call_of_a, int b,
-                     const std::string& call_of_b) const;
+  Error disagreement(int a, const std::string& what_a_did, int b,
+                     const std::string& what_b_did) const;
+  std::string what_it_did(Locked& locked, uint64_t sequence) const;
 
   // group_lateness.cpp: who keeps the others waiting.
   Task* find_running(Locked& locked, uint64_t sequence) const;

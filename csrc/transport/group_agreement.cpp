@@ -27,7 +27,8 @@ void Group::housekeep(Locked& locked, TimePoint now) {
     return;
   }
   if (disagreement_ && now >= disagreement_->due) {
-    fail(locked, disagreement(rank(), disagreement_->call, disagreement_->peer, ""));
+    fail(locked, disagreement(rank(), "called " + disagreement_->call, disagreement_->peer,
+                              "made another call, and did not say which"));
     return;
   }
   if (const auto error = leftover(locked, oldest_running(locked))) {
@@ -123,8 +124,8 @@ void Group::answer(Locked& locked, const Control& inquiry) {
   const uint64_t sequence = inquiry.sequence;
   const bool is_known = sequence < sequence_ && sequence_ - sequence <= kRemembered;
   if (is_known && calls_[sequence % kRemembered] != inquiry.fingerprint) {
-    const Task* const own = find_running(locked, sequence);
-    fail(locked, disagreement(inquiry.sender, inquiry.text, rank(), own ? own->name() : ""));
+    fail(locked, disagreement(inquiry.sender, "called " + inquiry.text, rank(),
+                              what_it_did(locked, sequence)));
   } else if (!error_ && !closed_) {
     reply(locked, inquiry.sender, sequence);
   }
@@ -144,19 +145,24 @@ void Group::disagree(Locked& locked, Task& task, int peer) {
   }
 }
 
-// An empty name: the rank has completed its call already.
-Error Group::disagreement(int a, const std::string& call_of_a, int b,
-                          const std::string& call_of_b) const {
-  const auto called = [&](int rank, const std::string& call) {
-    return describe(rank) +
-           (call.empty() ? " made another call, which is complete" : " called " + call);
-  };
-  return Error(
-      ErrorCode::kMismatch,
-      "ranks disagree about a collective (a different collective, shape, dtype, root, split, "
-      "reduction or q7x2.algorithm): " +
-          called(a, call_of_a) + ", but " + called(b, call_of_b),
-      a == rank() ? b : a);
+Error Group::disagreement(int a, const std::string& what_a_did, int b,
+                          const std::string& what_b_did) const {
+  return Error(ErrorCode::kMismatch,
+               "ranks disagree about a collective (a different collective, shape, dtype, root, "
+               "split, reduction or q7x2.algorithm): " +
+                   describe(a) + " " + what_a_did + ", but " + describe(b) + " " + what_b_did,
+               a == rank() ? b : a);
+}
+
+// In collective number `sequence`, which this rank has begun.
+std::string Group::what_it_did(Locked& locked, uint64_t sequence) const {
+  if (const Task* const task = find_running(locked, sequence)) {
+    return "called " + task->name();
+  }
+  // What precedes a call is named as the call is.
+  const Task* const next = find_running(locked, oldest_running(locked));
+  return "made another call, which is complete" +
+         (next == nullptr ? "" : ", and went on to " + next->name());
 }
 
 }  // namespace q7x2

@@ -127,16 +127,14 @@ void Group::reply(Locked& locked, int rank, uint64_t sequence) {
   answer.sequence = sequence;
   answer.state = progress.state;
   answer.subject = progress.waits_for;
-  if (const Task* const task = find_running(locked, sequence)) {
-    answer.text = task->name();
-  }
+  answer.text = what_it_did(locked, sequence);
   runtime_.controls().send(locked, members_.peer(rank), answer);
 }
 
 void Group::hear_answer(Locked& locked, const Control& answer) {
   if (disagreement_ && disagreement_->peer == answer.sender &&
       disagreement_->sequence == answer.sequence) {
-    fail(locked, disagreement(rank(), disagreement_->call, answer.sender, answer.text));
+    fail(locked, disagreement(rank(), "called " + disagreement_->call, answer.sender, answer.text));
     return;
   }
   const bool is_rank = answer.subject >= 0 && answer.subject < world_size();

@@ -238,6 +238,6 @@ def test_the_error_has_both_calls(same: str) -> None:
     with pytest.raises(dist.DistBackendError, match="disagree") as caught:
         attempt()
     text = str(caught.value)
-    assert "called all_reduce" in text
+    assert "all_reduce (sequence" in text
     assert "400 bytes" in text
     assert ("800 bytes" if same == "collective" else "broadcast") in text
