@@ -28,8 +28,8 @@ constexpr size_t kMaxNamed = 4;
 Task* Group::find_running(Locked& locked, uint64_t sequence) const {
   for (const auto& task : runtime_.tasks().active(locked)) {
     const Task::Record& record = task->record(locked);
-    if (&task->group() == this && record.is_started && !task->is_over(locked) && task->takes_turn() &&
-        record.sequence == sequence) {
+    if (&task->group() == this && record.is_started && !task->is_over(locked) &&
+        task->takes_turn() && record.sequence == sequence) {
       return task.get();
     }
   }

@@ -116,8 +116,8 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   // UCX looks at the free space several times, and changes its mind as other ranks take theirs.
   // q7x2 looks once (shared_memory_limits.h).
   set_default(config, "POSIX_SHM_MIN_SIZE", "0");
-  // A connection to a host that does not answer must not hold up the others, which are under the same
-  // lock.
+  // A connection to a host that does not answer must not hold up the others, which are under the
+  // same lock.
   set_default(config, "TCP_CONN_NB", "y");
   // A process in another PID namespace cannot be watched by pidfd; this notices its death.
   set_default(config, "KEEPALIVE_INTERVAL", "200ms");
