@@ -21,6 +21,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "backend/process_group.h"
@@ -460,7 +462,8 @@ class CodedHook final : public Hook {
            period_of(step) != chosen_in_;
   }
 
-  /// What each choice would lose of each gradient, squared: [gradient, choice], in fp32.
+  /// The squared norm of each gradient, and what each choice would lose of it, squared:
+  /// [gradient, 1 + choices], in fp32.
   at::Tensor measure(const std::vector<Part>& parts, const KeptTensors::Piece& kept) const {
     std::vector<float> errors;
     size_t position = 0;
@@ -471,6 +474,8 @@ class CodedHook final : public Hook {
       for (size_t i = 0; i < part.positions.size(); ++i, ++position) {
         const auto& [first, length] = kept.places[position];
         const float* const begin = values.const_data_ptr<float>() + (first - part.offset);
+        errors.push_back(std::transform_reduce(
+            begin, begin + length, 0.0F, std::plus<>(), [](float value) { return value * value; }));
         for (const auto& choice : choices_) {
           errors.push_back(
               static_cast<float>(choice->squared_error(begin, static_cast<size_t>(length))));
@@ -478,7 +483,7 @@ class CodedHook final : public Hook {
       }
     }
     const auto choices = static_cast<int64_t>(choices_.size());
-    return at::tensor(errors).view({-1, choices}).to(parts[0].message.device());
+    return at::tensor(errors).view({-1, 1 + choices}).to(parts[0].message.device());
   }
 
   void note_errors(const Bucket& bucket, const std::vector<Part>& parts, const at::Tensor& errors) {
@@ -487,30 +492,32 @@ class CodedHook final : public Hook {
     const float* row = sums.const_data_ptr<float>();
     for (const Part& part : parts) {
       for (const size_t i : part.positions) {
-        errors_[bucket.gradients[i].parameter] = {row, row + choices_.size()};
-        row += choices_.size();
+        errors_[bucket.gradients[i].parameter] = {row, row + 1 + choices_.size()};
+        row += 1 + choices_.size();
       }
     }
   }
 
   /// All ranks have the same sums of errors, so they choose the same.
   void choose() {
-    std::vector<std::vector<CodecCost>> costs;
-    double budget = 0;
+    std::vector<GradientCosts> costs;
     for (const auto& [number, errors] : errors_) {
       const auto numel =
           static_cast<double>(c10::multiply_integers(context_.parameters[number].shape));
-      auto& row = costs.emplace_back();
+      GradientCosts& gradient = costs.emplace_back();
+      gradient.norm = errors[0];
       for (size_t i = 0; i < choices_.size(); ++i) {
-        row.push_back({choices_[i]->traits().bits / 8 * numel, errors[i]});
+        gradient.choices.push_back({choices_[i]->traits().bits / 8 * numel, errors[1 + i]});
       }
-      budget += errors[0];
     }
-    const std::vector<size_t> allocated = allocate_bits(costs, budget);
+    const auto choices = choose_codecs(costs);
     chosen_in_ = choosing_in_;
     chosen_.resize(context_.parameters.size());
-    auto choice = allocated.begin();
-    for (const auto& [number, errors] : errors_) chosen_[number] = *choice++;
+    auto choice = choices.begin();
+    for (const auto& [number, errors] : errors_) {
+      if (*choice) chosen_[number] = *choice;
+      ++choice;
+    }
   }
 
   const CodedHookOptions options_;
@@ -518,7 +525,7 @@ class CodedHook final : public Hook {
   std::vector<std::shared_ptr<const Codec>> choices_;  // the first: the stage's
   KeptTensors kept_;
   double scale_ = 1;                             // of the gradients: AMP's
-  std::map<size_t, std::vector<float>> errors_;  // of this step, by number: of each choice
+  std::map<size_t, std::vector<float>> errors_;  // of this step, by number: rows of `measure`
   std::vector<std::optional<size_t>> chosen_;    // by number
   int64_t chosen_in_ = -1;                       // the last period with a choice
   int64_t choosing_in_ = -1;                     // that of errors_

@@ -109,8 +109,9 @@ class FlatPowerSgd final : public Hook {
     settle(bucket, kept, idle, matrix.sub_(mean, 1.0 / context_.world_size));
     bucket.buffer.copy_(flat);
     if (!fits(bucket.buffer)) bucket.overflowed();
+    const at::Tensor is_used = q.ne(0).any();  // else no rank used the bucket: its basis stays
     make_orthonormal(q.unsqueeze(0));
-    next_bases_[bucket.index] = q;
+    next_bases_[bucket.index] = at::where(is_used, q, bases_[bucket.index]);
   }
 
   void end_step(bool keep) override {

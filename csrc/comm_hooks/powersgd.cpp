@@ -71,6 +71,7 @@ struct Stack {
   at::Tensor owed;  ///< M, [members, n, m]
   Factors paid;
   at::Tensor basis;  ///< [members, m or n, rank], orthonormal: Q, or P
+  at::Tensor other_basis;  ///< the last one of the other side; of `alternating` only
   // Of the step in flight; they take the places of the three above when it is kept.
   at::Tensor next_owed;
   Factors next_paid;
@@ -199,7 +200,10 @@ class PowerSgd final : public Hook {
             std::swap(stack->owed, stack->next_owed);
             stack->paid = std::move(stack->next_paid);
           }
-          if (layout.moves_basis) std::swap(stack->basis, stack->next_basis);
+          if (layout.moves_basis) {
+            std::swap(stack->basis, stack->next_basis);
+            if (options_.alternating) stack->other_basis = stack->next_basis;
+          }
         }
         stack->next_paid = {};
         stack->next_basis.reset();
@@ -232,6 +236,13 @@ class PowerSgd final : public Hook {
         shared["basis"][name] = basis.new_zeros({rows, matrix.rank});
         shared["basis"][name].narrow(0, 0, basis.size(0)).copy_(basis);
       }
+      if (options_.alternating) {
+        const at::Tensor other = is_known ? places_[number].other_basis()
+                                          : initial_basis_at(number, iterations_ + 1);
+        at::Tensor& saved = shared["other_basis"][name];
+        saved = other.new_zeros({std::max(matrix.n, matrix.m), matrix.rank});
+        saved.narrow(0, 0, other.size(0)).copy_(other);
+      }
       if (!options_.error_feedback) continue;
       local["residual"][name] =
           is_known ? residual_of(places_[number]).clone().view(shape) : zeros(number);
@@ -258,6 +269,14 @@ class PowerSgd final : public Hook {
         basis = checked(*saved, {rows, matrix.rank}, "basis", name).narrow(0, 0, basis.size(0));
       }
       stack->basis = basis.clone().unsqueeze(0);
+      if (options_.alternating) {
+        at::Tensor other = initial_basis_at(number, count + 1);
+        if (const auto saved = find(shared, "other_basis", name)) {
+          other = checked(*saved, {std::max(matrix.n, matrix.m), matrix.rank}, "other_basis", name)
+                      .narrow(0, 0, other.size(0));
+        }
+        stack->other_basis = other.clone().unsqueeze(0);
+      }
       if (options_.error_feedback) {
         const auto residual = find(local, "residual", name);
         has_residuals |= residual.has_value();
@@ -280,6 +299,7 @@ class PowerSgd final : public Hook {
     int64_t row = 0;
 
     at::Tensor basis() const { return stack->basis.select(0, row); }
+    at::Tensor other_basis() const { return stack->other_basis.select(0, row); }
   };
 
   at::Tensor residual_of(const Place& place) const {
@@ -380,6 +400,7 @@ class PowerSgd final : public Hook {
     const auto count = static_cast<int64_t>(stack->members.size());
     const int64_t rows = first_is_left() ? m : n;
     stack->basis = at::empty({count, rows, rank}, options);
+    if (options_.alternating) stack->other_basis = at::empty({count, n + m - rows, rank}, options);
     stack->next_owed = at::empty({count, n, m}, options);
     if (options_.error_feedback) stack->owed = at::zeros({count, n, m}, options);
     for (int64_t row = 0; row < count; ++row) {
@@ -388,8 +409,12 @@ class PowerSgd final : public Hook {
       if (place.stack) {
         if (options_.error_feedback) stack->owed[row].copy_(residual_of(place));
         stack->basis[row].copy_(place.basis());
+        if (options_.alternating) stack->other_basis[row].copy_(place.other_basis());
       } else {
         stack->basis[row].copy_(initial_basis(number));
+        if (options_.alternating) {
+          stack->other_basis[row].copy_(initial_basis_at(number, iterations_ + 1));
+        }
       }
       place = {stack, row};
     }
@@ -619,13 +644,18 @@ class PowerSgd final : public Hook {
     if (fast && options_.error_feedback) stack.next_paid = factors;
   }
 
-  /// Each stack's next basis comes from the product it has just got.
-  static void move_bases(const Bucket& bucket, Layout& layout,
-                         const std::vector<at::Tensor>& products) {
+  /// Each stack's next basis comes from the product it has just got. A matrix that no rank used has
+  /// a product of zeros, and keeps the basis it had.
+  void move_bases(const Bucket& bucket, Layout& layout,
+                  const std::vector<at::Tensor>& products) const {
     const PhaseTimer timer = bucket.time("orthonormalise");
     for (size_t i = 0; i < layout.stacks.size(); ++i) {
-      layout.stacks[i]->next_basis = products[i].clone();  // the products were paid
-      make_orthonormal(layout.stacks[i]->next_basis);
+      Stack& stack = *layout.stacks[i];
+      at::Tensor moved = products[i].clone();  // the products were paid
+      make_orthonormal(moved);
+      const at::Tensor is_used = products[i].ne(0).flatten(1).any(1).view({-1, 1, 1});
+      const at::Tensor& last = options_.alternating ? stack.other_basis : stack.basis;
+      stack.next_basis = at::where(is_used, moved, last);
     }
     layout.moves_basis = true;
   }

@@ -296,12 +296,16 @@ void HookRunner::end_step() {
   stats_.skipped_steps += keep ? 0 : 1;
 }
 
-// A bucket that failed here goes on elsewhere: from now on this rank is out of step, for good.
+// The step is undone on this rank, and the state is at rest. Other ranks may wait in collectives that
+// this rank will not start, so these process groups reduce nothing more.
 void HookRunner::fail(HookJob& job, std::exception_ptr error) {
   stay_if_ending();
   if (!failure_) failure_ = as_torch_error(error);
-  job.future->setErrorIfNeeded(failure_);
   const auto jobs = std::exchange(jobs_, {});
+  if (in_step_) hook_->end_step(false);
+  in_step_ = last_bucket_came_ = overflowed_ = false;
+  // Whoever is told of the failure finds the state at rest.
+  job.future->setErrorIfNeeded(failure_);
   for (const auto& [ticket, other] : jobs) {
     other->future->setErrorIfNeeded(failure_);
   }

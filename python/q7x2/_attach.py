@@ -72,8 +72,10 @@ class Attached:
         world_size: int,
         scaler: Any = None,
         part: str | None = None,
+        threads: int = 1,
     ) -> None:
         self.options = options
+        self._threads = threads
         self._runner = runner
         self._shapes = _hook_state.shapes_of(parameters)
         self._rank, self._world_size = rank, world_size
@@ -122,6 +124,32 @@ class Attached:
         for each in self._removable:
             each.remove()
         self._removable.clear()
+
+    def rebind(self, ddp: DistributedDataParallel) -> None:
+        """Reduce the gradients of ``ddp`` from now on: the same model over another process group.
+
+        After a failed collective the hook is as it was before the step, but its process groups
+        cannot be used again. Make a group of the ranks that are left, a DistributedDataParallel
+        over it, and give it to this method on all of them. What they keep for each parameter goes
+        on; what a rank that is gone kept is lost.
+
+        Raises:
+            ValueError: The ranks do not go on from the same step, or have different hooks.
+            RuntimeError: ``ddp`` has a hook already.
+        """
+        shared, local, step = self._runner.save()
+        parameters = reduced_parameters(ddp)
+        if _hook_state.shapes_of(parameters) != self._shapes:
+            raise ValueError("rebind needs the same model: names or shapes of parameters differ")
+        runner = make_runner(self.options, ddp.process_group, parameters, self._threads, step=step)
+        runner.load(shared, local, step)
+        _register(ddp, runner, self.options)
+        self.detach()
+        self._runner, self._is_detached = runner, False
+        self._rank, self._world_size = _place_in(ddp.process_group)
+        self._keys = _hook_state.Keys(part_of(ddp.process_group))
+        if self._scaler is not None:
+            self._before_forward(ddp, self._follow_scaler)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all that the hook remembers; of what each rank has for itself, this rank's.
@@ -286,20 +314,26 @@ def attach(
         )
     parameters = reduced_parameters(ddp)
     runner = make_runner(hook, group, parameters, threads)
-    runner.register(ddp.reducer)
-    assert ddp.logger is not None
-    ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
+    _register(ddp, runner, hook)
+    rank, world_size = _place_in(group)
     attached = Attached(
-        runner,
-        hook,
-        parameters,
-        dist.get_rank(group),
-        dist.get_world_size(group),
-        scaler,
-        part=part_of(group),
+        runner, hook, parameters, rank, world_size, scaler, part=part_of(group), threads=threads
     )
     attached._follow(ddp)
     return attached
+
+
+def _register(ddp: DistributedDataParallel, runner: Any, hook: HookOptions) -> None:
+    runner.register(ddp.reducer)
+    assert ddp.logger is not None
+    ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
+
+
+def _place_in(group: ProcessGroup) -> tuple[int, int]:
+    """This rank's number in the group, and the number of ranks."""
+    import torch.distributed as dist
+
+    return dist.get_rank(group), dist.get_world_size(group)
 
 
 def reduced_parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
@@ -337,11 +371,12 @@ def _check_agreement(
     group: ProcessGroup,
     parameters: list[tuple[str, torch.Tensor]],
     threads: int,
+    step: int,
 ) -> None:
     """Raises ValueError, on all ranks, where one attaches what another does not."""
     import torch.distributed as dist
 
-    mine = [repr(hook), f"threads={threads}"]
+    mine = [repr(hook), f"threads={threads}", f"step={step}"]
     mine += [f"{name} of shape {list(p.shape)}, {p.dtype}" for name, p in parameters]
     everybody: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everybody, mine, group)
@@ -363,6 +398,7 @@ def make_runner(
     are_shards: bool = False,
     device: torch.device | None = None,
     serves_many_models: bool = False,
+    step: int = 0,
 ) -> Any:
     """``hook`` at work in a thread of its own, over process groups like ``group``, with its ranks,
     backend, options and timeout; a collective call.
@@ -370,6 +406,7 @@ def make_runner(
     Args:
         device: Of the gradients; the parameters' if None.
         serves_many_models: With a hook that keeps nothing.
+        step: From which the hook goes on, on all ranks.
     """
     import torch.distributed as dist
 
@@ -381,7 +418,7 @@ def make_runner(
         raise ValueError("no default process group: call init_process_group first")
     if any(p.is_complex() for _, p in parameters) and not isinstance(hook, Allreduce):
         raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
-    _check_agreement(hook, group, parameters, threads)
+    _check_agreement(hook, group, parameters, threads, step)
     ranks = dist.get_process_group_ranks(group)
     backend = group._get_backend(device or parameters[0][1].device)
     backend = getattr(backend, "wrapped_pg", backend)

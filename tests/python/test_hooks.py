@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import random
 import threading
 import time
@@ -496,6 +497,29 @@ def test_gradients_of_zero_are_survived() -> None:
             if gradient.numel():
                 assert gradient.isfinite().all(), name
                 assert bool(gradient.abs().max() > 0) == (factor > 0), name
+
+
+@pytest.mark.parametrize("name", ["powersgd", "alternating", "batched"])
+@pytest.mark.ranks(2)
+def test_a_matrix_that_no_rank_uses_keeps_its_basis(name: str) -> None:
+    """Later steps go on from the directions that its gradients had."""
+    ddp, hook = attached(HOOKS[name], nn.Linear(64, 64, bias=False))
+
+    def give(factor: float) -> dict[str, torch.Tensor]:
+        ddp.zero_grad()
+        x, _ = batch(dist.get_rank(), 0)
+        (ddp(x).sum() * factor).backward()
+        state = hook.state_dict()["shared"]
+        if name == "batched":
+            return torch.load(io.BytesIO(state["basis_by_bucket"]["all"]))
+        return {kind: state[kind]["weight"] for kind in ("basis", "other_basis") if kind in state}
+
+    for _ in range(4):  # an even number: with `alternating`, both sides have had their turns
+        before = give(1.0)
+    for _ in range(2):
+        after = give(0.0)
+    for key, basis in before.items():
+        assert_bits(after[key], basis, key)
 
 
 @pytest.mark.ranks(2)
