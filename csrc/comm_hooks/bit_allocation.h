@@ -5,8 +5,9 @@
 //   choose c(l) for all l  so that  sum bytes(l, c(l)) is least  and  sum error(l, c(l)) <= budget
 //
 // Errors are relative, |x - decoded|^2 / |x|^2, because a layer with small gradients needs its
-// digits as much as any other. The budget is what the first choice would lose of all of them. That is a knapsack. It is solved by dynamic programming over the error spent, in steps of
-// budget / kErrorSteps, each choice rounded up, so that the budget holds for sure.
+// digits as much as any other. The budget is what the first choice would lose of all of them. That
+// is a knapsack. It is solved by dynamic programming over the error spent, in steps of budget /
+// kErrorSteps, each choice rounded up, so that the budget holds for sure.
 //   compute   gradients x choices x kErrorSteps
 // Markov et al., "L-GreCo: layerwise-adaptive gradient compression for efficient data-parallel deep
 // learning", 2024.

@@ -10,13 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from q7x2._algorithm import algorithm
-from q7x2._attach import Attached, attach
+from q7x2._attach import attach
+from q7x2._attached import Attached, HookEvent, HookStats
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
 from q7x2._hook_options import (
+    EF21,
     Allreduce,
     Compose,
+    HookOptions,
     OneBit,
     PowerSGD,
     Quantize,
@@ -30,15 +33,20 @@ from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
     from q7x2 import comm_hooks, optim
-    from q7x2._C import Options
+    from q7x2._C import Codec, Options
 
     __version__: str
 
 __all__ = [
+    "EF21",
     "Allreduce",
     "Attached",
+    "Codec",
     "Compose",
+    "HookEvent",
+    "HookOptions",
     "HookStateError",
+    "HookStats",
     "Measurement",
     "OneBit",
     "Options",
@@ -64,10 +72,10 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Options":
+    if name in ("Codec", "Options"):
         from q7x2._extension import load
 
-        return load().Options
+        return getattr(load(), name)
     if name in ("comm_hooks", "optim"):
         from importlib import import_module
 

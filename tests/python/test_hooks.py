@@ -23,13 +23,14 @@ from hook_training import (
     attached,
     backward,
     batch,
+    exact,
     net,
     residuals,
     sgd,
     sum_over_ranks,
     train,
 )
-from q7x2._attach import make_runner
+from q7x2._hook_runner import make_runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
@@ -365,7 +366,7 @@ def test_debug_detail(name: str) -> None:
 def test_fp16_overflows_in_the_hook_are_skipped_steps(batched: bool) -> None:
     """Gradients and residuals that fit, and whose sum does not."""
     ddp = DDP(nn.Linear(32, 32, bias=False).half())
-    hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=1, start_iter=0, batched=batched))
+    hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=1, start_iter=0, batched=batched), **exact())
     gradient = torch.zeros(32, 32)
     gradient[:16, :16], gradient[16:, 16:] = 30000, 20000
 
