@@ -50,7 +50,7 @@ def _none(_: DistributedDataParallel, at_once: bool) -> None:
 
 
 def _ours(options: q7x2.HookOptions) -> AddHook:
-    late = {name: 0 for name in ("start_iter", "warmup_steps") if hasattr(options, name)}
+    late = {"start_iter": 0} if hasattr(options, "start_iter") else {}
 
     def add(ddp: DistributedDataParallel, at_once: bool) -> q7x2.Attached:
         return q7x2.attach(ddp, replace(options, **late) if at_once else options)  # type: ignore[type-var]
@@ -91,8 +91,8 @@ def _torch_powersgd(rank: int) -> AddHook:
 
 def _one_bit_adam(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
     # The paper's share of a training in full precision, or three times the learning rate's warm-up.
-    freeze_step = int(0.15 * recipe["steps"]) if recipe.get("whole_training") else 60
-    return q7x2.optim.OneBitAdam(ddp, recipe["lr"], weight_decay=0.01, freeze_step=freeze_step)
+    start_iter = int(0.15 * recipe["steps"]) if recipe.get("whole_training") else 60
+    return q7x2.optim.OneBitAdam(ddp, recipe["lr"], weight_decay=0.01, start_iter=start_iter)
 
 
 def _adam(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:

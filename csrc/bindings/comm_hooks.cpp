@@ -1,16 +1,11 @@
 #include "bindings/comm_hooks.h"
 
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "bindings/value_error.h"
-#include "comm_hooks/coded.h"
-#include "comm_hooks/composed.h"
-#include "comm_hooks/dense.h"
-#include "comm_hooks/powersgd.h"
+#include "bindings/hook_options.h"
 #include "comm_hooks/runner.h"
 
 namespace q7x2 {
@@ -19,11 +14,6 @@ namespace {
 namespace py = pybind11;
 using py::literals::operator""_a;
 using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
-
-/// An algorithm and its options, to be run on any model.
-struct HookFactory {
-  MakeHook make;
-};
 
 /// What DDP's reducer owns; the runner is Python's too.
 class RunnerHook final : public c10d::CommHookInterface {
@@ -76,19 +66,20 @@ py::list events_list(HookRunner& runner) {
 }  // namespace
 
 void bind_comm_hooks(py::module_& module) {
-  py::class_<HookFactory>(module, "HookFactory", "An algorithm and its options.");
-
+  bind_hook_options(module);
   py::class_<HookRunner, std::shared_ptr<HookRunner>>(
       module, "HookRunner", "A hook at work: its thread, its process groups and its state.")
       .def(py::init([](std::vector<ProcessGroupPtr> groups, const Parameters& parameters,
-                       const HookFactory& factory, int threads, bool serves_many_models) {
+                       const HookFactory& factory, int threads, bool serves_many_models,
+                       bool may_skip) {
              const auto serves = serves_many_models ? HookRunner::Serves::kManyModels
                                                     : HookRunner::Serves::kOneModel;
              return HookRunner::make(std::move(groups), named(parameters), factory.make, threads,
-                                     serves, without_gil);
+                                     serves, may_skip, without_gil);
            }),
            py::arg("groups"), py::arg("parameters"), py::arg("factory"), py::arg("threads"),
-           py::arg("serves_many_models"), py::call_guard<py::gil_scoped_release>())
+           py::arg("serves_many_models"), py::arg("may_skip"),
+           py::call_guard<py::gil_scoped_release>())
       .def(
           "register",
           [](const std::shared_ptr<HookRunner>& self, c10d::Reducer& reducer) {
@@ -132,105 +123,6 @@ void bind_comm_hooks(py::module_& module) {
       .def("trace", &HookRunner::trace, py::arg("enabled"),
            py::call_guard<py::gil_scoped_release>())
       .def("take_events", &events_list);
-
-  module.def(
-      "dense_hook",
-      [](std::optional<at::ScalarType> dtype) {
-        return HookFactory{
-            [dtype](const HookContext& context) { return make_dense(context, dtype); }};
-      },
-      py::arg("dtype"));
-
-  py::enum_<Momentum>(module, "Momentum", "What a coded hook sends in the gradient's place.")
-      .value("NONE", Momentum::kNone)
-      .value("ACCUMULATED", Momentum::kAccumulated)
-      .value("AVERAGED", Momentum::kAveraged)
-      .value("GLOBAL", Momentum::kGlobal);
-
-  module.def(
-      "coded_hook",
-      [](const std::vector<std::pair<uint64_t, std::string>>& stages, std::vector<bool> whole,
-         uint64_t full_precision_start, uint64_t full_precision_period,
-         uint64_t full_precision_length, bool error_feedback, Momentum momentum,
-         double momentum_factor, double clip_norm, std::vector<std::string> choices,
-         uint64_t choose_every, bool over_stock, const std::string& edges, uint64_t seed) {
-        CodedHookOptions options;
-        options.edges = or_value_error([&] { return parse_edge_wish(edges); });
-        for (const auto& [first_step, codec] : stages)
-          options.stages.push_back({first_step, codec});
-        options.whole = std::move(whole);
-        options.full_precision = {full_precision_start, full_precision_period,
-                                  full_precision_length};
-        options.error_feedback = error_feedback;
-        options.momentum = momentum;
-        options.momentum_factor = momentum_factor;
-        options.clip_norm = clip_norm;
-        options.choices = std::move(choices);
-        options.choose_every = choose_every;
-        options.over_stock = over_stock;
-        options.seed = seed;
-        return HookFactory{
-            [options](const HookContext& context) { return make_coded(context, options); }};
-      },
-      py::kw_only(), py::arg("stages"), py::arg("whole"), py::arg("full_precision_start"),
-      py::arg("full_precision_period"), py::arg("full_precision_length"), py::arg("error_feedback"),
-      py::arg("momentum"), py::arg("momentum_factor"), py::arg("clip_norm"), py::arg("choices"),
-      py::arg("choose_every"), py::arg("over_stock"), py::arg("edges"), py::arg("seed"));
-
-  module.def(
-      "powersgd_hook",
-      [](std::vector<int64_t> ranks, int64_t default_rank, uint64_t full_precision_start,
-         uint64_t full_precision_period, uint64_t full_precision_length,
-         double min_compression_rate, bool error_feedback, bool warm_start, bool alternating,
-         std::optional<at::ScalarType> factor_dtype, uint64_t seed) {
-        const PowerSgdOptions options{
-            std::move(ranks),
-            default_rank,
-            {full_precision_start, full_precision_period, full_precision_length},
-            min_compression_rate,
-            error_feedback,
-            warm_start,
-            alternating,
-            factor_dtype,
-            seed};
-        return HookFactory{
-            [options](const HookContext& context) { return make_powersgd(context, options); }};
-      },
-      py::kw_only(), py::arg("ranks"), py::arg("default_rank"), py::arg("full_precision_start"),
-      py::arg("full_precision_period"), py::arg("full_precision_length"),
-      py::arg("min_compression_rate"), py::arg("error_feedback"), py::arg("warm_start"),
-      py::arg("alternating"), py::arg("factor_dtype"), py::arg("seed"));
-
-  module.def(
-      "flat_powersgd_hook",
-      [](int64_t rank, std::vector<bool> absent, uint64_t full_precision_start,
-         uint64_t full_precision_period, uint64_t full_precision_length, bool error_feedback,
-         bool warm_start, std::optional<at::ScalarType> factor_dtype, uint64_t seed) {
-        const FlatPowerSgdOptions options{
-            rank,
-            std::move(absent),
-            {full_precision_start, full_precision_period, full_precision_length},
-            error_feedback,
-            warm_start,
-            factor_dtype,
-            seed};
-        return HookFactory{
-            [options](const HookContext& context) { return make_flat_powersgd(context, options); }};
-      },
-      py::kw_only(), py::arg("rank"), py::arg("absent"), py::arg("full_precision_start"),
-      py::arg("full_precision_period"), py::arg("full_precision_length"), py::arg("error_feedback"),
-      py::arg("warm_start"), py::arg("factor_dtype"), py::arg("seed"));
-
-  module.def(
-      "composed_hook",
-      [](const std::vector<HookFactory>& factories, std::vector<size_t> owners) {
-        std::vector<MakeHook> hooks;
-        for (const HookFactory& factory : factories) hooks.push_back(factory.make);
-        return HookFactory{[hooks, owners](const HookContext& context) {
-          return make_composed(context, hooks, owners);
-        }};
-      },
-      py::arg("hooks"), py::arg("owners"));
 }
 
 }  // namespace q7x2

@@ -7,6 +7,26 @@
 
 namespace q7x2 {
 
+std::vector<std::optional<size_t>> choose_codecs(const std::vector<GradientCosts>& gradients) {
+  std::vector<std::vector<CodecCost>> relative;
+  double budget = 0;
+  for (const GradientCosts& gradient : gradients) {
+    if (gradient.norm <= 0) continue;
+    auto& choices = relative.emplace_back(gradient.choices);
+    for (CodecCost& choice : choices) choice.error /= gradient.norm;
+    budget += choices.front().error;
+  }
+  // Errors are rounded up to steps of the budget: the first choice of all must still fit.
+  budget *= 1 + static_cast<double>(relative.size()) / static_cast<double>(kErrorSteps);
+  auto allocated = allocate_bits(relative, budget);
+  auto next = allocated.begin();
+  std::vector<std::optional<size_t>> chosen;
+  for (const GradientCosts& gradient : gradients) {
+    chosen.push_back(gradient.norm > 0 ? std::optional(*next++) : std::nullopt);
+  }
+  return chosen;
+}
+
 std::vector<size_t> allocate_bits(const std::vector<std::vector<CodecCost>>& costs, double budget) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const auto steps_of = [budget](const CodecCost& cost) {

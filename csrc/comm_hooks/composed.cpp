@@ -75,8 +75,12 @@ class ComposedHook final : public Hook {
     if (!all_finite(bucket.buffer)) bucket.overflowed();
   }
 
-  void end_step(bool keep) override {
-    for (const auto& hook : hooks_) hook->end_step(keep);
+  void commit() override {
+    for (const auto& hook : hooks_) hook->commit();
+  }
+
+  void abort() override {
+    for (const auto& hook : hooks_) hook->abort();
   }
 
   void rescale(double factor) override {

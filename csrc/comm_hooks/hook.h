@@ -135,6 +135,8 @@ struct HookContext {
 
   int rank = 0;
   int world_size = 1;
+  /// A gradient scaler skips steps: what a step changes must be undone exactly.
+  bool may_skip = false;
   std::vector<Parameter> parameters;  ///< grows where DDP reduces one that nobody has named
 };
 
@@ -143,11 +145,11 @@ using HookState = std::map<std::string, std::map<std::string, at::Tensor>>;
 
 /// One algorithm. All calls come from the hook's thread.
 ///
-/// State is kept by parameter, because DDP lays its buckets out anew after the first step, and it
-/// changes at the end of a step only, because a step with Inf or NaN in any bucket must leave no
-/// trace. In all that is kept, a gradient is scaled as this rank's contribution to the mean:
-/// divided by the number of ranks. The sum of the residuals over ranks is then what the mean still
-/// lacks.
+/// State is kept by parameter, because DDP lays its buckets out anew after the first step. A step
+/// is a transaction, because one with Inf or NaN in any bucket, or with a collective that fails,
+/// must leave no trace: after its buckets comes `commit` or `abort`. In all that is kept, a
+/// gradient is scaled as this rank's contribution to the mean: divided by the number of ranks. The
+/// sum of the residuals over ranks is then what the mean still lacks.
 class Hook {
  public:
   explicit Hook(const HookContext& context) : context_(context) {}
@@ -159,8 +161,10 @@ class Hook {
   virtual size_t lanes() const { return 1; }
   /// Replaces `bucket.buffer` by its mean over the ranks.
   virtual Phases reduce(Bucket& bucket) = 0;
-  /// All buckets of a step are reduced. `keep`: what they leave behind becomes the state.
-  virtual void end_step(bool keep) { static_cast<void>(keep); }
+  /// All buckets of a step are reduced: what they leave behind becomes the state.
+  virtual void commit() {}
+  /// The step has not happened. Collectives that failed may still write into its tensors.
+  virtual void abort() {}
   /// Gradients are `factor` times as large from the next step on.
   virtual void rescale(double factor) { static_cast<void>(factor); }
   /// Copies, between steps. Equal on all ranks: what is in `shared`. This rank's own: `local`.
@@ -185,7 +189,5 @@ using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;
 bool all_finite(const at::Tensor& tensor);
 /// Whether results that were finite in fp32 still are: fp16 may be too narrow for them.
 bool fits(const at::Tensor& results);
-/// True where every element is 0.
-bool all_zero(const at::Tensor& flat);
 
 }  // namespace q7x2

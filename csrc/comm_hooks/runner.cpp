@@ -1,8 +1,6 @@
 #include "comm_hooks/runner.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -43,54 +41,6 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error) {
 
 }  // namespace
 
-bool all_finite(const at::Tensor& tensor) {
-  if (tensor.is_sparse()) return all_finite(tensor._values());
-  // A sum is one fast pass and finite as a rule; where it is not, it may have overflowed by itself.
-  return std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
-}
-
-bool fits(const at::Tensor& results) {
-  return results.scalar_type() != at::kHalf || all_finite(results);
-}
-
-bool all_zero(const at::Tensor& flat) {
-  // A few elements tell as a rule.
-  return !flat.narrow(0, 0, std::min<int64_t>(flat.numel(), 64)).any().item<bool>() &&
-         !flat.any().item<bool>();
-}
-
-HookCollective HookCollective::sum(const at::Tensor& message) {
-  return {[message](c10d::ProcessGroup& group) {
-            std::vector<at::Tensor> tensors{message};
-            return group.allreduce(tensors);
-          },
-          message.is_sparse() ? 0 : message.nbytes()};
-}
-
-PhaseTimer::PhaseTimer(HookRunner& runner, const Bucket& bucket, const char* phase)
-    : runner_(runner),
-      bucket_(bucket),
-      phase_(phase),
-      cpu_begin_(thread_cpu_seconds()),
-      begin_(monotonic_seconds()) {}
-
-PhaseTimer::~PhaseTimer() {
-  runner_.stats_.cpu_seconds[phase_] += thread_cpu_seconds() - cpu_begin_;
-  runner_.record({bucket_.step, bucket_.index, phase_, 0, begin_, monotonic_seconds()});
-}
-
-void Bucket::overflowed() {
-  runner_.overflowed_ = true;
-}
-
-Bucket Bucket::part(CollectiveSink& sink) const {
-  Bucket bucket(runner_, sink);
-  bucket.index = index;
-  bucket.is_last = is_last;
-  bucket.step = step;
-  return bucket;
-}
-
 void HookJob::start(std::vector<HookCollective> collectives, Rest rest) {
   runner.start_collectives(*this, std::move(collectives), rest);
 }
@@ -113,7 +63,7 @@ void HookJob::reduced() {
 
 std::shared_ptr<HookRunner> HookRunner::make(
     std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
-    const MakeHook& make_hook, int threads, Serves serves,
+    const MakeHook& make_hook, int threads, Serves serves, bool may_skip,
     std::function<void(const std::function<void()>&)> without_gil) {
   // A callback of a future runs in the worker and may hold the last reference, but a thread cannot
   // wait for its own end.
@@ -127,6 +77,7 @@ std::shared_ptr<HookRunner> HookRunner::make(
   };
   std::shared_ptr<HookRunner> runner(
       new HookRunner(std::move(groups), threads, serves, std::move(without_gil)), destroy);
+  runner->context_.may_skip = may_skip;
   for (const NamedParameter& parameter : parameters) runner->given_.push_back(parameter.tensor);
   runner->worker_->run([&] {
     for (const NamedParameter& parameter : parameters) {
@@ -291,17 +242,21 @@ void HookRunner::end_step() {
   const bool keep = !overflowed_;
   in_step_ = last_bucket_came_ = overflowed_ = false;
   ++step_;
-  hook_->end_step(keep);
+  keep ? hook_->commit() : hook_->abort();
   ++stats_.steps;
   stats_.skipped_steps += keep ? 0 : 1;
 }
 
-// A bucket that failed here goes on elsewhere: from now on this rank is out of step, for good.
+// The step is undone on this rank, and the state is at rest. Other ranks may wait in collectives
+// that this rank will not start, so these process groups reduce nothing more.
 void HookRunner::fail(HookJob& job, std::exception_ptr error) {
   stay_if_ending();
   if (!failure_) failure_ = as_torch_error(error);
-  job.future->setErrorIfNeeded(failure_);
   const auto jobs = std::exchange(jobs_, {});
+  if (in_step_) hook_->abort();
+  in_step_ = last_bucket_came_ = overflowed_ = false;
+  // Whoever is told of the failure finds the state at rest.
+  job.future->setErrorIfNeeded(failure_);
   for (const auto& [ticket, other] : jobs) {
     other->future->setErrorIfNeeded(failure_);
   }

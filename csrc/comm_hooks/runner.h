@@ -61,12 +61,13 @@ class HookRunner {
   };
 
   /// `groups`: process groups of the same ranks, which nothing else uses; at least as many as the
-  /// hook has lanes. `threads`: of each operation in the worker. `without_gil` calls its argument
+  /// hook has lanes. `threads`: of each operation in the worker. `may_skip`: see HookContext.
+  /// `without_gil` calls its argument
   /// where the caller may hold the GIL and must not. The last reference may be dropped in any
   /// thread.
   static std::shared_ptr<HookRunner> make(
       std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
-      const MakeHook& make_hook, int threads, Serves serves,
+      const MakeHook& make_hook, int threads, Serves serves, bool may_skip,
       std::function<void(const std::function<void()>&)> without_gil);
   ~HookRunner();
 

@@ -93,11 +93,16 @@ class HookRunner:
         parameters: list[tuple[str, torch.Tensor]],
         factory: HookFactory,
         threads: int,
+        serves_many_models: bool,
+        may_skip: bool,
     ) -> None: ...
     def reduce_tensor(
-        self, index: int, gradient: torch.Tensor, is_first: bool, is_last: bool
+        self, index: int, gradient: torch.Tensor, is_first: bool
     ) -> torch.futures.Future[torch.Tensor]:
-        """The same without DDP, for the gradient of the parameter ``index``, in place."""
+        """Without DDP: the gradient of the parameter ``index``, of one dimension, in place."""
+
+    def end_reductions(self) -> None:
+        """Follows the last `reduce_tensor` of a step."""
 
     @property
     def step(self) -> int:
@@ -122,56 +127,105 @@ class HookRunner:
 class HookFactory:
     """An algorithm and its options."""
 
-class Momentum:
-    """What a coded hook sends in the gradient's place."""
+class CompressingOptions:
+    """What all compressing hooks can be asked for."""
 
-    NONE: Momentum
-    ACCUMULATED: Momentum
-    AVERAGED: Momentum
-    GLOBAL: Momentum
+    def __init__(
+        self,
+        *,
+        start_iter: int = 0,
+        burst_every: int = 0,
+        burst_steps: int = 1,
+        use_error_feedback: bool = True,
+        signal: str = "gradient",
+        momentum: float = 0.0,
+        clip_norm: float = 0.0,
+    ) -> None:
+        """``burst_every`` 0: no bursts. ``signal``: what is compressed: gradient, accumulated,
+        averaged, global or difference (csrc/comm_hooks/signal.h); ValueError for another.
+        """
 
-def dense_hook(dtype: torch.dtype | None) -> HookFactory: ...
-def coded_hook(
-    *,
-    stages: list[tuple[int, str]],
-    whole: list[bool],
-    full_precision_start: int,
-    full_precision_period: int,
-    full_precision_length: int,
-    error_feedback: bool,
-    momentum: Momentum,
-    momentum_factor: float,
-    clip_norm: float,
-    choices: list[str],
-    choose_every: int,
-    over_stock: bool,
-    edges: str,
-    seed: int,
-) -> HookFactory: ...
-def powersgd_hook(
-    *,
-    ranks: list[int],
-    default_rank: int,
-    full_precision_start: int,
-    full_precision_period: int,
-    full_precision_length: int,
-    min_compression_rate: float,
-    error_feedback: bool,
-    warm_start: bool,
-    alternating: bool,
-    seed: int,
-) -> HookFactory: ...
-def flat_powersgd_hook(
-    *,
-    rank: int,
-    absent: list[bool],
-    full_precision_start: int,
-    full_precision_period: int,
-    full_precision_length: int,
-    error_feedback: bool,
-    warm_start: bool,
-    seed: int,
-) -> HookFactory: ...
+    @property
+    def start_iter(self) -> int: ...
+    @property
+    def burst_every(self) -> int: ...
+    @property
+    def burst_steps(self) -> int: ...
+    @property
+    def use_error_feedback(self) -> bool: ...
+    @property
+    def signal(self) -> str: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def clip_norm(self) -> float: ...
+
+class CodecOptions:
+    """The compressor that goes through codecs."""
+
+    def __init__(
+        self,
+        *,
+        stages: list[tuple[int, str]],
+        whole: list[bool],
+        per_parameter: bool = True,
+        choices: list[str] = ...,
+        choose_every: int = 1,
+        over_stock: bool = False,
+        edges: str = "auto",
+        random_seed: int = 0,
+    ) -> None:
+        """``stages``: codecs and the steps from which they hold. ``whole``: by parameter."""
+
+class LowRankOptions:
+    """PowerSGD, matrix by matrix."""
+
+    def __init__(
+        self,
+        *,
+        ranks: list[int],
+        default_rank: int = 1,
+        min_compression_rate: float = 2.0,
+        warm_start: bool = True,
+        alternating: bool = False,
+        factor_dtype: torch.dtype | None = None,
+        random_seed: int = 0,
+    ) -> None: ...
+    @property
+    def min_compression_rate(self) -> float: ...
+    @property
+    def warm_start(self) -> bool: ...
+    @property
+    def alternating(self) -> bool: ...
+    @property
+    def random_seed(self) -> int: ...
+
+class FlatLowRankOptions:
+    """PowerSGD of whole buckets."""
+
+    def __init__(
+        self,
+        *,
+        rank: int = 1,
+        absent: list[bool],
+        warm_start: bool = True,
+        factor_dtype: torch.dtype | None = None,
+        random_seed: int = 0,
+    ) -> None: ...
+    @property
+    def warm_start(self) -> bool: ...
+    @property
+    def random_seed(self) -> int: ...
+
+def compressing_hook(
+    options: CompressingOptions,
+    compressor: CodecOptions | LowRankOptions | FlatLowRankOptions,
+) -> HookFactory:
+    """A signal, a compressor and the memory between them."""
+
+def dense_hook(dtype: torch.dtype | None) -> HookFactory:
+    """The dense all-reduce, rounded to ``dtype`` on the way."""
+
 def composed_hook(hooks: list[HookFactory], owners: list[int]) -> HookFactory:
     """``owners``: for each parameter, the position of its hook."""
 

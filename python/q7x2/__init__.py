@@ -10,15 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from q7x2._algorithm import algorithm
-from q7x2._attach import Attached, attach
+from q7x2._attach import attach
+from q7x2._attached import Attached, HookEvent, HookStats
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
 from q7x2._describe import Description, describe
 from q7x2._flight_recorder import dump, flight_recorder
 from q7x2._hook_options import (
+    EF21,
     Allreduce,
     Compose,
+    HookOptions,
     OneBit,
     PowerSGD,
     Quantize,
@@ -33,16 +36,21 @@ from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
     from q7x2 import comm_hooks, optim
-    from q7x2._C import Options
+    from q7x2._C import Codec, Options
 
     __version__: str
 
 __all__ = [
+    "EF21",
     "Allreduce",
     "Attached",
+    "Codec",
     "Compose",
     "Description",
+    "HookEvent",
+    "HookOptions",
     "HookStateError",
+    "HookStats",
     "Measurement",
     "OneBit",
     "Options",
@@ -74,10 +82,10 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Options":
+    if name in ("Codec", "Options"):
         from q7x2._extension import load
 
-        return load().Options
+        return getattr(load(), name)
     if name in ("comm_hooks", "optim"):
         from importlib import import_module
 

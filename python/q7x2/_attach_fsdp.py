@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from q7x2._attach import Attached, make_runner
+from q7x2._attached import Attached
+from q7x2._hook_runner import make_runner
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +58,15 @@ def attach_fsdp(
     if not groups:
         raise ValueError("the model has no sharded parameters that need gradients")
     device = groups[0].fsdp_params[0].sharded_param.device
-    runner = make_runner(hook, replicas, shards, threads, are_shards=True, device=device)
+    runner = make_runner(
+        hook,
+        replicas,
+        shards,
+        threads,
+        are_shards=True,
+        device=device,
+        may_skip=scaler is not None,
+    )
     seen: set[int] = set()
 
     def end_step() -> None:

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 
-from q7x2._attach import Attached, HookStats, make_runner, part_of, reduced_parameters
+from q7x2._attached import Attached, HookStats
 from q7x2._hook_options import Allreduce, HookOptions, PowerSGD, Quantize
+from q7x2._hook_runner import make_runner, part_of, reduced_parameters
 
 __all__ = [
     "PostLocalSGDState",
@@ -116,7 +117,9 @@ def quantization_perchannel_hook(
 
     >>> ddp.register_comm_hook(None, q7x2.comm_hooks.quantization_perchannel_hook)
     """
-    options = Quantize(f"int8:g={bucket_size}:minmax", use_error_feedback=False)
+    options = Quantize(
+        f"int8:g={bucket_size}:minmax", compress_vectors=True, use_error_feedback=False
+    )
     return _reduce(process_group, bucket, options)
 
 

@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from q7x2._attach import Attached, attach
+from q7x2._attach import attach
+from q7x2._attached import Attached
+from q7x2._hook_base import renamed
 from q7x2._hook_options import OneBitMomentum
+from q7x2._option_checks import check_whole
 
 
+def _check_group(group: dict[str, Any], momentum: float) -> None:
+    """Raises ValueError for options that no step can be made with."""
+    lr, eps, weight_decay = group["lr"], group["eps"], group["weight_decay"]
+    if lr < 0 or eps < 0 or weight_decay < 0:
+        raise ValueError(
+            f"lr, eps and weight_decay must not be negative, got {lr}, {eps}, {weight_decay}"
+        )
+    if not all(0 <= beta < 1 for beta in group["betas"]):
+        raise ValueError(f"betas must be at least 0 and less than 1, got {group['betas']}")
+    if group["betas"][0] != momentum:
+        raise ValueError(
+            f"the first of betas must be the same in all groups, because one hook has the momentum "
+            f"of all: expected {momentum}, got {group['betas'][0]}"
+        )
+
+
+@renamed(freeze_step="start_iter")
 class OneBitAdam(torch.optim.Optimizer):
     """1-bit Adam (Tang et al., 2021): AdamW that sends one bit for each element of its momentum.
 
-    In its first ``freeze_step`` steps it is AdamW on whole gradients. Then the second moments stay
+    In its first ``start_iter`` steps it is AdamW on whole gradients. Then the second moments stay
     as they are, ranks no longer send gradients but their momentum, through ``codec`` with error
     feedback on both ways, and what they receive, equal on all of them, is the momentum from which
     they go on. ``hook`` is the communication hook that it has attached to ``ddp``; its state is
     saved and loaded beside the optimizer's, ``hook.state_dict()``.
 
     >>> ddp = DistributedDataParallel(model)
-    >>> optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-3, freeze_step=1000)
+    >>> optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-3, start_iter=1000)
 
     Args:
         ddp: The model, without a hook. All ranks of its process group make the optimizer together.
         lr: The learning rate.
+        params: Parameters of ``ddp``, or parameter groups, dicts with ``"params"`` and any of
+            ``lr``, ``betas``, ``eps`` and ``weight_decay``, as other optimizers take them. The
+            first of ``betas`` must be the same in all groups. None: all that need gradients.
         betas: Factors of the first and second moments. The second should remember long: where an
             element's gradients are rare, it must not be nearly zero when it is frozen, because the
             momentum is divided by its root from then on.
         eps: Added to the root of the second moments.
         weight_decay: Decoupled from the gradients, as in AdamW.
-        freeze_step: Steps in full precision, so that the second moments have settled: 15 to 20 %
+        start_iter: Steps in full precision, so that the second moments have settled: 15 to 20 %
             of a training in the paper, and at least those in which the learning rate warms up.
         codec: Of the momentum.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
@@ -47,37 +70,37 @@ class OneBitAdam(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
-        freeze_step: int = 1000,
+        params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
+        start_iter: int = 1000,
         codec: str = "onebit",
         scaler: Any = None,
         threads: int = 1,
     ) -> None:
-        if lr < 0 or eps < 0 or weight_decay < 0:
-            raise ValueError(
-                f"lr, eps and weight_decay must not be negative, got {lr}, {eps}, {weight_decay}"
-            )
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be at least 0 and less than 1, got {betas}")
-        if freeze_step < 1:
-            raise ValueError(f"freeze_step must be at least 1, got {freeze_step}")
-        options = OneBitMomentum(codec=codec, momentum=betas[0], start_iter=freeze_step)
-        self.hook: Attached = attach(ddp, options, scaler=scaler, threads=threads)
-        self.freeze_step = freeze_step
-        parameters = [p for p in ddp.parameters() if p.requires_grad]
+        check_whole("start_iter", start_iter, 1)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(parameters, defaults)
+        own = [p for p in ddp.parameters() if p.requires_grad]
+        groups = own if params is None else list(params)
+        super().__init__(groups, defaults)
+        known = set(own)
+        for group in self.param_groups:
+            _check_group(group, betas[0])
+            if not known.issuperset(group["params"]):
+                raise ValueError("params must be parameters of ddp that need gradients")
+        options = OneBitMomentum(codec=codec, momentum=betas[0], start_iter=start_iter)
+        self.hook: Attached = attach(ddp, options, scaler=scaler, threads=threads)
+        self.start_iter = start_iter
         self._by_name = dict(ddp.module.named_parameters())
         self.hook._before_forward(ddp, self._begin_compressing)
 
     @property
     def is_frozen(self) -> bool:
         """The gradients at hand are momenta, and the second moments stay as they are."""
-        return not self.hook._is_detached and self.hook.step > self.freeze_step
+        return not self.hook._is_detached and self.hook.step > self.start_iter
 
     def _begin_compressing(self) -> None:
         """The momentum to go on from is the optimizer's, which has seen the gradients as they were
         at `step`, perhaps clipped; the hook has seen them as they were reduced."""
-        if self.hook.step != self.freeze_step:
+        if self.hook.step != self.start_iter:
             return
         shared, local, step = self.hook._runner.save()
         for name in shared["momentum"]:

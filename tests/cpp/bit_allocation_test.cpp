@@ -67,6 +67,21 @@ TEST(BitAllocation, GivesSmallNormsFewBits) {
   EXPECT_EQ(allocate_bits(costs, 2), (std::vector<size_t>{1, 0}));
 }
 
+TEST(BitAllocation, ALayerOfSmallGradientsGetsAsManyBitsAsOneOfLargeOnes) {
+  std::vector<GradientCosts> gradients;
+  for (const double norm : {1e6, 1.0, 1e-6}) {
+    gradients.push_back({norm, {{4, 0.01 * norm}, {2, 0.2 * norm}, {8, 1e-4 * norm}}});
+  }
+  EXPECT_EQ(choose_codecs(gradients), (std::vector<std::optional<size_t>>{0, 0, 0}));
+  gradients[0].choices[1].error = 0;  // as exact, in fewer bytes
+  EXPECT_EQ(choose_codecs(gradients)[0], 1);
+}
+
+TEST(BitAllocation, AGradientOfZerosChoosesNothing) {
+  const std::vector<GradientCosts> gradients = {{0, {{4, 0}, {2, 0}}}, {1, {{4, 0.1}, {2, 0.2}}}};
+  EXPECT_EQ(choose_codecs(gradients), (std::vector<std::optional<size_t>>{std::nullopt, 0}));
+}
+
 TEST(BitAllocation, WithoutErrorsTakesTheFewestBytes) {
   const Costs costs = {{{4, 0}, {2, 0}, {3, 0}}};
   EXPECT_EQ(allocate_bits(costs, 0), std::vector<size_t>{1});

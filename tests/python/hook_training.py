@@ -54,14 +54,15 @@ HOOKS = {
     "int8": q7x2.Quantize("int8"),
     "int4": q7x2.Quantize("int4:g=128:sr", full_precision=["*.bias"], burst_every=4),
     "adaptive": q7x2.Quantize("int4:g=128", choices=["int2:g=128", "int8:g=128"], choose_every=3),
-    "topk": q7x2.TopK(0.1, values="int8", warmup_steps=0),
-    "sampled": q7x2.TopK(0.1, threshold="sampled", warmup_steps=4, warmup_stages=2),
-    "dgc": q7x2.TopK(0.1, momentum=0.5, clip_norm=1.0, warmup_steps=0),
+    "topk": q7x2.TopK(0.1, values="int8", start_iter=0),
+    "sampled": q7x2.TopK(0.1, selection="sampled", start_iter=4, warmup_stages=2),
+    "dgc": q7x2.TopK(0.1, momentum=0.5, clip_norm=1.0, start_iter=0),
+    "ef21": q7x2.EF21("int4:g=128", momentum=0.5),
     "onebit": q7x2.OneBit(start_iter=3),
     "sign": q7x2.SignSGD(),
     "composed": q7x2.Compose(
         {
-            "layers.1.*": q7x2.TopK(0.1, warmup_steps=0),
+            "layers.1.*": q7x2.TopK(0.1, start_iter=0),
             "layers.*.weight": q7x2.PowerSGD(rank=2, start_iter=0),
             "last.*": q7x2.Quantize("int4"),
             "*": q7x2.Allreduce(),
@@ -105,6 +106,11 @@ def attached(
 ) -> tuple[DDP, q7x2.Attached]:
     ddp = DDP(copy.deepcopy(model) if model is not None else net(), **options)
     return ddp, q7x2.attach(ddp, hook, **(attach or {}))
+
+
+def exact() -> dict[str, Any]:
+    """Arguments of `attach` with which a step can be undone exactly: a scaler, of scale 1."""
+    return {"scaler": torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=10**9)}
 
 
 def assert_same_on_all_ranks(tensors: list[torch.Tensor], case: object = "") -> None:

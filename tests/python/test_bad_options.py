@@ -45,11 +45,11 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.TopK("0.1"), "ratio must be more than 0 and at most 1, got '0.1'"),
         (lambda: q7x2.TopK(values="int9"), "values: .*int9"),
         (lambda: q7x2.TopK(values="topk:0.1"), "values: "),
-        (lambda: q7x2.TopK(threshold="fuzzy"), "threshold must be 'exact' or 'sampled'"),
+        (lambda: q7x2.TopK(selection="fuzzy"), "selection must be 'exact' or 'sampled'"),
         (lambda: q7x2.TopK(momentum=1), "momentum must be at least 0 and less than 1"),
         (lambda: q7x2.TopK(clip_norm=float("nan")), "clip_norm must be positive"),
-        (lambda: q7x2.TopK(warmup_stages=0), "warmup_stages must be at least 1"),
-        (lambda: q7x2.TopK(warmup_steps=0.5), "warmup_steps must be an int"),
+        (lambda: q7x2.TopK(warmup_stages=-1), "warmup_stages must not be negative"),
+        (lambda: q7x2.TopK(start_iter=0.5), "start_iter must be an int"),
         (lambda: q7x2.OneBit(group=3), "group: .*power of two"),
         (lambda: q7x2.SignSGD(momentum="high"), "momentum must be at least 0"),
         (lambda: OneBitMomentum(codec="onebyte"), "codec: .*onebit"),
@@ -72,11 +72,24 @@ def test_bad_options_are_refused_when_they_are_made(make: Callable[[], Any], mes
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "old", "new"),
+    [
+        (lambda: q7x2.TopK(warmup_steps=10), "warmup_steps", "start_iter"),
+        (lambda: q7x2.TopK(0.1, threshold="sampled"), "threshold", "selection"),
+        (lambda: q7x2.optim.OneBitAdam(None, freeze_step=10), "freeze_step", "start_iter"),
+    ],
+)
+def test_old_names_say_the_new_ones(make: Callable[[], Any], old: str, new: str) -> None:
+    with pytest.raises(TypeError, match=f"has no argument '{old}': use '{new}'"):
+        make()
+
+
 def test_good_options_are_not() -> None:
     for codec in ("int8", "int4:g=128", "topk:0.01+int8", "sumint8", "fp32", "bf16+lossless"):
         q7x2.Quantize(codec)
     q7x2.Quantize("int4", choices=["int2", "int8"], full_precision=["*.bias"])
-    q7x2.TopK(1, values="int8", clip_norm=1, warmup_steps=0, threshold="sampled")
+    q7x2.TopK(1, values="int8", clip_norm=1, start_iter=0, selection="sampled")
     q7x2.PowerSGD(rank={"*.weight": 2, "*": 0}, min_compression_rate=1.5)
     q7x2.PowerSGD(burst_every=2, burst_steps=1)
     q7x2.Compose({"a.*": q7x2.TopK(0.01), "*": q7x2.SignSGD(momentum=0)})

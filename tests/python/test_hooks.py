@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import random
 import threading
 import time
@@ -22,13 +23,14 @@ from hook_training import (
     attached,
     backward,
     batch,
+    exact,
     net,
     residuals,
     sgd,
     sum_over_ranks,
     train,
 )
-from q7x2._attach import make_runner
+from q7x2._hook_runner import make_runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
@@ -364,7 +366,7 @@ def test_debug_detail(name: str) -> None:
 def test_fp16_overflows_in_the_hook_are_skipped_steps(batched: bool) -> None:
     """Gradients and residuals that fit, and whose sum does not."""
     ddp = DDP(nn.Linear(32, 32, bias=False).half())
-    hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=1, start_iter=0, batched=batched))
+    hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=1, start_iter=0, batched=batched), **exact())
     gradient = torch.zeros(32, 32)
     gradient[:16, :16], gradient[16:, 16:] = 30000, 20000
 
@@ -496,6 +498,29 @@ def test_gradients_of_zero_are_survived() -> None:
             if gradient.numel():
                 assert gradient.isfinite().all(), name
                 assert bool(gradient.abs().max() > 0) == (factor > 0), name
+
+
+@pytest.mark.parametrize("name", ["powersgd", "alternating", "batched"])
+@pytest.mark.ranks(2)
+def test_a_matrix_that_no_rank_uses_keeps_its_basis(name: str) -> None:
+    """Later steps go on from the directions that its gradients had."""
+    ddp, hook = attached(HOOKS[name], nn.Linear(64, 64, bias=False))
+
+    def give(factor: float) -> dict[str, torch.Tensor]:
+        ddp.zero_grad()
+        x, _ = batch(dist.get_rank(), 0)
+        (ddp(x).sum() * factor).backward()
+        state = hook.state_dict()["shared"]
+        if name == "batched":
+            return torch.load(io.BytesIO(state["basis_by_bucket"]["all"]))
+        return {kind: state[kind]["weight"] for kind in ("basis", "other_basis") if kind in state}
+
+    for _ in range(4):  # an even number: with `alternating`, both sides have had their turns
+        before = give(1.0)
+    for _ in range(2):
+        after = give(0.0)
+    for key, basis in before.items():
+        assert_bits(after[key], basis, key)
 
 
 @pytest.mark.ranks(2)

@@ -19,7 +19,7 @@ from values import assert_bits, assert_close
 HOOKS = {
     "dense": q7x2.Allreduce(),
     "int8": q7x2.Quantize("int8"),
-    "topk": q7x2.TopK(0.25, warmup_steps=0),
+    "topk": q7x2.TopK(0.25, start_iter=0),
     "onebit": q7x2.OneBit(start_iter=0),
     "batched": q7x2.PowerSGD(rank=4, batched=True, start_iter=0),
 }
@@ -133,7 +133,7 @@ def test_a_step_ends_with_its_backward(case: str) -> None:
         fully_shard(model.first, mesh=mesh["shards"])
         fully_shard(model.second, mesh=mesh["shards"])
     fully_shard(model, mesh=mesh["shards"])
-    hook = q7x2.attach(model, q7x2.TopK(0.1, warmup_steps=0), replicas=mesh["replicas"].get_group())
+    hook = q7x2.attach(model, q7x2.TopK(0.1, start_iter=0), replicas=mesh["replicas"].get_group())
     for step in range(3):
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
         model(x, both=case != "unused" or step == 1).square().sum().backward()

@@ -20,6 +20,7 @@ from hook_training import (
     attached,
     backward,
     batch,
+    exact,
     net,
     residuals,
     sgd,
@@ -270,7 +271,7 @@ def test_a_model_with_a_scaler_can_be_copied_and_pickled() -> None:
 @pytest.mark.ranks(2)
 def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> None:
     """One element on one rank, in one of many buckets, compressed or not."""
-    ddp, at_work = attached(hook, **SMALL_BUCKETS)
+    ddp, at_work = attached(hook, attach=exact(), **SMALL_BUCKETS)
     train(ddp, sgd(ddp), range(3))
     before = at_work.state_dict()
     parameter = dict(ddp.module.named_parameters())[name]
@@ -296,6 +297,31 @@ def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> Non
     assert all(p.grad.isfinite().all() for p in parameters_of(ddp))
 
 
+@pytest.mark.parametrize("hook", EVERY_HOOK)
+@pytest.mark.ranks(2)
+def test_without_a_scaler_a_skipped_step_costs_residuals_only(hook: Any) -> None:
+    """There is one copy of them: what the step's gradients had is dropped, and nothing else."""
+    ddp, at_work = attached(hook, **SMALL_BUCKETS)
+    train(ddp, sgd(ddp), range(3))
+    before = at_work.state_dict()
+    ddp.zero_grad()
+    backward(ddp, 3, scale=math.inf)
+    after = at_work.state_dict()
+    assert at_work.stats.skipped_steps == 1
+    assert_states_equal(
+        {"step": before["step"] + 1, "shared": before["shared"], "local": {}},
+        {**after, "local": {}},
+    )
+    (local,) = after["local"].values()
+    for tensors in local.values():
+        for name, tensor in tensors.items():
+            assert not tensor.any(), name
+    ddp.zero_grad()
+    backward(ddp, 4)
+    assert all(p.grad.isfinite().all() for p in parameters_of(ddp))
+    assert_same_on_all_ranks([p.grad for p in parameters_of(ddp)])
+
+
 @pytest.mark.parametrize(
     "hook",
     [
@@ -309,7 +335,7 @@ def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> Non
 @pytest.mark.ranks(2)
 def test_a_step_skipped_for_a_sparse_gradient_leaves_no_trace(hook: Any) -> None:
     model = nn.Sequential(nn.Embedding(50, 64, sparse=True), nn.Linear(64, 64), nn.Linear(64, 8))
-    ddp, at_work = attached(hook, model, **SMALL_BUCKETS)
+    ddp, at_work = attached(hook, model, attach=exact(), **SMALL_BUCKETS)
     rows = torch.arange(16) + dist.get_rank()
     for _ in range(5):  # more than one of bursts
         ddp.zero_grad()
@@ -453,7 +479,9 @@ def test_registered_batched_powersgd_is_the_attached_one() -> None:
 )
 @pytest.mark.ranks(2)
 def test_registered_quantization_hooks_are_the_attached_ones(name: str, codec: str) -> None:
-    ddp, _ = attached(q7x2.Quantize(codec, use_error_feedback=False), **SMALL_BUCKETS)
+    ddp, _ = attached(
+        q7x2.Quantize(codec, compress_vectors=True, use_error_feedback=False), **SMALL_BUCKETS
+    )
     registered = DDP(net(), **SMALL_BUCKETS)
     registered.register_comm_hook(None, getattr(q7x2.comm_hooks, name))
     for model in (ddp, registered):

@@ -1,4 +1,4 @@
-#include "comm_hooks/kept_tensors.h"
+#include "comm_hooks/memory.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,16 +7,11 @@
 
 namespace q7x2 {
 
-template <typename F>
-void KeptTensors::for_each(const Piece& piece, F&& f) {
-  for (size_t i = 0; i < piece.parameters.size(); ++i) f(piece.parameters[i], piece.places[i]);
-}
-
-bool KeptTensors::is_kept(size_t number) const {
+bool Memory::is_kept(size_t number) const {
   return keeps_(number) && c10::multiply_integers(context_.parameters[number].shape) > 0;
 }
 
-KeptTensors::Piece& KeptTensors::piece(const Bucket& bucket, const std::vector<size_t>& order) {
+Memory::Piece& Memory::piece(const Bucket& bucket, const std::vector<size_t>& order) {
   std::vector<size_t> parameters;
   for (const size_t i : order) parameters.push_back(bucket.gradients[i].parameter);
   const auto found = pieces_.find(bucket.index);
@@ -26,50 +21,69 @@ KeptTensors::Piece& KeptTensors::piece(const Bucket& bucket, const std::vector<s
   }
 
   Piece piece;
-  int64_t numel = 0;
   for (const size_t i : order) {
-    piece.places.emplace_back(numel, bucket.gradients[i].flat.numel());
-    numel += bucket.gradients[i].flat.numel();
+    piece.places.emplace_back(piece.numel, bucket.gradients[i].flat.numel());
+    piece.numel += bucket.gradients[i].flat.numel();
   }
   piece.parameters = std::move(parameters);
-  const auto options = bucket.buffer.options().dtype(at::kFloat);
+  piece.serial = ++serials_;
+  write_down_();
+  const auto options = bucket.buffer.options().dtype(dtype_of_(bucket.buffer.scalar_type()));
   tensors_.resize(std::max(tensors_.size(), context_.parameters.size()),
                   std::vector<at::Tensor>(kinds_.size()));
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
-    piece.now.push_back(at::zeros({numel}, options));
-    piece.next.push_back(at::empty({numel}, options));
-    for_each(piece, [&](size_t number, const auto& place) {
-      at::Tensor& kept = tensors_[number][kind];
-      const at::Tensor here = piece.now[kind].narrow(0, place.first, place.second);
+    const bool has_copy = context_.may_skip || kinds_[kind].is_shared;
+    piece.now.push_back(at::zeros({piece.numel}, options));
+    piece.next.push_back(has_copy ? at::zeros({piece.numel}, options) : piece.now.back());
+    for (size_t i = 0; i < piece.places.size(); ++i) {
+      at::Tensor& kept = tensors_[piece.parameters[i]][kind];
+      const at::Tensor here = piece.now_of(kind, i);
       if (kept.defined()) here.copy_(kept);
       kept = here;
-    });
+    }
   }
   piece.used = true;
   return pieces_[bucket.index] = std::move(piece);
 }
 
-void KeptTensors::end_step(bool keep) {
-  for (auto entry = pieces_.begin(); entry != pieces_.end();) {
-    Piece& piece = entry->second;
-    if (!piece.used) {  // DDP has fewer buckets now; `tensors_` has what it held
-      entry = pieces_.erase(entry);
-      continue;
+void Memory::forget_unused() {
+  std::erase_if(pieces_, [](const auto& entry) { return !entry.second.used; });
+}
+
+void Memory::find_again(const Piece& piece) {
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    for (size_t i = 0; i < piece.places.size(); ++i) {
+      tensors_[piece.parameters[i]][kind] = piece.now_of(kind, i);
     }
+  }
+}
+
+void Memory::commit() {
+  forget_unused();
+  for (auto& [index, piece] : pieces_) {
     piece.used = false;
-    ++entry;
-    if (!keep) continue;
     std::swap(piece.now, piece.next);
-    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
-      for_each(piece, [&](size_t number, const auto& place) {
-        tensors_[number][kind] = piece.now[kind].narrow(0, place.first, place.second);
-      });
-    }
+    find_again(piece);
     any_ |= !kinds_.empty();
   }
 }
 
-void KeptTensors::rescale(double factor) {
+void Memory::abort() {
+  forget_unused();
+  for (auto& [index, piece] : pieces_) {
+    piece.used = false;
+    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+      if (piece.has_copy(kind)) continue;
+      // A new tensor: a collective that failed may still write into this one.
+      piece.now[kind] = piece.next[kind] = at::zeros_like(piece.now[kind]);
+      piece.serial = ++serials_;
+    }
+    find_again(piece);
+  }
+}
+
+void Memory::rescale(double factor) {
+  write_down_();
   for (const auto& kinds : tensors_) {
     for (const at::Tensor& tensor : kinds) {
       if (tensor.defined()) tensor.mul_(factor);
@@ -77,7 +91,8 @@ void KeptTensors::rescale(double factor) {
   }
 }
 
-void KeptTensors::save(HookState& shared, HookState& local) const {
+void Memory::save(HookState& shared, HookState& local) const {
+  write_down_();
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
     auto& state = (kinds_[kind].is_shared ? shared : local)[kinds_[kind].name];
     for (size_t number = 0; number < context_.parameters.size(); ++number) {
@@ -85,12 +100,12 @@ void KeptTensors::save(HookState& shared, HookState& local) const {
       if (!is_kept(number)) continue;
       const bool is_there = number < tensors_.size() && tensors_[number][kind].defined();
       state[parameter.name] = is_there ? tensors_[number][kind].clone().view(parameter.shape)
-                                       : at::zeros(parameter.shape, at::kFloat);
+                                       : at::zeros(parameter.shape, dtype_of_(parameter.dtype));
     }
   }
 }
 
-void KeptTensors::load(const HookState& shared, const HookState& local) {
+void Memory::load(const HookState& shared, const HookState& local) {
   std::vector<std::vector<at::Tensor>> tensors(context_.parameters.size(),
                                                std::vector<at::Tensor>(kinds_.size()));
   bool found = false;
@@ -108,7 +123,7 @@ void KeptTensors::load(const HookState& shared, const HookState& local) {
                                                      c10::str(parameter.shape) + ", got " +
                                                      c10::str(tensor->second.sizes()));
       }
-      tensors[number][kind] = tensor->second.to(at::kFloat).flatten().clone();
+      tensors[number][kind] = tensor->second.to(dtype_of_(parameter.dtype)).flatten().clone();
       found = true;
     }
   }

@@ -5,19 +5,16 @@
 #include <optional>
 #include <vector>
 
-#include "comm_hooks/hook.h"
-#include "comm_hooks/schedule.h"
+#include "comm_hooks/compressor.h"
 
 namespace q7x2 {
 
-struct PowerSgdOptions {
+struct LowRankOptions {
   /// By parameter number; 0 sends that gradient whole. `default_rank` beyond its end.
   std::vector<int64_t> ranks;
   int64_t default_rank = 1;
-  FullPrecision full_precision;
   /// A matrix is compressed where that makes it more than this many times smaller.
   double min_compression_rate = 2;
-  bool error_feedback = true;
   /// Starts each step from the last one's factor, not from a random one.
   bool warm_start = true;
   /// One collective a step: the two halves of the power iteration take turns.
@@ -27,20 +24,19 @@ struct PowerSgdOptions {
   uint64_t seed = 0;
 };
 
-std::unique_ptr<Hook> make_powersgd(const HookContext& context, PowerSgdOptions options);
+std::unique_ptr<Compressor> make_low_rank(const HookContext& context, LowRankOptions options);
 
 /// Of whole buckets.
-struct FlatPowerSgdOptions {
+struct FlatLowRankOptions {
   int64_t rank = 1;
   /// By parameter number: never in this hook's buckets.
   std::vector<bool> absent;
-  FullPrecision full_precision;
-  bool error_feedback = true;
   bool warm_start = true;
   std::optional<at::ScalarType> factor_dtype;
   uint64_t seed = 0;
 };
 
-std::unique_ptr<Hook> make_flat_powersgd(const HookContext& context, FlatPowerSgdOptions options);
+std::unique_ptr<Compressor> make_flat_low_rank(const HookContext& context,
+                                               FlatLowRankOptions options);
 
 }  // namespace q7x2

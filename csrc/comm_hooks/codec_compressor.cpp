@@ -1,0 +1,336 @@
+// Any codec of q7x2, with error feedback: int8, int4, one bit, top-k.
+//
+// The gradients of a bucket go through the compressed all-reduce as one tensor: encoded once by
+// each rank, added by the owner of each part, encoded once more. What both roundings lose stays in
+// the residual and is added to the next gradient:
+//
+//   x = residual + gradient / ranks;  (sum, lost) = coded_all_reduce(x);  residual = lost
+//
+// Residuals and results together are exactly the sum of what went in, on whichever rank they lie.
+// Without error feedback the result is biased unless the codec rounds at random (":sr").
+//
+// Selections, and groups of elements that share a scale, lie within one parameter. So a parameter
+// has a message of its own if it is selected from, or if its length is no multiple of the group's.
+//
+//   collectives   one for each codec in use, for each parameter that has its own message, and for
+//   all
+//                 that travels whole; all at the same time
+//   bytes         of the codecs
+//   memory        one fp32 copy of the coded parameters, two if steps may be skipped
+// Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et al., "Error feedback
+// fixes SignSGD and other gradient compression schemes", 2019.
+#include "comm_hooks/codec_compressor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/process_group.h"
+#include "comm_hooks/codec_choice.h"
+#include "comm_hooks/stock_all_reduce.h"
+#include "kernels/random.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr size_t kResidual = 0;
+
+/// Gradients of one bucket that go through one codec: consecutive ones of the exchange.
+struct Part {
+  CodecPtr codec;
+  bool is_shared = false;  ///< by gradients that may lie beside each other
+  size_t first = 0;
+  size_t count = 0;
+  int64_t offset = 0;   ///< in the memory
+  at::Tensor message;   ///< one dimension
+  at::Tensor residual;  ///< as many elements; undefined without error feedback
+};
+
+class CodecCompressor final : public Compressor {
+ public:
+  CodecCompressor(const HookContext& context, CodecOptions options, bool error_feedback,
+                  uint64_t first_step)
+      : Compressor(context),
+        options_(std::move(options)),
+        error_feedback_(error_feedback),
+        stages_(all_stages()),
+        choices_(all_choices()),
+        choice_(context, choices_, first_step, options_.choose_every) {}
+
+  size_t lanes() const override { return options_.over_stock ? StockAllReduce::kLanes : 1; }
+  bool takes(size_t parameter) const override {
+    return parameter >= options_.whole.size() || !options_.whole[parameter];
+  }
+
+  /// Gradients of one codec that may share a message lie together.
+  void arrange(const Bucket& bucket, std::vector<size_t>& coded) const override {
+    std::vector<std::pair<std::pair<const Codec*, bool>, std::vector<size_t>>> by_message;
+    for (const size_t i : coded) {
+      const CodecPtr codec = codec_of(bucket.gradients[i].parameter, bucket.step);
+      const std::pair key{codec.get(), shares_message(*codec, bucket.gradients[i].flat.numel())};
+      auto found = std::ranges::find_if(by_message, [&](auto& one) { return one.first == key; });
+      if (found == by_message.end()) found = by_message.insert(found, {key, {}});
+      found->second.push_back(i);
+    }
+    coded.clear();
+    for (const auto& [key, positions] : by_message) {
+      coded.insert(coded.end(), positions.begin(), positions.end());
+    }
+  }
+
+  std::unique_ptr<Encoding> begin(BucketExchange& exchange) override;
+
+  void commit() override { choice_.commit(); }
+  void abort() override { choice_.abort(); }
+  void save(HookState& shared, HookState&) const override {
+    choice_.save(shared, [this](size_t number) { return takes(number); });
+  }
+  void load(const HookState& shared, const HookState&) override { choice_.load(shared); }
+
+ private:
+  friend class CodecEncoding;
+
+  /// A gradient of so many elements can lie beside others: no selection and no group of elements
+  /// that share a scale reaches from one to the next.
+  bool shares_message(const Codec& codec, int64_t numel) const {
+    if (!options_.per_parameter) return true;
+    if (codec.spec().select != SelectKind::kAll) return false;
+    const ValueSpec& value = codec.spec().value;
+    if (value.kind == ValueKind::kSign || value.group == 0) return true;  // there are no scales
+    return numel % value.group == 0;
+  }
+
+  std::vector<CodecPtr> all_stages() const {
+    std::vector<CodecPtr> stages;
+    for (const auto& stage : options_.stages) stages.push_back(checked(stage.codec));
+    return stages;
+  }
+
+  std::vector<CodecPtr> all_choices() const {
+    std::vector<CodecPtr> choices;
+    if (options_.choices.empty()) return choices;
+    choices.push_back(stages_.front());
+    for (const std::string& choice : options_.choices) choices.push_back(checked(choice));
+    return choices;
+  }
+
+  CodecPtr checked(const std::string& name) const {
+    std::shared_ptr<const Codec> codec = Codec::make(name);
+    if (error_feedback_ && !codec->traits().keeps_error) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "codec '" + codec->name() + "' cannot keep errors: turn error feedback off");
+    }
+    if (options_.over_stock && !codec->has_messages()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "codec '" + codec->name() + "' needs a process group of q7x2, expected int8");
+    }
+    return codec;
+  }
+
+  CodecPtr codec_of(size_t number, uint64_t step) const {
+    if (CodecPtr chosen = choice_.chosen(number)) return chosen;
+    size_t stage = 0;
+    while (stage + 1 < stages_.size() && options_.stages[stage + 1].first_step <= step) ++stage;
+    return stages_[stage];
+  }
+
+  const CodecOptions options_;
+  const bool error_feedback_;
+  const std::vector<CodecPtr> stages_;
+  const std::vector<CodecPtr> choices_;  // the first: the first stage's
+  CodecChoice choice_;
+};
+
+class CodecEncoding final : public Encoding {
+ public:
+  CodecEncoding(CodecCompressor& compressor, BucketExchange& exchange)
+      : compressor_(compressor), exchange_(exchange) {
+    for (size_t i = 0; i < exchange.coded.size(); ++i) {
+      CodecPtr codec = compressor.codec_of(exchange.gradient(i).parameter, exchange.bucket.step);
+      exchange.counts_uses |= !codec->traits().keeps_zeros;
+      const bool shares = compressor.shares_message(*codec, exchange.memory->places[i].second);
+      if (parts_.empty() || parts_.back().codec != codec || !shares || !parts_.back().is_shared) {
+        parts_.push_back(
+            {std::move(codec), shares, i, 0, exchange.memory->places[i].first, {}, {}});
+      }
+      ++parts_.back().count;
+    }
+  }
+
+  MessageRound encode() override {
+    const Bucket& bucket = exchange_.bucket;
+    MessageRound round;
+    {
+      const PhaseTimer timer = bucket.time("pack");
+      for (Part& part : parts_) pack(part);
+      if (exchange_.side_numel() > 0) {
+        exchange_.pack_side(at::empty({exchange_.side_numel()}, bucket.buffer.options()));
+        round.collectives.push_back(HookCollective::sum(exchange_.side));
+      }
+      if (!parts_.empty() && compressor_.choice_.measures_at(bucket.step)) {
+        errors_ = measure();
+        round.collectives.push_back(HookCollective::sum(errors_));
+      }
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (!compressor_.options_.over_stock) {
+        round.collectives.push_back(coded_sum(parts_[i], i));
+        continue;
+      }
+      const PhaseTimer timer = bucket.time("encode");
+      over_stock_.push_back(stock_sum(parts_[i], i));
+      append(round.collectives, over_stock_.back()->exchange_lengths());
+    }
+    round.rest = over_stock_.empty() ? Rest::kNone : Rest::kCollectives;
+    return round;
+  }
+
+  /// Over stock collectives: lengths, messages to their owners, lengths, sums to everybody.
+  MessageRound fold() override {
+    MessageRound round;
+    ++folds_;
+    round.rest = folds_ < StockAllReduce::kLanes - 1 ? Rest::kCollectives : Rest::kNone;
+    const PhaseTimer timer = exchange_.bucket.time("reduce");
+    for (auto& one : over_stock_) {
+      if (folds_ == 1) {
+        round.collectives.push_back(one->scatter());
+      } else if (folds_ == 2) {
+        one->reduce();
+        append(round.collectives, one->gather_lengths());
+      } else {
+        round.collectives.push_back(one->gather());
+      }
+    }
+    return round;
+  }
+
+  void decode() override {
+    const PhaseTimer timer = exchange_.bucket.time("decode");
+    for (auto& one : over_stock_) one->finish();
+    if (errors_.defined()) note_errors();
+    for (const Part& part : parts_) {
+      at::Tensor message = part.message;
+      if (part.codec->spec().value.kind == ValueKind::kSign) message.mul_(exchange_.scale);
+      if (exchange_.values.defined() || message.is_same(exchange_.bucket.buffer)) continue;
+      for (size_t i = part.first; i < part.first + part.count; ++i) {
+        exchange_.gradient(i).flat.copy_(in(message, part, i));
+      }
+    }
+  }
+
+ private:
+  at::Tensor in(const at::Tensor& packed, const Part& part, size_t i) const {
+    const auto& [first, length] = exchange_.memory->places[i];
+    return packed.narrow(0, first - part.offset, length);
+  }
+
+  void pack(Part& part) const {
+    const Memory::Piece& memory = *exchange_.memory;
+    const auto& [last, length] = memory.places[part.first + part.count - 1];
+    const int64_t numel = last + length - part.offset;
+    if (exchange_.values.defined()) {
+      part.message = exchange_.values.narrow(0, part.offset, numel);
+    } else if (part.count == exchange_.bucket.gradients.size() &&
+               numel == exchange_.bucket.buffer.numel()) {
+      part.message = exchange_.bucket.buffer;  // everything goes through one codec
+    } else {
+      part.message = at::zeros({numel}, exchange_.bucket.buffer.options());
+      for (size_t i = part.first; i < part.first + part.count; ++i) {
+        in(part.message, part, i).copy_(exchange_.gradient(i).flat);
+      }
+    }
+    if (exchange_.has_residual) {
+      part.residual = memory.next[kResidual].narrow(0, part.offset, numel);
+      if (memory.has_copy(kResidual)) {
+        part.residual.copy_(memory.now[kResidual].narrow(0, part.offset, numel));
+      }
+    }
+    for (size_t i = part.first; i < part.first + part.count; ++i) {
+      if (!exchange_.idle[i]) continue;
+      in(part.message, part, i).zero_();
+      if (part.residual.defined()) in(part.residual, part, i).zero_();
+    }
+  }
+
+  // ---- the sums
+
+  uint64_t seed_of(size_t part) const {
+    return mix_keys(compressor_.options_.seed + exchange_.bucket.index, part);
+  }
+
+  HookCollective coded_sum(const Part& part, size_t index) const {
+    ProcessGroupQ7x2::CodedOptions how;
+    how.codec = part.codec->name();
+    how.edges = compressor_.options_.edges;
+    if (part.residual.defined()) how.errors = {part.residual};
+    how.seed = seed_of(index);
+    how.step = exchange_.bucket.step;
+    const auto start = [tensor = part.message, how](c10d::ProcessGroup& group) {
+      const auto backend = group.getBackend(tensor.device().type());
+      auto* const ours = dynamic_cast<ProcessGroupQ7x2*>(backend.get());
+      if (ours == nullptr) {
+        throw Error(ErrorCode::kInvalidArgument, "codecs need a process group of q7x2");
+      }
+      std::vector<at::Tensor> tensors{tensor};
+      return ours->coded_all_reduce(tensors, how);
+    };
+    return {start, static_cast<size_t>(part.codec->sum_bits(1) / 8 *
+                                       static_cast<double>(part.message.numel()))};
+  }
+
+  std::unique_ptr<StockAllReduce> stock_sum(const Part& part, size_t index) const {
+    const HookContext& context = compressor_.context_;
+    const uint64_t shared = mix_keys(seed_of(index), exchange_.bucket.step);
+    const CodecKeys keys{shared, mix_keys(shared, static_cast<uint64_t>(context.rank))};
+    return std::make_unique<StockAllReduce>(part.codec, keys, part.message, part.residual,
+                                            context.rank, context.world_size);
+  }
+
+  static void append(std::vector<HookCollective>& to, std::vector<HookCollective> from) {
+    std::ranges::move(from, std::back_inserter(to));
+  }
+
+  // ---- a codec for each gradient
+
+  /// [gradient, columns of `CodecChoice::measure`], in fp32.
+  at::Tensor measure() const {
+    std::vector<float> errors;
+    for (const Part& part : parts_) {
+      at::Tensor values = part.message.to(at::kFloat);
+      if (part.residual.defined()) values = values + part.residual;
+      values = values.cpu();
+      for (size_t i = part.first; i < part.first + part.count; ++i) {
+        compressor_.choice_.measure(in(values, part, i), errors);
+      }
+    }
+    return at::tensor(errors).to(parts_[0].message.device());
+  }
+
+  void note_errors() {
+    const at::Tensor sums = errors_.cpu();
+    const float* row = sums.const_data_ptr<float>();
+    for (size_t i = 0; i < exchange_.coded.size(); ++i) {
+      compressor_.choice_.note(exchange_.bucket.step, exchange_.gradient(i).parameter, row);
+      row += compressor_.choice_.columns();
+    }
+  }
+
+  CodecCompressor& compressor_;
+  BucketExchange& exchange_;
+  std::vector<Part> parts_;
+  at::Tensor errors_;
+  std::vector<std::unique_ptr<StockAllReduce>> over_stock_;
+  size_t folds_ = 0;
+};
+
+std::unique_ptr<Encoding> CodecCompressor::begin(BucketExchange& exchange) {
+  return std::make_unique<CodecEncoding>(*this, exchange);
+}
+
+}  // namespace
+
+std::unique_ptr<Compressor> make_codec_compressor(const HookContext& context, CodecOptions options,
+                                                  bool error_feedback, uint64_t first_step) {
+  return std::make_unique<CodecCompressor>(context, std::move(options), error_feedback, first_step);
+}
+
+}  // namespace q7x2

@@ -1,0 +1,129 @@
+// What a hook sends instead of gradients: the interface of compressors.
+//
+// The base coroutine (compressing_hook.h) decides when something is compressed, finds gradients of
+// zeros, sends what is not compressed, and undoes steps. A compressor makes messages and reads
+// them:
+//
+//   encode -> collectives -> fold -> collectives -> ... -> decode -> finish
+//
+// A new compressor is one file with these two classes, and one line in hooks.cpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm_hooks/memory.h"
+
+namespace q7x2 {
+
+/// One bucket on its way through a compressor.
+struct BucketExchange {
+  explicit BucketExchange(Bucket& whole_bucket) : bucket(whole_bucket) {}
+
+  Bucket& bucket;
+  std::vector<size_t> coded;  ///< positions in the bucket's gradients, in the memory's order
+  std::vector<size_t> whole;  ///< those of the gradients that are not compressed
+  Memory::Piece* memory = nullptr;
+  bool has_residual = false;  ///< the memory's first kind: error feedback
+  std::vector<bool> idle;     ///< by position in `coded`: zeros, which take no residual along
+  double mean_share = 1;      ///< 1 / ranks
+  double scale = 1;           ///< of the gradients: AMP's loss scale
+  double share = 1;           ///< what gradients must be multiplied with to be this rank's share
+  /// fp32, laid out as the memory: sent instead of the coded gradients. Undefined: they themselves.
+  at::Tensor values;
+  /// Set by the compressor: zeros may not come out as zeros, so the ranks count who has others.
+  bool counts_uses = false;
+  at::Tensor side;  ///< of `side_numel()`: the whole gradients, and behind them the counts
+
+  /// What is sent of the i-th of `coded`, and where its mean belongs.
+  at::Tensor source(size_t i) const {
+    return values.defined() ? memory->at(values, i) : bucket.gradients[coded[i]].flat;
+  }
+  const Gradient& gradient(size_t i) const { return bucket.gradients[coded[i]]; }
+
+  int64_t side_numel() const;
+  /// Makes `side` of `to`, which has as many elements, and any floating-point type.
+  void pack_side(const at::Tensor& to);
+  /// The sums of `side` are there: the whole gradients become their means. Returns which of `coded`
+  /// are idle on all ranks, if that was counted.
+  std::vector<bool> unpack_side() const;
+};
+
+/// Collectives that start together.
+struct MessageRound {
+  std::vector<HookCollective> collectives;
+  Rest rest = Rest::kNone;
+};
+
+/// The messages of one bucket.
+class Encoding {
+ public:
+  Encoding() = default;
+  virtual ~Encoding() = default;
+  Encoding(const Encoding&) = delete;
+  Encoding& operator=(const Encoding&) = delete;
+
+  /// The first collectives, `side` among them. Adds the residuals, but those of idle gradients.
+  virtual MessageRound encode() = 0;
+  /// The collectives are over. False: something in them is Inf or NaN.
+  virtual bool receive() { return true; }
+  /// The next collectives, unless the last ones were `Rest::kNone`.
+  virtual MessageRound fold() { return {}; }
+  /// The means of the coded gradients, and to the memory's `next` what this rank has lost of them.
+  virtual void decode() = 0;
+  /// What can wait until DDP has its gradients; see `Compressor::finishes_late`.
+  virtual void finish() {}
+};
+
+class Compressor {
+ public:
+  explicit Compressor(const HookContext& context) : context_(context) {}
+  virtual ~Compressor() = default;
+  Compressor(const Compressor&) = delete;
+  Compressor& operator=(const Compressor&) = delete;
+
+  /// Rounds of a bucket, at most.
+  virtual size_t lanes() const = 0;
+  /// The mask: whether it compresses the gradient of this parameter. Others travel whole.
+  virtual bool takes(size_t parameter) const = 0;
+  /// Puts positions of gradients into the order in which the messages have them.
+  virtual void arrange(const Bucket& bucket, std::vector<size_t>& coded) const {
+    static_cast<void>(bucket);
+    static_cast<void>(coded);
+  }
+  /// Of residuals.
+  virtual at::ScalarType memory_dtype(at::ScalarType gradients) const {
+    static_cast<void>(gradients);
+    return at::kFloat;
+  }
+  /// `encode` multiplies by `BucketExchange::share` in a pass that it makes anyway.
+  virtual bool multiplies() const { return false; }
+  /// `receive` finds Inf and NaN: results need no further look, unless they are narrower.
+  virtual bool looks_for_nonfinite() const { return false; }
+  /// `Encoding::finish` has something to do: DDP gets its gradients before that.
+  virtual bool finishes_late() const { return false; }
+  /// `exchange` stays until the encoding is gone.
+  virtual std::unique_ptr<Encoding> begin(BucketExchange& exchange) = 0;
+
+  // The state beyond the Memory's.
+  /// Writes residuals that are kept in another form into the pieces of memory.
+  virtual void write_down() {}
+  virtual void commit() {}
+  virtual void abort() {}
+  virtual void rescale(double factor) { static_cast<void>(factor); }
+  virtual void save(HookState& shared, HookState& local) const {
+    static_cast<void>(shared);
+    static_cast<void>(local);
+  }
+  /// Throws Error(kInvalidArgument) for what does not fit, and has then changed nothing.
+  virtual void load(const HookState& shared, const HookState& local) {
+    static_cast<void>(shared);
+    static_cast<void>(local);
+  }
+
+ protected:
+  const HookContext& context_;
+};
+
+}  // namespace q7x2

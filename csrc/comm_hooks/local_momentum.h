@@ -1,0 +1,42 @@
+// Momenta that each rank keeps of its own gradients.
+#pragma once
+
+#include "comm_hooks/signal.h"
+
+namespace q7x2 {
+
+/// u <- f u + g, and u is sent: the momentum of SGD. Where an element of it was sent it starts from
+/// zero again; if ranks of a host add up before they encode, then where an element of any host was.
+/// Lin et al., "Deep gradient compression", 2018.
+class AccumulatedMomentum final : public Signal {
+ public:
+  using Signal::Signal;
+
+  bool masks() const override { return true; }
+  void emit(SignalState& state) const override {
+    blend(state, factor_, 1);
+    state.values.copy_(state.next);
+  }
+  void receive(SignalState& state) const override {
+    if (!state.owed.defined()) return;
+    // What was sent is in the sum, and most of it has left its residual; the rest waits, but for
+    // what the owner's rounding of a sum adds. If ranks of a host add up before they encode,
+    // residuals leave anyway: the sum decides.
+    const at::Tensor all = state.owed + state.next;
+    const at::Tensor sent = (state.left - all).abs_() > all.abs().mul_(0.5);
+    state.next.masked_fill_(sent.logical_and(state.values != 0), 0);
+  }
+};
+
+/// u <- f u + (1 - f) g, and u is sent. Bernstein et al., "signSGD", 2018.
+class AveragedMomentum final : public Signal {
+ public:
+  using Signal::Signal;
+
+  void emit(SignalState& state) const override {
+    blend(state, factor_, 1 - factor_);
+    state.values.copy_(state.next);
+  }
+};
+
+}  // namespace q7x2

@@ -1,0 +1,29 @@
+// The three products of PowerSGD on stacks of matrices, and residuals that are not written down.
+//
+// On the CPU in fp32 they are the passes of kernels/low_rank.h, each of which reads a matrix once;
+// else they are ATen's.
+#pragma once
+
+#include <vector>
+
+#include "comm_hooks/matrix_stacks.h"
+
+namespace q7x2 {
+
+/// M = residual + share * gradient, and the product M Q (`left`) or M^T P with the stack's basis.
+/// `gradients[row]` is the gradient of a member, n x m; undefined: M is 0. `mean_share`: 1 / ranks.
+void load_and_multiply(Stack& stack, const std::vector<at::Tensor>& gradients, double share,
+                       double mean_share, bool left, at::Tensor& product);
+
+/// M Q (`left`), or M^T P.
+void multiply(const at::Tensor& matrices, const at::Tensor& basis, bool left, at::Tensor& product);
+
+/// P Q^T into the means, n x m each. If the stack has residuals, they become M less this rank's
+/// share of that.
+void expand(Stack& stack, const at::Tensor& p, const at::Tensor& q,
+            const std::vector<at::Tensor>& means, double mean_share);
+
+/// Replaces M and what was paid of it by the residual.
+void write_down(Stack& stack, double mean_share);
+
+}  // namespace q7x2

@@ -1,0 +1,105 @@
+// The matrices that PowerSGD compresses: those of one shape in one bucket are stacked, so that one
+// operation does all of them. And their bases, which belong to parameters, by name.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm_hooks/compressor.h"
+#include "comm_hooks/low_rank.h"
+
+namespace q7x2 {
+
+/// n x m and the rank of its approximation.
+struct MatrixShape {
+  int64_t n = 0;
+  int64_t m = 0;
+  int64_t rank = 0;  ///< 0: sent whole
+
+  bool operator==(const MatrixShape&) const = default;
+};
+
+/// Of all matrices of a stack; undefined: their product is 0.
+struct Factors {
+  at::Tensor left;   ///< [members, n, rank]
+  at::Tensor right;  ///< [members, rank, m]
+};
+
+struct Stack {
+  MatrixShape shape;
+  std::vector<size_t> members;  ///< positions among the coded gradients of the exchange
+  // The residual: M, less this rank's share of the product that all ranks have applied.
+  at::Tensor owed;  ///< M, [members, n, m]: a piece of the memory; undefined without residuals
+  Factors paid;
+  at::Tensor basis;        ///< [members, m or n, rank], orthonormal: Q, or P
+  at::Tensor other_basis;  ///< the last one of the other side; of `alternating` only
+  // Of the step in flight; they take the places of the four above when it is kept.
+  at::Tensor next_owed;
+  Factors next_paid;
+  at::Tensor next_basis;
+
+  /// There is no second copy of residuals.
+  bool is_in_place() const { return owed.defined() && owed.data_ptr() == next_owed.data_ptr(); }
+  int64_t count() const { return static_cast<int64_t>(members.size()); }
+};
+
+/// How one bucket is divided, while DDP keeps that bucket as it is.
+struct StackLayout {
+  uint64_t serial = 0;  ///< of the memory's piece
+  std::vector<std::shared_ptr<Stack>> stacks;
+  bool used = false;  ///< in this step
+};
+
+class MatrixStacks {
+ public:
+  MatrixStacks(const HookContext& context, const LowRankOptions& options)
+      : context_(context), options_(options) {}
+
+  /// Of the parameter of this number.
+  MatrixShape shape_of(size_t number) const;
+  static at::ScalarType compute_dtype(at::ScalarType gradients) {
+    return gradients == at::kDouble ? at::kDouble : at::kFloat;
+  }
+  /// Members of one stack come one after the other.
+  void arrange(const Bucket& bucket, std::vector<size_t>& coded) const;
+  /// The stacks of a bucket, with the state of their members.
+  StackLayout& layout_of(const BucketExchange& exchange);
+  /// The step's first product is M Q, and not M^T P.
+  bool first_is_left() const { return is_left(iterations_); }
+  /// Without warm start: another basis in each step.
+  void randomise(Stack& stack, const BucketExchange& exchange) const;
+
+  /// Residuals are matrices then, and nothing is paid of them.
+  void write_down();
+  void commit();
+  void abort();
+  void save(HookState& shared) const;
+  /// Throws Error(kInvalidArgument) for a basis of another shape, and has then changed nothing.
+  void load(const HookState& shared);
+
+ private:
+  /// Of a parameter: of this step, and with `alternating` the last one of the other side.
+  struct Bases {
+    at::Tensor basis;  ///< undefined: not known yet
+    at::Tensor other;
+  };
+
+  bool is_left(uint64_t iteration) const { return !options_.alternating || iteration % 2 == 0; }
+  /// Depends on the seed, the parameter's name and the iteration only.
+  at::Tensor initial_basis(size_t number, uint64_t iteration) const;
+  Bases bases_of(size_t number) const;
+  double mean_share() const { return 1.0 / context_.world_size; }
+  /// Drops the layouts of buckets that DDP does not have any more.
+  void forget_unused();
+  void remember(const Stack& stack, const std::vector<size_t>& parameters);
+
+  const HookContext& context_;
+  const LowRankOptions& options_;
+  std::map<size_t, StackLayout> layouts_;             // by index of the bucket
+  std::map<size_t, std::vector<size_t>> parameters_;  // of the coded gradients, by index
+  std::vector<Bases> bases_;                          // by number; views of stacks
+  uint64_t iterations_ = 0;                           // steps that moved a basis
+};
+
+}  // namespace q7x2

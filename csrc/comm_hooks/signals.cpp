@@ -1,0 +1,47 @@
+#include <array>
+
+#include "base/error.h"
+#include "comm_hooks/local_momentum.h"
+#include "comm_hooks/mean_momentum.h"
+#include "comm_hooks/signal.h"
+
+namespace q7x2 {
+namespace {
+
+template <typename S>
+std::unique_ptr<Signal> make(double factor, int ranks) {
+  return std::make_unique<S>(factor, ranks);
+}
+
+struct Entry {
+  const char* name;
+  std::unique_ptr<Signal> (*make)(double factor, int ranks);
+};
+
+constexpr std::array kSignals{
+    Entry{"gradient", nullptr},
+    Entry{"accumulated", make<AccumulatedMomentum>},
+    Entry{"averaged", make<AveragedMomentum>},
+    Entry{"global", make<GlobalMomentum>},
+    Entry{"difference", make<DifferenceSignal>},
+};
+
+}  // namespace
+
+std::unique_ptr<Signal> make_signal(const std::string& name, double factor, int ranks) {
+  std::string names;
+  for (const Entry& entry : kSignals) {
+    if (name == entry.name) return entry.make == nullptr ? nullptr : entry.make(factor, ranks);
+    names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "expected a signal, one of " + names + ", got '" + name + "'");
+}
+
+void blend(const SignalState& state, double old, double fresh) {
+  at::Tensor next = state.next;
+  at::mul_out(next, state.now, at::scalar_tensor(old, next.scalar_type()));
+  next.add_(state.values, fresh);
+}
+
+}  // namespace q7x2

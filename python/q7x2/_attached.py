@@ -1,0 +1,257 @@
+"""``Attached``: a hook at work on one model, its figures and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from q7x2 import _hook_state
+from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from q7x2._hook_options import HookOptions
+
+
+@dataclass(frozen=True)
+class HookStats:
+    """What a hook has done on this rank since it was attached.
+
+    Attributes:
+        steps: Backwards whose gradients were reduced.
+        skipped_steps: Of these, the ones with Inf or NaN, which left no trace in the state.
+        buckets: All of DDP's buckets together.
+        gradient_bytes: Of those buckets.
+        message_bytes: Of what went into all-reduces in their place, of selections about as many. On
+            the wire each rank sends, and receives, 2 (n - 1) / n times that; with a selection up to
+            n times as much, since a sum holds whatever any rank has selected.
+        cpu_seconds: Of the hook's own thread, by phase.
+    """
+
+    steps: int
+    skipped_steps: int
+    buckets: int
+    gradient_bytes: int
+    message_bytes: int
+    cpu_seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class HookEvent:
+    """A phase of a bucket, or a ``"collective"``; times in seconds of ``time.monotonic()``."""
+
+    step: int
+    bucket: int
+    name: str
+    lane: int
+    begin: float
+    end: float
+
+
+class Attached:
+    """A hook at work on one model; made by :func:`attach`.
+
+    It is a ``torch.distributed.checkpoint`` Stateful. State can be read and changed between steps
+    only; within one, its methods raise RuntimeError.
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        options: HookOptions,
+        parameters: list[tuple[str, torch.Tensor]],
+        rank: int,
+        world_size: int,
+        scaler: Any = None,
+        part: str | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.options = options
+        self._threads = threads
+        self._runner = runner
+        self._shapes = _hook_state.shapes_of(parameters)
+        self._rank, self._world_size = rank, world_size
+        self._keys = _hook_state.Keys(part)
+        self._scaler = scaler
+        self._loss_scale: float = scaler.get_scale() if scaler is not None else 1.0
+        self._removable: list[Any] = []
+        self._calls: list[Callable[[], None]] = []  # before each forward
+        self._is_detached = False
+
+    @property
+    def stats(self) -> HookStats:
+        return HookStats(**self._runner.stats())
+
+    @property
+    def step(self) -> int:
+        """Reductions so far, those before a loaded state's checkpoint included."""
+        step: int = self._runner.step
+        return step
+
+    def trace(self, enabled: bool = True) -> None:
+        """Record from now on what :meth:`take_events` returns, or stop."""
+        self._runner.trace(enabled)
+
+    def take_events(self) -> list[HookEvent]:
+        """What was recorded since the last call."""
+        return [HookEvent(**event) for event in self._runner.take_events()]
+
+    def scale_changed(self, old: float, new: float) -> None:
+        """The loss scale went from ``old`` to ``new``: residuals follow it.
+
+        A scaler given to :func:`attach` is followed without this.
+        """
+        if not (old > 0 and new > 0):
+            raise ValueError(f"loss scales must be positive, got {old} and {new}")
+        if new != old:
+            self._runner.rescale(new / old)
+        self._loss_scale = self._loss_scale * new / old
+
+    def detach(self) -> None:
+        """Reduce gradients as DDP does without a hook from now on, and drop the state.
+
+        DDP itself cannot be rid of a hook: it stays registered.
+        """
+        self._runner.detach()
+        self._is_detached = True
+        for each in self._removable:
+            each.remove()
+        self._removable.clear()
+        self._calls.clear()
+
+    def rebind(self, ddp: DistributedDataParallel) -> None:
+        """Reduce the gradients of ``ddp`` from now on: the same model over another process group.
+
+        After a failed collective the hook is as it was before the step, but its process groups
+        cannot be used again. Make a group of the ranks that are left, a DistributedDataParallel
+        over it, and give it to this method on all of them. What they keep for each parameter goes
+        on; what a rank that is gone kept is lost.
+
+        Raises:
+            ValueError: The ranks do not go on from the same step, or have different hooks.
+            RuntimeError: ``ddp`` has a hook already.
+        """
+        shared, local, step = self._runner.save()
+        parameters = reduced_parameters(ddp)
+        if _hook_state.shapes_of(parameters) != self._shapes:
+            raise ValueError("rebind needs the same model: names or shapes of parameters differ")
+        runner = make_runner(
+            self.options,
+            ddp.process_group,
+            parameters,
+            self._threads,
+            may_skip=self._scaler is not None,
+            step=step,
+        )
+        runner.load(shared, local, step)
+        register(ddp, runner, self.options)
+        calls = list(self._calls)
+        self.detach()
+        self._runner, self._is_detached = runner, False
+        self._rank, self._world_size = place_in(ddp.process_group)
+        self._keys = _hook_state.Keys(part_of(ddp.process_group))
+        for call in calls:
+            self._before_forward(ddp, call)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of all that the hook remembers; of what each rank has for itself, this rank's.
+
+        It holds ``"shared"``, equal on all ranks, and ``"local"``, by rank. Loaded on as many
+        ranks, training goes on with the bits of one that was not stopped.
+        """
+        shared, local, step = self._runner.save()
+        return self._state(shared, {self._keys.of_rank(self._rank): local}, step)
+
+    def empty_state_dict(self, world_size: int) -> dict[str, Any]:
+        """A state of ``world_size`` ranks with zeros in it, for a checkpoint to be loaded into.
+
+        ``torch.distributed.checkpoint.load`` fills the tensors it is shown. To resume on another
+        number of ranks, show it those of all ranks that saved::
+
+            state = {"hook": attached.empty_state_dict(world_size=4)}
+            torch.distributed.checkpoint.load(state, checkpoint_id=path)
+            attached.load_state_dict(state["hook"])
+        """
+        import torch
+
+        shared, local, step = self._runner.save()
+        ranks = {
+            self._keys.of_rank(rank): {
+                kind: {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+                for kind, tensors in local.items()
+            }
+            for rank in range(world_size)
+        }
+        return self._state(shared, ranks, step) | {"world_size": world_size}
+
+    def _state(self, shared: Any, local: Any, step: int) -> dict[str, Any]:
+        return {
+            "format": _hook_state.FORMAT,
+            "version": _hook_state.VERSION,
+            "hook": type(self.options).__name__,
+            "recipe": self.options.recipe(),
+            "world_size": self._world_size,
+            "step": step,
+            "loss_scale": self._loss_scale,
+            "shapes": dict(self._shapes),
+            "shared": self._keys.add(_hook_state.packed(shared)),
+            "local": local,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
+        """Take over what :meth:`state_dict` gave.
+
+        Args:
+            state: This rank's, or a list with those of all ranks that saved. A list may come from
+                another number of ranks: each rank then takes an equal share of the sum of the
+                residuals, so that no gradient is lost.
+
+        Raises:
+            HookStateError: It is of another model, hook, number of ranks or version. Nothing has
+                changed then.
+        """
+        whole = dict(state) if isinstance(state, Mapping) else _hook_state.merged(state)
+        _hook_state.check(whole, type(self.options).__name__, self.options.recipe(), self._shapes)
+        local = _hook_state.local_part(whole, self._rank, self._world_size, self._keys)
+        shared = _hook_state.unpacked(self._keys.take(whole["shared"]))
+        try:
+            self._runner.load(shared, local, whole["step"])
+        except RuntimeError as error:
+            raise _hook_state.HookStateError(str(error)) from error
+        # Residuals are as large as the gradients they came from; without a scaler to follow, the
+        # gradients to come have the scale of the present.
+        saved, present = whole["loss_scale"], self._loss_scale
+        self._loss_scale = saved
+        if self._scaler is None and saved != present:
+            self.scale_changed(saved, present)
+
+    def _follow(self, model: torch.nn.Module) -> None:
+        if self._scaler is not None:
+            self._runner.rescale(self._loss_scale)
+            self._before_forward(model, self._follow_scaler)
+
+    def _before_forward(self, model: torch.nn.Module, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        self._removable.append(model.register_forward_pre_hook(_BeforeForward(call)))
+
+    def _follow_scaler(self) -> None:
+        scale = self._scaler.get_scale()
+        if scale != self._loss_scale:
+            self.scale_changed(self._loss_scale, scale)
+
+
+class _BeforeForward:
+    """In a model's copies it does nothing: they have no hook."""
+
+    def __init__(self, call: Callable[[], None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, *_: Any) -> None:
+        if self._call is not None:
+            self._call()
+
+    def __reduce__(self) -> tuple[type[_BeforeForward], tuple[()]]:
+        return _BeforeForward, ()

@@ -1,0 +1,333 @@
+"""Hooks that send through a codec: quantised, the largest elements, one bit, signs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from q7x2._hook_base import FullPrecision, Job, check_patterns, renamed
+from q7x2._option_checks import (
+    check_codec,
+    check_edges,
+    check_factor,
+    check_flags,
+    check_positive,
+    check_ratio,
+    check_seed,
+    check_strings,
+    check_whole,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coded(FullPrecision):
+    """What hooks that send through a codec have in common.
+
+    Args:
+        compress_vectors: Whether biases, norms and other parameters of one dimension go through the
+            codec as well. They are few elements, and bear rounding badly. None: only if momenta or
+            signs are sent, which all parameters must get. FSDP2's shards always do.
+        per_parameter: Groups of elements that share a scale, and selections, lie within one
+            parameter each. Else they go from one to the next, in the order of DDP's buckets.
+        edges: Between which ranks messages are compressed, as ``q7x2.all_reduce`` takes it. Groups
+            of other backends take ``"auto"`` only.
+    """
+
+    compress_vectors: bool | None = None
+    per_parameter: bool = True
+    random_seed: int = 0
+    edges: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flags(per_parameter=self.per_parameter)
+        if self.compress_vectors is not None:
+            check_flags(compress_vectors=self.compress_vectors)
+        check_seed("random_seed", self.random_seed)
+        check_edges("edges", self.edges)
+
+    def recipe(self) -> dict[str, Any]:
+        return {name: value for name, value in super().recipe().items() if name != "edges"}
+
+    def lanes(self, on_q7x2: bool) -> int:
+        return 1 if on_q7x2 else 4
+
+    @property
+    def _needs_vectors(self) -> bool:
+        """What is sent is no gradient, and the optimizer cannot tell whom it got what for."""
+        return False
+
+    def _is_whole(self, job: Job, name: str, parameter: torch.Tensor) -> bool:
+        with_vectors = self.compress_vectors
+        if with_vectors is None:
+            with_vectors = self._needs_vectors
+        is_vector = parameter.dim() < 2 and not job.are_shards and not with_vectors
+        return is_vector or super()._is_whole(job, name, parameter)
+
+    def _coded(
+        self,
+        job: Job,
+        stages: Sequence[tuple[int, str]],
+        *,
+        choices: Sequence[str] = (),
+        choose_every: int = 1,
+        **compressing: Any,
+    ) -> Any:
+        """``compressing``: arguments of the C++ struct ``CompressingOptions``."""
+        from q7x2._extension import load
+
+        check_patterns(self.full_precision, job.parameters, "full_precision")
+        if self.edges != "auto" and not job.on_q7x2:
+            raise ValueError(
+                f"edges are chosen by q7x2's own groups: expected 'auto', got {self.edges!r}"
+            )
+        module = load()
+        codec = module.CodecOptions(
+            stages=list(stages),
+            whole=[self._is_whole(job, *each) for each in job.parameters],
+            per_parameter=self.per_parameter,
+            choices=list(choices),
+            choose_every=choose_every,
+            over_stock=not job.on_q7x2,
+            edges=self.edges,
+            random_seed=self.random_seed,
+        )
+        options = module.CompressingOptions(**{**self._schedule(), **compressing})
+        return module.compressing_hook(options, codec)
+
+
+@dataclass(frozen=True)
+class Quantize(Coded):
+    """Gradients through a codec, what it loses kept and added to the next ones.
+
+    Args:
+        codec: Its name: ``"int8"``, ``"int4:g=128"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
+            takes it.
+        choices: Further codecs, for example ``("int2:g=128", "int8:g=128")`` beside
+            ``"int4:g=128"``. Each gradient then gets the one among all that makes the bytes of all
+            fewest while their relative squared errors together are no more than those of ``codec``
+            alone (Markov et al., L-GreCo, 2024).
+        choose_every: Steps between two such choices.
+        use_error_feedback: Add what was lost to the next gradient. Without it results are biased
+            unless the codec rounds at random (``"int4:sr"``).
+        random_seed: Of the codec's random numbers.
+    """
+
+    codec: str = "int8"
+    choices: Sequence[str] = field(default=(), kw_only=True)
+    choose_every: int = field(default=200, kw_only=True)
+    use_error_feedback: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_codec("codec", self.codec)
+        check_strings("choices", self.choices)
+        for choice in self.choices:
+            check_codec("choices", choice)
+        check_whole("choose_every", self.choose_every, 1)
+        check_flags(use_error_feedback=self.use_error_feedback)
+
+    def factory(self, job: Job) -> Any:
+        return self._coded(
+            job,
+            [(0, self.codec)],
+            choices=self.choices,
+            choose_every=self.choose_every,
+            use_error_feedback=self.use_error_feedback,
+        )
+
+
+@renamed(warmup_steps="start_iter", threshold="selection")
+@dataclass(frozen=True)
+class TopK(Coded):
+    """The largest elements of each parameter; the others are kept until they are large.
+
+    With ``momentum`` it is Deep Gradient Compression (Lin et al., 2018): each rank accumulates
+    momentum before it selects, so the optimizer must have none of its own.
+
+    Args:
+        ratio: Of elements that are sent, of each parameter.
+        start_iter: As with the other hooks, but 400 by default, and these steps are not in full
+            precision: the ratio falls to ``ratio`` in ``warmup_stages`` of equal length.
+        warmup_stages: Their ratios are powers of ``ratio``: 0.25, 0.063, 0.016, 0.004 for 0.001.
+            With 0, the first ``start_iter`` steps are in full precision.
+        values: Their codec: ``"fp32"``, or for example ``"int8"``.
+        selection: ``"exact"``, or ``"sampled"``: elements above a threshold that is estimated from
+            a sample, with one pass over memory less.
+        momentum: The factor of each rank's momentum; 0: none. Where an element was sent, it starts
+            from zero again.
+        clip_norm: The largest norm (L2) that a parameter's gradient may have on a rank; longer ones
+            are scaled down before they are accumulated. With n ranks and a norm of N for the mean
+            gradient, N / sqrt(n) is usual. None: any.
+        random_seed: Of samples.
+    """
+
+    ratio: float = 0.01
+    start_iter: int = field(default=400, kw_only=True)
+    warmup_stages: int = field(default=4, kw_only=True)
+    values: str = field(default="fp32", kw_only=True)
+    selection: str = field(default="exact", kw_only=True)
+    momentum: float = field(default=0.0, kw_only=True)
+    clip_norm: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ratio("ratio", self.ratio)
+        if self.selection not in ("exact", "sampled"):
+            raise ValueError(f"selection must be 'exact' or 'sampled', got {self.selection!r}")
+        check_codec("values", self.values)
+        check_codec("values", self.codec_at(self.ratio))
+        check_factor("momentum", self.momentum)
+        if self.clip_norm is not None:
+            check_positive("clip_norm", self.clip_norm)
+        check_whole("warmup_stages", self.warmup_stages, 0)
+
+    def codec_at(self, ratio: float) -> str:
+        """The codec's name for this ratio."""
+        select = "topk" if self.selection == "exact" else "sampled"
+        name = f"{select}:{ratio:.6g}"
+        return name if self.values == "fp32" else f"{name}+{self.values}"
+
+    @property
+    def _needs_vectors(self) -> bool:
+        return self.momentum > 0
+
+    def stages(self) -> list[tuple[int, str]]:
+        """The codecs and the steps from which they hold."""
+        n = self.warmup_stages if self.start_iter else 0
+        ratios = [(i * self.start_iter // n, self.ratio ** ((i + 1) / (n + 1))) for i in range(n)]
+        ratios.append((self.start_iter if n else 0, self.ratio))
+        return [(first, self.codec_at(ratio)) for first, ratio in ratios]
+
+    def _schedule(self) -> dict[str, int]:
+        schedule = super()._schedule()
+        return schedule | {"start_iter": 0} if self.warmup_stages else schedule
+
+    def factory(self, job: Job) -> Any:
+        return self._coded(
+            job,
+            self.stages(),
+            signal="accumulated" if self.momentum else "gradient",
+            momentum=self.momentum,
+            clip_norm=self.clip_norm or 0.0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBit(Coded):
+    """One bit an element, with error feedback: 1-bit SGD (Seide et al., 2014).
+
+    One bit is coarse, and what is held back arrives late: with momentum,
+    the learning rate must be some times smaller than without compression. ``Quantize("int2")``
+    needs no such care.
+
+    Args:
+        start_iter: As with the other hooks, but 100 by default: the paper begins so too.
+        group: Elements that share a scale, their mean magnitude; 1 + 32 / group bits an element.
+        random_seed: Without effect on the results.
+    """
+
+    start_iter: int = 100
+    group: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_codec("group", f"onebit:g={self.group}")
+
+    def factory(self, job: Job) -> Any:
+        return self._coded(job, [(0, f"onebit:g={self.group}")])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignSGD(Coded):
+    """The majority of the ranks' signs: signSGD, with momentum Signum (Bernstein et al., 2018).
+
+    Gradients become -1 or 1, so learning rates are those of Adam, and the optimizer must have no
+    momentum of its own. Who has a zero votes at random, and ties are drawn; a gradient that is zero
+    on all ranks, as a whole, stays zero. Nothing is kept of what is lost.
+
+    Args:
+        momentum: The factor of each rank's moving average, whose signs are sent; 0: the gradients'.
+    """
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_factor("momentum", self.momentum)
+        if self.edges not in ("auto", "all"):
+            raise ValueError(
+                f"signs are a vote of all ranks: expected edges auto or all, got {self.edges}"
+            )
+
+    @property
+    def _needs_vectors(self) -> bool:
+        return True
+
+    def factory(self, job: Job) -> Any:
+        return self._coded(
+            job,
+            [(0, "sign")],
+            use_error_feedback=False,
+            signal="averaged" if self.momentum else "gradient",
+            momentum=self.momentum,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBitMomentum(Coded):
+    """What ``q7x2.optim.OneBitAdam`` attaches: the mean momentum instead of the gradient.
+
+    Args:
+        codec: Of the momentum, once the first ``start_iter`` steps are over.
+        momentum: Its factor.
+    """
+
+    codec: str = "onebit"
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_codec("codec", self.codec)
+        check_factor("momentum", self.momentum)
+
+    @property
+    def _needs_vectors(self) -> bool:
+        return True
+
+    def factory(self, job: Job) -> Any:
+        return self._coded(job, [(0, self.codec)], signal="global", momentum=self.momentum)
+
+
+@dataclass(frozen=True)
+class EF21(Coded):
+    """Changes of the mean gradient's momentum through a codec (Richtarik et al., EF21, 2021).
+
+    Each rank sends how far its gradient is from the momentum that all ranks have; the momentum, and
+    the gradient that the optimizer gets, is what all of them received so far (EF21-SGDM, Fatkhullin
+    et al., 2023). So the optimizer should have no momentum of its own. What the codec loses is kept
+    and added to the next change.
+
+    Args:
+        codec: Its name, as ``q7x2.all_reduce`` takes it.
+        momentum: The factor of the momentum; 0: the gradient.
+    """
+
+    codec: str = "int4:g=128"
+    momentum: float = field(default=0.9, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_codec("codec", self.codec)
+        check_factor("momentum", self.momentum)
+
+    @property
+    def _needs_vectors(self) -> bool:
+        return True
+
+    def factory(self, job: Job) -> Any:
+        return self._coded(job, [(0, self.codec)], signal="difference", momentum=self.momentum)

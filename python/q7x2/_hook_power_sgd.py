@@ -1,0 +1,126 @@
+"""``PowerSGD``: gradients of matrices as products of two thin ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from q7x2._hook_base import FullPrecision, Job, check_patterns, matches
+from q7x2._option_checks import check_flags, check_positive, check_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerSGD(FullPrecision):
+    """Gradients of matrices as products of two thin ones (Vogels et al., 2019).
+
+    A gradient of n x m elements travels as ``rank * (n + m)``; see docs/hooks.md.
+
+    Args:
+        start_iter: As with the other hooks, but 100 by default: a subspace that follows the
+            gradients step by step is furthest behind where they change most.
+        rank: Of the approximation, for all matrices, or by pattern of the parameter's name, the
+            first that fits: ``{"*.attention.*": 2, "*": 4}``. 0 sends a gradient whole, as do names
+            that no pattern fits.
+        min_compression_rate: A matrix is compressed where that makes it more than this many times
+            smaller.
+        use_error_feedback: Add what was lost to the next gradient. Without it results are biased.
+        warm_start: Begin each step with the last one's factor.
+        alternating: One collective a step and half of the bytes: the two halves of the power
+            iteration take turns. Needs ``warm_start``.
+        batched: Fold each bucket into one square matrix, vectors and all: fewer bytes and products,
+            and a worse approximation. ``min_compression_rate`` is then without effect.
+        factors: What they are rounded to on the way, ``"fp32"``, ``"bf16"`` or ``"fp16"``, which is
+            bf16 with more digits and overflows above 65504. Residuals make up for it.
+        random_seed: Of the first factors.
+    """
+
+    start_iter: int = 100
+    rank: int | Mapping[str, int] = 4
+    min_compression_rate: float = 2
+    use_error_feedback: bool = True
+    warm_start: bool = True
+    alternating: bool = False
+    batched: bool = False
+    factors: str = "bf16"
+    random_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("min_compression_rate", self.min_compression_rate)
+        check_flags(
+            use_error_feedback=self.use_error_feedback,
+            warm_start=self.warm_start,
+            alternating=self.alternating,
+            batched=self.batched,
+        )
+        check_seed("random_seed", self.random_seed)
+        if self.factors not in ("fp32", "bf16", "fp16"):
+            raise ValueError(f"factors must be 'fp32', 'bf16' or 'fp16', got {self.factors!r}")
+        if self.batched and (self.alternating or self.full_precision or not self._has_one_rank):
+            raise ValueError(
+                "batched folds whole buckets into one matrix: expected an int as rank, no "
+                "full_precision and alternating=False"
+            )
+        ranks = list(self.rank.values()) if isinstance(self.rank, Mapping) else [self.rank]
+        if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
+            raise TypeError(f"rank must be an int, or a dict of ints, got {self.rank!r}")
+        if any(rank < 0 for rank in ranks):
+            raise ValueError(f"rank must not be negative, got {self.rank}")
+        if self.batched and self.rank == 0:
+            raise ValueError("batched compresses all there is: expected rank of at least 1, got 0")
+        if self.alternating and not self.warm_start:
+            raise ValueError("alternating needs warm_start: a half step begins with the last one's")
+
+    def lanes(self, on_q7x2: bool) -> int:
+        return 1 if self.alternating else 2
+
+    @property
+    def _has_one_rank(self) -> bool:
+        return isinstance(self.rank, int)
+
+    def rank_of(self, name: str) -> int:
+        """The rank asked for this parameter, before its shape limits it; 0: sent whole."""
+        if matches(name, self.full_precision):
+            return 0
+        if isinstance(self.rank, int):
+            return self.rank
+        return next((r for pattern, r in self.rank.items() if fnmatchcase(name, pattern)), 0)
+
+    def factory(self, job: Job) -> Any:
+        import torch
+
+        from q7x2._extension import load
+
+        module = load()
+        factor_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.factors]
+        options = module.CompressingOptions(
+            use_error_feedback=self.use_error_feedback, **self._schedule()
+        )
+        if self.batched:
+            flat = module.FlatLowRankOptions(
+                rank=self.rank,
+                absent=[not job.owns(name) for name, _ in job.parameters],
+                warm_start=self.warm_start,
+                factor_dtype=factor_dtype,
+                random_seed=self.random_seed,
+            )
+            return module.compressing_hook(options, flat)
+        if job.are_shards:
+            raise ValueError(
+                "PowerSGD needs matrices, and FSDP2's shards are none: expected batched=True"
+            )
+        check_patterns(self.full_precision, job.parameters, "full_precision")
+        if isinstance(self.rank, Mapping):
+            check_patterns(list(self.rank), job.parameters, "rank")
+        low_rank = module.LowRankOptions(
+            ranks=[self.rank_of(name) if job.owns(name) else 0 for name, _ in job.parameters],
+            default_rank=self.rank if isinstance(self.rank, int) else 0,
+            min_compression_rate=self.min_compression_rate,
+            warm_start=self.warm_start,
+            alternating=self.alternating,
+            factor_dtype=factor_dtype,
+            random_seed=self.random_seed,
+        )
+        return module.compressing_hook(options, low_rank)

@@ -1,0 +1,160 @@
+"""A hook at work in C++: its process groups, and what all ranks must agree on."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from q7x2._groups import ranks_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
+    from torch.nn.parallel import DistributedDataParallel
+
+    from q7x2._hook_options import HookOptions
+
+
+def register(ddp: DistributedDataParallel, runner: Any, hook: HookOptions) -> None:
+    runner.register(ddp.reducer)
+    assert ddp.logger is not None
+    ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
+
+
+def place_in(group: ProcessGroup) -> tuple[int, int]:
+    """This rank's number in the group, and the number of ranks."""
+    import torch.distributed as dist
+
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def reduced_parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    """Those that DDP reduces, by name."""
+    if ddp._use_python_reducer:
+        raise ValueError(
+            "DDP's Python reducer takes no hook: set torch._dynamo.config.optimize_ddp to another "
+            "value than 'python_reducer' before the DistributedDataParallel is made"
+        )
+    parameters = [
+        (name, p)
+        for name, p in ddp.module.named_parameters()
+        if p.requires_grad and name not in ddp.parameters_to_ignore
+    ]
+    reduced = ddp._get_ddp_logging_data()["num_parameter_tensors"]  # type: ignore[no-untyped-call]
+    if len(parameters) != reduced:
+        raise ValueError(
+            f"DDP reduces {reduced} parameters, of which {len(parameters)} need gradients now: "
+            "attach the hook before you freeze parameters of a DistributedDataParallel"
+        )
+    return parameters
+
+
+def part_of(group: ProcessGroup) -> str | None:
+    """Of the job, in the keys of state; see :class:`_hook_state.Keys`. The group of rank 0, which
+    may be all ranks, has plain keys, so its size may change."""
+    first = min(ranks_of(group))
+    return f"group_{first}" if first > 0 else None
+
+
+def _check_agreement(
+    hook: HookOptions,
+    group: ProcessGroup,
+    parameters: list[tuple[str, torch.Tensor]],
+    threads: int,
+    step: int,
+) -> None:
+    """Raises ValueError, on all ranks, where one attaches what another does not."""
+    import torch.distributed as dist
+
+    mine = [repr(hook), f"threads={threads}", f"step={step}"]
+    mine += [f"{name} of shape {list(p.shape)}, {p.dtype}" for name, p in parameters]
+    everybody: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, mine, group)
+    for rank, its in enumerate(everybody):
+        for a, b in itertools.zip_longest(everybody[0], its):
+            if a != b:
+                raise ValueError(
+                    "all ranks must attach the same hook to the same model, but rank 0 has "
+                    f"{a or 'nothing more'} where rank {rank} of the group has "
+                    f"{b or 'nothing more'}"
+                )
+
+
+def make_runner(
+    hook: HookOptions,
+    group: ProcessGroup | None,
+    parameters: list[tuple[str, torch.Tensor]],
+    threads: int = 1,
+    are_shards: bool = False,
+    device: torch.device | None = None,
+    serves_many_models: bool = False,
+    may_skip: bool = False,
+    step: int = 0,
+) -> Any:
+    """``hook`` at work in a thread of its own, over process groups like ``group``, with its ranks,
+    backend, options and timeout; a collective call.
+
+    Args:
+        device: Of the gradients; the parameters' if None.
+        serves_many_models: With a hook that keeps nothing.
+        may_skip: A gradient scaler skips steps: what they did to the state must be undone exactly.
+        step: From which the hook goes on, on all ranks.
+    """
+    import torch.distributed as dist
+
+    from q7x2._extension import load
+    from q7x2._hook_options import Allreduce, Job
+
+    group = dist.group.WORLD if group is None else group
+    if group is None:
+        raise ValueError("no default process group: call init_process_group first")
+    if any(p.is_complex() for _, p in parameters) and not isinstance(hook, Allreduce):
+        raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
+    _check_agreement(hook, group, parameters, threads, step)
+    ranks = ranks_of(group)
+    backend = group._get_backend(device or parameters[0][1].device)
+    backend = getattr(backend, "wrapped_pg", backend)
+    on_q7x2 = backend.name() == "q7x2"
+    config = dist.get_backend_config(group)
+    is_all_q7x2 = all(pair.endswith(":q7x2") for pair in config.split(","))
+    factory = hook.factory(Job(parameters, on_q7x2, are_shards))
+    with _unchecked():
+        lanes = [
+            dist.new_group(
+                ranks,
+                timeout=_timeout_of(backend),
+                backend=config,
+                pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
+                # Ranks outside of a smaller group do not come here.
+                use_local_synchronization=len(ranks) < dist.get_world_size(),
+            )
+            for _ in range(hook.lanes(on_q7x2))
+        ]
+    return load().HookRunner(lanes, parameters, factory, threads, serves_many_models, may_skip)
+
+
+def _timeout_of(backend: Any) -> timedelta | None:
+    """None: its default, since not every backend tells."""
+    try:
+        timeout: timedelta = backend.options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return timeout
+
+
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """Process groups made in here are not wrapped by TORCH_DISTRIBUTED_DEBUG=DETAIL, which has
+    ranks wait for each other where a collective starts: lanes have no order between them."""
+    from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
+
+    level = get_debug_level()
+    set_debug_level(DebugLevel.OFF)
+    try:
+        yield
+    finally:
+        set_debug_level(level)

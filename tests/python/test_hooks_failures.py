@@ -1,0 +1,121 @@
+"""Hooks when a collective fails: the step is undone, and another process group goes on."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from hook_training import (
+    HOOKS,
+    SMALL_BUCKETS,
+    assert_same_on_all_ranks,
+    assert_states_equal,
+    attached,
+    backward,
+    exact,
+    residuals,
+    sgd,
+    train,
+)
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits, assert_close
+
+KINDS = ("powersgd", "alternating", "batched", "int4", "dgc", "adaptive", "composed")
+
+
+@pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])
+@pytest.mark.ranks(2)
+def test_a_failed_step_is_undone(hook: Any) -> None:
+    """Rank 1 stays away, so that rank 0 waits until its time is over."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    ddp, at_work = attached(hook, attach=exact(), process_group=group, **SMALL_BUCKETS)
+    train(ddp, sgd(ddp), range(3))
+    before = at_work.state_dict()
+    if dist.get_rank() == 0:
+        ddp.zero_grad()
+        with pytest.raises(RuntimeError):
+            backward(ddp, 3)
+        assert at_work.step == 3
+        assert_states_equal(at_work.state_dict(), before)
+        at_work.load_state_dict(before)
+        assert_states_equal(at_work.state_dict(), before)
+        at_work.detach()
+
+
+@pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])
+@pytest.mark.ranks(2)
+def test_another_group_goes_on_from_the_step_before_the_failure(hook: Any) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    ddp, at_work = attached(hook, attach=exact(), process_group=group, **SMALL_BUCKETS)
+    train(ddp, sgd(ddp), range(3))
+    before = at_work.state_dict()
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError):
+            backward(ddp, 3)
+    dist.barrier()
+    again = DDP(ddp.module, process_group=dist.new_group(), **SMALL_BUCKETS)
+    at_work.rebind(again)
+    assert_states_equal(at_work.state_dict(), before)
+    train(again, sgd(again), range(3, 6))
+    assert at_work.step == 6
+    assert_same_on_all_ranks([p for p in again.parameters() if p.numel()])
+
+
+@pytest.mark.ranks(2)
+def test_without_a_scaler_a_failure_costs_residuals_only() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    ddp, at_work = attached(HOOKS["powersgd"], process_group=group)
+    train(ddp, sgd(ddp), range(3))
+    before = at_work.state_dict()
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError):
+            backward(ddp, 3)
+        after = at_work.state_dict()
+        assert after["step"] == 3
+        for name, basis in after["shared"]["basis"].items():
+            assert_bits(basis, before["shared"]["basis"][name], name)
+        assert not any(r.any() for r in residuals(at_work).values())
+
+
+@pytest.mark.ranks(3, fresh=True)
+def test_fewer_ranks_go_on_with_what_they_kept() -> None:
+    ddp, at_work = attached(HOOKS["int8"])
+    train(ddp, sgd(ddp), range(2))
+    kept = residuals(at_work)
+    pair = dist.new_group([0, 1])
+    if dist.get_rank() == 2:
+        return
+    smaller = DDP(ddp.module, process_group=pair)
+    at_work.rebind(smaller)
+    for name, residual in residuals(at_work).items():
+        assert_bits(residual, kept[name], name)
+    alone = DDP(copy.deepcopy(ddp.module), process_group=pair)
+    gradients = []
+    for model in (smaller, alone):
+        model.zero_grad()
+        backward(model, 2)
+        gradients.append([p.grad.clone() for p in model.parameters() if p.numel()])
+    left = residuals(at_work)
+    names = [name for name, p in ddp.module.named_parameters() if p.numel()]
+    for name, applied, mean in zip(names, *gradients, strict=True):
+        if name not in kept:  # it travels whole
+            continue
+        total = torch.stack([kept[name], -left[name]]).sum(0)
+        dist.all_reduce(total, group=pair)
+        assert_close(applied, mean + total, name, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_are_at_different_steps_cannot_go_on() -> None:
+    ddp, at_work = attached(HOOKS["int8"])
+    backward(ddp, 0)
+    if dist.get_rank() == 1:
+        at_work.load_state_dict(at_work.state_dict() | {"step": 7})
+    with pytest.raises(ValueError, match=r"rank 0 has step=1 where rank 1 of the group has step=7"):
+        at_work.rebind(DDP(ddp.module))
+    assert isinstance(at_work, q7x2.Attached)

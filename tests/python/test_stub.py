@@ -1,0 +1,77 @@
+"""The stub of the compiled module has the arguments that its functions have.
+
+`./dev lint` runs mypy's stubtest, which cannot see the arguments of pybind11's functions; their
+docstrings begin with them. And Python's classes of options have the defaults of the C++ structs.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import q7x2
+from q7x2._extension import load
+
+STUB = pathlib.Path(q7x2.__file__).with_name("_C.pyi")
+
+
+def stub_functions() -> Iterator[tuple[str, list[str]]]:
+    """The dotted names of functions and methods, and the names of their arguments."""
+    for node in ast.parse(STUB.read_text()).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for each in inner:
+            if isinstance(each, ast.FunctionDef) and not each.decorator_list:
+                arguments = [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]
+                yield prefix + each.name, [a.arg for a in arguments if a.arg != "self"]
+
+
+def compiled_arguments(function: Any) -> list[str] | None:
+    """From "name(self: T, a: int, *, b: dict[str, int] = {}) -> None"; None: it says nothing."""
+    signature, _, _ = (function.__doc__ or "").strip().partition("\n")
+    if "(" not in signature or signature.endswith("Overloaded function."):
+        return None
+    parts, depth = [""], 0
+    for c in signature[signature.index("(") + 1 :]:
+        depth += (c in "([{") - (c in ")]}")
+        if depth < 0:
+            break
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    names = [part.split(":")[0].split("=")[0].strip() for part in parts]
+    return [name for name in names if name and name != "*" and name != "self"]
+
+
+FUNCTIONS = dict(stub_functions())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_stub_has_the_arguments_of_the_module(name: str) -> None:
+    compiled: Any = load()
+    for part in name.split("."):
+        compiled = getattr(compiled, part)
+    arguments = compiled_arguments(compiled)
+    if arguments is None or any(a.startswith("arg") for a in arguments):
+        pytest.skip("the module does not name its arguments")
+    assert FUNCTIONS[name] == arguments
+
+
+def test_options_have_the_defaults_of_the_structs() -> None:
+    module = load()
+    compressing, low_rank = module.CompressingOptions(), module.LowRankOptions(ranks=[])
+    flat = module.FlatLowRankOptions(absent=[])
+    for name in ("start_iter", "burst_steps", "use_error_feedback"):
+        assert getattr(q7x2.Quantize(), name) == getattr(compressing, name), name
+    assert q7x2.Quantize().burst_every is None
+    assert compressing.burst_every == 0
+    for name in ("min_compression_rate", "warm_start", "alternating", "random_seed"):
+        assert getattr(q7x2.PowerSGD(), name) == getattr(low_rank, name), name
+    for name in ("warm_start", "random_seed"):
+        assert getattr(q7x2.PowerSGD(batched=True), name) == getattr(flat, name), name
+    with pytest.raises(ValueError, match="one of gradient, accumulated, averaged, global, diff"):
+        module.CompressingOptions(signal="gradients")
