@@ -1,5 +1,6 @@
 #include "transport/heartbeat.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -13,12 +14,15 @@
 #include <cstring>
 #include <span>
 
+#include "base/log.h"
 #include "transport/heartbeat_listener.h"
 
 namespace q7x2 {
 namespace {
 
 constexpr char kBeat = '.';
+// So many attempts are more than the end of a process explains, which UCX notices meanwhile.
+constexpr int kWarnAfter = 16;
 
 // What a connection in the making has come to.
 enum class Attempt { kPending, kMade, kRefused, kFailed };
@@ -132,7 +136,7 @@ void Heartbeat::called(TimePoint now) {
       return;
     case Attempt::kRefused:
       clock_.hear(now);
-      hang_up();
+      turned_away();
       return;
     case Attempt::kFailed:
       hang_up();
@@ -161,6 +165,20 @@ void Heartbeat::hang_up() {
   state_ = Line::kDown;
 }
 
+// The port refuses, or another process has it: nobody can say by this address whether the peer is
+// silent.
+void Heartbeat::turned_away() {
+  hang_up();
+  if (++num_turned_away_ == kWarnAfter) {
+    const in_addr address{htonl(target_.address)};
+    std::array<char, INET_ADDRSTRLEN> text{};
+    ::inet_ntop(AF_INET, &address, text.data(), text.size());
+    log(Level::kWarn, std::string("no heartbeats from a rank on another host: ") + text.data() +
+                          " port " + std::to_string(target_.port) +
+                          " is not its process. If its host falls silent, that is noticed late");
+  }
+}
+
 std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
   while (state_ == Line::kGreeting) {
     const std::span<std::byte> rest = std::span(answer_).subspan(num_answered_);
@@ -173,7 +191,7 @@ std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
       const auto hello = HeartbeatHello::decode(answer_);
       if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
           hello->incarnation != target_.incarnation || hello->path != target_.path) {
-        hang_up();  // another process has the port
+        turned_away();
         return std::nullopt;
       }
       state_ = Line::kUp;

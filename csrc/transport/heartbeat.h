@@ -67,6 +67,7 @@ class Heartbeat {
   void called(TimePoint now);
   void greeted();
   void hang_up();
+  void turned_away();
   std::optional<Finding> read(TimePoint now);
   std::optional<Finding> ended(ssize_t received, TimePoint now);
   void beat(TimePoint now);
@@ -86,6 +87,7 @@ class Heartbeat {
   Line state_ = Line::kDown;
   HeartbeatHello::Bytes answer_{};
   size_t num_answered_ = 0;
+  int num_turned_away_ = 0;
   PrivateSocket knock_;
   bool is_over_ = false;  // the process has left; nothing is watched
 };

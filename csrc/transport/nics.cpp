@@ -98,7 +98,8 @@ uint32_t address_for_others(const std::vector<Nic>& nics, std::optional<uint32_t
     found = find([&](const Nic& nic) { return own && nic.address == *own; });
   }
   if (found != nics.end()) return found->address;
-  return nics.empty() ? INADDR_LOOPBACK : nics.front().address;
+  // An interface may just be coming up.
+  return !nics.empty() ? nics.front().address : own.value_or(INADDR_LOOPBACK);
 }
 
 }  // namespace
@@ -129,7 +130,7 @@ std::vector<Nic> usable_nics() {
 
 NicRoles nic_roles() {
   const std::vector<Nic> nics = usable_nics();
-  const std::optional<uint32_t> own = nics.size() > 1 ? address_towards_master() : std::nullopt;
+  const std::optional<uint32_t> own = nics.size() != 1 ? address_towards_master() : std::nullopt;
   const uint32_t address = address_for_others(nics, own);
   if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) {
     return {.shared = {}, .beside = {}, .address = address};

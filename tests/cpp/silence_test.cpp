@@ -17,6 +17,7 @@
 #include "base/owned_fd.h"
 #include "comm.h"
 #include "ranks.h"
+#include "transport/nics.h"
 
 namespace q7x2 {
 namespace {
@@ -139,6 +140,18 @@ TEST_F(SilenceTest, AHostThatIsCutOffIsNamed) {
     expect_named(error, ErrorCode::kPeerFailed, "has not answered for 1.");
     EXPECT_LT(Clock::now() - start, milliseconds(1000) + kSlack);
     RecordProperty("noticed_ms", static_cast<int>((Clock::now() - start) / milliseconds(1)));
+  });
+}
+
+// Else the others would send their heartbeats to themselves, and take its silence for an answer.
+TEST_F(SilenceTest, AHostWhoseLinkIsJustComingUpNamesItsAddress) {
+  cut();
+  run_ranks(1, [&](Rank&) {
+    const OwnedFd space(::open(("/run/netns/" + host(kVictim)).c_str(), O_RDONLY));
+    ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
+    ::setenv("MASTER_ADDR", "10.79.0.1", 1);
+    EXPECT_TRUE(usable_nics().empty());
+    EXPECT_EQ(nic_roles().address, 0x0a4f0003U);
   });
 }
 
