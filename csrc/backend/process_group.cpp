@@ -81,14 +81,20 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                          .size = size,
                          .group = name_of(*options_),
                          .timeout = options_->timeout,
-                         .check_interrupt = Runtime::check_interrupt,
+                         .check_interrupt =
+                             [&] {
+                               Runtime::check_interrupt();
+                               refuse_ended_members();
+                             },
                          .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
   try {
+    refuse_ended_members();
     meet([&](const std::string& what, const std::string& mine,
              const std::function<void()>& check) { return rendezvous.exchange(what, mine, check); },
          [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
          [&](const std::shared_ptr<Group>& group) { return measured(group); });
     rendezvous.finish([this] { group_->check(); });
+    if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
   } catch (const Error& error) {
     rendezvous.fail(error);
     throw;
@@ -98,6 +104,23 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     throw;
   }
   init();
+}
+
+// The members of init_process_group are not known before they meet; a process that has ended may
+// have a successor there.
+void ProcessGroupQ7x2::refuse_ended_members() const {
+  const std::shared_ptr<Runtime> runtime = Runtime::existing();
+  if (!options_->in_job || !runtime) return;
+  Locked locked(runtime->lock());
+  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (const auto ended = runtime->groups().find_ended(locked, ranks[r])) {
+      throw Error(ErrorCode::kPeerFailed,
+                  "the group '" + name_of(*options_) + "' cannot be made: " + *ended +
+                      " failed: its process has ended",
+                  static_cast<int>(r));
+    }
+  }
 }
 
 void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,

@@ -36,6 +36,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     bool eager_connect = false;
     /// Only these algorithms may be chosen, for example "ring,sra"; empty: `Q7X2_ALGO`, or all.
     std::string algorithms;
+    /// The group is one of a job: of init_process_group and new_group.
+    bool in_job = false;
     /// The durations of calls may change a choice; see plan/refinement.h. What rank 0 says counts.
     bool refine = true;
   };
@@ -211,6 +213,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   void shutdown() override;
 
  private:
+  /// Throws Error(kPeerFailed) if a member's process is known to have ended.
+  void refuse_ended_members() const;
   /// One c10d call on its way to the executor.
   struct Launch {
     c10d::OpType type;

@@ -42,7 +42,7 @@ void run_without_gil(const std::function<void()>& body) {
 }
 
 c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
-    const c10d::DistributedBackendOptions& distributed, const py::object& given) {
+    const c10d::DistributedBackendOptions& distributed, const py::object& given, bool in_job) {
   c10::intrusive_ptr<Options> options;
   if (given.is_none()) {
     options = c10::make_intrusive<Options>();
@@ -54,6 +54,7 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
   }
   options->timeout = std::chrono::duration_cast<std::chrono::milliseconds>(distributed.timeout);
   options->group_name = distributed.group_id;
+  options->in_job = in_job;
   options->global_ranks_in_group.assign(distributed.global_ranks_in_group.begin(),
                                         distributed.global_ranks_in_group.end());
   return or_value_error([&] {
@@ -234,8 +235,9 @@ Attributes:
            "raises.");
 
   module.def("create_backend", &create_backend, py::arg("dist_backend_opts"),
-             py::arg("options") = py::none(),
-             "Makes the backend of one process group; torch.distributed calls it.");
+             py::arg("options") = py::none(), py::kw_only(), py::arg("in_job") = false,
+             "Makes the backend of one process group; torch.distributed calls it. `in_job`: the "
+             "group's global ranks are those of the default group.");
 
   module.def("reconfigure_handle", &reconfigure_handle, py::arg("group") = py::none(),
              "How this process can be reached. `group`: whose rank the handle carries.");

@@ -44,6 +44,22 @@ void Group::open() {
   }
 }
 
+void Group::set_job_ranks(std::vector<uint64_t> job_ranks) {
+  const Locked locked(runtime_.lock());
+  job_ranks_ = std::move(job_ranks);
+}
+
+std::optional<std::string> Group::find_ended(Locked&, uint64_t job_rank) const {
+  for (int r = 0; job_ranks_ && r < world_size(); ++r) {
+    const auto index = static_cast<size_t>(r);
+    const uint64_t called = job_ranks_->empty() ? index : (*job_ranks_)[index];
+    if (called == job_rank && r != rank() && members_.peer(r).has_ended) {
+      return describe(r);
+    }
+  }
+  return std::nullopt;
+}
+
 void Group::record(const std::vector<uint64_t>& job_ranks) {
   Locked locked(runtime_.lock());
   flight_ = runtime_.flights().open(locked, members_, job_ranks);

@@ -61,6 +61,10 @@ class Group {
 
   // Any thread; these take the reactor's lock.
 
+  /// What the job calls the members, by rank; empty: the same. A later group of the job that needs
+  /// one of them whose process has ended is refused.
+  void set_job_ranks(std::vector<uint64_t> job_ranks);
+
   /// From here on the flight recorder keeps the group's operations. `job_ranks`: the members' ranks
   /// in the default group; empty: they are not known.
   void record(const std::vector<uint64_t>& job_ranks);
@@ -148,6 +152,8 @@ class Group {
 
   // For the transport.
 
+  /// "rank 3 (pid 41 on host a)" if that is what the job calls a member whose process has ended.
+  std::optional<std::string> find_ended(Locked& locked, uint64_t job_rank) const;
   /// From here on the group hears of failures and messages. Takes the lock.
   void open();
   /// Ranks of this host talk through `channel`, where it is open.
@@ -243,6 +249,7 @@ class Group {
   std::vector<std::string> memory_refusals_;  // by rank
   std::unique_ptr<Mailroom> mailroom_;
 
+  std::optional<std::vector<uint64_t>> job_ranks_;  // by rank; empty: the same; nothing: in no job
   std::optional<Error> error_;
   bool closed_ = false;
   std::atomic<int> waiting_threads_{0};

@@ -123,6 +123,14 @@ void GroupTable::peer_died(Locked& locked, Peer& peer) {
   }
 }
 
+std::optional<std::string> GroupTable::find_ended(Locked& locked, uint64_t job_rank) const {
+  for (const Slot& slot : slots_) {
+    if (slot.group == nullptr) continue;
+    if (auto ended = slot.group->find_ended(locked, job_rank)) return ended;
+  }
+  return std::nullopt;
+}
+
 void GroupTable::housekeep(Locked& locked, TimePoint now) {
   for (const Slot& slot : slots_) {
     if (slot.group != nullptr) {

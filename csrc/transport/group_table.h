@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "transport/control.h"
@@ -37,6 +39,8 @@ class GroupTable {
   bool deliver(Locked& locked);
   /// The groups of a peer that died fail.
   void peer_died(Locked& locked, Peer& peer);
+  /// A description of the process that some group's job calls `job_rank`, if it has ended.
+  std::optional<std::string> find_ended(Locked& locked, uint64_t job_rank) const;
   /// Now and then: groups look whether their ranks disagree.
   void housekeep(Locked& locked, TimePoint now);
   /// Without the lock, at the end of the process: every group leaves in good order.

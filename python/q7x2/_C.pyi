@@ -274,7 +274,9 @@ class Codec:
     ) -> None:
         """Writes what the messages stand for to ``out``, float32, or adds it."""
 
-def create_backend(dist_backend_opts: Any, options: Options | None = None) -> ProcessGroupQ7x2: ...
+def create_backend(
+    dist_backend_opts: Any, options: Options | None = None, *, in_job: bool = False
+) -> ProcessGroupQ7x2: ...
 def reconfigure_handle(group: ProcessGroupQ7x2 | None = None) -> str:
     """How this process can be reached. ``group``: whose rank the handle carries."""
 

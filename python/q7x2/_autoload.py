@@ -35,7 +35,7 @@ def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
             "destroy_process_group() there, which leaves the parent's group alone, and then "
             "init_process_group() with a store of its own"
         )
-    return load().create_backend(dist_backend_opts, options)
+    return load().create_backend(dist_backend_opts, options, in_job=True)
 
 
 def register() -> None:

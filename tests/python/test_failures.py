@@ -146,6 +146,34 @@ def test_killed_while_idle(new_pool, backend, shared) -> None:
     judge(pool.collect(), 1, time.monotonic() + 0.3, NOTICE, backend)
 
 
+def body_group_with_a_dead_rank(victim: int, flag: str, killed: str) -> None:
+    connect()
+    pathlib.Path(f"{flag}.{dist.get_rank()}").touch()
+    if dist.get_rank() == victim:
+        time.sleep(60)
+    while not pathlib.Path(killed).exists():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    dist.new_group()
+
+
+@pytest.mark.beyond("gloo", "it waits for the timeout")
+def test_a_group_with_a_dead_rank_is_refused(new_pool, backend, shared) -> None:
+    pool = new_pool(3)
+    pool.start(
+        body_group_with_a_dead_rank,
+        group_of(backend),
+        victim=1,
+        flag=f"{shared}/ready",
+        killed=f"{shared}/killed",
+    )
+    ready(f"{shared}/ready", 3, pool)
+    pool.signal(1, signal.SIGKILL)
+    pathlib.Path(shared, "killed").touch()
+    # A rank that refuses stays for a moment, so that the others hear of it.
+    judge(pool.collect(), 1, time.monotonic() + 0.3, NOTICE + 2, backend)
+
+
 KILLED_UNREAPED = """
     import sys, time, torch, torch.distributed as dist
     from datetime import timedelta
