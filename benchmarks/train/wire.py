@@ -31,8 +31,13 @@ def dense(element_bytes: int) -> MessageBytes:
 
 
 def grouped(bits: int, group: int) -> MessageBytes:
-    """Codes of `bits` bits, and a scale of 4 bytes for each `group` of them."""
-    return lambda shapes: sum(prod(shape) for shape in shapes) * (bits / 8 + 4 / group)
+    """Codes of `bits` bits, and a scale of 4 bytes for each `group` of them; vectors whole."""
+
+    def total(shapes: Sequence[Shape]) -> float:
+        per_element = bits / 8 + 4 / group
+        return sum(prod(shape) * (per_element if len(shape) > 1 else 4) for shape in shapes)
+
+    return total
 
 
 def powersgd(

@@ -233,7 +233,7 @@ class CodecEncoding final : public Encoding {
                numel == exchange_.bucket.buffer.numel()) {
       part.message = exchange_.bucket.buffer;  // everything goes through one codec
     } else {
-      part.message = at::zeros({numel}, exchange_.bucket.buffer.options());
+      part.message = at::empty({numel}, exchange_.bucket.buffer.options());
       for (size_t i = part.first; i < part.first + part.count; ++i) {
         in(part.message, part, i).copy_(exchange_.gradient(i).flat);
       }

@@ -262,7 +262,7 @@ class CompressingHook final : public Hook {
 
   void emit(BucketExchange& exchange, SignalState& state) const {
     const Memory::Piece& memory = *exchange.memory;
-    exchange.values = at::zeros({memory.numel}, memory.now[momentum_kind()].options());
+    exchange.values = at::empty({memory.numel}, memory.now[momentum_kind()].options());
     for (size_t i = 0; i < exchange.coded.size(); ++i) {
       memory.at(exchange.values, i).copy_(exchange.gradient(i).flat);
     }
@@ -285,7 +285,7 @@ class CompressingHook final : public Hook {
     if (!in_full) {
       signal_->receive(state);
     } else if (signal_->is_shared()) {
-      state.values = at::zeros({memory.numel}, memory.now[momentum_kind()].options());
+      state.values = at::empty({memory.numel}, memory.now[momentum_kind()].options());
       for (size_t i = 0; i < exchange.coded.size(); ++i) {
         memory.at(state.values, i).copy_(exchange.gradient(i).flat);
       }

@@ -79,8 +79,7 @@ class OneBitAdam(torch.optim.Optimizer):
         check_whole("start_iter", start_iter, 1)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         own = [p for p in ddp.parameters() if p.requires_grad]
-        groups = own if params is None else list(params)
-        super().__init__(groups, defaults)
+        super().__init__(own if params is None else params, defaults)
         known = set(own)
         for group in self.param_groups:
             _check_group(group, betas[0])

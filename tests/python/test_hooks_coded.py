@@ -338,6 +338,43 @@ def test_one_bit_adam_resumes_to_the_bit() -> None:
             assert_bits(p, q)
 
 
+@pytest.mark.ranks(2)
+def test_one_bit_adam_takes_parameter_groups() -> None:
+    """Each with its own rate and decay, before the freeze and after it."""
+    ddp, plain = DDP(net()), DDP(net())
+
+    def groups(model: DDP) -> list[dict[str, Any]]:
+        vectors = [p for p in model.parameters() if p.dim() < 2]
+        matrices = [p for p in model.parameters() if p.dim() >= 2]
+        still = {"params": matrices[:1], "lr": 0.0, "weight_decay": 0.0}
+        return [{"params": vectors, "weight_decay": 0.0}, {"params": matrices[1:]}, still]
+
+    optimizer = q7x2.optim.OneBitAdam(
+        ddp, lr=1e-2, weight_decay=0.1, params=groups(ddp), start_iter=3
+    )
+    reference = torch.optim.AdamW(groups(plain), lr=1e-2, weight_decay=0.1)
+    for step in range(5):
+        if step == 3:
+            for p, q in zip(ddp.parameters(), plain.parameters(), strict=True):
+                assert_close(p, q, rtol=1e-5, atol=1e-6)
+        for model, o in ((ddp, optimizer), (plain, reference)):
+            o.zero_grad()
+            backward(model, step)
+            o.step()
+    assert optimizer.is_frozen
+    assert_bits(ddp.module.convolution.weight, net().convolution.weight)
+    moved = (ddp.module.last.weight - net().last.weight).abs().max()
+    assert moved > 1e-2
+    two = [
+        {"params": [p], "betas": (beta, 0.99)}
+        for p, beta in zip(ddp.module.last.parameters(), (0.9, 0.8), strict=True)
+    ]
+    with pytest.raises(ValueError, match="first of betas must be the same in all groups"):
+        q7x2.optim.OneBitAdam(ddp, params=two)
+    with pytest.raises(ValueError, match="must be parameters of ddp"):
+        q7x2.optim.OneBitAdam(DDP(net()), params=[nn.Parameter(torch.zeros(3))])
+
+
 @pytest.mark.ranks(1)
 def test_one_bit_adam_arguments() -> None:
     ddp = DDP(linear())

@@ -125,8 +125,19 @@ print(sorted(n for n in dir(q7x2)), all(getattr(q7x2, n) is not None for n in q7
 q7x2.nothing
 """
     done = python(code)
-    classes = ["Allreduce", "Attached", "Compose", "HookStateError", "Measurement", "OneBit"]
-    classes += ["Options", "PowerSGD", "ProcessGroup", "Quantize", "SignSGD", "TopK"]
+    classes = ["Allreduce", "Attached", "Codec", "Compose", "EF21", "HookEvent", "HookOptions"]
+    classes += [
+        "HookStateError",
+        "HookStats",
+        "Measurement",
+        "OneBit",
+        "Options",
+        "PowerSGD",
+        "ProcessGroup",
+        "Quantize",
+        "SignSGD",
+        "TopK",
+    ]
     functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks"]
     functions += ["monitored_barrier", "optim", "plan_history", "reduce_scatter", "tune"]
     names = [*classes, "__version__", *functions]

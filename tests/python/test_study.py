@@ -66,7 +66,7 @@ def test_the_interval_of_a_median_has_its_level(count: int) -> None:
 def test_bytes_follow_from_shapes() -> None:
     shapes = [(8, 16), (8,), (64, 2, 2)]
     assert wire.dense(4)(shapes) == 4 * (128 + 8 + 256)
-    assert wire.grouped(8, 512)(shapes) == pytest.approx(392 * (1 + 4 / 512))
+    assert wire.grouped(8, 512)(shapes) == pytest.approx(384 * (1 + 4 / 512) + 4 * 8)
     # 64 x 4 at rank 1: 68 for 256. 8 x 16: 24 for 128.
     assert wire.powersgd(1)(shapes) == 2 * 24 + 4 * 8 + 2 * 68
     assert wire.powersgd(1, factor_bytes=4)(shapes) == 4 * (24 + 8 + 68)
