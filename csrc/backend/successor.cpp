@@ -127,6 +127,11 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     throw;
   }
   assembly.finish();
+  {
+    // torch may count the job's ranks anew from here on.
+    Locked locked(runtime_->lock());
+    runtime_->groups().forget_job_ranks(locked);
+  }
   init();
 }
 

@@ -152,6 +152,7 @@ class Group {
 
   // For the transport.
 
+  void forget_job_ranks(Locked&) { job_ranks_.reset(); }
   /// "rank 3 (pid 41 on host a)" if that is what the job calls a member whose process has ended.
   std::optional<std::string> find_ended(Locked& locked, uint64_t job_rank) const;
   /// From here on the group hears of failures and messages. Takes the lock.

@@ -131,6 +131,12 @@ std::optional<std::string> GroupTable::find_ended(Locked& locked, uint64_t job_r
   return std::nullopt;
 }
 
+void GroupTable::forget_job_ranks(Locked& locked) {
+  for (const Slot& slot : slots_) {
+    if (slot.group != nullptr) slot.group->forget_job_ranks(locked);
+  }
+}
+
 void GroupTable::housekeep(Locked& locked, TimePoint now) {
   for (const Slot& slot : slots_) {
     if (slot.group != nullptr) {

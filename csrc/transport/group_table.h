@@ -41,6 +41,8 @@ class GroupTable {
   void peer_died(Locked& locked, Peer& peer);
   /// A description of the process that some group's job calls `job_rank`, if it has ended.
   std::optional<std::string> find_ended(Locked& locked, uint64_t job_rank) const;
+  /// The job gives its ranks other names: no member is found by its old one any more.
+  void forget_job_ranks(Locked& locked);
   /// Now and then: groups look whether their ranks disagree.
   void housekeep(Locked& locked, TimePoint now);
   /// Without the lock, at the end of the process: every group leaves in good order.

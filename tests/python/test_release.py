@@ -33,17 +33,16 @@ MAIN_ELSEWHERE = {
     ("dead member", "new_group, two hosts"),
 }
 # What the engine does not do: the event, the stages, and why.
-_ANY_STAGE = ("call", "init", "new_group")
 NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
     "killed": (("init", "new_group"), "a death during wire-up is noticed by the timeout"),
-    "absent": (_ANY_STAGE, "late errors name ranks that wait themselves, not the missing one"),
-    "silent": (
-        _ANY_STAGE,
-        "only timeouts notice silence, and UCX connects while it holds the lock",
+    "absent": (("init", "new_group"), "a rank that cannot make its group stays to tell the others"),
+    "silent": (("init", "new_group"), "ranks that wire up have no heartbeats yet"),
+    "stopped": (
+        ("init", "new_group"),
+        "a rank that cannot make its group stays to tell the others",
     ),
-    "stopped": (_ANY_STAGE, "no warning names a late rank before the deadline"),
-    "mismatch": (("call",), "the error shows one of the two calls"),
-    "dead member": (("new_group",), "a group with a dead rank fails by its timeout"),
+    "mismatch": (("call",), "a call that is complete on one rank has lost its name"),
+    "dead member": (("new_group",), "ranks of other hosts hear of it through the store"),
 }
 
 
