@@ -309,6 +309,7 @@ TEST(DumpWriter, AFailedGroupIsWrittenOnce) {
     const Variable variable("Q7X2_DUMP", directory.path());
     const auto group = rank.group();
     group->record({});
+    rank.barrier();
     group->abort(Error(ErrorCode::kAborted, "the end"));
     group->abort(Error(ErrorCode::kAborted, "again"));
     const auto dumps = directory.await_dumps(2);
