@@ -73,6 +73,7 @@ milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) co
   }
   TimePoint end = peers_.look_due(locked);
   for (const auto& task : tasks_.active(locked)) {
+    if (task->done()) continue;
     if (task->is_over(locked)) return kHousekeepingPeriod;
     end = std::min(end, task->record(locked).deadline);
   }

@@ -49,7 +49,13 @@ std::shared_ptr<Runtime> Runtime::instance() {
   std::shared_ptr<Runtime> runtime = instance_.lock();
   if (!runtime || runtime->forked() || runtime->driver_.is_stopped()) {
     check_log_setting();
-    runtime.reset(new Runtime(FlightSettings::of_environment()), destroy);
+    try {
+      runtime.reset(new Runtime(FlightSettings::of_environment()), destroy);
+    } catch (const std::bad_alloc&) {
+      throw Error(ErrorCode::kTransport,
+                  "q7x2 could not start, because it could not allocate memory: raise the limit of "
+                  "address space (`ulimit -v`)");
+    }
     instance_ = runtime;
   }
   return runtime;

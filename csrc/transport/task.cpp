@@ -72,16 +72,16 @@ void Task::settle(Locked& locked) {
   if (!is_over_) {
     return;
   }
-  if (!record_.requests.is_empty() || record_.jobs > 0) {
-    if (record_.over_since == TimePoint::max()) {
-      record_.over_since = Clock::now();
-    }
-    return;
+  const bool is_back = record_.requests.is_empty() && record_.jobs == 0;
+  if (!is_back && record_.over_since == TimePoint::max()) {
+    record_.over_since = Clock::now();
   }
-  if (!done()) {
+  if (!done() && (is_back || (record_.over_since == TimePoint::min() && record_.jobs == 0))) {
     publish(locked);
   }
-  group_->runtime().tasks().retire(locked, *this);
+  if (is_back) {
+    group_->runtime().tasks().retire(locked, *this);
+  }
 }
 
 void Task::set_ready(Locked&, size_t bytes) {

@@ -81,7 +81,7 @@ void TaskTable::expire_late(Locked& locked, TimePoint now) {
     }
     if (!task->is_over(locked) && now >= record.deadline) {
       late.push_back(task);
-    } else if (now - kQuiet >= record.over_since) {
+    } else if (!task->done() && now - kQuiet >= record.over_since) {
       held_up.push_back(task);
     }
   }

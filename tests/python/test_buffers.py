@@ -26,6 +26,16 @@ QUIET_S = 0.005
 SEED = int(os.environ.get("Q7X2_RANDOM_SEED", "1"))
 
 
+def all_have_it(attempt: int, world: int) -> None:
+    """By the store: a cut while a rank still makes its group is another test."""
+    store = dist.distributed_c10d._get_default_store()
+    end = time.monotonic() + 20
+    store.add(f"attempt {attempt}", 1)
+    while store.add(f"attempt {attempt}", 0) < world:
+        assert time.monotonic() < end, "not all ranks have made the group"
+        time.sleep(0.001)
+
+
 def retry(cut, attempts: int, count: int) -> None:
     """Each attempt makes a group and reduces one buffer on it until `cut` has ended the group."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -34,6 +44,7 @@ def retry(cut, attempts: int, count: int) -> None:
     buffer = torch.empty(count)
     for attempt in range(attempts):
         group = dist.new_group(timeout=timedelta(seconds=20))
+        all_have_it(attempt, world)
         cutter = None
         if rank == attempt % world:
             cutter = threading.Timer(rng.uniform(0.0, 0.03), cut, [group])

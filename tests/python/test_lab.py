@@ -279,17 +279,17 @@ def test_every_collective_is_measured_and_checked() -> None:
             assert figures["cpu_seconds"] > 0
 
 
-def test_a_tuned_job_compares_algorithms_of_one_group() -> None:
+def test_an_explained_job_compares_algorithms_of_one_group() -> None:
     labels = ("q7x2", "q7x2:ring", "q7x2:direct")
     job = launch.Job(
-        ("all_reduce", "all_gather"), (4096,), labels, 2, blocks=2, block_seconds=0.005, tuned=True
+        ("all_reduce", "all_gather"), (4096,), labels, 2, blocks=2, block_seconds=0.005, explained=True
     )
     for cell in launch.run(job):
         assert list(cell["backends"]) == list(labels)
-        assert sum(each["chosen"] for each in cell["tuned"]) == 1
-        for each in cell["tuned"]:
-            assert each["bytes"] == (4096 if cell["op"] == "all_reduce" else 2048)
-            assert each["measured"] > 0
+        assert cell["history"]["collective"] == cell["op"]
+        assert cell["history"]["bytes"] == (4096 if cell["op"] == "all_reduce" else 2048)
+        assert cell["history"]["calls"] >= 50
+        assert cell["history"]["candidates"]
 
 
 @needs_lab

@@ -125,7 +125,8 @@ print(sorted(n for n in dir(q7x2)), all(getattr(q7x2, n) is not None for n in q7
 q7x2.nothing
 """
     done = python(code)
-    classes = ["Allreduce", "Attached", "Codec", "Compose", "EF21", "HookEvent", "HookOptions"]
+    classes = ["Allreduce", "Attached", "Codec", "Compose", "Description"]
+    classes += ["EF21", "HookEvent", "HookOptions"]
     classes += [
         "HookStateError",
         "HookStats",
@@ -138,8 +139,10 @@ q7x2.nothing
         "SignSGD",
         "TopK",
     ]
-    functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks"]
-    functions += ["monitored_barrier", "optim", "plan_history", "reduce_scatter", "tune"]
+    functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks", "describe"]
+    functions += ["dump", "flight_recorder", "monitored_barrier", "optim", "plan_history"]
+    functions += ["reconfigure", "reconfigure_handle", "reconfigure_handles"]
+    functions += ["reduce_scatter", "tune"]
     names = [*classes, "__version__", *functions]
     assert done.stdout.strip() == f"{names} True"
     assert "module 'q7x2' has no attribute 'nothing'" in done.stderr
