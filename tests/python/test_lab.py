@@ -282,7 +282,13 @@ def test_every_collective_is_measured_and_checked() -> None:
 def test_an_explained_job_compares_algorithms_of_one_group() -> None:
     labels = ("q7x2", "q7x2:ring", "q7x2:direct")
     job = launch.Job(
-        ("all_reduce", "all_gather"), (4096,), labels, 2, blocks=2, block_seconds=0.005, explained=True
+        ("all_reduce", "all_gather"),
+        (4096,),
+        labels,
+        2,
+        blocks=2,
+        block_seconds=0.005,
+        explained=True,
     )
     for cell in launch.run(job):
         assert list(cell["backends"]) == list(labels)
