@@ -76,7 +76,12 @@ TEST_P(QuietEnd, OtherGroupsKeepTheirConnections) {
     }
     rank.barrier();
     if (rank.rank == 1) comm.group().abort(Error(ErrorCode::kAborted, "enough"));
-    EXPECT_EQ(comm.failure(*pending).code(), ErrorCode::kAborted);
+    comm.await(*pending);
+    // What rank 1 drops may be complete at rank 0 before it hears of the abort.
+    EXPECT_TRUE(pending->error() || rank.rank == 0);
+    if (pending->error()) {
+      EXPECT_EQ(pending->error()->code(), ErrorCode::kAborted);
+    }
     rank.barrier();
     std::this_thread::sleep_for(milliseconds(100));
     other.succeed(*other.all_reduce(buffer<int32_t>(1000)));
