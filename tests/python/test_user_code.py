@@ -173,7 +173,7 @@ def test_slow_callback_delays_nobody() -> None:
     assert work.is_completed()
     for _ in range(20):
         dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
-    assert time.monotonic() - start < SLOW / 2
+    assert time.monotonic() - start < 0.9 * SLOW
     assert not slow.done()
     slow.wait()
     assert time.monotonic() - start > SLOW
