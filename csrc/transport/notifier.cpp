@@ -100,7 +100,11 @@ void Notifier::run() {
     callbacks_.pop_front();
     const uint64_t mine = running_ = ++started_;
     running_since_ = Clock::now();
-    if (--idle_ == 0 && !callbacks_.empty()) add_thread();
+    --idle_;
+    if (!callbacks_.empty()) {
+      // The call of `post` may have woken a thread that waited for this turn already.
+      idle_ == 0 ? add_thread() : changed_.notify_one();
+    }
     lock.unlock();
     callback();
     callback = nullptr;  // what it holds on to may run anybody's code when it goes

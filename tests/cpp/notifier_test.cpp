@@ -2,6 +2,7 @@
 
 #include <future>
 #include <numeric>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -34,6 +35,31 @@ TEST(Notifier, ACallbackMayWaitForALaterOne) {
   EXPECT_EQ(first.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   notifier.post([&done] { done[kDepth].set_value(); });
   first.get();
+}
+
+TEST(Notifier, CallbacksThatDoNotReturnDelayNobody) {
+  constexpr unsigned kSeed = 7;
+  std::mt19937 random(kSeed);
+  const auto some_time = [&random] { return std::chrono::microseconds(random() % 1500); };
+  Notifier notifier;
+  for (int turn = 0; turn < 300; ++turn) {
+    // Threads come to rest and begin to wait for their turn in any order.
+    for (unsigned i = random() % 4; i > 0; --i) {
+      notifier.post([time = some_time()] { std::this_thread::sleep_for(time); });
+      std::this_thread::sleep_for(some_time());
+    }
+    std::promise<void> release;
+    const std::shared_future<void> released = release.get_future().share();
+    for (unsigned i = random() % 4; i > 0; --i) {
+      notifier.post([released] { released.wait(); });
+      std::this_thread::sleep_for(some_time() / 3);
+    }
+    std::promise<void> quick;
+    notifier.post([&quick] { quick.set_value(); });
+    const auto waited = quick.get_future().wait_for(std::chrono::seconds(2));
+    release.set_value();
+    ASSERT_EQ(waited, std::future_status::ready) << "turn " << turn << ", seed " << kSeed;
+  }
 }
 
 TEST(Notifier, ACallbackMayPostAndWaitForIt) {
