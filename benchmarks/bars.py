@@ -17,7 +17,7 @@ from benchmarks import facts, iperf, launch, openmpi, plots, report, startup, su
 from benchmarks.arguments import parse_size
 from benchmarks.backends import OPENMPI
 from benchmarks.comparison import RESULTS
-from benchmarks.goals import BARS, BEST_FIXED, BLOCK_ORDER, FIXED, LINE_RATE, SUBJECT, Bar
+from benchmarks.goals import BARS, BEST_FIXED, BLOCK_ORDER, FIXED, IPERF, LINE_RATE, SUBJECT, Bar
 from benchmarks.lab import LabError, Topology
 from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
@@ -59,13 +59,14 @@ def main(argv: list[str]) -> None:
             continue
         try:
             with console.status(f"{bar.name}: {bar.what}"):
-                rows.append(_measure(bar, args.subject, args.blocks, args.block_seconds, runs))
+                bound = bounds.get(bar.topology)
+                rows.append(
+                    _measure(bar, args.subject, args.blocks, args.block_seconds, runs, bound)
+                )
         except (RanksFailed, launch.TrafficError) as failure:
             # The other figures are still worth having.
             console.print(f"{bar.name}: {failure}", style="red", markup=False)
             rows.append(_not_measured(bar, str(failure).splitlines()[0]))
-        if bar.topology in bounds:
-            rows[-1]["bound"] = bounds[bar.topology]
         # After each row: a run that is stopped keeps what it has measured.
         report.write_json(args.out, machine, {"rows": _with_others(rows, machine, args.out)})
     _print(console, rows)
@@ -121,6 +122,8 @@ def _with_others(
 def _unavailable(bar: Bar) -> str | None:
     if bar.topology and (problem := lab_unavailable()):
         return problem
+    if bar.against == IPERF:
+        return iperf.unavailable()
     return openmpi.unavailable() if bar.against == OPENMPI else None
 
 
@@ -134,11 +137,12 @@ def _measure(
     blocks: int,
     block_seconds: float,
     runs: dict[launch.Job, list[dict[str, Any]]],
+    bound: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The bar's row. `runs` holds what has been measured already."""
+    """The bar's row. `runs` holds what has been measured already, `bound` what iperf3 did."""
     subject = bar.subject or subject
     others: tuple[str, ...] = (bar.against,)
-    if bar.against in (LINE_RATE, BLOCK_ORDER) or bar.against_op:
+    if bar.against in (LINE_RATE, IPERF, BLOCK_ORDER) or bar.against_op:
         others = ()
     elif bar.against == BEST_FIXED:
         others = tuple(f"{subject}:{algorithm}" for algorithm in bar.fixed or FIXED[bar.op])
@@ -164,13 +168,15 @@ def _measure(
     if bar.against == BLOCK_ORDER:
         in_blocks = _run(replace(job, placement=None), runs)
         measured = [_beside(cells, subject, in_blocks) for cells in measured]
-    cells = min(measured, key=lambda each: _figures(bar, subject, each)[0]["against_time"])
-    figures = _figures(bar, subject, cells)
+    cells = min(measured, key=lambda each: _figures(bar, subject, each, bound)[0]["against_time"])
+    figures = _figures(bar, subject, cells, bound)
     # The size at which it looks worst stands for all.
     worst = min(figures, key=lambda each: float(each["ratio"]))
     row: dict[str, Any] = {"bar": asdict(bar), "what": bar.what, "goal": bar.goal}
     row |= {"cells": cells, "sizes": figures} | worst
     row["reached"] = _verdict(bar, row)
+    if bound:
+        row["bound"] = bound
     return row
 
 
@@ -208,7 +214,9 @@ def _beside(
     ]
 
 
-def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _figures(
+    bar: Bar, ours: str, cells: list[dict[str, Any]], bound: dict[str, Any] | None
+) -> list[dict[str, Any]]:
     """What the bar compares, for each size."""
     rows = []
     sizes = {0}
@@ -224,6 +232,9 @@ def _figures(bar: Bar, ours: str, cells: list[dict[str, Any]]) -> list[dict[str,
         if bar.against == LINE_RATE:
             assert bar.topology is not None
             row["against_time"] = summary.line_seconds(cell, bits_per_second(bar.topology.rate))
+        elif bar.against == IPERF:
+            assert bound is not None
+            row["against_time"] = summary.line_seconds(cell, min(bound["bits_per_second"]))
         elif bar.against_op:
             other = next(
                 each
@@ -323,7 +334,7 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
 
 def iperf_bound(row: dict[str, Any]) -> float | None:
     """Bits per second that iperf3 moved in its slower direction; None where it did not run."""
-    return min(row["bound"]["bits_per_second"]) if "bound" in row else None
+    return min(row["bound"]["bits_per_second"]) if row.get("bound") else None
 
 
 def rate_each_way(row: dict[str, Any]) -> float:

@@ -8,11 +8,12 @@ from typing import Any
 from benchmarks import report
 from benchmarks.arguments import parse_size
 from benchmarks.backends import EMPTY, OPENMPI
-from benchmarks.lab import Link, Topology
+from benchmarks.lab import UNSHAPED, Link, Topology
 from benchmarks.startup import PHASES
 
 SUBJECT = "q7x2"
 LINE_RATE = "line rate"
+IPERF = "iperf3 --bidir"
 BEST_FIXED = "best fixed"
 BLOCK_ORDER = "block order"
 # What the automatic choice is held against. Those that do not offer a collective are left out.
@@ -35,9 +36,10 @@ class Bar:
     Attributes:
         op: a collective, or one of startup.PHASES, which has no sizes.
         against: a backend; LINE_RATE: how long each host's NIC is busy at least, which is what an
-            all-reduce of one rank per host takes at best; BEST_FIXED: the fastest of the algorithms
-            in FIXED, each forced in the same group, which has made 50 calls before; BLOCK_ORDER:
-            the same with consecutive ranks on each host.
+            all-reduce of one rank per host takes at best; IPERF: how long iperf3 needs for the same
+            bytes, both ways at once, on the same virtual hosts; BEST_FIXED: the fastest of the
+            algorithms in FIXED, each forced in the same group, which has made 50 calls before;
+            BLOCK_ORDER: the same with consecutive ranks on each host.
         slack: instead of a ratio: seconds by which it may be slower.
         cores: the ranks share that many; 0 for all.
         topology: virtual hosts with equally many ranks each, or None for one host.
@@ -98,6 +100,7 @@ TWO_RACKS = Topology(hosts=8, rate="200mbit", racks=2, uplink="50mbit")
 PRIVATE_LINKS = Topology(
     hosts=4, rate="20mbit", links=tuple(Link(0, host, "100mbit") for host in (1, 2, 3))
 )
+UNSHAPED_LINK = Topology(hosts=2, rate=UNSHAPED)
 SLOW_HOSTS = Topology(hosts=4, rate="100mbit")
 # A private link between every two hosts, of six rates: no one tree uses more than three of them.
 UNEVEN_LINKS = Topology(
@@ -165,6 +168,16 @@ BARS = (
         )
         for rate in FAST_RATES
         for size, goal in FAST_GOALS.items()
+    ),
+    Bar(
+        "network-2-unshaped",
+        "all_reduce",
+        ("64M",),
+        2,
+        IPERF,
+        0.9,
+        topology=UNSHAPED_LINK,
+        bound=True,
     ),
     Bar("racks", "all_reduce", ("16M",), 8, "gloo", 1.7, topology=TWO_RACKS, blocks=3),
     Bar(

@@ -1,7 +1,9 @@
 """Lanes: one process reduces and encodes 16 MiB with one thread, and with a second one that helps.
 
 The two take turns, each time in a process of its own. The pieces of work are jobs as collectives
-have them (docs/architecture.md). It needs two idle processors.
+have them (docs/architecture.md). The third turn is the bound: two processes that know nothing of
+each other do the same work at once, each with one thread on a processor of its own. Where memory
+is what limits them, a second thread cannot help more. It needs two idle processors.
 """
 
 from __future__ import annotations
@@ -31,28 +33,42 @@ def main(argv: list[str]) -> None:
         raise ValueError("lanes need two processors, and this process may use one")
 
     subprocess.run(["cmake", "--build", args.build, "--target", TARGET], check=True)
-    rounds: dict[str, list[dict[str, float]]] = {"1": [], "2": []}
+    program = args.build / TARGET
+    rounds: dict[str, list[dict[str, float]]] = {"one": [], "two": [], "apart": []}
     for _ in range(args.rounds):
-        for threads, of_threads in rounds.items():
-            of_threads.append(_run(args.build / TARGET, lanes=int(threads) - 1))
+        rounds["one"] += _run(program, lanes=0)
+        rounds["two"] += _run(program, lanes=1)
+        rounds["apart"] += _run(program, lanes=0, processes=2)
 
     machine = facts.collect()
     console = report.console()
     report.print_facts(console, machine)
     rows = []
-    for what in rounds["1"][0]:
-        one, two = (statistics.median(each[what] for each in rounds[n]) for n in ("1", "2"))
-        rows.append({"what": what, "one": one, "two": two, "ratio": one / two, "goal": GOAL})
+    for what in rounds["one"][0]:
+        row = {key: statistics.median(each[what] for each in rounds[key]) for key in rounds}
+        row["ratio"], row["bound"] = row["one"] / row["two"], 2 * row["one"] / row["apart"]
+        rows.append({"what": what, **row, "goal": GOAL})
         console.print(
-            f"{what:8} 16 MiB  one thread {one * 1e3:7.2f} ms   two {two * 1e3:7.2f} ms"
-            f"   {one / two:5.2f} x  (goal {GOAL} x)",
+            f"{what:8} 16 MiB  one thread {row['one'] * 1e3:6.2f} ms   two {row['two'] * 1e3:6.2f}"
+            f" ms   {row['ratio']:5.2f} x  (goal {GOAL} x; two processes {row['bound']:.2f} x)",
             markup=False,
         )
     report.write_json(args.out, machine, {"rows": rows, "rounds": rounds})
 
 
-def _run(program: Path, lanes: int) -> dict[str, float]:
-    environment = {**os.environ, "Q7X2_LANES": str(lanes)}
-    done = subprocess.run([program], env=environment, check=True, capture_output=True, text=True)
-    figures: dict[str, float] = json.loads(done.stdout)
+def _run(program: Path, lanes: int, processes: int = 1) -> list[dict[str, float]]:
+    """Seconds by kind of work, of each of so many processes at once."""
+    processors = sorted(os.sched_getaffinity(0))
+    started = [
+        subprocess.Popen(
+            [program] if processes == 1 else ["taskset", "-c", str(processors[number]), program],
+            env={**os.environ, "Q7X2_LANES": str(lanes)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(processes)
+    ]
+    figures = [json.loads(process.communicate()[0]) for process in started]
+    if any(process.returncode for process in started):
+        raise RuntimeError(f"{program} failed")
     return figures

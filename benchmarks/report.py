@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import facts, summary
-from benchmarks.lab.topology import Topology, bits_per_second
+from benchmarks.lab.topology import UNSHAPED, Topology, bits_per_second
 
 # A verdict: the interval of a ratio holds what is to be reached.
 UNDECIDED = "undecided"
@@ -106,6 +106,6 @@ def print_facts(console: Console, machine: dict[str, Any]) -> None:
 
 
 def _line_share(cell: dict[str, Any], figures: dict[str, Any], topology: Topology) -> str:
-    if topology.racks > 1 or topology.links:
+    if topology.racks > 1 or topology.links or topology.rate == UNSHAPED:
         return "-"
     return f"{summary.line_seconds(cell, bits_per_second(topology.rate)) / figures['median']:.1%}"

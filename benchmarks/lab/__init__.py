@@ -2,6 +2,6 @@
 
 from benchmarks.lab.lab import Lab, LabRun, Traffic
 from benchmarks.lab.namespaces import LabError, unavailable
-from benchmarks.lab.topology import Link, Topology
+from benchmarks.lab.topology import UNSHAPED, Link, Topology
 
-__all__ = ["Lab", "LabError", "LabRun", "Link", "Topology", "Traffic", "unavailable"]
+__all__ = ["UNSHAPED", "Lab", "LabError", "LabRun", "Link", "Topology", "Traffic", "unavailable"]

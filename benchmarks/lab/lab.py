@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.lab import namespaces
 from benchmarks.lab.namespaces import LabError, call
-from benchmarks.lab.topology import Topology, bits_per_second
+from benchmarks.lab.topology import UNSHAPED, Topology, bits_per_second
 from benchmarks.processes import OnLine, RankResult, run_ranks
 
 STATE = Path("/run/q7x2-lab")
@@ -265,17 +265,18 @@ class Lab:
 
 
 def _cable(one: tuple[str, str], other: tuple[str, str], rate: str) -> None:
-    """A veth pair between two (namespace, interface), shaped and up at both ends."""
+    """A veth pair between two (namespace, interface), up at both ends, and shaped if wanted."""
     call(
         *("ip", "link", "add", one[1], "netns", one[0]),
         *("type", "veth", "peer", "name", other[1], "netns", other[0]),
     )
-    queue = int(bits_per_second(rate) / 8 * _QUEUE_S) + _BURST_BYTES
     for namespace, interface in (one, other):
-        call(
-            *("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", "tbf"),
-            *("rate", rate, "burst", f"{_BURST_BYTES}b", "limit", str(queue)),
-        )
+        if rate != UNSHAPED:
+            queue = int(bits_per_second(rate) / 8 * _QUEUE_S) + _BURST_BYTES
+            call(
+                *("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", "tbf"),
+                *("rate", rate, "burst", f"{_BURST_BYTES}b", "limit", str(queue)),
+            )
         call("ip", "-n", namespace, "link", "set", interface, "up")
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+UNSHAPED = "unshaped"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -38,6 +39,8 @@ class Link:
 class Topology:
     """`hosts` machines, each with one NIC of `rate` on the switch of its rack.
 
+    A rate of UNSHAPED is as fast as the kernel moves packets.
+
     Hosts fill the racks in order (2 racks of 4: hosts 0-3, hosts 4-7). With more than one rack,
     each rack's switch hangs on a core switch by one cable of `uplink`, shared by its hosts.
     """
@@ -55,10 +58,11 @@ class Topology:
             raise ValueError(f"{self.hosts} hosts do not divide into {self.racks} racks")
         if (self.racks > 1) != (self.uplink is not None):
             raise ValueError("an uplink rate belongs to more than one rack, and the reverse")
-        for rate in (self.rate, *([self.uplink] if self.uplink else [])):
-            bits_per_second(rate)
+        links = [link.rate for link in self.links]
+        for rate in (self.rate, *([self.uplink] if self.uplink else []), *links):
+            if rate != UNSHAPED:
+                bits_per_second(rate)
         for link in self.links:
-            bits_per_second(link.rate)
             if link.a == link.b or not (0 <= link.a < self.hosts and 0 <= link.b < self.hosts):
                 raise ValueError(
                     f"a link joins two different hosts of 0..{self.hosts - 1}; "
@@ -87,6 +91,8 @@ class Topology:
 
     def describe(self) -> str:
         text = f"{self.hosts} hosts x {self.rate}"
+        if self.rate == UNSHAPED:
+            text = f"{self.hosts} hosts, links without a limit"
         if self.racks > 1:
             text += f", {self.racks} racks with {self.uplink} uplinks"
         for link in self.links:
