@@ -43,8 +43,8 @@ def main(argv: list[str]) -> None:
     report.write_json(args.out, machine, {"rows": rows})
     for row in rows:
         print(
-            f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs ({row['ratio']:.2f} x)"
-            f", 99 % {row['p99'] * 1e6:8.1f} µs"
+            f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs "
+            f"({row['ratio']:.2f} x), 99 % {row['p99'] * 1e6:8.1f} µs"
         )
     print(f"goal: the median beside all_reduce at most {GOAL} x that beside nothing")
 

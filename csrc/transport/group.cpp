@@ -32,6 +32,8 @@ Group::Group(Runtime& runtime, int slot, Membership members)
 
 Group::~Group() {
   leave();
+  const Locked locked(runtime_.lock());
+  mailroom_.reset();  // keys of peers' memory are the worker's
 }
 
 void Group::open() {

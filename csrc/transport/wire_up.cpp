@@ -62,10 +62,10 @@ WireUp::WireUp(Runtime& runtime, int rank, int world_size, const std::string& na
 }
 
 WireUp::~WireUp() {
-  if (slot_ >= 0 && !runtime_.forked()) {
-    Locked locked(runtime_.lock());
-    runtime_.groups().close(locked, slot_);
-  }
+  if (runtime_.forked()) return;
+  Locked locked(runtime_.lock());
+  if (slot_ >= 0) runtime_.groups().close(locked, slot_);
+  channel_.reset();  // keys of peers' memory are the worker's
 }
 
 std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
