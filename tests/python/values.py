@@ -21,6 +21,11 @@ REAL = [torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
 ALL = [*SIGNED, *UNSIGNED, torch.bool, *HALF, *REAL, *FP8, *COMPLEX]
 
+# Group sizes: those where algorithms differ, and the fewest that show a mistake.
+WORLDS = (1, 2, 3, 4, 5)
+FEW = (2, 3)
+f32 = torch.float32
+
 # What Gloo can be asked to validate.
 GLOO_MOVES = [
     torch.uint8,
@@ -70,6 +75,16 @@ def integers(
         other = torch.randint(low, high, shape, generator=generator)
         return torch.complex(values.double(), other.double()).to(dtype)
     return values.to(dtype)
+
+
+def sum_of(
+    world_size: int, shape: int | Sequence[int], dtype: torch.dtype, salt: int = 0
+) -> torch.Tensor:
+    """The sum over all ranks of their ``integers``."""
+    total = integers(0, shape, dtype, salt).clone()
+    for rank in range(1, world_size):
+        total += integers(rank, shape, dtype, salt)
+    return total
 
 
 def blank(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
