@@ -147,24 +147,10 @@ def gradients(ddp: DDP) -> dict[str, torch.Tensor]:
     return {n: p.grad.clone() for n, p in ddp.module.named_parameters() if p.grad is not None}
 
 
-def everybody(value: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors of all ranks, which have one shape."""
-    values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
-    dist.all_gather(values, value.detach().contiguous())
-    return values
-
-
 def everybodys_objects(value: Any) -> list[Any]:
     values = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
-
-
-def assert_same_on_all_ranks(tensors: list[torch.Tensor], case: object = "") -> None:
-    for i, tensor in enumerate(tensors):
-        all_of_them = everybody(tensor)
-        for other in all_of_them:
-            assert_bits(other, all_of_them[0], (case, i))
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from hook_training import (
     HOOKS,
     SMALL_BUCKETS,
-    assert_same_on_all_ranks,
     attached,
     backward,
     batch,
@@ -32,7 +31,7 @@ from hook_training import (
 from q7x2._hook_runner import make_runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close
+from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 DDP_OPTIONS = [
     {},

@@ -15,7 +15,6 @@ from hook_training import (
     HOOKS,
     SMALL_BUCKETS,
     STATEFUL,
-    assert_same_on_all_ranks,
     assert_states_equal,
     attached,
     backward,
@@ -27,7 +26,7 @@ from hook_training import (
     train,
 )
 from torch import nn
-from values import assert_bits
+from values import assert_bits, assert_same_on_all_ranks
 
 
 @pytest.mark.ranks(2)

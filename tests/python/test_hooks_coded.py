@@ -10,17 +10,9 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from hook_training import (
-    SMALL_BUCKETS,
-    assert_same_on_all_ranks,
-    attached,
-    backward,
-    everybody,
-    residuals,
-    sum_over_ranks,
-)
+from hook_training import SMALL_BUCKETS, attached, backward, residuals, sum_over_ranks
 from torch import nn
-from values import assert_bits, assert_close
+from values import assert_bits, assert_close, assert_same_on_all_ranks, everybody
 
 # --- a codec for each gradient --------------------------------------------------------------------
 

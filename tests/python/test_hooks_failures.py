@@ -16,7 +16,6 @@ import torch.distributed as dist
 from hook_training import (
     HOOKS,
     SMALL_BUCKETS,
-    assert_same_on_all_ranks,
     assert_states_equal,
     attached,
     backward,
@@ -26,7 +25,7 @@ from hook_training import (
     train,
 )
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close
+from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 KINDS = ("powersgd", "alternating", "batched", "int4", "dgc", "adaptive", "composed")
 EVERY_KIND = pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])

@@ -9,10 +9,8 @@ import q7x2
 import torch
 import torch.distributed as dist
 from hook_training import (
-    assert_same_on_all_ranks,
     attached,
     backward,
-    everybody,
     give,
     gradient_of,
     linear,
@@ -22,7 +20,7 @@ from hook_training import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close
+from values import assert_bits, assert_close, assert_same_on_all_ranks, everybody
 
 # --- signs ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from hook_training import (
     BUCKETS,
     SMALL_BUCKETS,
-    assert_same_on_all_ranks,
     assert_states_equal,
     attached,
     backward,
@@ -24,7 +23,7 @@ from hook_training import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits
+from values import assert_bits, assert_same_on_all_ranks
 
 
 @pytest.mark.parametrize("options", BUCKETS.values(), ids=BUCKETS)

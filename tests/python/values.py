@@ -46,6 +46,15 @@ def moved_dtypes() -> list[torch.dtype]:
     return GLOO_MOVES if dist.get_backend() == "gloo" else ALL
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which torch computes a reference for ``dtype``."""
+    if dtype.is_complex:
+        return torch.complex128
+    if dtype.is_floating_point:
+        return torch.float32 if dtype in (*HALF, *FP8) else torch.float64
+    return torch.int64
+
+
 def payload(
     rank: int, shape: int | Sequence[int], dtype: torch.dtype, salt: int = 0
 ) -> torch.Tensor:
@@ -75,6 +84,11 @@ def integers(
         other = torch.randint(low, high, shape, generator=generator)
         return torch.complex(values.double(), other.double()).to(dtype)
     return values.to(dtype)
+
+
+def reals(rank: int, size: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(11 + 1000003 * salt + rank)
+    return torch.randn(size, generator=generator).to(dtype)
 
 
 def sum_of(
@@ -128,6 +142,27 @@ def assert_close(
     torch.testing.assert_close(
         actual, expected, rtol=rtol, atol=atol, msg=lambda text: f"{case}: {text}"
     )
+
+
+def everybody(value: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks, which have one shape."""
+    values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(values, value.detach().contiguous())
+    return values
+
+
+def assert_same_on_all_ranks(tensors: list[torch.Tensor], case: object = "") -> None:
+    for i, tensor in enumerate(tensors):
+        all_of_them = everybody(tensor)
+        for other in all_of_them:
+            assert_bits(other, all_of_them[0], (case, i))
+
+
+def check_sum(group, ranks: list[int], salt: int = 0, size: int = 1000) -> None:
+    """An all-reduce over ``group`` gives the sum over the global ``ranks``."""
+    tensor = integers(dist.get_rank(), size, f32, salt)
+    dist.all_reduce(tensor, group=group)
+    assert_bits(tensor, sum(integers(r, size, f32, salt) for r in ranks), ranks)
 
 
 def strided(contents: torch.Tensor) -> torch.Tensor:
