@@ -74,10 +74,23 @@ def line_after(
     return done.stdout
 
 
-def line_after_a_stop(body: str, directory: pathlib.Path) -> str:
-    """The same for three ranks of which rank 0 stops itself, and goes on once the others ended."""
+STOP = """
+    if rank == 0:
+        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1)
+    else:
+        call(dist.all_reduce, torch.ones(1 << 22))
+"""
+
+
+def line_after_a_stop(directory: pathlib.Path, before: str = "") -> str:
+    """The same for three ranks that run ``before``, and of which rank 0 stops in an all-reduce.
+
+    It goes on once the others have ended.
+    """
     dumps = directory / "dumps"
-    with harness.script(PREAMBLE + body, 3, directory, {"Q7X2_DUMP": str(dumps)}) as ranks:
+    with harness.script(PREAMBLE + before + STOP, 3, directory, {"Q7X2_DUMP": str(dumps)}) as ranks:
         for rank in ranks[1:]:
             assert rank.result(60).returncode == 0, rank.stderr()
         ranks[0].signal(signal.SIGCONT)
@@ -113,33 +126,18 @@ def test_a_rank_that_never_came(tmp_path: pathlib.Path) -> None:
 
 def test_a_rank_that_came_too_late(tmp_path: pathlib.Path) -> None:
     """Rank 1 comes before the deadline, but the data of rank 0 never does: rank 0 is stopped."""
-    body = """
+    late = """
     if rank == 1:
         time.sleep(3)
-        call(dist.all_reduce, torch.ones(1 << 22))
-    elif rank == 0:
-        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(1)
-    else:
-        call(dist.all_reduce, torch.ones(1 << 22))
     """
-    line = line_after_a_stop(body, tmp_path)
+    line = line_after_a_stop(tmp_path, late)
     assert "rank 1 (pid " in line
     assert "was late: it came to all_reduce of 16777216 bytes of float32, sum" in line
 
 
 def test_a_rank_that_is_stopped_in_the_middle(tmp_path: pathlib.Path) -> None:
     """All ranks came, so it is the way between two of them."""
-    body = """
-    if rank == 0:
-        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(1)
-    else:
-        call(dist.all_reduce, torch.ones(1 << 22))
-    """
-    line = line_after_a_stop(body, tmp_path)
+    line = line_after_a_stop(tmp_path)
     assert "the link between rank 0 (pid " in line
     assert "is stuck: in all_reduce of 16777216 bytes of float32, sum" in line
     assert "to which all came" in line

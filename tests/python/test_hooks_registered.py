@@ -54,6 +54,17 @@ def test_registered_without_its_model_it_cannot_be_saved() -> None:
         state.of(ddp)
 
 
+def assert_registered_is_attached(name: str, options: Any) -> None:
+    """PyTorch's hook of this name trains to the bits that the attached one trains to."""
+    ddp, _ = attached(options, **SMALL_BUCKETS)
+    registered = DDP(net(), **SMALL_BUCKETS)
+    registered.register_comm_hook(None, getattr(q7x2.comm_hooks, name))
+    for model in (ddp, registered):
+        train(model, sgd(model), range(3))
+    for p, q in zip(parameters_of(registered), parameters_of(ddp), strict=True):
+        assert_bits(p, q)
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -64,13 +75,7 @@ def test_registered_without_its_model_it_cannot_be_saved() -> None:
 )
 @pytest.mark.ranks(2)
 def test_registered_dense_hooks_are_the_attached_ones(name: str, dtype: Any) -> None:
-    ddp, _ = attached(q7x2.Allreduce(dtype=dtype), **SMALL_BUCKETS)
-    registered = DDP(net(), **SMALL_BUCKETS)
-    registered.register_comm_hook(None, getattr(q7x2.comm_hooks, name))
-    for model in (ddp, registered):
-        train(model, sgd(model), range(3))
-    for p, q in zip(parameters_of(registered), parameters_of(ddp), strict=True):
-        assert_bits(p, q)
+    assert_registered_is_attached(name, q7x2.Allreduce(dtype=dtype))
 
 
 @pytest.mark.ranks(2)
@@ -110,15 +115,8 @@ def test_registered_batched_powersgd_is_the_attached_one() -> None:
 )
 @pytest.mark.ranks(2)
 def test_registered_quantization_hooks_are_the_attached_ones(name: str, codec: str) -> None:
-    ddp, _ = attached(
-        q7x2.Quantize(codec, compress_vectors=True, use_error_feedback=False), **SMALL_BUCKETS
-    )
-    registered = DDP(net(), **SMALL_BUCKETS)
-    registered.register_comm_hook(None, getattr(q7x2.comm_hooks, name))
-    for model in (ddp, registered):
-        train(model, sgd(model), range(3))
-    for p, q in zip(parameters_of(registered), parameters_of(ddp), strict=True):
-        assert_bits(p, q)
+    options = q7x2.Quantize(codec, compress_vectors=True, use_error_feedback=False)
+    assert_registered_is_attached(name, options)
 
 
 @pytest.mark.parametrize("name", ["quantization_pertensor_hook", "fp16_compress_hook"])

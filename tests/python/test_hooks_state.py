@@ -18,6 +18,7 @@ from hook_training import (
     assert_states_equal,
     attached,
     backward,
+    everybodys_objects,
     net,
     parameters_of,
     residuals,
@@ -27,12 +28,6 @@ from hook_training import (
 )
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
-
-
-def everybodys_objects(value: Any) -> list[Any]:
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def resumed(hook: Any, saved: dict[str, Any], **options: Any) -> tuple[DDP, q7x2.Attached, Any]:
