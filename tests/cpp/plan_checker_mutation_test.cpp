@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "checked_plans.h"
+#include "fabric/fabric.h"
 #include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "plan/plan.h"

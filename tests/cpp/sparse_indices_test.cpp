@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/sparse_kernels.h"
+
 namespace q7x2 {
 namespace {
 
