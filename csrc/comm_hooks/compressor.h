@@ -76,12 +76,11 @@ class Encoding {
   virtual void finish() {}
 };
 
-class Compressor {
+/// One way to make messages. Its state, of which a `Stateful` speaks, is what it has beyond the
+/// Memory's.
+class Compressor : public Stateful {
  public:
-  explicit Compressor(const HookContext& context) : context_(context) {}
-  virtual ~Compressor() = default;
-  Compressor(const Compressor&) = delete;
-  Compressor& operator=(const Compressor&) = delete;
+  using Stateful::Stateful;
 
   /// Rounds of a bucket, at most.
   virtual size_t lanes() const = 0;
@@ -105,25 +104,8 @@ class Compressor {
   virtual bool finishes_late() const { return false; }
   /// `exchange` stays until the encoding is gone.
   virtual std::unique_ptr<Encoding> begin(BucketExchange& exchange) = 0;
-
-  // The state beyond the Memory's.
   /// Writes residuals that are kept in another form into the pieces of memory.
   virtual void write_down() {}
-  virtual void commit() {}
-  virtual void abort() {}
-  virtual void rescale(double factor) { static_cast<void>(factor); }
-  virtual void save(HookState& shared, HookState& local) const {
-    static_cast<void>(shared);
-    static_cast<void>(local);
-  }
-  /// Throws Error(kInvalidArgument) for what does not fit, and has then changed nothing.
-  virtual void load(const HookState& shared, const HookState& local) {
-    static_cast<void>(shared);
-    static_cast<void>(local);
-  }
-
- protected:
-  const HookContext& context_;
 };
 
 }  // namespace q7x2

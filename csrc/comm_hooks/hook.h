@@ -143,24 +143,20 @@ struct HookContext {
 /// The tensors that a hook remembers: state["residual"]["layer.weight"].
 using HookState = std::map<std::string, std::map<std::string, at::Tensor>>;
 
-/// One algorithm. All calls come from the hook's thread.
+/// What remembers something from step to step: a hook, or the compressor of one.
 ///
 /// State is kept by parameter, because DDP lays its buckets out anew after the first step. A step
 /// is a transaction, because one with Inf or NaN in any bucket, or with a collective that fails,
 /// must leave no trace: after its buckets comes `commit` or `abort`. In all that is kept, a
 /// gradient is scaled as this rank's contribution to the mean: divided by the number of ranks. The
 /// sum of the residuals over ranks is then what the mean still lacks.
-class Hook {
+class Stateful {
  public:
-  explicit Hook(const HookContext& context) : context_(context) {}
-  virtual ~Hook() = default;
-  Hook(const Hook&) = delete;
-  Hook& operator=(const Hook&) = delete;
+  explicit Stateful(const HookContext& context) : context_(context) {}
+  virtual ~Stateful() = default;
+  Stateful(const Stateful&) = delete;
+  Stateful& operator=(const Stateful&) = delete;
 
-  /// Collectives of a bucket, at most.
-  virtual size_t lanes() const { return 1; }
-  /// Replaces `bucket.buffer` by its mean over the ranks.
-  virtual Phases reduce(Bucket& bucket) = 0;
   /// All buckets of a step are reduced: what they leave behind becomes the state.
   virtual void commit() {}
   /// The step has not happened. Collectives that failed may still write into its tensors.
@@ -181,6 +177,17 @@ class Hook {
 
  protected:
   const HookContext& context_;
+};
+
+/// One algorithm. All calls come from the hook's thread.
+class Hook : public Stateful {
+ public:
+  using Stateful::Stateful;
+
+  /// Collectives of a bucket, at most.
+  virtual size_t lanes() const { return 1; }
+  /// Replaces `bucket.buffer` by its mean over the ranks.
+  virtual Phases reduce(Bucket& bucket) = 0;
 };
 
 using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;

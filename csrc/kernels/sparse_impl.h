@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/elements.h"
+#include "kernels/independent.h"
 #include "kernels/random.h"
 #include "kernels/sparse_elements.h"
 #include "kernels/sparse_kernels.h"
@@ -19,12 +20,6 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
-#endif
-
-#if defined(__clang__)
-#define Q7X2_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define Q7X2_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
 namespace q7x2 {

@@ -13,141 +13,17 @@
 #include <type_traits>
 
 #include "kernels/elements.h"
-#include "kernels/half_vectors.h"
+#include "kernels/independent.h"
 #include "kernels/pack.h"
 #include "kernels/random.h"
+#include "kernels/rotate.h"
+#include "kernels/value_casts.h"
 #include "kernels/value_codec.h"
 #include "kernels/value_elements.h"
-
-#if defined(__clang__)
-#define Q7X2_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define Q7X2_INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
-#include "kernels/rotate.h"
+#include "kernels/value_pieces.h"
 
 namespace q7x2 {
 namespace {
-
-// The buffer's length, and that of the pieces in which casts go through it.
-constexpr size_t kPiece = kLargestGroup;
-
-struct Buffer {
-  alignas(64) float sums[kPiece];
-  alignas(64) float rotated[kPiece];
-  alignas(64) float units[kPiece];  // or chances
-  alignas(64) uint8_t codes[kPiece];
-};
-
-size_t round_up(size_t count, size_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
-
-size_t smaller(size_t a, size_t b) {
-  return a < b ? a : b;
-}
-
-void store_float(std::byte* at, float value) {
-  __builtin_memcpy(at, &value, sizeof(value));
-}
-
-float load_float(const std::byte* at) {
-  float value;
-  __builtin_memcpy(&value, at, sizeof(value));
-  return value;
-}
-
-// ------------------------------------------------------------------------------------- statistics
-
-uint32_t largest_magnitude(const float* values, size_t count) {
-  int32_t largest = 0;  // signed, for which every instruction set compares
-  for (size_t i = 0; i < count; ++i) {
-    const auto bits = static_cast<int32_t>(magnitude_bits(values[i]));
-    largest = bits > largest ? bits : largest;
-  }
-  return static_cast<uint32_t>(largest);
-}
-
-/// sums[i] = values[i] + add[i]; returns the largest magnitude of them.
-uint32_t load_sums(const float* values, const float* add, size_t count, float* sums) {
-  int32_t largest = 0;
-  if (add != nullptr) {
-    Q7X2_INDEPENDENT
-    for (size_t i = 0; i < count; ++i) {
-      sums[i] = values[i] + add[i];
-      const auto bits = static_cast<int32_t>(magnitude_bits(sums[i]));
-      largest = bits > largest ? bits : largest;
-    }
-  } else {
-    Q7X2_INDEPENDENT
-    for (size_t i = 0; i < count; ++i) {
-      sums[i] = values[i];
-      const auto bits = static_cast<int32_t>(magnitude_bits(sums[i]));
-      largest = bits > largest ? bits : largest;
-    }
-  }
-  return static_cast<uint32_t>(largest);
-}
-
-/// The sum of term(0) ... term(count - 1) in the order that kLanes prescribes; `count` is a
-/// multiple of kLanes.
-template <class Term>
-float sum_of(size_t count, Term term) {
-  float lanes[kLanes] = {};
-  for (size_t i = 0; i < count; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) lanes[j] += term(i + j);
-  }
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
-}
-
-/// The scale of a group whose largest magnitude is finite. Zeros follow the numbers up to a
-/// multiple of kLanes.
-Scale scale_of(const ValueSpec& spec, const float* values, size_t count, uint32_t largest_bits,
-               bool stochastic) {
-  const size_t padded = round_up(count, kLanes);
-  const float largest = float_from_bits(largest_bits);
-  if (spec.minmax) {
-    int32_t least = ordered(values[0]);
-    int32_t most = least;
-    for (size_t i = 0; i < count; ++i) {
-      const int32_t value = ordered(values[i]);
-      least = value < least ? value : least;
-      most = value > most ? value : most;
-    }
-    return scale_between(from_ordered(least), from_ordered(most), spec.bits);
-  }
-  const float inverse = scale_to(largest, 1).inverse;
-  const auto magnitude = [=](size_t i) {
-    return float_from_bits(magnitude_bits(values[i])) * kSumScale;
-  };
-  const auto square = [=](size_t i) {
-    const float part = values[i] * inverse;
-    return part * part;
-  };
-  const float most = largest_unit(spec);
-  switch (spec.kind) {
-    case ValueKind::kOneBit:
-      return scale_to_mean(sum_of(padded, magnitude), static_cast<int>(count));
-    case ValueKind::kQsgd:
-      return scale_to_norm(largest, sum_of(padded, square), most);
-    case ValueKind::kSign:
-      return {1, 1, 0};
-    case ValueKind::kUniform:
-      if (spec.hadamard && !stochastic) {
-        return scale_to_clip(largest, sum_of(padded, square), static_cast<int>(count), spec.bits,
-                             most);
-      }
-      [[fallthrough]];
-    default:
-      return scale_to(largest, most);
-  }
-}
-
-// ----------------------------------------------------------------------------------------- groups
 
 void store_scale(const ValueSpec& spec, std::byte* scales, size_t group, float step, float least) {
   if (spec.minmax) {
@@ -320,90 +196,6 @@ void decode_groups(Coder coder, const ValueSpec& spec, const std::byte* body, fl
       Q7X2_INDEPENDENT
       for (size_t i = 0; i < here; ++i) target[i] = coder.value(codes[i], scale);
     }
-  }
-}
-
-// ------------------------------------------------------------------------------------------ casts
-
-/// fp32 as it is: nothing is lost.
-struct Whole {
-  using Bits = uint32_t;
-  Bits bits;
-};
-
-Q7X2_ELEMENT float to_float(Whole value) {
-  return float_from_bits(value.bits);
-}
-
-/// A code of T, wherever in memory.
-template <class T>
-struct __attribute__((packed, may_alias)) CodeAt {
-  typename T::Bits bits;
-};
-
-template <class T>
-void narrow_all(const float* values, size_t count, std::byte* body) {
-  auto* codes = reinterpret_cast<CodeAt<T>*>(body);
-  size_t i = 0;
-  if constexpr (std::is_same_v<T, Whole>) {
-    __builtin_memcpy(body, values, count * sizeof(float));
-    return;
-  } else {
-#if defined(Q7X2_HALF_VECTORS)
-    if constexpr (std::is_same_v<T, Float16>) {
-      for (; count - i >= kHalfLanes; i += kHalfLanes) {
-        store(reinterpret_cast<Float16*>(body) + i, load(values + i));
-      }
-    }
-#endif
-    Q7X2_INDEPENDENT
-    for (; i < count; ++i) codes[i].bits = from_float<T>(values[i]).bits;
-  }
-}
-
-template <class T>
-void widen_all(const std::byte* body, size_t count, float* values) {
-  const auto* codes = reinterpret_cast<const CodeAt<T>*>(body);
-  size_t i = 0;
-#if defined(Q7X2_HALF_VECTORS)
-  if constexpr (std::is_same_v<T, Float16>) {
-    for (; count - i >= kHalfLanes; i += kHalfLanes) {
-      store(values + i, load(reinterpret_cast<const Float16*>(body) + i));
-    }
-  }
-#endif
-  Q7X2_INDEPENDENT
-  for (; i < count; ++i) values[i] = to_float(T{codes[i].bits});
-}
-
-template <class T>
-void encode_casts(const ValueBlock& block, std::byte* body) {
-  Buffer buffer;
-  for (size_t begin = 0; begin < block.count; begin += kPiece) {
-    const size_t count = smaller(kPiece, block.count - begin);
-    std::byte* codes = body + begin * sizeof(T);
-    load_sums(block.values + begin, block.add == nullptr ? nullptr : block.add + begin, count,
-              buffer.sums);
-    narrow_all<T>(buffer.sums, count, codes);
-    if (block.error == nullptr) continue;
-    widen_all<T>(codes, count, buffer.units);
-    float* error = block.error + begin;
-    Q7X2_INDEPENDENT
-    for (size_t i = 0; i < count; ++i) {
-      const float lost = (buffer.sums[i] - buffer.units[i]) * block.error_scale;
-      error[i] = is_finite(lost) ? lost : error[i];
-    }
-  }
-}
-
-template <class T>
-void decode_casts(const std::byte* body, float* out, size_t count, bool add) {
-  if (!add) return widen_all<T>(body, count, out);
-  Buffer buffer;
-  for (size_t begin = 0; begin < count; begin += kPiece) {
-    const size_t here = smaller(kPiece, count - begin);
-    widen_all<T>(body + begin * sizeof(T), here, buffer.units);
-    for (size_t i = 0; i < here; ++i) out[begin + i] += buffer.units[i];
   }
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from q7x2._hook_base import FullPrecision, Job, check_patterns, renamed
 from q7x2._option_checks import (
@@ -278,17 +278,14 @@ class SignSGD(Coded):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneBitMomentum(Coded):
-    """What ``q7x2.optim.OneBitAdam`` attaches: the mean momentum instead of the gradient.
-
-    Args:
-        codec: Of the momentum, once the first ``start_iter`` steps are over.
-        momentum: Its factor.
-    """
+@dataclass(frozen=True)
+class CodedMomentum(Coded):
+    """What hooks have in common that send a momentum, or its changes, through one codec."""
 
     codec: str = "onebit"
-    momentum: float = 0.9
+    momentum: float = field(default=0.9, kw_only=True)
+
+    _signal: ClassVar[str]  # of the C++ struct ``CompressingOptions``
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -300,11 +297,23 @@ class OneBitMomentum(Coded):
         return True
 
     def factory(self, job: Job) -> Any:
-        return self._coded(job, [(0, self.codec)], signal="global", momentum=self.momentum)
+        return self._coded(job, [(0, self.codec)], signal=self._signal, momentum=self.momentum)
 
 
 @dataclass(frozen=True)
-class EF21(Coded):
+class OneBitMomentum(CodedMomentum):
+    """What ``q7x2.optim.OneBitAdam`` attaches: the mean momentum instead of the gradient.
+
+    Args:
+        codec: Of the momentum, once the first ``start_iter`` steps are over.
+        momentum: Its factor.
+    """
+
+    _signal = "global"
+
+
+@dataclass(frozen=True)
+class EF21(CodedMomentum):
     """Changes of the mean gradient's momentum through a codec (Richtarik et al., EF21, 2021).
 
     Each rank sends how far its gradient is from the momentum that all ranks have; the momentum, and
@@ -318,16 +327,5 @@ class EF21(Coded):
     """
 
     codec: str = "int4:g=128"
-    momentum: float = field(default=0.9, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_codec("codec", self.codec)
-        check_factor("momentum", self.momentum)
-
-    @property
-    def _needs_vectors(self) -> bool:
-        return True
-
-    def factory(self, job: Job) -> Any:
-        return self._coded(job, [(0, self.codec)], signal="difference", momentum=self.momentum)
+    _signal = "difference"

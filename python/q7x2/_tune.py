@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import random
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from q7x2 import _fabric_arguments
 from q7x2._algorithm import algorithm
+from q7x2._tune_request import SIZES, TuneRequest, agreed_request, checked_request, on_all
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
-T = TypeVar("T")
-
-# A barrier has no size to be tuned for.
-COLLECTIVES = tuple(each for each in _fabric_arguments.COLLECTIVES if each != "barrier")
 _REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
-# Times speak for sizes up to four times as long or short: these for 1 KiB to 64 MiB.
-SIZES = ("4K", "64K", "1M", "16M")
-_MAX_BYTES = 2**40
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 200
 # Algorithms beyond the number of candidates get a first look of so many rounds, if the model sees
 # them within this factor of its best and there is time for them.
@@ -110,105 +103,14 @@ def tune(
         return []
     backend = backend_of(group, "tune")
     with algorithm(""):  # what the caller forces is for his own calls
-        request = _agreed_request(
-            group, lambda: _request(collectives, sizes, candidates, seconds, out)
+        request = agreed_request(
+            group, lambda: checked_request(collectives, sizes, candidates, seconds, out)
         )
         return _Tuner(group, backend, request).run()
 
 
-@dataclass(frozen=True)
-class _Request:
-    collectives: tuple[str, ...]
-    sizes: tuple[int, ...]
-    candidates: int
-    seconds: float
-    out: str | None
-
-
-def _request(collectives: Any, sizes: Any, candidates: Any, seconds: Any, out: Any) -> _Request:
-    for name, value in (("collectives", collectives), ("sizes", sizes)):
-        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-            raise TypeError(f"tune: {name}: expected a sequence, got {value!r}")
-    names = tuple(collectives)
-    for each in names:
-        if each not in COLLECTIVES:
-            expected = ", ".join(COLLECTIVES)
-            raise ValueError(f"tune: collectives: expected some of {expected}; got {each!r}")
-    count = _whole_number("candidates", candidates)
-    if count < 1:
-        raise ValueError(f"tune: candidates: expected at least 1, got {count}")
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"tune: seconds: expected a number, got {seconds!r}")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"tune: seconds: expected more than 0, got {seconds}")
-    if out is not None and not isinstance(out, (str, PathLike)):
-        raise TypeError(f"tune: out: expected a path, got {out!r}")
-    path = None if out is None else str(fspath(out))
-    classes = tuple(sorted({_size_class(each) for each in sizes}))
-    return _Request(tuple(dict.fromkeys(names)), classes, count, float(seconds), path)
-
-
-def _whole_number(name: str, value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"tune: {name}: expected a whole number, got {value!r}")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"tune: {name}: expected a whole number, got {value!r}") from None
-
-
 def _clamp(value: float, least: int, most: int) -> int:
     return int(min(max(value, least), most))
-
-
-def _size_class(size: Any) -> int:
-    """The power of two that stands for all sizes with which it shares a choice."""
-    try:
-        if isinstance(size, str):
-            count = _fabric_arguments.parse_size(size)
-        else:
-            count = _whole_number("sizes", size)
-    except ValueError as error:
-        raise ValueError(f"tune: sizes: {error}") from None
-    if not 1 <= count <= _MAX_BYTES:
-        raise ValueError(f"tune: sizes: expected 1 byte to 1024G, got {size!r}")
-    return max(1 << (count - 1).bit_length(), 4)  # no less than an element
-
-
-def _on_all(
-    group: ProcessGroup | None, work: Callable[[], T], error: type[Exception] = RuntimeError
-) -> list[T]:
-    """What ``work`` returns on each rank; where it fails on one, all ranks raise."""
-    import torch.distributed as dist
-
-    mine: T | None = None
-    failure: Exception | None = None
-    try:
-        mine = work()
-    except Exception as problem:
-        failure = problem
-    everybodys: list[Any] = [None] * dist.get_world_size(group)
-    said = None if failure is None else str(failure)
-    dist.all_gather_object(everybodys, (mine, said), group=group)
-    if failure is not None:
-        raise failure
-    for rank, (_, said) in enumerate(everybodys):
-        if said is not None:
-            raise error(f"tune: rank {rank} of the group failed: {said}")
-    return [value for value, _ in everybodys]
-
-
-def _agreed_request(group: ProcessGroup | None, make: Callable[[], _Request]) -> _Request:
-    requests = _on_all(group, make, ValueError)
-    for rank, request in enumerate(requests):
-        for field in fields(_Request):
-            first, other = getattr(requests[0], field.name), getattr(request, field.name)
-            if first != other:
-                raise ValueError(
-                    f"tune: the ranks disagree about {field.name}: expected the same on all, got "
-                    f"{first!r} on rank 0 and {other!r} on rank {rank} of the group"
-                )
-    return requests[0]
 
 
 @dataclass(frozen=True)
@@ -226,7 +128,7 @@ class _Trial:
 class _Tuner:
     """One call of ``tune``, on one rank."""
 
-    def __init__(self, group: ProcessGroup | None, backend: Any, request: _Request) -> None:
+    def __init__(self, group: ProcessGroup | None, backend: Any, request: TuneRequest) -> None:
         import torch.distributed as dist
 
         from q7x2._extension import load
@@ -260,7 +162,7 @@ class _Tuner:
         return results
 
     def _from_rank_0(self, work: Callable[[], Any]) -> Any:
-        return _on_all(self._group, lambda: work() if self._rank == 0 else None)[0]
+        return on_all(self._group, lambda: work() if self._rank == 0 else None)[0]
 
     def _with_times(self, trials: Iterable[_Trial]) -> str:
         """The group's Fabric with these tuned times alone."""
@@ -330,7 +232,7 @@ class _Tuner:
     def _measure(self, collective: str, size: int, trials: list[_Trial]) -> list[_Trial]:
         """The trials that were measured to the end, with their seconds."""
         calls: list[_Call] = []
-        _on_all(self._group, lambda: calls.append(_call(collective, size, self._group)))
+        on_all(self._group, lambda: calls.append(_call(collective, size, self._group)))
         call = calls[0]
         # The first round also connects and makes the Plans.
         estimates = self._times(call, trials, rounds=1, repeat=1)
@@ -365,7 +267,7 @@ class _Tuner:
             # In an order drawn anew, the same on all ranks: nobody always follows the same other.
             for i in random.Random(turn).sample(range(len(trials)), len(trials)):
                 row[i] = self._seconds(call, trials[i].algorithm, repeat)
-        ranks = _on_all(self._group, lambda: mine)
+        ranks = on_all(self._group, lambda: mine)
         return _usual(
             [[max(r[turn][i] for r in ranks) for i in range(len(trials))] for turn in range(rounds)]
         )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from q7x2 import _fabric_arguments
-from q7x2._tune import COLLECTIVES, SIZES, Measurement, tune
+from q7x2._tune import Measurement, tune
+from q7x2._tune_request import COLLECTIVES, SIZES
 from q7x2.explain_plan import amount, duration
 
 if TYPE_CHECKING:

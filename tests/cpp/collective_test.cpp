@@ -1,15 +1,18 @@
-// Collectives between real processes: every algorithm against a naive result, many at once, and
-// calls that do not fit together.
+// Collectives between real processes: every algorithm against a naive result, the same bits on all
+// ranks, and calls that are refused at once.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
-#include <thread>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -315,210 +318,6 @@ TEST(Collective, AllReduceIsBitIdenticalOnAllRanks) {
       // What rounds once, rounds the same sum.
       EXPECT_TRUE(!accumulates_wider(dtype) || results.size() == 1) << results.size();
     }
-  });
-}
-
-// ------------------------------------------------------------------------------------ concurrency
-
-/// All-reduces of many sizes, started at once and checked at the end.
-class Flight {
- public:
-  Flight(Comm& comm, int count) : comm_(comm), count_(count) {}
-
-  void start(int i) {
-    const size_t length = i % 10 == 0 ? 50'000 : static_cast<size_t>(1 + i * 37 % 2000);
-    data_.push_back(buffer<int32_t>(length, 1000 * comm_.rank() + i));
-    tasks_.push_back(comm_.all_reduce(data_.back()));
-  }
-
-  void check() {
-    for (int i = 0; i < count_; ++i) {
-      const auto k = static_cast<size_t>(i);
-      comm_.succeed(*tasks_[k]);
-      const int32_t expected = comm_.size() * (comm_.size() - 1) / 2 * 1000 + i * comm_.size();
-      EXPECT_TRUE(std::all_of(data_[k]->begin(), data_[k]->end(), [&](int32_t x) {
-        return x == expected;
-      })) << tasks_[k]->name();
-    }
-  }
-
- private:
-  Comm& comm_;
-  const int count_;
-  std::vector<Buffer<int32_t>> data_;
-  std::vector<std::shared_ptr<CollectiveTask>> tasks_;
-};
-
-TEST(Concurrency, ManyCollectivesOfOneGroup) {
-  run_ranks(3, [](Rank& rank) {
-    Comm comm(rank.group());
-    // Beyond what runs at once, and beyond the cycle of the sequence number in tags.
-    constexpr int kCount = 700;
-    Flight flight(comm, kCount);
-    for (int i = 0; i < kCount; ++i) flight.start(i);
-    flight.check();
-  });
-}
-
-TEST(Concurrency, OverlappingGroupsAtOnce) {
-  run_ranks(4, [](Rank& rank) {
-    constexpr int kCount = 100;
-    std::vector<std::unique_ptr<Comm>> comms;
-    const std::vector<std::vector<int>> memberships = {{0, 1, 2}, {3, 2, 1}, {0, 1, 2, 3}};
-    for (size_t g = 0; g < memberships.size(); ++g) {
-      const auto& members = memberships[g];
-      if (std::count(members.begin(), members.end(), rank.rank) > 0) {
-        comms.push_back(std::make_unique<Comm>(rank.group(std::to_string(g), members)));
-      }
-    }
-    // The order within a group is the same everywhere, between groups it is each rank's own.
-    if (rank.rank % 2 == 1) std::reverse(comms.begin(), comms.end());
-    std::vector<Flight> flights;
-    for (auto& comm : comms) flights.emplace_back(*comm, kCount);
-    for (int i = 0; i < kCount; ++i) {
-      for (Flight& flight : flights) flight.start(i);
-    }
-    for (Flight& flight : flights) flight.check();
-  });
-}
-
-TEST(Concurrency, AThreadForEachGroup) {
-  run_ranks(2, [](Rank& rank) {
-    std::vector<std::unique_ptr<Comm>> comms;
-    for (int g = 0; g < 3; ++g) {
-      comms.push_back(std::make_unique<Comm>(rank.group(std::to_string(g))));
-    }
-    std::vector<std::thread> threads;
-    for (auto& comm : comms) {
-      threads.emplace_back([&comm] {
-        for (int32_t i = 0; i < 200; ++i) {
-          const auto data = buffer<int32_t>(static_cast<size_t>(1 + i * 13 % 500), i);
-          comm->succeed(*comm->all_reduce(data));
-          EXPECT_EQ(data->front(), 2 * i);
-          EXPECT_EQ(data->back(), 2 * i);
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  });
-}
-
-TEST(Concurrency, NobodyNeedsToWait) {
-  run_ranks(2, [](Rank& rank) {
-    Comm comm(rank.group());
-    const auto data = buffer<int32_t>(1 << 20, 1);
-    const auto task = comm.all_reduce(data);
-    const TimePoint give_up = Clock::now() + test::kPatience;
-    while (!task->done() && Clock::now() < give_up) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    ASSERT_TRUE(task->done());
-    EXPECT_EQ(data->back(), 2);
-    rank.barrier();
-  });
-}
-
-// --------------------------------------------------------------------------------------- mismatch
-
-/// Rank 1 makes another call than the others. Each rank learns of it in this call or, where the
-/// call needed nobody else, in one of the next.
-void expect_mismatch(const std::function<std::shared_ptr<Task>(Comm&, bool odd)>& start) {
-  run_ranks(3, [&](Rank& rank) {
-    Comm comm(rank.group());
-    rank.barrier();  // else a slow rank learns of it while it makes its group
-    std::shared_ptr<Task> task = start(comm, rank.rank == 1);
-    const TimePoint give_up = Clock::now() + std::chrono::seconds(5);
-    for (comm.await(*task); !task->error() && Clock::now() < give_up; comm.await(*task)) {
-      task = comm.barrier(std::chrono::seconds(5));
-    }
-    ASSERT_TRUE(task->error()) << "went unnoticed";
-    const Error error = *task->error();
-    EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
-    EXPECT_NE(std::string(error.what()).find("disagree"), std::string::npos) << error.what();
-    ASSERT_TRUE(comm.group().error());
-    EXPECT_EQ(comm.group().error()->code(), ErrorCode::kMismatch);
-    EXPECT_EQ(comm.failure(*comm.barrier()).code(), ErrorCode::kMismatch);
-    rank.barrier();
-  });
-}
-
-std::shared_ptr<Task> all_reduce_of(Comm& comm, size_t count) {
-  return comm.all_reduce(buffer<int32_t>(count));
-}
-
-TEST(Mismatch, Counts) {
-  expect_mismatch([](Comm& comm, bool odd) { return all_reduce_of(comm, odd ? 101 : 100); });
-}
-
-TEST(Mismatch, CountsOfSeveralSlices) {
-  expect_mismatch(
-      [](Comm& comm, bool odd) { return all_reduce_of(comm, odd ? 1'000'000 : 500'000); });
-}
-
-TEST(Mismatch, SmallAndLarge) {
-  expect_mismatch([](Comm& comm, bool odd) { return all_reduce_of(comm, odd ? 1'000'000 : 1); });
-}
-
-TEST(Mismatch, NothingAndSomething) {
-  // The rank that needs nobody is in its next collective before the others begin, or the other way.
-  for (const bool odd_first : {true, false}) {
-    expect_mismatch([odd_first](Comm& comm, bool odd) {
-      if (odd != odd_first) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      return all_reduce_of(comm, odd ? 0 : 100);
-    });
-  }
-}
-
-TEST(Mismatch, DTypes) {
-  expect_mismatch([](Comm& comm, bool odd) {
-    return comm.flat(Collective::kAllReduce, buffer<int32_t>(100),
-                     odd ? DType::kFloat32 : DType::kInt32);
-  });
-}
-
-TEST(Mismatch, Reductions) {
-  expect_mismatch([](Comm& comm, bool odd) {
-    return comm.flat(Collective::kAllReduce, buffer<int32_t>(100), DType::kInt32, test::kLong, -1,
-                     odd ? ReduceKind::kMax : ReduceKind::kSum);
-  });
-}
-
-TEST(Mismatch, Roots) {
-  expect_mismatch([](Comm& comm, bool odd) {
-    return comm.flat(Collective::kBroadcast, buffer<int32_t>(100), DType::kBytes, test::kLong,
-                     odd ? 1 : 0);
-  });
-}
-
-TEST(Mismatch, RootsThatAllWait) {
-  expect_mismatch([](Comm& comm, bool) {
-    return comm.flat(Collective::kReduce, buffer<int32_t>(100), DType::kInt32, test::kLong,
-                     comm.rank());
-  });
-}
-
-TEST(Mismatch, PiecesThatAreEmptyOnOneSide) {
-  // Of rank 0's pieces and of the others'.
-  for (const auto& [sent, expected] : {std::pair(0, 100), std::pair(100, 0), std::pair(9, 100)}) {
-    expect_mismatch([=](Comm& comm, bool odd) {
-      const auto data = buffer<std::byte>(1000);
-      CollectiveCall call;
-      call.collective = Collective::kAllToAll;
-      call.uneven = true;
-      for (int r = 0; r < comm.size(); ++r) {
-        const bool is_own = r == comm.rank();
-        const auto length = static_cast<size_t>(is_own ? 5 : odd ? sent : expected);
-        call.input.push_back({data->data(), length});
-        call.output.push_back({data->data() + 500, length});
-      }
-      return comm.start(std::move(call), data);
-    });
-  }
-}
-
-TEST(Mismatch, Collectives) {
-  expect_mismatch([](Comm& comm, bool odd) -> std::shared_ptr<Task> {
-    return odd ? comm.barrier() : all_reduce_of(comm, 100);
   });
 }
 

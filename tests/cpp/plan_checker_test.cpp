@@ -1,75 +1,21 @@
-// The checker rejects what is broken, and says where.
-#include <algorithm>
-#include <functional>
-#include <string>
+// The checker rejects handmade Plans that are broken, and says where.
+#include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "fabric/fabric.h"
-#include "plan/checker.h"
-#include "plan/coding_pass.h"
-#include "plan/generators.h"
+#include "checked_plans.h"
 #include "plan/plan.h"
-#include "plan/schedule.h"
 
 namespace q7x2 {
 namespace {
 
-using OpId = PlanBuilder::OpId;
-
-const Block kBuffer = Block::output(0);
-
-// The message of the Error that the checker throws, empty where it is content.
-std::string complaint(const std::vector<Plan>& plans) {
-  try {
-    check_plans(plans);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    return error.what();
-  }
-  return "";
-}
-
-#define EXPECT_COMPLAINT(plans, part)                                               \
-  do {                                                                              \
-    const std::string text = complaint(plans);                                      \
-    EXPECT_NE(text.find(part), std::string::npos) << "complaint: '" << text << "'"; \
-  } while (false)
-
-Schedule schedule(const std::string& name, Collective op, int n, int root = -1) {
-  for (const Generator& generator : generators()) {
-    if (generator.name == name && generator.collective == op)
-      return generator.generate({op, n, root});
-  }
-  throw Error(ErrorCode::kInternal, "no generator " + name);
-}
-
-std::vector<Plan> generate(const std::string& name, Collective op, int n, int root = -1) {
-  return schedule(name, op, n, root).project_all();
-}
-
-// Builds the Plans of `n` ranks by hand.
-std::vector<Plan> build(Collective op, int n,
-                        const std::function<void(PlanBuilder&, int rank)>& add_ops, int root = -1) {
-  std::vector<Plan> plans;
-  for (int rank = 0; rank < n; ++rank) {
-    PlanBuilder b(Schedule({op, n, root}, "handmade").header(rank));
-    add_ops(b, rank);
-    plans.push_back(b.build());
-  }
-  return plans;
-}
-
-// A correct all-reduce of two ranks, as a base to break.
-void exchange_and_fold(PlanBuilder& b, int rank) {
-  const OpId sent = b.send(1 - rank, kBuffer);
-  const OpId received = b.recv(1 - rank, Block::scratch(0), {}, kBuffer);
-  const Block lower = rank == 0 ? kBuffer : Block::scratch(0);
-  const Block upper = rank == 0 ? Block::scratch(0) : kBuffer;
-  b.reduce({{lower, upper}}, kBuffer, true, {{sent, received}});
-}
+using test::build;
+using test::complaint;
+using test::exchange_and_fold;
+using test::generate;
+using test::kBuffer;
+using test::OpId;
 
 TEST(Checker, AcceptsAHandmadePlan) {
   EXPECT_EQ(complaint(build(Collective::kAllReduce, 2, exchange_and_fold)), "");
@@ -355,71 +301,6 @@ TEST(Checker, BlocksThatMustStayIntact) {
   EXPECT_NE(complaint(alias), "");
 }
 
-// The Plans of a coded all-reduce of two ranks, by SRA: each encodes a part, folds the other and
-// encodes the sum.
-std::vector<Plan> coded_plans() {
-  const Schedule dense = schedule("sra", Collective::kAllReduce, 2);
-  return code(dense, {Edges::kAll, 2, nullptr}).project_all();
-}
-
-// The first op of rank 0 for which `is_it` holds.
-template <typename IsIt>
-Op& find_op(std::vector<Plan>& plans, IsIt is_it) {
-  const auto found = std::ranges::find_if(plans[0].ops, is_it);
-  if (found == plans[0].ops.end()) throw Error(ErrorCode::kInternal, "no such op");
-  return *found;
-}
-
-TEST(Checker, ResidualsThatAreLeftOutOrTakenTwice) {
-  EXPECT_EQ(complaint(coded_plans()), "");
-
-  auto plans = coded_plans();
-  find_op(plans, [](const Op& op) {
-    return op.kind == OpKind::kCopy && op.takes_residual;
-  }).takes_residual = false;
-  EXPECT_COMPLAINT(plans, "encodes, but leaves the residual out");
-
-  plans = coded_plans();
-  find_op(plans, [](const Op& op) { return op.kind == OpKind::kReduce; }).takes_residual = false;
-  EXPECT_COMPLAINT(plans, "has the residual of rank 0 0 times");
-
-  plans =
-      code(schedule("direct", Collective::kAllReduce, 2), {Edges::kNone, 2, nullptr}).project_all();
-  EXPECT_EQ(complaint(plans), "");
-  for (Plan& plan : plans) {
-    std::ranges::find(plan.ops, OpKind::kReduce, &Op::kind)->takes_residual = true;
-  }
-  EXPECT_COMPLAINT(plans, "has the residual of rank 0");
-
-  plans = coded_plans();
-  find_op(plans, [](const Op& op) { return op.kind == OpKind::kSend; }).takes_residual = true;
-  EXPECT_COMPLAINT(plans, "takes a residual that it cannot have");
-
-  plans = coded_plans();
-  for (Plan& plan : plans) plan.takes_residuals = false;
-  EXPECT_COMPLAINT(plans, "takes a residual that it cannot have");
-}
-
-TEST(Checker, CodedBlocksThatAreCopied) {
-  auto plans = coded_plans();
-  Plan& plan = plans[0];
-  const Op& decode =
-      find_op(plans, [](const Op& op) { return op.kind == OpKind::kCopy && !op.takes_residual; });
-  plan.ops[static_cast<size_t>(&decode - plan.ops.data())].destination =
-      Block::coded(plan.num_coded++);
-  EXPECT_COMPLAINT(plans, "encodes, but leaves the residual out");
-  find_op(plans, [](const Op& op) {
-    return op.kind == OpKind::kCopy && !op.takes_residual && op.destination.is_coded();
-  }).takes_residual = true;
-  EXPECT_COMPLAINT(plans, "copies a coded block to a coded block");
-}
-
-TEST(Checker, RanksThatCodeOtherEdges) {
-  auto plans = coded_plans();
-  plans[1].edges = Edges::kHosts;
-  EXPECT_COMPLAINT(plans, "is coded otherwise than rank 0's");
-}
-
 TEST(Checker, ReducesWhereNothingIsReduced) {
   const auto plans = build(Collective::kBroadcast, 2, exchange_and_fold, 0);
   EXPECT_COMPLAINT(plans, "reduces, which the collective does not");
@@ -431,80 +312,6 @@ TEST(Checker, BarrierThatDoesNotWaitForAll) {
     b.recv((rank + 2) % 3, Block::scratch(0), {}, Block::input(0));
   });
   EXPECT_COMPLAINT(plans, "rank 0 of 3: may leave before rank 1 has entered");
-}
-
-TEST(Checker, PlansOfDifferentRequests) {
-  auto plans = generate("ring", Collective::kAllReduce, 3);
-  const auto others = generate("sra", Collective::kAllReduce, 3);
-  EXPECT_COMPLAINT((std::vector<Plan>{plans[0], others[1], plans[2]}), "of another algorithm");
-  EXPECT_COMPLAINT((std::vector<Plan>{plans[0], plans[2], plans[1]}), "is made for rank 2");
-  EXPECT_COMPLAINT((std::vector<Plan>{plans[0], plans[1]}), "is made for 3 ranks, checked with 2");
-  plans[1].part_weights = {1, 2, 1};
-  EXPECT_COMPLAINT(plans, "other part weights");
-  EXPECT_COMPLAINT(std::vector<Plan>{}, "no Plans");
-}
-
-// One wrong flag, id or block in any op never passes.
-void expect_all_mutations_caught(std::vector<Plan> plans) {
-  const auto n = static_cast<int>(plans.size());
-  ASSERT_EQ(complaint(plans), "");
-  for (Plan& plan : plans) {
-    for (size_t id = 0; id < plan.ops.size(); ++id) {
-      SCOPED_TRACE("rank " + std::to_string(plan.rank) + ", op " + std::to_string(id) + "\n" +
-                   to_string(plan));
-      const Op original = plan.ops[id];
-      Op& op = plan.ops[id];
-      op.is_final = !op.is_final;
-      EXPECT_NE(complaint(plans), "") << "final flag";
-      op = original;
-      op.takes_residual = !op.takes_residual;
-      EXPECT_NE(complaint(plans), "") << "residual";
-      op = original;
-      if (op.kind == OpKind::kSend || op.kind == OpKind::kRecv) {
-        op.message = static_cast<uint16_t>(op.message + 1);
-        EXPECT_NE(complaint(plans), "") << "message id";
-        op = original;
-        op.peer = (op.peer + 1) % n;
-        EXPECT_NE(complaint(plans), "") << "peer";
-        op = original;
-      }
-      if (op.kind == OpKind::kReduce) {
-        op.num_sources -= 1;
-        EXPECT_NE(complaint(plans), "") << "operand left out";
-        op = original;
-      }
-      if (op.kind != OpKind::kSend) {
-        op.destination.index = static_cast<uint16_t>(op.destination.index + 1);
-        // A barrier's bytes mean nothing, so it may receive them wherever there is room.
-        if (plan.collective != Collective::kBarrier) {
-          EXPECT_NE(complaint(plans), "") << "destination";
-        }
-        op = original;
-      }
-    }
-  }
-}
-
-TEST(Checker, EveryMutationIsCaught) {
-  for (const Generator& generator : generators()) {
-    for (int n : {2, 3, 6}) {
-      Fabric fabric = Fabric::uniform(2, n, 1e9);
-      fabric.host_of.resize(static_cast<size_t>(n));
-      for (int rank = 0; rank < n; ++rank) fabric.host_of[static_cast<size_t>(rank)] = rank % 2;
-      ScheduleRequest request{generator.collective, n, 1, &fabric};
-      if (!generator.applies(request)) continue;
-      if (generator.parameters != nullptr) request.parameter = generator.parameters(request).back();
-      const Schedule dense = generator.generate(request);
-      SCOPED_TRACE(generator.name + " " + to_string(generator.collective));
-      expect_all_mutations_caught(dense.project_all());
-      for (const Edges each : {Edges::kHosts, Edges::kAll}) {
-        const EdgeCoding edges(each, n, &fabric);
-        if (generator.codable == Codable::kNever || !generator.may_code(edges)) continue;
-        SCOPED_TRACE(to_string(each));
-        expect_all_mutations_caught(code(dense, edges).project_all());
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What the Planner chooses, and what it refuses.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -10,34 +11,19 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "plan/contest.h"
 #include "plan/planner.h"
+#include "planning.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr size_t kKiB = size_t{1} << 10;
-constexpr size_t kMiB = size_t{1} << 20;
-constexpr double kGigabit = 125e6;
-
-using FabricPtr = std::shared_ptr<const Fabric>;
-
-FabricPtr one_host(int ranks) {
-  return std::make_shared<Fabric>(Fabric::one_host_of(ranks, ranks));
-}
-
-FabricPtr network(int hosts) {
-  return std::make_shared<Fabric>(Fabric::uniform(hosts, 1, kGigabit));
-}
-
-std::string algorithm(Planner& planner, const CallShape& shape) {
-  return planner.choose(shape).plan->algorithm;
-}
-
-std::string algorithm(const FabricPtr& fabric, const CallShape& shape) {
-  Planner planner(0, fabric, "");
-  return algorithm(planner, shape);
-}
+using test::algorithm;
+using test::FabricPtr;
+using test::kGigabit;
+using test::kKiB;
+using test::kMiB;
+using test::network;
+using test::one_host;
 
 std::string refusal(const std::string& forced) {
   try {
@@ -184,118 +170,6 @@ TEST(Planner, RemembersChoices) {
             planner.choose({Collective::kBroadcast, 1000, 2}).plan);
 }
 
-TEST(Planner, AsksForACodecsCostOnlyWhereNoChoiceIsRemembered) {
-  Planner planner(0, one_host(4), "");
-  int asked = 0;
-  CallShape shape{Collective::kAllReduce, 1 << 16};
-  shape.codec = "int8";
-  shape.coding = [&](const Fabric& fabric) {
-    EXPECT_EQ(fabric.world_size(), 4);
-    ++asked;
-    return CodingCost{};
-  };
-  for (int i = 0; i < 3; ++i) planner.choose(shape);
-  EXPECT_EQ(asked, 1);
-  shape.bytes *= 2;
-  planner.choose(shape);
-  EXPECT_EQ(asked, 2) << "of another size class";
-  planner.set_fabric(one_host(4));
-  planner.choose(shape);
-  EXPECT_EQ(asked, 3) << "rates may have changed";
-}
-
-// A codec that makes messages four times shorter, and encodes so fast on a core.
-CallShape coded_call(EdgeWish edges, double rate, size_t bytes = 16 * kMiB) {
-  CallShape shape{Collective::kAllReduce, bytes};
-  shape.codec = "int8";
-  shape.dtype = DType::kFloat32;
-  shape.edges = edges;
-  shape.coding = [rate](const Fabric&) {
-    return CodingCost{.messages = {{.ratio = 0.25, .encode_rate = rate, .decode_rate = rate}}};
-  };
-  return shape;
-}
-
-TEST(Planner, CodesTheEdgesThatTheCallNames) {
-  const auto fabric = std::make_shared<Fabric>(Fabric::uniform(2, 4, kGigabit));
-  Planner planner(0, fabric, "");
-  const auto edges = [&](EdgeWish wish, double rate) {
-    Planner fresh(0, fabric, "");
-    return fresh.choose(coded_call(wish, rate)).plan->edges;
-  };
-  EXPECT_EQ(edges(EdgeWish::kAll, 4e9), Edges::kAll);
-  EXPECT_EQ(edges(EdgeWish::kHost, 4e9), Edges::kHosts);
-  EXPECT_EQ(edges(EdgeWish::kRack, 4e9), Edges::kNone);
-  EXPECT_EQ(edges(EdgeWish::kAuto, 4e9), Edges::kHosts);
-  EXPECT_EQ(edges(EdgeWish::kSlow, 4e9), Edges::kHosts);
-  EXPECT_EQ(edges(EdgeWish::kSlow, 1e7), Edges::kNone) << "the codec is slower than the line";
-  EXPECT_EQ(edges(EdgeWish::kHost, 1e7), Edges::kHosts) << "as the caller wishes";
-  EXPECT_NE(planner.choose(coded_call(EdgeWish::kHost, 4e9)).plan,
-            planner.choose(coded_call(EdgeWish::kRack, 4e9)).plan)
-      << "the edges are part of the key";
-}
-
-TEST(Planner, OfAnotherElementTypeACodecCostsAnotherTime) {
-  Planner planner(0, network(4), "");
-  CallShape shape = coded_call(EdgeWish::kAuto, 4e9);
-  int asked = 0;
-  shape.coding = [&](const Fabric&) {
-    ++asked;
-    return CodingCost{};
-  };
-  planner.choose(shape);
-  shape.dtype = DType::kBFloat16;
-  planner.choose(shape);
-  EXPECT_EQ(asked, 2);
-}
-
-TEST(Planner, SlowEdgesNeverLoseToDenseOnes) {
-  for (const auto& fabric :
-       {one_host(4), network(4),
-        FabricPtr(std::make_shared<Fabric>(Fabric::uniform(2, 4, kGigabit)))}) {
-    Planner planner(0, fabric, "");
-    for (const size_t bytes : {size_t{64}, 64 * kKiB, kMiB, 64 * kMiB}) {
-      const double dense = planner.choose({Collective::kAllReduce, bytes}).seconds;
-      for (const double rate : {1e7, 1e9, 1e10}) {
-        Planner fresh(0, fabric, "");
-        const Choice choice = fresh.choose(coded_call(EdgeWish::kSlow, rate, bytes));
-        EXPECT_LE(choice.seconds, dense * 1.0001) << bytes << " bytes, " << rate;
-      }
-    }
-  }
-}
-
-TEST(Planner, RacksAreCodedWhereTheirCableIsTheBound) {
-  Fabric fabric = Fabric::uniform(4, 2, 10 * kGigabit);
-  fabric.racks = {{"a", kGigabit / 10, kGigabit / 10}, {"b", kGigabit / 10, kGigabit / 10}};
-  for (size_t host = 0; host < 4; ++host) fabric.hosts[host].rack = static_cast<int>(host / 2);
-  Planner planner(0, std::make_shared<Fabric>(fabric), "");
-  EXPECT_EQ(planner.choose(coded_call(EdgeWish::kRack, 4e9)).plan->edges, Edges::kRacks);
-  EXPECT_NE(planner.choose(coded_call(EdgeWish::kSlow, 4e9)).plan->edges, Edges::kNone);
-}
-
-TEST(Planner, LossyCodecsEncodeNoSumAgain) {
-  Planner planner(0, network(5), "");
-  for (const auto& candidate : planner.explain(coded_call(EdgeWish::kAll, 4e9))) {
-    EXPECT_EQ(candidate.algorithm, "sra");
-  }
-  CallShape exact = coded_call(EdgeWish::kAll, 4e9);
-  exact.exact_sums = true;
-  const auto candidates = planner.explain(exact);
-  EXPECT_TRUE(std::ranges::any_of(
-      candidates, [](const Candidate& each) { return each.algorithm == "recursive_doubling"; }));
-}
-
-TEST(Planner, VotesAreCountedByOwners) {
-  Planner planner(0, network(2), "");
-  CallShape vote = coded_call(EdgeWish::kAll, 4e9);
-  EXPECT_GT(planner.explain(vote).size(), 1U);
-  vote.sums_by_owners = true;
-  const auto candidates = planner.explain(vote);
-  ASSERT_EQ(candidates.size(), 1U);
-  EXPECT_EQ(candidates[0].algorithm, "sra");
-}
-
 TEST(Planner, IsSafeToShareBetweenThreads) {
   Planner planner(0, one_host(4), "");
   std::vector<std::thread> threads;
@@ -377,155 +251,6 @@ TEST(Planner, InvalidRanksAndRootsAreRefused) {
   EXPECT_THROW(planner.choose({Collective::kBroadcast, 4, 2}), Error);
   EXPECT_THROW(planner.choose({Collective::kReduce, 4}), Error);
   EXPECT_THROW(planner.set_fabric(one_host(3)), Error);
-}
-
-TEST(Planner, ExplainsItsChoice) {
-  Planner planner(2, network(4), "");
-  for (const size_t bytes : {size_t{4}, 64 * kKiB, 16 * kMiB}) {
-    const CallShape shape{Collective::kAllReduce, bytes};
-    const std::vector<Candidate> candidates = planner.explain(shape);
-    ASSERT_GT(candidates.size(), 3U);
-    const Choice choice = planner.choose(shape);
-    EXPECT_EQ(candidates[0].algorithm, choice.plan->algorithm);
-    EXPECT_EQ(candidates[0].slice_bytes, choice.slice_bytes);
-    EXPECT_EQ(candidates[0].window, choice.window);
-    for (size_t i = 1; i < candidates.size(); ++i) {
-      EXPECT_LE(candidates[i - 1].seconds(), candidates[i].seconds());
-      EXPECT_FALSE(candidates[i].prediction.loads.empty());
-    }
-  }
-}
-
-TEST(Planner, ExplainsInTheOrderOfTimeWhateverWasSimulated) {
-  for (const int hosts : {16, 48}) {
-    for (const size_t bytes : {64 * kKiB, 16 * kMiB}) {
-      const auto candidates =
-          Planner(0, network(hosts), "").explain({Collective::kAllReduce, bytes});
-      for (size_t i = 1; i < candidates.size(); ++i) {
-        EXPECT_LE(candidates[i - 1].seconds(), candidates[i].seconds())
-            << candidates[i].algorithm << ", " << hosts << " hosts";
-      }
-    }
-  }
-}
-
-TEST(Planner, MeasuredTimesStandFirstAndOthersInTheOrderOfTime) {
-  std::vector<Standing> standings(3);
-  standings[0].prediction.seconds = 2e-3;
-  standings[0].is_simulated = true;
-  standings[1].prediction.seconds = 1e-3;
-  standings[2].prediction.seconds = 1e-3;
-  standings[2].measured = 3e-3;
-  sort_standings(standings);
-  EXPECT_EQ(standings[0].measured, 3e-3);
-  EXPECT_EQ(standings[1].seconds(), 1e-3);
-  EXPECT_TRUE(standings[2].is_simulated);
-  // A wire bounds both alike.
-  standings[1].prediction.seconds_after_pause = 0.9e-3;
-  standings[2].prediction.seconds = 1.0000001e-3;
-  standings[2].prediction.seconds_after_pause = 0.8e-3;
-  sort_standings(standings);
-  EXPECT_EQ(standings[1].prediction.seconds_after_pause, 0.8e-3);
-}
-
-TEST(Planner, ExplainsTheCallItselfNotItsSizeClass) {
-  Planner planner(0, network(4), "");
-  const std::vector<Candidate> whole = planner.explain({Collective::kAllReduce, 16 * kMiB});
-  const std::vector<Candidate> less = planner.explain({Collective::kAllReduce, 12 * kMiB});
-  ASSERT_EQ(whole.size(), less.size());
-  for (size_t i = 0; i < whole.size(); ++i) {
-    EXPECT_EQ(less[i].algorithm, whole[i].algorithm) << "one choice for both";
-    EXPECT_EQ(less[i].slice_bytes, whole[i].slice_bytes);
-    EXPECT_NEAR(less[i].seconds() / whole[i].seconds(), 0.75, 0.05) << less[i].algorithm;
-  }
-}
-
-// ------------------------------------------------------------------------------ measured times
-
-// What every candidate takes, as somebody might have measured it: the prediction, changed by a
-// factor of up to two that no model knows.
-std::vector<Fabric::Tuned> measured(const FabricPtr& fabric, const std::vector<size_t>& sizes) {
-  std::vector<Fabric::Tuned> times;
-  uint32_t noise = 1;
-  for (const size_t bytes : sizes) {
-    for (const Candidate& each : Planner(0, fabric, "").explain({Collective::kAllReduce, bytes})) {
-      noise = noise * 1664525 + 1013904223;
-      const double factor = 0.5 + 1.5 * (noise >> 8) / (1 << 24);
-      times.push_back({Collective::kAllReduce, fabric->world_size(), bytes, each.algorithm,
-                       each.slice_bytes, each.window, each.prediction.seconds * factor});
-    }
-  }
-  return times;
-}
-
-TEST(Planner, MeasuredTimesDecide) {
-  Fabric tuned = *network(4);
-  tuned.tuned = {{Collective::kAllReduce, 4, kMiB, "ring", 128 * kKiB, 2, 1e-3},
-                 {Collective::kAllReduce, 4, kMiB, "sra", 256 * kKiB, 4, 2e-3}};
-  Planner planner(3, network(4), "");
-  planner.choose({Collective::kAllReduce, kMiB});  // must be forgotten
-  planner.set_fabric(std::make_shared<Fabric>(tuned));
-  const Choice choice = planner.choose({Collective::kAllReduce, kMiB});
-  EXPECT_EQ(choice.plan->algorithm, "ring");
-  EXPECT_EQ(choice.slice_bytes, 128 * kKiB);
-  EXPECT_EQ(choice.window, 2);
-  EXPECT_EQ(planner.explain({Collective::kAllReduce, kMiB})[0].measured, 1e-3);
-  EXPECT_EQ(algorithm(planner, {Collective::kAllReduce, kMiB, -1, true}), "sra")
-      << "the best measured one that rounds once";
-  EXPECT_EQ(algorithm(planner, {Collective::kAllReduce, kMiB / 2}), "ring") << "a neighbour";
-  EXPECT_EQ(algorithm(planner, {Collective::kAllReduce, 4}), "direct") << "too far away";
-
-  tuned.tuned[0].seconds = 3e-3;
-  planner.set_fabric(std::make_shared<Fabric>(tuned));
-  EXPECT_EQ(algorithm(planner, {Collective::kAllReduce, kMiB}), "sra");
-
-  tuned.tuned[0].ranks = 8;
-  tuned.tuned[0].seconds = 1e-9;
-  planner.set_fabric(std::make_shared<Fabric>(tuned));
-  EXPECT_EQ(algorithm(planner, {Collective::kAllReduce, kMiB}), "sra") << "those were other groups";
-}
-
-TEST(Planner, ATunedCutTakesNoMoreMemoryThanOthers) {
-  for (const FabricPtr& plain : {one_host(4), network(4)}) {
-    for (const std::string name : {"direct", "ring", "sra", "ccube"}) {
-      for (const size_t slice : {size_t{0}, 64 * kMiB, size_t{1} << 52, ~size_t{0}}) {
-        for (const int window : {1, 16, 1 << 20}) {
-          Fabric tuned = *plain;
-          tuned.tuned = {{Collective::kAllReduce, 4, 256 * kMiB, name, slice, window, 1e-9}};
-          Planner planner(0, std::make_shared<Fabric>(tuned), "");
-          const Choice choice = planner.choose({Collective::kAllReduce, 256 * kMiB});
-          const auto in_progress = choice.part_bytes * static_cast<size_t>(choice.window);
-          EXPECT_EQ(choice.plan->algorithm, name);
-          EXPECT_GT(choice.slice_bytes, 0U);
-          EXPECT_LE(choice.window, Choice::kMaxWindow);
-          EXPECT_LE(in_progress * choice.plan->num_scratch, 32 * kMiB) << name << " " << slice;
-          const size_t staged = plain->one_host() ? choice.plan->num_stages : 0;
-          EXPECT_LE(in_progress * staged, 8 * kMiB) << name << " " << slice;
-        }
-      }
-    }
-  }
-}
-
-TEST(Planner, NeverFarBehindTheBestFixedAlgorithmThatWasMeasured) {
-  std::vector<size_t> sizes;
-  for (size_t bytes = 4; bytes <= 64 * kMiB; bytes *= 4) sizes.push_back(bytes);
-  for (const FabricPtr& plain : {one_host(4), network(3), network(8)}) {
-    auto fabric = std::make_shared<Fabric>(*plain);
-    fabric->tuned = measured(plain, sizes);
-    Planner planner(0, fabric, "");
-    for (const size_t bytes : sizes) {
-      const Choice choice = planner.choose({Collective::kAllReduce, bytes});
-      double best = 1e9;
-      double chosen = 1e9;
-      for (const Fabric::Tuned& time : fabric->tuned) {
-        if (time.bytes != bytes) continue;
-        best = std::min(best, time.seconds);
-        if (time.algorithm == choice.plan->algorithm) chosen = time.seconds;
-      }
-      EXPECT_LE(chosen, best * 1.1) << bytes << " bytes";
-    }
-  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import q7x2
 import torch
 import torch.distributed as dist
@@ -70,8 +71,14 @@ HOOKS = {
     ),
 }
 
+# The hooks that remember something between steps.
+STATEFUL = [
+    pytest.param(hook, id=name) for name, hook in HOOKS.items() if name not in ("dense", "bf16")
+]
+
 # Of Net's 18000 parameters: seven buckets or so.
 SMALL_BUCKETS = {"bucket_cap_mb": 0.01}
+BUCKETS = {"one": {}, "many": SMALL_BUCKETS}
 
 
 def batch(rank: int, step: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
@@ -113,12 +120,37 @@ def exact() -> dict[str, Any]:
     return {"scaler": torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=10**9)}
 
 
-def assert_same_on_all_ranks(tensors: list[torch.Tensor], case: object = "") -> None:
-    for i, tensor in enumerate(tensors):
-        everybody = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(everybody, tensor.detach().contiguous())
-        for other in everybody:
-            assert_bits(other, everybody[0], (case, i))
+def linear(seed: int = 0) -> nn.Linear:
+    """A model of one weight, whose gradient `give` sets."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Linear(32, 16, bias=False)
+
+
+def give(ddp: DDP, gradient: torch.Tensor) -> torch.Tensor:
+    """A backward whose gradient of the one weight is `gradient` on this rank; returns the mean."""
+    ddp.zero_grad()
+    (ddp(torch.eye(32)).t() * gradient).sum().backward()
+    return ddp.module.weight.grad
+
+
+def gradient_of(rank: int, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(16, 32, generator=generator)
+
+
+def parameters_of(ddp: nn.Module) -> list[torch.Tensor]:
+    return [p for p in ddp.parameters() if p.numel()]
+
+
+def gradients(ddp: DDP) -> dict[str, torch.Tensor]:
+    return {n: p.grad.clone() for n, p in ddp.module.named_parameters() if p.grad is not None}
+
+
+def everybodys_objects(value: Any) -> list[Any]:
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:

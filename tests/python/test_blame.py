@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
-import json
 import pathlib
 import signal
 import subprocess
@@ -13,7 +11,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import harness
 import pytest
@@ -77,6 +74,30 @@ def line_after(
     return done.stdout
 
 
+STOP = """
+    if rank == 0:
+        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1)
+    else:
+        call(dist.all_reduce, torch.ones(1 << 22))
+"""
+
+
+def line_after_a_stop(directory: pathlib.Path, before: str = "") -> str:
+    """The same for three ranks that run ``before``, and of which rank 0 stops in an all-reduce.
+
+    It goes on once the others have ended.
+    """
+    dumps = directory / "dumps"
+    with harness.script(PREAMBLE + before + STOP, 3, directory, {"Q7X2_DUMP": str(dumps)}) as ranks:
+        for rank in ranks[1:]:
+            assert rank.result(60).returncode == 0, rank.stderr()
+        ranks[0].signal(signal.SIGCONT)
+        assert ranks[0].result(60).returncode == 0, ranks[0].stderr()
+    return blame(dumps).stdout
+
+
 def test_a_rank_that_was_killed(tmp_path: pathlib.Path) -> None:
     body = """
     if rank == 1:
@@ -105,45 +126,18 @@ def test_a_rank_that_never_came(tmp_path: pathlib.Path) -> None:
 
 def test_a_rank_that_came_too_late(tmp_path: pathlib.Path) -> None:
     """Rank 1 comes before the deadline, but the data of rank 0 never does: rank 0 is stopped."""
-    body = """
+    late = """
     if rank == 1:
         time.sleep(3)
-        call(dist.all_reduce, torch.ones(1 << 22))
-    elif rank == 0:
-        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(1)
-    else:
-        call(dist.all_reduce, torch.ones(1 << 22))
     """
-    dumps = tmp_path / "dumps"
-    with harness.script(PREAMBLE + body, 3, tmp_path, {"Q7X2_DUMP": str(dumps)}) as ranks:
-        for rank in ranks[1:]:
-            assert rank.result(60).returncode == 0, rank.stderr()
-        ranks[0].signal(signal.SIGCONT)
-        assert ranks[0].result(60).returncode == 0, ranks[0].stderr()
-    line = blame(dumps).stdout
+    line = line_after_a_stop(tmp_path, late)
     assert "rank 1 (pid " in line
     assert "was late: it came to all_reduce of 16777216 bytes of float32, sum" in line
 
 
 def test_a_rank_that_is_stopped_in_the_middle(tmp_path: pathlib.Path) -> None:
     """All ranks came, so it is the way between two of them."""
-    body = """
-    if rank == 0:
-        call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(1)
-    else:
-        call(dist.all_reduce, torch.ones(1 << 22))
-    """
-    dumps = tmp_path / "dumps"
-    with harness.script(PREAMBLE + body, 3, tmp_path, {"Q7X2_DUMP": str(dumps)}) as ranks:
-        for rank in ranks[1:]:
-            assert rank.result(60).returncode == 0, rank.stderr()
-        ranks[0].signal(signal.SIGCONT)
-        assert ranks[0].result(60).returncode == 0, ranks[0].stderr()
-    line = blame(dumps).stdout
+    line = line_after_a_stop(tmp_path)
     assert "the link between rank 0 (pid " in line
     assert "is stuck: in all_reduce of 16777216 bytes of float32, sum" in line
     assert "to which all came" in line
@@ -261,126 +255,6 @@ def test_a_cable_that_is_cut(tmp_path: pathlib.Path) -> None:
     line = blame(dumps).stdout
     assert "rank 2 (pid " in line
     assert " is stuck: " in line or " broke, and both sides live: " in line
-
-
-# --- what dumps say, without processes ----------------------------------------------------------
-
-
-def call_of(rank: int, state: str, at: float, waits: Sequence[tuple[int, str]] = ()) -> Any:
-    return {
-        "record_id": 0,
-        "process_group": ["world@1.0", "undefined"],
-        "collective_seq_id": 4,
-        "p2p_seq_id": 0,
-        "profiling_name": "q7x2:all_reduce",
-        "time_created_ns": int(at * 1e9),
-        "timeout_ms": 30000,
-        "is_p2p": False,
-        "q7x2": {
-            "state": state,
-            "bytes": 4096,
-            "dtype": "float32",
-            "reduce": "sum",
-            "fingerprint": "1",
-            "progressed_ns": None,
-            "finished_ns": int((at + 1) * 1e9) if state == "done" else None,
-            "waits": [{"rank": r, "for": what, "via": "UCX"} for r, what in waits],
-        },
-    }
-
-
-def dump_of(rank: int, entries: list[Any], ranks: int = 3) -> dict[str, Any]:
-    members = [{"rank": r, "process": str(r), "pid": 40 + r, "host": f"h{r}"} for r in range(ranks)]
-    group = {"key": "world@1.0", "name": "world", "rank": rank, "members": members}
-    return {
-        "version": "2.10",
-        "pg_config": {},
-        "q7x2": {
-            "rank": rank,
-            "process": str(rank),
-            "time_ns": int(130 * 1e9),
-            "recorded": len(entries),
-            "capacity": 2000,
-            "groups": [group],
-        },
-        "entries": entries,
-    }
-
-
-def line_of(directory: pathlib.Path, dumps: list[dict[str, Any]]) -> str:
-    for i, dump in enumerate(dumps):
-        (directory / f"{i}.json").write_text(json.dumps(dump))
-    done = blame(directory)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_link_is_where_nobody_else_is_waited_for(tmp_path: pathlib.Path) -> None:
-    """Rank 0 waits for 1, and 1 for 2; rank 2 waits for 1 to take what it sends."""
-    dumps = [
-        dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
-        dump_of(1, [call_of(1, "started", 100, [(2, "receive")])]),
-        dump_of(2, [call_of(2, "started", 100, [(1, "send")])]),
-    ]
-    line = line_of(tmp_path, dumps)
-    assert "the link between rank 2 (pid 42 on h2) and rank 1 (pid 41 on h1) is stuck" in line
-    assert "rank 1 waits to receive from rank 2 over UCX" in line
-
-
-def test_a_rank_without_a_dump_is_named(tmp_path: pathlib.Path) -> None:
-    dumps = [
-        dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
-        dump_of(2, [call_of(2, "started", 100, [(0, "receive")])]),
-    ]
-    line = line_of(tmp_path, dumps)
-    assert "rank 1 left no dump and may never have come to all_reduce of 4096 bytes" in line
-    assert "ranks 0, 2 waited 30 s for it" in line
-
-
-def test_the_newest_dump_of_a_process_counts(tmp_path: pathlib.Path) -> None:
-    old = dump_of(0, [call_of(0, "started", 100, [(1, "receive")])], ranks=2)
-    new = copy.deepcopy(old)
-    new["q7x2"]["time_ns"] += 10**9
-    new["entries"] = [call_of(0, "done", 100)]
-    other = dump_of(1, [call_of(1, "done", 105)], ranks=2)
-    line = line_of(tmp_path, [new, old, other])
-    assert "Nothing failed and nothing is in progress." in line
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"q7x2": {}, "entries": []}', "null"])
-def test_a_file_that_is_no_dump_is_refused(text: str, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "x.json").write_text(text)
-    done = blame(tmp_path)
-    assert done.returncode == 1
-    assert "x.json is no dump" in done.stderr
-
-
-def test_damaged_dumps_are_refused(tmp_path: pathlib.Path) -> None:
-    whole = dump_of(0, [call_of(0, "done", 100)])
-    damages: list[Any] = []
-    for path in (("q7x2", "rank"), ("q7x2", "groups"), ("q7x2", "process"), ("entries",)):
-        damaged = copy.deepcopy(whole)
-        target = damaged
-        for key in path[:-1]:
-            target = target[key]
-        target[path[-1]] = [3.5]
-        damages.append(damaged)
-    damages.append(copy.deepcopy(whole))
-    damages[-1]["q7x2"]["groups"][0]["rank"] = 9
-    damages.append(copy.deepcopy(whole))
-    damages[-1]["entries"][0]["q7x2"]["waits"] = [{"rank": "x"}]
-    for damaged in damages:
-        (tmp_path / "x.json").write_text(json.dumps(damaged))
-        done = blame(tmp_path)
-        assert done.returncode == 1, done.stdout
-        assert "x.json is no dump" in done.stderr
-
-
-def test_an_empty_directory_is_an_error(tmp_path: pathlib.Path) -> None:
-    done = blame(tmp_path)
-    assert done.returncode == 1
-    assert "there is no dump here" in done.stderr
-    assert blame(tmp_path / "nowhere").returncode == 1
 
 
 def test_dumps_are_written_within_a_moment(tmp_path: pathlib.Path) -> None:

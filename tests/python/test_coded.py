@@ -10,9 +10,11 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from values import assert_bits
+from values import assert_bits, assert_same_on_all_ranks
 
 pytestmark = pytest.mark.beyond("gloo", "codecs are q7x2's")
+
+CPU = torch.device("cpu")
 
 # Relative error of one rounding of normal numbers, with some room.
 ERRORS = {
@@ -52,13 +54,6 @@ def exact_sum(world_size: int, size: int, step: int = 0) -> torch.Tensor:
     )
 
 
-def assert_same_everywhere(tensor: torch.Tensor, what: object) -> None:
-    everybody = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybody, tensor)
-    for other in everybody:
-        assert_bits(other, everybody[0], what)
-
-
 def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
     scale = max(float(exact.norm()), exact.numel() ** 0.5, 1e-30)
     return float((result.double() - exact).norm()) / scale
@@ -70,7 +65,7 @@ def test_every_codec(world_size: int) -> None:
         for size in (0, 1, 1000, 40_007):
             tensor = noise(dist.get_rank(), size)
             q7x2.all_reduce(tensor, codec)
-            assert_same_everywhere(tensor, (codec, size))
+            assert_same_on_all_ranks([tensor], (codec, size))
             if codec in ERRORS:
                 error = relative_error(tensor, exact_sum(world_size, size))
                 assert error <= 2 * ERRORS[codec], (codec, size)
@@ -174,7 +169,7 @@ def test_reduce_scatter_and_all_gather(world_size: int) -> None:
         assert not residual[mine].any()  # an owner adds its own exactly
         gathered = torch.empty(size * world_size)
         q7x2.all_gather(gathered, output, "int8")
-        assert_same_everywhere(gathered, size)
+        assert_same_on_all_ranks([gathered], size)
 
 
 @pytest.mark.ranks(1, 3)
@@ -233,7 +228,7 @@ def test_edges_inside_a_host_are_exact(world_size: int) -> None:
             gathered = torch.empty(size * world_size)
             q7x2.all_gather(gathered, noise(me, size), "int4", edges=edges)
             assert_bits(gathered[me * size :][:size], noise(me, size), (edges, size))
-            assert_same_everywhere(gathered, (edges, size))
+            assert_same_on_all_ranks([gathered], (edges, size))
     tensor = noise(me, 1000)
     with pytest.raises(RuntimeError, match="infinities or NaNs in the result"):
         q7x2.all_reduce(tensor / 0, "int4", edges="host", nonfinite="error")
@@ -245,7 +240,7 @@ def test_edges_of_two_hosts(world_size: int) -> None:
     me = dist.get_rank()
     hosts = [{"name": f"h{i}", "egress": 1e8, "ingress": 1e8} for i in range(2)]
     group = dist.new_group()
-    group._get_backend(torch.device("cpu")).set_fabric(
+    group._get_backend(CPU).set_fabric(
         json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [0, 0, 1, 1]})
     )
     for edges in ("auto", "all", "host", "rack", "slow"):
@@ -255,7 +250,7 @@ def test_edges_of_two_hosts(world_size: int) -> None:
         for step in range(4):
             tensor = noise(me, 100_003, step)
             q7x2.all_reduce(tensor, "int4", group=group, residual=residual, edges=edges)
-            assert_same_everywhere(tensor, (edges, step))
+            assert_same_on_all_ranks([tensor], (edges, step))
             given += exact_sum(world_size, 100_003, step)
             received += tensor
         owed = residual.double()
@@ -266,23 +261,27 @@ def test_edges_of_two_hosts(world_size: int) -> None:
     dist.destroy_process_group(group)
 
 
+def set_rates(rate: float, path: Path) -> str:
+    """Gives every rank a host whose cable carries ``rate``; returns the Fabric before."""
+    ranks = range(dist.get_world_size())
+    if dist.get_rank() == 0:
+        hosts = [{"name": f"h{i}", "egress": rate, "ingress": rate} for i in ranks]
+        path.write_text(json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [*ranks]}))
+    dist.barrier()
+    backend = dist.group.WORLD._get_backend(CPU)
+    before: str = backend.fabric_json
+    backend.set_fabric(path.read_text())
+    return before
+
+
 @pytest.mark.ranks(3)
 def test_auto_compresses_where_it_pays_only(world_size: int, shared: str) -> None:
     def error_of(rate: float, **options: float) -> float:
-        path = Path(shared) / f"{rate}.json"
-        if dist.get_rank() == 0:
-            hosts = [{"name": f"h{i}", "egress": rate, "ingress": rate} for i in range(world_size)]
-            path.write_text(
-                json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [*range(world_size)]})
-            )
-        dist.barrier()
-        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-        before = backend.fabric_json
-        backend.set_fabric(path.read_text())
+        before = set_rates(rate, Path(shared) / f"{rate}.json")
         tensor = noise(dist.get_rank(), 300_000)
         q7x2.all_reduce(tensor, "auto", **options)
-        backend.set_fabric(before)
-        assert_same_everywhere(tensor, rate)
+        dist.group.WORLD._get_backend(CPU).set_fabric(before)
+        assert_same_on_all_ranks([tensor], rate)
         return relative_error(tensor, exact_sum(world_size, tensor.numel()))
 
     slow, fast = 1e6, 1e13
@@ -295,16 +294,7 @@ def test_auto_compresses_where_it_pays_only(world_size: int, shared: str) -> Non
 @pytest.mark.ranks(4)
 def test_auto_heeds_the_algorithms_of_the_thread(world_size: int, shared: str) -> None:
     # At this rate the planner's own choice is faster than anything compressed, and a tree is not.
-    rate = 6e9
-    path = Path(shared) / "fabric.json"
-    if dist.get_rank() == 0:
-        hosts = [{"name": f"h{i}", "egress": rate, "ingress": rate} for i in range(world_size)]
-        path.write_text(
-            json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [*range(world_size)]})
-        )
-    dist.barrier()
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    backend.set_fabric(path.read_text())
+    set_rates(6e9, Path(shared) / "fabric.json")
     errors = []
     for algorithms in ("", "binomial_tree"):
         tensor = noise(dist.get_rank(), 300_000)

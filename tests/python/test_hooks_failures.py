@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import signal
+import time
 from datetime import timedelta
 from typing import Any
 
+import harness
 import pytest
 import q7x2
 import torch
@@ -13,7 +16,6 @@ import torch.distributed as dist
 from hook_training import (
     HOOKS,
     SMALL_BUCKETS,
-    assert_same_on_all_ranks,
     assert_states_equal,
     attached,
     backward,
@@ -23,19 +25,25 @@ from hook_training import (
     train,
 )
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close
+from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 KINDS = ("powersgd", "alternating", "batched", "int4", "dgc", "adaptive", "composed")
+EVERY_KIND = pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])
 
 
-@pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])
+def trained(hook: Any, **options: Any) -> tuple[DDP, q7x2.Attached, dict[str, Any]]:
+    """A model after three steps, its hook, and the hook's state. Its group waits two seconds."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    ddp, at_work = attached(hook, process_group=group, **options)
+    train(ddp, sgd(ddp), range(3))
+    return ddp, at_work, at_work.state_dict()
+
+
+@EVERY_KIND
 @pytest.mark.ranks(2)
 def test_a_failed_step_is_undone(hook: Any) -> None:
     """Rank 1 stays away, so that rank 0 waits until its time is over."""
-    group = dist.new_group(timeout=timedelta(seconds=2))
-    ddp, at_work = attached(hook, attach=exact(), process_group=group, **SMALL_BUCKETS)
-    train(ddp, sgd(ddp), range(3))
-    before = at_work.state_dict()
+    ddp, at_work, before = trained(hook, attach=exact(), **SMALL_BUCKETS)
     if dist.get_rank() == 0:
         ddp.zero_grad()
         with pytest.raises(RuntimeError):
@@ -47,13 +55,10 @@ def test_a_failed_step_is_undone(hook: Any) -> None:
         at_work.detach()
 
 
-@pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])
+@EVERY_KIND
 @pytest.mark.ranks(2)
 def test_another_group_goes_on_from_the_step_before_the_failure(hook: Any) -> None:
-    group = dist.new_group(timeout=timedelta(seconds=2))
-    ddp, at_work = attached(hook, attach=exact(), process_group=group, **SMALL_BUCKETS)
-    train(ddp, sgd(ddp), range(3))
-    before = at_work.state_dict()
+    ddp, at_work, before = trained(hook, attach=exact(), **SMALL_BUCKETS)
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError):
             backward(ddp, 3)
@@ -68,10 +73,7 @@ def test_another_group_goes_on_from_the_step_before_the_failure(hook: Any) -> No
 
 @pytest.mark.ranks(2)
 def test_without_a_scaler_a_failure_costs_residuals_only() -> None:
-    group = dist.new_group(timeout=timedelta(seconds=2))
-    ddp, at_work = attached(HOOKS["powersgd"], process_group=group)
-    train(ddp, sgd(ddp), range(3))
-    before = at_work.state_dict()
+    ddp, at_work, before = trained(HOOKS["powersgd"])
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError):
             backward(ddp, 3)
@@ -119,3 +121,26 @@ def test_ranks_that_are_at_different_steps_cannot_go_on() -> None:
     with pytest.raises(ValueError, match=r"rank 0 has step=1 where rank 1 of the group has step=7"):
         at_work.rebind(DDP(ddp.module))
     assert isinstance(at_work, q7x2.Attached)
+
+
+def _lose_a_peer() -> str:
+    ddp, _ = attached(q7x2.PowerSGD(rank=2, start_iter=0), **SMALL_BUCKETS)
+    backward(ddp, 0)
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    try:
+        backward(ddp, 1)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing happened"
+
+
+@pytest.mark.beyond("gloo", "waits for its time-out")
+def test_a_peer_that_dies_ends_the_backward(new_pool: Any, backend: str) -> None:
+    pool = new_pool(2)
+    pool.start(_lose_a_peer, harness.GroupSpec(backend=backend))
+    time.sleep(3)
+    pool.signal(1, signal.SIGKILL)
+    outcomes = pool.collect(stop_on_failure=False)
+    assert outcomes[1].kind == "died"
+    assert "rank 1" in outcomes[0].value, outcomes[0]

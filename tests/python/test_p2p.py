@@ -9,9 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from values import SIZES, assert_bits, blank, moved_dtypes, payload, strided
-
-f32 = torch.float32
+from values import SIZES, assert_bits, blank, f32, moved_dtypes, payload, strided
 
 
 @pytest.mark.ranks(2, 3, 4)

@@ -17,9 +17,11 @@ from values import (
     blank,
     integers,
     payload,
+    reals,
+    wide,
 )
 
-SUM, AVG, PRODUCT = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT
+SUM, PRODUCT = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT
 MIN, MAX = dist.ReduceOp.MIN, dist.ReduceOp.MAX
 BAND, BOR, BXOR = dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR
 
@@ -33,25 +35,11 @@ def dtypes(wanted: list[torch.dtype]) -> list[torch.dtype]:
     return wanted
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which torch computes a reference for ``dtype``."""
-    if dtype.is_complex:
-        return torch.complex128
-    if dtype.is_floating_point:
-        return torch.float32 if dtype in (*HALF, *FP8) else torch.float64
-    return torch.int64
-
-
 def in_rank_order(parts: list[torch.Tensor], combine) -> torch.Tensor:
     total = parts[0]
     for part in parts[1:]:
         total = combine(total, part)
     return total
-
-
-def reals(rank: int, size: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(11 + 1000003 * salt + rank)
-    return torch.randn(size, generator=generator).to(dtype)
 
 
 # --- whole numbers, where every order gives the same result ---------------------------------------
@@ -293,89 +281,6 @@ def test_overflow_of_half_is_infinite() -> None:
     tensor = torch.full((10,), 60000.0, dtype=torch.float16)
     dist.all_reduce(tensor)
     assert tensor.isinf().all()
-
-
-# --- AVG, PREMUL_SUM -----------------------------------------------------------------------------
-
-
-@pytest.mark.beyond("gloo", "has no AVG in this version of torch")
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
-@pytest.mark.ranks(1, 2, 3, 4, 5)
-def test_average(world_size: int, collective: str) -> None:
-    me = dist.get_rank()
-    for dtype in [*HALF, *REAL, *FP8]:
-        parts = [reals(r, 300 * world_size, dtype, 2) for r in range(world_size)]
-        tensor = parts[me].clone()
-        part = slice(None)
-        if collective == "all_reduce":
-            dist.all_reduce(tensor, AVG)
-        elif collective == "reduce":
-            dist.reduce(tensor, 0, AVG)
-            if me != 0:
-                continue
-        else:
-            whole, tensor = tensor, blank(300, dtype)
-            dist.reduce_scatter_tensor(tensor, whole, AVG)
-            part = slice(300 * me, 300 * (me + 1))
-        expected = (sum(p.to(wide(dtype)) for p in parts) / world_size)[part]
-        if dtype in FP8:
-            step = 0.26 if dtype in (torch.float8_e5m2, torch.float8_e5m2fnuz) else 0.13
-            assert_close(tensor.float(), expected, dtype, step, 1e-2)
-        else:
-            assert_close(tensor, expected.to(dtype), dtype)
-
-
-@pytest.mark.beyond("gloo", "has no AVG in this version of torch")
-@pytest.mark.ranks(2, 3)
-def test_average_of_integers(world_size: int) -> None:
-    """NCCL's meaning: the sum divided by the world size, in the tensor's own arithmetic."""
-    tensor = torch.tensor([3 + dist.get_rank(), 10], dtype=torch.int32)
-    dist.all_reduce(tensor, AVG)
-    total = 3 * world_size + world_size * (world_size - 1) // 2
-    assert tensor.tolist() == [total // world_size, 10]
-
-
-@pytest.mark.beyond("gloo", "has no PREMUL_SUM")
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
-@pytest.mark.ranks(1, 2, 3, 4)
-def test_premul_sum_with_a_number(world_size: int, collective: str) -> None:
-    me = dist.get_rank()
-    op = dist._make_nccl_premul_sum(0.5)
-    for dtype in [*HALF, *REAL]:
-        parts = [integers(r, 20 * world_size, dtype, 4) for r in range(world_size)]
-        tensor = parts[me].clone()
-        part = slice(None)
-        if collective == "all_reduce":
-            dist.all_reduce(tensor, op)
-        elif collective == "reduce":
-            dist.reduce(tensor, 0, op)
-            if me != 0:
-                continue
-        else:
-            whole, tensor = tensor, blank(20, dtype)
-            dist.reduce_scatter_tensor(tensor, whole, op)
-            part = slice(20 * me, 20 * (me + 1))
-        expected = sum(p.double() * 0.5 for p in parts)[part].to(dtype)
-        assert_bits(tensor, expected, dtype)
-
-
-@pytest.mark.beyond("gloo", "has no PREMUL_SUM")
-@pytest.mark.ranks(2, 3)
-def test_premul_sum_with_a_tensor(world_size: int) -> None:
-    """The factor may be another on each rank."""
-    me = dist.get_rank()
-    op = dist._make_nccl_premul_sum(torch.tensor([float(me + 1)]))
-    tensor = torch.ones(30)
-    dist.all_reduce(tensor, op)
-    assert_bits(tensor, torch.full((30,), world_size * (world_size + 1) / 2))
-
-
-@pytest.mark.beyond("gloo", "has no PREMUL_SUM")
-@pytest.mark.ranks(2)
-def test_premul_sum_leaves_the_input_of_reduce_scatter_alone(world_size: int) -> None:
-    whole = torch.ones(world_size * 5)
-    dist.reduce_scatter_tensor(torch.empty(5), whole, dist._make_nccl_premul_sum(2.0))
-    assert_bits(whole, torch.ones(world_size * 5))
 
 
 # --- the other collectives that reduce -----------------------------------------------------------

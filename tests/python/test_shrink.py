@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from hook_training import (
     HOOKS,
-    assert_same_on_all_ranks,
     attached,
     residuals,
     sgd,
@@ -26,7 +25,7 @@ from hook_training import (
 )
 from torch.distributed.distributed_c10d import SHRINK_ABORT
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits
+from values import assert_bits, assert_same_on_all_ranks
 
 # Until a dead rank is noticed, the others agree and have a group: tenths of a second. A loaded
 # machine takes longer; a deadline or a hang takes far longer.

@@ -16,6 +16,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from q7x2 import _tune, cli, fabric, tune_collectives
+from q7x2._tune_request import COLLECTIVES
 from values import assert_bits, integers
 
 SIZE = 2**16
@@ -139,9 +140,9 @@ def test_the_trials_run_as_forced(shared: str) -> None:
 @pytest.mark.ranks(3, fresh=True)
 def test_every_collective_can_be_tuned(world_size: int, shared: str) -> None:
     with own_catalogue(shared):
-        results = q7x2.tune(collectives=_tune.COLLECTIVES, sizes=["4K", 5000], **QUICK)
+        results = q7x2.tune(collectives=COLLECTIVES, sizes=["4K", 5000], **QUICK)
     calls = [(each.collective, each.bytes) for each in results if each.chosen]
-    assert calls == [(name, size) for name in _tune.COLLECTIVES for size in (4096, 8192)]
+    assert calls == [(name, size) for name in COLLECTIVES for size in (4096, 8192)]
     check_sums()
     everybody = [torch.empty(1024) for _ in range(world_size)]
     dist.all_gather(everybody, integers(dist.get_rank(), 1024, torch.float32))

@@ -21,6 +21,11 @@ REAL = [torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
 ALL = [*SIGNED, *UNSIGNED, torch.bool, *HALF, *REAL, *FP8, *COMPLEX]
 
+# Group sizes: those where algorithms differ, and the fewest that show a mistake.
+WORLDS = (1, 2, 3, 4, 5)
+FEW = (2, 3)
+f32 = torch.float32
+
 # What Gloo can be asked to validate.
 GLOO_MOVES = [
     torch.uint8,
@@ -39,6 +44,15 @@ SIZES = [0, 1, 2, 3, 7, 17, 64, 1023, 4097, 65537]
 def moved_dtypes() -> list[torch.dtype]:
     """The dtypes that the group's backend moves."""
     return GLOO_MOVES if dist.get_backend() == "gloo" else ALL
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which torch computes a reference for ``dtype``."""
+    if dtype.is_complex:
+        return torch.complex128
+    if dtype.is_floating_point:
+        return torch.float32 if dtype in (*HALF, *FP8) else torch.float64
+    return torch.int64
 
 
 def payload(
@@ -70,6 +84,21 @@ def integers(
         other = torch.randint(low, high, shape, generator=generator)
         return torch.complex(values.double(), other.double()).to(dtype)
     return values.to(dtype)
+
+
+def reals(rank: int, size: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(11 + 1000003 * salt + rank)
+    return torch.randn(size, generator=generator).to(dtype)
+
+
+def sum_of(
+    world_size: int, shape: int | Sequence[int], dtype: torch.dtype, salt: int = 0
+) -> torch.Tensor:
+    """The sum over all ranks of their ``integers``."""
+    total = integers(0, shape, dtype, salt).clone()
+    for rank in range(1, world_size):
+        total += integers(rank, shape, dtype, salt)
+    return total
 
 
 def blank(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -113,6 +142,27 @@ def assert_close(
     torch.testing.assert_close(
         actual, expected, rtol=rtol, atol=atol, msg=lambda text: f"{case}: {text}"
     )
+
+
+def everybody(value: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks, which have one shape."""
+    values = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(values, value.detach().contiguous())
+    return values
+
+
+def assert_same_on_all_ranks(tensors: list[torch.Tensor], case: object = "") -> None:
+    for i, tensor in enumerate(tensors):
+        all_of_them = everybody(tensor)
+        for other in all_of_them:
+            assert_bits(other, all_of_them[0], (case, i))
+
+
+def check_sum(group, ranks: list[int], salt: int = 0, size: int = 1000) -> None:
+    """An all-reduce over ``group`` gives the sum over the global ``ranks``."""
+    tensor = integers(dist.get_rank(), size, f32, salt)
+    dist.all_reduce(tensor, group=group)
+    assert_bits(tensor, sum(integers(r, size, f32, salt) for r in ranks), ranks)
 
 
 def strided(contents: torch.Tensor) -> torch.Tensor:

@@ -1,19 +1,17 @@
-// The dense collectives: arguments checked, and described to the executor.
+// The dense collectives that only move bytes: broadcast, all-gather, gather, scatter and
+// all-to-all. Their arguments are checked, and the calls described to the executor.
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
-#include "executor/call_check.h"
-#include "executor/plan_call.h"
-#include "kernels/reduce.h"
 
 namespace q7x2 {
 
 using c10d::OpType;
 
 namespace {
-
-thread_local std::string wished_algorithms;
 
 // A call that only moves bytes. The executor does not look at their type, but ranks must agree on
 // it.
@@ -27,119 +25,7 @@ CollectiveCall moving(Collective collective, const at::Tensor& tensor, int root 
 
 }  // namespace
 
-std::string ProcessGroupQ7x2::exchange_algorithms(std::string algorithms) {
-  parse_algorithms(algorithms);
-  return std::exchange(wished_algorithms, std::move(algorithms));
-}
-
-const std::string& ProcessGroupQ7x2::algorithms_of_thread() {
-  return wished_algorithms;
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
-  auto work =
-      c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
-                                    launch.profiled_inputs, std::move(launch.results), ++sequence_);
-  std::vector<std::shared_ptr<Task>> tasks;
-  tasks.reserve(launch.calls.size());
-  try {
-    for (CollectiveCall& call : launch.calls) {
-      call.algorithms = algorithms_of_thread();
-      if (overlaps(call, rank_)) {
-        for (Region& input : call.input) input = launch.buffers->private_copy(input);
-      }
-      PlannedCall planned = plan_call(std::move(call), book_, rank_, size_);
-      for (auto& task : CollectiveTask::make(group_, std::move(planned), launch.buffers,
-                                             effective(launch.timeout))) {
-        tasks.push_back(std::move(task));
-      }
-    }
-  } catch (const Error& error) {
-    std::rethrow_exception(to_exception(error));
-  }
-  return start(work, std::move(tasks), std::move(launch.buffers), !launch.async_op,
-               std::move(launch.after));
-}
-
-// ---------------------------------------------------------------------------------- all-reduce
-
-void ProcessGroupQ7x2::add_all_reduce(Launch& launch, const at::Tensor& tensor,
-                                      const Reduction& reduction) {
-  if (reduction.premultiplies()) {
-    at::Tensor mutable_tensor = tensor;
-    mutable_tensor.copy_(reduction.premultiply(tensor));
-  }
-  const Region region = launch.buffers->in_place(tensor);
-  CollectiveCall call;
-  call.collective = Collective::kAllReduce;
-  call.input = {region};
-  call.output = {region};
-  call.dtype = reducible_dtype(tensor);
-  call.reduce = reduction.kind;
-  call.divisor = reduction.divisor;
-  launch.calls.push_back(std::move(call));
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
-                                                           const c10d::AllreduceOptions& opts) {
-  const Complain fn = enter("allreduce");
-  c10d::assertNonEmpty(fn, tensors);
-  if (tensors[0].is_sparse()) {
-    return allreduce_sparse(tensors, opts);
-  }
-  check_tensors(fn, tensors);
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::ALLREDUCE, "q7x2:all_reduce", tensors, {tensors}, opts.timeout, opts.asyncOp};
-  // Several tensors of one rank are contributions like those of other ranks.
-  if (tensors.size() > 1) {
-    TORCH_CHECK(reduction.divisor == 1 && !reduction.premultiplies(),
-                "ProcessGroupQ7x2::allreduce: AVG and PREMUL_SUM take one tensor per rank, got ",
-                tensors.size());
-    const at::Tensor total = tensors[0].cpu().contiguous();
-    std::vector<at::Tensor> host;
-    std::vector<const void*> contributions{total.const_data_ptr()};
-    for (size_t i = 1; i < tensors.size(); ++i) {
-      host.push_back(tensors[i].cpu().contiguous());
-      contributions.push_back(host.back().const_data_ptr());
-    }
-    q7x2::reduce(total.mutable_data_ptr(), contributions, static_cast<size_t>(total.numel()),
-                 reducible_dtype(total), reduction.kind);
-    add_all_reduce(call, total, reduction);
-    for (const at::Tensor& tensor : tensors) {
-      call.buffers->also_copy(total, tensor);
-    }
-  } else {
-    add_all_reduce(call, tensors[0], reduction);
-  }
-  return launch(std::move(call));
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  const Complain fn = enter("allreduce_coalesced");
-  c10d::assertNonEmpty(fn, tensors);
-  c10d::assertLayoutMatch(fn, tensors);
-  require(fn, tensors[0].layout() == at::kStrided,
-          c10::str("unsupported layout ", tensors[0].layout(), ", expected dense tensors"));
-  c10d::assertSameDevice(fn, tensors);
-  for (const at::Tensor& tensor : tensors) {
-    require(fn, tensor.scalar_type() == tensors[0].scalar_type(),
-            "tensors must all have the same type");
-  }
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::ALLREDUCE_COALESCED,
-              "q7x2:all_reduce",
-              tensors,
-              {tensors},
-              opts.timeout,
-              opts.asyncOp};
-  for (const at::Tensor& tensor : tensors) {
-    add_all_reduce(call, tensor, reduction);
-  }
-  return launch(std::move(call));
-}
-
-// ------------------------------------------------------------------------------ broadcast, reduce
+// ------------------------------------------------------------------------------------ broadcast
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
                                                            const c10d::BroadcastOptions& opts) {
@@ -164,39 +50,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
   return launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
-                                                        const c10d::ReduceOptions& opts) {
-  const Complain fn = enter("reduce");
-  c10d::assertRootRank(fn, opts.rootRank, size_);
-  c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
-  c10d::assertSingleElement(fn, tensors);
-  check_tensors(fn, tensors);
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::REDUCE, "q7x2:reduce", tensors, {tensors}, opts.timeout, opts.asyncOp};
-  const bool root = opts.rootRank == rank_;
-  at::Tensor contribution = tensors[0];
-  if (reduction.premultiplies()) {
-    contribution = reduction.premultiply(contribution).to(contribution.scalar_type());
-    if (root) {
-      tensors[0].copy_(contribution);
-    }
-  }
-  // Plans of a reduce write to the root's buffer only; the checker proves it.
-  const Region region =
-      root ? call.buffers->in_place(tensors[0]) : call.buffers->input(contribution);
-  CollectiveCall collective;
-  collective.collective = Collective::kReduce;
-  collective.root = static_cast<int>(opts.rootRank);
-  collective.input = {region};
-  collective.output = {region};
-  collective.dtype = reducible_dtype(tensors[0]);
-  collective.reduce = reduction.kind;
-  collective.divisor = reduction.divisor;
-  call.calls.push_back(std::move(collective));
-  return launch(std::move(call));
-}
-
-// ---------------------------------------------------------------------------- all-gather, gather
+// ----------------------------------------------------------------------------------- all-gather
 
 void ProcessGroupQ7x2::add_all_gather(Launch& launch, const at::Tensor& input,
                                       const Tensors& outputs) {
@@ -278,15 +132,6 @@ void ProcessGroupQ7x2::add_into_tensor(Launch& launch, const at::Tensor& output,
   launch.calls.push_back(std::move(call));
 }
 
-std::vector<Region> ProcessGroupQ7x2::split_region(Region whole) const {
-  const size_t part = whole.bytes / static_cast<size_t>(size_);
-  std::vector<Region> parts;
-  for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
-    parts.push_back({whole.data + r * part, part});
-  }
-  return parts;
-}
-
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
     std::vector<Tensors>& output_lists, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const Complain fn = enter("allgather_coalesced");
@@ -346,6 +191,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced
   return launch(std::move(call));
 }
 
+// ------------------------------------------------------------------------------ gather, scatter
+
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& outputs,
                                                         Tensors& inputs,
                                                         const c10d::GatherOptions& opts) {
@@ -393,87 +240,6 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   }
   collective.output = {call.buffers->output(outputs[0])};
   call.calls.push_back(std::move(collective));
-  return launch(std::move(call));
-}
-
-// -------------------------------------------------------------------------------- reduce-scatter
-
-void ProcessGroupQ7x2::add_reduce_scatter(Launch& launch, const at::Tensor& output,
-                                          std::vector<Region> inputs, const Reduction& reduction) {
-  CollectiveCall call;
-  call.collective = Collective::kReduceScatter;
-  call.input = std::move(inputs);
-  call.output = {launch.buffers->output(output)};
-  call.dtype = reducible_dtype(output);
-  call.reduce = reduction.kind;
-  call.divisor = reduction.divisor;
-  launch.calls.push_back(std::move(call));
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
-    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) {
-  const Complain fn = enter("reduce_scatter");
-  c10d::assertSingleElementOutput(fn, outputs);
-  require(
-      fn, inputs.size() == 1,
-      c10::str("requires a single-element input list containing a list with ", size_, " tensors."));
-  require(fn, inputs[0].size() == static_cast<size_t>(size_),
-          "invalid input tensor list size, must be world size");
-  check_dense(fn, inputs[0]);
-  check_dense(fn, outputs);
-  c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], {outputs},
-              opts.timeout,           opts.asyncOp};
-  std::vector<Region> regions;
-  for (const at::Tensor& input : inputs[0]) {
-    regions.push_back(contribution(call, input, reduction));
-  }
-  add_reduce_scatter(call, outputs[0], std::move(regions), reduction);
-  return launch(std::move(call));
-}
-
-Region ProcessGroupQ7x2::contribution(Launch& launch, const at::Tensor& input,
-                                      const Reduction& reduction) {
-  return reduction.premultiplies()
-             ? launch.buffers->private_copy(reduction.premultiply(input).to(input.scalar_type()))
-             : launch.buffers->input(input);
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
-  Tensors outputs{output};
-  Tensors inputs{input};
-  return reduce_scatter_tensors(OpType::_REDUCE_SCATTER_BASE, "q7x2:_reduce_scatter_base",
-                                enter("_reduce_scatter_base"), outputs, inputs, opts);
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  return reduce_scatter_tensors(compat::kReduceScatterCoalesced,
-                                "q7x2:reduce_scatter_tensor_coalesced",
-                                enter("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
-    OpType type, const char* title, const Complain& fn, Tensors& outputs, Tensors& inputs,
-    const c10d::ReduceScatterOptions& opts) {
-  require(fn, !inputs.empty(), "requires non-empty input tensor list");
-  require(fn, outputs.size() == inputs.size(),
-          "requires input/output tensor lists to have the same length");
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{type, title, inputs, {outputs}, opts.timeout, opts.asyncOp};
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    check_dense(fn, {outputs[i], inputs[i]});
-    check_same_type(fn, inputs[i], {outputs[i]});
-    if (inputs[i].numel() != outputs[i].numel() * size_) {
-      fn("input tensor must be the same size as output size times world size: expected " +
-         std::to_string(outputs[i].numel() * size_) + " elements, got " +
-         std::to_string(inputs[i].numel()));
-    }
-    add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
-                       reduction);
-  }
   return launch(std::move(call));
 }
 

@@ -1,0 +1,62 @@
+// How a call of c10d becomes tasks: each collective fills a `Launch`, and this plans and starts it.
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/process_group.h"
+#include "executor/call_check.h"
+#include "executor/plan_call.h"
+
+namespace q7x2 {
+namespace {
+
+thread_local std::string wished_algorithms;
+
+}  // namespace
+
+std::string ProcessGroupQ7x2::exchange_algorithms(std::string algorithms) {
+  parse_algorithms(algorithms);
+  return std::exchange(wished_algorithms, std::move(algorithms));
+}
+
+const std::string& ProcessGroupQ7x2::algorithms_of_thread() {
+  return wished_algorithms;
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
+  auto work =
+      c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
+                                    launch.profiled_inputs, std::move(launch.results), ++sequence_);
+  std::vector<std::shared_ptr<Task>> tasks;
+  tasks.reserve(launch.calls.size());
+  try {
+    for (CollectiveCall& call : launch.calls) {
+      call.algorithms = algorithms_of_thread();
+      if (overlaps(call, rank_)) {
+        for (Region& input : call.input) input = launch.buffers->private_copy(input);
+      }
+      PlannedCall planned = plan_call(std::move(call), book_, rank_, size_);
+      for (auto& task : CollectiveTask::make(group_, std::move(planned), launch.buffers,
+                                             effective(launch.timeout))) {
+        tasks.push_back(std::move(task));
+      }
+    }
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+  return start(work, std::move(tasks), std::move(launch.buffers), !launch.async_op,
+               std::move(launch.after));
+}
+
+std::vector<Region> ProcessGroupQ7x2::split_region(Region whole) const {
+  const size_t part = whole.bytes / static_cast<size_t>(size_);
+  std::vector<Region> parts;
+  for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+    parts.push_back({whole.data + r * part, part});
+  }
+  return parts;
+}
+
+}  // namespace q7x2

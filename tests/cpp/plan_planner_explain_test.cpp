@@ -1,0 +1,81 @@
+// How the planner explains itself: the candidates, and the order of their times.
+#include <cstddef>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "plan/contest.h"
+#include "plan/planner.h"
+#include "planning.h"
+
+namespace q7x2 {
+namespace {
+
+using test::algorithm;
+using test::kKiB;
+using test::kMiB;
+using test::network;
+
+TEST(Planner, ExplainsItsChoice) {
+  Planner planner(2, network(4), "");
+  for (const size_t bytes : {size_t{4}, 64 * kKiB, 16 * kMiB}) {
+    const CallShape shape{Collective::kAllReduce, bytes};
+    const std::vector<Candidate> candidates = planner.explain(shape);
+    ASSERT_GT(candidates.size(), 3U);
+    const Choice choice = planner.choose(shape);
+    EXPECT_EQ(candidates[0].algorithm, choice.plan->algorithm);
+    EXPECT_EQ(candidates[0].slice_bytes, choice.slice_bytes);
+    EXPECT_EQ(candidates[0].window, choice.window);
+    for (size_t i = 1; i < candidates.size(); ++i) {
+      EXPECT_LE(candidates[i - 1].seconds(), candidates[i].seconds());
+      EXPECT_FALSE(candidates[i].prediction.loads.empty());
+    }
+  }
+}
+
+TEST(Planner, ExplainsInTheOrderOfTimeWhateverWasSimulated) {
+  for (const int hosts : {16, 48}) {
+    for (const size_t bytes : {64 * kKiB, 16 * kMiB}) {
+      const auto candidates =
+          Planner(0, network(hosts), "").explain({Collective::kAllReduce, bytes});
+      for (size_t i = 1; i < candidates.size(); ++i) {
+        EXPECT_LE(candidates[i - 1].seconds(), candidates[i].seconds())
+            << candidates[i].algorithm << ", " << hosts << " hosts";
+      }
+    }
+  }
+}
+
+TEST(Planner, MeasuredTimesStandFirstAndOthersInTheOrderOfTime) {
+  std::vector<Standing> standings(3);
+  standings[0].prediction.seconds = 2e-3;
+  standings[0].is_simulated = true;
+  standings[1].prediction.seconds = 1e-3;
+  standings[2].prediction.seconds = 1e-3;
+  standings[2].measured = 3e-3;
+  sort_standings(standings);
+  EXPECT_EQ(standings[0].measured, 3e-3);
+  EXPECT_EQ(standings[1].seconds(), 1e-3);
+  EXPECT_TRUE(standings[2].is_simulated);
+  // A wire bounds both alike.
+  standings[1].prediction.seconds_after_pause = 0.9e-3;
+  standings[2].prediction.seconds = 1.0000001e-3;
+  standings[2].prediction.seconds_after_pause = 0.8e-3;
+  sort_standings(standings);
+  EXPECT_EQ(standings[1].prediction.seconds_after_pause, 0.8e-3);
+}
+
+TEST(Planner, ExplainsTheCallItselfNotItsSizeClass) {
+  Planner planner(0, network(4), "");
+  const std::vector<Candidate> whole = planner.explain({Collective::kAllReduce, 16 * kMiB});
+  const std::vector<Candidate> less = planner.explain({Collective::kAllReduce, 12 * kMiB});
+  ASSERT_EQ(whole.size(), less.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(less[i].algorithm, whole[i].algorithm) << "one choice for both";
+    EXPECT_EQ(less[i].slice_bytes, whole[i].slice_bytes);
+    EXPECT_NEAR(less[i].seconds() / whole[i].seconds(), 0.75, 0.05) << less[i].algorithm;
+  }
+}
+
+}  // namespace
+}  // namespace q7x2

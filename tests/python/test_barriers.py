@@ -1,0 +1,75 @@
+"""Barriers hold everybody; a monitored barrier names the ranks that are absent."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch.distributed as dist
+from values import WORLDS
+
+
+@pytest.mark.ranks(*WORLDS)
+def test_barrier_holds_everybody(world_size: int) -> None:
+    for late in range(world_size):
+        dist.barrier()
+        if dist.get_rank() == late:
+            time.sleep(0.1)
+        entered = time.monotonic()
+        dist.barrier()
+        left = time.monotonic()
+        times: list = [None] * world_size
+        dist.all_gather_object(times, (entered, left))
+        assert min(t[1] for t in times) >= max(t[0] for t in times), (late, times)
+
+
+@pytest.mark.ranks(2, 3)
+def test_barrier_async() -> None:
+    work = dist.barrier(async_op=True)
+    work.wait()
+    assert work.is_completed()
+
+
+@pytest.mark.ranks(*WORLDS)
+def test_monitored_barrier(backend: str) -> None:
+    barrier = _monitored_barrier(backend)
+    barrier()
+    barrier(wait_all_ranks=True)
+
+
+@pytest.mark.ranks(3, fresh=True)
+def test_monitored_barrier_names_the_absent(backend: str) -> None:
+    from datetime import timedelta
+
+    if dist.get_rank() == 2:
+        time.sleep(2.5)
+        return
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError, match=r"(?i)rank 2"):
+            _monitored_barrier(backend)(timeout=timedelta(seconds=1))
+    else:
+        with pytest.raises(RuntimeError):
+            _monitored_barrier(backend)(timeout=timedelta(seconds=1))
+
+
+@pytest.mark.ranks(4, fresh=True)
+def test_monitored_barrier_names_all_absent(backend: str) -> None:
+    from datetime import timedelta
+
+    if dist.get_rank() in (1, 3):
+        time.sleep(2.5)
+        return
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError, match=r"(?i)ranks? 1, 3"):
+            _monitored_barrier(backend)(timeout=timedelta(seconds=1), wait_all_ranks=True)
+    else:
+        with pytest.raises(RuntimeError):
+            _monitored_barrier(backend)(timeout=timedelta(seconds=1), wait_all_ranks=True)
+
+
+def _monitored_barrier(backend: str):
+    if backend == "gloo":
+        return dist.monitored_barrier
+    import q7x2
+
+    return q7x2.monitored_barrier

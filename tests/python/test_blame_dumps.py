@@ -1,0 +1,129 @@
+"""What ``q7x2 blame`` says about dumps that a test wrote: no job runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from test_blame import blame
+
+
+def call_of(rank: int, state: str, at: float, waits: Sequence[tuple[int, str]] = ()) -> Any:
+    return {
+        "record_id": 0,
+        "process_group": ["world@1.0", "undefined"],
+        "collective_seq_id": 4,
+        "p2p_seq_id": 0,
+        "profiling_name": "q7x2:all_reduce",
+        "time_created_ns": int(at * 1e9),
+        "timeout_ms": 30000,
+        "is_p2p": False,
+        "q7x2": {
+            "state": state,
+            "bytes": 4096,
+            "dtype": "float32",
+            "reduce": "sum",
+            "fingerprint": "1",
+            "progressed_ns": None,
+            "finished_ns": int((at + 1) * 1e9) if state == "done" else None,
+            "waits": [{"rank": r, "for": what, "via": "UCX"} for r, what in waits],
+        },
+    }
+
+
+def dump_of(rank: int, entries: list[Any], ranks: int = 3) -> dict[str, Any]:
+    members = [{"rank": r, "process": str(r), "pid": 40 + r, "host": f"h{r}"} for r in range(ranks)]
+    group = {"key": "world@1.0", "name": "world", "rank": rank, "members": members}
+    return {
+        "version": "2.10",
+        "pg_config": {},
+        "q7x2": {
+            "rank": rank,
+            "process": str(rank),
+            "time_ns": int(130 * 1e9),
+            "recorded": len(entries),
+            "capacity": 2000,
+            "groups": [group],
+        },
+        "entries": entries,
+    }
+
+
+def line_of(directory: pathlib.Path, dumps: list[dict[str, Any]]) -> str:
+    for i, dump in enumerate(dumps):
+        (directory / f"{i}.json").write_text(json.dumps(dump))
+    done = blame(directory)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_link_is_where_nobody_else_is_waited_for(tmp_path: pathlib.Path) -> None:
+    """Rank 0 waits for 1, and 1 for 2; rank 2 waits for 1 to take what it sends."""
+    dumps = [
+        dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
+        dump_of(1, [call_of(1, "started", 100, [(2, "receive")])]),
+        dump_of(2, [call_of(2, "started", 100, [(1, "send")])]),
+    ]
+    line = line_of(tmp_path, dumps)
+    assert "the link between rank 2 (pid 42 on h2) and rank 1 (pid 41 on h1) is stuck" in line
+    assert "rank 1 waits to receive from rank 2 over UCX" in line
+
+
+def test_a_rank_without_a_dump_is_named(tmp_path: pathlib.Path) -> None:
+    dumps = [
+        dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
+        dump_of(2, [call_of(2, "started", 100, [(0, "receive")])]),
+    ]
+    line = line_of(tmp_path, dumps)
+    assert "rank 1 left no dump and may never have come to all_reduce of 4096 bytes" in line
+    assert "ranks 0, 2 waited 30 s for it" in line
+
+
+def test_the_newest_dump_of_a_process_counts(tmp_path: pathlib.Path) -> None:
+    old = dump_of(0, [call_of(0, "started", 100, [(1, "receive")])], ranks=2)
+    new = copy.deepcopy(old)
+    new["q7x2"]["time_ns"] += 10**9
+    new["entries"] = [call_of(0, "done", 100)]
+    other = dump_of(1, [call_of(1, "done", 105)], ranks=2)
+    line = line_of(tmp_path, [new, old, other])
+    assert "Nothing failed and nothing is in progress." in line
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"q7x2": {}, "entries": []}', "null"])
+def test_a_file_that_is_no_dump_is_refused(text: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    done = blame(tmp_path)
+    assert done.returncode == 1
+    assert "x.json is no dump" in done.stderr
+
+
+def test_damaged_dumps_are_refused(tmp_path: pathlib.Path) -> None:
+    whole = dump_of(0, [call_of(0, "done", 100)])
+    damages: list[Any] = []
+    for path in (("q7x2", "rank"), ("q7x2", "groups"), ("q7x2", "process"), ("entries",)):
+        damaged = copy.deepcopy(whole)
+        target = damaged
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = [3.5]
+        damages.append(damaged)
+    damages.append(copy.deepcopy(whole))
+    damages[-1]["q7x2"]["groups"][0]["rank"] = 9
+    damages.append(copy.deepcopy(whole))
+    damages[-1]["entries"][0]["q7x2"]["waits"] = [{"rank": "x"}]
+    for damaged in damages:
+        (tmp_path / "x.json").write_text(json.dumps(damaged))
+        done = blame(tmp_path)
+        assert done.returncode == 1, done.stdout
+        assert "x.json is no dump" in done.stderr
+
+
+def test_an_empty_directory_is_an_error(tmp_path: pathlib.Path) -> None:
+    done = blame(tmp_path)
+    assert done.returncode == 1
+    assert "there is no dump here" in done.stderr
+    assert blame(tmp_path / "nowhere").returncode == 1

@@ -1,0 +1,128 @@
+"""Processes that end without destroy_process_group, or by Ctrl-C: cleanly, with nothing left."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+
+import harness
+import pytest
+
+LEAVE = """
+    import sys, torch, torch.distributed as dist
+    dist.init_process_group(sys.argv[1])
+    group = dist.new_group()
+    tensor = torch.ones(100_000)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, group=group)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    dist.barrier()
+    print("done", flush=True)
+    {end}
+"""
+
+ENDINGS = {
+    "end of script": "pass",
+    "destroy": "dist.destroy_process_group()",
+    "sys.exit": "sys.exit(0)",
+    "os._exit": "import os; os._exit(0)",
+    "global work kept": "keep = dist.all_reduce(torch.ones(1 << 20), async_op=True); keep.wait()",
+    "thread": (
+        "import threading, time; "
+        "threading.Thread(target=lambda: (time.sleep(0.2), dist.barrier())).start()"
+    ),
+}
+
+
+def segments(pids: set[int]) -> list[str]:
+    """System V shared memory that these processes created, and POSIX shared memory named for them.
+
+    Other programs on the machine may use the same library, so names and creators are looked at.
+    """
+    left = []
+    for line in pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[4]) in pids:
+            left.append(f"shmid {fields[1]}, {fields[3]} bytes, {fields[6]} attached")
+    for path in pathlib.Path("/dev/shm").iterdir():
+        if any(f"{pid:x}" in path.name or str(pid) in path.name for pid in pids):
+            left.append(str(path))
+    return left
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_exit_is_clean(backend, tmp_path, ending) -> None:
+    results = harness.run_script(LEAVE.format(end=ENDINGS[ending]), 2, tmp_path, 60, args=[backend])
+    for result in results:
+        assert "done" in result.stdout
+        for word in ("Traceback", "terminate called", "Segmentation", "core dumped", "UCX  ERROR"):
+            assert word not in result.stderr, result.describe()
+
+
+LEFT = """
+    import os, sys, time, torch, torch.distributed as dist
+    dist.init_process_group(sys.argv[1])
+    dist.all_reduce(torch.ones(1 << 20))
+    dist.barrier()
+    if "kill" in sys.argv:
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_nothing_is_left_in_shared_memory(backend, tmp_path, how) -> None:
+    """Neither after a clean exit nor after SIGKILL of every rank."""
+    with harness.script(LEFT, 2, tmp_path, args=[backend, how]) as processes:
+        codes = [process.result(60).returncode for process in processes]
+    assert codes == [{"exit": 0, "kill": -signal.SIGKILL}[how]] * 2
+    end = time.monotonic() + 2
+    while left := segments({process.pid for process in processes}):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+    import signal, sys, time, torch, torch.distributed as dist
+    from datetime import timedelta
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
+    dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=50))
+    dist.all_reduce(torch.ones(4))
+    if dist.get_rank() == 1:
+        time.sleep(50)
+    print("waiting", flush=True)
+    try:
+        {call}
+    except KeyboardInterrupt:
+        print("KeyboardInterrupt", time.monotonic(), flush=True)
+        raise
+"""
+
+CALLS = {
+    "all_reduce": "dist.all_reduce(torch.ones(1000))",
+    "barrier": "dist.barrier()",
+    "recv": "dist.recv(torch.ones(10), 1)",
+    "wait": "dist.all_reduce(torch.ones(10), async_op=True).wait()",
+}
+
+
+@pytest.mark.beyond("gloo", "goes on waiting")
+@pytest.mark.parametrize("call", CALLS)
+def test_control_c_in_an_operation(backend, tmp_path, call) -> None:
+    source = INTERRUPTED.format(call=CALLS[call])
+    with harness.script(source, 2, tmp_path, args=[backend]) as processes:
+        end = time.monotonic() + 60
+        while "waiting" not in processes[0].stdout():
+            assert time.monotonic() < end, processes[0].stderr()
+            time.sleep(0.05)
+        time.sleep(0.5)
+        at = time.monotonic()
+        processes[0].signal(signal.SIGINT)
+        result = processes[0].result(15)
+        assert result.returncode in (-signal.SIGINT, 130), result.describe()
+        assert "KeyboardInterrupt" in result.stderr, result.describe()
+        raised = float(result.stdout.split("KeyboardInterrupt ")[1].split()[0])
+        assert raised - at < 1.0, result.describe()
