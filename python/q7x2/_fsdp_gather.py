@@ -246,14 +246,14 @@ class DifferenceGather(Gather):
 
         def finish() -> None:
             work.wait()
-            self._reference, self._whole = self._layout.pack(output)
+            self._reference, self._whole = self._layout.pack(output, torch.float32)
             self._wants_refresh = False
 
         return finish
 
     def _start_differences(self, output: torch.Tensor, row: torch.Tensor) -> Callable[[], None]:
         assert self._reference is not None
-        weights, whole = self._layout.pack(row)
+        weights, whole = self._layout.pack(row, torch.float32)
         differences = weights - self._reference[self._rank]
         # As a negation, because nothing compares with NaN.
         is_small = bool(differences.norm() <= _LARGEST_CHANGE * weights.norm())

@@ -49,15 +49,29 @@ class Layout:
         self.coded_numel = sum(piece.length for piece in pieces if piece.is_coded)
         self.whole_numel = sum(piece.length for piece in pieces if not piece.is_coded)
         self._sizes = [piece.numel for piece in pieces]
+        self._packed_sizes = {
+            is_coded: [
+                length
+                for piece in pieces
+                if piece.is_coded == is_coded
+                for length in (piece.numel, piece.length - piece.numel)
+            ]
+            for is_coded in (True, False)
+        }
 
     def new_coded(self, rows: int) -> torch.Tensor:
         """Zeros for the coded part of so many rows, float32 on the CPU."""
         return torch.zeros(rows, self.coded_numel)
 
-    def pack(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The coded part of FSDP's rows, float32, and the whole part, both on the CPU."""
+    def pack(
+        self, rows: torch.Tensor, dtype: torch.dtype | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The coded part of FSDP's rows, in ``dtype``, and the whole part; both on the CPU."""
         rows = rows.view(-1, self.numel).cpu()
-        coded = self.new_coded(len(rows))
+        coded = torch.empty(len(rows), self.coded_numel, dtype=dtype or rows.dtype)
+        for gap in self._split(coded, is_coded=True)[1::2]:
+            if gap.numel():
+                gap.zero_()
         whole = torch.empty(len(rows), self.whole_numel, dtype=rows.dtype)
         torch._foreach_copy_(self._views(coded, whole), list(torch.split(rows, self._sizes, dim=1)))
         return coded, whole
@@ -67,16 +81,17 @@ class Layout:
         views = torch.split(rows.view(-1, self.numel), self._sizes, dim=1)
         torch._foreach_copy_(list(views), self._views(coded, whole))
 
+    def _split(self, packed: torch.Tensor, is_coded: bool) -> tuple[torch.Tensor, ...]:
+        """Each piece of a packed part, and what fills its last group."""
+        return tuple(torch.split(packed, self._packed_sizes[is_coded], dim=1))
+
     def _views(self, coded: torch.Tensor, whole: torch.Tensor) -> list[torch.Tensor]:
         """Of each piece, in FSDP's order."""
-        starts = {True: 0, False: 0}
-        views = []
-        for piece in self.pieces:
-            part = coded if piece.is_coded else whole
-            start = starts[piece.is_coded]
-            views.append(part[:, start : start + piece.numel])
-            starts[piece.is_coded] += piece.length
-        return views
+        parts = {
+            True: iter(self._split(coded, is_coded=True)[::2]),
+            False: iter(self._split(whole, is_coded=False)[::2]),
+        }
+        return [next(parts[piece.is_coded]) for piece in self.pieces]
 
     def parameters(
         self, coded: torch.Tensor, whole: torch.Tensor | None = None

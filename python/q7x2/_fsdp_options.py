@@ -125,6 +125,8 @@ def _check_fixed(option: str, name: Any) -> None:
 class ShardedStats(HookStats):
     """What compressed FSDP2 has done on this rank; :class:`HookStats` counts the gradients.
 
+    Skipped steps are counted if :func:`attach` was given a scaler.
+
     Attributes:
         weight_bytes: Of the weights that this rank has given to all-gathers, uncompressed.
         weight_message_bytes: Of what it has sent for them.

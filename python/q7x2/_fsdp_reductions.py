@@ -47,6 +47,7 @@ class Reductions:
         after_step: Is told, at the end of each backward, whether this rank's gradients are finite,
             and may raise.
         after_failure: A backward failed, or was left before its end.
+        checks_finite: Else gradients are taken to be finite.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Reductions:
         replicas: Any,
         after_step: Callable[[bool], None],
         after_failure: Callable[[], None],
+        checks_finite: bool,
     ) -> None:
-        self._replicas = replicas
+        self._replicas, self._checks_finite = replicas, checks_finite
         self._after_step, self._after_failure = after_step, after_failure
         self._queue: list[_Entry] = []
         self._is_armed = False
@@ -124,7 +126,8 @@ class Reductions:
             if entry.future is not None:
                 entry.future.wait()
             assert entry.row is not None
-            self._is_finite = self._is_finite and bool(entry.row.isfinite().all())
+            if self._checks_finite:
+                self._is_finite = self._is_finite and bool(entry.row.isfinite().all())
             if is_last_late or len(self._queue) > 1:
                 entry.member.land(entry.row)
             self._queue.pop(0)

@@ -82,7 +82,7 @@ class Scatter:
 
         def result() -> torch.Tensor:
             sums = [part.result().cpu().view(1, -1) for part in parts]
-            coded_sum = sums[0] if layout.coded_numel else layout.new_coded(1)
+            coded_sum = sums[0].float() if layout.coded_numel else layout.new_coded(1)
             if op == dist.ReduceOp.AVG:
                 coded_sum /= layout.world_size
             whole_sum = sums[-1] if layout.whole_numel else whole.new_empty(1, 0)

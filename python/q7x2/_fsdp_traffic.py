@@ -66,7 +66,7 @@ class Traffic:
         device: torch.device,
         may_skip: bool,
     ) -> None:
-        self.reductions = Reductions(replicas, self._end_step, self._fail)
+        self.reductions = Reductions(replicas, self._end_step, self._fail, may_skip)
         self.counts = Counts()
         self.parts: list[Part] = []
         self._replicas = replicas
@@ -87,7 +87,6 @@ class Traffic:
             self._skipped += 1
             self._for_residuals(lambda residual: residual.abort(is_failure=False))
         else:
-            self._skipped += not is_finite
             self._for_residuals(lambda residual: residual.commit())
         if self._order:
             prefetch_forward(self._order)
