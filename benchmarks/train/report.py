@@ -7,7 +7,7 @@ from statistics import median
 
 from benchmarks import facts
 from benchmarks.report import duration
-from benchmarks.train import figures, inference, wire
+from benchmarks.train import figures, inference, sharded_report, wire
 from benchmarks.train.methods import POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.pictures import rates_of
 from benchmarks.train.study import OURS, PARTS, RANKS, RECIPES, TASKS, Study
@@ -31,6 +31,7 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
         _overlap(study),
         _compute_bound(study),
         _hook_cpu(study),
+        sharded_report.section(study, _table),
         "".join(f"![]({name})\n\n" for name in pictures),
     ]
     return "\n".join(section for section in sections if section)
@@ -55,7 +56,12 @@ def _table(head: Row, rows: Iterable[Row]) -> str:
 
 
 def _goals(study: Study) -> str:
-    rows = [*_speed_goals(study), *_accuracy_goals(study), *_other_goals(study)]
+    rows = [
+        *_speed_goals(study),
+        *_accuracy_goals(study),
+        *_other_goals(study),
+        *sharded_report.goals(study),
+    ]
     if not rows:
         return ""
     marks = {True: "reached", False: "missed"}

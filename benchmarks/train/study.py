@@ -29,6 +29,7 @@ from benchmarks.train.methods import (
     TORCH_POWERSGD,
     UNCOMPRESSED,
 )
+from benchmarks.train.sharded_methods import SHARDED_METHODS
 
 RANKS = 4
 TIMEOUT_S = 3600
@@ -95,6 +96,15 @@ RECIPES: dict[str, Any] = {
         "warm_up": 3,
         "steps": 6,
         "held_seconds": 2.0,
+    },
+    "fsdp": {**_GPT, "dim": 256, "layers": 4, "warm_up": 5, "steps": 40},
+    "fsdp-accuracy": {
+        **_GPT,
+        "dim": 96,
+        "whole_training": True,
+        "steps": 1000,
+        "every": 20,
+        "last": 3,
     },
 }
 PARTS = tuple(RECIPES)
@@ -181,6 +191,14 @@ def jobs(choice: Choice) -> Iterator[Job]:
             case "overlap":
                 for rate in choice.rates:
                     yield Job(part, {"rate": rate}, ours, recipe, rate)
+            case "fsdp":
+                mine = [method.label for method in SHARDED_METHODS]
+                for rate in choice.rates:
+                    yield Job(part, {"rate": rate}, mine, recipe, rate, together=True)
+            case "fsdp-accuracy":
+                mine = [m.label for m in SHARDED_METHODS if m.backend == "q7x2"]
+                for seed in range(choice.seeds):
+                    yield Job(part, {"seed": seed}, mine, recipe, None, seed)
             case "hook-cpu":
                 yield Job(part, {}, ours, recipe)
 
@@ -209,8 +227,8 @@ class Study:
                 )
 
     def of(self, part: str, **place: Any) -> list[dict[str, Any]]:
-        """In the order of METHODS."""
-        order = {m.label: i for i, m in enumerate(METHODS)}
+        """In the order of METHODS, then of SHARDED_METHODS."""
+        order = {m.label: i for i, m in enumerate((*METHODS, *SHARDED_METHODS))}
         found = [
             cell
             for cell in self.cells

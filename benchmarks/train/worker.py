@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.train import hook_cpu, overlap, seeds, single_steps, speed
+from benchmarks.train import hook_cpu, overlap, seeds, sharded, single_steps, speed
 
 PARTS = {
     "speed": speed.measure,
@@ -25,6 +25,8 @@ PARTS = {
     "compute-bound": single_steps.measure,
     "overlap": overlap.measure,
     "hook-cpu": hook_cpu.measure,
+    "fsdp": sharded.measure_speed,
+    "fsdp-accuracy": sharded.measure_losses,
 }
 
 

@@ -109,6 +109,12 @@ void bind_codec(py::module_& module) {
       .def_property_readonly("name", &Codec::name)
       .def_property_readonly("bits", [](const Codec& codec) { return codec.traits().bits; })
       .def_property_readonly("unbiased", [](const Codec& codec) { return codec.traits().unbiased; })
+      .def_property_readonly("fixed_size",
+                             [](const Codec& codec) { return codec.traits().fixed_size; })
+      .def_property_readonly("has_messages", &Codec::has_messages)
+      .def_property_readonly("keeps_error",
+                             [](const Codec& codec) { return codec.traits().keeps_error; })
+      .def_property_readonly("group", [](const Codec& codec) { return codec.spec().value.group; })
       .def("max_bytes", &Codec::max_bytes, py::arg("count"))
       .def(
           "encode",

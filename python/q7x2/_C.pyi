@@ -245,6 +245,22 @@ class Codec:
 
     @property
     def unbiased(self) -> bool: ...
+    @property
+    def fixed_size(self) -> bool:
+        """The length of a message depends on the number of elements alone."""
+
+    @property
+    def has_messages(self) -> bool:
+        """Else ranks agree on scales and add integers, and nothing can be encoded alone."""
+
+    @property
+    def keeps_error(self) -> bool:
+        """It takes ``errors``: what it decodes to approximates what was encoded."""
+
+    @property
+    def group(self) -> int:
+        """Elements that share a scale; 0: there are no scales."""
+
     def max_bytes(self, count: int) -> int:
         """The longest message of ``count`` elements."""
 

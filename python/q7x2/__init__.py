@@ -17,6 +17,7 @@ from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
 from q7x2._describe import Description, describe
 from q7x2._flight_recorder import dump, flight_recorder
+from q7x2._fsdp_options import Sharded, ShardedStats
 from q7x2._hook_options import (
     EF21,
     Allreduce,
@@ -57,6 +58,8 @@ __all__ = [
     "PowerSGD",
     "ProcessGroup",
     "Quantize",
+    "Sharded",
+    "ShardedStats",
     "SignSGD",
     "TopK",
     "__version__",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from q7x2._attached import Attached
+from q7x2._fsdp_options import Sharded
 from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def attach(
     ddp: DistributedDataParallel | FSDPModule,
-    hook: HookOptions,
+    hook: HookOptions | Sharded,
     *,
     scaler: Any = None,
     threads: int = 1,
@@ -58,7 +59,9 @@ def attach(
 
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
-    if isinstance(hook, type) or not hasattr(hook, "factory"):
+    if isinstance(hook, Sharded) and not isinstance(ddp, FSDPModule):
+        raise TypeError(f"Sharded is for an FSDPModule, got {type(ddp).__name__}")
+    if isinstance(hook, type) or not (hasattr(hook, "factory") or isinstance(hook, Sharded)):
         raise TypeError(f"attach needs a hook, such as q7x2.PowerSGD(rank=4), got {hook!r}")
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
@@ -66,6 +69,7 @@ def attach(
         from q7x2._attach_fsdp import attach_fsdp
 
         return attach_fsdp(ddp, hook, replicas, scaler, threads)
+    assert not isinstance(hook, Sharded)
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
     if replicas is not None:

@@ -136,6 +136,8 @@ q7x2.nothing
         "PowerSGD",
         "ProcessGroup",
         "Quantize",
+        "Sharded",
+        "ShardedStats",
         "SignSGD",
         "TopK",
     ]

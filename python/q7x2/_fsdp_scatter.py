@@ -1,0 +1,146 @@
+"""The reduce-scatter of one FSDP param group, started without waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from q7x2._fsdp_messages import Sum
+from q7x2._fsdp_torch import reduce_scatter_single
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from q7x2._fsdp_layout import Layout
+    from q7x2._fsdp_messages import CodedReduceScatter
+    from q7x2._fsdp_reductions import Member
+
+
+class Scatter:
+    """What FSDP calls in place of its own reduce-scatter.
+
+    It hands the sum to `Member`, which gives it to the parameters at the end of backward.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        layout: Layout,
+        coded: CodedReduceScatter | None,
+        memory: Residual | None,
+        start_iter: int,
+        random_index: int,
+    ) -> None:
+        self._member, self._layout, self._coded = member, layout, coded
+        self._memory, self._start_iter, self._index = memory, start_iter, random_index
+        self.gradient_bytes = 0
+        self.message_bytes = 0
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        expected = self._layout.numel * self._layout.world_size
+        if input_tensor.numel() != expected:
+            raise RuntimeError(
+                f"FSDP module {self._member.name!r}: some of its parameters got no gradient in "
+                f"this backward: expected all or none of them, {expected} elements, got "
+                f"{input_tensor.numel()}; set_reduce_scatter_unused_params(True) sends zeros"
+            )
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            raise RuntimeError(f"q7x2 reduces gradients by SUM or AVG, got {op}")
+        self._member.reduce(output_tensor, self._start(output_tensor, input_tensor, group, op))
+
+    def _start(self, output: torch.Tensor, rows: torch.Tensor, group: ProcessGroup, op: Any) -> Sum:
+        """Begins the sums of both parts, which end as one row on the CPU."""
+        layout = self._layout
+        coded, whole = layout.pack(rows)
+        parts = []
+        if layout.coded_numel:
+            assert self._coded is not None
+            assert self._memory is not None
+            step = self._member.step
+            parts.append(
+                self._coded.start(
+                    coded, self._memory.begin(), step, self._index, step < self._start_iter
+                )
+            )
+        if layout.whole_numel:
+            parts.append(_start_whole(whole.to(rows.device), group, op))
+
+        def result() -> torch.Tensor:
+            sums = [part.result().cpu().view(1, -1) for part in parts]
+            coded_sum = sums[0].float() if layout.coded_numel else layout.new_coded(1)
+            if op == dist.ReduceOp.AVG:
+                coded_sum /= layout.world_size
+            whole_sum = sums[-1] if layout.whole_numel else whole.new_empty(1, 0)
+            row = torch.empty(layout.numel)
+            layout.unpack(coded_sum, whole_sum, row)
+            return row
+
+        if self._coded is not None:
+            self.gradient_bytes += (layout.world_size - 1) * output.nbytes
+            self.message_bytes += sum(part.sent_bytes for part in parts)
+        return Sum([work for part in parts for work in part.works], result, 0)
+
+
+def _start_whole(rows: torch.Tensor, group: ProcessGroup, op: Any) -> Sum:
+    own = rows.new_empty(rows.shape[1])
+    work = reduce_scatter_single(own, rows.view(-1), group=group, op=op, async_op=True)
+    return Sum([work], lambda: own, (len(rows) - 1) * own.nbytes)
+
+
+class Residual:
+    """What the codec has lost of one param group's gradients on this rank.
+
+    Args:
+        is_kept: Else nothing is remembered.
+        may_skip: A step may be undone, so it changes a copy.
+    """
+
+    def __init__(self, layout: Layout, is_kept: bool, may_skip: bool) -> None:
+        self._layout, self._may_skip = layout, may_skip
+        self._kept = layout.new_coded(layout.world_size) if is_kept else None
+        self._next: torch.Tensor | None = None
+
+    def begin(self) -> torch.Tensor | None:
+        """The buffer for the codec. It goes on from an earlier reduction of the same step."""
+        if self._kept is None or not self._may_skip:
+            return self._kept
+        if self._next is None:
+            self._next = self._kept.clone()
+        return self._next
+
+    def commit(self) -> None:
+        if self._next is not None:
+            self._kept, self._next = self._next, None
+
+    def abort(self, is_failure: bool) -> None:
+        """Undo the step. What a failed collective left is unknown, so without a copy it is
+        dropped."""
+        self._next = None
+        if is_failure and not self._may_skip and self._kept is not None:
+            self._kept.zero_()
+
+    def rescale(self, factor: float) -> None:
+        if self._kept is not None:
+            self._kept *= factor
+
+    def save(self) -> dict[str, torch.Tensor]:
+        return {} if self._kept is None else self._layout.parameters(self._kept)
+
+    def load(self, parameters: dict[str, torch.Tensor]) -> None:
+        if self._kept is not None:
+            self._layout.fill(parameters, self._kept)

@@ -1,0 +1,124 @@
+"""A small model that FSDP2 shards, and its training, for tests of its compressed traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+
+class Block(nn.Module):
+    """Rows that the ranks cannot share equally, vectors, a frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.inner = nn.Linear(64, 63)
+        self.outer = nn.Linear(63, 64)
+        self.scale = nn.Parameter(torch.full((64,), 0.5), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale * self.outer(torch.tanh(self.inner(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.last = nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def net(seed: int = 0) -> Net:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Net()
+
+
+def mesh_over(backend: str, ranks: list[int] | None = None) -> DeviceMesh:
+    """Of one dimension, with a process group of its own."""
+    group = dist.new_group(ranks, backend=backend)
+    return DeviceMesh.from_group(group, "cpu")
+
+
+def sharded(mesh: DeviceMesh, model: Net | None = None, **options: Any) -> Net:
+    model = net() if model is None else model
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
+    return model
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(1000 * step + rank))
+    return x, torch.tanh(x[:, :8] * x[:, 8:16])
+
+
+def backward(model: nn.Module, step: int, rank: int | None = None, scale: float = 1.0) -> float:
+    x, y = batch(dist.get_rank() if rank is None else rank, step)
+    loss = nn.functional.mse_loss(model(x).float(), y)
+    (loss * scale).backward()
+    return loss.item()
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+    losses = []
+    for step in steps:
+        optimizer.zero_grad()
+        losses.append(backward(model, step))
+        optimizer.step()
+    return losses
+
+
+def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Of the shards that their ranks have."""
+    return {name: p.detach().full_tensor().clone() for name, p in model.named_parameters()}
+
+
+def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: p.grad.full_tensor().clone()
+        for name, p in model.named_parameters()
+        if p.grad is not None
+    }
+
+
+class Gathered:
+    """The weights that the modules of a model compute with, as the last forward had them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weights: dict[str, torch.Tensor] = {}
+        for name, module in model.named_modules():
+            if list(module.parameters(recurse=False)):
+                module.register_forward_pre_hook(self._keep(name))
+
+    def _keep(self, name: str) -> Callable[[nn.Module, Any], None]:
+        def keep(module: nn.Module, _: Any) -> None:
+            for parameter, tensor in module.named_parameters(recurse=False):
+                self.weights[f"{name}.{parameter}"] = tensor.detach().clone()
+
+        return keep
+
+
+def exact_gradients(step: int, ranks: range, weights: dict[str, torch.Tensor]) -> Net:
+    """An unsharded model with these weights and the mean gradients of the ranks."""
+    model = net()
+    model.load_state_dict(weights)
+    for rank in ranks:
+        backward(model, step, rank, scale=1 / len(ranks))
+    return model

@@ -1,0 +1,230 @@
+"""Compressed FSDP2: kill and resume, other numbers of ranks, torch.compile, several meshes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from fsdp_training import adam, backward, mesh_over, net, sharded, train, whole_weights
+from hook_training import assert_same_on_all_ranks
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from values import assert_bits, assert_close
+
+OPTIONS = q7x2.Sharded(gradients="int4:g=128", weights="int8", refresh_every=5)
+
+
+class Job:
+    """A model, its optimizer and its compression."""
+
+    def __init__(self, mesh: Any, options: q7x2.Sharded = OPTIONS) -> None:
+        self.model = sharded(mesh)
+        self.hook = q7x2.attach(self.model, options)
+        self.optimizer = adam(self.model)
+
+    def state(self) -> dict[str, Any]:
+        return copy.deepcopy(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "hook": self.hook.state_dict(),
+            }
+        )
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.hook.load_state_dict(state["hook"])
+
+    def train(self, steps: range) -> list[float]:
+        return train(self.model, self.optimizer, steps)
+
+
+@pytest.mark.parametrize("backend", ["q7x2", "gloo"])
+@pytest.mark.parametrize("evaluates", [False, True])
+@pytest.mark.ranks(3)
+def test_a_resumed_training_has_the_same_bits(evaluates: bool, backend: str) -> None:
+    """As one that went on, and as one of which no state was ever taken."""
+    mesh = mesh_over(backend)
+    untouched, stopped = Job(mesh), Job(mesh)
+    expected = untouched.train(range(7))
+    stopped.train(range(7))
+    if evaluates:
+        for job in (untouched, stopped):
+            job.model(torch.ones(1, 64))
+            job.model.reshard()
+    state = stopped.state()
+    resumed = Job(mesh)
+    resumed.load(state)
+    expected = untouched.train(range(7, 12))
+    assert stopped.train(range(7, 12)) == expected
+    assert resumed.train(range(7, 12)) == expected
+    weights = whole_weights(untouched.model)
+    for job in (stopped, resumed):
+        for name, tensor in whole_weights(job.model).items():
+            assert_bits(tensor, weights[name], name)
+    for one, other in zip(
+        _tensors(untouched.hook.state_dict()), _tensors(resumed.hook.state_dict()), strict=True
+    ):
+        assert_bits(one, other, "state")
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    return [t for value in tree.values() for t in _tensors(value)] if isinstance(tree, dict) else []
+
+
+@pytest.mark.ranks(4)
+def test_a_distributed_checkpoint_resumes_with_the_same_bits(shared: str) -> None:
+    mesh = mesh_over("q7x2")
+    job = Job(mesh)
+    job.train(range(6))
+    dcp.save(
+        {"model": job.model.state_dict(), "hook": job.hook}, checkpoint_id=f"{shared}/checkpoint"
+    )
+    again = Job(mesh)
+    again.train(range(1))
+    state = {"model": again.model.state_dict(), "hook": again.hook}
+    dcp.load(state, checkpoint_id=f"{shared}/checkpoint")
+    again.optimizer.load_state_dict(copy.deepcopy(job.optimizer.state_dict()))
+    assert job.train(range(6, 9)) == again.train(range(6, 9))
+
+
+@pytest.mark.parametrize("backend", ["q7x2", "gloo"])
+@pytest.mark.ranks(4)
+def test_another_number_of_ranks_keeps_the_sum_of_residuals(backend: str) -> None:
+    job = Job(mesh_over(backend))
+    job.train(range(3))
+    states: list[Any] = [None] * 4
+    dist.all_gather_object(states, job.hook.state_dict())
+    weights = get_model_state_dict(job.model, options=StateDictOptions(full_state_dict=True))
+    weights = [weights]
+    dist.broadcast_object_list(weights)
+    group = dist.new_group([0, 1, 2], backend=backend)
+    if dist.get_rank() == 3:
+        return
+    other = Job(DeviceMesh.from_group(group, "cpu"))
+    with pytest.raises(q7x2.HookStateError, match="load the states of all 4 ranks"):
+        other.hook.load_state_dict(states[0])
+    set_model_state_dict(other.model, weights[0], options=StateDictOptions(full_state_dict=True))
+    other.hook.load_state_dict(states)
+    everybody: list[Any] = [None] * 3
+    dist.all_gather_object(everybody, other.hook.state_dict()["local"], group)
+    before = [local["gradient_residual"] for s in states for local in s["local"].values()]
+    after = [each["gradient_residual"] for local in everybody for each in local.values()]
+    assert len(before) == 4
+    assert len(after) == 3
+    for name in before[0]:
+        total = sum(each[name].double() for each in before)
+        assert total.any(), name
+        assert_close(sum(each[name].double() for each in after), total, name, rtol=1e-5, atol=1e-9)
+    refreshes = other.hook.stats.refreshes
+    train(other.model, other.optimizer, range(3, 5))
+    assert other.hook.stats.refreshes == refreshes  # what all hold of the weights goes on, too
+
+
+@pytest.mark.ranks(2)
+def test_states_of_other_codecs_are_refused() -> None:
+    mesh = mesh_over("q7x2")
+    state = Job(mesh).hook.state_dict()
+    other = Job(mesh, q7x2.Sharded(gradients="int8"))
+    with pytest.raises(q7x2.HookStateError, match="gradients was 'int4:g=128' and is 'int8'"):
+        other.hook.load_state_dict(state)
+    scheduled = Job(mesh, q7x2.Sharded(gradients="int4:g=128", refresh_every=None, start_iter=2))
+    scheduled.hook.load_state_dict(state)
+
+
+@pytest.mark.ranks(2, deadline=180)
+def test_a_compiled_model_trains_with_the_same_losses() -> None:
+    """FSDP's hooks, and with them the collectives, are outside of compiled graphs."""
+    mesh = mesh_over("q7x2")
+    plain, whole, blocks = Job(mesh), Job(mesh), Job(mesh)
+    expected = plain.train(range(5))
+    compiled = torch.compile(whole.model, backend="aot_eager")
+    assert train(compiled, whole.optimizer, range(5)) == pytest.approx(expected, rel=1e-4)
+    assert whole.hook.step == 5
+    for block in blocks.model.blocks:
+        block.compile(backend="aot_eager")
+    assert blocks.train(range(5)) == pytest.approx(expected, rel=1e-4)
+    assert blocks.hook.stats.weight_message_bytes == plain.hook.stats.weight_message_bytes
+
+
+@pytest.mark.ranks(4)
+def test_replicas_of_compressed_shards() -> None:
+    """Shards inside a host, replicas between hosts: each its own codec."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    plain = sharded(mesh_over("q7x2"))
+    expected = train(plain, adam(plain), range(20))
+    model = sharded(mesh["shards"])
+    options = q7x2.Sharded(gradients="int8", weights="int8", replicas=q7x2.Quantize("int8"))
+    hook = q7x2.attach(model, options, replicas=mesh["replicas"].get_group())
+    optimizer = adam(model)
+    losses = train(model, optimizer, range(10))
+    state = copy.deepcopy((model.state_dict(), optimizer.state_dict(), hook.state_dict()))
+    losses += train(model, optimizer, range(10, 20))
+    assert_same_on_all_ranks(list(whole_weights(model).values()))
+    assert sum(losses[-5:]) < 1.05 * sum(expected[-5:])
+    model.load_state_dict(state[0])
+    optimizer.load_state_dict(state[1])
+    hook.load_state_dict(state[2])
+    assert train(model, optimizer, range(10, 20)) == losses[10:]
+    (local,) = hook.state_dict()["local"].values()
+    assert set(local) == {"residual", "gradient_residual"}
+
+
+@pytest.mark.ranks(2)
+def test_modules_of_several_param_groups() -> None:
+    """Experts on a mesh of their own, as torch 2.13 has them."""
+    try:
+        from torch.distributed.fsdp._fully_shard._fsdp_common import (
+            FSDPMeshInfo,
+            ShardPlacementResult,
+        )
+    except ImportError:
+        pytest.skip("this version of FSDP2 has one param group for each module")
+    mesh, experts = mesh_over("q7x2"), mesh_over("q7x2")
+    model = net()
+    placement = ShardPlacementResult(
+        placement=torch.distributed.tensor.Shard(0), mesh_info=FSDPMeshInfo(experts, 0)
+    )
+    expert = set(model.blocks.parameters())
+    fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: placement if p in expert else None)
+    hook = q7x2.attach(model, OPTIONS)
+    losses = train(model, adam(model), range(10))
+    assert hook.stats.buckets == 2 * 10, hook.stats
+    reference = sharded(mesh_over("q7x2"))
+    expected = train(reference, adam(reference), range(10))
+    assert losses == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.ranks(2)
+def test_shards_of_other_dimensions() -> None:
+    mesh = mesh_over("q7x2")
+
+    def columns(parameter: nn.Parameter) -> Any:
+        is_even = parameter.dim() > 1 and parameter.shape[1] % 2 == 0
+        return torch.distributed.tensor.Shard(1) if is_even else None
+
+    model = fully_shard(net(), mesh=mesh, shard_placement_fn=columns)
+    hook = q7x2.attach(model, OPTIONS)
+    optimizer = adam(model)
+    train(model, optimizer, range(3))
+    state = copy.deepcopy((model.state_dict(), optimizer.state_dict(), hook.state_dict()))
+    expected = train(model, optimizer, range(3, 6))
+    model.load_state_dict(state[0])
+    optimizer.load_state_dict(state[1])
+    hook.load_state_dict(state[2])
+    assert train(model, optimizer, range(3, 6)) == expected
+    backward(model, 6)
