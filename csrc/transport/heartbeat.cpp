@@ -20,7 +20,6 @@
 namespace q7x2 {
 namespace {
 
-constexpr char kBeat = '.';
 // So many attempts are more than the end of a process explains, which UCX notices meanwhile.
 constexpr int kWarnAfter = 16;
 
@@ -89,7 +88,8 @@ std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
   if (state_ == Line::kCalling) {
     called(now);
   }
-  return state_ == Line::kGreeting || state_ == Line::kUp ? read(now) : std::nullopt;
+  const bool has_line = state_ != Line::kDown && state_ != Line::kCalling;
+  return has_line ? read(now) : std::nullopt;
 }
 
 // ----------------------------------------------------------------------------------------- line
@@ -120,7 +120,7 @@ PrivateSocket Heartbeat::start_connection(uint32_t events) const {
 void Heartbeat::call(TimePoint now) {
   line_ = start_connection(EPOLLIN | EPOLLOUT);
   state_ = line_.is_valid() ? Line::kCalling : Line::kDown;
-  num_answered_ = 0;
+  num_received_ = 0;
   if (state_ == Line::kCalling) {
     called(now);
   }
@@ -132,7 +132,7 @@ void Heartbeat::called(TimePoint now) {
       return;
     case Attempt::kMade:
       clock_.hear(now);
-      greeted();
+      connected();
       return;
     case Attempt::kRefused:
       clock_.hear(now);
@@ -144,19 +144,39 @@ void Heartbeat::called(TimePoint now) {
   }
 }
 
-void Heartbeat::greeted() {
-  const auto hello =
-      HeartbeatHello{process_, target_.process, target_.incarnation, target_.path}.encode();
+void Heartbeat::connected() {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = this;
-  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) != 0 ||
-      ::send(line_, hello.data(), hello.size(), MSG_NOSIGNAL) !=
-          static_cast<ssize_t>(hello.size())) {
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) != 0) {
+    hang_up();
+    return;
+  }
+  state_ = Line::kChallenged;
+}
+
+// The challenge has come.
+void Heartbeat::greet() {
+  hello_ = {process_, target_.process, target_.incarnation, target_.path};
+  fill_randomly(hello_.challenge);
+  const auto bytes = hello_.encode(HeartbeatHello::Turn::kCall, target_.key, challenge_);
+  if (::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(bytes.size())) {
     hang_up();
     return;
   }
   state_ = Line::kGreeting;
+}
+
+void Heartbeat::check_answer() {
+  const auto hello =
+      HeartbeatHello::decode(answer_, HeartbeatHello::Turn::kAnswer, target_.key, hello_.challenge);
+  if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
+      hello->incarnation != target_.incarnation || hello->path != target_.path) {
+    turned_away();
+    return;
+  }
+  state_ = Line::kUp;
 }
 
 // It calls again at the next look.
@@ -180,24 +200,21 @@ void Heartbeat::turned_away() {
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
-  while (state_ == Line::kGreeting) {
-    const std::span<std::byte> rest = std::span(answer_).subspan(num_answered_);
+  while (state_ == Line::kChallenged || state_ == Line::kGreeting) {
+    const bool is_answer = state_ == Line::kGreeting;
+    const auto all = is_answer ? std::span<std::byte>(answer_) : std::span<std::byte>(challenge_);
+    const std::span<std::byte> rest = all.subspan(num_received_);
     const ssize_t count = ::recv(line_, rest.data(), rest.size(), 0);
     if (count <= 0) {
       return ended(count, now);
     }
-    num_answered_ += static_cast<size_t>(count);
-    if (num_answered_ == answer_.size()) {
-      const auto hello = HeartbeatHello::decode(answer_);
-      if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
-          hello->incarnation != target_.incarnation || hello->path != target_.path) {
-        turned_away();
-        return std::nullopt;
-      }
-      state_ = Line::kUp;
+    num_received_ += static_cast<size_t>(count);
+    if (num_received_ == all.size()) {
+      num_received_ = 0;
+      is_answer ? check_answer() : greet();
     }
   }
-  for (;;) {
+  while (state_ == Line::kUp) {
     char byte = 0;
     const ssize_t count = ::recv(line_, &byte, 1, 0);
     if (count <= 0) {
@@ -214,6 +231,7 @@ std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
       return Finding{Evidence::kConnectionBroke, "it has given up the connection to this process"};
     }
   }
+  return std::nullopt;
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::ended(ssize_t received, TimePoint now) {
@@ -243,7 +261,7 @@ void Heartbeat::beat(TimePoint now) {
   }
   // One byte at a time: more would say nothing more.
   if (!is_known || info.tcpi_unacked == 0) {
-    ::send(line_, &kBeat, 1, MSG_NOSIGNAL);
+    ::send(line_, &kHeartbeat, 1, MSG_NOSIGNAL);
   }
 }
 

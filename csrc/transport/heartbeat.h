@@ -39,6 +39,7 @@ class Heartbeat {
     uint32_t address = 0;  ///< IPv4, in host byte order
     uint16_t port = 0;
     uint32_t path = 0;  ///< see HeartbeatHello
+    MessageKey key{};   ///< of messages to the process
   };
   struct Finding {
     Evidence evidence;
@@ -61,11 +62,13 @@ class Heartbeat {
   bool answers(TimePoint now) const { return !is_over_ && clock_.silence(now) < limit_ / 2; }
 
  private:
-  enum class Line { kDown, kCalling, kGreeting, kUp };
+  enum class Line { kDown, kCalling, kChallenged, kGreeting, kUp };
 
   void call(TimePoint now);
   void called(TimePoint now);
-  void greeted();
+  void connected();
+  void greet();
+  void check_answer();
   void hang_up();
   void turned_away();
   std::optional<Finding> read(TimePoint now);
@@ -85,8 +88,10 @@ class Heartbeat {
   SilenceClock clock_;
   PrivateSocket line_;
   Line state_ = Line::kDown;
+  HeartbeatHello::Challenge challenge_{};  // of the listener
+  HeartbeatHello hello_;                   // to the listener
   HeartbeatHello::Bytes answer_{};
-  size_t num_answered_ = 0;
+  size_t num_received_ = 0;  // bytes of the challenge, or of the answer
   int num_turned_away_ = 0;
   PrivateSocket knock_;
   bool is_over_ = false;  // the process has left; nothing is watched

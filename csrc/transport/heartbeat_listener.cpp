@@ -30,8 +30,8 @@ bool drain(const PrivateSocket& socket) {
 
 }  // namespace
 
-HeartbeatListener::HeartbeatListener(uint64_t process)
-    : process_(process), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key)
+    : process_(process), key_(key), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) {
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
   }
@@ -83,9 +83,7 @@ void HeartbeatListener::take_calls(TimePoint now) {
       if (errno != EAGAIN) set_listening(false);
       return;
     }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, call.socket, &event) != 0) {
+    if (!challenge(call)) {
       continue;  // it calls again
     }
     if (waiting_.size() == kMaxWaiting) {
@@ -93,6 +91,23 @@ void HeartbeatListener::take_calls(TimePoint now) {
     }
     waiting_.push_back(std::move(call));
   }
+}
+
+// Those before the hello.
+void HeartbeatListener::drop_heartbeats(Call& call) {
+  const auto begin = call.bytes.begin();
+  const auto end = begin + static_cast<std::ptrdiff_t>(call.num_bytes);
+  const auto hello = std::find_if(begin, end, [](std::byte each) { return each != kHeartbeat; });
+  call.num_bytes = static_cast<size_t>(std::move(hello, end, begin) - begin);
+}
+
+bool HeartbeatListener::challenge(Call& call) {
+  fill_randomly(call.challenge);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  return ::epoll_ctl(epoll_, EPOLL_CTL_ADD, call.socket, &event) == 0 &&
+         ::send(call.socket, call.challenge.data(), call.challenge.size(), MSG_NOSIGNAL) ==
+             static_cast<ssize_t>(call.challenge.size());
 }
 
 void HeartbeatListener::hear(Call& call) {
@@ -104,21 +119,27 @@ void HeartbeatListener::hear(Call& call) {
       return;
     }
     call.num_bytes += static_cast<size_t>(count);
+    drop_heartbeats(call);
   }
-  const auto hello = HeartbeatHello::decode(call.bytes);
-  if (!hello || hello->receiver != process_) {
-    call.socket.close();
-    return;
+  if (!call.hello) {
+    call.hello =
+        HeartbeatHello::decode(call.bytes, HeartbeatHello::Turn::kCall, key_, call.challenge);
+    if (!call.hello || call.hello->receiver != process_) {
+      call.socket.close();
+      return;
+    }
+    // The whole hello is there: what follows it must not wake anybody.
+    ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
   }
-  // The whole hello is there: what follows it must not wake anybody.
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
-  if (expected_.contains(hello->sender)) {
-    answer(call, *hello);
+  if (expected_.contains(call.hello->sender)) {
+    answer(call);
   }
 }
 
-void HeartbeatListener::answer(Call& call, const HeartbeatHello& hello) {
-  const auto bytes = HeartbeatHello{process_, hello.sender, hello.incarnation, hello.path}.encode();
+void HeartbeatListener::answer(Call& call) {
+  const HeartbeatHello& hello = *call.hello;
+  const auto bytes = HeartbeatHello{process_, hello.sender, hello.incarnation, hello.path}.encode(
+      HeartbeatHello::Turn::kAnswer, key_, hello.challenge);
   const ssize_t sent = ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) {
     answered_[{hello.sender, hello.incarnation, hello.path}] = std::move(call.socket);

@@ -1,8 +1,9 @@
 // HeartbeatListener: the port that processes of other hosts call, and the calls that came.
 //
-// A call begins with a HeartbeatHello, and is answered with one if the caller is a process that
-// this one has met in a group. Until then it waits, for a few seconds at most, and only few calls
-// may wait at once: the oldest goes first. So strangers cost little. What a caller sends afterwards
+// A caller gets a challenge at once, and must send a HeartbeatHello that proves that it belongs to
+// the job. It is answered with one if it is a process that this one has met in a group. Until then
+// it waits, for a few seconds at most, and only few calls may wait at once: the oldest goes first.
+// So strangers cost little. What a caller sends afterwards
 // is read and dropped: it only wants to see that the kernel acknowledges it.
 #pragma once
 
@@ -34,9 +35,9 @@ class HeartbeatListener {
   static constexpr size_t kMaxWaiting = 64;
   static constexpr std::chrono::seconds kPatience{5};
 
-  /// `process`: this one. Throws Error(kTransport) if there can be no epoll descriptor. If the
-  /// process can have no port, nobody can call it.
-  explicit HeartbeatListener(uint64_t process);
+  /// `process`: this one. `key`: of messages to it. Throws Error(kTransport) if there can be no
+  /// epoll descriptor. If the process can have no port, nobody can call it.
+  HeartbeatListener(uint64_t process, const MessageKey& key);
   HeartbeatListener(const HeartbeatListener&) = delete;
   HeartbeatListener& operator=(const HeartbeatListener&) = delete;
 
@@ -67,20 +68,24 @@ class HeartbeatListener {
   struct Call {
     PrivateSocket socket;
     TimePoint since;
+    HeartbeatHello::Challenge challenge{};
     HeartbeatHello::Bytes bytes{};
     size_t num_bytes = 0;
-    bool is_refused = false;
+    std::optional<HeartbeatHello> hello = {};  // once it has proven itself
   };
   using Key = std::tuple<uint64_t, uint32_t, uint32_t>;  // process, incarnation, path
 
   void listen();
   void set_listening(bool on);
   void take_calls(TimePoint now);
+  bool challenge(Call& call);
+  static void drop_heartbeats(Call& call);
   void hear(Call& call);
-  void answer(Call& call, const HeartbeatHello& hello);
+  void answer(Call& call);
   static void end(PrivateSocket& socket, HeartbeatEnd why);
 
   const uint64_t process_;
+  const MessageKey key_;
   OwnedFd epoll_;
   PrivateSocket socket_;
   uint16_t port_ = 0;
