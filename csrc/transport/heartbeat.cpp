@@ -20,6 +20,7 @@
 namespace q7x2 {
 namespace {
 
+constexpr char kBeat = '.';
 // So many attempts are more than the end of a process explains, which UCX notices meanwhile.
 constexpr int kWarnAfter = 16;
 
@@ -88,8 +89,7 @@ std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
   if (state_ == Line::kCalling) {
     called(now);
   }
-  const bool has_line = state_ != Line::kDown && state_ != Line::kCalling;
-  return has_line ? read(now) : std::nullopt;
+  return state_ == Line::kGreeting || state_ == Line::kUp ? read(now) : std::nullopt;
 }
 
 // ----------------------------------------------------------------------------------------- line
@@ -120,7 +120,7 @@ PrivateSocket Heartbeat::start_connection(uint32_t events) const {
 void Heartbeat::call(TimePoint now) {
   line_ = start_connection(EPOLLIN | EPOLLOUT);
   state_ = line_.is_valid() ? Line::kCalling : Line::kDown;
-  num_received_ = 0;
+  num_answered_ = 0;
   if (state_ == Line::kCalling) {
     called(now);
   }
@@ -132,7 +132,7 @@ void Heartbeat::called(TimePoint now) {
       return;
     case Attempt::kMade:
       clock_.hear(now);
-      connected();
+      greet();
       return;
     case Attempt::kRefused:
       clock_.hear(now);
@@ -144,39 +144,22 @@ void Heartbeat::called(TimePoint now) {
   }
 }
 
-void Heartbeat::connected() {
+// The clock counts the calls: it is at least a look later than at the call before.
+void Heartbeat::greet() {
+  const auto number = static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+  hello_ = {process_, target_.process, target_.incarnation, target_.path, number};
+  const auto hello = hello_.encode(HeartbeatHello::Turn::kCall, target_.key);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = this;
-  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) != 0) {
-    hang_up();
-    return;
-  }
-  state_ = Line::kChallenged;
-}
-
-// The challenge has come.
-void Heartbeat::greet() {
-  hello_ = {process_, target_.process, target_.incarnation, target_.path};
-  fill_randomly(hello_.challenge);
-  const auto bytes = hello_.encode(HeartbeatHello::Turn::kCall, target_.key, challenge_);
-  if (::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(bytes.size())) {
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) != 0 ||
+      ::send(line_, hello.data(), hello.size(), MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(hello.size())) {
     hang_up();
     return;
   }
   state_ = Line::kGreeting;
-}
-
-void Heartbeat::check_answer() {
-  const auto hello =
-      HeartbeatHello::decode(answer_, HeartbeatHello::Turn::kAnswer, target_.key, hello_.challenge);
-  if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
-      hello->incarnation != target_.incarnation || hello->path != target_.path) {
-    turned_away();
-    return;
-  }
-  state_ = Line::kUp;
 }
 
 // It calls again at the next look.
@@ -200,18 +183,15 @@ void Heartbeat::turned_away() {
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
-  while (state_ == Line::kChallenged || state_ == Line::kGreeting) {
-    const bool is_answer = state_ == Line::kGreeting;
-    const auto all = is_answer ? std::span<std::byte>(answer_) : std::span<std::byte>(challenge_);
-    const std::span<std::byte> rest = all.subspan(num_received_);
+  while (state_ == Line::kGreeting) {
+    const std::span<std::byte> rest = std::span(answer_).subspan(num_answered_);
     const ssize_t count = ::recv(line_, rest.data(), rest.size(), 0);
     if (count <= 0) {
       return ended(count, now);
     }
-    num_received_ += static_cast<size_t>(count);
-    if (num_received_ == all.size()) {
-      num_received_ = 0;
-      is_answer ? check_answer() : greet();
+    num_answered_ += static_cast<size_t>(count);
+    if (num_answered_ == answer_.size()) {
+      check_answer();
     }
   }
   while (state_ == Line::kUp) {
@@ -232,6 +212,17 @@ std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
     }
   }
   return std::nullopt;
+}
+
+void Heartbeat::check_answer() {
+  const auto hello = HeartbeatHello::decode(answer_, HeartbeatHello::Turn::kAnswer, target_.key);
+  if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
+      hello->incarnation != target_.incarnation || hello->path != target_.path ||
+      hello->number != hello_.number) {
+    turned_away();
+    return;
+  }
+  state_ = Line::kUp;
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::ended(ssize_t received, TimePoint now) {
@@ -261,7 +252,7 @@ void Heartbeat::beat(TimePoint now) {
   }
   // One byte at a time: more would say nothing more.
   if (!is_known || info.tcpi_unacked == 0) {
-    ::send(line_, &kHeartbeat, 1, MSG_NOSIGNAL);
+    ::send(line_, &kBeat, 1, MSG_NOSIGNAL);
   }
 }
 

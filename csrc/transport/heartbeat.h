@@ -62,11 +62,10 @@ class Heartbeat {
   bool answers(TimePoint now) const { return !is_over_ && clock_.silence(now) < limit_ / 2; }
 
  private:
-  enum class Line { kDown, kCalling, kChallenged, kGreeting, kUp };
+  enum class Line { kDown, kCalling, kGreeting, kUp };
 
   void call(TimePoint now);
   void called(TimePoint now);
-  void connected();
   void greet();
   void check_answer();
   void hang_up();
@@ -88,10 +87,9 @@ class Heartbeat {
   SilenceClock clock_;
   PrivateSocket line_;
   Line state_ = Line::kDown;
-  HeartbeatHello::Challenge challenge_{};  // of the listener
-  HeartbeatHello hello_;                   // to the listener
+  HeartbeatHello hello_;
   HeartbeatHello::Bytes answer_{};
-  size_t num_received_ = 0;  // bytes of the challenge, or of the answer
+  size_t num_answered_ = 0;
   int num_turned_away_ = 0;
   PrivateSocket knock_;
   bool is_over_ = false;  // the process has left; nothing is watched

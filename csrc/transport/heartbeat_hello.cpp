@@ -17,7 +17,7 @@ struct Wire {
   uint64_t receiver;
   uint32_t incarnation;
   uint32_t path;
-  HeartbeatHello::Challenge challenge;
+  uint64_t number;
   Proof proof;  // of what precedes it
 };
 static_assert(sizeof(Wire) == HeartbeatHello::kBytes);
@@ -25,28 +25,25 @@ static_assert(sizeof(Wire) == HeartbeatHello::kBytes);
 constexpr size_t kProofAt = offsetof(Wire, proof);
 
 Proof proof_of(std::span<const std::byte, HeartbeatHello::kBytes> bytes, HeartbeatHello::Turn turn,
-               const MessageKey& key, const HeartbeatHello::Challenge& challenged) {
+               const MessageKey& key) {
   const bool is_call = turn == HeartbeatHello::Turn::kCall;
-  return prove(key, is_call ? "heartbeat call" : "heartbeat answer",
-               {challenged, bytes.first(kProofAt)});
+  return prove(key, is_call ? "heartbeat call" : "heartbeat answer", {bytes.first(kProofAt)});
 }
 
 }  // namespace
 
-HeartbeatHello::Bytes HeartbeatHello::encode(Turn turn, const MessageKey& key,
-                                             const Challenge& challenged) const {
-  const Wire wire{kMagic, kVersion, sender, receiver, incarnation, path, challenge, {}};
+HeartbeatHello::Bytes HeartbeatHello::encode(Turn turn, const MessageKey& key) const {
+  const Wire wire{kMagic, kVersion, sender, receiver, incarnation, path, number, {}};
   Bytes bytes;
   std::memcpy(bytes.data(), &wire, sizeof(wire));
-  const Proof proof = proof_of(bytes, turn, key, challenged);
+  const Proof proof = proof_of(bytes, turn, key);
   std::memcpy(bytes.data() + kProofAt, proof.data(), proof.size());
   return bytes;
 }
 
 std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, kBytes> bytes,
-                                                     Turn turn, const MessageKey& key,
-                                                     const Challenge& challenged) {
-  if (!equal_in_constant_time(bytes.subspan(kProofAt), proof_of(bytes, turn, key, challenged))) {
+                                                     Turn turn, const MessageKey& key) {
+  if (!equal_in_constant_time(bytes.subspan(kProofAt), proof_of(bytes, turn, key))) {
     return std::nullopt;
   }
   Wire wire;
@@ -54,7 +51,7 @@ std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, 
   if (wire.magic != kMagic || wire.version != kVersion) {
     return std::nullopt;
   }
-  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation, wire.path, wire.challenge};
+  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation, wire.path, wire.number};
 }
 
 }  // namespace q7x2

@@ -83,7 +83,9 @@ void HeartbeatListener::take_calls(TimePoint now) {
       if (errno != EAGAIN) set_listening(false);
       return;
     }
-    if (!challenge(call)) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, call.socket, &event) != 0) {
       continue;  // it calls again
     }
     if (waiting_.size() == kMaxWaiting) {
@@ -93,21 +95,13 @@ void HeartbeatListener::take_calls(TimePoint now) {
   }
 }
 
-// Those before the hello.
-void HeartbeatListener::drop_heartbeats(Call& call) {
-  const auto begin = call.bytes.begin();
-  const auto end = begin + static_cast<std::ptrdiff_t>(call.num_bytes);
-  const auto hello = std::find_if(begin, end, [](std::byte each) { return each != kHeartbeat; });
-  call.num_bytes = static_cast<size_t>(std::move(hello, end, begin) - begin);
-}
-
-bool HeartbeatListener::challenge(Call& call) {
-  fill_randomly(call.challenge);
-  epoll_event event{};
-  event.events = EPOLLIN;
-  return ::epoll_ctl(epoll_, EPOLL_CTL_ADD, call.socket, &event) == 0 &&
-         ::send(call.socket, call.challenge.data(), call.challenge.size(), MSG_NOSIGNAL) ==
-             static_cast<ssize_t>(call.challenge.size());
+/// Uses the number of the call, so that nobody can use it again.
+bool HeartbeatListener::is_for_this(const std::optional<HeartbeatHello>& hello) {
+  if (!hello || hello->receiver != process_) {
+    return false;
+  }
+  uint64_t& last = numbers_[{hello->sender, hello->path}];
+  return hello->number > std::exchange(last, std::max(last, hello->number));
 }
 
 void HeartbeatListener::hear(Call& call) {
@@ -119,12 +113,10 @@ void HeartbeatListener::hear(Call& call) {
       return;
     }
     call.num_bytes += static_cast<size_t>(count);
-    drop_heartbeats(call);
   }
   if (!call.hello) {
-    call.hello =
-        HeartbeatHello::decode(call.bytes, HeartbeatHello::Turn::kCall, key_, call.challenge);
-    if (!call.hello || call.hello->receiver != process_) {
+    call.hello = HeartbeatHello::decode(call.bytes, HeartbeatHello::Turn::kCall, key_);
+    if (!is_for_this(call.hello)) {
       call.socket.close();
       return;
     }
@@ -138,8 +130,9 @@ void HeartbeatListener::hear(Call& call) {
 
 void HeartbeatListener::answer(Call& call) {
   const HeartbeatHello& hello = *call.hello;
-  const auto bytes = HeartbeatHello{process_, hello.sender, hello.incarnation, hello.path}.encode(
-      HeartbeatHello::Turn::kAnswer, key_, hello.challenge);
+  const auto bytes =
+      HeartbeatHello{process_, hello.sender, hello.incarnation, hello.path, hello.number}.encode(
+          HeartbeatHello::Turn::kAnswer, key_);
   const ssize_t sent = ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) {
     answered_[{hello.sender, hello.incarnation, hello.path}] = std::move(call.socket);

@@ -1,9 +1,9 @@
 // HeartbeatListener: the port that processes of other hosts call, and the calls that came.
 //
-// A caller gets a challenge at once, and must send a HeartbeatHello that proves that it belongs to
-// the job. It is answered with one if it is a process that this one has met in a group. Until then
-// it waits, for a few seconds at most, and only few calls may wait at once: the oldest goes first.
-// So strangers cost little. What a caller sends afterwards
+// A call begins with a HeartbeatHello, which proves that the caller belongs to the job. It is
+// answered with one if the caller is a process that this one has met in a group. Until then it
+// waits, for a few seconds at most, and only few calls may wait at once: the oldest goes first. So
+// strangers cost little. What a caller sends afterwards
 // is read and dropped: it only wants to see that the kernel acknowledges it.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/owned_fd.h"
 #include "transport/heartbeat_hello.h"
@@ -68,7 +69,6 @@ class HeartbeatListener {
   struct Call {
     PrivateSocket socket;
     TimePoint since;
-    HeartbeatHello::Challenge challenge{};
     HeartbeatHello::Bytes bytes{};
     size_t num_bytes = 0;
     std::optional<HeartbeatHello> hello = {};  // once it has proven itself
@@ -78,8 +78,7 @@ class HeartbeatListener {
   void listen();
   void set_listening(bool on);
   void take_calls(TimePoint now);
-  bool challenge(Call& call);
-  static void drop_heartbeats(Call& call);
+  bool is_for_this(const std::optional<HeartbeatHello>& hello);
   void hear(Call& call);
   void answer(Call& call);
   static void end(PrivateSocket& socket, HeartbeatEnd why);
@@ -91,6 +90,8 @@ class HeartbeatListener {
   uint16_t port_ = 0;
   bool is_listening_ = false;
   std::set<uint64_t> expected_;
+  // The last numbers of calls, by process and path. Only processes of the job have one.
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> numbers_;
   std::deque<Call> waiting_;
   std::map<Key, PrivateSocket> answered_;
 };

@@ -24,10 +24,7 @@ constexpr uint64_t kMe = 11;
 constexpr uint64_t kPeer = 22;
 constexpr MessageKey kKey{std::byte{1}};
 
-using Challenge = HeartbeatHello::Challenge;
 using Turn = HeartbeatHello::Turn;
-
-constexpr Challenge kChallenge{std::byte{2}};  // of the caller
 
 OwnedFd call(const HeartbeatListener& listener) {
   OwnedFd fd(::socket(AF_INET, SOCK_STREAM, 0));
@@ -48,20 +45,11 @@ bool is_readable(int fd, int milliseconds) {
   return ::poll(&entry, 1, milliseconds) == 1;
 }
 
-/// What the listener sends at once.
-Challenge challenge_of(HeartbeatListener& listener, const OwnedFd& fd) {
-  const auto give_up = Clock::now() + std::chrono::seconds(20);
-  Challenge challenge{};
-  while (!is_readable(fd, 1) && Clock::now() < give_up) listener.look(Clock::now());
-  EXPECT_EQ(::recv(fd, challenge.data(), challenge.size(), MSG_WAITALL),
-            static_cast<ssize_t>(challenge.size()));
-  return challenge;
-}
-
-/// The hello of a caller that knows the key. Returns the bytes.
-HeartbeatHello::Bytes say(HeartbeatListener& listener, const OwnedFd& fd, HeartbeatHello hello) {
-  hello.challenge = kChallenge;
-  const auto bytes = hello.encode(Turn::kCall, kKey, challenge_of(listener, fd));
+/// The hello of a caller that knows the key, with a number of its own. Returns the bytes.
+HeartbeatHello::Bytes say(const OwnedFd& fd, HeartbeatHello hello) {
+  static uint64_t calls = 0;
+  hello.number = ++calls;
+  const auto bytes = hello.encode(Turn::kCall, kKey);
   say(fd, bytes.data(), bytes.size());
   return bytes;
 }
@@ -81,7 +69,7 @@ std::optional<HeartbeatHello> answer_to(const OwnedFd& fd) {
   if (::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
     return std::nullopt;
   }
-  return HeartbeatHello::decode(bytes, Turn::kAnswer, kKey, kChallenge);
+  return HeartbeatHello::decode(bytes, Turn::kAnswer, kKey);
 }
 
 TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
@@ -89,7 +77,7 @@ TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
   ASSERT_NE(listener.port(), 0);
   listener.expect(kPeer);
   const OwnedFd fd = call(listener);
-  say(listener, fd, {kPeer, kMe, 3});
+  say(fd, {kPeer, kMe, 3});
   EXPECT_TRUE(is_readable(listener.fd(), 10'000));
   look_until(listener, [&] { return listener.num_answered() == 1; });
   const auto answer = answer_to(fd);
@@ -114,7 +102,7 @@ TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
 TEST(HeartbeatListener, AnswersACallerThatCameBeforeItWasMet) {
   HeartbeatListener listener(kMe, kKey);
   const OwnedFd fd = call(listener);
-  say(listener, fd, {kPeer, kMe, 0});
+  say(fd, {kPeer, kMe, 0});
   look_until(listener, [&] { return listener.num_waiting() == 1; });
   EXPECT_EQ(listener.num_answered(), 0U);
   listener.expect(kPeer);
@@ -123,8 +111,8 @@ TEST(HeartbeatListener, AnswersACallerThatCameBeforeItWasMet) {
 }
 
 /// Whether the listener ends a call that says this.
-bool is_dropped(HeartbeatListener& listener, const OwnedFd& fd,
-                const std::vector<std::byte>& bytes) {
+bool is_dropped(HeartbeatListener& listener, const std::vector<std::byte>& bytes) {
+  const OwnedFd fd = call(listener);
   say(fd, bytes.data(), bytes.size());
   const auto give_up = Clock::now() + std::chrono::seconds(20);
   while (!is_readable(fd, 1) && Clock::now() < give_up) listener.look(Clock::now());
@@ -139,27 +127,22 @@ TEST(HeartbeatListener, DropsWhatIsNoHelloForIt) {
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   for (int i = 0; i < 20; ++i) {
-    const OwnedFd fd = call(listener);
-    challenge_of(listener, fd);
     std::vector<std::byte> bytes(HeartbeatHello::kBytes);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-    EXPECT_TRUE(is_dropped(listener, fd, bytes));
+    EXPECT_TRUE(is_dropped(listener, bytes));
   }
-  const auto is_refused = [&](const HeartbeatHello& hello, Turn turn, const MessageKey& key,
-                              size_t changed_bit) {
-    const OwnedFd fd = call(listener);
-    auto bytes = hello.encode(turn, key, challenge_of(listener, fd));
-    if (changed_bit < 8 * bytes.size()) {
-      bytes[changed_bit / 8] ^= static_cast<std::byte>(1 << changed_bit % 8);
-    }
-    return is_dropped(listener, fd, {bytes.begin(), bytes.end()});
+  const auto is_refused = [&](const HeartbeatHello& hello, Turn turn, const MessageKey& key) {
+    const auto bytes = hello.encode(turn, key);
+    return is_dropped(listener, {bytes.begin(), bytes.end()});
   };
-  constexpr size_t kNoBit = 8 * HeartbeatHello::kBytes;
-  EXPECT_TRUE(is_refused({kPeer, kMe + 1, 0}, Turn::kCall, kKey, kNoBit));
-  EXPECT_TRUE(is_refused({kPeer, kMe, 0}, Turn::kCall, MessageKey{}, kNoBit)) << "another secret";
-  EXPECT_TRUE(is_refused({kPeer, kMe, 0}, Turn::kAnswer, kKey, kNoBit)) << "reflected";
-  for (size_t bit = 0; bit < kNoBit; bit += 13) {
-    EXPECT_TRUE(is_refused({kPeer, kMe, 0}, Turn::kCall, kKey, bit)) << bit;
+  EXPECT_TRUE(is_refused({kPeer, kMe + 1, 0, 0, 1}, Turn::kCall, kKey));
+  EXPECT_TRUE(is_refused({kPeer, kMe, 0, 0, 1}, Turn::kCall, MessageKey{})) << "another secret";
+  EXPECT_TRUE(is_refused({kPeer, kMe, 0, 0, 1}, Turn::kAnswer, kKey)) << "reflected";
+  const auto hello = HeartbeatHello{kPeer, kMe, 0, 0, 1}.encode(Turn::kCall, kKey);
+  for (size_t bit = 0; bit < 8 * hello.size(); bit += 13) {
+    std::vector<std::byte> changed(hello.begin(), hello.end());
+    changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_TRUE(is_dropped(listener, changed)) << bit;
   }
   EXPECT_EQ(listener.num_answered(), 0U);
   EXPECT_EQ(listener.num_waiting(), 0U);
@@ -169,26 +152,13 @@ TEST(HeartbeatListener, ARecordedHelloIsWorthNothing) {
   HeartbeatListener listener(kMe, kKey);
   listener.expect(kPeer);
   const OwnedFd fd = call(listener);
-  const auto recorded = say(listener, fd, {kPeer, kMe, 0});
+  const auto recorded = say(fd, {kPeer, kMe, 0});
   look_until(listener, [&] { return listener.num_answered() == 1; });
-  const OwnedFd again = call(listener);
-  challenge_of(listener, again);
-  EXPECT_TRUE(is_dropped(listener, again, {recorded.begin(), recorded.end()}));
+  EXPECT_TRUE(is_dropped(listener, {recorded.begin(), recorded.end()}));
   // The call that it would have replaced goes on.
   EXPECT_TRUE(answer_to(fd));
   EXPECT_EQ(listener.num_answered(), 1U);
   EXPECT_FALSE(is_readable(fd, 0));
-}
-
-// The kernel of a stopped process takes heartbeats, but the process sends no challenge.
-TEST(HeartbeatListener, HearsHeartbeatsBeforeTheHello) {
-  HeartbeatListener listener(kMe, kKey);
-  listener.expect(kPeer);
-  const OwnedFd fd = call(listener);
-  const std::string beats(200, '.');
-  say(fd, beats.data(), beats.size());
-  say(listener, fd, {kPeer, kMe, 0});
-  look_until(listener, [&] { return listener.num_answered() == 1; });
 }
 
 TEST(HeartbeatListener, SilentStrangersAreFewAndGoSoon) {
@@ -203,7 +173,7 @@ TEST(HeartbeatListener, SilentStrangersAreFewAndGoSoon) {
   // Nobody is locked out by them.
   listener.expect(kPeer);
   const OwnedFd fd = call(listener);
-  say(listener, fd, {kPeer, kMe, 0});
+  say(fd, {kPeer, kMe, 0});
   look_until(listener, [&] { return listener.num_answered() == 1; });
   listener.tidy(Clock::now() + HeartbeatListener::kPatience + std::chrono::seconds(1));
   EXPECT_EQ(listener.num_waiting(), 0U);
@@ -217,7 +187,7 @@ TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
     const OwnedFd knock = call(listener);
     look_until(listener, [&] { return listener.num_waiting() == 1; });
     const OwnedFd fd = call(listener);
-    say(listener, fd, {kPeer, kMe, 0});
+    say(fd, {kPeer, kMe, 0});
     look_until(listener, [&] { return listener.num_answered() == 1; });
   }
   look_until(listener, [&] { return listener.num_waiting() == 0; });
@@ -226,22 +196,21 @@ TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
 }
 
 TEST(HeartbeatHello, IsAcceptedOnlyAsItWasMade) {
-  const HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7, 1, {std::byte{3}}};
-  const auto bytes = hello.encode(Turn::kCall, kKey, kChallenge);
-  const auto got = HeartbeatHello::decode(bytes, Turn::kCall, kKey, kChallenge);
+  const HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7, 1, 99};
+  const auto bytes = hello.encode(Turn::kCall, kKey);
+  const auto got = HeartbeatHello::decode(bytes, Turn::kCall, kKey);
   ASSERT_TRUE(got);
   EXPECT_EQ(got->sender, hello.sender);
   EXPECT_EQ(got->receiver, hello.receiver);
   EXPECT_EQ(got->incarnation, hello.incarnation);
   EXPECT_EQ(got->path, hello.path);
-  EXPECT_EQ(got->challenge, hello.challenge);
-  EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kAnswer, kKey, kChallenge));
-  EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kCall, MessageKey{}, kChallenge));
-  EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kCall, kKey, Challenge{}));
+  EXPECT_EQ(got->number, hello.number);
+  EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kAnswer, kKey));
+  EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kCall, MessageKey{}));
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     auto flipped = bytes;
     flipped[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    EXPECT_FALSE(HeartbeatHello::decode(flipped, Turn::kCall, kKey, kChallenge)) << bit;
+    EXPECT_FALSE(HeartbeatHello::decode(flipped, Turn::kCall, kKey)) << bit;
   }
 }
 

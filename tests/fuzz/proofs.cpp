@@ -46,23 +46,21 @@ struct Post {
 using Turn = HeartbeatHello::Turn;
 
 const MessageKey kKey = kSecret.key_to(identity(2));
-constexpr HeartbeatHello::Challenge kChallenge{std::byte{9}};
 
 std::string hello(Random& random) {
   HeartbeatHello it{random() % 4, random() % 4, static_cast<uint32_t>(random() % 3),
-                    static_cast<uint32_t>(random() % 2)};
-  const auto bytes = it.encode(Turn::kCall, kKey, kChallenge);
+                    static_cast<uint32_t>(random() % 2), random()};
+  const auto bytes = it.encode(Turn::kCall, kKey);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 bool read_hello(std::string_view input, Random&) {
   HeartbeatHello::Bytes bytes{};
   std::ranges::copy(std::as_bytes(std::span(input.substr(0, bytes.size()))), bytes.begin());
-  require(!HeartbeatHello::decode(bytes, Turn::kAnswer, kKey, kChallenge), "a call is an answer");
-  require(!HeartbeatHello::decode(bytes, Turn::kCall, kKey, {}), "the challenge does not matter");
-  const auto read = HeartbeatHello::decode(bytes, Turn::kCall, kKey, kChallenge);
+  require(!HeartbeatHello::decode(bytes, Turn::kAnswer, kKey), "a call is an answer");
+  const auto read = HeartbeatHello::decode(bytes, Turn::kCall, kKey);
   if (!read) return false;
-  require(read->encode(Turn::kCall, kKey, kChallenge) == bytes, "a hello was forged");
+  require(read->encode(Turn::kCall, kKey) == bytes, "a hello was forged");
   return true;
 }
 
