@@ -209,7 +209,7 @@ std::vector<std::string> ProcessGroupQ7x2::handles() const {
   enter();
   std::vector<std::string> all;
   for (int rank = 0; rank < size_; ++rank) {
-    all.push_back(Handle{group_->card(rank), rank}.encode());
+    all.push_back(Handle{group_->card(rank), rank}.encode(runtime_->secret()));
   }
   return all;
 }
@@ -222,7 +222,7 @@ c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
   const std::string title = "reconfigure with the uuid '" + how.uuid + "'";
   std::vector<Handle> handles;
   for (const std::string& text : how.handles) {
-    handles.push_back(Handle::decode(text));
+    handles.push_back(Handle::decode(text, runtime->secret()));
   }
   if (!how.ordered) {
     handles = in_rank_order(std::move(handles));
@@ -272,7 +272,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d
 
 std::string ProcessGroupQ7x2::own_handle() const {
   runtime_->enter();
-  return Handle{card_of_process(*runtime_), rank_}.encode();
+  return Handle{card_of_process(*runtime_), rank_}.encode(runtime_->secret());
 }
 
 std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,

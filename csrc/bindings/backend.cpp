@@ -79,7 +79,7 @@ std::string reconfigure_handle(const c10::intrusive_ptr<ProcessGroupQ7x2>& group
   // Guarded by the GIL. Runtime::shutdown_instance stops it.
   static auto* const kept = new std::shared_ptr<Runtime>();
   *kept = Runtime::instance();
-  return Handle{card_of_process(**kept)}.encode();
+  return Handle{card_of_process(**kept)}.encode((*kept)->secret());
 }
 
 c10::intrusive_ptr<ProcessGroupQ7x2> reconfigure(const c10::intrusive_ptr<c10d::Store>& store,

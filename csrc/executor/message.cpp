@@ -48,6 +48,11 @@ void MessageTask::start(Locked& locked) {
 void MessageTask::completed(Locked& locked, uint32_t, size_t length, uint64_t tag) {
   if (direction_ == Direction::kReceive) {
     source_ = tag::source_of(tag, group().world_size());
+    if (source_ >= group().world_size()) {
+      fail(locked, Error(ErrorCode::kMismatch,
+                         name() + ": a message came from rank " + std::to_string(source_)));
+      return;
+    }
     if (length != bytes_) {
       fail(locked, Error(ErrorCode::kMismatch,
                          name() + ": rank " + std::to_string(source_) + " sent " +

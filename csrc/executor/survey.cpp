@@ -270,6 +270,12 @@ void take_private_links(Group& group, const Fabric& fabric) {
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
                                      const SurveyOptions& options) {
   auto fabric = std::make_shared<const Fabric>(fabric_from_json(decided(group, options)));
+  if (fabric->world_size() != group->world_size()) {
+    throw Error(ErrorCode::kMismatch,
+                "rank 0 tells a Fabric of " + std::to_string(fabric->world_size()) +
+                    " ranks to a group of " + std::to_string(group->world_size()),
+                0);
+  }
   const Placement placement = placement_of(*group);
   // Subgroups' parts of what is known already add nothing.
   const bool known = Memory::instance()

@@ -210,7 +210,9 @@ void Assembly::take(const AssemblyMessage& message) {
       if (!same_list) {
         refuse_list(message);
       }
-      arrived_[{message.exchange, message.round}][message.process] = message.body;
+      if (is_partner(message)) {
+        arrived_[{message.exchange, message.round}][message.process] = message.body;
+      }
       return;
     case AssemblyKind::kWaiting:
       // It speaks for the member that it waits for, if it knows one.
@@ -224,6 +226,15 @@ void Assembly::take(const AssemblyMessage& message) {
     case AssemblyKind::kAsk:
       return;  // the table has answered
   }
+}
+
+/// Whether it comes from the member that sends to this one in its round.
+bool Assembly::is_partner(const AssemblyMessage& message) const {
+  if (message.round >= rounds_.rounds()) {
+    return false;
+  }
+  const auto from = static_cast<size_t>(rounds_.from(message.round));
+  return options_.members[from].process == message.process;
 }
 
 void Assembly::refuse_list(const AssemblyMessage& message) {
@@ -250,10 +261,9 @@ AssemblyMessage Assembly::message(AssemblyKind kind, const Round& round) const {
   return message;
 }
 
-void Assembly::send(int member, std::string message) {
+void Assembly::send(int member, std::string_view message) {
   Locked locked(runtime_.lock());
-  runtime_.assemblies().send(locked, options_.members[static_cast<size_t>(member)],
-                             std::move(message));
+  runtime_.assemblies().send(locked, options_.members[static_cast<size_t>(member)], message);
 }
 
 void Assembly::ask(const Round& round, int member) {

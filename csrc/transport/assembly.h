@@ -26,6 +26,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -84,8 +85,9 @@ class Assembly {
   std::string receive(const Round& round, int from, const Check& check);
   void read();
   void take(const AssemblyMessage& message);
+  bool is_partner(const AssemblyMessage& message) const;
   void watch(const Round& round, int from);
-  void send(int member, std::string message);
+  void send(int member, std::string_view message);
   void ask(const Round& round, int member);
   void look_around(const Check& check);
   AssemblyMessage message(AssemblyKind kind, const Round& round = {}) const;

@@ -41,8 +41,9 @@ void AssemblyInbox::wait(std::chrono::milliseconds timeout) {
 
 // ---------------------------------------------------------------------------------------- table
 
-AssemblyTable::AssemblyTable(uint64_t process, Reactor& reactor, PeerTable& peers)
-    : process_(process), reactor_(reactor), peers_(peers) {
+AssemblyTable::AssemblyTable(uint64_t process, Reactor& reactor, PeerTable& peers,
+                             Envelopes& envelopes)
+    : process_(process), reactor_(reactor), peers_(peers), envelopes_(envelopes) {
   reactor_.on_message(kAssemblyId, on_message, this);
 }
 
@@ -79,7 +80,7 @@ void AssemblyTable::end(Locked&, std::vector<uint64_t> heard, AssemblyMessage an
   used_[key] = {std::move(heard), std::move(answer)};
 }
 
-bool AssemblyTable::send(Locked& locked, const Card& to, std::string message) {
+bool AssemblyTable::send(Locked& locked, const Card& to, std::string_view message) {
   if (host_key_.empty()) {
     host_key_ = host_key();
   }
@@ -94,7 +95,8 @@ bool AssemblyTable::send(Locked& locked, const Card& to, std::string message) {
   if (!peers_.connect(locked, peer)) {
     return false;
   }
-  reactor_.send_payload(locked, peer.shared.endpoint(), kAssemblyId, std::move(message));
+  reactor_.send_payload(locked, peer.shared.endpoint(), kAssemblyId,
+                        envelopes_.close(Envelopes::Kind::kAssembly, to.identity(), message));
   return true;
 }
 
@@ -107,7 +109,11 @@ ucs_status_t AssemblyTable::on_message(void* arg, const void*, size_t, void* dat
     return UCS_OK;
   }
   try {
-    static_cast<AssemblyTable*>(arg)->arrived_.emplace_back(static_cast<const char*>(data), length);
+    auto& table = *static_cast<AssemblyTable*>(arg);
+    const std::string_view bytes(static_cast<const char*>(data), length);
+    if (const auto opened = table.envelopes_.open(Envelopes::Kind::kAssembly, bytes)) {
+      table.arrived_.push_back({opened->sender, std::string(opened->message)});
+    }
   } catch (const std::bad_alloc&) {
     // Lost. Who waits for it asks again.
   }
@@ -118,9 +124,9 @@ bool AssemblyTable::deliver(Locked& locked) {
   if (arrived_.empty()) {
     return false;
   }
-  for (const std::string& bytes : std::exchange(arrived_, {})) {
+  for (const auto& [sender, bytes] : std::exchange(arrived_, {})) {
     try {
-      if (auto message = AssemblyMessage::decode(bytes)) {
+      if (auto message = AssemblyMessage::decode(bytes); message && message->process == sender) {
         handle(locked, std::move(*message));
       }
     } catch (const std::bad_alloc&) {
@@ -178,11 +184,11 @@ void AssemblyTable::refuse(Locked& locked, const Used& used, const AssemblyMessa
   }
 }
 
-void AssemblyTable::reply(Locked& locked, const AssemblyMessage& to, std::string message) {
+void AssemblyTable::reply(Locked& locked, const AssemblyMessage& to, std::string_view message) {
   try {
     const Card card = Card::decode(to.card);
     if (card.process == to.process && card.process != process_) {
-      send(locked, card, std::move(message));
+      send(locked, card, message);
     }
   } catch (const Error&) {
     // The sender cannot be reached. It has a deadline.

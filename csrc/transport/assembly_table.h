@@ -1,10 +1,10 @@
 // AssemblyTable: the assemblies of this process, by uuid, and the messages between processes that
 // make a group without a store. transport/assembly.h has the protocol.
 //
-// The messages are active messages on the shared network. They need no group: a message carries its
-// sender's card, so that any process can be answered. The table keeps what arrives before this
-// process has begun the assembly, answers for an assembly whose thread is busy, and refuses uuids
-// that were used here before.
+// The messages are active messages on the shared network, in envelopes (transport/envelope.h). They
+// need no group: a message carries its sender's card, so that any process can be answered. The
+// table keeps what arrives before this process has begun the assembly, answers for an assembly
+// whose thread is busy, and refuses uuids that were used here before.
 #pragma once
 
 #include <chrono>
@@ -15,11 +15,13 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "transport/assembly_message.h"
 #include "transport/card.h"
+#include "transport/envelope.h"
 #include "transport/peer_table.h"
 #include "transport/reactor.h"
 
@@ -48,8 +50,8 @@ class AssemblyTable {
   static constexpr size_t kMostEarlyBytes = size_t{8} << 20;
   static constexpr std::chrono::minutes kEarlyAge{10};
 
-  /// `process`: this one's identity. Throws Error(kTransport).
-  AssemblyTable(uint64_t process, Reactor& reactor, PeerTable& peers);
+  /// `process`: this one. Throws Error(kTransport).
+  AssemblyTable(uint64_t process, Reactor& reactor, PeerTable& peers, Envelopes& envelopes);
   AssemblyTable(const AssemblyTable&) = delete;
   AssemblyTable& operator=(const AssemblyTable&) = delete;
 
@@ -67,7 +69,7 @@ class AssemblyTable {
 
   /// Opens the connection to a process, if it must, by the next incarnation if the last one broke.
   /// False: the message, which is encoded, was not sent.
-  bool send(Locked& locked, const Card& to, std::string message);
+  bool send(Locked& locked, const Card& to, std::string_view message);
   /// Handles what has arrived. False: nothing had.
   bool deliver(Locked& locked);
 
@@ -93,13 +95,18 @@ class AssemblyTable {
   void keep_early(AssemblyMessage message);
   void answer(Locked& locked, const Running& running, const AssemblyMessage& asked);
   void refuse(Locked& locked, const Used& used, const AssemblyMessage& message);
-  void reply(Locked& locked, const AssemblyMessage& to, std::string message);
+  void reply(Locked& locked, const AssemblyMessage& to, std::string_view message);
 
   const uint64_t process_;
   Reactor& reactor_;
   PeerTable& peers_;
+  Envelopes& envelopes_;
   std::string host_key_;  // of this process; empty until it is needed
-  std::vector<std::string> arrived_;
+  struct Arrived {
+    uint64_t sender;
+    std::string bytes;
+  };
+  std::vector<Arrived> arrived_;
   std::map<std::string, Running> running_;  // by key
   std::map<std::string, Used> used_;
   std::deque<Early> early_;

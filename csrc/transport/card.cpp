@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 
 class Writer {
  public:
@@ -65,6 +65,7 @@ std::string Card::encode() const {
   out.put(kMagic);
   out.put(kVersion);
   out.put(process);
+  out.put(key);
   out.put(pid);
   out.put(slot);
   out.put(world_size);
@@ -104,7 +105,11 @@ Card Card::decode(std::string_view bytes) {
   }
   Card card;
   card.process = in.get<uint64_t>();
+  card.key = in.get<ProcessKey>();
   card.pid = in.get<int32_t>();
+  if (card.pid <= 0) {
+    throw Error(ErrorCode::kMismatch, "a rank's card has the PID " + std::to_string(card.pid));
+  }
   card.slot = in.get<uint16_t>();
   card.world_size = in.get<uint16_t>();
   card.host_key = in.get_string();

@@ -6,12 +6,14 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/job_secret.h"
 #include "transport/nics.h"
 
 namespace q7x2 {
 
 struct Card {
   uint64_t process = 0;     ///< random, unique for each process
+  ProcessKey key{};         ///< who talks to the process must know it
   int32_t pid = 0;          ///< in the process's own PID namespace
   uint16_t slot = 0;        ///< the group's number at this rank; see transport/tag.h
   uint16_t world_size = 0;  ///< as this rank was told
@@ -32,11 +34,13 @@ struct Card {
   };
   std::vector<Renewed> renewed;
 
+  Identity identity() const { return {process, key}; }
   /// The connection to `other` that this rank would use: the first is 0.
   uint32_t incarnation(uint64_t other) const;
 
   std::string encode() const;
-  /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2.
+  /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2, or says what
+  /// cannot be.
   static Card decode(std::string_view bytes);
 };
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/tag.h"
+
 namespace q7x2 {
 namespace {
 
-constexpr uint16_t kVersion = 3;
+constexpr uint16_t kVersion = 4;
 constexpr size_t kMaxText = 2048;
 
 // The wire form, followed by `text_length` bytes of text.
@@ -20,12 +22,15 @@ struct Header {
   int32_t receiver;
   int32_t subject;
   uint32_t text_length;
-  uint64_t process;
   uint64_t sequence;
   uint64_t fingerprint;
   uint64_t state;
 };
-static_assert(sizeof(Header) == 56);
+static_assert(sizeof(Header) == 48);
+
+bool is_rank(int32_t rank) {
+  return rank >= 0 && rank < tag::kMaxRanks;
+}
 
 }  // namespace
 
@@ -40,7 +45,6 @@ std::string Control::encode() const {
                       receiver,
                       subject,
                       static_cast<uint32_t>(text_length),
-                      process,
                       sequence,
                       fingerprint,
                       static_cast<uint64_t>(state)};
@@ -50,18 +54,20 @@ std::string Control::encode() const {
   return bytes;
 }
 
-std::optional<Control> Control::decode(const void* data, size_t length) {
+std::optional<Control> Control::decode(uint64_t sender, std::string_view bytes) {
   Header header;
-  if (length < sizeof(Header)) {
+  if (bytes.size() < sizeof(Header)) {
     return std::nullopt;
   }
-  std::memcpy(&header, data, sizeof(Header));
+  std::memcpy(&header, bytes.data(), sizeof(Header));
   if (header.version != kVersion || header.text_length > kMaxText ||
-      header.text_length != length - sizeof(Header) ||
+      header.text_length != bytes.size() - sizeof(Header) ||
       header.type < static_cast<uint8_t>(ControlType::kHello) ||
       header.type > static_cast<uint8_t>(ControlType::kAnswer) ||
       header.state > static_cast<uint64_t>(CallState::kComplete) ||
-      header.code > static_cast<uint8_t>(ErrorCode::kInternal)) {
+      header.code > static_cast<uint8_t>(ErrorCode::kInternal) || header.slot >= tag::kMaxGroups ||
+      header.sender_slot >= tag::kMaxGroups || !is_rank(header.sender) ||
+      !is_rank(header.receiver) || !(header.subject == -1 || is_rank(header.subject))) {
     return std::nullopt;
   }
   Control control;
@@ -70,13 +76,13 @@ std::optional<Control> Control::decode(const void* data, size_t length) {
   control.sender_slot = header.sender_slot;
   control.sender = header.sender;
   control.receiver = header.receiver;
-  control.process = header.process;
+  control.process = sender;
   control.code = static_cast<ErrorCode>(header.code);
   control.subject = header.subject;
   control.sequence = header.sequence;
   control.fingerprint = header.fingerprint;
   control.state = static_cast<CallState>(header.state);
-  control.text.assign(static_cast<const char*>(data) + sizeof(Header), header.text_length);
+  control.text = bytes.substr(sizeof(Header));
   return control;
 }
 

@@ -1,10 +1,12 @@
-// Control messages between the ranks of a group: active messages, small and in order.
+// Control messages between the ranks of a group: active messages, small and in order. They travel
+// in envelopes (transport/envelope.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -31,7 +33,7 @@ struct Control {
   uint16_t sender_slot = 0;  ///< of the group at the sender
   int32_t sender = -1;       ///< rank
   int32_t receiver = -1;     ///< rank
-  uint64_t process = 0;      ///< the sender's
+  uint64_t process = 0;      ///< the sender's, which its envelope tells
   // kAbort:
   ErrorCode code = ErrorCode::kAborted;
   int32_t subject = -1;  ///< the rank the error is about
@@ -43,8 +45,9 @@ struct Control {
   CallState state = CallState::kNotMade;  ///< kAnswer; `subject` is whom the sender waits for
 
   std::string encode() const;
-  /// Nothing where the bytes are not a control message; such bytes are dropped.
-  static std::optional<Control> decode(const void* data, size_t length);
+  /// Nothing where the bytes are not a control message; such bytes are dropped. `sender`: the
+  /// process that has sent it.
+  static std::optional<Control> decode(uint64_t sender, std::string_view bytes);
 };
 
 }  // namespace q7x2

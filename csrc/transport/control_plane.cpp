@@ -1,6 +1,7 @@
 #include "transport/control_plane.h"
 
 #include <new>
+#include <string_view>
 #include <utility>
 
 namespace q7x2 {
@@ -11,14 +12,17 @@ constexpr unsigned kWakeId = 1;
 
 }  // namespace
 
-ControlPlane::ControlPlane(Reactor& reactor) : reactor_(reactor) {
+ControlPlane::ControlPlane(Reactor& reactor, Envelopes& envelopes)
+    : reactor_(reactor), envelopes_(envelopes) {
   reactor_.on_message(kControlId, on_control, this);
   reactor_.on_message(kWakeId, on_wake, this);
 }
 
 void ControlPlane::send(Locked& locked, Peer& peer, const Control& control) {
   if (peer.shared.is_open()) {
-    reactor_.send_message(locked, peer.shared.endpoint(), kControlId, control.encode());
+    reactor_.send_message(
+        locked, peer.shared.endpoint(), kControlId,
+        envelopes_.close(Envelopes::Kind::kControl, peer.card.identity(), control.encode()));
   }
 }
 
@@ -38,7 +42,12 @@ ucs_status_t ControlPlane::on_control(void* arg, const void* header, size_t head
                                       size_t, const ucp_am_recv_param_t*) {
   auto& plane = *static_cast<ControlPlane*>(arg);
   try {
-    if (auto control = Control::decode(header, header_length)) {
+    const std::string_view bytes(static_cast<const char*>(header), header_length);
+    const auto opened = plane.envelopes_.open(Envelopes::Kind::kControl, bytes);
+    if (!opened) {
+      return UCS_OK;
+    }
+    if (auto control = Control::decode(opened->sender, opened->message)) {
       plane.arrived_.push_back(std::move(*control));
     }
   } catch (const std::bad_alloc&) {

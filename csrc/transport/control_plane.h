@@ -1,12 +1,14 @@
 // ControlPlane: sends control messages and wake-ups to peers, and collects those that arrive.
 //
-// Both are active messages on the shared network. A wake-up is empty: a process that sleeps while
-// mail lies for it in shared memory looks at the memory when one arrives.
+// Both are active messages on the shared network. Control messages come in envelopes. A wake-up is
+// empty and needs none: a process that sleeps while mail lies for it in shared memory looks at the
+// memory when one arrives.
 #pragma once
 
 #include <vector>
 
 #include "transport/control.h"
+#include "transport/envelope.h"
 #include "transport/peer_table.h"
 #include "transport/reactor.h"
 
@@ -15,7 +17,7 @@ namespace q7x2 {
 class ControlPlane {
  public:
   /// Throws Error(kTransport).
-  explicit ControlPlane(Reactor& reactor);
+  ControlPlane(Reactor& reactor, Envelopes& envelopes);
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
@@ -38,6 +40,7 @@ class ControlPlane {
                               size_t length, const ucp_am_recv_param_t* param);
 
   Reactor& reactor_;
+  Envelopes& envelopes_;
   std::vector<Control> arrived_;
   bool lost_ = false;
 };

@@ -40,11 +40,11 @@ std::chrono::milliseconds silence_limit() {
   return std::chrono::milliseconds(std::llround(limit * 1000));
 }
 
-FailureDetector::FailureDetector(uint64_t process)
+FailureDetector::FailureDetector(uint64_t process, const MessageKey& key)
     : process_(process),
       limit_(silence_limit()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      listener_(process) {
+      listener_(process, key) {
   if (epoll_ < 0) {
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
   }

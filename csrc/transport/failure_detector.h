@@ -33,9 +33,9 @@ class FailureDetector {
     std::string reason;  ///< completes "rank 3 failed: ..."
   };
 
-  /// `process`: this one. Throws Error(kTransport), or Error(kInvalidArgument) if Q7X2_SILENCE is
-  /// no number of seconds.
-  explicit FailureDetector(uint64_t process);
+  /// `process`: this one. `key`: of messages to it. Throws Error(kTransport), or
+  /// Error(kInvalidArgument) if Q7X2_SILENCE is no number of seconds.
+  FailureDetector(uint64_t process, const MessageKey& key);
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
 

@@ -290,14 +290,13 @@ Control Group::control_to(int rank, ControlType type) const {
   control.sender_slot = static_cast<uint16_t>(slot_);
   control.sender = this->rank();
   control.receiver = rank;
-  control.process = runtime_.process();
   return control;
 }
 
 void Group::handle(Locked& locked, const Control& control) {
   // Only a member may speak for itself, and not this rank.
   if (control.sender < 0 || control.sender >= world_size() || control.sender == rank() ||
-      card(control.sender).process != control.process) {
+      control.receiver != rank() || card(control.sender).process != control.process) {
     return;
   }
   switch (control.type) {
@@ -310,7 +309,8 @@ void Group::handle(Locked& locked, const Control& control) {
       peer_left(locked, control.sender);
       return;
     case ControlType::kAbort:
-      fail(locked, Error(control.code, control.text, control.subject));
+      fail(locked, Error(control.code, control.text,
+                         control.subject < world_size() ? control.subject : -1));
       drop_mail(locked);
       return;
     case ControlType::kInquiry:

@@ -12,12 +12,8 @@
 
 namespace q7x2 {
 
-GroupTable::GroupTable(uint64_t process, Reactor& reactor, PeerTable& peers, ControlPlane& controls)
-    : process_(process),
-      reactor_(reactor),
-      peers_(peers),
-      controls_(controls),
-      slots_(tag::kMaxGroups) {}
+GroupTable::GroupTable(Reactor& reactor, PeerTable& peers, ControlPlane& controls)
+    : reactor_(reactor), peers_(peers), controls_(controls), slots_(tag::kMaxGroups) {}
 
 int GroupTable::reserve(Locked& locked) {
   for (int tries = 0; tries < tag::kMaxGroups; ++tries) {
@@ -109,7 +105,6 @@ void GroupTable::handle(Locked& locked, const Control& control) {
       goodbye.slot = control.sender_slot;
       goodbye.sender = control.receiver;
       goodbye.receiver = control.sender;
-      goodbye.process = process_;
       controls_.send(locked, *peer, goodbye);
     }
   }

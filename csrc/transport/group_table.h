@@ -23,8 +23,7 @@ class GroupTable {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// `process`: this one's identity.
-  GroupTable(uint64_t process, Reactor& reactor, PeerTable& peers, ControlPlane& controls);
+  GroupTable(Reactor& reactor, PeerTable& peers, ControlPlane& controls);
   GroupTable(const GroupTable&) = delete;
   GroupTable& operator=(const GroupTable&) = delete;
 
@@ -68,7 +67,6 @@ class GroupTable {
   void handle_guarded(Locked& locked, const Control& control);
   void lose_mail(Locked& locked);
 
-  const uint64_t process_;
   Reactor& reactor_;
   PeerTable& peers_;
   ControlPlane& controls_;

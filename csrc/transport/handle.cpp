@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <tuple>
 
-#include "base/digest.h"
 #include "base/error.h"
 #include "fabric/host.h"
 #include "transport/runtime.h"
@@ -15,8 +14,8 @@
 namespace q7x2 {
 namespace {
 
-constexpr std::string_view kPrefix = "q7x2-handle:1:";
-constexpr size_t kCheckDigits = 16;
+constexpr std::string_view kPrefix = "q7x2-handle:2:";
+constexpr std::string_view kPlace = "handle";
 // A card has some hundred bytes, and more for each network interface.
 constexpr size_t kMostBytes = 64 << 10;
 
@@ -51,16 +50,6 @@ std::string from_hex(std::string_view text) {
   return bytes;
 }
 
-std::string check_sum(const std::string& bytes) {
-  Digest digest;
-  digest.add(bytes);
-  std::string raw(8, '\0');
-  for (size_t i = 0; i < raw.size(); ++i) {
-    raw[i] = static_cast<char>(digest.value() >> (8 * i));
-  }
-  return to_hex(raw);
-}
-
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument,
               "expected a handle of q7x2 (q7x2.reconfigure_handle()), got '" +
@@ -72,6 +61,7 @@ std::string check_sum(const std::string& bytes) {
 Card card_of_process(Runtime& runtime) {
   Card card;
   card.process = runtime.process();
+  card.key = runtime.identity().key;
   card.pid = ::getpid();
   card.host_key = host_key();
   char hostname[256] = {};
@@ -96,25 +86,26 @@ Card without_group(const Card& card) {
   return process;
 }
 
-std::string Handle::encode() const {
+std::string Handle::encode(const JobSecret& secret) const {
   const std::string bytes = encode_list({std::to_string(rank), without_group(card).encode()});
-  return std::string(kPrefix) + check_sum(bytes) + to_hex(bytes);
+  return std::string(kPrefix) + to_hex(secret.seal(kPlace, bytes));
 }
 
-Handle Handle::decode(std::string_view text) {
+Handle Handle::decode(std::string_view text, const JobSecret& secret) {
   if (!text.starts_with(kPrefix)) {
     refuse(text, "it does not begin with '" + std::string(kPrefix) + "'");
   }
   const std::string_view rest = text.substr(kPrefix.size());
-  if (rest.size() < kCheckDigits || rest.size() > 2 * kMostBytes) {
+  if (rest.size() < 2 * JobSecret::kSealBytes || rest.size() > 2 * kMostBytes) {
     refuse(text, "its length cannot be");
   }
-  const std::string bytes = from_hex(rest.substr(kCheckDigits));
-  if (bytes.empty() || check_sum(bytes) != rest.substr(0, kCheckDigits)) {
-    refuse(text, "its check sum is wrong");
+  const std::string sealed = from_hex(rest);
+  if (sealed.empty()) {
+    refuse(text, "it is damaged");
   }
   try {
-    const std::vector<std::string> fields = decode_list(bytes);
+    const std::vector<std::string> fields =
+        decode_list(secret.open(kPlace, sealed, "it is damaged, or it"));
     Handle handle;
     if (fields.size() != 2) {
       refuse(text, "it has " + std::to_string(fields.size()) + " fields, expected 2");

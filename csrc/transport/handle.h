@@ -2,7 +2,10 @@
 //
 // A handle names a process and not a group: it stays valid until the process ends, whatever groups
 // the process joins or leaves. It carries what a Card says of the process, the rank that the
-// process had in some group when the handle was made, and a check sum.
+// process had in some group when the handle was made, and a seal (transport/job_secret.h).
+//
+// A handle is a capability: the card has the key of the process, so whoever holds the handle can
+// talk to it.
 #pragma once
 
 #include <string>
@@ -25,10 +28,11 @@ struct Handle {
   Card card;      ///< see card_of_process
   int rank = -1;  ///< -1: none
 
-  /// "q7x2-handle:1:" and hexadecimal digits.
-  std::string encode() const;
-  /// Throws Error(kInvalidArgument) unless `text` is a handle that this version of q7x2 can read.
-  static Handle decode(std::string_view text);
+  /// "q7x2-handle:2:" and hexadecimal digits.
+  std::string encode(const JobSecret& secret) const;
+  /// Throws Error(kInvalidArgument) unless `text` is a handle of this job that this version of q7x2
+  /// can read.
+  static Handle decode(std::string_view text, const JobSecret& secret);
 };
 
 /// Members in an order that follows from the handles alone: by rank, and behind them those without

@@ -132,7 +132,7 @@ void Heartbeat::called(TimePoint now) {
       return;
     case Attempt::kMade:
       clock_.hear(now);
-      greeted();
+      greet();
       return;
     case Attempt::kRefused:
       clock_.hear(now);
@@ -144,9 +144,12 @@ void Heartbeat::called(TimePoint now) {
   }
 }
 
-void Heartbeat::greeted() {
-  const auto hello =
-      HeartbeatHello{process_, target_.process, target_.incarnation, target_.path}.encode();
+// The clock counts the calls: it is at least a look later than at the call before.
+void Heartbeat::greet() {
+  const auto number = static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+  hello_ = {process_, target_.process, target_.incarnation, target_.path, number};
+  const auto hello = hello_.encode(HeartbeatHello::Turn::kCall, target_.key);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = this;
@@ -188,16 +191,10 @@ std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
     }
     num_answered_ += static_cast<size_t>(count);
     if (num_answered_ == answer_.size()) {
-      const auto hello = HeartbeatHello::decode(answer_);
-      if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
-          hello->incarnation != target_.incarnation || hello->path != target_.path) {
-        turned_away();
-        return std::nullopt;
-      }
-      state_ = Line::kUp;
+      check_answer();
     }
   }
-  for (;;) {
+  while (state_ == Line::kUp) {
     char byte = 0;
     const ssize_t count = ::recv(line_, &byte, 1, 0);
     if (count <= 0) {
@@ -214,6 +211,18 @@ std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
       return Finding{Evidence::kConnectionBroke, "it has given up the connection to this process"};
     }
   }
+  return std::nullopt;
+}
+
+void Heartbeat::check_answer() {
+  const auto hello = HeartbeatHello::decode(answer_, HeartbeatHello::Turn::kAnswer, target_.key);
+  if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
+      hello->incarnation != target_.incarnation || hello->path != target_.path ||
+      hello->number != hello_.number) {
+    turned_away();
+    return;
+  }
+  state_ = Line::kUp;
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::ended(ssize_t received, TimePoint now) {

@@ -39,6 +39,7 @@ class Heartbeat {
     uint32_t address = 0;  ///< IPv4, in host byte order
     uint16_t port = 0;
     uint32_t path = 0;  ///< see HeartbeatHello
+    MessageKey key{};   ///< of messages to the process
   };
   struct Finding {
     Evidence evidence;
@@ -65,7 +66,8 @@ class Heartbeat {
 
   void call(TimePoint now);
   void called(TimePoint now);
-  void greeted();
+  void greet();
+  void check_answer();
   void hang_up();
   void turned_away();
   std::optional<Finding> read(TimePoint now);
@@ -85,6 +87,7 @@ class Heartbeat {
   SilenceClock clock_;
   PrivateSocket line_;
   Line state_ = Line::kDown;
+  HeartbeatHello hello_;
   HeartbeatHello::Bytes answer_{};
   size_t num_answered_ = 0;
   int num_turned_away_ = 0;

@@ -2,11 +2,13 @@
 
 #include <cstring>
 
+#include "base/blake2s.h"
+
 namespace q7x2 {
 namespace {
 
 constexpr uint32_t kMagic = 0x62683771;  // "q7hb"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Wire {
   uint32_t magic;
@@ -15,26 +17,41 @@ struct Wire {
   uint64_t receiver;
   uint32_t incarnation;
   uint32_t path;
-  std::array<std::byte, 32> tag;
+  uint64_t number;
+  Proof proof;  // of what precedes it
 };
 static_assert(sizeof(Wire) == HeartbeatHello::kBytes);
 
+constexpr size_t kProofAt = offsetof(Wire, proof);
+
+Proof proof_of(std::span<const std::byte, HeartbeatHello::kBytes> bytes, HeartbeatHello::Turn turn,
+               const MessageKey& key) {
+  const bool is_call = turn == HeartbeatHello::Turn::kCall;
+  return prove(key, is_call ? "heartbeat call" : "heartbeat answer", {bytes.first(kProofAt)});
+}
+
 }  // namespace
 
-HeartbeatHello::Bytes HeartbeatHello::encode() const {
-  const Wire wire{kMagic, kVersion, sender, receiver, incarnation, path, tag};
+HeartbeatHello::Bytes HeartbeatHello::encode(Turn turn, const MessageKey& key) const {
+  const Wire wire{kMagic, kVersion, sender, receiver, incarnation, path, number, {}};
   Bytes bytes;
   std::memcpy(bytes.data(), &wire, sizeof(wire));
+  const Proof proof = proof_of(bytes, turn, key);
+  std::memcpy(bytes.data() + kProofAt, proof.data(), proof.size());
   return bytes;
 }
 
-std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, kBytes> bytes) {
+std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, kBytes> bytes,
+                                                     Turn turn, const MessageKey& key) {
+  if (!equal_in_constant_time(bytes.subspan(kProofAt), proof_of(bytes, turn, key))) {
+    return std::nullopt;
+  }
   Wire wire;
   std::memcpy(&wire, bytes.data(), sizeof(wire));
   if (wire.magic != kMagic || wire.version != kVersion) {
     return std::nullopt;
   }
-  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation, wire.path, wire.tag};
+  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation, wire.path, wire.number};
 }
 
 }  // namespace q7x2

@@ -1,9 +1,12 @@
 // HeartbeatHello: the first bytes on a heartbeat connection, in both directions.
 //
-//   caller --> hello: who calls whom --> listener
-//   caller <-- hello: who answers whom <-- listener
+//   caller --> hello: who calls whom, a number, a proof --> listener
+//   caller <-- hello: who answers whom, the same number, a proof <-- listener
 //
-// Anybody can connect to a port. Bytes that are no hello for this process end the connection.
+// Anybody can connect to a port. Each side shows that it knows the listener's key
+// (transport/job_secret.h). The proof is checked before anything else of a hello is read. A caller
+// uses each number once, and the numbers go up, so hellos that were recorded are worth nothing.
+// Bytes that are no hello for this process end the connection.
 #pragma once
 
 #include <array>
@@ -12,22 +15,27 @@
 #include <optional>
 #include <span>
 
+#include "transport/job_secret.h"
+
 namespace q7x2 {
 
 struct HeartbeatHello {
+  enum class Turn { kCall, kAnswer };
+
   uint64_t sender = 0;       ///< process
   uint64_t receiver = 0;     ///< process
   uint32_t incarnation = 0;  ///< of the connection between the two
   uint32_t path = 0;         ///< 0: the network that all hosts share; 1: a private link
-  /// That the sender belongs to the job. Zeros: nothing is claimed.
-  std::array<std::byte, 32> tag{};
+  uint64_t number = 0;       ///< of the call: higher than those of all calls before it
 
-  static constexpr size_t kBytes = 64;
+  static constexpr size_t kBytes = 56;
   using Bytes = std::array<std::byte, kBytes>;
 
-  Bytes encode() const;
-  /// Nothing if the bytes are not a hello of this version.
-  static std::optional<HeartbeatHello> decode(std::span<const std::byte, kBytes> bytes);
+  /// `key`: of messages to the listener.
+  Bytes encode(Turn turn, const MessageKey& key) const;
+  /// Nothing if the bytes are not such a hello of this version.
+  static std::optional<HeartbeatHello> decode(std::span<const std::byte, kBytes> bytes, Turn turn,
+                                              const MessageKey& key);
 };
 
 }  // namespace q7x2

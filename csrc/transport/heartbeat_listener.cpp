@@ -30,8 +30,8 @@ bool drain(const PrivateSocket& socket) {
 
 }  // namespace
 
-HeartbeatListener::HeartbeatListener(uint64_t process)
-    : process_(process), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key)
+    : process_(process), key_(key), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) {
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
   }
@@ -95,6 +95,15 @@ void HeartbeatListener::take_calls(TimePoint now) {
   }
 }
 
+/// Uses the number of the call, so that nobody can use it again.
+bool HeartbeatListener::is_for_this(const std::optional<HeartbeatHello>& hello) {
+  if (!hello || hello->receiver != process_) {
+    return false;
+  }
+  uint64_t& last = numbers_[{hello->sender, hello->path}];
+  return hello->number > std::exchange(last, std::max(last, hello->number));
+}
+
 void HeartbeatListener::hear(Call& call) {
   while (call.num_bytes < call.bytes.size()) {
     const ssize_t count = ::recv(call.socket, call.bytes.data() + call.num_bytes,
@@ -105,20 +114,25 @@ void HeartbeatListener::hear(Call& call) {
     }
     call.num_bytes += static_cast<size_t>(count);
   }
-  const auto hello = HeartbeatHello::decode(call.bytes);
-  if (!hello || hello->receiver != process_) {
-    call.socket.close();
-    return;
+  if (!call.hello) {
+    call.hello = HeartbeatHello::decode(call.bytes, HeartbeatHello::Turn::kCall, key_);
+    if (!is_for_this(call.hello)) {
+      call.socket.close();
+      return;
+    }
+    // The whole hello is there: what follows it must not wake anybody.
+    ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
   }
-  // The whole hello is there: what follows it must not wake anybody.
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
-  if (expected_.contains(hello->sender)) {
-    answer(call, *hello);
+  if (expected_.contains(call.hello->sender)) {
+    answer(call);
   }
 }
 
-void HeartbeatListener::answer(Call& call, const HeartbeatHello& hello) {
-  const auto bytes = HeartbeatHello{process_, hello.sender, hello.incarnation, hello.path}.encode();
+void HeartbeatListener::answer(Call& call) {
+  const HeartbeatHello& hello = *call.hello;
+  const auto bytes =
+      HeartbeatHello{process_, hello.sender, hello.incarnation, hello.path, hello.number}.encode(
+          HeartbeatHello::Turn::kAnswer, key_);
   const ssize_t sent = ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) {
     answered_[{hello.sender, hello.incarnation, hello.path}] = std::move(call.socket);

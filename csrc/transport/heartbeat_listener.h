@@ -1,8 +1,9 @@
 // HeartbeatListener: the port that processes of other hosts call, and the calls that came.
 //
-// A call begins with a HeartbeatHello, and is answered with one if the caller is a process that
-// this one has met in a group. Until then it waits, for a few seconds at most, and only few calls
-// may wait at once: the oldest goes first. So strangers cost little. What a caller sends afterwards
+// A call begins with a HeartbeatHello, which proves that the caller belongs to the job. It is
+// answered with one if the caller is a process that this one has met in a group. Until then it
+// waits, for a few seconds at most, and only few calls may wait at once: the oldest goes first. So
+// strangers cost little. What a caller sends afterwards
 // is read and dropped: it only wants to see that the kernel acknowledges it.
 #pragma once
 
@@ -14,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/owned_fd.h"
 #include "transport/heartbeat_hello.h"
@@ -34,9 +36,9 @@ class HeartbeatListener {
   static constexpr size_t kMaxWaiting = 64;
   static constexpr std::chrono::seconds kPatience{5};
 
-  /// `process`: this one. Throws Error(kTransport) if there can be no epoll descriptor. If the
-  /// process can have no port, nobody can call it.
-  explicit HeartbeatListener(uint64_t process);
+  /// `process`: this one. `key`: of messages to it. Throws Error(kTransport) if there can be no
+  /// epoll descriptor. If the process can have no port, nobody can call it.
+  HeartbeatListener(uint64_t process, const MessageKey& key);
   HeartbeatListener(const HeartbeatListener&) = delete;
   HeartbeatListener& operator=(const HeartbeatListener&) = delete;
 
@@ -69,23 +71,27 @@ class HeartbeatListener {
     TimePoint since;
     HeartbeatHello::Bytes bytes{};
     size_t num_bytes = 0;
-    bool is_refused = false;
+    std::optional<HeartbeatHello> hello = {};  // once it has proven itself
   };
   using Key = std::tuple<uint64_t, uint32_t, uint32_t>;  // process, incarnation, path
 
   void listen();
   void set_listening(bool on);
   void take_calls(TimePoint now);
+  bool is_for_this(const std::optional<HeartbeatHello>& hello);
   void hear(Call& call);
-  void answer(Call& call, const HeartbeatHello& hello);
+  void answer(Call& call);
   static void end(PrivateSocket& socket, HeartbeatEnd why);
 
   const uint64_t process_;
+  const MessageKey key_;
   OwnedFd epoll_;
   PrivateSocket socket_;
   uint16_t port_ = 0;
   bool is_listening_ = false;
   std::set<uint64_t> expected_;
+  // The last numbers of calls, by process and path. Only processes of the job have one.
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> numbers_;
   std::deque<Call> waiting_;
   std::map<Key, PrivateSocket> answered_;
 };

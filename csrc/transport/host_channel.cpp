@@ -49,7 +49,7 @@ void HostChannel::join(int self, int members) {
 void HostChannel::map(int member, const UcpEndpoint& endpoint, std::string_view key,
                       uint64_t process) {
   Peer& peer = peers_[static_cast<size_t>(member)];
-  peer.memory.emplace(endpoint, key);
+  peer.memory.emplace(endpoint, key, kArenaOffset + kArenaBytes);
   const Header& header = peer.segment().header;
   if (header.magic != kMagic || header.process != process) {
     peer.memory.reset();
@@ -75,14 +75,7 @@ bool HostChannel::send(int member, const Message& message) {
     return false;
   }
   Letter& letter = own().mailboxes[static_cast<size_t>(member)][peer.sent++ % kLetters];
-  letter.tag = message.tag;
-  letter.length = message.length;
-  letter.ticket = message.ticket;
-  if (message.staged != nullptr) {
-    letter.offset = static_cast<uint32_t>(message.staged - arena());
-  } else {
-    letter.carried = message.carried;
-  }
+  letter.write(message, arena());
   letter.number.store(peer.sent, std::memory_order_release);
   return true;
 }
@@ -109,24 +102,7 @@ std::optional<HostChannel::Message> HostChannel::take(int member) {
   if (letter.number.load(std::memory_order_acquire) != peer.taken + 1) {
     return std::nullopt;
   }
-  Message message;
-  message.tag = letter.tag;
-  message.length = letter.length;
-  message.ticket = letter.ticket;
-  if (letter.ticket == kNoTicket) {
-    if (message.length > kInlineBytes) {
-      throw Error(ErrorCode::kTransport, "a message in shared memory carries " +
-                                             std::to_string(message.length) + " bytes");
-    }
-    message.carried = letter.carried;
-  } else {
-    const size_t offset = letter.offset;
-    if (letter.ticket >= kTickets || offset > kArenaBytes ||
-        message.length > kArenaBytes - offset) {
-      throw Error(ErrorCode::kTransport, "a message in shared memory lies outside of it");
-    }
-    message.staged = peer.memory->data() + kArenaOffset + offset;
-  }
+  const Message message = letter.read(peer.memory->data() + kArenaOffset, kArenaBytes);
   own().taken[static_cast<size_t>(member)].value.store(++peer.taken, std::memory_order_release);
   return message;
 }

@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/letter.h"
 #include "transport/shared_memory.h"
 
 namespace q7x2 {
@@ -37,22 +38,13 @@ namespace q7x2 {
 class HostChannel {
  public:
   static constexpr int kMaxMembers = 128;
-  static constexpr int kTickets = 256;
-  static constexpr int kNoTicket = 0xffff;
-  static constexpr size_t kInlineBytes = 40;
+  static constexpr int kTickets = HostMessage::kTickets;
+  static constexpr int kNoTicket = HostMessage::kNoTicket;
+  static constexpr size_t kInlineBytes = HostMessage::kInlineBytes;
   static constexpr size_t kLetters = 64;  ///< in a mailbox
   static constexpr size_t kArenaBytes = size_t{16} << 20;
 
-  struct Message {
-    uint64_t tag = 0;
-    uint32_t length = 0;
-    uint16_t ticket = kNoTicket;
-    /// In the sender's arena; null where the bytes are in `carried`.
-    const std::byte* staged = nullptr;
-    std::array<std::byte, kInlineBytes> carried{};
-
-    const std::byte* data() const { return staged != nullptr ? staged : carried.data(); }
-  };
+  using Message = HostMessage;
   /// A piece of this rank's arena.
   struct Staging {
     size_t offset = 0;
@@ -125,22 +117,12 @@ class HostChannel {
     uint64_t process;
     alignas(kLine) std::atomic<uint32_t> sleep_epoch;
   };
-  struct alignas(kLine) Letter {
-    std::atomic<uint32_t> number;  // 1 + its number in the mailbox; written last
-    uint32_t length;
-    uint64_t tag;
-    uint32_t offset;  // in the arena
-    uint16_t ticket;  // kNoTicket: the letter carries the bytes
-    std::array<std::byte, kInlineBytes> carried;
-  };
-  static_assert(sizeof(Letter) == kLine);
   struct alignas(kLine) Count {
     std::atomic<uint32_t> value;
   };
   enum Verdict : uint8_t { kNone, kMapped, kNotMapped };
   using Returned = std::array<std::atomic<uint32_t>, kTickets>;
   using Mailbox = std::array<Letter, kLetters>;
-  static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
   struct Segment {
     Header header;

@@ -24,8 +24,12 @@ std::string why_unreachable(const Reactor& reactor, const Card& peer) {
 
 }  // namespace
 
-PeerTable::PeerTable(uint64_t process, Reactor& reactor, OnDeath on_death)
-    : reactor_(reactor), on_death_(std::move(on_death)), detector_(process) {}
+PeerTable::PeerTable(const JobSecret& secret, const Identity& self, Reactor& reactor,
+                     OnDeath on_death)
+    : secret_(secret),
+      reactor_(reactor),
+      on_death_(std::move(on_death)),
+      detector_(self.process, secret.key_to(self)) {}
 
 Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t incarnation) {
   auto& slot = peers_[card.process];
@@ -112,7 +116,8 @@ void PeerTable::watch(Peer& peer, Wire wire) {
                         .incarnation = peer.incarnation,
                         .address = is_beside ? peer.beside_address : peer.card.heartbeat_address,
                         .port = peer.card.heartbeat_port,
-                        .path = is_beside ? 1U : 0U},
+                        .path = is_beside ? 1U : 0U,
+                        .key = secret_.key_to(peer.card.identity())},
                        is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now());
 }
 

@@ -60,9 +60,9 @@ class PeerTable {
   using TimePoint = PeerLife::TimePoint;
   using OnDeath = std::function<void(Locked&, Peer&)>;
 
-  /// `process`: this one. `on_death`: called once for each peer, after its links were cut. Throws
+  /// `self`: this process. `on_death`: called once for each peer, after its links were cut. Throws
   /// what FailureDetector throws.
-  PeerTable(uint64_t process, Reactor& reactor, OnDeath on_death);
+  PeerTable(const JobSecret& secret, const Identity& self, Reactor& reactor, OnDeath on_death);
   PeerTable(const PeerTable&) = delete;
   PeerTable& operator=(const PeerTable&) = delete;
 
@@ -112,6 +112,7 @@ class PeerTable {
   static void on_shared_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
 
+  const JobSecret secret_;
   Reactor& reactor_;
   const OnDeath on_death_;
   FailureDetector detector_;

@@ -2,8 +2,8 @@
 
 #include <zstd.h>
 
-#include <cstdint>
-#include <stdexcept>
+#include <charconv>
+#include <system_error>
 
 #include "transport/card.h"
 
@@ -14,16 +14,14 @@ constexpr int kLevel = 1;
 // A bundle of 8,192 cards has about 3 MB.
 constexpr unsigned long long kMostBytes = 64ULL << 20;
 
-int64_t number(const std::string& text) {
-  try {
-    size_t used = 0;
-    const int64_t value = std::stoll(text, &used);
-    if (used == text.size()) {
-      return value;
-    }
-  } catch (const std::logic_error&) {
+int number(const std::string& text) {
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, status] = std::from_chars(text.data(), end, value);
+  if (status != std::errc() || at != end) {
+    refuse_bytes();
   }
-  refuse_bytes();
+  return value;
 }
 
 }  // namespace
@@ -47,7 +45,7 @@ std::vector<std::string> decode_bundle(std::string_view bundle, int size) {
   std::vector<std::string> by_rank(ranks);
   std::vector<bool> found(ranks);
   for (size_t i = 0; i < parts.size(); i += 2) {
-    const int64_t rank = number(parts[i]);
+    const int rank = number(parts[i]);
     if (rank < 0 || rank >= size || found[static_cast<size_t>(rank)]) {
       refuse_bytes();
     }
@@ -64,7 +62,7 @@ std::map<int, JoinRecord> records_of(std::string_view bundle) {
   }
   std::map<int, JoinRecord> records;
   for (size_t i = 0; i < parts.size(); i += 2) {
-    records[static_cast<int>(number(parts[i]))] = JoinRecord::decode(parts[i + 1]);
+    records[number(parts[i])] = JoinRecord::decode(parts[i + 1]);
   }
   return records;
 }
@@ -102,11 +100,11 @@ Error decode_failure(const std::string& bytes) {
   if (parts.size() != 3) {
     refuse_bytes();
   }
-  const int64_t code = number(parts[0]);
-  if (code < 0 || code > static_cast<int64_t>(ErrorCode::kInternal)) {
+  const int code = number(parts[0]);
+  if (code < 0 || code > static_cast<int>(ErrorCode::kInternal)) {
     refuse_bytes();
   }
-  return Error(static_cast<ErrorCode>(code), parts[2], static_cast<int>(number(parts[1])));
+  return Error(static_cast<ErrorCode>(code), parts[2], number(parts[1]));
 }
 
 std::string JoinRecord::encode() const {
@@ -120,7 +118,7 @@ JoinRecord JoinRecord::decode(const std::string& bytes) {
   }
   JoinRecord record;
   record.nonce = parts[0];
-  record.size = static_cast<int>(number(parts[1]));
+  record.size = number(parts[1]);
   if (!parts[2].empty()) {
     record.failure = decode_failure(parts[2]);
   }

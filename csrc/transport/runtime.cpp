@@ -6,7 +6,6 @@
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -28,11 +27,6 @@ std::weak_ptr<Runtime> instance_;
 Runtime::Hooks hooks_;
 
 std::atomic<int> dying_runtimes{0};  // being destroyed by threads that nobody joins
-
-uint64_t random_identity() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
-}
 
 }  // namespace
 
@@ -128,19 +122,21 @@ void Runtime::shutdown_instance(bool others_run) {
 }
 
 Runtime::Runtime(const FlightSettings& flights)
-    : process_(random_identity()),
-      flights_(flights, process_),
+    : secret_(JobSecret::of_environment()),
+      identity_(random_identity()),
+      flights_(flights, identity_.process),
       nics_(nic_roles()),
       reactor_(nics_.shared),
-      peers_(process_, reactor_,
+      envelopes_(secret_, identity_),
+      peers_(secret_, identity_, reactor_,
              [this](Locked& locked, Peer& peer) {
                tasks_.drain(locked);
                groups_.peer_died(locked, peer);
                tasks_.drain(locked);
              }),
-      controls_(reactor_),
-      groups_(process_, reactor_, peers_, controls_),
-      assemblies_(process_, reactor_, peers_),
+      controls_(reactor_, envelopes_),
+      groups_(reactor_, peers_, controls_),
+      assemblies_(identity_.process, reactor_, peers_, envelopes_),
       tasks_(reactor_, flights_),
       parking_(tasks_.unfinished()),
       jobs_(reactor_.lock(), tasks_, parking_),

@@ -8,7 +8,7 @@
 //   Parking   where threads sleep, and how they are woken
 //   JobQueue  arithmetic that waits for a thread; its lanes
 //   Reactor   UCX's workers, requests, completions; its lock covers all below
-//   PeerTable, ControlPlane, GroupTable, AssemblyTable, TaskTable
+//   Envelopes, PeerTable, ControlPlane, GroupTable, AssemblyTable, TaskTable
 //   FlightLog records what tasks do; DumpWriter writes it to files, in a thread of its own
 //   Notifier  runs callbacks of tasks, which may be anybody's code, without the lock
 #pragma once
@@ -22,9 +22,11 @@
 #include "transport/assembly_table.h"
 #include "transport/control_plane.h"
 #include "transport/driver.h"
+#include "transport/envelope.h"
 #include "transport/flight_log.h"
 #include "transport/group_table.h"
 #include "transport/job_queue.h"
+#include "transport/job_secret.h"
 #include "transport/nics.h"
 #include "transport/notifier.h"
 #include "transport/parking.h"
@@ -73,8 +75,11 @@ class Runtime {
   /// the caller keeps it.
   bool notify(std::function<void()>&& callback) { return notifier_.post(std::move(callback)); }
 
-  /// This process's identity, random.
-  uint64_t process() const { return process_; }
+  /// This process's number, random.
+  uint64_t process() const { return identity_.process; }
+  /// How others must know this process to talk to it.
+  const Identity& identity() const { return identity_; }
+  const JobSecret& secret() const { return secret_; }
   /// Names of UCX's transports that this process may use.
   std::vector<std::string> transports() const { return reactor_.transports(); }
   /// What the user should know of how UCX was opened; once.
@@ -97,6 +102,7 @@ class Runtime {
   Reactor& reactor() { return reactor_; }
   PeerTable& peers() { return peers_; }
   ControlPlane& controls() { return controls_; }
+  Envelopes& envelopes() { return envelopes_; }
   GroupTable& groups() { return groups_; }
   AssemblyTable& assemblies() { return assemblies_; }
   TaskTable& tasks() { return tasks_; }
@@ -114,10 +120,12 @@ class Runtime {
   void stop();
 
   const HomeProcess home_;
-  const uint64_t process_;
+  const JobSecret secret_;
+  const Identity identity_;
   FlightLog flights_;
   const NicRoles nics_;
   Reactor reactor_;
+  Envelopes envelopes_;
   PeerTable peers_;
   ControlPlane controls_;
   GroupTable groups_;

@@ -13,8 +13,9 @@
 
 namespace q7x2 {
 
-/// A segment that this process owns. Pages are zero until they are written, and take no memory
-/// until then. Other processes that have it mapped keep it alive beyond its owner.
+/// A segment that this process owns, and that other users cannot open. Pages are zero until they
+/// are written, and take no memory until then. Other processes that have it mapped keep it alive
+/// beyond its owner.
 class SharedMemory {
  public:
   /// Throws Error(kTransport) where the host has no room or UCX no shared memory.
@@ -38,9 +39,9 @@ class SharedMemory {
 /// A segment of another process on this host.
 class MappedMemory {
  public:
-  /// `key` comes from the SharedMemory of the process at the other end of `endpoint`. Throws
-  /// Error(kTransport) where it cannot be mapped.
-  MappedMemory(const UcpEndpoint& endpoint, std::string_view key);
+  /// `key` comes from the SharedMemory, of `bytes`, of the process at the other end of `endpoint`.
+  /// Throws Error(kTransport) where it cannot be mapped, or has another length.
+  MappedMemory(const UcpEndpoint& endpoint, std::string_view key, size_t bytes);
 
   std::byte* data() const { return data_; }
 

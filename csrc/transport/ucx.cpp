@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 
+#include "transport/private_segments.h"
 #include "transport/shared_memory_limits.h"
 
 namespace q7x2 {
@@ -166,8 +167,10 @@ UcpWorker::UcpWorker(const UcpContext& context) : worker_(nullptr, ucp_worker_de
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucp_worker_h worker = nullptr;
+  const PrivateSegments before;
   check_ucx(ucp_worker_create(context.get(), &params, &worker), "create a worker");
   worker_.reset(worker);
+  before.restrict_newer();
   check_ucx(ucp_worker_get_efd(worker, &event_fd_), "give an event descriptor");
 
   ucp_address_t* address = nullptr;

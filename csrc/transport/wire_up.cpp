@@ -70,7 +70,7 @@ WireUp::~WireUp() {
 
 std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
   mine_ = make_card(algorithms);
-  std::vector<Card> cards = verified(exchange_("card", mine_.encode(), [] {}));
+  std::vector<Card> cards = verified(exchange("card", mine_.encode(), [] {}));
   Membership members = meet(std::move(cards));
   // Not under the lock, which it takes when it goes.
   std::shared_ptr<Group> group(new Group(runtime_, std::exchange(slot_, -1), std::move(members)),
@@ -83,6 +83,22 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
     group->connect_all();
   }
   return group;
+}
+
+std::vector<std::string> WireUp::exchange(const std::string& what, const std::string& mine,
+                                          const std::function<void()>& check) {
+  const JobSecret& secret = runtime_.secret();
+  const auto place = [&](size_t rank) {
+    return what + "/" + std::to_string(rank) + "/" + std::to_string(world_size_);
+  };
+  std::vector<std::string> all =
+      exchange_(what, secret.seal(place(static_cast<size_t>(rank_)), mine), check);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    all[rank] = std::string(secret.open(place(rank), all[rank],
+                                        "what rank " + std::to_string(rank) + " of group '" +
+                                            name_ + "' publishes (" + what + ")"));
+  }
+  return all;
 }
 
 // ---------------------------------------------------------------------------------------- cards
@@ -212,7 +228,7 @@ std::vector<std::string> WireUp::memory_keys(Group& group) {
       channel_ = new_channel(static_cast<int>(members.host_ranks().size()));
       late = channel_ ? channel_->key() : "";
     }
-    const std::vector<std::string> all = exchange_("memory", late, [&] { group.check(); });
+    const std::vector<std::string> all = exchange("memory", late, [&] { group.check(); });
     for (size_t r = 0; r < keys.size(); ++r) {
       if (keys[r].empty()) {
         keys[r] = all[r];
@@ -297,7 +313,7 @@ void WireUp::find_private_links(Group& group) {
     }
   }
   const std::vector<std::string> all =
-      exchange_("rails", encode_list(addresses), [&] { group.check(); });
+      exchange("rails", encode_list(addresses), [&] { group.check(); });
   Locked locked(runtime_.lock());
   for (int r = 0; r < world_size_; ++r) {
     const auto network = members.private_network(rank_, r);

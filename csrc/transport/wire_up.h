@@ -48,6 +48,10 @@ class WireUp {
   std::shared_ptr<Group> run(bool eager, const std::string& algorithms);
 
  private:
+  /// The exchange, of texts with seals. Throws Error(kMismatch) if another rank's has none of this
+  /// job.
+  std::vector<std::string> exchange(const std::string& what, const std::string& mine,
+                                    const std::function<void()>& check);
   Card make_card(const std::string& algorithms);
   /// Throws Error(kMismatch) unless they are the cards of one group, and this rank's among them.
   std::vector<Card> verified(const std::vector<std::string>& bytes) const;

@@ -27,10 +27,11 @@ const auto kNoCheck = [] {};
 
 /// The processes of all ranks, by rank.
 std::vector<Card> all_cards(Rank& rank) {
-  rank.put("handle", Handle{card_of_process(rank.runtime()), rank.rank}.encode());
+  rank.put("handle",
+           Handle{card_of_process(rank.runtime()), rank.rank}.encode(rank.runtime().secret()));
   std::vector<Card> cards;
   for (int r = 0; r < rank.world_size; ++r) {
-    cards.push_back(Handle::decode(rank.get(r, "handle")).card);
+    cards.push_back(Handle::decode(rank.get(r, "handle"), rank.runtime().secret()).card);
   }
   return cards;
 }

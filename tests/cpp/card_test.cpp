@@ -17,6 +17,7 @@ namespace {
 Card example() {
   Card card;
   card.process = 0x0123456789abcdefULL;
+  card.key[15] = std::byte{7};
   card.pid = 4242;
   card.slot = 2047;
   card.world_size = 65535;
@@ -35,6 +36,7 @@ Card example() {
 
 void expect_equal(const Card& a, const Card& b) {
   EXPECT_EQ(a.process, b.process);
+  EXPECT_EQ(a.key, b.key);
   EXPECT_EQ(a.pid, b.pid);
   EXPECT_EQ(a.slot, b.slot);
   EXPECT_EQ(a.world_size, b.world_size);
@@ -82,7 +84,7 @@ void put_length(std::string& bytes, size_t at, uint32_t length) {
 
 // Where the fields of an encoded card begin.
 constexpr size_t kVersionAt = 4 + 4;
-constexpr size_t kHostKeyAt = kVersionAt + 4 + 8 + 4 + 2 + 2;
+constexpr size_t kHostKeyAt = kVersionAt + 4 + 8 + 16 + 4 + 2 + 2;
 
 TEST(Card, IncarnationOfAConnection) {
   EXPECT_EQ(example().incarnation(0xfedcba9876543210ULL), 3U);
@@ -91,7 +93,9 @@ TEST(Card, IncarnationOfAConnection) {
 
 TEST(Card, RoundTrip) {
   expect_equal(Card::decode(example().encode()), example());
-  expect_equal(Card::decode(Card().encode()), Card());
+  Card least;
+  least.pid = 1;
+  expect_equal(Card::decode(least.encode()), least);
   Card long_one = example();
   long_one.address.assign(100'000, 'x');
   expect_equal(Card::decode(long_one.encode()), long_one);
@@ -131,6 +135,14 @@ TEST(Card, HostileLengthsAreRefused) {
       put_length(bytes, at, length);
       EXPECT_NE(refusal(bytes).find("cut short"), std::string::npos) << length << " at " << at;
     }
+  }
+}
+
+TEST(Card, APidThatCannotBeIsRefused) {
+  for (const int32_t pid : {0, -1}) {
+    Card card = example();
+    card.pid = pid;
+    EXPECT_NE(refusal(card.encode()).find("PID"), std::string::npos) << pid;
   }
 }
 

@@ -12,14 +12,15 @@
 namespace q7x2 {
 namespace {
 
+constexpr uint64_t kSender = 0xfedcba9876543210ULL;
+
 Control example(ControlType type) {
   Control control;
   control.type = type;
-  control.slot = 2047;
+  control.slot = 1023;
   control.sender_slot = 3;
   control.sender = 12;
-  control.receiver = 16383;
-  control.process = 0xfedcba9876543210ULL;
+  control.receiver = 8191;
   if (type == ControlType::kAbort) {
     control.code = ErrorCode::kPeerFailed;
     control.subject = 7;
@@ -43,7 +44,7 @@ Control example(ControlType type) {
 std::optional<Control> decode(const std::string& bytes) {
   const std::unique_ptr<char[]> exact(new char[bytes.size()]);
   std::memcpy(exact.get(), bytes.data(), bytes.size());
-  return Control::decode(exact.get(), bytes.size());
+  return Control::decode(kSender, {exact.get(), bytes.size()});
 }
 
 void expect_valid(const Control& control) {
@@ -66,7 +67,7 @@ TEST(Control, RoundTrip) {
     EXPECT_EQ(got->sender_slot, sent.sender_slot);
     EXPECT_EQ(got->sender, sent.sender);
     EXPECT_EQ(got->receiver, sent.receiver);
-    EXPECT_EQ(got->process, sent.process);
+    EXPECT_EQ(got->process, kSender);
     EXPECT_EQ(got->code, sent.code);
     EXPECT_EQ(got->subject, sent.subject);
     EXPECT_EQ(got->text, sent.text);
@@ -102,7 +103,7 @@ TEST(Control, EveryPrefixAndLeftoversAreDropped) {
     EXPECT_FALSE(decode(bytes.substr(0, length))) << length << " bytes";
   }
   EXPECT_FALSE(decode(bytes + '\0'));
-  EXPECT_FALSE(Control::decode(nullptr, 0));
+  EXPECT_FALSE(Control::decode(kSender, {}));
 }
 
 TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
@@ -116,15 +117,31 @@ TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
   constexpr size_t kTypeAt = 2;
   constexpr size_t kCodeAt = 3;
   EXPECT_FALSE(changed(kVersionAt, 1));
-  EXPECT_FALSE(changed(kVersionAt, 4));
+  EXPECT_FALSE(changed(kVersionAt, 5));
   EXPECT_FALSE(changed(kTypeAt, 0));
   EXPECT_FALSE(changed(kTypeAt, 6));
   EXPECT_FALSE(changed(kTypeAt, 255));
   EXPECT_FALSE(changed(kCodeAt, static_cast<int>(ErrorCode::kInternal) + 1));
   EXPECT_FALSE(changed(kCodeAt, 255));
-  constexpr size_t kStateAt = 48;
+  constexpr size_t kStateAt = 40;
   EXPECT_TRUE(changed(kStateAt, static_cast<int>(CallState::kComplete)));
   EXPECT_FALSE(changed(kStateAt, static_cast<int>(CallState::kComplete) + 1));
+}
+
+TEST(Control, RanksAndSlotsThatCannotBeAreDropped) {
+  const auto with = [](auto change) {
+    Control control = example(ControlType::kAbort);
+    change(control);
+    return decode(control.encode());
+  };
+  EXPECT_TRUE(with([](Control& c) { c.subject = -1; }));
+  EXPECT_FALSE(with([](Control& c) { c.subject = -2; }));
+  EXPECT_FALSE(with([](Control& c) { c.subject = 8192; }));
+  EXPECT_FALSE(with([](Control& c) { c.sender = -1; }));
+  EXPECT_FALSE(with([](Control& c) { c.sender = 8192; }));
+  EXPECT_FALSE(with([](Control& c) { c.receiver = -1; }));
+  EXPECT_FALSE(with([](Control& c) { c.slot = 1024; }));
+  EXPECT_FALSE(with([](Control& c) { c.sender_slot = 1024; }));
 }
 
 TEST(Control, FlippedBitsDecodeOrAreDropped) {

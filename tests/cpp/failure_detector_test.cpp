@@ -29,6 +29,7 @@ using std::chrono::milliseconds;
 
 constexpr uint64_t kMe = 11;
 constexpr uint64_t kPeer = 22;
+constexpr MessageKey kKey{std::byte{1}};  // everybody's
 constexpr auto kPatience = std::chrono::seconds(20);
 
 /// Sets Q7X2_SILENCE for the time of a test.
@@ -41,7 +42,7 @@ class Silence {
 };
 
 Heartbeat::Target target_of(const FailureDetector& detector, uint64_t process) {
-  return {.process = process, .address = INADDR_LOOPBACK, .port = detector.port()};
+  return {.process = process, .address = INADDR_LOOPBACK, .port = detector.port(), .key = kKey};
 }
 
 /// A port of this host that does not answer: its queue of connections is full.
@@ -83,8 +84,8 @@ bool eventually(const std::function<bool()>& condition) {
 
 /// This process watches a peer, and the peer answers.
 struct Pair {
-  std::unique_ptr<FailureDetector> me = std::make_unique<FailureDetector>(kMe);
-  std::unique_ptr<FailureDetector> peer = std::make_unique<FailureDetector>(kPeer);
+  std::unique_ptr<FailureDetector> me = std::make_unique<FailureDetector>(kMe, kKey);
+  std::unique_ptr<FailureDetector> peer = std::make_unique<FailureDetector>(kPeer, kKey);
   std::vector<FailureDetector::Notice> notices;
   char who = 0;
 
@@ -207,7 +208,7 @@ TEST(FailureDetector, AConnectionThatThePeerGivesUpIsBroken) {
 
 TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {
   const Silence silence("0.5");
-  FailureDetector me(kMe);
+  FailureDetector me(kMe, kKey);
   char who = 0;
   const auto start = Clock::now();
   const Deaf deaf;
@@ -226,7 +227,7 @@ TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {
 
 TEST(FailureDetector, WithoutALimitNobodyIsSilent) {
   const Silence silence("0");
-  FailureDetector me(kMe);
+  FailureDetector me(kMe, kKey);
   char who = 0;
   auto now = Clock::now();
   const Deaf deaf;
@@ -239,10 +240,10 @@ TEST(FailureDetector, WithoutALimitNobodyIsSilent) {
 
 TEST(FailureDetector, APortThatRefusesIsAHostThatAnswers) {
   const Silence silence("0.2");
-  FailureDetector me(kMe);
+  FailureDetector me(kMe, kKey);
   uint16_t port = 0;
   {
-    const FailureDetector gone(kPeer);
+    const FailureDetector gone(kPeer, kKey);
     port = gone.port();
   }
   char who = 0;
@@ -256,8 +257,8 @@ TEST(FailureDetector, APortThatRefusesIsAHostThatAnswers) {
 
 TEST(FailureDetector, AnotherProcessAtThePortIsNotThePeer) {
   const Silence silence("0.4");
-  FailureDetector me(kMe);
-  auto stranger = std::make_unique<FailureDetector>(33);
+  FailureDetector me(kMe, kKey);
+  auto stranger = std::make_unique<FailureDetector>(33, kKey);
   stranger->expect(kMe);
   char who = 0;
   me.watch_host(target_of(*stranger, kPeer), &who, Clock::now());

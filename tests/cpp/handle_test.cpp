@@ -12,6 +12,8 @@
 namespace q7x2 {
 namespace {
 
+const JobSecret kSecret("");
+
 Card example(uint64_t process = 0x0123456789abcdefULL) {
   Card card;
   card.process = process;
@@ -24,9 +26,9 @@ Card example(uint64_t process = 0x0123456789abcdefULL) {
   return card;
 }
 
-std::string refusal(const std::string& text) {
+std::string refusal(const std::string& text, const JobSecret& secret = kSecret) {
   try {
-    Handle::decode(text);
+    Handle::decode(text, secret);
     return "";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
@@ -41,21 +43,21 @@ TEST(Handle, CarriesTheProcessAndItsRank) {
   card.memory = "key";
   card.algorithms = "ring";
   card.renewed = {{1, 2}};
-  const Handle handle = Handle::decode(Handle{card, 5}.encode());
+  const Handle handle = Handle::decode(Handle{card, 5}.encode(kSecret), kSecret);
   EXPECT_EQ(handle.rank, 5);
   EXPECT_EQ(handle.card.encode(), example().encode()) << "what belongs to a group is left out";
-  EXPECT_EQ(Handle::decode(Handle{card}.encode()).rank, -1);
+  EXPECT_EQ(Handle::decode(Handle{card}.encode(kSecret), kSecret).rank, -1);
 }
 
 TEST(Handle, RefusesOtherTexts) {
-  const std::string text = Handle{example(), 1}.encode();
+  const std::string text = Handle{example(), 1}.encode(kSecret);
   EXPECT_NE(refusal("").find("does not begin with"), std::string::npos);
   EXPECT_NE(refusal("gloo:0:1").find("'gloo:0:1'"), std::string::npos);
-  EXPECT_NE(refusal("q7x2-handle:1:").find("length"), std::string::npos);
-  EXPECT_NE(refusal("q7x2-handle:2:" + text.substr(14)).find("does not begin with"),
+  EXPECT_NE(refusal("q7x2-handle:2:").find("length"), std::string::npos);
+  EXPECT_NE(refusal("q7x2-handle:1:" + text.substr(14)).find("does not begin with"),
             std::string::npos);
-  EXPECT_NE(refusal(text + "0").find("check sum"), std::string::npos);
-  EXPECT_NE(refusal(text.substr(0, text.size() - 2)).find("check sum"), std::string::npos);
+  EXPECT_NE(refusal(text + "0").find("damaged"), std::string::npos);
+  EXPECT_NE(refusal(text.substr(0, text.size() - 2)).find("damaged"), std::string::npos);
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
@@ -67,6 +69,15 @@ TEST(Handle, RefusesOtherTexts) {
       EXPECT_NE(refusal(other), "") << other;
     }
   }
+}
+
+TEST(Handle, IsOfOneJob) {
+  const JobSecret secret("ours");
+  const JobSecret other("theirs");
+  const std::string text = Handle{example(), 1}.encode(secret);
+  EXPECT_EQ(refusal(text, secret), "");
+  EXPECT_NE(refusal(text, other).find("Q7X2_SECRET, which is set here"), std::string::npos);
+  EXPECT_NE(refusal(text).find("Q7X2_SECRET, which is not set here"), std::string::npos);
 }
 
 TEST(Handle, UnorderedOnesFollowTheirRanksAndThenJoin) {

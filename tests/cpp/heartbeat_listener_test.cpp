@@ -22,6 +22,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMe = 11;
 constexpr uint64_t kPeer = 22;
+constexpr MessageKey kKey{std::byte{1}};
+
+using Turn = HeartbeatHello::Turn;
 
 OwnedFd call(const HeartbeatListener& listener) {
   OwnedFd fd(::socket(AF_INET, SOCK_STREAM, 0));
@@ -37,14 +40,18 @@ void say(const OwnedFd& fd, const void* bytes, size_t length) {
   EXPECT_EQ(::send(fd, bytes, length, MSG_NOSIGNAL), static_cast<ssize_t>(length));
 }
 
-void say(const OwnedFd& fd, const HeartbeatHello& hello) {
-  const auto bytes = hello.encode();
-  say(fd, bytes.data(), bytes.size());
-}
-
 bool is_readable(int fd, int milliseconds) {
   pollfd entry{fd, POLLIN, 0};
   return ::poll(&entry, 1, milliseconds) == 1;
+}
+
+/// The hello of a caller that knows the key, with a number of its own. Returns the bytes.
+HeartbeatHello::Bytes say(const OwnedFd& fd, HeartbeatHello hello) {
+  static uint64_t calls = 0;
+  hello.number = ++calls;
+  const auto bytes = hello.encode(Turn::kCall, kKey);
+  say(fd, bytes.data(), bytes.size());
+  return bytes;
 }
 
 /// Looks until `condition` holds.
@@ -62,11 +69,11 @@ std::optional<HeartbeatHello> answer_to(const OwnedFd& fd) {
   if (::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
     return std::nullopt;
   }
-  return HeartbeatHello::decode(bytes);
+  return HeartbeatHello::decode(bytes, Turn::kAnswer, kKey);
 }
 
 TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
-  HeartbeatListener listener(kMe);
+  HeartbeatListener listener(kMe, kKey);
   ASSERT_NE(listener.port(), 0);
   listener.expect(kPeer);
   const OwnedFd fd = call(listener);
@@ -93,7 +100,7 @@ TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
 }
 
 TEST(HeartbeatListener, AnswersACallerThatCameBeforeItWasMet) {
-  HeartbeatListener listener(kMe);
+  HeartbeatListener listener(kMe, kKey);
   const OwnedFd fd = call(listener);
   say(fd, {kPeer, kMe, 0});
   look_until(listener, [&] { return listener.num_waiting() == 1; });
@@ -103,36 +110,59 @@ TEST(HeartbeatListener, AnswersACallerThatCameBeforeItWasMet) {
   EXPECT_EQ(listener.num_answered(), 1U);
 }
 
+/// Whether the listener ends a call that says this.
+bool is_dropped(HeartbeatListener& listener, const std::vector<std::byte>& bytes) {
+  const OwnedFd fd = call(listener);
+  say(fd, bytes.data(), bytes.size());
+  const auto give_up = Clock::now() + std::chrono::seconds(20);
+  while (!is_readable(fd, 1) && Clock::now() < give_up) listener.look(Clock::now());
+  char byte = 0;
+  return ::recv(fd, &byte, 1, 0) <= 0;
+}
+
 TEST(HeartbeatListener, DropsWhatIsNoHelloForIt) {
-  HeartbeatListener listener(kMe);
+  HeartbeatListener listener(kMe, kKey);
   listener.expect(kPeer);
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
-  const auto is_dropped = [&](const std::vector<std::byte>& bytes) {
-    const OwnedFd fd = call(listener);
-    say(fd, bytes.data(), bytes.size());
-    const auto give_up = Clock::now() + std::chrono::seconds(20);
-    while (!is_readable(fd, 1) && Clock::now() < give_up) listener.look(Clock::now());
-    char byte = 0;
-    return ::recv(fd, &byte, 1, 0) <= 0;
-  };
   for (int i = 0; i < 20; ++i) {
     std::vector<std::byte> bytes(HeartbeatHello::kBytes);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-    EXPECT_TRUE(is_dropped(bytes));
+    EXPECT_TRUE(is_dropped(listener, bytes));
   }
-  const auto for_another = HeartbeatHello{kPeer, kMe + 1, 0}.encode();
-  EXPECT_TRUE(is_dropped({for_another.begin(), for_another.end()}));
-  auto other_version = HeartbeatHello{kPeer, kMe, 0}.encode();
-  other_version[4] ^= std::byte{1};
-  EXPECT_TRUE(is_dropped({other_version.begin(), other_version.end()}));
+  const auto is_refused = [&](const HeartbeatHello& hello, Turn turn, const MessageKey& key) {
+    const auto bytes = hello.encode(turn, key);
+    return is_dropped(listener, {bytes.begin(), bytes.end()});
+  };
+  EXPECT_TRUE(is_refused({kPeer, kMe + 1, 0, 0, 1}, Turn::kCall, kKey));
+  EXPECT_TRUE(is_refused({kPeer, kMe, 0, 0, 1}, Turn::kCall, MessageKey{})) << "another secret";
+  EXPECT_TRUE(is_refused({kPeer, kMe, 0, 0, 1}, Turn::kAnswer, kKey)) << "reflected";
+  const auto hello = HeartbeatHello{kPeer, kMe, 0, 0, 1}.encode(Turn::kCall, kKey);
+  for (size_t bit = 0; bit < 8 * hello.size(); bit += 13) {
+    std::vector<std::byte> changed(hello.begin(), hello.end());
+    changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_TRUE(is_dropped(listener, changed)) << bit;
+  }
   EXPECT_EQ(listener.num_answered(), 0U);
   EXPECT_EQ(listener.num_waiting(), 0U);
 }
 
+TEST(HeartbeatListener, ARecordedHelloIsWorthNothing) {
+  HeartbeatListener listener(kMe, kKey);
+  listener.expect(kPeer);
+  const OwnedFd fd = call(listener);
+  const auto recorded = say(fd, {kPeer, kMe, 0});
+  look_until(listener, [&] { return listener.num_answered() == 1; });
+  EXPECT_TRUE(is_dropped(listener, {recorded.begin(), recorded.end()}));
+  // The call that it would have replaced goes on.
+  EXPECT_TRUE(answer_to(fd));
+  EXPECT_EQ(listener.num_answered(), 1U);
+  EXPECT_FALSE(is_readable(fd, 0));
+}
+
 TEST(HeartbeatListener, SilentStrangersAreFewAndGoSoon) {
-  HeartbeatListener listener(kMe);
+  HeartbeatListener listener(kMe, kKey);
   std::vector<OwnedFd> strangers;
   for (size_t i = 0; i < 2 * HeartbeatListener::kMaxWaiting; ++i) {
     strangers.push_back(call(listener));
@@ -151,7 +181,7 @@ TEST(HeartbeatListener, SilentStrangersAreFewAndGoSoon) {
 }
 
 TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
-  HeartbeatListener listener(kMe);
+  HeartbeatListener listener(kMe, kKey);
   listener.expect(kPeer);
   {
     const OwnedFd knock = call(listener);
@@ -165,21 +195,22 @@ TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
   EXPECT_EQ(listener.num_answered(), 0U);
 }
 
-TEST(HeartbeatHello, RoundTripsAndRefusesFlippedHeaders) {
-  HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7, 1};
-  hello.tag[31] = std::byte{9};
-  const auto bytes = hello.encode();
-  const auto got = HeartbeatHello::decode(bytes);
+TEST(HeartbeatHello, IsAcceptedOnlyAsItWasMade) {
+  const HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7, 1, 99};
+  const auto bytes = hello.encode(Turn::kCall, kKey);
+  const auto got = HeartbeatHello::decode(bytes, Turn::kCall, kKey);
   ASSERT_TRUE(got);
   EXPECT_EQ(got->sender, hello.sender);
   EXPECT_EQ(got->receiver, hello.receiver);
   EXPECT_EQ(got->incarnation, hello.incarnation);
   EXPECT_EQ(got->path, hello.path);
-  EXPECT_EQ(got->tag, hello.tag);
-  for (size_t bit = 0; bit < 64; ++bit) {
+  EXPECT_EQ(got->number, hello.number);
+  EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kAnswer, kKey));
+  EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kCall, MessageKey{}));
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     auto flipped = bytes;
     flipped[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    EXPECT_FALSE(HeartbeatHello::decode(flipped)) << bit;
+    EXPECT_FALSE(HeartbeatHello::decode(flipped, Turn::kCall, kKey)) << bit;
   }
 }
 

@@ -27,7 +27,7 @@ constexpr uint64_t kOther = 43;
 struct Bench {
   Reactor reactor{{}};
   std::vector<std::pair<uint64_t, uint32_t>> deaths;  // process, incarnation
-  PeerTable table{kSelf, reactor, [this](Locked&, Peer& peer) {
+  PeerTable table{JobSecret(""), Identity{kSelf, {}}, reactor, [this](Locked&, Peer& peer) {
                     deaths.emplace_back(peer.card.process, peer.incarnation);
                   }};
 

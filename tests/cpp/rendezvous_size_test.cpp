@@ -125,7 +125,7 @@ std::string card_of(int rank) {
                      "4c5f1e1c-boot-id/ipc:4026531839/pid:4026531836 posix, sysv, tcp " +
                      std::string(160, 'a');
   uint32_t random = static_cast<uint32_t>(rank) + 1;
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 72; ++i) {  // its number, key and seal, and what of the address is its own
     random = random * 1664525 + 1013904223;
     card.push_back(static_cast<char>(random >> 24));
   }

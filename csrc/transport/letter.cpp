@@ -1,0 +1,51 @@
+#include "transport/letter.h"
+
+#include <string>
+
+#include "base/error.h"
+
+namespace q7x2 {
+namespace {
+
+/// Reads memory that changes behind the compiler's back, once.
+template <typename T>
+T read_once(const T& value) {
+  return *static_cast<const volatile T*>(&value);
+}
+
+}  // namespace
+
+HostMessage Letter::read(const std::byte* arena, size_t arena_bytes) const {
+  HostMessage message;
+  message.tag = read_once(tag);
+  message.length = read_once(length);
+  message.ticket = read_once(ticket);
+  if (message.ticket == HostMessage::kNoTicket) {
+    if (message.length > HostMessage::kInlineBytes) {
+      throw Error(ErrorCode::kTransport, "a message in shared memory carries " +
+                                             std::to_string(message.length) + " bytes");
+    }
+    message.carried = carried;
+    return message;
+  }
+  const size_t begin = read_once(offset);
+  if (message.ticket >= HostMessage::kTickets || begin > arena_bytes ||
+      message.length > arena_bytes - begin) {
+    throw Error(ErrorCode::kTransport, "a message in shared memory lies outside of it");
+  }
+  message.staged = arena + begin;
+  return message;
+}
+
+void Letter::write(const HostMessage& message, const std::byte* arena) {
+  tag = message.tag;
+  length = message.length;
+  ticket = message.ticket;
+  if (message.staged != nullptr) {
+    offset = static_cast<uint32_t>(message.staged - arena);
+  } else {
+    carried = message.carried;
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,45 @@
+// Letter: one message in the mailbox of a HostChannel, a cache line that another process writes.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace q7x2 {
+
+/// A message as its receiver, or its sender, has it.
+struct HostMessage {
+  static constexpr size_t kInlineBytes = 40;
+  static constexpr int kTickets = 256;
+  static constexpr int kNoTicket = 0xffff;
+
+  uint64_t tag = 0;
+  uint32_t length = 0;
+  uint16_t ticket = kNoTicket;
+  /// In the sender's arena; null where the bytes are in `carried`.
+  const std::byte* staged = nullptr;
+  std::array<std::byte, kInlineBytes> carried{};
+
+  const std::byte* data() const { return staged != nullptr ? staged : carried.data(); }
+};
+
+struct alignas(64) Letter {
+  std::atomic<uint32_t> number;  // 1 + its number in the mailbox; written last
+  uint32_t length;
+  uint64_t tag;
+  uint32_t offset;  // in the arena
+  uint16_t ticket;  // kNoTicket: the letter carries the bytes
+  std::array<std::byte, HostMessage::kInlineBytes> carried;
+
+  /// The arena of the sender, of `arena_bytes`, begins at `arena`. Every field is read once, and
+  /// checked after that: the other process may change it at any time. Throws Error(kTransport)
+  /// where the letter tells of memory that does not exist.
+  HostMessage read(const std::byte* arena, size_t arena_bytes) const;
+  /// All but the number.
+  void write(const HostMessage& message, const std::byte* arena);
+};
+static_assert(sizeof(Letter) == 64);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace q7x2
