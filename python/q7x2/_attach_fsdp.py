@@ -133,7 +133,7 @@ def _check_parameter(name: str, parameter: Any, options: Sharded, world_size: in
             f"parameter {name!r}: expected float32, bfloat16 or float16, got "
             f"{parameter.sharded_param.dtype}"
         )
-    if hasattr(parameter._sharded_local_tensor, "fsdp_pre_all_gather"):
+    if hasattr(parameter.sharded_param.detach().to_local(), "fsdp_pre_all_gather"):
         raise ValueError(
             f"parameter {name!r} is gathered by a tensor subclass of its own (fsdp_pre_all_gather)"
         )

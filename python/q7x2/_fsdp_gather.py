@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from q7x2._fsdp_keys import key_of
-from q7x2._fsdp_torch import all_gather_single, gathered_dtype, in_backward
+from q7x2._fsdp_torch import all_gather_single, in_backward
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -329,6 +329,5 @@ class DifferenceGather(Gather):
             return
         world_size = self._layout.world_size
         self._reference = self._layout.new_coded(world_size)
-        whole = torch.zeros(world_size, self._layout.whole_numel)
-        self._layout.fill(held, self._reference, whole)
-        self._whole = whole.to(gathered_dtype(self._group))
+        self._whole = torch.zeros(world_size, self._layout.whole_numel)
+        self._layout.fill(held, self._reference, self._whole)

@@ -84,7 +84,10 @@ class Reductions:
         self._queue.append(entry)
 
     def finish_now(self, entry: _Entry) -> torch.Tensor:
-        """For gradients that cannot be late; what came before comes first."""
+        """For gradients that cannot be late; what came before comes first.
+
+        Outside of a backward (torch 2.15 can finish one later) it is a step of its own.
+        """
         self._arm()
         self._queue.append(entry)
         try:
@@ -92,6 +95,8 @@ class Reductions:
         except BaseException:
             self._fail()
             raise
+        if not is_backward_running():
+            self._end()
         assert entry.row is not None
         return entry.row
 
@@ -106,7 +111,8 @@ class Reductions:
     def _arm(self) -> None:
         if not self._is_armed:
             self._is_armed = True
-            at_end_of_backward(self._end)
+            if is_backward_running():
+                at_end_of_backward(self._end)
 
     def _start_replicas(self, entry: _Entry) -> None:
         entry.row = entry.sum.wait()
@@ -179,7 +185,7 @@ class Member:
         """A reduce-scatter was started; ``output`` is what FSDP goes on with."""
         self.count += 1
         entry = _Entry(self, sum_, output.dtype, needs_replicas=self._reductions.has_replicas)
-        if takes_late_gradients(self.group):
+        if is_backward_running() and takes_late_gradients(self.group, output.dtype):
             self._reductions.add(entry)
             output.zero_()
         else:

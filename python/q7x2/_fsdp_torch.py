@@ -99,12 +99,6 @@ def shard_group(group: Any) -> ProcessGroup:
     return process_group
 
 
-def gathered_dtype(group: Any) -> torch.dtype:
-    """Of the weights that FSDP gathers."""
-    dtype: torch.dtype = group.mp_policy.param_dtype or group.fsdp_params[0].sharded_param.dtype
-    return dtype
-
-
 def in_backward(group: Any) -> bool:
     """Whether the param group's weights are gathered for a backward."""
     return bool(group._training_state.name == "PRE_BACKWARD")
@@ -118,13 +112,13 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
-def takes_late_gradients(group: Any) -> bool:
-    """Whether a gradient may be added to ``sharded_param.grad`` at the end of backward.
+def takes_late_gradients(group: Any, dtype: torch.dtype) -> bool:
+    """Whether gradients reduced in this dtype may be added to ``sharded_param.grad`` at the end of
+    backward.
 
     FSDP must neither divide it afterwards (float16, sums) nor copy it to the CPU, and nobody may
     read it before.
     """
-    dtype = group._reduce_dtype or group.mp_policy.param_dtype or group._orig_dtype
     if dtype not in (torch.float32, torch.bfloat16) or group.force_sum_reduction_for_comms:
         return False
     return not any(

@@ -74,7 +74,7 @@ def test_gradients_and_residuals_together_are_exact(codec: str, backend: str) ->
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.ranks(2)
 def test_uncompressed_gradients_are_those_of_fsdp(backend: str) -> None:
-    """Also the first steps, parameters in full precision, and a codec that loses nothing."""
+    """Also in the first steps, and of parameters in full precision."""
     plain = sharded(mesh_over(backend))
     backward(plain, 0)
     for options in (
@@ -89,6 +89,19 @@ def test_uncompressed_gradients_are_those_of_fsdp(backend: str) -> None:
         gradients = whole_gradients(model)
         for name, gradient in whole_gradients(plain).items():
             assert_close(gradients[name], gradient, (options, name), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.ranks(2)
+def test_sums_inside_a_host_may_be_exact() -> None:
+    plain = sharded(mesh_over("q7x2"))
+    backward(plain, 0)
+    model = sharded(mesh_over("q7x2"))
+    hook = q7x2.attach(model, q7x2.Sharded(gradients="int2", weights="none", edges="host"))
+    backward(model, 0)
+    gradients = whole_gradients(model)
+    for name, gradient in whole_gradients(plain).items():
+        assert_close(gradients[name], gradient, name, rtol=1e-5, atol=1e-8)
+    assert not any(residual.any() for residual in own_residuals(hook).values())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

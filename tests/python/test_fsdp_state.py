@@ -103,7 +103,7 @@ def test_a_distributed_checkpoint_resumes_with_the_same_bits(shared: str) -> Non
 
 
 @pytest.mark.parametrize("backend", ["q7x2", "gloo"])
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, fresh=True)  # torch counts groups per rank, and rank 3 is not in one of them
 def test_another_number_of_ranks_keeps_the_sum_of_residuals(backend: str) -> None:
     job = Job(mesh_over(backend))
     job.train(range(3))

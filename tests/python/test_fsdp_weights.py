@@ -85,6 +85,22 @@ def test_differences_need_few_bytes_and_backward_none(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.ranks(2)
+def test_the_next_weights_are_sent_while_a_module_computes(backend: str) -> None:
+    """Rank 0 begins the second block while rank 1 is still in the first one."""
+    model, _, _ = compressed(backend)
+    optimizer = adam(model)
+    train(model, optimizer, range(2))
+    store = dist.distributed_c10d._get_default_store()
+    key = f"{backend}: the second block begins"
+    if dist.get_rank() == 0:
+        model.blocks[1].norm.register_forward_pre_hook(lambda *_: store.set(key, "1"))
+    else:
+        model.blocks[0].norm.register_forward_pre_hook(lambda *_: store.wait([key]))
+    train(model, optimizer, range(2, 3))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.ranks(2)
 def test_changes_from_outside_are_sent_whole(backend: str) -> None:
     model, gathered, hook = compressed(backend, gradients="none", weights="int4")
     optimizer = adam(model)
