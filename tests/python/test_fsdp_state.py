@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from fsdp_training import adam, backward, mesh_over, net, sharded, train, whole_weights
-from hook_training import assert_same_on_all_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -20,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from values import assert_bits, assert_close
+from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 OPTIONS = q7x2.Sharded(gradients="int4:g=128", weights="int8", refresh_every=5)
 

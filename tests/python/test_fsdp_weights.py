@@ -9,9 +9,8 @@ import q7x2
 import torch
 import torch.distributed as dist
 from fsdp_training import Gathered, adam, mesh_over, sharded, train, whole_weights
-from hook_training import assert_same_on_all_ranks
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from values import assert_bits
+from values import assert_bits, assert_same_on_all_ranks
 
 BACKENDS = ("q7x2", "gloo")
 
