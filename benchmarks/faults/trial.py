@@ -105,8 +105,7 @@ def _start(setup: Setup) -> None:
         member.tell("run", workload=setup.workload)
     begun = [site.answer(m, time.monotonic() + 10)[1] for m in site.members]
     # A point within the first calls, or within the making of a group.
-    longest = 0.15 if setup.cell.stage == "init" else 0.05
-    time.sleep(max(0.0, max(begun) + setup.rng.uniform(0.0, longest) - time.monotonic()))
+    time.sleep(max(0.0, max(begun) + setup.rng.uniform(0.0, 0.05) - time.monotonic()))
 
 
 # ---- what happens ------------------------------------------------------------------------------

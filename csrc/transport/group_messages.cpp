@@ -60,9 +60,7 @@ void Group::share_memory(Locked&, std::unique_ptr<HostChannel> channel) {
   mailroom_ = std::make_unique<Mailroom>(
       runtime_.reactor(), runtime_.controls(), std::move(channel), residents, world_size(),
       [this](Locked& locked, uint64_t tag, int sender) {
-        if (const auto error = leftover_error(tag, sender, oldest_running(locked))) {
-          fail(locked, *error);
-        }
+        is_leftover(locked, tag, sender, oldest_running(locked));
       });
 }
 

@@ -53,6 +53,7 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
     peer.has_ended = true;
     suspect(locked, peer, "its process has ended", Evidence::kProcessEnded);
   }
+  peer.was_seen = same_host && !peer.has_ended;
   return peer;
 }
 
@@ -102,8 +103,14 @@ bool PeerTable::connect_beside(Locked&, Peer& peer) {
   return true;
 }
 
+void PeerTable::watch(Locked&, Peer& peer) {
+  if (peer.life.is_alive()) {
+    watch(peer, Wire::kShared, /*believes_refusals=*/true);
+  }
+}
+
 // A process of this host is watched from the beginning.
-void PeerTable::watch(Peer& peer, Wire wire) {
+void PeerTable::watch(Peer& peer, Wire wire, bool believes_refusals) {
   if (peer.same_host) {
     return;
   }
@@ -113,12 +120,14 @@ void PeerTable::watch(Peer& peer, Wire wire) {
                         .address = is_beside ? peer.beside_address : peer.card.heartbeat_address,
                         .port = peer.card.heartbeat_port,
                         .path = is_beside ? 1U : 0U},
-                       is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now());
+                       is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now(),
+                       believes_refusals);
 }
 
 void PeerTable::suspect(Locked&, Peer& peer, std::string reason, Evidence evidence) {
   if (peer.life.suspect(Clock::now(), evidence, std::move(reason))) {
     has_suspects_.store(true, std::memory_order_relaxed);
+    num_losses_.fetch_add(1, std::memory_order_release);
   }
 }
 
@@ -163,7 +172,14 @@ void PeerTable::look(Locked& locked, TimePoint now) {
     if (watched.is_beside) {
       notice.reason += " on the private link";
     }
-    peer.has_ended |= notice.evidence == Evidence::kProcessEnded;
+    peer.was_seen |= notice.was_reached;
+    peer.is_silent |= notice.evidence == Evidence::kSilent;
+    const bool has_ended = notice.evidence == Evidence::kProcessEnded ||
+                           notice.evidence == Evidence::kEndedElsewhere;
+    if (has_ended && !peer.has_ended) {
+      peer.has_ended = true;
+      num_losses_.fetch_add(1, std::memory_order_release);
+    }
     suspect(locked, peer, std::move(notice.reason), notice.evidence);
   }
 }

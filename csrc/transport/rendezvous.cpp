@@ -16,6 +16,11 @@ using Clock = std::chrono::steady_clock;
 // A wait for another process's memory: it may need this processor.
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{1000};
+// A wait for the store asks often at first. A nap is an eighth of the time waited so far, so it
+// costs little time.
+constexpr microseconds kFirstPause{50};
+constexpr microseconds kLeastPause{5000};
+constexpr microseconds kPausePerRank{60};
 
 std::string random_nonce() {
   std::random_device device;
@@ -50,9 +55,16 @@ std::vector<std::string> cards_of(const std::map<int, JoinRecord>& roster, int s
 
 Rendezvous::Rendezvous(KeyStore& store, Options options)
     : store_(store),
-      options_(std::move(options)),
+      options_([&] {
+        if (options.pause == microseconds::zero()) options.pause = pause_of(options.size);
+        return std::move(options);
+      }()),
       children_(children_of(options_.rank, options_.size, options_.branches)),
       nonce_(random_nonce()) {}
+
+microseconds Rendezvous::pause_of(int size) {
+  return std::max(kLeastPause, size * kPausePerRank);
+}
 
 std::vector<std::string> Rendezvous::exchange(const std::string& what, const std::string& mine,
                                               const Check& check) {
@@ -63,7 +75,8 @@ std::vector<std::string> Rendezvous::exchange(const std::string& what, const std
     return join(mine);
   }
   const std::string name = "x/" + what;
-  const Look look = [&] { return look_for_failure(check); };
+  const Heeding heeding(*this, check);
+  const Look look = [&](bool is_thorough) { return look_for_failure(is_thorough); };
   const std::string own = encode_entry(options_.rank, mine);
   if (options_.rank != 0) {
     store_.set(key(name, options_.rank), own);
@@ -85,13 +98,16 @@ void Rendezvous::finish(const Check& check) {
     count("done", "all done");
     return;
   }
+  const Heeding heeding(*this, check);
   wait(
-      {key("all done")}, [&] { return look_for_failure(check); }, "done", members());
+      {key("all done")}, [&](bool is_thorough) { return look_for_failure(is_thorough); }, "done",
+      members());
 }
 
 void Rendezvous::wait_for(const std::function<int()>& missing, const Check& check) {
+  const Heeding heeding(*this, check);
   const auto deadline = Clock::now() + options_.timeout;
-  auto next_look = Clock::now() + options_.slice;
+  auto next_look = Clock::now() + options_.pause;
   auto nap = kShortestNap;
   for (int rank = missing(); rank >= 0; rank = missing()) {
     std::this_thread::sleep_for(nap);
@@ -99,12 +115,12 @@ void Rendezvous::wait_for(const std::function<int()>& missing, const Check& chec
     if (Clock::now() < next_look) {
       continue;
     }
-    options_.check_interrupt();
-    look_for_failure(check);
+    look_up();
+    look_for_failure(heard_news());
     if (Clock::now() >= deadline) {
       throw late({rank}, " joined, but did not go on");
     }
-    next_look = Clock::now() + options_.slice;
+    next_look = Clock::now() + options_.pause;
   }
 }
 
@@ -112,19 +128,26 @@ void Rendezvous::wait_for(const std::function<int()>& missing, const Check& chec
 
 std::vector<std::string> Rendezvous::join(const std::string& mine) {
   joining_ = true;
-  std::vector<std::string> cards = options_.rank == 0 ? lead(mine) : follow(mine);
+  card_ = mine;
+  std::vector<std::string> cards = options_.rank == 0 ? lead() : follow();
   committed_ = true;
   return cards;
 }
 
-std::vector<std::string> Rendezvous::lead(const std::string& mine) {
-  const std::string own = encode_entry(0, JoinRecord{nonce_, options_.size, {}, mine}.encode());
+std::vector<std::string> Rendezvous::lead() {
+  const std::string own = own_entry();
   for (;;) {
-    epoch_ = store_.add(kEpochs, 1);
-    store_.set(key("open"), "");
-    const std::string bundle = *gather("join", own, [this] {
-      refuse_if_superseded();
-      judge_reports();
+    enter(store_.add(kEpochs, 1));
+    store_.set(key("open"), own);
+    // Those who wait in the epoch before.
+    store_.add(key_in(epoch_ - 1, "news"), 1);
+    const std::string bundle = *gather("join", own, [this](bool is_thorough) {
+      if (is_thorough) {
+        refuse_if_superseded();
+        judge_reports();
+      }
+      watch_children();
+      heed_losses(/*asks=*/true);
       return false;
     });
     const Roster roster = records_of(bundle);
@@ -143,49 +166,75 @@ std::vector<std::string> Rendezvous::lead(const std::string& mine) {
 bool Rendezvous::confirmed(const Roster& roster) {
   const bool all = wait(
       {key("confirmed")},
-      [&] {
-        refuse_if_superseded();
-        judge_reports();
-        return store_.check(key("again")) || child_was_replaced(roster);
+      [&](bool is_thorough) {
+        if (is_thorough) {
+          refuse_if_superseded();
+          judge_reports();
+        }
+        watch_children();
+        heed_losses(/*asks=*/true);
+        return is_thorough && (store_.check(key("again")) || child_was_replaced(roster));
       },
       "ack", members());
   refuse_if_superseded();
   return all;
 }
 
-std::vector<std::string> Rendezvous::follow(const std::string& mine) {
-  epoch_ = store_.add(kEpochs, 0);
+std::vector<std::string> Rendezvous::follow() {
+  enter(store_.add(kEpochs, 0));
   // An epoch that was committed before this rank came is not its own.
   if (epoch_ == 0 || store_.check(key("commit"))) {
     await_opening();
   }
   for (;;) {
-    if (auto cards = take_part(mine)) {
+    if (auto cards = take_part()) {
       return *cards;
     }
-    epoch_ = store_.add(kEpochs, 0);
+    enter(store_.add(kEpochs, 0));
+  }
+}
+
+void Rendezvous::enter(int64_t epoch) {
+  epoch_ = epoch;
+  news_ = 0;
+  watched_.clear();
+  reported_.clear();
+  orphaned_.reset();
+  if (options_.lookout != nullptr) {
+    options_.lookout->forget();
   }
 }
 
 /// Until rank 0 opens an epoch after the present one.
 void Rendezvous::await_opening() {
   const int64_t next = epoch_ + 1;
-  const bool opened =
-      wait({"q7x2/" + std::to_string(next) + "/open"}, [this] { return superseded(); }, "open", {});
-  epoch_ = opened ? next : store_.add(kEpochs, 0);
+  const auto look = [this](bool is_thorough) {
+    heed_losses(/*asks=*/false);
+    return is_thorough && superseded();
+  };
+  const bool opened = wait({key_in(next, "open")}, look, "open", {});
+  enter(opened ? next : store_.add(kEpochs, 0));
 }
 
 /// Nothing: there is a later epoch.
-std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string& mine) {
-  const std::string own =
-      encode_entry(options_.rank, JoinRecord{nonce_, options_.size, {}, mine}.encode());
+std::optional<std::vector<std::string>> Rendezvous::take_part() {
+  was_orphaned_ = store_.check(key("orphaned"));
+  const std::string own = own_entry();
   store_.set(key("join", options_.rank), own);
   // Once there is a roster it is too late: it has this rank's predecessor, or none.
   const auto too_late = [this] {
     report_bad_children();
     return store_.check(key("roster"));
   };
-  if (!gather("join", own, [&] { return is_over() || too_late(); }) && superseded()) {
+  const auto look = [&](bool is_thorough) {
+    if (is_thorough && (is_over() || too_late())) {
+      return true;
+    }
+    watch_children();
+    report_losses();
+    return false;
+  };
+  if (!gather("join", own, look) && superseded()) {
     return std::nullopt;
   }
   if (!await("roster", [] {})) {
@@ -200,6 +249,7 @@ std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string&
   const bool committed = await("commit", [&] {
     if (among && child_was_replaced(roster)) {
       store_.set(key("again"), "");
+      spread_news();
     }
   });
   if (!committed) {
@@ -221,15 +271,23 @@ std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string&
 bool Rendezvous::await(const std::string& what, const Check& also) {
   return wait(
       {key(what)},
-      [&] {
-        also();
-        return is_over() && !store_.check(key(what));
+      [&](bool is_thorough) {
+        if (is_thorough) {
+          also();
+          if (is_over()) {
+            return !store_.check(key(what));
+          }
+        }
+        watch_children();
+        report_losses();
+        return false;
       },
       "join", members());
 }
 
 /// True: there is a later epoch. Throws what rank 0 has told this rank.
 bool Rendezvous::is_over() {
+  check_for_orphans();
   const std::string told = key("told/" + nonce_);
   if (store_.check(told)) {
     raise(store_.get({told}).front());
@@ -254,11 +312,29 @@ void Rendezvous::refuse_if_superseded() {
 /// which names those of `ranks` whose key for `what` does not exist, or rank 0.
 bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
                       const std::string& what, const std::vector<int>& ranks) {
-  const auto deadline = Clock::now() + options_.timeout;
-  while (!store_.wait(keys, options_.slice)) {
-    options_.check_interrupt();
-    if (look()) {
-      return false;
+  const auto started = Clock::now();
+  const auto deadline = started + options_.timeout;
+  auto next_look = started + options_.pause;
+  auto next_slice = started + options_.slice;
+  const auto nap = [&] {
+    const auto now = Clock::now();
+    const auto waited = std::chrono::duration_cast<microseconds>(now - started);
+    const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
+    return std::min(std::max(left, microseconds(0)),
+                    std::clamp(waited / 8, std::min(kFirstPause, options_.pause), options_.pause));
+  };
+  while (!store_.wait(keys, nap())) {
+    const auto now = Clock::now();
+    if (now >= next_look) {
+      next_look = now + options_.pause;
+      look_up();
+      const bool is_thorough = heard_news() || now >= next_slice;
+      if (is_thorough) {
+        next_slice = now + options_.slice;
+      }
+      if (look(is_thorough)) {
+        return false;
+      }
     }
     if (Clock::now() < deadline) {
       continue;
@@ -296,8 +372,16 @@ Error Rendezvous::error(ErrorCode code, const std::string& text, int rank) const
                rank);
 }
 
+std::string Rendezvous::own_entry() const {
+  return encode_entry(options_.rank, JoinRecord{nonce_, options_.size, {}, card_}.encode());
+}
+
 std::string Rendezvous::key(const std::string& what) const {
-  return "q7x2/" + std::to_string(epoch_) + "/" + what;
+  return key_in(epoch_, what);
+}
+
+std::string Rendezvous::key_in(int64_t epoch, const std::string& what) {
+  return "q7x2/" + std::to_string(epoch) + "/" + what;
 }
 
 std::string Rendezvous::key(const std::string& what, int rank) const {

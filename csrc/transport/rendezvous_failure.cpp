@@ -15,6 +15,45 @@ constexpr milliseconds kLinger{500};
 
 }  // namespace
 
+// -------------------------------------------------------------------------------------- to hear
+
+void Rendezvous::attend() {
+  look_up();
+  heed_losses(/*asks=*/false);
+}
+
+/// Away from the store.
+void Rendezvous::look_up() {
+  options_.check_interrupt();
+  if (check_ == nullptr) {
+    return;
+  }
+  try {
+    (*check_)();
+  } catch (const Error& failure) {
+    throw error(failure.code(), failure.what(), failure.rank());
+  }
+}
+
+bool Rendezvous::look_for_failure(bool is_thorough) {
+  if (is_thorough && store_.check(key("failed"))) {
+    const std::string record = store_.get({key("failed")}).front();
+    if (options_.rank == 0) {
+      fail(decode_failure(record));
+    }
+    raise(record);
+  }
+  return false;
+}
+
+void Rendezvous::raise(const std::string& record) {
+  over_ = true;
+  store_.set(key("heard", options_.rank), "");
+  throw Error(decode_failure(record));
+}
+
+// -------------------------------------------------------------------------------------- to tell
+
 void Rendezvous::fail(const Error& reason) noexcept {
   const bool alone = options_.size < 2 || options_.rank < 0 || options_.rank >= options_.size;
   if (over_ || alone) {
@@ -23,110 +62,108 @@ void Rendezvous::fail(const Error& reason) noexcept {
   over_ = true;
   try {
     const bool complete = std::string_view(reason.what()).find(kCannot) != std::string_view::npos;
-    const Error error =
-        complete ? reason : this->error(reason.code(), reason.what(), options_.rank);
-    if (committed_) {
-      const std::string failed = key("failed");
-      if (!store_.check(failed)) {
-        store_.set(failed, encode_failure(error));
+    reason_ = complete ? reason : error(reason.code(), reason.what(), options_.rank);
+    if (orphaned_) {
+      store_.set(key("orphaned"), encode_failure(*reason_));
+      spread_news();
+      reason_.reset();
+    } else if (committed_) {
+      if (!store_.check(key("failed"))) {
+        store_.set(key("failed"), encode_failure(*reason_));
+        spread_news();
       }
       if (options_.rank == 0) {
-        std::vector<int> others;
-        for (int r = 1; r < options_.size; ++r) {
-          if (r != error.rank()) {
-            others.push_back(r);
-          }
-        }
-        linger(others);
+        expect_to_hear(members());
+      } else {
+        store_.set(key("heard", options_.rank), "");
       }
     } else if (options_.rank == 0) {
-      tell_members(error);
+      // A rank that comes later would wait for this one, so this one waits for it. After a timeout,
+      // or where the user interrupts, nobody is waited for.
+      coming_ = joining_ ? coming_ : options_.size;
+      tells_until_ = Clock::now() + (coming_ > 0 ? options_.patience : milliseconds(0));
+      if (!joining_) {
+        epoch_ = store_.add(kEpochs, 1);
+        store_.set(key("open"), "");
+        store_.add(key_in(epoch_ - 1, "news"), 1);
+      }
+      tell_members();
     } else {
-      tell_leader(error);
+      tells_until_ = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
+      tell_leader();
     }
   } catch (const std::exception&) {
     // Without the store nobody can be told.
+    reason_.reset();
   }
 }
 
-void Rendezvous::tell_members(const Error& error) {
-  // A rank that comes later would wait for this one, so this one waits for it. After a timeout, or
-  // where the user interrupts, nobody is waited for.
-  const int coming = joining_ ? coming_ : options_.size;
-  const auto until = Clock::now() + (coming > 0 ? options_.patience : milliseconds(0));
-  if (!joining_) {
-    epoch_ = store_.add(kEpochs, 1);
-    store_.set(key("open"), "");
+void Rendezvous::stay(const Check& check) noexcept {
+  if (!reason_) {
+    return;
   }
-  std::vector<int> told;
-  std::vector<std::string> left;
-  for (int r = 1; r < coming; ++r) {
-    left.push_back(key("join", r));
+  try {
+    const std::vector<std::string> never = {key("nothing")};
+    while (!committed_ && Clock::now() < tells_until_ &&
+           !(options_.rank == 0 ? tell_members() : tell_leader())) {
+      store_.wait(never, options_.pause);
+      check();
+    }
+    const auto until = Clock::now() + kLinger;
+    while (!unheard_.empty() && Clock::now() < until && !store_.wait(unheard_, options_.pause)) {
+      check();
+    }
+  } catch (const std::exception&) {
+    // It was ended, or the store has.
   }
-  do {
-    for (int r = 1; r < options_.size; ++r) {
-      const bool new_here = std::find(told.begin(), told.end(), r) == told.end();
-      if (new_here && store_.check(key("join", r))) {
-        if (const auto entry = joined(r)) {
-          store_.set(key("told/" + entry->nonce), encode_failure(error));
-        }
-        told.push_back(r);
-        std::erase(left, key("join", r));
-      }
-    }
-    if (left.empty()) {
-      break;
-    }
-    store_.wait(left, std::min(options_.slice, milliseconds(50)));
-    options_.check_interrupt();
-  } while (Clock::now() < until && !superseded());
-  std::erase(told, error.rank());
-  linger(told);
 }
 
-void Rendezvous::tell_leader(const Error& error) {
-  const auto until = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
-  const std::string entry =
-      encode_entry(options_.rank, JoinRecord{nonce_, options_.size, error, ""}.encode());
-  int64_t told_in = 0;
-  do {
-    epoch_ = store_.add(kEpochs, 0);
-    if (epoch_ > told_in) {
-      store_.set(key("join", options_.rank), entry);
-      store_.set(key("bad"), entry);
-      told_in = epoch_;
+/// Tells those who have joined since the last call. True: nobody is left, or has to be told.
+bool Rendezvous::tell_members() {
+  std::vector<int> told_now;
+  bool is_complete = true;
+  for (int r = 1; r < options_.size; ++r) {
+    if (told_.contains(r)) {
+      continue;
     }
-    options_.check_interrupt();
-  } while (Clock::now() < until && !store_.wait({key("told/" + nonce_)}, options_.slice));
+    const auto entry = joined(r);
+    if (!entry) {
+      is_complete = is_complete && (r >= coming_ || r == reason_->rank());
+      continue;
+    }
+    store_.set(key("told/" + entry->nonce), encode_failure(*reason_));
+    told_.insert(r);
+    told_now.push_back(r);
+  }
+  if (!told_now.empty()) {
+    spread_news();
+    expect_to_hear(told_now);
+  }
+  return is_complete || superseded();
 }
 
-/// Stays until `ranks` have heard of the failure, for a short time.
-void Rendezvous::linger(const std::vector<int>& ranks) {
-  std::vector<std::string> keys;
+/// True: rank 0 has told this rank, so it knows.
+bool Rendezvous::tell_leader() {
+  const int64_t newest = store_.add(kEpochs, 0);
+  if (newest > told_in_) {
+    epoch_ = newest;
+    const std::string entry =
+        encode_entry(options_.rank, JoinRecord{nonce_, options_.size, *reason_, ""}.encode());
+    store_.set(key("join", options_.rank), entry);
+    store_.set(key("bad"), entry);
+    store_.set(key("heard", options_.rank), "");
+    spread_news();
+    told_in_ = newest;
+  }
+  return store_.check(key("told/" + nonce_));
+}
+
+void Rendezvous::expect_to_hear(const std::vector<int>& ranks) {
   for (const int r : ranks) {
-    keys.push_back(key("heard", r));
-  }
-  if (!keys.empty()) {
-    store_.wait(keys, kLinger);
-  }
-}
-
-bool Rendezvous::look_for_failure(const Check& check) {
-  if (store_.check(key("failed"))) {
-    const std::string record = store_.get({key("failed")}).front();
-    if (options_.rank == 0) {
-      fail(decode_failure(record));
+    if (r != reason_->rank()) {
+      unheard_.push_back(key("heard", r));
     }
-    raise(record);
   }
-  check();
-  return false;
-}
-
-void Rendezvous::raise(const std::string& record) {
-  over_ = true;
-  store_.set(key("heard", options_.rank), "");
-  throw Error(decode_failure(record));
 }
 
 }  // namespace q7x2
