@@ -1,8 +1,8 @@
 // A c10d Store as the rendezvous sees it. A lost connection becomes one sentence.
 //
 // A call to a store whose host has fallen silent does not return for minutes. So calls run in a
-// thread of their own, and the caller looks around every few milliseconds while it waits. If it gives
-// up, the thread is left behind with the call, and ends when the call does.
+// thread of their own, and the caller looks around every few milliseconds while it waits. If it
+// gives up, the thread is left behind with the call, and ends when the call does.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,9 @@ class C10dStore final : public KeyStore {
   using Attend = std::function<void()>;
 
   /// `timeout`: no call takes longer; it throws Error(kTimeout).
-  C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
-            Attend attend = [] {});
+  C10dStore(
+      c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
+      Attend attend = [] {});
   ~C10dStore() override;
   C10dStore(const C10dStore&) = delete;
   C10dStore& operator=(const C10dStore&) = delete;

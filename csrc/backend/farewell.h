@@ -1,8 +1,8 @@
 // Farewells: what a rank still does for others when its own call has raised an error already.
 //
 // A rank that cannot make a group tells the others why. Those that come later must be told too, and
-// rank 0's process often owns the store that carries the news. So a thread of its own stays for them,
-// while the user's program goes on. The end of the process waits for it.
+// rank 0's process often owns the store that carries the news. So a thread of its own stays for
+// them, while the user's program goes on. The end of the process waits for it.
 #pragma once
 
 #include <functional>

@@ -79,7 +79,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
              const std::function<void()>& check) { return rendezvous.exchange(what, mine, check); },
          [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
          [&](const std::shared_ptr<Group>& group) { return measured(group); });
-    rendezvous.finish([this] { group_->check(); });
+    rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
     if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
   });
   init();

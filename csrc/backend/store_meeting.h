@@ -30,9 +30,9 @@ class StoreMeeting {
     bool in_job = false;              ///< the ranks are those of the default group
   };
 
-  /// Runs `make`, which makes the group by this rank's rendezvous. If it throws, the other ranks are
-  /// told why, and the exception goes on at once; a farewell stays until they have heard. Throws
-  /// Error(kPeerFailed) without `make` if a member is known to have ended.
+  /// Runs `make`, which makes the group by this rank's rendezvous. If it throws, the other ranks
+  /// are told why, and the exception goes on at once; a farewell stays until they have heard.
+  /// Throws Error(kPeerFailed) without `make` if a member is known to have ended.
   static void run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
                   const std::function<void(Rendezvous&)>& make);
 
@@ -41,15 +41,18 @@ class StoreMeeting {
   StoreMeeting& operator=(const StoreMeeting&) = delete;
 
  private:
+  /// The first call to the store.
+  void announce();
+  std::string explain_missing(int rank) const;
   void fail(const Error& error);
   void stay(const std::function<void()>& check);
 
   const Options options_;
   C10dStore keys_;
   C10dStore root_;
-  Announcements announcements_;
   std::unique_ptr<ProcessLookout> lookout_;  // null after a failure: it holds the runtime
-  std::unique_ptr<Rendezvous> rendezvous_;
+  Rendezvous rendezvous_;
+  std::unique_ptr<Announcements> announcements_;
 };
 
 }  // namespace q7x2

@@ -49,8 +49,8 @@ void Group::open() {
   runtime_.parking().wake_driver();
 }
 
-// Every rank has a parent in the tree, or children. So whatever rank dies, somebody notices, also if
-// nobody has talked to it.
+// Every rank has a parent in the tree, or children. So whatever rank dies, somebody notices, also
+// if nobody has talked to it.
 void Group::watch_neighbours(Locked& locked) {
   std::vector<int> ranks = children_of(rank(), world_size(), kTreeBranches);
   if (rank() > 0) {
@@ -59,6 +59,12 @@ void Group::watch_neighbours(Locked& locked) {
   for (const int r : ranks) {
     runtime_.peers().watch(locked, members_.peer(r));
   }
+}
+
+void Group::set_awaited(int rank) {
+  Locked locked(runtime_.lock());
+  awaited_ = rank;
+  correct_answers(locked);
 }
 
 void Group::set_job_ranks(std::vector<uint64_t> job_ranks) {
@@ -76,8 +82,9 @@ void Group::add_job_members(Locked&, std::unordered_map<uint64_t, Peer*>& member
 }
 
 Peer* Group::failed_member(Locked&) const {
-  const bool names_one = error_ && error_->code() == ErrorCode::kPeerFailed && error_->rank() >= 0 &&
-                         error_->rank() < world_size() && error_->rank() != rank();
+  const bool names_one = error_ && error_->code() == ErrorCode::kPeerFailed &&
+                         error_->rank() >= 0 && error_->rank() < world_size() &&
+                         error_->rank() != rank();
   return names_one ? &members_.peer(error_->rank()) : nullptr;
 }
 
@@ -296,10 +303,18 @@ Error Group::failure_of(const std::exception& exception) const {
 
 void Group::peer_died(Locked& locked, const Peer& peer) {
   const int rank = members_.rank_of(peer);
-  if (rank >= 0 && !has_left(rank)) {
-    fail(locked,
-         Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + peer.life.reason(), rank));
+  if (rank < 0 || has_left(rank)) {
+    return;
   }
+  if (peer.was_cut_off) {
+    fail(locked, Error(ErrorCode::kTimeout,
+                       describe(rank) + " is late: " + peer.life.reason() +
+                           ", so the connection to it was closed",
+                       rank));
+    return;
+  }
+  fail(locked,
+       Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + peer.life.reason(), rank));
 }
 
 // -------------------------------------------------------------------------------- what peers say
@@ -357,8 +372,8 @@ void Group::peer_left(Locked& locked, int rank, uint64_t sequence) {
       continue;
     }
     bool needs_it = task->takes_turn() && task->record(locked).sequence >= sequence;
-    for (const PendingRequest* p = task->record(locked).requests.first();
-         p != nullptr && !needs_it; p = p->next) {
+    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr && !needs_it;
+         p = p->next) {
       needs_it = p->peer == rank;
     }
     if (needs_it) {
@@ -372,9 +387,8 @@ void Group::peer_left(Locked& locked, int rank, uint64_t sequence) {
 
 /// A rank that left before it began collective number `sequence`; -1: there is none.
 int Group::find_departed(uint64_t sequence) const {
-  const auto found = std::find_if(departed_.begin(), departed_.end(), [&](const auto& begun) {
-    return begun && *begun <= sequence;
-  });
+  const auto found = std::find_if(departed_.begin(), departed_.end(),
+                                  [&](const auto& begun) { return begun && *begun <= sequence; });
   return found == departed_.end() ? -1 : static_cast<int>(found - departed_.begin());
 }
 

@@ -62,6 +62,9 @@ class Group {
 
   // Any thread; these take the reactor's lock.
 
+  /// While the group is made: this rank waits for `rank`, so its calls are late because of that
+  /// one; -1: it does not wait.
+  void set_awaited(int rank);
   /// What the job calls the members, by rank; empty: the same. A later group of the job that needs
   /// one of them whose process has ended is refused.
   void set_job_ranks(std::vector<uint64_t> job_ranks);
@@ -288,6 +291,7 @@ class Group {
     bool operator==(const Progress&) const = default;
   };
   Progress own_progress(Locked& locked, uint64_t sequence) const;
+  int awaited_ = -1;               // see set_awaited
   std::map<int, Progress> heard_;  // by rank: its last answer
   std::map<int, Progress> told_;   // by rank: the last answer to it
   TimePoint next_warning_look_{};

@@ -6,7 +6,8 @@
 // - The kernel acknowledges a byte now and then: the host and the link to it are alive. TCP_INFO
 // says
 //   when the last acknowledgement came.
-// - The kernel closes the connection: call again, at once. If the port refuses the call, the process
+// - The kernel closes the connection: call again, at once. If the port refuses the call, the
+// process
 //   has ended. If it takes the call, only the connection broke.
 // - Nothing comes for a quarter of the limit: knock. A knock is one more connection, closed when it
 //   is made. After a loss TCP sends again ever more rarely, so that it could sleep through the end
@@ -54,8 +55,8 @@ class Heartbeat {
 
   /// To be called about every `SilenceClock::period`: asks, and judges.
   std::optional<Finding> look(TimePoint now);
-  /// From now on a port that refuses means that the process has ended, also if the process has never
-  /// answered there: it was alive when it named the port, or others say that it has failed.
+  /// From now on a port that refuses means that the process has ended, also if the process has
+  /// never answered there: it was alive when it named the port, or others say that it has failed.
   void believe_refusals() { believes_refusals_ = true; }
   /// The port has taken a call.
   bool has_reached() const { return has_reached_; }

@@ -2,9 +2,9 @@
 //
 // Until the epoch of a rendezvous is committed, each rank watches its neighbours in the tree from
 // the moment it finds their cards: a parent its children, and each child of rank 0 rank 0. Ranks on
-// rank 0's host watch rank 0 too. A process of this host is watched by a pidfd, a process of another
-// host by a heartbeat connection. Once the group is open, it watches the same neighbours for as long
-// as it lives (Group::open), and others as soon as it talks to them.
+// rank 0's host watch rank 0 too. A process of this host is watched by a pidfd, a process of
+// another host by a heartbeat connection. Once the group is open, it watches the same neighbours
+// for as long as it lives (Group::open), and others as soon as it talks to them.
 //
 // What follows from a loss depends on who finds it, because the store may hold cards of dead
 // processes of an earlier attempt:

@@ -133,6 +133,7 @@ void PeerTable::suspect(Locked&, Peer& peer, std::string reason, Evidence eviden
 
 void PeerTable::cut_off(Locked& locked, Peer& peer, std::string reason) {
   if (!peer.life.is_dead()) {
+    peer.was_cut_off = true;
     suspect(locked, peer, std::move(reason));
     die(locked, peer);
   }
@@ -174,8 +175,8 @@ void PeerTable::look(Locked& locked, TimePoint now) {
     }
     peer.was_seen |= notice.was_reached;
     peer.is_silent |= notice.evidence == Evidence::kSilent;
-    const bool has_ended = notice.evidence == Evidence::kProcessEnded ||
-                           notice.evidence == Evidence::kEndedElsewhere;
+    const bool has_ended =
+        notice.evidence == Evidence::kProcessEnded || notice.evidence == Evidence::kEndedElsewhere;
     if (has_ended && !peer.has_ended) {
       peer.has_ended = true;
       num_losses_.fetch_add(1, std::memory_order_release);

@@ -45,6 +45,7 @@ struct Peer {
   bool has_ended = false;  ///< its process is gone, says its kernel; there is nothing to connect to
   bool was_seen = false;   ///< it was alive after this process had met it
   bool is_silent = false;  ///< its host has not answered for long
+  bool was_cut_off = false;  ///< this process has closed the connection, because the peer was late
 
   Link shared;                  ///< over the network that all hosts share, or UCX's shared memory
   Link beside;                  ///< the private link to its host, if there is one

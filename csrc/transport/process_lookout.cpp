@@ -35,8 +35,8 @@ void ProcessLookout::add_job(const std::vector<uint64_t>& job_ranks) {
     }
     const Card& card = found->second->card;
     const Peer* const peer = runtime_->peers().find(locked, card.process);
-    job_.push_back({static_cast<int>(r), card.process, describe(static_cast<int>(r), card),
-                    peer->is_silent});
+    job_.push_back(
+        {static_cast<int>(r), card.process, describe(static_cast<int>(r), card), peer->is_silent});
   }
   for (Peer* const failed : runtime_->groups().failed_members(locked)) {
     runtime_->peers().watch(locked, *failed);

@@ -1,9 +1,10 @@
 // ProcessLookout: the Lookout of a process, by what its PeerTable knows.
 //
 // A process that joins is watched from the moment its card is read. For new_group the members are
-// known from the groups that this process is in, and are watched already: by pidfds, by the heartbeat
-// connections of those groups' trees, and by those to whoever it talks to. A member that a group has
-// called failed is called once, so that each rank knows for itself whether its process has ended.
+// known from the groups that this process is in, and are watched already: by pidfds, by the
+// heartbeat connections of those groups' trees, and by those to whoever it talks to. A member that
+// a group has called failed is called once, so that each rank knows for itself whether its process
+// has ended.
 //
 // A connection that broke is no loss, because the new group will have another one.
 #pragma once

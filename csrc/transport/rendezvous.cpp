@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "transport/rendezvous_records.h"
 
@@ -13,28 +12,12 @@ namespace {
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// A wait for another process's memory: it may need this processor.
-constexpr microseconds kShortestNap{20};
-constexpr microseconds kLongestNap{1000};
-// A wait for the store asks often at first. A nap is an eighth of the time waited so far, so it
-// costs little time.
-constexpr microseconds kFirstPause{50};
-constexpr microseconds kLeastPause{5000};
-constexpr microseconds kPausePerRank{60};
+// To find out who is missing takes a call to the store per rank.
+constexpr std::chrono::seconds kBetweenNamings{1};
 
 std::string random_nonce() {
   std::random_device device;
   return std::to_string(static_cast<uint64_t>(device()) << 32 | device());
-}
-
-std::string list_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  const char* separator = " ";
-  for (const int rank : ranks) {
-    text += separator + std::to_string(rank);
-    separator = ", ";
-  }
-  return text;
 }
 
 std::vector<std::string> cards_of(const std::map<int, JoinRecord>& roster, int size) {
@@ -62,10 +45,6 @@ Rendezvous::Rendezvous(KeyStore& store, Options options)
       children_(children_of(options_.rank, options_.size, options_.branches)),
       nonce_(random_nonce()) {}
 
-microseconds Rendezvous::pause_of(int size) {
-  return std::max(kLeastPause, size * kPausePerRank);
-}
-
 std::vector<std::string> Rendezvous::exchange(const std::string& what, const std::string& mine,
                                               const Check& check) {
   if (options_.size == 1) {
@@ -90,38 +69,27 @@ std::vector<std::string> Rendezvous::exchange(const std::string& what, const std
   return decode_bundle(unpack(store_.get({key(name)}).front()), options_.size);
 }
 
-void Rendezvous::finish(const Check& check) {
+void Rendezvous::finish(const Check& check, const std::function<void(int)>& waits_for) {
   if (options_.size == 1) {
     return;
   }
+  const Heeding heeding(*this, check);
   if (options_.rank != 0) {
     count("done", "all done");
     return;
   }
-  const Heeding heeding(*this, check);
+  auto next_naming = Clock::now() + options_.slice;
   wait(
-      {key("all done")}, [&](bool is_thorough) { return look_for_failure(is_thorough); }, "done",
-      members());
-}
-
-void Rendezvous::wait_for(const std::function<int()>& missing, const Check& check) {
-  const Heeding heeding(*this, check);
-  const auto deadline = Clock::now() + options_.timeout;
-  auto next_look = Clock::now() + options_.pause;
-  auto nap = kShortestNap;
-  for (int rank = missing(); rank >= 0; rank = missing()) {
-    std::this_thread::sleep_for(nap);
-    nap = std::min(2 * nap, kLongestNap);
-    if (Clock::now() < next_look) {
-      continue;
-    }
-    look_up();
-    look_for_failure(heard_news());
-    if (Clock::now() >= deadline) {
-      throw late({rank}, " joined, but did not go on");
-    }
-    next_look = Clock::now() + options_.pause;
-  }
+      {key("all done")},
+      [&](bool is_thorough) {
+        if (Clock::now() >= next_naming) {
+          waits_for(first_missing("done"));
+          next_naming = Clock::now() + kBetweenNamings;
+        }
+        return look_for_failure(is_thorough);
+      },
+      "done", members());
+  waits_for(-1);
 }
 
 // ------------------------------------------------------------------------------------- to join
@@ -304,65 +272,6 @@ void Rendezvous::refuse_if_superseded() {
     over_ = true;  // the others go on without this process
     throw error(ErrorCode::kMismatch, "another process joined as rank 0 after this one", 0);
   }
-}
-
-// ------------------------------------------------------------------------------------- waiting
-
-/// True when all `keys` exist; false if `look` says that it is pointless. Throws Error(kTimeout),
-/// which names those of `ranks` whose key for `what` does not exist, or rank 0.
-bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
-                      const std::string& what, const std::vector<int>& ranks) {
-  const auto started = Clock::now();
-  const auto deadline = started + options_.timeout;
-  auto next_look = started + options_.pause;
-  auto next_slice = started + options_.slice;
-  const auto nap = [&] {
-    const auto now = Clock::now();
-    const auto waited = std::chrono::duration_cast<microseconds>(now - started);
-    const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
-    return std::min(std::max(left, microseconds(0)),
-                    std::clamp(waited / 8, std::min(kFirstPause, options_.pause), options_.pause));
-  };
-  while (!store_.wait(keys, nap())) {
-    const auto now = Clock::now();
-    if (now >= next_look) {
-      next_look = now + options_.pause;
-      look_up();
-      const bool is_thorough = heard_news() || now >= next_slice;
-      if (is_thorough) {
-        next_slice = now + options_.slice;
-      }
-      if (look(is_thorough)) {
-        return false;
-      }
-    }
-    if (Clock::now() < deadline) {
-      continue;
-    }
-    std::vector<int> missing;
-    for (const int r : ranks) {
-      if (r != options_.rank && !store_.check(key(what, r))) {
-        missing.push_back(r);
-      }
-    }
-    if (missing.empty()) {
-      missing.push_back(0);
-    }
-    throw late(missing, committed_      ? " joined, but did not go on"
-                        : what == "ack" ? " joined, but did not confirm it"
-                                        : " did not join");
-  }
-  return true;
-}
-
-/// `ranks` have not done what they were waited for.
-Error Rendezvous::late(const std::vector<int>& ranks, const std::string& what) const {
-  std::string text = list_ranks(ranks) + what + " within the timeout of " +
-                     std::to_string(options_.timeout.count()) + " ms";
-  for (const int r : ranks) {
-    text += options_.explain_missing(r);
-  }
-  return error(ErrorCode::kTimeout, text, ranks.front());
 }
 
 Error Rendezvous::error(ErrorCode code, const std::string& text, int rank) const {

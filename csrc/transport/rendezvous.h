@@ -33,8 +33,9 @@
 // it waits for, and for one counter, the epoch's *news*, which grows when something has happened
 // that concerns all. A rank with children also asks for each one that has not joined.
 //
-// A rank uses at most 16 keys of its children and 18 others, however many ranks there are. If a
-// second process joins as rank 0 while the first still waits, the first one gets an error.
+// A rank uses at most 32 keys of its children to join, 16 for each other exchange, and 20 others,
+// however many ranks there are. If a second process joins as rank 0 while the first still waits,
+// the first one gets an error.
 #pragma once
 
 #include <chrono>
@@ -109,11 +110,16 @@ class Rendezvous {
   /// waited for, returns -1. Throws like an exchange.
   void wait_for(const std::function<int()>& missing, const Check& check);
   /// The last call of every rank that succeeded. On rank 0, which often owns the store, it returns
-  /// when no other rank needs the store any more.
-  void finish(const Check& check);
+  /// when no other rank needs the store any more; `waits_for` is told now and then which one does,
+  /// and -1 at the end.
+  void finish(
+      const Check& check, const std::function<void(int)>& waits_for = [](int) {});
   /// For a store whose answer is overdue: throws what a waiting rank would throw at its next pause,
   /// and asks nothing of the store.
   void attend();
+  /// What this rank should raise for `failure`. A rank that has waited in vain may have waited for
+  /// one that waits itself. So it gives rank 0 a moment to say who is missing.
+  Error better_known(const Error& failure) noexcept;
   /// Tells the other ranks why this one cannot make the group, as far as they are there. Takes some
   /// milliseconds.
   void fail(const Error& reason) noexcept;
@@ -142,7 +148,7 @@ class Rendezvous {
     Rendezvous& rendezvous_;
   };
 
-  // rendezvous.cpp: joining and waiting.
+  // rendezvous.cpp: joining.
   std::vector<std::string> join(const std::string& mine);
   std::vector<std::string> lead();
   bool confirmed(const Roster& roster);
@@ -154,15 +160,18 @@ class Rendezvous {
   bool is_over();
   bool superseded();
   void refuse_if_superseded();
-  bool wait(const std::vector<std::string>& keys, const Look& look, const std::string& what,
-            const std::vector<int>& ranks);
-  Error late(const std::vector<int>& ranks, const std::string& what) const;
   Error error(ErrorCode code, const std::string& text, int rank = -1) const;
   std::string own_entry() const;
   static std::string key_in(int64_t epoch, const std::string& what);
   std::string key(const std::string& what) const;
   std::string key(const std::string& what, int rank) const;
   std::vector<int> members() const;
+
+  // rendezvous_wait.cpp: waiting, and who is missing.
+  bool wait(const std::vector<std::string>& keys, const Look& look, const std::string& what,
+            const std::vector<int>& ranks);
+  Error late(const std::vector<int>& ranks, const std::string& what) const;
+  int first_missing(const std::string& what);
 
   // rendezvous_tree.cpp: the tree.
   std::optional<std::string> gather(const std::string& what, const std::string& own,
@@ -188,7 +197,7 @@ class Rendezvous {
   void look_up();
   bool look_for_failure(bool is_thorough);
   [[noreturn]] void raise(const std::string& record);
-  bool tell();
+  void tell_first();
   bool tell_members();
   bool tell_leader();
   void expect_to_hear(const std::vector<int>& ranks);
@@ -207,7 +216,7 @@ class Rendezvous {
   // Rank 0, where another rank's entry rules the group out: how many ranks will still join.
   int coming_ = 0;
   bool committed_ = false;
-  bool over_ = false;  // it has failed, here or elsewhere, and that is known
+  bool over_ = false;             // it has failed, here or elsewhere, and that is known
   const Check* check_ = nullptr;  // of the exchange that waits
 
   std::map<int, std::string> watched_;  // by rank: the nonce on the card
@@ -217,6 +226,7 @@ class Rendezvous {
 
   // Telling, between `fail` and the end of `stay`.
   std::optional<Error> reason_;
+  bool has_told_ = false;  // those who are there
   std::chrono::steady_clock::time_point tells_until_{};
   std::set<int> told_;                // ranks
   int64_t told_in_ = 0;               // the last epoch in which rank 0 was told

@@ -12,6 +12,8 @@ using Clock = std::chrono::steady_clock;
 
 // Rank 0 often owns the store, so it stays until the others have read why it fails.
 constexpr milliseconds kLinger{500};
+// How long a rank that has waited in vain waits for rank 0 to say who is missing.
+constexpr milliseconds kMoment{50};
 
 }  // namespace
 
@@ -52,6 +54,25 @@ void Rendezvous::raise(const std::string& record) {
   throw Error(decode_failure(record));
 }
 
+Error Rendezvous::better_known(const Error& failure) noexcept {
+  if (!committed_ || over_ || options_.rank == 0 || failure.code() != ErrorCode::kTimeout) {
+    return failure;
+  }
+  try {
+    const auto until = Clock::now() + kMoment;
+    while (Clock::now() < until) {
+      if (store_.wait({key("failed")}, options_.pause)) {
+        look_for_failure(/*is_thorough=*/true);
+      }
+    }
+  } catch (const Error& told) {
+    return over_ ? told : failure;
+  } catch (const std::exception&) {
+    // An interrupt. The failure comes first.
+  }
+  return failure;
+}
+
 // -------------------------------------------------------------------------------------- to tell
 
 void Rendezvous::fail(const Error& reason) noexcept {
@@ -63,39 +84,44 @@ void Rendezvous::fail(const Error& reason) noexcept {
   try {
     const bool complete = std::string_view(reason.what()).find(kCannot) != std::string_view::npos;
     reason_ = complete ? reason : error(reason.code(), reason.what(), options_.rank);
-    if (orphaned_) {
-      store_.set(key("orphaned"), encode_failure(*reason_));
-      spread_news();
-      reason_.reset();
-    } else if (committed_) {
-      if (!store_.check(key("failed"))) {
-        store_.set(key("failed"), encode_failure(*reason_));
-        spread_news();
-      }
-      if (options_.rank == 0) {
-        expect_to_hear(members());
-      } else {
-        store_.set(key("heard", options_.rank), "");
-      }
-    } else if (options_.rank == 0) {
-      // A rank that comes later would wait for this one, so this one waits for it. After a timeout,
-      // or where the user interrupts, nobody is waited for.
-      coming_ = joining_ ? coming_ : options_.size;
-      tells_until_ = Clock::now() + (coming_ > 0 ? options_.patience : milliseconds(0));
-      if (!joining_) {
-        epoch_ = store_.add(kEpochs, 1);
-        store_.set(key("open"), "");
-        store_.add(key_in(epoch_ - 1, "news"), 1);
-      }
-      tell_members();
-    } else {
-      tells_until_ = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
-      tell_leader();
-    }
+    tell_first();
   } catch (const std::exception&) {
-    // Without the store nobody can be told.
-    reason_.reset();
+    // The store does not answer, or too slowly. `stay` tries again.
   }
+}
+
+void Rendezvous::tell_first() {
+  const std::string failure = encode_failure(*reason_);
+  if (orphaned_) {
+    store_.set(key("orphaned"), failure);
+    spread_news();
+  } else if (committed_) {
+    if (!store_.check(key("failed"))) {
+      store_.set(key("failed"), failure);
+      spread_news();
+    }
+    if (options_.rank == 0) {
+      expect_to_hear(members());
+    } else {
+      store_.set(key("heard", options_.rank), "");
+    }
+  } else if (options_.rank == 0) {
+    // A rank that comes later would wait for this one, so this one waits for it. After a timeout,
+    // or where the user interrupts, nobody is waited for.
+    coming_ = joining_ ? coming_ : options_.size;
+    tells_until_ = Clock::now() + (coming_ > 0 ? options_.patience : milliseconds(0));
+    if (!joining_) {
+      epoch_ = store_.add(kEpochs, 1);
+      store_.set(key("open"), "");
+      store_.add(key_in(epoch_ - 1, "news"), 1);
+      joining_ = true;
+    }
+    tell_members();
+  } else {
+    tells_until_ = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
+    tell_leader();
+  }
+  has_told_ = true;
 }
 
 void Rendezvous::stay(const Check& check) noexcept {
@@ -103,8 +129,11 @@ void Rendezvous::stay(const Check& check) noexcept {
     return;
   }
   try {
+    if (!has_told_) {
+      tell_first();
+    }
     const std::vector<std::string> never = {key("nothing")};
-    while (!committed_ && Clock::now() < tells_until_ &&
+    while (!committed_ && !orphaned_ && Clock::now() < tells_until_ &&
            !(options_.rank == 0 ? tell_members() : tell_leader())) {
       store_.wait(never, options_.pause);
       check();

@@ -57,8 +57,8 @@ class TownLookout final : public Lookout {
     std::vector<Loss> losses;
     for (const auto& [rank, who] : watched_) {
       if (town_.is_dead(who.card)) {
-        losses.push_back(
-            {rank, "rank " + std::to_string(rank) + " failed: its process has ended", who.was_seen});
+        losses.push_back({rank, "rank " + std::to_string(rank) + " failed: its process has ended",
+                          who.was_seen});
       }
     }
     return losses;

@@ -92,13 +92,16 @@ CANNOT = """
     import os, sys, time, torch.distributed as dist
     from datetime import timedelta
     rank = int(os.environ["RANK"])
+    store = dist.FileStore(sys.argv[3], 3)
     if rank == int(sys.argv[2]):
         os.environ["UCX_TLS"] = "nonsense"
     else:
         time.sleep(8)
     start = time.monotonic()
     try:
-        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=120))
+        dist.init_process_group(
+            sys.argv[1], store=store, rank=rank, world_size=3, timeout=timedelta(seconds=120)
+        )
     except RuntimeError as error:
         print(time.monotonic() - start, error)
         sys.exit(3)
@@ -108,7 +111,8 @@ CANNOT = """
 @pytest.mark.beyond("gloo", "the others wait for their deadline")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_cannot_start_raises_before_the_others_come(backend, tmp_path, victim) -> None:
-    results = harness.run_script(CANNOT, 3, tmp_path, 60, expect=3, args=[backend, str(victim)])
+    args = [backend, str(victim), str(tmp_path / "store")]
+    results = harness.run_script(CANNOT, 3, tmp_path, 60, expect=3, args=args)
     for result in results:
         seconds, error = result.stdout.split(" ", 1)
         assert float(seconds) < 6, result.describe()
