@@ -76,8 +76,12 @@ class Rank:
         return time.monotonic() - begin
 
     def prepare(self, rank: int, world: int, epoch: str) -> None:
-        """What a workload that makes the default group itself must know."""
+        """What a workload that makes the default group itself must know.
+
+        A process that ends while it loads UCX has not arrived yet, so UCX is loaded here.
+        """
         self._rank, self._world, self._epoch = rank, world, epoch
+        q7x2.reconfigure_handle()
 
     def leave(self) -> float:
         """Destroys all groups and returns how many seconds that took."""

@@ -105,8 +105,7 @@ def _start(setup: Setup) -> None:
         member.tell("run", workload=setup.workload)
     begun = [site.answer(m, time.monotonic() + 10)[1] for m in site.members]
     # A point within the first calls, or within the making of a group.
-    longest = 0.15 if setup.cell.stage == "init" else 0.05
-    time.sleep(max(0.0, max(begun) + setup.rng.uniform(0.0, longest) - time.monotonic()))
+    time.sleep(max(0.0, max(begun) + setup.rng.uniform(0.0, 0.05) - time.monotonic()))
 
 
 # ---- what happens ------------------------------------------------------------------------------
@@ -301,12 +300,14 @@ def _judge_deadline(setup: Setup) -> None:
         judge_lateness(setup.verdict, report.rank, report.error)
         deadline = report.error.called_at + setup.event.timeout
         setup.verdict.add("", report.error.raised_at - deadline)
-        if setup.event.name == "stopped" and not _was_warned(setup, report.rank):
+        late = culprits if is_message else [setup.victim]
+        if setup.event.name == "stopped" and not _was_warned(setup, report.rank, late):
             setup.verdict.complain(f"rank {report.rank}: no warning named the late rank earlier")
 
 
-def _was_warned(setup: Setup, rank: int) -> bool:
-    return names_rank(setup.site.members[rank].output(), setup.victim)
+def _was_warned(setup: Setup, rank: int, late: list[int]) -> bool:
+    warnings = setup.site.members[rank].output()
+    return any(names_rank(warnings, each) for each in late)
 
 
 def _judge_creation(setup: Setup) -> None:

@@ -1,12 +1,17 @@
 #include "backend/c10d_store.h"
 
-#include <algorithm>
-#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
+#include "base/process.h"
+#include "base/quiet_thread.h"
 
 namespace q7x2 {
 namespace {
@@ -15,8 +20,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr microseconds kShortestNap{50};
-constexpr microseconds kLongestNap{50'000};
+// An answer that takes longer is overdue.
+constexpr milliseconds kOverdue{10};
 
 // What torch says, without the stack of its C++ functions.
 Error store_error(const std::exception& error) {
@@ -28,59 +33,132 @@ Error store_error(const std::exception& error) {
                    text.substr(0, text.find('\n')));
 }
 
+}  // namespace
+
+/// The thread that calls the store. It shares its state, so that it can be left behind.
+class C10dStore::Caller {
+ public:
+  static std::shared_ptr<Caller> start() {
+    auto caller = std::make_shared<Caller>();
+    caller->thread_ = quiet_thread("q7x2-store", [caller] { caller->run(); });
+    return caller;
+  }
+  void post(std::function<void()> call) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calls_.push_back(std::move(call));
+    changed_.notify_one();
+  }
+  /// Ends the thread, or leaves it behind if it is in a call.
+  void stop() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_stopped_ = true;
+      changed_.notify_one();
+      if (is_calling_ || home_.is_elsewhere()) {
+        thread_.detach();
+        return;
+      }
+    }
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!is_stopped_) {
+      if (calls_.empty()) {
+        changed_.wait(lock);
+        continue;
+      }
+      {
+        const std::function<void()> call = std::move(calls_.front());
+        calls_.pop_front();
+        is_calling_ = true;
+        lock.unlock();
+        call();
+        stay_if_ending();
+      }
+      lock.lock();
+      is_calling_ = false;
+    }
+  }
+
+  const HomeProcess home_;
+  std::thread thread_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> calls_;
+  bool is_calling_ = false;
+  bool is_stopped_ = false;
+};
+
+C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, milliseconds timeout, Attend attend)
+    : store_(std::move(store)),
+      timeout_(timeout),
+      attend_(std::move(attend)),
+      caller_(Caller::start()) {}
+
+C10dStore::~C10dStore() {
+  caller_->stop();
+}
+
 template <typename Call>
-auto asking(const Call& call) {
+auto C10dStore::ask(Call call) {
+  using Result = decltype(call(*store_));
+  // The thread may outlive this object.
+  const auto task = std::make_shared<std::packaged_task<Result()>>(
+      [store = store_, call = std::move(call)] { return call(*store); });
+  std::future<Result> answer = task->get_future();
+  caller_->post([task] { (*task)(); });
+  const auto deadline = Clock::now() + timeout_;
+  while (answer.wait_for(kOverdue) != std::future_status::ready) {
+    attend_();
+    if (Clock::now() >= deadline) {
+      throw Error(ErrorCode::kTimeout, "the store has not answered within the timeout of " +
+                                           std::to_string(timeout_.count()) + " ms");
+    }
+  }
   try {
-    return call();
+    return answer.get();
   } catch (const std::exception& error) {
     throw store_error(error);
   }
 }
 
-}  // namespace
-
 void C10dStore::set(const std::string& key, const std::string& value) {
-  asking([&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
+  ask([key, bytes = std::vector<uint8_t>(value.begin(), value.end())](c10d::Store& store) {
+    store.set(key, bytes);
+  });
 }
 
 int64_t C10dStore::add(const std::string& key, int64_t amount) {
-  return asking([&] { return store_->add(key, amount); });
+  return ask([key, amount](c10d::Store& store) { return store.add(key, amount); });
 }
 
 bool C10dStore::check(const std::string& key) {
-  return asking([&] { return store_->check({key}); });
+  return ask([key](c10d::Store& store) { return store.check({key}); });
 }
 
 std::vector<std::string> C10dStore::get(const std::vector<std::string>& keys) {
-  return asking([&] {
+  return ask([keys](c10d::Store& store) {
     std::vector<std::string> values;
-    if (store_->hasExtendedApi()) {
-      for (const auto& value : store_->multiGet(keys)) {
+    if (store.hasExtendedApi()) {
+      for (const auto& value : store.multiGet(keys)) {
         values.emplace_back(value.begin(), value.end());
       }
     } else {
       for (const std::string& key : keys) {
-        values.push_back(store_->get_to_str(key));
+        values.push_back(store.get_to_str(key));
       }
     }
     return values;
   });
 }
 
-// By asking again and again: when TCPStore's own wait times out, torch prints two warnings each
-// time. A nap is an eighth of the time waited so far, so that it costs little time, and many ranks
-// that wait for long do not keep the store busy.
-bool C10dStore::wait(const std::vector<std::string>& keys, milliseconds timeout) {
-  const auto started = Clock::now();
-  while (!asking([&] { return store_->check(keys); })) {
-    const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - started);
-    if (waited >= timeout) {
-      return false;
-    }
-    const microseconds left = timeout - waited;
-    std::this_thread::sleep_for(std::min(left, std::clamp(waited / 8, kShortestNap, kLongestNap)));
-  }
-  return true;
+// When TCPStore's own wait times out, torch prints two warnings each time.
+bool C10dStore::wait(const std::vector<std::string>& keys, microseconds timeout) {
+  std::this_thread::sleep_for(timeout);
+  return ask([keys](c10d::Store& store) { return store.check(keys); });
 }
 
 c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -88,18 +166,16 @@ c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& s
   return prefixed == nullptr ? store : prefixed->getUnderlyingNonPrefixStore();
 }
 
-Announcements::Announcements(const c10::intrusive_ptr<c10d::Store>& store, uint64_t rank,
-                             const std::string& group)
-    : root_(root_of(store)), group_(group) {
-  C10dStore(root_).set(key(rank), group);
+Announcements::Announcements(KeyStore& root, uint64_t rank, std::string group)
+    : root_(root), group_(std::move(group)) {
+  root_.set(key(rank), group_);
 }
 
 std::string Announcements::of(uint64_t rank) const {
-  C10dStore store(root_);
-  if (!store.check(key(rank))) {
+  if (!root_.check(key(rank))) {
     return "";
   }
-  const std::string group = store.get({key(rank)}).front();
+  const std::string group = root_.get({key(rank)}).front();
   return group == group_ ? ""
                          : " (rank " + std::to_string(rank) +
                                " of the job was last seen making the group '" + group + "')";

@@ -1,8 +1,14 @@
 // A c10d Store as the rendezvous sees it. A lost connection becomes one sentence.
+//
+// A call to a store whose host has fallen silent does not return for minutes. So calls run in a
+// thread of their own, and the caller looks around every few milliseconds while it waits. If it
+// gives up, the thread is left behind with the call, and ends when the call does.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,16 +19,36 @@ namespace q7x2 {
 
 class C10dStore final : public KeyStore {
  public:
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  /// Called while an answer is overdue; may throw to give up the call.
+  using Attend = std::function<void()>;
+
+  /// `timeout`: no call takes longer; it throws Error(kTimeout).
+  C10dStore(
+      c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
+      Attend attend = [] {});
+  ~C10dStore() override;
+  C10dStore(const C10dStore&) = delete;
+  C10dStore& operator=(const C10dStore&) = delete;
+
+  /// From the next call on.
+  void set_attend(Attend attend) { attend_ = std::move(attend); }
 
   void set(const std::string& key, const std::string& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
   bool check(const std::string& key) override;
   std::vector<std::string> get(const std::vector<std::string>& keys) override;
-  bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override;
 
  private:
+  class Caller;
+
+  template <typename Call>
+  auto ask(Call call);
+
   const c10::intrusive_ptr<c10d::Store> store_;
+  const std::chrono::milliseconds timeout_;
+  Attend attend_;
+  std::shared_ptr<Caller> caller_;
 };
 
 /// The store below all prefixes.
@@ -32,16 +58,15 @@ c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& s
 /// group wait for each other under different keys; so their errors can say it.
 class Announcements {
  public:
-  /// Ranks are those of the job.
-  Announcements(const c10::intrusive_ptr<c10d::Store>& store, uint64_t rank,
-                const std::string& group);
+  /// `root`: the store below all prefixes. Ranks are those of the job.
+  Announcements(KeyStore& root, uint64_t rank, std::string group);
   /// " (rank 5 was last seen making the group '7')", or nothing where it makes the same.
   std::string of(uint64_t rank) const;
 
  private:
   static std::string key(uint64_t rank) { return "q7x2/makes/" + std::to_string(rank); }
 
-  const c10::intrusive_ptr<c10d::Store> root_;
+  KeyStore& root_;
   const std::string group_;
 };
 

@@ -9,14 +9,13 @@
 #include <torch/version.h>
 
 #include "backend/argument_checks.h"
-#include "backend/c10d_store.h"
 #include "backend/store_end.h"
+#include "backend/store_meeting.h"
 #include "base/build_id.h"
 #include "executor/survey.h"
 #include "fabric/json.h"
 #include "kernels/reduce.h"
 #include "plan/algorithm_names.h"
-#include "transport/rendezvous.h"
 
 namespace q7x2 {
 namespace {
@@ -69,58 +68,21 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       timeout_(options_->timeout),
       store_(store) {
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
-  const auto in_job = [this](int r) {
-    const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
-    const auto index = static_cast<size_t>(r);
-    return index < ranks.size() ? ranks[index] : static_cast<uint64_t>(r);
-  };
-  C10dStore keys(store);
-  const Announcements announcements(store, in_job(rank), name_of(*options_));
-  Rendezvous rendezvous(keys,
-                        {.rank = rank,
-                         .size = size,
-                         .group = name_of(*options_),
-                         .timeout = options_->timeout,
-                         .check_interrupt =
-                             [&] {
-                               Runtime::check_interrupt();
-                               refuse_ended_members();
-                             },
-                         .explain_missing = [&](int r) { return announcements.of(in_job(r)); }});
-  try {
-    refuse_ended_members();
+  const StoreMeeting::Options how{.rank = rank,
+                                  .size = size,
+                                  .group = name_of(*options_),
+                                  .timeout = options_->timeout,
+                                  .job_ranks = options_->global_ranks_in_group,
+                                  .in_job = options_->in_job};
+  StoreMeeting::run(store, how, [this](Rendezvous& rendezvous) {
     meet([&](const std::string& what, const std::string& mine,
              const std::function<void()>& check) { return rendezvous.exchange(what, mine, check); },
          [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
          [&](const std::shared_ptr<Group>& group) { return measured(group); });
-    rendezvous.finish([this] { group_->check(); });
+    rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
     if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
-  } catch (const Error& error) {
-    rendezvous.fail(error);
-    throw;
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    rendezvous.fail(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank));
-    throw;
-  }
+  });
   init();
-}
-
-// The members of init_process_group are not known before they meet; a process that has ended may
-// have a successor there.
-void ProcessGroupQ7x2::refuse_ended_members() const {
-  const std::shared_ptr<Runtime> runtime = Runtime::existing();
-  if (!options_->in_job || !runtime) return;
-  Locked locked(runtime->lock());
-  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    if (const auto ended = runtime->groups().find_ended(locked, ranks[r])) {
-      throw Error(ErrorCode::kPeerFailed,
-                  "the group '" + name_of(*options_) + "' cannot be made: " + *ended +
-                      " failed: its process has ended",
-                  static_cast<int>(r));
-    }
-  }
 }
 
 void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,

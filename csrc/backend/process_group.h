@@ -214,7 +214,6 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
  private:
   /// Throws Error(kPeerFailed) if a member's process is known to have ended.
-  void refuse_ended_members() const;
   /// One c10d call on its way to the executor.
   struct Launch {
     c10d::OpType type;

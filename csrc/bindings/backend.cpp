@@ -3,6 +3,7 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "backend/farewell.h"
 #include "backend/process_group.h"
 #include "base/host_lock.h"
 #include "bindings/value_error.h"
@@ -251,6 +252,7 @@ Attributes:
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     const bool others_run = py::module_::import("threading").attr("active_count")().cast<int>() > 1;
     const py::gil_scoped_release no_gil;
+    finish_farewells(Runtime::check_interrupt);
     Runtime::shutdown_instance(others_run);
   }));
 }

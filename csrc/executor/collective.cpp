@@ -7,6 +7,7 @@
 
 #include "executor/fingerprint.h"
 #include "kernels/reduce.h"
+#include "ledger/call_signature.h"
 #include "ledger/flight_record.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
@@ -176,20 +177,11 @@ void CollectiveTask::report(FlightRecord& record) const {
 
 std::string CollectiveTask::name() const {
   if (const auto call = call_of_precursor_.lock()) return call->name();
-  const size_t bytes = total_bytes(call_.input.empty() ? call_.output : call_.input);
-  std::string text = call_.title.empty() ? to_string(call_.collective) : call_.title;
-  text += " (sequence " + std::to_string(sequence());
-  if (call_.collective != Collective::kBarrier) {
-    text += ", " + std::to_string(bytes) + " bytes";
-  }
-  if (is_reduction(call_.collective)) {
-    text += std::string(" of ") + to_string(call_.dtype) + ", " + to_string(call_.reduce);
-  }
-  if (call_.root >= 0) {
-    text += ", root " + std::to_string(call_.root);
-  }
-  return text + ") on rank " + std::to_string(group().rank()) + " of " +
-         std::to_string(group().world_size()) + " in group '" + group().name() + "'";
+  FlightRecord record;
+  describe(record);
+  record.sequence = sequence();
+  return call_signature(record, call_.title) + " on rank " + std::to_string(group().rank()) +
+         " of " + std::to_string(group().world_size()) + " in group '" + group().name() + "'";
 }
 
 // Collectives of a group take staging in their order, on every rank, and never wait for more while
@@ -339,11 +331,8 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
     fail(locked, Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
     return;
   }
-  if (const auto error = group().leftover(locked)) {
-    end_group(locked, *error);
-    return;
-  }
-  finish(locked);
+  // With one it stays as it is until the group fails, with the calls of both ranks.
+  if (!group().finds_leftover(locked)) finish(locked);
 }
 
 void CollectiveTask::timed_out(Locked& locked) {

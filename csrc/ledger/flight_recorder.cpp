@@ -65,6 +65,22 @@ FlightRecord& FlightRecorder::add() {
   return record;
 }
 
+const FlightRecord* FlightRecorder::find_call(uint32_t group, uint64_t sequence) const {
+  bool is_known = false;
+  const FlightRecord* call = nullptr;  // the first from that number on
+  for (const FlightRecord& record : ring_) {
+    const bool is_of_group = record.id != 0 && record.group == group &&
+                             record.kind == FlightRecord::Kind::kCollective &&
+                             record.state != FlightRecord::State::kSubmitted;
+    if (!is_of_group || record.sequence < sequence) continue;
+    is_known |= record.sequence == sequence;
+    if (!record.is_internal && (call == nullptr || record.sequence < call->sequence)) {
+      call = &record;
+    }
+  }
+  return is_known ? call : nullptr;
+}
+
 void FlightRecorder::copy_to(std::vector<FlightRecord>& records) const {
   if (ring_.empty()) return;
   const size_t count = std::min<uint64_t>(recorded_, ring_.size());

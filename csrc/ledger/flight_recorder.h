@@ -87,6 +87,9 @@ class FlightRecorder {
     FlightRecord& record = ring_[(id - 1) % ring_.size()];
     return record.id == id ? &record : nullptr;
   }
+  /// The call of the group that collective number `sequence` was, or prepared. Null: it has made
+  /// room for others. Looks through all records.
+  const FlightRecord* find_call(uint32_t group, uint64_t sequence) const;
   /// Appends all records to `records`, the oldest first.
   void copy_to(std::vector<FlightRecord>& records) const;
 

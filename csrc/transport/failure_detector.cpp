@@ -70,12 +70,19 @@ bool FailureDetector::watch_process(int pid, void* who) {
   return true;
 }
 
-void FailureDetector::watch_host(const Heartbeat::Target& target, void* who, TimePoint now) {
-  if (target.port == 0 || heartbeats_.contains(who)) {
+void FailureDetector::watch_host(const Heartbeat::Target& target, void* who, TimePoint now,
+                                 bool believes_refusals) {
+  if (target.port == 0) {
     return;
   }
-  heartbeats_[who] = std::make_unique<Heartbeat>(process_, target, limit_, epoll_, now);
-  due_ = std::min(due_, now);
+  std::unique_ptr<Heartbeat>& heartbeat = heartbeats_[who];
+  if (!heartbeat) {
+    heartbeat = std::make_unique<Heartbeat>(process_, target, limit_, epoll_, now);
+    due_ = std::min(due_, now);
+  }
+  if (believes_refusals) {
+    heartbeat->believe_refusals();
+  }
 }
 
 void FailureDetector::forget(const void* who) {
@@ -97,10 +104,13 @@ bool FailureDetector::answers(const void* who, TimePoint now) const {
 
 std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
   std::vector<Notice> notices;
-  const auto note = [&](void* who, std::optional<Heartbeat::Finding> finding) {
+  const auto note = [&](const void* who, const Heartbeat& heartbeat,
+                        std::optional<Heartbeat::Finding> finding) {
     if (finding) {
-      notices.push_back({who, finding->evidence, std::move(finding->reason)});
+      notices.push_back({const_cast<void*>(who), finding->evidence, std::move(finding->reason),
+                         heartbeat.has_reached()});
     }
+    due_ = std::min(due_, heartbeat.due());
   };
   std::array<epoll_event, 32> events;
   const int count = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0);
@@ -111,13 +121,13 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
     } else if (data == &processes_) {
       for (void* who : processes_.ended()) {
         processes_.forget(pidfds_[who]);
-        notices.push_back({who, Evidence::kProcessEnded, "its process has ended"});
+        notices.push_back({who, Evidence::kProcessEnded, "its process has ended", true});
       }
     } else {
       const auto found = std::find_if(heartbeats_.begin(), heartbeats_.end(),
                                       [&](const auto& each) { return each.second.get() == data; });
       if (found != heartbeats_.end()) {
-        note(const_cast<void*>(found->first), found->second->ready(now));
+        note(found->first, *found->second, found->second->ready(now));
       }
     }
   }
@@ -130,9 +140,10 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
     due_ = next_round_;
     for (auto& [who, heartbeat] : heartbeats_) {
       if (is_round || heartbeat->due() <= now) {
-        note(const_cast<void*>(who), heartbeat->look(now));
+        note(who, *heartbeat, heartbeat->look(now));
+      } else {
+        due_ = std::min(due_, heartbeat->due());
       }
-      due_ = std::min(due_, heartbeat->due());
     }
   }
   return notices;

@@ -30,7 +30,8 @@ class FailureDetector {
   struct Notice {
     void* who;
     Evidence evidence;
-    std::string reason;  ///< completes "rank 3 failed: ..."
+    std::string reason;        ///< completes "rank 3 failed: ..."
+    bool was_reached = false;  ///< it was alive after the watch began
   };
 
   /// `process`: this one. `key`: of messages to it. Throws Error(kTransport), or
@@ -47,12 +48,16 @@ class FailureDetector {
   /// Watches a process of this host. False: it has ended already.
   bool watch_process(int pid, void* who);
   /// Watches a process of another host, once. Without a port there is nothing to watch.
-  void watch_host(const Heartbeat::Target& target, void* who, TimePoint now);
+  /// `believes_refusals`: see Heartbeat; it holds from then on.
+  void watch_host(const Heartbeat::Target& target, void* who, TimePoint now,
+                  bool believes_refusals = false);
   /// Watches no more.
   void forget(const void* who);
   /// Tells a process of another host that it is given up.
   void give_up(uint64_t process) { listener_.hang_up(process, HeartbeatEnd::kGivenUp); }
 
+  /// How many processes of other hosts are watched.
+  size_t num_heartbeats() const { return heartbeats_.size(); }
   /// Whether the process's host, another than this one, has answered lately.
   bool answers(const void* who, TimePoint now) const;
 

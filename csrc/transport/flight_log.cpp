@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "ledger/call_signature.h"
 #include "transport/group.h"
 #include "transport/membership.h"
 
@@ -121,6 +122,11 @@ void FlightLog::add_waits(Locked& locked, FlightRecord& record, Task& task) {
     }
     record.add_wait(wait);
   }
+}
+
+std::string FlightLog::call_text(Locked&, uint32_t group, uint64_t sequence) const {
+  const FlightRecord* const call = group == 0 ? nullptr : recorder_.find_call(group, sequence);
+  return call == nullptr ? "" : call_signature(*call);
 }
 
 void FlightLog::copy_to(Locked& locked, const std::vector<std::shared_ptr<Task>>& active,

@@ -48,6 +48,10 @@ class FlightLog {
   /// Now and then: the task has sent or received since the last call.
   void progressed(Locked& locked, Task& task, TimePoint now);
 
+  /// "all_reduce (sequence 12, 4096 bytes of float32, sum)": the call of the group that collective
+  /// number `sequence` was, or prepared. Empty: it is not known. For a failure: it takes some time.
+  std::string call_text(Locked&, uint32_t group, uint64_t sequence) const;
+
   /// A copy of everything. `active`: tasks in progress, which are asked how far they are. `copy`
   /// comes with memory for the records, so that none is allocated here.
   void copy_to(Locked& locked, const std::vector<std::shared_ptr<Task>>& active,

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "transport/group_facts.h"
 #include "transport/group_failure.h"
+#include "transport/rendezvous_tree.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -26,7 +27,7 @@ Group::Group(Runtime& runtime, int slot, Membership members)
     : runtime_(runtime),
       slot_(slot),
       members_(std::move(members)),
-      departed_(static_cast<size_t>(world_size()), false),
+      departed_(static_cast<size_t>(world_size())),
       wires_(static_cast<size_t>(world_size()), Wire::kShared),
       memory_refusals_(static_cast<size_t>(world_size())) {}
 
@@ -37,13 +38,35 @@ Group::~Group() {
 }
 
 void Group::open() {
-  Locked locked(runtime_.lock());
-  runtime_.groups().open(locked, slot_, *this);
-  for (int r = 0; r < world_size(); ++r) {
-    if (r != rank() && members_.peer(r).life.is_dead()) {
-      peer_died(locked, members_.peer(r));  // since the cards were written
+  {
+    Locked locked(runtime_.lock());
+    runtime_.groups().open(locked, slot_, *this);
+    watch_neighbours(locked);
+    for (int r = 0; r < world_size(); ++r) {
+      if (r != rank() && members_.peer(r).life.is_dead()) {
+        peer_died(locked, members_.peer(r));  // since the cards were written
+      }
     }
   }
+  runtime_.parking().wake_driver();
+}
+
+// Every rank has a parent in the tree, or children. So whatever rank dies, somebody notices, also
+// if nobody has talked to it.
+void Group::watch_neighbours(Locked& locked) {
+  std::vector<int> ranks = children_of(rank(), world_size(), kTreeBranches);
+  if (rank() > 0) {
+    ranks.push_back((rank() - 1) / kTreeBranches);
+  }
+  for (const int r : ranks) {
+    runtime_.peers().watch(locked, members_.peer(r));
+  }
+}
+
+void Group::set_awaited(int rank) {
+  Locked locked(runtime_.lock());
+  awaited_ = rank;
+  correct_answers(locked);
 }
 
 void Group::set_job_ranks(std::vector<uint64_t> job_ranks) {
@@ -51,15 +74,20 @@ void Group::set_job_ranks(std::vector<uint64_t> job_ranks) {
   job_ranks_ = std::move(job_ranks);
 }
 
-std::optional<std::string> Group::find_ended(Locked&, uint64_t job_rank) const {
+void Group::add_job_members(Locked&, std::unordered_map<uint64_t, Peer*>& members) const {
   for (int r = 0; job_ranks_ && r < world_size(); ++r) {
     const auto index = static_cast<size_t>(r);
-    const uint64_t called = job_ranks_->empty() ? index : (*job_ranks_)[index];
-    if (called == job_rank && r != rank() && members_.peer(r).has_ended) {
-      return describe(r);
+    if (r != rank()) {
+      members.emplace(job_ranks_->empty() ? index : (*job_ranks_)[index], &members_.peer(r));
     }
   }
-  return std::nullopt;
+}
+
+Peer* Group::failed_member(Locked&) const {
+  const bool names_one = error_ && error_->code() == ErrorCode::kPeerFailed &&
+                         error_->rank() >= 0 && error_->rank() < world_size() &&
+                         error_->rank() != rank();
+  return names_one ? &members_.peer(error_->rank()) : nullptr;
 }
 
 void Group::record(const std::vector<uint64_t>& job_ranks) {
@@ -77,7 +105,9 @@ void Group::leave() {
              Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
   for (int r = 0; r < world_size() && !error_; ++r) {
     if (r != rank() && members_.peer(r).life.is_alive()) {
-      runtime_.controls().send(locked, members_.peer(r), control_to(r, ControlType::kGoodbye));
+      Control goodbye = control_to(r, ControlType::kGoodbye);
+      goodbye.sequence = sequence_;
+      runtime_.controls().send(locked, members_.peer(r), goodbye);
     }
   }
   runtime_.flights().close(locked, flight_);
@@ -275,10 +305,18 @@ Error Group::failure_of(const std::exception& exception) const {
 
 void Group::peer_died(Locked& locked, const Peer& peer) {
   const int rank = members_.rank_of(peer);
-  if (rank >= 0 && !has_left(rank)) {
-    fail(locked,
-         Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + peer.life.reason(), rank));
+  if (rank < 0 || has_left(rank)) {
+    return;
   }
+  if (peer.was_cut_off) {
+    fail(locked, Error(ErrorCode::kTimeout,
+                       describe(rank) + " is late: " + peer.life.reason() +
+                           ", so the connection to it was closed",
+                       rank));
+    return;
+  }
+  fail(locked,
+       Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + peer.life.reason(), rank));
 }
 
 // -------------------------------------------------------------------------------- what peers say
@@ -306,7 +344,7 @@ void Group::handle(Locked& locked, const Control& control) {
       }
       return;
     case ControlType::kGoodbye:
-      peer_left(locked, control.sender);
+      peer_left(locked, control.sender, control.sequence);
       return;
     case ControlType::kAbort:
       fail(locked, Error(control.code, control.text,
@@ -322,27 +360,38 @@ void Group::handle(Locked& locked, const Control& control) {
   }
 }
 
-void Group::peer_left(Locked& locked, int rank) {
+// A collective that it has not begun cannot end. Of those that it has begun, it has sent all that
+// others need.
+void Group::peer_left(Locked& locked, int rank, uint64_t sequence) {
   if (mailroom_) {
     progress_shared(locked);  // what it wrote before it left
   }
-  departed_[static_cast<size_t>(rank)] = true;
+  departed_[static_cast<size_t>(rank)] = sequence;
+  first_missed_ = std::min(first_missed_, sequence);
   std::vector<std::shared_ptr<Task>> stranded;
   for (const auto& task : runtime_.tasks().active(locked)) {
     if (&task->group() != this || task->is_over(locked)) {
       continue;
     }
-    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr;
+    bool needs_it = task->takes_turn() && task->record(locked).sequence >= sequence;
+    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr && !needs_it;
          p = p->next) {
-      if (p->peer == rank) {
-        stranded.push_back(task);
-        break;
-      }
+      needs_it = p->peer == rank;
+    }
+    if (needs_it) {
+      stranded.push_back(task);
     }
   }
   for (const auto& task : stranded) {
     task->stranded(locked, left_error(rank, *task));
   }
+}
+
+/// A rank that left before it began collective number `sequence`; -1: there is none.
+int Group::find_departed(uint64_t sequence) const {
+  const auto found = std::find_if(departed_.begin(), departed_.end(),
+                                  [&](const auto& begun) { return begun && *begun <= sequence; });
+  return found == departed_.end() ? -1 : static_cast<int>(found - departed_.begin());
 }
 
 Error Group::left_error(int rank, const Task& task) const {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "transport/control.h"
@@ -61,6 +62,9 @@ class Group {
 
   // Any thread; these take the reactor's lock.
 
+  /// While the group is made: this rank waits for `rank`, so its calls are late because of that
+  /// one; -1: it does not wait.
+  void set_awaited(int rank);
   /// What the job calls the members, by rank; empty: the same. A later group of the job that needs
   /// one of them whose process has ended is refused.
   void set_job_ranks(std::vector<uint64_t> job_ranks);
@@ -141,9 +145,10 @@ class Group {
   void remember(Locked&, uint64_t sequence, uint64_t fingerprint) {
     calls_[sequence % kRemembered] = fingerprint;
   }
-  /// For a collective that has all that it waited for: a message that no receive was ever posted
-  /// for, of this collective or one before. Its sender called something else.
-  std::optional<Error> leftover(Locked& locked);
+  /// For a collective that has all that it waited for: whether there is a message that no receive
+  /// was ever posted for, of this collective or one before. Its sender called something else; the
+  /// group fails as after `disagree`.
+  bool finds_leftover(Locked& locked);
   /// A message of `peer` is not what `task`, a collective, expects. The group fails as soon as the
   /// peer has said what it called instead, or without its answer soon after.
   void disagree(Locked& locked, Task& task, int peer);
@@ -153,8 +158,10 @@ class Group {
   // For the transport.
 
   void forget_job_ranks(Locked&) { job_ranks_.reset(); }
-  /// "rank 3 (pid 41 on host a)" if that is what the job calls a member whose process has ended.
-  std::optional<std::string> find_ended(Locked& locked, uint64_t job_rank) const;
+  /// Adds the other members by what the job calls them, if the group is one of a job.
+  void add_job_members(Locked&, std::unordered_map<uint64_t, Peer*>& members) const;
+  /// The member because of which the group has failed, or null.
+  Peer* failed_member(Locked&) const;
   /// From here on the group hears of failures and messages. Takes the lock.
   void open();
   /// Ranks of this host talk through `channel`, where it is open.
@@ -205,12 +212,15 @@ class Group {
 
  private:
   static constexpr size_t kRemembered = 256;
+  static constexpr uint64_t kNever = ~uint64_t{0};
 
   // group.cpp: life and death.
   void fail_tasks(Locked& locked, const Error& error);
-  void peer_left(Locked& locked, int rank);
+  void peer_left(Locked& locked, int rank, uint64_t sequence);
+  void watch_neighbours(Locked& locked);
   void drop_mail(Locked& locked);
-  bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)]; }
+  bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)].has_value(); }
+  int find_departed(uint64_t sequence) const;
   Error left_error(int rank, const Task& task) const;
   void spread(Locked& locked, const Error& error);
   Control control_to(int rank, ControlType type) const;
@@ -221,11 +231,13 @@ class Group {
   void update_sharing(Locked& locked);
 
   // group_agreement.cpp: whether all ranks make the same calls.
-  std::optional<Error> leftover(Locked& locked, uint64_t oldest);
-  std::optional<Error> leftover_error(uint64_t tag, int sender, uint64_t oldest) const;
+  bool finds_leftover(Locked& locked, uint64_t oldest);
+  bool is_leftover(Locked& locked, uint64_t tag, int sender, uint64_t oldest);
   uint64_t oldest_running(Locked& locked) const;
   void inquire(Locked& locked, TimePoint now);
-  void send_inquiry(Locked& locked, Task& task, int rank);
+  void ask(Locked& locked, int rank, uint64_t sequence, const std::string& call);
+  void ask_what_it_called(Locked& locked, int rank, uint64_t sequence);
+  std::string call_name(Locked& locked, uint64_t sequence) const;
   void answer(Locked& locked, const Control& inquiry);
   Error disagreement(int a, const std::string& what_a_did, int b,
                      const std::string& what_b_did) const;
@@ -245,7 +257,9 @@ class Group {
   const int slot_;
   uint32_t flight_ = 0;
   const Membership members_;
-  std::vector<bool> departed_;                // by rank: left in good order
+  // By rank: how many collectives it had begun when it left in good order. Nothing: it is here.
+  std::vector<std::optional<uint64_t>> departed_;
+  uint64_t first_missed_ = kNever;            // the first collective that one of them has not begun
   std::vector<Wire> wires_;                   // by rank
   std::vector<std::string> memory_refusals_;  // by rank
   std::unique_ptr<Mailroom> mailroom_;
@@ -277,6 +291,7 @@ class Group {
     bool operator==(const Progress&) const = default;
   };
   Progress own_progress(Locked& locked, uint64_t sequence) const;
+  int awaited_ = -1;               // see set_awaited
   std::map<int, Progress> heard_;  // by rank: its last answer
   std::map<int, Progress> told_;   // by rank: the last answer to it
   TimePoint next_warning_look_{};

@@ -23,58 +23,52 @@ void Group::housekeep(Locked& locked, TimePoint now) {
     drop_mail(locked);  // what came over a private link
   }
   warn_of_late(locked, now);
-  if (running_ == 0) {
-    return;
-  }
   if (disagreement_ && now >= disagreement_->due) {
     fail(locked, disagreement(rank(), "called " + disagreement_->call, disagreement_->peer,
                               "made another call, and did not say which"));
     return;
   }
-  if (const auto error = leftover(locked, oldest_running(locked))) {
-    fail(locked, *error);
+  if (running_ > 0) {
+    finds_leftover(locked, oldest_running(locked));
+    inquire(locked, now);
   }
-  inquire(locked, now);
 }
 
 // ------------------------------------------------------------------ messages that nobody receives
 
 // With others in progress, the one that is complete last asks, and housekeeping before that.
-std::optional<Error> Group::leftover(Locked& locked) {
-  return running_ == 1 ? leftover(locked, sequence_) : std::nullopt;
+bool Group::finds_leftover(Locked& locked) {
+  return running_ == 1 && finds_leftover(locked, sequence_);
 }
 
 // So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
 // collective that is not complete.
-std::optional<Error> Group::leftover(Locked& locked, uint64_t oldest) {
-  std::optional<Error> error;
+bool Group::finds_leftover(Locked& locked, uint64_t oldest) {
+  bool found = false;
   if (mailroom_) {
     mailroom_->find_unexpected(locked, [&](uint64_t tag, int sender) {
-      error = leftover_error(tag, sender, oldest);
-      return error.has_value();
+      found = is_leftover(locked, tag, sender, oldest);
+      return found;
     });
   }
-  if (!error) {
-    if (const auto tag = runtime_.reactor().find_unexpected(
-            locked, tag::base(tag::Kind::kCollective, slot_, 0), tag::kKindMask | tag::kSlotMask)) {
-      error = leftover_error(*tag, tag::source_of(*tag, world_size()), oldest);
-    }
+  if (!found) {
+    const auto tag = runtime_.reactor().find_unexpected(
+        locked, tag::base(tag::Kind::kCollective, slot_, 0), tag::kKindMask | tag::kSlotMask);
+    found = tag && is_leftover(locked, *tag, tag::source_of(*tag, world_size()), oldest);
   }
-  return error;
+  return found;
 }
 
-std::optional<Error> Group::leftover_error(uint64_t tag, int sender, uint64_t oldest) const {
+// If it is, its sender is asked what it called.
+bool Group::is_leftover(Locked& locked, uint64_t tag, int sender, uint64_t oldest) {
   const uint64_t behind = (oldest - tag::sequence_of(tag)) % tag::kSequenceCycle;
   // A sender may be far ahead, so most of the cycle means that.
-  if (behind == 0 || behind > kLeftoverWindow || sender >= world_size()) {
-    return std::nullopt;
+  if (error_ || behind == 0 || behind > kLeftoverWindow || behind > oldest ||
+      sender >= world_size()) {
+    return false;
   }
-  return Error(ErrorCode::kMismatch,
-               "ranks disagree about a collective: " + describe(sender) +
-                   " sent a message in collective number " + std::to_string(oldest - behind) +
-                   ", which rank " + std::to_string(rank()) +
-                   " completed without it (a different root, shape or collective)",
-               sender);
+  ask_what_it_called(locked, sender, oldest - behind);
+  return true;
 }
 
 uint64_t Group::oldest_running(Locked& locked) const {
@@ -101,22 +95,21 @@ void Group::inquire(Locked& locked, TimePoint now) {
         task->takes_turn() && now >= record.next_inquiry) {
       record.next_inquiry = now + (now - task->submitted());
       for (const int other : awaited_ranks(locked, *task)) {
-        send_inquiry(locked, *task, other);
+        ask(locked, other, record.sequence, task->name());
       }
     }
   }
 }
 
-void Group::send_inquiry(Locked& locked, Task& task, int rank) {
+void Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
   Peer& peer = members_.peer(rank);
   if (has_left(rank) || !peer.life.is_alive()) {
     return;
   }
-  const uint64_t sequence = task.record(locked).sequence;
   Control inquiry = control_to(rank, ControlType::kInquiry);
   inquiry.sequence = sequence;
   inquiry.fingerprint = calls_[sequence % kRemembered];
-  inquiry.text = task.name();
+  inquiry.text = call;
   runtime_.controls().send(locked, peer, inquiry);
 }
 
@@ -135,13 +128,17 @@ void Group::answer(Locked& locked, const Control& inquiry) {
 // fit
 
 void Group::disagree(Locked& locked, Task& task, int peer) {
+  ask_what_it_called(locked, peer, task.record(locked).sequence);
+}
+
+void Group::ask_what_it_called(Locked& locked, int peer, uint64_t sequence) {
   if (disagreement_ || error_) {
     return;
   }
-  disagreement_ = {peer, task.record(locked).sequence, task.name(), Clock::now() + kAnswerPatience};
+  disagreement_ = {peer, sequence, call_name(locked, sequence), Clock::now() + kAnswerPatience};
   // It compares the calls, and fails the group with both names; or it answers with its own.
   if (connect(locked, peer)) {
-    send_inquiry(locked, task, peer);
+    ask(locked, peer, sequence, disagreement_->call);
   }
 }
 
@@ -154,15 +151,24 @@ Error Group::disagreement(int a, const std::string& what_a_did, int b,
                a == rank() ? b : a);
 }
 
-// In collective number `sequence`, which this rank has begun.
-std::string Group::what_it_did(Locked& locked, uint64_t sequence) const {
+// Collective number `sequence`, which this rank has begun. A complete one is known to the flight
+// recorder, if that is not switched off.
+std::string Group::call_name(Locked& locked, uint64_t sequence) const {
   if (const Task* const task = find_running(locked, sequence)) {
-    return "called " + task->name();
+    return task->name();
   }
-  // What precedes a call is named as the call is.
-  const Task* const next = find_running(locked, oldest_running(locked));
-  return "made another call, which is complete" +
-         (next == nullptr ? "" : ", and went on to " + next->name());
+  const std::string call = runtime_.flights().call_text(locked, flight_, sequence);
+  return call.empty() ? "a collective that is complete" : call;
+}
+
+std::string Group::what_it_did(Locked& locked, uint64_t sequence) const {
+  std::string text = "called " + call_name(locked, sequence);
+  if (find_running(locked, sequence) == nullptr) {
+    // What precedes a call is named as the call is.
+    const Task* const next = find_running(locked, oldest_running(locked));
+    text += next == nullptr ? "" : ", and went on to " + next->name();
+  }
+  return text;
 }
 
 }  // namespace q7x2

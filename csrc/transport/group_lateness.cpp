@@ -63,11 +63,11 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
     const auto heard = heard_.find(r);
     const bool has_answered =
         task.takes_turn() && heard != heard_.end() && heard->second.sequence == record.sequence;
-    if (!has_answered || heard->second.state == CallState::kNotMade) {
+    const int waits_for = has_answered ? heard->second.waits_for : -1;
+    if (waits_for >= 0 && waits_for != rank() && heard->second.state != CallState::kComplete) {
+      late.insert(waits_for);
+    } else if (!has_answered || heard->second.state == CallState::kNotMade) {
       late.insert(r);
-    } else if (heard->second.state == CallState::kWaiting && heard->second.waits_for >= 0 &&
-               heard->second.waits_for != rank()) {
-      late.insert(heard->second.waits_for);
     }
   }
   // What a rank says of itself counts more than what others say of it.
@@ -114,7 +114,8 @@ Group::Progress Group::own_progress(Locked& locked, uint64_t sequence) const {
     task = waiting_[sequence - sequence_].get();  // waits for its turn
   }
   if (task == nullptr) {
-    return {sequence, sequence < sequence_ ? CallState::kComplete : CallState::kNotMade, -1};
+    return sequence < sequence_ ? Progress{sequence, CallState::kComplete, -1}
+                                : Progress{sequence, CallState::kNotMade, awaited_};
   }
   const std::set<int> late = late_ranks(locked, *task);
   return {sequence, CallState::kWaiting, late.empty() ? -1 : *late.begin()};

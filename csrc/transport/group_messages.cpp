@@ -57,13 +57,11 @@ void Group::share_memory(Locked&, std::unique_ptr<HostChannel> channel) {
   for (const int r : members_.host_ranks()) {
     residents.push_back({r, r == rank() ? nullptr : &members_.peer(r)});
   }
-  mailroom_ = std::make_unique<Mailroom>(
-      runtime_.reactor(), runtime_.controls(), std::move(channel), residents, world_size(),
-      [this](Locked& locked, uint64_t tag, int sender) {
-        if (const auto error = leftover_error(tag, sender, oldest_running(locked))) {
-          fail(locked, *error);
-        }
-      });
+  mailroom_ = std::make_unique<Mailroom>(runtime_.reactor(), runtime_.controls(),
+                                         std::move(channel), residents, world_size(),
+                                         [this](Locked& locked, uint64_t tag, int sender) {
+                                           is_leftover(locked, tag, sender, oldest_running(locked));
+                                         });
 }
 
 bool Group::send_shared(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,

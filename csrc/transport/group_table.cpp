@@ -102,6 +102,7 @@ void GroupTable::handle(Locked& locked, const Control& control) {
     if (Peer* const peer = peers_.find(locked, control.process)) {
       Control goodbye = control;
       goodbye.type = ControlType::kGoodbye;
+      goodbye.sequence = ~uint64_t{0};  // nobody knows how many collectives it had begun
       goodbye.slot = control.sender_slot;
       goodbye.sender = control.receiver;
       goodbye.receiver = control.sender;
@@ -118,12 +119,21 @@ void GroupTable::peer_died(Locked& locked, Peer& peer) {
   }
 }
 
-std::optional<std::string> GroupTable::find_ended(Locked& locked, uint64_t job_rank) const {
+std::unordered_map<uint64_t, Peer*> GroupTable::job_members(Locked& locked) const {
+  std::unordered_map<uint64_t, Peer*> members;
   for (const Slot& slot : slots_) {
-    if (slot.group == nullptr) continue;
-    if (auto ended = slot.group->find_ended(locked, job_rank)) return ended;
+    if (slot.group != nullptr) slot.group->add_job_members(locked, members);
   }
-  return std::nullopt;
+  return members;
+}
+
+std::vector<Peer*> GroupTable::failed_members(Locked& locked) const {
+  std::vector<Peer*> failed;
+  for (const Slot& slot : slots_) {
+    Peer* const peer = slot.group == nullptr ? nullptr : slot.group->failed_member(locked);
+    if (peer != nullptr) failed.push_back(peer);
+  }
+  return failed;
 }
 
 void GroupTable::forget_job_ranks(Locked& locked) {

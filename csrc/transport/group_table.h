@@ -6,8 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
-#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "transport/control.h"
@@ -38,8 +37,10 @@ class GroupTable {
   bool deliver(Locked& locked);
   /// The groups of a peer that died fail.
   void peer_died(Locked& locked, Peer& peer);
-  /// A description of the process that some group's job calls `job_rank`, if it has ended.
-  std::optional<std::string> find_ended(Locked& locked, uint64_t job_rank) const;
+  /// The processes of the job's ranks, as far as the groups of the job have them as members.
+  std::unordered_map<uint64_t, Peer*> job_members(Locked& locked) const;
+  /// Members of groups that have failed because these members failed, as this rank found or heard.
+  std::vector<Peer*> failed_members(Locked& locked) const;
   /// The job gives its ranks other names: no member is found by its old one any more.
   void forget_job_ranks(Locked& locked);
   /// Now and then: groups look whether their ranks disagree.

@@ -55,6 +55,10 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
   }
   record.is_started = true;
   runtime_.flights().started(locked, *task);
+  if (task->takes_turn() && record.sequence >= first_missed_) {
+    task->stranded(locked, left_error(find_departed(record.sequence), *task));
+    return;
+  }
   task->start(locked);
 }
 

@@ -22,7 +22,10 @@ namespace {
 
 constexpr char kBeat = '.';
 // So many attempts are more than the end of a process explains, which UCX notices meanwhile.
-constexpr int kWarnAfter = 16;
+constexpr int kWarnAfter = 20;
+// The first call after one that was lost is made at once, the second after this pause.
+constexpr std::chrono::milliseconds kPause{5};
+constexpr int kMostDoublings = 8;
 
 // What a connection in the making has come to.
 enum class Attempt { kPending, kMade, kRefused, kFailed };
@@ -47,7 +50,10 @@ Heartbeat::Heartbeat(uint64_t process, const Target& target, SilenceClock::Durat
 }
 
 Heartbeat::TimePoint Heartbeat::due() const {
-  return is_over_ ? TimePoint::max() : clock_.silent_at();
+  if (is_over_) {
+    return TimePoint::max();
+  }
+  return state_ == Line::kDown ? std::min(next_call_, clock_.silent_at()) : clock_.silent_at();
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::look(TimePoint now) {
@@ -55,9 +61,11 @@ std::optional<Heartbeat::Finding> Heartbeat::look(TimePoint now) {
     return std::nullopt;
   }
   clock_.look(now);
-  if (state_ == Line::kDown) {
-    call(now);
-  } else if (state_ != Line::kCalling) {
+  if (state_ == Line::kDown && now >= next_call_) {
+    if (auto finding = call(now)) {
+      return finding;
+    }
+  } else if (state_ == Line::kGreeting || state_ == Line::kUp) {
     beat(now);
   }
   if (clock_.is_silent(now)) {
@@ -75,7 +83,7 @@ Heartbeat::Finding Heartbeat::silence(TimePoint now) const {
   std::array<char, 96> text;
   std::snprintf(text.data(), text.size(),
                 "its host, or the link to it, has not answered for %.1f s (Q7X2_SILENCE)",
-                std::chrono::duration<double>(clock_.silence(now)).count());
+                std::chrono::duration<double>(std::max(clock_.silence(now), limit_)).count());
   return {Evidence::kSilent, text.data()};
 }
 
@@ -87,7 +95,9 @@ std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
     knocked(now);
   }
   if (state_ == Line::kCalling) {
-    called(now);
+    if (auto finding = called(now)) {
+      return finding;
+    }
   }
   return state_ == Line::kGreeting || state_ == Line::kUp ? read(now) : std::nullopt;
 }
@@ -117,35 +127,47 @@ PrivateSocket Heartbeat::start_connection(uint32_t events) const {
   return socket;
 }
 
-void Heartbeat::call(TimePoint now) {
+std::optional<Heartbeat::Finding> Heartbeat::call(TimePoint now) {
   line_ = start_connection(EPOLLIN | EPOLLOUT);
-  state_ = line_.is_valid() ? Line::kCalling : Line::kDown;
   num_answered_ = 0;
-  if (state_ == Line::kCalling) {
-    called(now);
+  if (!line_.is_valid()) {
+    hang_up(now);
+    return std::nullopt;
   }
+  state_ = Line::kCalling;
+  return called(now);
 }
 
-void Heartbeat::called(TimePoint now) {
+std::optional<Heartbeat::Finding> Heartbeat::called(TimePoint now) {
   switch (outcome(line_)) {
     case Attempt::kPending:
-      return;
+      break;
     case Attempt::kMade:
       clock_.hear(now);
-      greet();
-      return;
+      has_reached_ = true;
+      greet(now);
+      break;
     case Attempt::kRefused:
-      clock_.hear(now);
-      turned_away();
-      return;
+      return refused(now);
     case Attempt::kFailed:
-      hang_up();
-      return;
+      hang_up(now);
+      break;
   }
+  return std::nullopt;
+}
+
+std::optional<Heartbeat::Finding> Heartbeat::refused(TimePoint now) {
+  clock_.hear(now);
+  if (has_answered_ || believes_refusals_) {
+    hang_up(now);
+    return Finding{Evidence::kEndedElsewhere, "its process has ended"};
+  }
+  turned_away(now);
+  return std::nullopt;
 }
 
 // The clock counts the calls: it is at least a look later than at the call before.
-void Heartbeat::greet() {
+void Heartbeat::greet(TimePoint now) {
   const auto number = static_cast<uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
   hello_ = {process_, target_.process, target_.incarnation, target_.path, number};
@@ -156,22 +178,27 @@ void Heartbeat::greet() {
   if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) != 0 ||
       ::send(line_, hello.data(), hello.size(), MSG_NOSIGNAL) !=
           static_cast<ssize_t>(hello.size())) {
-    hang_up();
+    hang_up(now);
     return;
   }
   state_ = Line::kGreeting;
 }
 
-// It calls again at the next look.
-void Heartbeat::hang_up() {
+// It calls again: at once, and then ever more rarely, up to once in a period.
+void Heartbeat::hang_up(TimePoint now) {
   line_.close();
   state_ = Line::kDown;
+  const SilenceClock::Duration pause =
+      num_hung_up_ == 0 ? SilenceClock::Duration::zero()
+                        : kPause * (1 << std::min(num_hung_up_ - 1, kMostDoublings));
+  next_call_ = now + std::min(pause, SilenceClock::period(limit_));
+  ++num_hung_up_;
 }
 
 // The port refuses, or another process has it: nobody can say by this address whether the peer is
 // silent.
-void Heartbeat::turned_away() {
-  hang_up();
+void Heartbeat::turned_away(TimePoint now) {
+  hang_up(now);
   if (++num_turned_away_ == kWarnAfter) {
     const in_addr address{htonl(target_.address)};
     std::array<char, INET_ADDRSTRLEN> text{};
@@ -187,57 +214,58 @@ std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
     const std::span<std::byte> rest = std::span(answer_).subspan(num_answered_);
     const ssize_t count = ::recv(line_, rest.data(), rest.size(), 0);
     if (count <= 0) {
-      return ended(count, now);
+      lost(count, now);
+      return std::nullopt;
     }
     num_answered_ += static_cast<size_t>(count);
     if (num_answered_ == answer_.size()) {
-      check_answer();
+      check_answer(now);
     }
   }
   while (state_ == Line::kUp) {
     char byte = 0;
     const ssize_t count = ::recv(line_, &byte, 1, 0);
     if (count <= 0) {
-      return ended(count, now);
+      lost(count, now);
+      return std::nullopt;
     }
     if (byte == static_cast<char>(HeartbeatEnd::kLeft)) {
-      hang_up();
+      hang_up(now);
       knock_.close();
       is_over_ = true;
       return std::nullopt;
     }
     if (byte == static_cast<char>(HeartbeatEnd::kGivenUp)) {
-      hang_up();
+      hang_up(now);
       return Finding{Evidence::kConnectionBroke, "it has given up the connection to this process"};
     }
   }
   return std::nullopt;
 }
 
-void Heartbeat::check_answer() {
+void Heartbeat::check_answer(TimePoint now) {
   const auto hello = HeartbeatHello::decode(answer_, HeartbeatHello::Turn::kAnswer, target_.key);
   if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
       hello->incarnation != target_.incarnation || hello->path != target_.path ||
       hello->number != hello_.number) {
-    turned_away();
+    turned_away(now);
     return;
   }
   state_ = Line::kUp;
+  has_answered_ = true;
+  num_hung_up_ = 0;
 }
 
-std::optional<Heartbeat::Finding> Heartbeat::ended(ssize_t received, TimePoint now) {
+// The process has ended, or it has not taken the call, or somebody reset the connection, or TCP
+// itself has given up. The next call shows which.
+void Heartbeat::lost(ssize_t received, TimePoint now) {
   if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
-    return std::nullopt;
+    return;
   }
-  const bool is_over = received == 0 || errno == ECONNRESET || errno == EPIPE;
-  // Before it has answered the hello, it may have refused it, and TCP itself may have given up.
-  const bool has_ended = state_ == Line::kUp && is_over;
-  if (is_over) {
+  if (received == 0 || errno == ECONNRESET || errno == EPIPE) {
     clock_.hear(now);
   }
-  hang_up();
-  return has_ended ? std::optional(Finding{Evidence::kConnectionBroke, "its process has ended"})
-                   : std::nullopt;
+  hang_up(now);
 }
 
 // ---------------------------------------------------------------------------------------- asking
@@ -272,7 +300,7 @@ void Heartbeat::knocked(TimePoint now) {
   knock_.close();
   if (attempt != Attempt::kFailed) {
     clock_.hear(now);
-    if (state_ == Line::kCalling) hang_up();  // its own attempts have become rare
+    if (state_ == Line::kCalling) hang_up(now);  // its own attempts have become rare
   }
 }
 

@@ -6,7 +6,9 @@
 // - The kernel acknowledges a byte now and then: the host and the link to it are alive. TCP_INFO
 // says
 //   when the last acknowledgement came.
-// - The kernel closes the connection: the process has ended.
+// - The kernel closes the connection: call again, at once. If the port refuses the call, the
+// process
+//   has ended. If it takes the call, only the connection broke.
 // - Nothing comes for a quarter of the limit: knock. A knock is one more connection, closed when it
 //   is made. After a loss TCP sends again ever more rarely, so that it could sleep through the end
 //   of a short outage. A knock is a fresh packet every eighth of the limit. A kernel that refuses
@@ -54,6 +56,11 @@ class Heartbeat {
 
   /// To be called about every `SilenceClock::period`: asks, and judges.
   std::optional<Finding> look(TimePoint now);
+  /// From now on a port that refuses means that the process has ended, also if the process has
+  /// never answered there: it was alive when it named the port, or others say that it has failed.
+  void believe_refusals() { believes_refusals_ = true; }
+  /// The port has taken a call.
+  bool has_reached() const { return has_reached_; }
   /// A socket is ready.
   std::optional<Finding> ready(TimePoint now);
   /// When `look` must be called at the latest; max: it does not matter.
@@ -64,14 +71,15 @@ class Heartbeat {
  private:
   enum class Line { kDown, kCalling, kGreeting, kUp };
 
-  void call(TimePoint now);
-  void called(TimePoint now);
-  void greet();
-  void check_answer();
-  void hang_up();
-  void turned_away();
+  std::optional<Finding> call(TimePoint now);
+  std::optional<Finding> called(TimePoint now);
+  std::optional<Finding> refused(TimePoint now);
+  void greet(TimePoint now);
+  void check_answer(TimePoint now);
+  void hang_up(TimePoint now);
+  void turned_away(TimePoint now);
   std::optional<Finding> read(TimePoint now);
-  std::optional<Finding> ended(ssize_t received, TimePoint now);
+  void lost(ssize_t received, TimePoint now);
   void beat(TimePoint now);
   void knock(TimePoint now);
   void knocked(TimePoint now);
@@ -91,6 +99,11 @@ class Heartbeat {
   HeartbeatHello::Bytes answer_{};
   size_t num_answered_ = 0;
   int num_turned_away_ = 0;
+  int num_hung_up_ = 0;  // since it answered last
+  TimePoint next_call_{};
+  bool believes_refusals_ = false;
+  bool has_reached_ = false;
+  bool has_answered_ = false;
   PrivateSocket knock_;
   bool is_over_ = false;  // the process has left; nothing is watched
 };

@@ -165,6 +165,7 @@ void HeartbeatListener::hang_up(uint64_t process, HeartbeatEnd why) {
 }
 
 void HeartbeatListener::close(HeartbeatEnd why) {
+  look({});  // who may be answered shall hear why
   for (auto& [key, socket] : answered_) {
     end(socket, why);
   }

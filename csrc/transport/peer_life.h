@@ -16,7 +16,8 @@ namespace q7x2 {
 /// Why a peer is suspect.
 enum class Evidence {
   kProcessEnded,     ///< a process of this host
-  kConnectionBroke,  ///< for whatever reason; on another host also because its process ended
+  kEndedElsewhere,   ///< a process of another host: that host's kernel says so
+  kConnectionBroke,  ///< for whatever reason
   kSilent,           ///< its host has not answered for long
 };
 
@@ -32,6 +33,7 @@ class PeerLife {
     switch (evidence) {
       case Evidence::kProcessEnded:
         return std::chrono::milliseconds(5);
+      case Evidence::kEndedElsewhere:
       case Evidence::kConnectionBroke:
         return std::chrono::milliseconds(40);
       case Evidence::kSilent:

@@ -57,6 +57,7 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
     peer.has_ended = true;
     suspect(locked, peer, "its process has ended", Evidence::kProcessEnded);
   }
+  peer.was_seen = same_host && !peer.has_ended;
   return peer;
 }
 
@@ -106,8 +107,14 @@ bool PeerTable::connect_beside(Locked&, Peer& peer) {
   return true;
 }
 
+void PeerTable::watch(Locked&, Peer& peer) {
+  if (peer.life.is_alive()) {
+    watch(peer, Wire::kShared, /*believes_refusals=*/true);
+  }
+}
+
 // A process of this host is watched from the beginning.
-void PeerTable::watch(Peer& peer, Wire wire) {
+void PeerTable::watch(Peer& peer, Wire wire, bool believes_refusals) {
   if (peer.same_host) {
     return;
   }
@@ -118,17 +125,20 @@ void PeerTable::watch(Peer& peer, Wire wire) {
                         .port = peer.card.heartbeat_port,
                         .path = is_beside ? 1U : 0U,
                         .key = secret_.key_to(peer.card.identity())},
-                       is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now());
+                       is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now(),
+                       believes_refusals);
 }
 
 void PeerTable::suspect(Locked&, Peer& peer, std::string reason, Evidence evidence) {
   if (peer.life.suspect(Clock::now(), evidence, std::move(reason))) {
     has_suspects_.store(true, std::memory_order_relaxed);
+    num_losses_.fetch_add(1, std::memory_order_release);
   }
 }
 
 void PeerTable::cut_off(Locked& locked, Peer& peer, std::string reason) {
   if (!peer.life.is_dead()) {
+    peer.was_cut_off = true;
     suspect(locked, peer, std::move(reason));
     die(locked, peer);
   }
@@ -168,7 +178,14 @@ void PeerTable::look(Locked& locked, TimePoint now) {
     if (watched.is_beside) {
       notice.reason += " on the private link";
     }
-    peer.has_ended |= notice.evidence == Evidence::kProcessEnded;
+    peer.was_seen |= notice.was_reached;
+    peer.is_silent |= notice.evidence == Evidence::kSilent;
+    const bool has_ended =
+        notice.evidence == Evidence::kProcessEnded || notice.evidence == Evidence::kEndedElsewhere;
+    if (has_ended && !peer.has_ended) {
+      peer.has_ended = true;
+      num_losses_.fetch_add(1, std::memory_order_release);
+    }
     suspect(locked, peer, std::move(notice.reason), notice.evidence);
   }
 }

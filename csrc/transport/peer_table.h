@@ -42,7 +42,10 @@ struct Peer {
   };
   Watched watched_shared{this, false};
   Watched watched_beside{this, true};
-  bool has_ended = false;  ///< its process on this host is gone; there is nothing to connect to
+  bool has_ended = false;  ///< its process is gone, says its kernel; there is nothing to connect to
+  bool was_seen = false;   ///< it was alive after this process had met it
+  bool is_silent = false;  ///< its host has not answered for long
+  bool was_cut_off = false;  ///< this process has closed the connection, because the peer was late
 
   Link shared;                  ///< over the network that all hosts share, or UCX's shared memory
   Link beside;                  ///< the private link to its host, if there is one
@@ -76,6 +79,9 @@ class PeerTable {
 
   /// Opens the shared link. False: the peer cannot be reached, and is suspect now.
   bool connect(Locked& locked, Peer& peer);
+  /// Watches the peer from now on, also without a connection to it. A port that refuses means that
+  /// its process has ended, so it must have named its port lately, or have failed as others say.
+  void watch(Locked&, Peer& peer);
   /// Opens the private link. False: it does not work.
   bool connect_beside(Locked&, Peer& peer);
 
@@ -90,6 +96,9 @@ class PeerTable {
   /// they had sent.
   void bury(Locked& locked, TimePoint now, const std::function<void()>& look);
 
+  /// Any thread. Has grown when some peer became suspect or its process has ended.
+  uint64_t num_losses() const { return num_losses_.load(std::memory_order_acquire); }
+
   /// Any thread. Becomes readable when `look` should be called.
   int watch_fd() const { return detector_.fd(); }
   /// When it should be called at the latest.
@@ -99,6 +108,8 @@ class PeerTable {
 
   /// The port that heartbeats of other hosts come to, for this process's card.
   uint16_t heartbeat_port(Locked&) const { return detector_.port(); }
+  /// How many processes of other hosts this one watches.
+  size_t num_heartbeats(Locked&) const { return detector_.num_heartbeats(); }
   /// What is known of a peer that is alive but late: "its process is stopped", "its host answers".
   /// Empty: nothing.
   std::string why_late(Locked&, const Peer& peer) const;
@@ -107,7 +118,7 @@ class PeerTable {
   void close(Locked& locked);
 
  private:
-  void watch(Peer& peer, Wire wire);
+  void watch(Peer& peer, Wire wire, bool believes_refusals = false);
   void die(Locked& locked, Peer& peer);
   static void on_shared_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
@@ -119,6 +130,7 @@ class PeerTable {
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
   std::vector<std::unique_ptr<Peer>> former_;  // replaced; groups that failed know them
   std::atomic<bool> has_suspects_{false};
+  std::atomic<uint64_t> num_losses_{0};
 };
 
 }  // namespace q7x2

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "transport/rendezvous_records.h"
 
@@ -13,23 +12,12 @@ namespace {
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// A wait for another process's memory: it may need this processor.
-constexpr microseconds kShortestNap{20};
-constexpr microseconds kLongestNap{1000};
+// To find out who is missing takes a call to the store per rank.
+constexpr std::chrono::seconds kBetweenNamings{1};
 
 std::string random_nonce() {
   std::random_device device;
   return std::to_string(static_cast<uint64_t>(device()) << 32 | device());
-}
-
-std::string list_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  const char* separator = " ";
-  for (const int rank : ranks) {
-    text += separator + std::to_string(rank);
-    separator = ", ";
-  }
-  return text;
 }
 
 std::vector<std::string> cards_of(const std::map<int, JoinRecord>& roster, int size) {
@@ -50,7 +38,10 @@ std::vector<std::string> cards_of(const std::map<int, JoinRecord>& roster, int s
 
 Rendezvous::Rendezvous(KeyStore& store, Options options)
     : store_(store),
-      options_(std::move(options)),
+      options_([&] {
+        if (options.pause == microseconds::zero()) options.pause = pause_of(options.size);
+        return std::move(options);
+      }()),
       children_(children_of(options_.rank, options_.size, options_.branches)),
       nonce_(random_nonce()) {}
 
@@ -63,7 +54,8 @@ std::vector<std::string> Rendezvous::exchange(const std::string& what, const std
     return join(mine);
   }
   const std::string name = "x/" + what;
-  const Look look = [&] { return look_for_failure(check); };
+  const Heeding heeding(*this, check);
+  const Look look = [&](bool is_thorough) { return look_for_failure(is_thorough); };
   const std::string own = encode_entry(options_.rank, mine);
   if (options_.rank != 0) {
     store_.set(key(name, options_.rank), own);
@@ -77,54 +69,53 @@ std::vector<std::string> Rendezvous::exchange(const std::string& what, const std
   return decode_bundle(unpack(store_.get({key(name)}).front()), options_.size);
 }
 
-void Rendezvous::finish(const Check& check) {
+void Rendezvous::finish(const Check& check, const std::function<void(int)>& waits_for) {
   if (options_.size == 1) {
     return;
   }
+  const Heeding heeding(*this, check);
   if (options_.rank != 0) {
     count("done", "all done");
     return;
   }
+  auto next_naming = Clock::now() + options_.slice;
   wait(
-      {key("all done")}, [&] { return look_for_failure(check); }, "done", members());
-}
-
-void Rendezvous::wait_for(const std::function<int()>& missing, const Check& check) {
-  const auto deadline = Clock::now() + options_.timeout;
-  auto next_look = Clock::now() + options_.slice;
-  auto nap = kShortestNap;
-  for (int rank = missing(); rank >= 0; rank = missing()) {
-    std::this_thread::sleep_for(nap);
-    nap = std::min(2 * nap, kLongestNap);
-    if (Clock::now() < next_look) {
-      continue;
-    }
-    options_.check_interrupt();
-    look_for_failure(check);
-    if (Clock::now() >= deadline) {
-      throw late({rank}, " joined, but did not go on");
-    }
-    next_look = Clock::now() + options_.slice;
-  }
+      {key("all done")},
+      [&](bool is_thorough) {
+        if (Clock::now() >= next_naming) {
+          waits_for(first_missing("done"));
+          next_naming = Clock::now() + kBetweenNamings;
+        }
+        return look_for_failure(is_thorough);
+      },
+      "done", members());
+  waits_for(-1);
 }
 
 // ------------------------------------------------------------------------------------- to join
 
 std::vector<std::string> Rendezvous::join(const std::string& mine) {
   joining_ = true;
-  std::vector<std::string> cards = options_.rank == 0 ? lead(mine) : follow(mine);
+  card_ = mine;
+  std::vector<std::string> cards = options_.rank == 0 ? lead() : follow();
   committed_ = true;
   return cards;
 }
 
-std::vector<std::string> Rendezvous::lead(const std::string& mine) {
-  const std::string own = encode_entry(0, JoinRecord{nonce_, options_.size, {}, mine}.encode());
+std::vector<std::string> Rendezvous::lead() {
+  const std::string own = own_entry();
   for (;;) {
-    epoch_ = store_.add(kEpochs, 1);
-    store_.set(key("open"), "");
-    const std::string bundle = *gather("join", own, [this] {
-      refuse_if_superseded();
-      judge_reports();
+    enter(store_.add(kEpochs, 1));
+    store_.set(key("open"), own);
+    // Those who wait in the epoch before.
+    store_.add(key_in(epoch_ - 1, "news"), 1);
+    const std::string bundle = *gather("join", own, [this](bool is_thorough) {
+      if (is_thorough) {
+        refuse_if_superseded();
+        judge_reports();
+      }
+      watch_children();
+      heed_losses(/*asks=*/true);
       return false;
     });
     const Roster roster = records_of(bundle);
@@ -143,49 +134,75 @@ std::vector<std::string> Rendezvous::lead(const std::string& mine) {
 bool Rendezvous::confirmed(const Roster& roster) {
   const bool all = wait(
       {key("confirmed")},
-      [&] {
-        refuse_if_superseded();
-        judge_reports();
-        return store_.check(key("again")) || child_was_replaced(roster);
+      [&](bool is_thorough) {
+        if (is_thorough) {
+          refuse_if_superseded();
+          judge_reports();
+        }
+        watch_children();
+        heed_losses(/*asks=*/true);
+        return is_thorough && (store_.check(key("again")) || child_was_replaced(roster));
       },
       "ack", members());
   refuse_if_superseded();
   return all;
 }
 
-std::vector<std::string> Rendezvous::follow(const std::string& mine) {
-  epoch_ = store_.add(kEpochs, 0);
+std::vector<std::string> Rendezvous::follow() {
+  enter(store_.add(kEpochs, 0));
   // An epoch that was committed before this rank came is not its own.
   if (epoch_ == 0 || store_.check(key("commit"))) {
     await_opening();
   }
   for (;;) {
-    if (auto cards = take_part(mine)) {
+    if (auto cards = take_part()) {
       return *cards;
     }
-    epoch_ = store_.add(kEpochs, 0);
+    enter(store_.add(kEpochs, 0));
+  }
+}
+
+void Rendezvous::enter(int64_t epoch) {
+  epoch_ = epoch;
+  news_ = 0;
+  watched_.clear();
+  reported_.clear();
+  orphaned_.reset();
+  if (options_.lookout != nullptr) {
+    options_.lookout->forget();
   }
 }
 
 /// Until rank 0 opens an epoch after the present one.
 void Rendezvous::await_opening() {
   const int64_t next = epoch_ + 1;
-  const bool opened =
-      wait({"q7x2/" + std::to_string(next) + "/open"}, [this] { return superseded(); }, "open", {});
-  epoch_ = opened ? next : store_.add(kEpochs, 0);
+  const auto look = [this](bool is_thorough) {
+    heed_losses(/*asks=*/false);
+    return is_thorough && superseded();
+  };
+  const bool opened = wait({key_in(next, "open")}, look, "open", {});
+  enter(opened ? next : store_.add(kEpochs, 0));
 }
 
 /// Nothing: there is a later epoch.
-std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string& mine) {
-  const std::string own =
-      encode_entry(options_.rank, JoinRecord{nonce_, options_.size, {}, mine}.encode());
+std::optional<std::vector<std::string>> Rendezvous::take_part() {
+  was_orphaned_ = store_.check(key("orphaned"));
+  const std::string own = own_entry();
   store_.set(key("join", options_.rank), own);
   // Once there is a roster it is too late: it has this rank's predecessor, or none.
   const auto too_late = [this] {
     report_bad_children();
     return store_.check(key("roster"));
   };
-  if (!gather("join", own, [&] { return is_over() || too_late(); }) && superseded()) {
+  const auto look = [&](bool is_thorough) {
+    if (is_thorough && (is_over() || too_late())) {
+      return true;
+    }
+    watch_children();
+    report_losses();
+    return false;
+  };
+  if (!gather("join", own, look) && superseded()) {
     return std::nullopt;
   }
   if (!await("roster", [] {})) {
@@ -200,6 +217,7 @@ std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string&
   const bool committed = await("commit", [&] {
     if (among && child_was_replaced(roster)) {
       store_.set(key("again"), "");
+      spread_news();
     }
   });
   if (!committed) {
@@ -221,15 +239,23 @@ std::optional<std::vector<std::string>> Rendezvous::take_part(const std::string&
 bool Rendezvous::await(const std::string& what, const Check& also) {
   return wait(
       {key(what)},
-      [&] {
-        also();
-        return is_over() && !store_.check(key(what));
+      [&](bool is_thorough) {
+        if (is_thorough) {
+          also();
+          if (is_over()) {
+            return !store_.check(key(what));
+          }
+        }
+        watch_children();
+        report_losses();
+        return false;
       },
       "join", members());
 }
 
 /// True: there is a later epoch. Throws what rank 0 has told this rank.
 bool Rendezvous::is_over() {
+  check_for_orphans();
   const std::string told = key("told/" + nonce_);
   if (store_.check(told)) {
     raise(store_.get({told}).front());
@@ -248,47 +274,6 @@ void Rendezvous::refuse_if_superseded() {
   }
 }
 
-// ------------------------------------------------------------------------------------- waiting
-
-/// True when all `keys` exist; false if `look` says that it is pointless. Throws Error(kTimeout),
-/// which names those of `ranks` whose key for `what` does not exist, or rank 0.
-bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
-                      const std::string& what, const std::vector<int>& ranks) {
-  const auto deadline = Clock::now() + options_.timeout;
-  while (!store_.wait(keys, options_.slice)) {
-    options_.check_interrupt();
-    if (look()) {
-      return false;
-    }
-    if (Clock::now() < deadline) {
-      continue;
-    }
-    std::vector<int> missing;
-    for (const int r : ranks) {
-      if (r != options_.rank && !store_.check(key(what, r))) {
-        missing.push_back(r);
-      }
-    }
-    if (missing.empty()) {
-      missing.push_back(0);
-    }
-    throw late(missing, committed_      ? " joined, but did not go on"
-                        : what == "ack" ? " joined, but did not confirm it"
-                                        : " did not join");
-  }
-  return true;
-}
-
-/// `ranks` have not done what they were waited for.
-Error Rendezvous::late(const std::vector<int>& ranks, const std::string& what) const {
-  std::string text = list_ranks(ranks) + what + " within the timeout of " +
-                     std::to_string(options_.timeout.count()) + " ms";
-  for (const int r : ranks) {
-    text += options_.explain_missing(r);
-  }
-  return error(ErrorCode::kTimeout, text, ranks.front());
-}
-
 Error Rendezvous::error(ErrorCode code, const std::string& text, int rank) const {
   return Error(code,
                "rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) +
@@ -296,8 +281,16 @@ Error Rendezvous::error(ErrorCode code, const std::string& text, int rank) const
                rank);
 }
 
+std::string Rendezvous::own_entry() const {
+  return encode_entry(options_.rank, JoinRecord{nonce_, options_.size, {}, card_}.encode());
+}
+
 std::string Rendezvous::key(const std::string& what) const {
-  return "q7x2/" + std::to_string(epoch_) + "/" + what;
+  return key_in(epoch_, what);
+}
+
+std::string Rendezvous::key_in(int64_t epoch, const std::string& what) {
+  return "q7x2/" + std::to_string(epoch) + "/" + what;
 }
 
 std::string Rendezvous::key(const std::string& what, int rank) const {

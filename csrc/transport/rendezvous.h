@@ -15,22 +15,27 @@
 //      tells rank 0, which commits the epoch. Every member of a committed roster was alive after
 //      the roster was complete, and holds the same cards as all others.
 //
-// A rank that died between 2 and 4 does not acknowledge. Its successor replaces the card that it
-// left. Its parent sees the change and asks rank 0 to open a new epoch. A rank 0 that died leaves
-// an epoch that is never committed, or that was committed before the others came; they wait for the
-// next one.
+// A rank that died between 2 and 4 does not acknowledge. If nobody watches it, its successor
+// replaces the card that it left. Its parent sees the change and asks rank 0 to open a new epoch. A
+// rank 0 that died leaves an epoch that is never committed, or that was committed before the others
+// came; they wait for the next one.
 //
 //   rank 0   epoch 4 .. open ......... gather . roster ....... wait for acks . commit
 //   rank 1     .... join epoch 3 ... join epoch 4 .. read, ack ............. read
 //              (of a dead rank 0)
 //
-// All waits are cut into slices. Between them a rank looks for interrupts, for a later epoch, and
-// for the failure of another rank. A rank that cannot make its group joins with the reason instead
-// of a card; rank 0 tells it to everybody who joined. Only rank 0 judges what it finds in an epoch:
-// the others cannot know whether a living rank 0 has opened it.
+// Who watches whom is in lookout.h: parents their children, and the children of rank 0 rank 0. So a
+// death in 2 to 4 ends the wait of all ranks at once. A rank that cannot make its group joins with
+// the reason instead of a card; rank 0 tells it to everybody who joined. Only rank 0 judges what it
+// finds in an epoch: the others cannot know whether a living rank 0 has opened it.
 //
-// A rank uses at most 16 keys of its children and 16 others, however many ranks there are. If a
-// second process joins as rank 0 while the first still waits, the first one gets an error.
+// Between two looks at the store a waiting rank pauses (`pause_of`). Each time it asks for the keys
+// it waits for, and for one counter, the epoch's *news*, which grows when something has happened
+// that concerns all. A rank with children also asks for each one that has not joined.
+//
+// A rank uses at most 32 keys of its children to join, 16 for each other exchange, and 20 others,
+// however many ranks there are. If a second process joins as rank 0 while the first still waits,
+// the first one gets an error.
 #pragma once
 
 #include <chrono>
@@ -38,12 +43,14 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "transport/lookout.h"
 #include "transport/rendezvous_records.h"
 #include "transport/rendezvous_tree.h"
 
@@ -59,8 +66,8 @@ class KeyStore {
   virtual bool check(const std::string& key) = 0;
   /// The values of keys that exist.
   virtual std::vector<std::string> get(const std::vector<std::string>& keys) = 0;
-  /// False: some key does not exist after `timeout`.
-  virtual bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
+  /// False: some key does not exist after `timeout`, which is short.
+  virtual bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) = 0;
 };
 
 class Rendezvous {
@@ -70,53 +77,103 @@ class Rendezvous {
     int size = 1;
     std::string group;                     ///< its name, for messages
     std::chrono::milliseconds timeout{0};  ///< of each exchange
-    /// Called between slices; may throw to end the wait.
+    /// Called at each pause; may throw to end the wait.
     std::function<void()> check_interrupt = [] {};
+    /// Watches processes until the epoch is committed. Null: nobody is watched.
+    Lookout* lookout = nullptr;
+    std::chrono::microseconds pause{0};  ///< between two looks; 0: `pause_of(size)`
+    /// After so long a rank looks around thoroughly, also without news.
     std::chrono::milliseconds slice{200};
     int branches = kTreeBranches;  ///< of the tree; the same on all ranks
-    /// How long a rank that failed early, or heard of such a failure as rank 0, waits for others
-    /// to tell.
+    /// How long a rank that failed early, or heard of such a failure as rank 0, stays for others to
+    /// tell.
     std::chrono::milliseconds patience{20'000};
     /// What is known of a rank that is missing, to be added to the error.
     std::function<std::string(int)> explain_missing = [](int) { return std::string(); };
   };
-  /// Called between slices, like `check_interrupt`, while one exchange waits.
+  /// Called at each pause, like `check_interrupt`, while one exchange waits.
   using Check = std::function<void()>;
 
   Rendezvous(KeyStore& store, Options options);
 
+  /// How long a rank pauses between two looks at the store: 5 ms, and in larger groups as long as
+  /// keeps the store at 50,000 calls per second, at three calls per look and rank.
+  static std::chrono::microseconds pause_of(int size);
+
   /// Gives `mine` to all ranks and returns what each gave, by rank. The first exchange is the one
   /// in which the ranks find each other; `mine` is the card then. Throws Error: kTimeout if ranks
-  /// are missing, kMismatch if processes disagree about who is which rank, else what another rank
-  /// told by `fail`.
+  /// are missing, kMismatch if processes disagree about who is which rank, kPeerFailed if a process
+  /// ended, else what another rank told by `fail`.
   std::vector<std::string> exchange(const std::string& what, const std::string& mine,
                                     const Check& check);
   /// Waits for something that is not in the store: until `missing`, which names a rank that is
   /// waited for, returns -1. Throws like an exchange.
   void wait_for(const std::function<int()>& missing, const Check& check);
   /// The last call of every rank that succeeded. On rank 0, which often owns the store, it returns
-  /// when no other rank needs the store any more.
-  void finish(const Check& check);
-  /// Tells the other ranks why this one cannot make the group. Waits a little until they know,
-  /// since the store may end with this process.
+  /// when no other rank needs the store any more; `waits_for` is told now and then which one does,
+  /// and -1 at the end.
+  void finish(
+      const Check& check, const std::function<void(int)>& waits_for = [](int) {});
+  /// For a store whose answer is overdue: throws what a waiting rank would throw at its next pause,
+  /// and asks nothing of the store.
+  void attend();
+  /// What this rank should raise for `failure`. A rank that has waited in vain may have waited for
+  /// one that waits itself. So it gives rank 0 a moment to say who is missing.
+  Error better_known(const Error& failure) noexcept;
+  /// Tells the other ranks why this one cannot make the group, as far as they are there. Takes some
+  /// milliseconds.
   void fail(const Error& reason) noexcept;
+  /// After `fail`: stays for ranks that come later, and until those that were told have heard, for
+  /// a short time. The store must not end before. `check` is called at each pause and may throw to
+  /// end it. Any thread, but no other call at the same time.
+  void stay(const Check& check) noexcept;
 
  private:
-  /// Looks around between slices. True: the wait is pointless.
-  using Look = std::function<bool()>;
+  /// Looks around at a pause. `is_thorough`: there is news, or a slice is over. True: the wait is
+  /// pointless.
+  using Look = std::function<bool(bool is_thorough)>;
   using Roster = std::map<int, JoinRecord>;  // by rank
 
+  /// While it exists, `attend` calls `check`.
+  class Heeding {
+   public:
+    Heeding(Rendezvous& rendezvous, const Check& check) : rendezvous_(rendezvous) {
+      rendezvous_.check_ = &check;
+    }
+    ~Heeding() { rendezvous_.check_ = nullptr; }
+    Heeding(const Heeding&) = delete;
+    Heeding& operator=(const Heeding&) = delete;
+
+   private:
+    Rendezvous& rendezvous_;
+  };
+
+  // rendezvous.cpp: joining.
   std::vector<std::string> join(const std::string& mine);
-  std::vector<std::string> lead(const std::string& mine);
+  std::vector<std::string> lead();
   bool confirmed(const Roster& roster);
-  std::vector<std::string> follow(const std::string& mine);
-  std::optional<std::vector<std::string>> take_part(const std::string& mine);
+  std::vector<std::string> follow();
+  void enter(int64_t epoch);
+  std::optional<std::vector<std::string>> take_part();
   bool await(const std::string& what, const Check& also);
   void await_opening();
   bool is_over();
   bool superseded();
   void refuse_if_superseded();
+  Error error(ErrorCode code, const std::string& text, int rank = -1) const;
+  std::string own_entry() const;
+  static std::string key_in(int64_t epoch, const std::string& what);
+  std::string key(const std::string& what) const;
+  std::string key(const std::string& what, int rank) const;
+  std::vector<int> members() const;
 
+  // rendezvous_wait.cpp: waiting, and who is missing.
+  bool wait(const std::vector<std::string>& keys, const Look& look, const std::string& what,
+            const std::vector<int>& ranks);
+  Error late(const std::vector<int>& ranks, const std::string& what) const;
+  int first_missing(const std::string& what);
+
+  // rendezvous_tree.cpp: the tree.
   std::optional<std::string> gather(const std::string& what, const std::string& own,
                                     const Look& look);
   void count(const std::string& what, const std::string& all);
@@ -125,19 +182,25 @@ class Rendezvous {
   void report_bad_children();
   void judge(int rank, const JoinRecord& entry);
   void judge_reports();
-  bool look_for_failure(const Check& check);
-  void tell_members(const Error& error);
-  void tell_leader(const Error& error);
-  void linger(const std::vector<int>& ranks);
-  [[noreturn]] void raise(const std::string& record);
 
-  bool wait(const std::vector<std::string>& keys, const Look& look, const std::string& what,
-            const std::vector<int>& ranks);
-  Error late(const std::vector<int>& ranks, const std::string& what) const;
-  Error error(ErrorCode code, const std::string& text, int rank = -1) const;
-  std::string key(const std::string& what) const;
-  std::string key(const std::string& what, int rank) const;
-  std::vector<int> members() const;
+  // rendezvous_watch.cpp: who is watched, and what follows.
+  bool heard_news();
+  void spread_news();
+  void watch_leader();
+  void watch_children();
+  void heed_losses(bool asks);
+  void report_losses();
+  void check_for_orphans();
+  bool is_orphaned() const;
+
+  // rendezvous_failure.cpp: who cannot make the group, and who must know.
+  void look_up();
+  bool look_for_failure(bool is_thorough);
+  [[noreturn]] void raise(const std::string& record);
+  void tell_first();
+  bool tell_members();
+  bool tell_leader();
+  void expect_to_hear(const std::vector<int>& ranks);
 
   static constexpr const char* kEpochs = "q7x2/epochs";
   static constexpr const char* kCannot = " could not make the group '";
@@ -146,12 +209,28 @@ class Rendezvous {
   const Options options_;
   const std::vector<int> children_;
   const std::string nonce_;  // tells this process from others of the same rank
-  int64_t epoch_ = 0;        // the newest that this rank has seen
+  std::string card_;
+  int64_t epoch_ = 0;  // the newest that this rank has seen
+  int64_t news_ = 0;   // of this epoch, as far as they were heard
   bool joining_ = false;
   // Rank 0, where another rank's entry rules the group out: how many ranks will still join.
   int coming_ = 0;
   bool committed_ = false;
-  bool over_ = false;  // it has failed, here or elsewhere, and that is known
+  bool over_ = false;             // it has failed, here or elsewhere, and that is known
+  const Check* check_ = nullptr;  // of the exchange that waits
+
+  std::map<int, std::string> watched_;  // by rank: the nonce on the card
+  std::set<std::string> reported_;      // nonces
+  bool was_orphaned_ = false;           // the epoch, before this rank joined it
+  std::optional<Error> orphaned_;       // by the death of rank 0
+
+  // Telling, between `fail` and the end of `stay`.
+  std::optional<Error> reason_;
+  bool has_told_ = false;  // those who are there
+  std::chrono::steady_clock::time_point tells_until_{};
+  std::set<int> told_;                // ranks
+  int64_t told_in_ = 0;               // the last epoch in which rank 0 was told
+  std::vector<std::string> unheard_;  // keys of those that have been told
 };
 
 }  // namespace q7x2

@@ -12,8 +12,68 @@ using Clock = std::chrono::steady_clock;
 
 // Rank 0 often owns the store, so it stays until the others have read why it fails.
 constexpr milliseconds kLinger{500};
+// How long a rank that has waited in vain waits for rank 0 to say who is missing.
+constexpr milliseconds kMoment{50};
 
 }  // namespace
+
+// -------------------------------------------------------------------------------------- to hear
+
+void Rendezvous::attend() {
+  look_up();
+  heed_losses(/*asks=*/false);
+}
+
+/// Away from the store.
+void Rendezvous::look_up() {
+  options_.check_interrupt();
+  if (check_ == nullptr) {
+    return;
+  }
+  try {
+    (*check_)();
+  } catch (const Error& failure) {
+    throw error(failure.code(), failure.what(), failure.rank());
+  }
+}
+
+bool Rendezvous::look_for_failure(bool is_thorough) {
+  if (is_thorough && store_.check(key("failed"))) {
+    const std::string record = store_.get({key("failed")}).front();
+    if (options_.rank == 0) {
+      fail(decode_failure(record));
+    }
+    raise(record);
+  }
+  return false;
+}
+
+void Rendezvous::raise(const std::string& record) {
+  over_ = true;
+  store_.set(key("heard", options_.rank), "");
+  throw Error(decode_failure(record));
+}
+
+Error Rendezvous::better_known(const Error& failure) noexcept {
+  if (!committed_ || over_ || options_.rank == 0 || failure.code() != ErrorCode::kTimeout) {
+    return failure;
+  }
+  try {
+    const auto until = Clock::now() + kMoment;
+    while (Clock::now() < until) {
+      if (store_.wait({key("failed")}, options_.pause)) {
+        look_for_failure(/*is_thorough=*/true);
+      }
+    }
+  } catch (const Error& told) {
+    return over_ ? told : failure;
+  } catch (const std::exception&) {
+    // An interrupt. The failure comes first.
+  }
+  return failure;
+}
+
+// -------------------------------------------------------------------------------------- to tell
 
 void Rendezvous::fail(const Error& reason) noexcept {
   const bool alone = options_.size < 2 || options_.rank < 0 || options_.rank >= options_.size;
@@ -23,110 +83,116 @@ void Rendezvous::fail(const Error& reason) noexcept {
   over_ = true;
   try {
     const bool complete = std::string_view(reason.what()).find(kCannot) != std::string_view::npos;
-    const Error error =
-        complete ? reason : this->error(reason.code(), reason.what(), options_.rank);
-    if (committed_) {
-      const std::string failed = key("failed");
-      if (!store_.check(failed)) {
-        store_.set(failed, encode_failure(error));
-      }
-      if (options_.rank == 0) {
-        std::vector<int> others;
-        for (int r = 1; r < options_.size; ++r) {
-          if (r != error.rank()) {
-            others.push_back(r);
-          }
-        }
-        linger(others);
-      }
-    } else if (options_.rank == 0) {
-      tell_members(error);
+    reason_ = complete ? reason : error(reason.code(), reason.what(), options_.rank);
+    tell_first();
+  } catch (const std::exception&) {
+    // The store does not answer, or too slowly. `stay` tries again.
+  }
+}
+
+void Rendezvous::tell_first() {
+  const std::string failure = encode_failure(*reason_);
+  if (orphaned_) {
+    store_.set(key("orphaned"), failure);
+    spread_news();
+  } else if (committed_) {
+    if (!store_.check(key("failed"))) {
+      store_.set(key("failed"), failure);
+      spread_news();
+    }
+    if (options_.rank == 0) {
+      expect_to_hear(members());
     } else {
-      tell_leader(error);
+      store_.set(key("heard", options_.rank), "");
+    }
+  } else if (options_.rank == 0) {
+    // A rank that comes later would wait for this one, so this one waits for it. After a timeout,
+    // or where the user interrupts, nobody is waited for.
+    coming_ = joining_ ? coming_ : options_.size;
+    tells_until_ = Clock::now() + (coming_ > 0 ? options_.patience : milliseconds(0));
+    if (!joining_) {
+      epoch_ = store_.add(kEpochs, 1);
+      store_.set(key("open"), "");
+      store_.add(key_in(epoch_ - 1, "news"), 1);
+      joining_ = true;
+    }
+    tell_members();
+  } else {
+    tells_until_ = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
+    tell_leader();
+  }
+  has_told_ = true;
+}
+
+void Rendezvous::stay(const Check& check) noexcept {
+  if (!reason_) {
+    return;
+  }
+  try {
+    if (!has_told_) {
+      tell_first();
+    }
+    const std::vector<std::string> never = {key("nothing")};
+    while (!committed_ && !orphaned_ && Clock::now() < tells_until_ &&
+           !(options_.rank == 0 ? tell_members() : tell_leader())) {
+      store_.wait(never, options_.pause);
+      check();
+    }
+    const auto until = Clock::now() + kLinger;
+    while (!unheard_.empty() && Clock::now() < until && !store_.wait(unheard_, options_.pause)) {
+      check();
     }
   } catch (const std::exception&) {
-    // Without the store nobody can be told.
+    // It was ended, or the store has.
   }
 }
 
-void Rendezvous::tell_members(const Error& error) {
-  // A rank that comes later would wait for this one, so this one waits for it. After a timeout, or
-  // where the user interrupts, nobody is waited for.
-  const int coming = joining_ ? coming_ : options_.size;
-  const auto until = Clock::now() + (coming > 0 ? options_.patience : milliseconds(0));
-  if (!joining_) {
-    epoch_ = store_.add(kEpochs, 1);
-    store_.set(key("open"), "");
-  }
-  std::vector<int> told;
-  std::vector<std::string> left;
-  for (int r = 1; r < coming; ++r) {
-    left.push_back(key("join", r));
-  }
-  do {
-    for (int r = 1; r < options_.size; ++r) {
-      const bool new_here = std::find(told.begin(), told.end(), r) == told.end();
-      if (new_here && store_.check(key("join", r))) {
-        if (const auto entry = joined(r)) {
-          store_.set(key("told/" + entry->nonce), encode_failure(error));
-        }
-        told.push_back(r);
-        std::erase(left, key("join", r));
-      }
+/// Tells those who have joined since the last call. True: nobody is left, or has to be told.
+bool Rendezvous::tell_members() {
+  std::vector<int> told_now;
+  bool is_complete = true;
+  for (int r = 1; r < options_.size; ++r) {
+    if (told_.contains(r)) {
+      continue;
     }
-    if (left.empty()) {
-      break;
+    const auto entry = joined(r);
+    if (!entry) {
+      is_complete = is_complete && (r >= coming_ || r == reason_->rank());
+      continue;
     }
-    store_.wait(left, std::min(options_.slice, milliseconds(50)));
-    options_.check_interrupt();
-  } while (Clock::now() < until && !superseded());
-  std::erase(told, error.rank());
-  linger(told);
+    store_.set(key("told/" + entry->nonce), encode_failure(*reason_));
+    told_.insert(r);
+    told_now.push_back(r);
+  }
+  if (!told_now.empty()) {
+    spread_news();
+    expect_to_hear(told_now);
+  }
+  return is_complete || superseded();
 }
 
-void Rendezvous::tell_leader(const Error& error) {
-  const auto until = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
-  const std::string entry =
-      encode_entry(options_.rank, JoinRecord{nonce_, options_.size, error, ""}.encode());
-  int64_t told_in = 0;
-  do {
-    epoch_ = store_.add(kEpochs, 0);
-    if (epoch_ > told_in) {
-      store_.set(key("join", options_.rank), entry);
-      store_.set(key("bad"), entry);
-      told_in = epoch_;
-    }
-    options_.check_interrupt();
-  } while (Clock::now() < until && !store_.wait({key("told/" + nonce_)}, options_.slice));
+/// True: rank 0 has told this rank, so it knows.
+bool Rendezvous::tell_leader() {
+  const int64_t newest = store_.add(kEpochs, 0);
+  if (newest > told_in_) {
+    epoch_ = newest;
+    const std::string entry =
+        encode_entry(options_.rank, JoinRecord{nonce_, options_.size, *reason_, ""}.encode());
+    store_.set(key("join", options_.rank), entry);
+    store_.set(key("bad"), entry);
+    store_.set(key("heard", options_.rank), "");
+    spread_news();
+    told_in_ = newest;
+  }
+  return store_.check(key("told/" + nonce_));
 }
 
-/// Stays until `ranks` have heard of the failure, for a short time.
-void Rendezvous::linger(const std::vector<int>& ranks) {
-  std::vector<std::string> keys;
+void Rendezvous::expect_to_hear(const std::vector<int>& ranks) {
   for (const int r : ranks) {
-    keys.push_back(key("heard", r));
-  }
-  if (!keys.empty()) {
-    store_.wait(keys, kLinger);
-  }
-}
-
-bool Rendezvous::look_for_failure(const Check& check) {
-  if (store_.check(key("failed"))) {
-    const std::string record = store_.get({key("failed")}).front();
-    if (options_.rank == 0) {
-      fail(decode_failure(record));
+    if (r != reason_->rank()) {
+      unheard_.push_back(key("heard", r));
     }
-    raise(record);
   }
-  check();
-  return false;
-}
-
-void Rendezvous::raise(const std::string& record) {
-  over_ = true;
-  store_.set(key("heard", options_.rank), "");
-  throw Error(decode_failure(record));
 }
 
 }  // namespace q7x2

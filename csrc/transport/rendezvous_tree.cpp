@@ -67,10 +67,11 @@ bool Rendezvous::child_was_replaced(const Roster& roster) {
 void Rendezvous::report_bad_children() {
   for (const int child : children_) {
     const auto entry = joined(child);
-    if (entry && entry->size != options_.size) {
+    if (entry && entry->size != options_.size && reported_.insert(entry->nonce).second) {
       const JoinRecord own{nonce_, options_.size, {}, ""};
       store_.set(key("bad"),
                  encode_entry(options_.rank, own.encode()) + encode_entry(child, entry->encode()));
+      spread_news();
     }
   }
 }

@@ -3,8 +3,10 @@
 //   heard --a quarter of the limit--> doubtful: knock --the limit--> silent
 //
 // A process that was not run itself for a while must not blame others for the answers that it did
-// not read. So a pause of its own looks counts for at most half of the limit. This class reads no
-// clock.
+// not read. So a pause of its own looks counts for at most half of the limit.
+//
+// Silent means a fortieth before the limit. In the rest of the time whoever waits is woken, and
+// tells others: so all have raised when the limit is over. This class reads no clock.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +39,9 @@ class SilenceClock {
   Duration silence(TimePoint now) const { return now - heard_; }
   /// It should have answered by now: ask in another way.
   bool is_doubtful(TimePoint now) const { return silence(now) >= limit_ / 4; }
-  bool is_silent(TimePoint now) const { return silence(now) >= limit_; }
+  bool is_silent(TimePoint now) const { return now >= silent_at(); }
   /// When it will be silent, if nothing is heard until then.
-  TimePoint silent_at() const { return heard_ + limit_; }
+  TimePoint silent_at() const { return heard_ + limit_ - limit_ / 40; }
 
  private:
   Duration limit_;

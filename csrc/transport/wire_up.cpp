@@ -9,6 +9,7 @@
 #include "transport/group.h"
 #include "transport/group_facts.h"
 #include "transport/handle.h"
+#include "transport/published.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -88,15 +89,12 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
 std::vector<std::string> WireUp::exchange(const std::string& what, const std::string& mine,
                                           const std::function<void()>& check) {
   const JobSecret& secret = runtime_.secret();
-  const auto place = [&](size_t rank) {
-    return what + "/" + std::to_string(rank) + "/" + std::to_string(world_size_);
-  };
-  std::vector<std::string> all =
-      exchange_(what, secret.seal(place(static_cast<size_t>(rank_)), mine), check);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    all[rank] = std::string(secret.open(place(rank), all[rank],
-                                        "what rank " + std::to_string(rank) + " of group '" +
-                                            name_ + "' publishes (" + what + ")"));
+  Seat seat{rank_, world_size_, name_};
+  std::vector<std::string> all = exchange_(what, publish(secret, what, seat, mine), check);
+  seat.rank = 0;
+  for (std::string& each : all) {
+    each = read_published(secret, what, seat, each);
+    ++seat.rank;
   }
   return all;
 }

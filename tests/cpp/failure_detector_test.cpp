@@ -178,8 +178,9 @@ TEST(FailureDetector, AProcessThatEndsIsNoticedAtOnce) {
   }));
   EXPECT_LT(Clock::now() - ended, std::chrono::seconds(5)) << "not by its silence";
   EXPECT_EQ(pair.notices[0].who, &pair.who);
-  EXPECT_EQ(pair.notices[0].evidence, Evidence::kConnectionBroke);
+  EXPECT_EQ(pair.notices[0].evidence, Evidence::kEndedElsewhere);
   EXPECT_EQ(pair.notices[0].reason, "its process has ended");
+  EXPECT_TRUE(pair.notices[0].was_reached);
 }
 
 TEST(FailureDetector, AProcessThatLeavesInGoodOrderIsNoFailure) {
@@ -218,7 +219,8 @@ TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {
     notices = me.look(Clock::now());
     return !notices.empty();
   }));
-  EXPECT_GE(Clock::now() - start, milliseconds(500));
+  EXPECT_GE(Clock::now() - start, milliseconds(487));
+  EXPECT_FALSE(notices[0].was_reached);
   EXPECT_EQ(notices[0].who, &who);
   EXPECT_EQ(notices[0].evidence, Evidence::kSilent);
   EXPECT_NE(notices[0].reason.find("has not answered for 0.5 s"), std::string::npos)
@@ -253,6 +255,50 @@ TEST(FailureDetector, APortThatRefusesIsAHostThatAnswers) {
     EXPECT_TRUE(me.look(Clock::now()).empty());
     std::this_thread::sleep_for(milliseconds(1));
   }
+}
+
+TEST(FailureDetector, APortThatWasNamedLatelyAndRefusesIsAProcessThatHasEnded) {
+  const Silence silence("60");
+  FailureDetector me(kMe);
+  uint16_t port = 0;
+  {
+    const FailureDetector gone(kPeer);
+    port = gone.port();
+  }
+  char who = 0;
+  me.watch_host({.process = kPeer, .address = INADDR_LOOPBACK, .port = port}, &who, Clock::now(),
+                /*believes_refusals=*/true);
+  std::vector<FailureDetector::Notice> notices;
+  ASSERT_TRUE(eventually([&] {
+    notices = me.look(Clock::now());
+    return !notices.empty();
+  }));
+  EXPECT_EQ(notices[0].evidence, Evidence::kEndedElsewhere);
+  EXPECT_FALSE(notices[0].was_reached) << "it may have ended long ago";
+}
+
+TEST(FailureDetector, AProcessThatEndsBeforeItAnswersIsNoticedAtOnce) {
+  const Silence silence("60");
+  FailureDetector me(kMe);
+  auto peer = std::make_unique<FailureDetector>(kPeer);  // it does not know this process yet
+  char who = 0;
+  me.watch_host(target_of(*peer, kPeer), &who, Clock::now(), /*believes_refusals=*/true);
+  const auto end = Clock::now() + milliseconds(100);
+  while (Clock::now() < end) {
+    EXPECT_TRUE(me.look(Clock::now()).empty());
+    EXPECT_TRUE(peer->look(Clock::now()).empty());
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  const auto ended = Clock::now();
+  peer.reset();
+  std::vector<FailureDetector::Notice> notices;
+  ASSERT_TRUE(eventually([&] {
+    notices = me.look(Clock::now());
+    return !notices.empty();
+  }));
+  EXPECT_LT(Clock::now() - ended, std::chrono::seconds(5)) << "not by its silence";
+  EXPECT_EQ(notices[0].evidence, Evidence::kEndedElsewhere);
+  EXPECT_TRUE(notices[0].was_reached);
 }
 
 TEST(FailureDetector, AnotherProcessAtThePortIsNotThePeer) {

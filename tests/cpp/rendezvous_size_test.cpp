@@ -1,7 +1,8 @@
-// How the rendezvous grows with the number of ranks: keys, calls to the store, bytes. Thousands of
-// ranks run as coroutines of one thread; one that waits for a key gives way to the others. Some are
-// the real thing. The others do to the store what the protocol asks of them, and read nothing that
-// they do not pass on: all rosters of 4,096 ranks would not fit into memory.
+// How the rendezvous grows with the number of ranks: keys, calls to the store, bytes, and whom a
+// rank watches. Thousands of ranks run as coroutines of one thread; one that waits for a key gives
+// way to the others. Some are the real thing. The others do to the store what the protocol asks of
+// them, and read nothing that they do not pass on: all rosters of 4,096 ranks would not fit into
+// memory.
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -101,9 +102,14 @@ class CountingStore final : public KeyStore {
     }
     return found;
   }
-  bool wait(const std::vector<std::string>& wanted, std::chrono::milliseconds) override {
+  /// The first wait for a set of keys is over too early, so that the rank looks around once.
+  bool wait(const std::vector<std::string>& wanted, std::chrono::microseconds) override {
     ++calls;
     keys.insert(wanted.begin(), wanted.end());
+    if (looked_for_.insert(wanted.front()).second) {
+      Coroutine::give_way();
+      return false;
+    }
     while (!std::all_of(wanted.begin(), wanted.end(),
                         [&](const auto& key) { return values_.contains(key); })) {
       Coroutine::give_way();
@@ -112,11 +118,28 @@ class CountingStore final : public KeyStore {
   }
 
   std::set<std::string> keys;
+  std::set<int> watched;
   size_t calls = 0;
   size_t bytes_read = 0;
 
  private:
   Values& values_;
+  std::set<std::string> looked_for_;
+};
+
+/// Whom a rank watches. Nobody dies.
+class CountingLookout final : public Lookout {
+ public:
+  explicit CountingLookout(std::set<int>& watched) : watched_(watched) {}
+
+  void watch(int rank, const std::string&, const std::string&, bool also_far) override {
+    if (also_far) watched_.insert(rank);
+  }
+  void forget() override {}
+  std::vector<Loss> losses() override { return {}; }
+
+ private:
+  std::set<int>& watched_;
 };
 
 /// About what a card is: parts that all ranks or those of a host share, and random bytes.
@@ -137,8 +160,14 @@ bool is_real(int rank, int size) {
 }
 
 void run_real(CountingStore& store, int rank, int size) {
-  Rendezvous rendezvous(
-      store, {.rank = rank, .size = size, .group = "g", .timeout = std::chrono::hours(1)});
+  CountingLookout lookout(store.watched);
+  Rendezvous rendezvous(store, {.rank = rank,
+                                .size = size,
+                                .group = "g",
+                                .timeout = std::chrono::hours(1),
+                                .lookout = &lookout,
+                                .pause = std::chrono::microseconds(1),
+                                .slice = std::chrono::hours(1)});
   {
     std::vector<std::string> expected;
     for (int r = 0; r < size; ++r) expected.push_back(card_of(r));
@@ -161,20 +190,25 @@ void run_ghost(CountingStore& store, int rank, int size) {
       keys.push_back(epoch + what + (leaf ? "/" : "/below/") + std::to_string(child));
     }
     if (keys.empty()) return;
-    store.wait(keys, {});
+    while (!store.wait(keys, {})) {
+    }
     for (const auto& part : store.get(keys)) bundle += part;
     store.set(epoch + what + "/below" + id, bundle);
+  };
+  const auto wait = [&](const std::vector<std::string>& wanted) {
+    while (!store.wait(wanted, {})) {
+    }
   };
   const auto count = [&](const std::string& what, const std::string& all) {
     if (store.add(epoch + what, 1) == size - 1) store.set(epoch + all, "");
   };
-  store.wait({epoch + "open"}, {});
+  wait({epoch + "open"});
   pass_on("join", JoinRecord{"nonce" + id, size, {}, card_of(rank)}.encode());
-  store.wait({epoch + "roster"}, {});
+  wait({epoch + "roster"});
   count("ack", "confirmed");
-  store.wait({epoch + "commit"}, {});
+  wait({epoch + "commit"});
   pass_on("x/later", std::to_string(rank));
-  store.wait({epoch + "x/later"}, {});
+  wait({epoch + "x/later"});
   count("done", "all done");
 }
 
@@ -206,18 +240,28 @@ TEST_P(RendezvousSize, ARankUsesFewKeys) {
 
   size_t keys = 0;
   size_t calls = 0;
+  size_t watched = 0;
   for (const auto& store : stores) {
     keys = std::max(keys, store->keys.size());
     calls = std::max(calls, store->calls);
+    watched = std::max(watched, store->watched.size());
   }
-  // Two exchanges gather from at most sixteen children each; everything else is one key a purpose.
-  EXPECT_LE(keys, 2 * static_cast<size_t>(kTreeBranches) + 20);
-  EXPECT_LE(calls, 28U);
+  // Two exchanges gather from at most sixteen children each, and their cards are read to watch
+  // them; everything else is one key a purpose.
+  const auto branches = static_cast<size_t>(kTreeBranches);
+  EXPECT_LE(keys, 3 * branches + 20);
+  // A look is one call, and two for each child whose card is new.
+  const size_t looks = 8;
+  EXPECT_LE(calls, 32 + looks + 2 * branches);
+  // Of its children, and rank 0 if that is its parent.
+  EXPECT_LE(watched, branches + 1);
+  EXPECT_EQ(stores.front()->watched.size(), branches);
   // The roster is compressed: a rank reads less than the cards of all.
   const size_t bytes = stores.back()->bytes_read;
   EXPECT_LT(bytes, card_of(0).size() * static_cast<size_t>(size) / 2);
   RecordProperty("keys", static_cast<int>(keys));
   RecordProperty("calls", static_cast<int>(calls));
+  RecordProperty("watched", static_cast<int>(watched));
   RecordProperty("bytes_of_a_leaf", static_cast<int>(bytes));
 }
 

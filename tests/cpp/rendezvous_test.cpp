@@ -31,6 +31,7 @@ Rendezvous::Options options_of(int rank, int size) {
           .size = size,
           .group = "g",
           .timeout = milliseconds(20'000),
+          .pause = milliseconds(2),
           .slice = milliseconds(2),
           .branches = 2};
 }
@@ -65,6 +66,7 @@ class Process {
     } catch (const Error& e) {
       error = e;
       rendezvous.fail(e);
+      rendezvous.stay([] {});
     } catch (const Killed&) {
     }
   }
@@ -205,6 +207,7 @@ TEST_P(AFailure, IsToldToAll) {
       Rendezvous rendezvous(client, options_of(victim, kMembers));
       if (joins_first) rendezvous.exchange("card", "card", [] {});
       rendezvous.fail(Error(ErrorCode::kTransport, "no room in /dev/shm"));
+      rendezvous.stay([] {});
     });
     for (int r = 0; r < kMembers; ++r) {
       if (r != victim) others.push_back(std::make_unique<Process>(store, r, kMembers, "card"));
@@ -237,6 +240,7 @@ TEST(Rendezvous, AFailureIsToldToRanksThatComeLater) {
   std::thread failing([&] {
     Rendezvous rendezvous(client, options_of(3, kMembers));
     rendezvous.fail(Error(ErrorCode::kTransport, "no room in /dev/shm"));
+    rendezvous.stay([] {});
   });
   Process leader(store, 0, kMembers, "card");
   std::this_thread::sleep_for(milliseconds(50));  // by now it knows

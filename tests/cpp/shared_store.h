@@ -35,7 +35,7 @@ class SharedStore {
     value = std::to_string(sum);
     return sum;
   }
-  bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, timeout, [&] {
       return std::all_of(keys.begin(), keys.end(),
@@ -71,7 +71,7 @@ class Client final : public KeyStore {
   }
   bool check(const std::string& key) override {
     step();
-    return store_.wait({key}, std::chrono::milliseconds(0));
+    return store_.wait({key}, std::chrono::microseconds(0));
   }
   std::vector<std::string> get(const std::vector<std::string>& keys) override {
     step();
@@ -79,7 +79,7 @@ class Client final : public KeyStore {
     for (const auto& key : keys) values.push_back(store_.get(key));
     return values;
   }
-  bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override {
     step();
     return store_.wait(keys, timeout);
   }

@@ -174,6 +174,7 @@ def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any
         traceback.print_exc()
         if dist.is_initialized():
             dist.destroy_process_group()
+    os.close(log)  # room for the report: the store may stay open until the others have heard
     return {
         **end,
         "transports": transports,

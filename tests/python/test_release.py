@@ -27,22 +27,16 @@ MAIN_CELLS = ("shared memory, one host", "ring, two hosts")
 # Events that are tried where a group is made, too.
 MAIN_ELSEWHERE = {
     ("killed", "init, one host"),
+    ("killed", "init, two hosts"),
+    ("killed", "new_group, one host"),
     ("killed", "new_group, two hosts"),
+    ("exits", "send and recv, two hosts"),
     ("absent", "init, two hosts"),
+    ("absent", "new_group, one host"),
+    ("silent", "new_group, two hosts"),
+    ("stopped", "init, two hosts"),
     ("dead member", "new_group, one host"),
     ("dead member", "new_group, two hosts"),
-}
-# What the engine does not do: the event, the stages, and why.
-NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
-    "killed": (("init", "new_group"), "a death during wire-up is noticed by the timeout"),
-    "absent": (("init", "new_group"), "a rank that cannot make its group stays to tell the others"),
-    "silent": (("init", "new_group"), "ranks that wire up have no heartbeats yet"),
-    "stopped": (
-        ("init", "new_group"),
-        "a rank that cannot make its group stays to tell the others",
-    ),
-    "mismatch": (("call",), "a call that is complete on one rank has lost its name"),
-    "dead member": (("new_group",), "ranks of other hosts hear of it through the store"),
 }
 
 
@@ -50,9 +44,6 @@ def cases() -> Iterator[Any]:
     for event, cell in pairs():
         is_main = cell.name in MAIN_CELLS or (event.name, cell.name) in MAIN_ELSEWHERE
         marks = [] if is_main else [pytest.mark.slow]
-        stages, reason = NOT_YET.get(event.name, ((), ""))
-        if cell.stage in stages:
-            marks.append(pytest.mark.xfail(strict=False, reason=reason))
         yield pytest.param(event, cell, marks=marks, id=f"{event.name}-{cell.name}")
 
 

@@ -1,0 +1,86 @@
+#include "backend/store_meeting.h"
+
+#include "backend/farewell.h"
+#include "base/error.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+// A rank that fails raises after so long at the latest, also if the store does not answer.
+constexpr std::chrono::milliseconds kTelling{30};
+
+uint64_t in_job(const StoreMeeting::Options& options, int rank) {
+  const auto index = static_cast<size_t>(rank);
+  return index < options.job_ranks.size() ? options.job_ranks[index] : index;
+}
+
+}  // namespace
+
+StoreMeeting::StoreMeeting(const c10::intrusive_ptr<c10d::Store>& store, const Options& options)
+    : options_(options),
+      keys_(store, options.timeout),
+      root_(root_of(store), options.timeout),
+      lookout_(std::make_unique<ProcessLookout>(
+          Seat{options.rank, options.size, options.group},
+          options.in_job ? options.job_ranks : std::vector<uint64_t>())),
+      rendezvous_(keys_, {.rank = options.rank,
+                          .size = options.size,
+                          .group = options.group,
+                          .timeout = options.timeout,
+                          .check_interrupt = Runtime::check_interrupt,
+                          .lookout = lookout_.get(),
+                          .explain_missing = [this](int r) { return explain_missing(r); }}) {
+  keys_.set_attend([this] { rendezvous_.attend(); });
+  root_.set_attend([this] { rendezvous_.attend(); });
+}
+
+void StoreMeeting::announce() {
+  announcements_ =
+      std::make_unique<Announcements>(root_, in_job(options_, options_.rank), options_.group);
+}
+
+std::string StoreMeeting::explain_missing(int rank) const {
+  return announcements_ ? announcements_->of(in_job(options_, rank)) : "";
+}
+
+void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
+                       const std::function<void(Rendezvous&)>& make) {
+  end_farewells(options.group);
+  const auto meeting = std::make_shared<StoreMeeting>(store, options);
+  const auto fail = [&](const Error& error) {
+    meeting->fail(error);
+    begin_farewell(options.group, [meeting](const auto& check) { meeting->stay(check); });
+  };
+  try {
+    meeting->rendezvous_.attend();
+    meeting->announce();
+    make(meeting->rendezvous_);
+  } catch (const Error& error) {
+    const Error known = meeting->rendezvous_.better_known(error);
+    fail(known);
+    throw Error(known);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    fail(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), options.rank));
+    throw;
+  }
+}
+
+void StoreMeeting::fail(const Error& error) {
+  const auto until = Clock::now() + kTelling;
+  keys_.set_attend([until] {
+    if (Clock::now() >= until) {
+      throw Error(ErrorCode::kTimeout, "the store has not answered");
+    }
+  });
+  rendezvous_.fail(error);
+  lookout_.reset();
+}
+
+void StoreMeeting::stay(const std::function<void()>& check) {
+  keys_.set_attend(check);
+  rendezvous_.stay(check);
+}
+
+}  // namespace q7x2

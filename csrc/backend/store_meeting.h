@@ -1,0 +1,58 @@
+// StoreMeeting: how the ranks of a new group meet through a c10d store.
+//
+//   C10dStore       calls the store, and looks around while an answer is overdue
+//   Rendezvous      the protocol
+//   ProcessLookout  watches the processes that take part
+//   Announcements   say which group a missing rank makes instead
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/c10d_store.h"
+#include "transport/process_lookout.h"
+#include "transport/rendezvous.h"
+
+namespace q7x2 {
+
+class StoreMeeting {
+ public:
+  struct Options {
+    int rank = 0;
+    int size = 1;
+    std::string group;  ///< its name
+    std::chrono::milliseconds timeout{0};
+    std::vector<uint64_t> job_ranks;  ///< by rank; empty: the same
+    bool in_job = false;              ///< the ranks are those of the default group
+  };
+
+  /// Runs `make`, which makes the group by this rank's rendezvous. If it throws, the other ranks
+  /// are told why, and the exception goes on at once; a farewell stays until they have heard.
+  /// Throws Error(kPeerFailed) without `make` if a member is known to have ended.
+  static void run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
+                  const std::function<void(Rendezvous&)>& make);
+
+  StoreMeeting(const c10::intrusive_ptr<c10d::Store>& store, const Options& options);
+  StoreMeeting(const StoreMeeting&) = delete;
+  StoreMeeting& operator=(const StoreMeeting&) = delete;
+
+ private:
+  /// The first call to the store.
+  void announce();
+  std::string explain_missing(int rank) const;
+  void fail(const Error& error);
+  void stay(const std::function<void()>& check);
+
+  const Options options_;
+  C10dStore keys_;
+  C10dStore root_;
+  std::unique_ptr<ProcessLookout> lookout_;  // null after a failure: it holds the runtime
+  Rendezvous rendezvous_;
+  std::unique_ptr<Announcements> announcements_;
+};
+
+}  // namespace q7x2

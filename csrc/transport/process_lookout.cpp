@@ -1,0 +1,106 @@
+#include "transport/process_lookout.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "transport/group.h"
+#include "transport/handle.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+std::string describe(int rank, const Card& card) {
+  return "rank " + std::to_string(rank) + " (" + describe_process(card) + ")";
+}
+
+}  // namespace
+
+ProcessLookout::ProcessLookout(Seat seat, const std::vector<uint64_t>& job_ranks)
+    : seat_(std::move(seat)), runtime_(Runtime::existing()) {
+  if (runtime_ && !job_ranks.empty()) {
+    add_job(job_ranks);
+    runtime_->parking().wake_driver();
+  }
+}
+
+void ProcessLookout::add_job(const std::vector<uint64_t>& job_ranks) {
+  Locked locked(runtime_->lock());
+  const std::unordered_map<uint64_t, Peer*> known = runtime_->groups().job_members(locked);
+  for (size_t r = 0; r < job_ranks.size(); ++r) {
+    const auto found = known.find(job_ranks[r]);
+    if (found == known.end()) {
+      continue;
+    }
+    const Card& card = found->second->card;
+    const Peer* const peer = runtime_->peers().find(locked, card.process);
+    job_.push_back(
+        {static_cast<int>(r), card.process, describe(static_cast<int>(r), card), peer->is_silent});
+  }
+  for (Peer* const failed : runtime_->groups().failed_members(locked)) {
+    runtime_->peers().watch(locked, *failed);
+  }
+}
+
+void ProcessLookout::watch(int rank, const std::string& bytes, const std::string& own_bytes,
+                           bool also_far) {
+  if (!runtime_) {
+    runtime_ = Runtime::instance();
+  }
+  const Card card = card_of(rank, bytes);
+  const Card own = card_of(seat_.rank, own_bytes);
+  const bool same_host = card.host_key == own.host_key;
+  joined_.erase(rank);
+  if (card.process == own.process || (!same_host && !also_far)) {
+    return;
+  }
+  {
+    Locked locked(runtime_->lock());
+    const uint32_t incarnation =
+        std::max(own.incarnation(card.process), card.incarnation(own.process));
+    Peer& peer = runtime_->peers().meet(locked, card, same_host, incarnation);
+    runtime_->peers().watch(locked, peer);
+  }
+  runtime_->parking().wake_driver();
+  joined_[rank] = {rank, card.process, describe(rank, card)};
+  is_new_ = true;
+}
+
+Card ProcessLookout::card_of(int rank, const std::string& published) const {
+  return Card::decode(
+      read_published(runtime_->secret(), "card", {rank, seat_.world_size, seat_.group}, published));
+}
+
+std::vector<Lookout::Loss> ProcessLookout::losses() {
+  if (!runtime_ || (runtime_->peers().num_losses() == seen_ && !is_new_)) {
+    return losses_;
+  }
+  seen_ = runtime_->peers().num_losses();
+  is_new_ = false;
+  losses_.clear();
+  for (const Watched& watched : job_) {
+    look(watched, true);
+  }
+  for (const auto& [rank, watched] : joined_) {
+    look(watched, false);
+  }
+  return losses_;
+}
+
+// A member of the job was alive when its groups were made.
+void ProcessLookout::look(const Watched& watched, bool is_of_job) {
+  Locked locked(runtime_->lock());
+  const Peer* const peer = runtime_->peers().find(locked, watched.process);
+  if (peer == nullptr) {
+    return;
+  }
+  const bool was_seen = is_of_job || peer->was_seen;
+  if (peer->has_ended) {
+    losses_.push_back({watched.rank, watched.who + " failed: its process has ended", was_seen});
+  } else if (peer->is_silent && !watched.was_silent) {
+    losses_.push_back({watched.rank, watched.who + " failed: " + peer->life.reason(), was_seen});
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,124 @@
+// How a rank waits for the store and for other ranks, and whom it names if it waits in vain.
+#include <algorithm>
+#include <thread>
+
+#include "transport/rendezvous.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::microseconds;
+using Clock = std::chrono::steady_clock;
+
+// A wait for another process's memory: it may need this processor.
+constexpr microseconds kShortestNap{20};
+constexpr microseconds kLongestNap{1000};
+// A wait for the store asks often at first. A nap is an eighth of the time waited so far, so it
+// costs little time.
+constexpr microseconds kFirstPause{50};
+constexpr microseconds kLeastPause{5000};
+constexpr microseconds kPausePerRank{60};
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  const char* separator = " ";
+  for (const int rank : ranks) {
+    text += separator + std::to_string(rank);
+    separator = ", ";
+  }
+  return text;
+}
+
+}  // namespace
+
+microseconds Rendezvous::pause_of(int size) {
+  return std::max(kLeastPause, size * kPausePerRank);
+}
+
+/// True when all `keys` exist; false if `look` says that it is pointless. Throws Error(kTimeout),
+/// which names those of `ranks` whose key for `what` does not exist, or rank 0.
+bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
+                      const std::string& what, const std::vector<int>& ranks) {
+  const auto started = Clock::now();
+  const auto deadline = started + options_.timeout;
+  auto next_look = started + options_.pause;
+  auto next_slice = started + options_.slice;
+  const auto nap = [&] {
+    const auto now = Clock::now();
+    const auto waited = std::chrono::duration_cast<microseconds>(now - started);
+    const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
+    return std::min(std::max(left, microseconds(0)),
+                    std::clamp(waited / 8, std::min(kFirstPause, options_.pause), options_.pause));
+  };
+  while (!store_.wait(keys, nap())) {
+    const auto now = Clock::now();
+    if (now >= next_look) {
+      next_look = now + options_.pause;
+      look_up();
+      const bool is_thorough = heard_news() || now >= next_slice;
+      if (is_thorough) {
+        next_slice = now + options_.slice;
+      }
+      if (look(is_thorough)) {
+        return false;
+      }
+    }
+    if (Clock::now() < deadline) {
+      continue;
+    }
+    std::vector<int> missing;
+    for (const int r : ranks) {
+      if (r != options_.rank && !store_.check(key(what, r))) {
+        missing.push_back(r);
+      }
+    }
+    if (missing.empty()) {
+      missing.push_back(0);
+    }
+    throw late(missing, committed_      ? " joined, but did not go on"
+                        : what == "ack" ? " joined, but did not confirm it"
+                                        : " did not join");
+  }
+  return true;
+}
+
+/// `ranks` have not done what they were waited for.
+Error Rendezvous::late(const std::vector<int>& ranks, const std::string& what) const {
+  std::string text = list_ranks(ranks) + what + " within the timeout of " +
+                     std::to_string(options_.timeout.count()) + " ms";
+  for (const int r : ranks) {
+    text += options_.explain_missing(r);
+  }
+  return error(ErrorCode::kTimeout, text, ranks.front());
+}
+
+int Rendezvous::first_missing(const std::string& what) {
+  for (const int r : members()) {
+    if (!store_.check(key(what, r))) {
+      return r;
+    }
+  }
+  return -1;
+}
+
+void Rendezvous::wait_for(const std::function<int()>& missing, const Check& check) {
+  const Heeding heeding(*this, check);
+  const auto deadline = Clock::now() + options_.timeout;
+  auto next_look = Clock::now() + options_.pause;
+  auto nap = kShortestNap;
+  for (int rank = missing(); rank >= 0; rank = missing()) {
+    std::this_thread::sleep_for(nap);
+    nap = std::min(2 * nap, kLongestNap);
+    if (Clock::now() < next_look) {
+      continue;
+    }
+    look_up();
+    look_for_failure(heard_news());
+    if (Clock::now() >= deadline) {
+      throw late({rank}, " joined, but did not go on");
+    }
+    next_look = Clock::now() + options_.pause;
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,230 @@
+// Processes that die while the ranks meet, and who hears of it. Ranks are threads; a card is the
+// name of a process, and the town knows which of them have died.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "shared_store.h"
+#include "transport/rendezvous.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::milliseconds;
+using test::Client;
+using test::Killed;
+using test::SharedStore;
+
+constexpr int kRanks = 13;
+
+class Town {
+ public:
+  void bury(const std::string& card) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    dead_.insert(card);
+  }
+  bool is_dead(const std::string& card) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return dead_.contains(card);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> dead_;
+};
+
+class TownLookout final : public Lookout {
+ public:
+  explicit TownLookout(Town& town) : town_(town) {}
+
+  void watch(int rank, const std::string& card, const std::string&, bool also_far) override {
+    if (also_far) {
+      watched_[rank] = {card, !town_.is_dead(card)};
+      most_ = std::max(most_, watched_.size());
+    }
+  }
+  void forget() override { watched_.clear(); }
+  std::vector<Loss> losses() override {
+    std::vector<Loss> losses;
+    for (const auto& [rank, who] : watched_) {
+      if (town_.is_dead(who.card)) {
+        losses.push_back({rank, "rank " + std::to_string(rank) + " failed: its process has ended",
+                          who.was_seen});
+      }
+    }
+    return losses;
+  }
+  size_t most() const { return most_; }
+
+ private:
+  struct Watched {
+    std::string card;
+    bool was_seen = false;
+  };
+  Town& town_;
+  std::map<int, Watched> watched_;
+  size_t most_ = 0;
+};
+
+/// A process that is a rank of the group. When it is killed, the town knows.
+class Process {
+ public:
+  Process(SharedStore& store, Town& town, int rank, int size, std::string card, int dies_at = -1)
+      : client_(store, dies_at, static_cast<uint32_t>(rank) + 1),
+        town_(town),
+        lookout_(town),
+        card_(std::move(card)),
+        thread_([this, rank, size] { run(rank, size); }) {}
+  ~Process() { join(); }
+
+  void kill() {
+    client_.kill();
+    town_.bury(card_);
+  }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // After `join`.
+  std::optional<Error> error;
+  std::vector<std::string> cards;
+  size_t most_watched() const { return lookout_.most(); }
+
+ private:
+  void run(int rank, int size) {
+    Rendezvous rendezvous(client_, {.rank = rank,
+                                    .size = size,
+                                    .group = "g",
+                                    .timeout = milliseconds(60'000),
+                                    .lookout = &lookout_,
+                                    .pause = milliseconds(2),
+                                    .branches = 3,
+                                    .patience = milliseconds(300)});
+    try {
+      cards = rendezvous.exchange("card", card_, [] {});
+    } catch (const Error& e) {
+      error = e;
+      rendezvous.fail(e);
+      rendezvous.stay([] {});
+    } catch (const Killed&) {
+      town_.bury(card_);
+    }
+  }
+
+  Client client_;
+  Town& town_;
+  TownLookout lookout_;
+  const std::string card_;
+  std::thread thread_;
+};
+
+using Ranks = std::map<int, std::unique_ptr<Process>>;
+
+std::string card_of(int attempt, int rank) {
+  return std::to_string(attempt) + "/" + std::to_string(rank);
+}
+
+Ranks start(SharedStore& store, Town& town, int attempt, const std::set<int>& absent = {}) {
+  Ranks ranks;
+  for (int r = 0; r < kRanks; ++r) {
+    if (!absent.contains(r)) {
+      ranks[r] = std::make_unique<Process>(store, town, r, kRanks, card_of(attempt, r));
+    }
+  }
+  return ranks;
+}
+
+void expect_all_name(Ranks& ranks, int victim) {
+  for (auto& [rank, process] : ranks) {
+    process->join();
+    if (rank == victim) continue;
+    ASSERT_TRUE(process->error) << "rank " << rank << " of a group with the dead rank " << victim;
+    EXPECT_EQ(process->error->code(), ErrorCode::kPeerFailed) << process->error->what();
+    EXPECT_EQ(process->error->rank(), victim) << process->error->what();
+    EXPECT_NE(std::string(process->error->what())
+                  .find("rank " + std::to_string(victim) + " failed: its process has ended"),
+              std::string::npos)
+        << process->error->what();
+  }
+}
+
+/// All wait for a rank that does not come, when another one is killed.
+TEST(RendezvousWatch, ADeathEndsTheWaitOfAll) {
+  for (const int victim : {0, 1, 5, 12}) {
+    SharedStore store;
+    Town town;
+    Ranks ranks = start(store, town, 0, {7});
+    std::this_thread::sleep_for(milliseconds(100));
+    ranks[victim]->kill();
+    const auto killed = std::chrono::steady_clock::now();
+    expect_all_name(ranks, victim);
+    EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(20));
+    ASSERT_FALSE(HasFailure()) << "victim " << victim;
+  }
+}
+
+/// Rank 0 has opened the epoch, so a card in it is of this attempt.
+TEST(RendezvousWatch, ARankThatDiedBeforeItWasSeenIsNamed) {
+  for (const int victim : {1, 5, 12}) {
+    SharedStore store;
+    Town town;
+    town.bury(card_of(0, victim));
+    Ranks ranks = start(store, town, 0, {7});
+    std::this_thread::sleep_for(milliseconds(100));
+    ranks[victim]->kill();
+    expect_all_name(ranks, victim);
+    ASSERT_FALSE(HasFailure()) << "victim " << victim;
+  }
+}
+
+/// The next attempt finds the cards, the epoch and the mark of an attempt whose processes are dead.
+TEST(RendezvousWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
+  for (const int victim : {0, 1, 5}) {
+    SharedStore store;
+    Town town;
+    {
+      Ranks ranks = start(store, town, 0, {7});
+      std::this_thread::sleep_for(milliseconds(100));
+      ranks[victim]->kill();
+      std::this_thread::sleep_for(milliseconds(20));
+      for (auto& [rank, process] : ranks) process->kill();
+    }
+    // All but rank 0 find the old epoch first.
+    Ranks ranks = start(store, town, 1, {0});
+    std::this_thread::sleep_for(milliseconds(100));
+    ranks[0] = std::make_unique<Process>(store, town, 0, kRanks, card_of(1, 0));
+    for (auto& [rank, process] : ranks) {
+      process->join();
+      EXPECT_FALSE(process->error) << process->error->what();
+      ASSERT_EQ(process->cards.size(), static_cast<size_t>(kRanks));
+      EXPECT_EQ(process->cards[3], card_of(1, 3));
+    }
+    ASSERT_FALSE(HasFailure()) << "victim " << victim;
+  }
+}
+
+TEST(RendezvousWatch, ARankWatchesItsNeighboursInTheTree) {
+  SharedStore store;
+  Town town;
+  Ranks ranks = start(store, town, 0, {12});
+  std::this_thread::sleep_for(milliseconds(100));
+  ranks[12] = std::make_unique<Process>(store, town, 12, kRanks, card_of(0, 12));
+  for (auto& [rank, process] : ranks) {
+    process->join();
+    EXPECT_FALSE(process->error);
+    EXPECT_LE(process->most_watched(), 4U) << "three children and rank 0";
+  }
+  EXPECT_EQ(ranks[0]->most_watched(), 3U);
+}
+
+}  // namespace
+}  // namespace q7x2

@@ -1,0 +1,159 @@
+"""Ranks that leave early, disagree about a call that is complete, or cannot make their group.
+
+The others hear of it at once. The bounds are far below the timeouts of the groups, and far above
+what it takes on an idle machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import harness
+import pytest
+import torch
+import torch.distributed as dist
+
+PROMPT = 10.0  # the groups' timeout is a minute
+
+
+def raises_promptly(call, match: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match=match):
+        call()
+    assert time.monotonic() - start < PROMPT
+
+
+# --- a rank that leaves --------------------------------------------------------------------------
+
+
+@pytest.mark.beyond("gloo", "waits for the timeout")
+@pytest.mark.ranks(4, fresh=True, timeout=60)
+def test_a_rank_that_leaves_ends_the_messages_of_ranks_that_do_not_need_it() -> None:
+    """Rank 2 waits for rank 1, which waits for rank 0, which needs the rank that has left."""
+    rank = dist.get_rank()
+    dist.all_reduce(torch.ones(4))
+    if rank == 3:
+        dist.destroy_process_group()
+        return
+    before = 3 if rank == 0 else rank - 1
+    raises_promptly(lambda: receive_and_reduce(before), "rank 3 .*has left the group")
+
+
+def receive_and_reduce(source: int) -> None:
+    """The collective is the next call of rank 0, whose message has failed alone."""
+    try:
+        dist.recv(torch.zeros(4), source)
+    except dist.DistBackendError:
+        if source != 3:
+            raise
+        dist.all_reduce(torch.ones(4))
+
+
+@pytest.mark.ranks(3, fresh=True, timeout=60)
+def test_collectives_that_a_rank_has_begun_outlive_it() -> None:
+    """Rank 0 sends the results and leaves; the others still get them."""
+    works = []
+    tensors = [torch.full((1 << 16,), float(dist.get_rank() + i)) for i in range(20)]
+    for tensor in tensors:
+        works.append(dist.broadcast(tensor, 0, async_op=True))
+    for work in works:
+        assert work is not None
+        work.wait()
+    if dist.get_rank() == 0:
+        dist.destroy_process_group()
+    for i, tensor in enumerate(tensors):
+        assert torch.equal(tensor, torch.full((1 << 16,), float(i)))
+
+
+# --- both signatures -----------------------------------------------------------------------------
+
+
+@pytest.mark.beyond("gloo", "does not notice")
+@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+def test_a_disagreement_about_a_complete_call_shows_both_calls() -> None:
+    """Rank 0 has all that its broadcast needs at once, and another root sends to it."""
+    root = min(dist.get_rank(), 1)
+    size = 10 + root
+
+    def call() -> None:
+        dist.broadcast(torch.ones(size), root)
+        while True:
+            dist.barrier()
+
+    raises_promptly(call, r"(?s)disagree.*\b40 bytes.*\b44 bytes|disagree.*\b44 bytes.*\b40 bytes")
+
+
+# --- a rank that cannot make its group -----------------------------------------------------------
+
+CANNOT = """
+    import os, sys, time, torch.distributed as dist
+    from datetime import timedelta
+    rank = int(os.environ["RANK"])
+    store = dist.FileStore(sys.argv[3], 3)
+    if rank == int(sys.argv[2]):
+        os.environ["UCX_TLS"] = "nonsense"
+    else:
+        time.sleep(8)
+    start = time.monotonic()
+    try:
+        dist.init_process_group(
+            sys.argv[1], store=store, rank=rank, world_size=3, timeout=timedelta(seconds=120)
+        )
+    except RuntimeError as error:
+        print(time.monotonic() - start, error)
+        sys.exit(3)
+"""
+
+
+@pytest.mark.beyond("gloo", "the others wait for their deadline")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_cannot_start_raises_before_the_others_come(backend, tmp_path, victim) -> None:
+    args = [backend, str(victim), str(tmp_path / "store")]
+    results = harness.run_script(CANNOT, 3, tmp_path, 60, expect=3, args=args)
+    for result in results:
+        seconds, error = result.stdout.split(" ", 1)
+        assert float(seconds) < 6, result.describe()
+        assert "UCX_TLS=nonsense" in error, result.describe()
+        if result.rank != victim:
+            assert f"rank {victim} of 3 could not make the group" in error, result.describe()
+
+
+def body_end_in_init(victim: int, directory: str) -> str:
+    """All but rank 0 wait for it in init; the victim is killed there, and rank 0 comes later."""
+    rank = harness.current_rank()
+    store = dist.FileStore(f"{directory}/store", 4)
+    if rank == 0:
+        time.sleep(1)
+    if rank == victim:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, 2)
+    elif rank == 3:
+        time.sleep(4)  # the group is not complete before
+    start = time.monotonic()
+    try:
+        dist.init_process_group(
+            "q7x2", store=store, rank=rank, world_size=4, timeout=timedelta(seconds=60)
+        )
+    except dist.DistBackendError as error:
+        assert time.monotonic() - start < 30
+        return str(error)
+    return ""
+
+
+@pytest.mark.beyond("gloo", "waits for the timeout")
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_process_that_is_killed_in_init_is_named(new_pool, backend, shared, victim) -> None:
+    pool = new_pool(4)
+    group = harness.GroupSpec(backend, key="killed in init", init="none")
+    ranks = range(4) if victim else range(3)  # nobody tells a rank that comes after rank 0 died
+    pool.start(body_end_in_init, group, ranks=list(ranks), victim=victim, directory=shared)
+    for outcome in pool.collect(stop_on_failure=False):
+        if outcome.rank == victim:
+            assert outcome.kind == "died"
+        else:
+            assert outcome.kind == "ok", outcome.describe()
+            assert f"rank {victim} (pid " in outcome.value, outcome.value
+            assert "its process has ended" in outcome.value, outcome.value
