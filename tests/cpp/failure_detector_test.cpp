@@ -259,10 +259,10 @@ TEST(FailureDetector, APortThatRefusesIsAHostThatAnswers) {
 
 TEST(FailureDetector, APortThatWasNamedLatelyAndRefusesIsAProcessThatHasEnded) {
   const Silence silence("60");
-  FailureDetector me(kMe);
+  FailureDetector me(kMe, kKey);
   uint16_t port = 0;
   {
-    const FailureDetector gone(kPeer);
+    const FailureDetector gone(kPeer, kKey);
     port = gone.port();
   }
   char who = 0;
@@ -279,8 +279,8 @@ TEST(FailureDetector, APortThatWasNamedLatelyAndRefusesIsAProcessThatHasEnded) {
 
 TEST(FailureDetector, AProcessThatEndsBeforeItAnswersIsNoticedAtOnce) {
   const Silence silence("60");
-  FailureDetector me(kMe);
-  auto peer = std::make_unique<FailureDetector>(kPeer);  // it does not know this process yet
+  FailureDetector me(kMe, kKey);
+  auto peer = std::make_unique<FailureDetector>(kPeer, kKey);  // it does not know this process yet
   char who = 0;
   me.watch_host(target_of(*peer, kPeer), &who, Clock::now(), /*believes_refusals=*/true);
   const auto end = Clock::now() + milliseconds(100);
