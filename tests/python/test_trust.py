@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,12 +59,10 @@ def test_a_handle_of_another_secret_is_refused(world_size: int, shared: str) -> 
 @pytest.mark.ranks(2, fresh=True)
 def test_other_users_cannot_open_shared_memory(world_size: int) -> None:
     dist.barrier()
-    with open("/proc/sysvipc/shm") as table:
-        rows = [line.split() for line in table][1:]
+    rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
     modes = [int(row[2][-3:], 8) for row in rows if int(row[4]) == os.getpid()]
-    for fd in os.listdir("/proc/self/fd"):
-        path = f"/proc/self/fd/{fd}"
-        if os.path.exists(path) and os.readlink(path).startswith("/dev/shm/ucx"):
-            modes.append(os.stat(path).st_mode & 0o777)
+    for fd in Path("/proc/self/fd").iterdir():
+        if fd.exists() and str(fd.readlink()).startswith("/dev/shm/ucx"):
+            modes.append(fd.stat().st_mode & 0o777)
     assert modes, "there is shared memory"
     assert set(modes) == {0o600}
