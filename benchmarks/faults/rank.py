@@ -145,7 +145,8 @@ class Rank:
         except Exception as error:
             report.error = _raised(operation, called, error)
             del error  # it refers to this frame, and that to tensors
-            report.next_error = self._next_call()
+            if workload.stage == "call":
+                report.next_error = self._next_call()
         return report
 
     def _rounds(

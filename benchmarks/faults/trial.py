@@ -204,6 +204,8 @@ def _mend(setup: Setup) -> None:
     """Undoes what the event has done to the network."""
     if setup.event.name == "silent":
         injuries.restore(setup.site, setup.site.host_of[setup.victim])
+        # A connection that was heard of last, a moment before the cut, is given up a moment later.
+        time.sleep(0.5)
     if setup.event.name == "loss":
         dropped = injuries.stop_losing(setup.site, setup.site.host_of[setup.victim])
         if dropped == 0:
@@ -217,16 +219,25 @@ def _others(setup: Setup) -> list[Report]:
     return [r for rank, r in sorted(setup.reports.items()) if rank != setup.victim]
 
 
+def _ends_group(setup: Setup) -> bool:
+    """While a group is made, the next call is one of another group."""
+    return setup.cell.stage == "call"
+
+
 def _judge_release(setup: Setup) -> None:
     if setup.event.role == "leaves" and not _acted(setup):
         return
     for report in _others(setup):
-        judge_error(setup.verdict, report, [setup.victim])
+        judge_error(setup.verdict, report, [setup.victim], group_ends=_ends_group(setup))
         if report.error is not None:
             host_of = setup.site.host_of
             same = host_of[report.rank] == host_of[setup.victim]
             where = "same host" if same else "another host"
-            setup.verdict.add(where, report.error.raised_at - setup.moment)
+            moment = setup.moment
+            if "did not join" in report.error.text:
+                # Killed before its card was there: for the others it never arrives.
+                moment = report.error.called_at + setup.event.timeout
+            setup.verdict.add(where, report.error.raised_at - moment)
 
 
 def _judge_together(setup: Setup) -> None:
@@ -240,7 +251,7 @@ def _judge_silence(setup: Setup) -> None:
     host_of = setup.site.host_of
     for rank, report in setup.reports.items():
         beyond = [r for r in range(setup.site.world) if host_of[r] != host_of[rank]]
-        judge_error(setup.verdict, report, beyond)
+        judge_error(setup.verdict, report, beyond, group_ends=_ends_group(setup))
         if report.error is not None:
             setup.verdict.add("", report.error.raised_at - setup.moment)
 
@@ -293,7 +304,7 @@ def _judge_deadline(setup: Setup) -> None:
             setup.verdict,
             report,
             culprits if is_message else [setup.victim],
-            group_ends=not is_message,
+            group_ends=_ends_group(setup) and not is_message,
         )
         if report.error is None:
             continue

@@ -114,8 +114,9 @@ auto C10dStore::ask(Call call) {
   while (answer.wait_for(kOverdue) != std::future_status::ready) {
     attend_();
     if (Clock::now() >= deadline) {
-      throw Error(ErrorCode::kTimeout, "the store has not answered within the timeout of " +
-                                           std::to_string(timeout_.count()) + " ms");
+      throw Error(ErrorCode::kTimeout,
+                  "the group cannot be made: the store has not answered within the timeout of " +
+                      std::to_string(timeout_.count()) + " ms");
     }
   }
   try {

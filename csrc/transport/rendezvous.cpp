@@ -250,7 +250,7 @@ bool Rendezvous::await(const std::string& what, const Check& also) {
         report_losses();
         return false;
       },
-      "join", members());
+      what == "commit" ? "ack" : "join", members());
 }
 
 /// True: there is a later epoch. Throws what rank 0 has told this rank.

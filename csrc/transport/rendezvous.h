@@ -133,6 +133,7 @@ class Rendezvous {
   /// pointless.
   using Look = std::function<bool(bool is_thorough)>;
   using Roster = std::map<int, JoinRecord>;  // by rank
+  using TimePoint = std::chrono::steady_clock::time_point;
 
   /// While it exists, `attend` calls `check`.
   class Heeding {
@@ -170,6 +171,9 @@ class Rendezvous {
   // rendezvous_wait.cpp: waiting, and who is missing.
   bool wait(const std::vector<std::string>& keys, const Look& look, const std::string& what,
             const std::vector<int>& ranks);
+  std::vector<int> missing_of(const std::string& what, const std::vector<int>& ranks);
+  TimePoint warning_due() const;
+  void warn_of(const std::vector<int>& ranks) const;
   Error late(const std::vector<int>& ranks, const std::string& what) const;
   int first_missing(const std::string& what);
 
@@ -227,7 +231,7 @@ class Rendezvous {
   // Telling, between `fail` and the end of `stay`.
   std::optional<Error> reason_;
   bool has_told_ = false;  // those who are there
-  std::chrono::steady_clock::time_point tells_until_{};
+  TimePoint tells_until_{};
   std::set<int> told_;                // ranks
   int64_t told_in_ = 0;               // the last epoch in which rank 0 was told
   std::vector<std::string> unheard_;  // keys of those that have been told

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/log.h"
 #include "transport/rendezvous.h"
 
 namespace q7x2 {
@@ -18,6 +19,11 @@ constexpr microseconds kLongestNap{1000};
 constexpr microseconds kFirstPause{50};
 constexpr microseconds kLeastPause{5000};
 constexpr microseconds kPausePerRank{60};
+// A rank warns of others that are late after half of its timeout, within these bounds. To find out
+// who is missing takes a call to the store per rank, so in larger groups only rank 0 warns.
+constexpr std::chrono::milliseconds kLeastPatience{500};
+constexpr std::chrono::milliseconds kMostPatience{10'000};
+constexpr int kMostSpeakers = 64;
 
 std::string list_ranks(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -43,6 +49,7 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
   const auto deadline = started + options_.timeout;
   auto next_look = started + options_.pause;
   auto next_slice = started + options_.slice;
+  auto warns_at = warning_due();
   const auto nap = [&] {
     const auto now = Clock::now();
     const auto waited = std::chrono::duration_cast<microseconds>(now - started);
@@ -63,23 +70,43 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
         return false;
       }
     }
+    if (now >= warns_at) {
+      warns_at = TimePoint::max();
+      warn_of(missing_of(what, ranks));
+    }
     if (Clock::now() < deadline) {
       continue;
     }
-    std::vector<int> missing;
-    for (const int r : ranks) {
-      if (r != options_.rank && !store_.check(key(what, r))) {
-        missing.push_back(r);
-      }
-    }
-    if (missing.empty()) {
-      missing.push_back(0);
-    }
-    throw late(missing, committed_      ? " joined, but did not go on"
-                        : what == "ack" ? " joined, but did not confirm it"
-                                        : " did not join");
+    throw late(missing_of(what, ranks), committed_      ? " joined, but did not go on"
+                                        : what == "ack" ? " joined, but did not confirm it"
+                                                        : " did not join");
   }
   return true;
+}
+
+/// Those of `ranks` whose key for `what` does not exist, or rank 0.
+std::vector<int> Rendezvous::missing_of(const std::string& what, const std::vector<int>& ranks) {
+  std::vector<int> missing;
+  for (const int r : ranks) {
+    if (r != options_.rank && !store_.check(key(what, r))) {
+      missing.push_back(r);
+    }
+  }
+  return missing.empty() ? std::vector<int>{0} : missing;
+}
+
+Rendezvous::TimePoint Rendezvous::warning_due() const {
+  const auto patience =
+      std::clamp<std::chrono::milliseconds>(options_.timeout / 2, kLeastPatience, kMostPatience);
+  const bool speaks = options_.rank == 0 || options_.size <= kMostSpeakers;
+  return speaks ? Clock::now() + patience : TimePoint::max();
+}
+
+void Rendezvous::warn_of(const std::vector<int>& ranks) const {
+  log(Level::kWarn, "group '" + options_.group + "': rank " + std::to_string(options_.rank) +
+                        " of " + std::to_string(options_.size) + " waits for " + list_ranks(ranks) +
+                        ", which " + (ranks.size() == 1 ? "is" : "are") +
+                        " late in making the group");
 }
 
 /// `ranks` have not done what they were waited for.
@@ -105,6 +132,7 @@ void Rendezvous::wait_for(const std::function<int()>& missing, const Check& chec
   const Heeding heeding(*this, check);
   const auto deadline = Clock::now() + options_.timeout;
   auto next_look = Clock::now() + options_.pause;
+  auto warns_at = warning_due();
   auto nap = kShortestNap;
   for (int rank = missing(); rank >= 0; rank = missing()) {
     std::this_thread::sleep_for(nap);
@@ -114,6 +142,10 @@ void Rendezvous::wait_for(const std::function<int()>& missing, const Check& chec
     }
     look_up();
     look_for_failure(heard_news());
+    if (Clock::now() >= warns_at) {
+      warns_at = TimePoint::max();
+      warn_of({rank});
+    }
     if (Clock::now() >= deadline) {
       throw late({rank}, " joined, but did not go on");
     }

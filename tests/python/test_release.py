@@ -40,10 +40,16 @@ MAIN_ELSEWHERE = {
 }
 
 
+# A rank that is cut off before it has read a card knows no rank to name, and waits for the store.
+NAMELESS = ("silent", "init, two hosts")
+
+
 def cases() -> Iterator[Any]:
     for event, cell in pairs():
         is_main = cell.name in MAIN_CELLS or (event.name, cell.name) in MAIN_ELSEWHERE
         marks = [] if is_main else [pytest.mark.slow]
+        if (event.name, cell.name) == NAMELESS:
+            marks.append(pytest.mark.xfail(strict=False, reason="it may know no rank to name"))
         yield pytest.param(event, cell, marks=marks, id=f"{event.name}-{cell.name}")
 
 
