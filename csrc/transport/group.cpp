@@ -55,12 +55,8 @@ void Group::open() {
 // if nobody has talked to it.
 void Group::watch_neighbours(Locked& locked) {
   std::vector<int> ranks = children_of(rank(), world_size(), kTreeBranches);
-  if (rank() > 0) {
-    ranks.push_back((rank() - 1) / kTreeBranches);
-  }
-  for (const int r : ranks) {
-    runtime_.peers().watch(locked, members_.peer(r));
-  }
+  if (rank() > 0) ranks.push_back((rank() - 1) / kTreeBranches);
+  for (const int r : ranks) runtime_.peers().watch(locked, members_.peer(r));
 }
 
 void Group::set_awaited(int rank) {
@@ -347,6 +343,7 @@ void Group::handle(Locked& locked, const Control& control) {
       peer_left(locked, control.sender, control.sequence);
       return;
     case ControlType::kAbort:
+      if (mailroom_) progress_shared(locked);  // what others wrote before
       fail(locked, Error(control.code, control.text,
                          control.subject < world_size() ? control.subject : -1));
       drop_mail(locked);
