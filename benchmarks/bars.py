@@ -52,14 +52,16 @@ def main(argv: list[str]) -> None:
     for bar in BARS:
         if bar.name not in wanted:
             continue
+        bound = bounds.get(bar.topology)
         problem = _unavailable(bar)
+        if bar.against == IPERF and bound is None:
+            problem = problem or "iperf3 gave no rates"
         if problem:
             console.print(f"[yellow]{bar.name}: not measured: {problem}[/yellow]")
             rows.append(_not_measured(bar, problem))
             continue
         try:
             with console.status(f"{bar.name}: {bar.what}"):
-                bound = bounds.get(bar.topology)
                 rows.append(
                     _measure(bar, args.subject, args.blocks, args.block_seconds, runs, bound)
                 )
@@ -137,7 +139,7 @@ def _measure(
     blocks: int,
     block_seconds: float,
     runs: dict[launch.Job, list[dict[str, Any]]],
-    bound: dict[str, Any] | None,
+    bound: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The bar's row. `runs` holds what has been measured already, `bound` what iperf3 did."""
     subject = bar.subject or subject
@@ -215,7 +217,10 @@ def _beside(
 
 
 def _figures(
-    bar: Bar, ours: str, cells: list[dict[str, Any]], bound: dict[str, Any] | None
+    bar: Bar,
+    ours: str,
+    cells: list[dict[str, Any]],
+    bound: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """What the bar compares, for each size."""
     rows = []

@@ -13,7 +13,7 @@ namespace {
 
 // How long what is on its way for a task that is over may take to end by itself. A live peer that
 // has failed the group too lets go within a round trip.
-constexpr std::chrono::milliseconds kQuiet{20};
+constexpr std::chrono::milliseconds kQuiet{40};
 
 }  // namespace
 

@@ -62,7 +62,7 @@ def test_the_start_of_a_group_is_measured_phase_by_phase() -> None:
 def test_rows_are_chosen_by_patterns() -> None:
     names = [bar.name for bar in goals.BARS]
     fast = bars._chosen(["network-2-*", "latency-2"], names)
-    assert len(fast) == len(goals.FAST_RATES) * len(goals.FAST_GOALS) + 1
+    assert len(fast) == len(goals.FAST_RATES) * len(goals.FAST_GOALS) + 2
     with pytest.raises(ValueError, match=r"no bar network-9-\*; there are latency-2"):
         bars._chosen(["network-9-*"], names)
 
@@ -113,7 +113,7 @@ def test_a_failing_iperf3_costs_only_its_own_bound(
     monkeypatch.setattr(iperf, "unavailable", lambda: None)
     monkeypatch.setattr(iperf, "both_ways", both_ways)
     bounds = bars._bounds(console(), [bar for bar in goals.BARS if bar.bound])
-    assert sorted(each.rate for each in bounds if each) == ["10gbit", "2.5gbit", "25gbit"]
+    assert sorted(each.rate for each in bounds if each) == ["10gbit", "2.5gbit", "25gbit", "unshaped"]
     assert "2 hosts x 5gbit: iperf3 gave no rates" in capsys.readouterr().out
 
 
