@@ -113,7 +113,8 @@ def test_a_failing_iperf3_costs_only_its_own_bound(
     monkeypatch.setattr(iperf, "unavailable", lambda: None)
     monkeypatch.setattr(iperf, "both_ways", both_ways)
     bounds = bars._bounds(console(), [bar for bar in goals.BARS if bar.bound])
-    assert sorted(each.rate for each in bounds if each) == ["10gbit", "2.5gbit", "25gbit", "unshaped"]
+    rates = sorted(each.rate for each in bounds if each)
+    assert rates == ["10gbit", "2.5gbit", "25gbit", "unshaped"]
     assert "2 hosts x 5gbit: iperf3 gave no rates" in capsys.readouterr().out
 
 
