@@ -23,6 +23,8 @@ namespace {
 }
 
 TEST(Log, WritesWarningsUnlessItIsToldOtherwise) {
+  // A forked copy would have what another test of this process has read.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::string warning = "^q7x2: warning: one\n";
   const std::string info = "q7x2: info: two\n";
   const std::string debug = "q7x2: debug: three\n";
