@@ -53,9 +53,7 @@ void Group::open() {
 // if nobody has talked to it.
 void Group::watch_neighbours(Locked& locked) {
   std::vector<int> ranks = children_of(rank(), world_size(), kTreeBranches);
-  if (rank() > 0) {
-    ranks.push_back((rank() - 1) / kTreeBranches);
-  }
+  if (rank() > 0) ranks.push_back((rank() - 1) / kTreeBranches);
   for (const int r : ranks) {
     runtime_.peers().watch(locked, members_.peer(r));
   }
@@ -346,6 +344,7 @@ void Group::handle(Locked& locked, const Control& control) {
       peer_left(locked, control.sender, control.sequence);
       return;
     case ControlType::kAbort:
+      if (mailroom_) progress_shared(locked);  // what others wrote before
       fail(locked, Error(control.code, control.text, control.subject));
       drop_mail(locked);
       return;
