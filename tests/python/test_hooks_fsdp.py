@@ -1,4 +1,7 @@
-"""Hooks between the replicas of a model that FSDP2 shards: two hosts of two ranks each."""
+"""Hooks between the replicas of a model that FSDP2 shards: two hosts of two ranks each.
+
+Each test has processes of its own: torch keeps what it derives of a mesh, also when its groups end.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def sharded() -> tuple[nn.Module, dist.ProcessGroup]:
 
 
 @pytest.mark.parametrize("name", HOOKS)
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, fresh=True)
 def test_gradients_are_those_of_all_ranks(name: str) -> None:
     fsdp, replicas = sharded()
     hook = q7x2.attach(fsdp, HOOKS[name], replicas=replicas)
@@ -89,7 +92,7 @@ def test_gradients_are_those_of_all_ranks(name: str) -> None:
                 assert_bits(tensor, state["local"][kind]["residual"][module], module)
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, fresh=True)
 def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
     fsdp, replicas = sharded()
     with pytest.raises(ValueError, match="needs replicas for an FSDP2 model"):
@@ -118,7 +121,7 @@ class Optional(nn.Module):
 
 
 @pytest.mark.parametrize("case", ["frozen", "together", "unused"])
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, fresh=True)
 def test_a_step_ends_with_its_backward(case: str) -> None:
     """Whichever modules took part in it; FSDP says of none of them that it is the last."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
@@ -143,7 +146,7 @@ def test_a_step_ends_with_its_backward(case: str) -> None:
     assert any(residual.any() for residual in local["residual"].values())
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, fresh=True)
 def test_a_distributed_checkpoint_holds_every_shards_state(shared: str) -> None:
     fsdp, replicas = sharded()
     hook = q7x2.attach(fsdp, HOOKS["batched"], replicas=replicas)
