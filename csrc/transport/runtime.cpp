@@ -6,10 +6,12 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "transport/group.h"
 
 namespace q7x2 {
 namespace {
@@ -215,6 +217,9 @@ std::vector<std::string> Runtime::take_warnings() {
 void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   enter();
   parking_.note_activity();
+  // Jobs are the caller's then: another thread that wakes up for them would only get in its way.
+  std::optional<Group::Waiting> waiting;
+  if (caller_waits) waiting.emplace(task->group());
   {
     Locked locked(lock());
     if (const std::shared_ptr<Task> first = task->precursor(locked)) {
