@@ -48,10 +48,15 @@ void ProcessLookout::watch(int rank, const std::string& bytes, const std::string
   if (!runtime_) {
     runtime_ = Runtime::instance();
   }
-  const Card card = card_of(rank, bytes);
-  const Card own = card_of(seat_.rank, own_bytes);
-  const bool same_host = card.host_key == own.host_key;
   joined_.erase(rank);
+  const std::optional<Card> theirs = card_of(rank, bytes);
+  const std::optional<Card> mine = card_of(seat_.rank, own_bytes);
+  if (!theirs || !mine) {
+    return;
+  }
+  const Card& card = *theirs;
+  const Card& own = *mine;
+  const bool same_host = card.host_key == own.host_key;
   if (card.process == own.process || (!same_host && !also_far)) {
     return;
   }
@@ -67,9 +72,13 @@ void ProcessLookout::watch(int rank, const std::string& bytes, const std::string
   is_new_ = true;
 }
 
-Card ProcessLookout::card_of(int rank, const std::string& published) const {
-  return Card::decode(
-      read_published(runtime_->secret(), "card", {rank, seat_.world_size, seat_.group}, published));
+std::optional<Card> ProcessLookout::card_of(int rank, const std::string& published) const {
+  try {
+    return Card::decode(read_published(runtime_->secret(), "card",
+                                       {rank, seat_.world_size, seat_.group}, published));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 std::vector<Lookout::Loss> ProcessLookout::losses() {

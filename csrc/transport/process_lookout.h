@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,7 @@ class ProcessLookout final : public Lookout {
   void add_job(const std::vector<uint64_t>& job_ranks);
   void look(const Watched& watched, bool is_of_job);
 
-  Card card_of(int rank, const std::string& published) const;
+  std::optional<Card> card_of(int rank, const std::string& published) const;
 
   const Seat seat_;
   std::shared_ptr<Runtime> runtime_;  // null: it is not there yet
