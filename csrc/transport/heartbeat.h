@@ -4,11 +4,9 @@
 // taken for dead:
 //
 // - The kernel acknowledges a byte now and then: the host and the link to it are alive. TCP_INFO
-// says
-//   when the last acknowledgement came.
+//   says when the last acknowledgement came.
 // - The kernel closes the connection: call again, at once. If the port refuses the call, the
-// process
-//   has ended. If it takes the call, only the connection broke.
+//   process has ended. If it takes the call, only the connection broke.
 // - Nothing comes for a quarter of the limit: knock. A knock is one more connection, closed when it
 //   is made. After a loss TCP sends again ever more rarely, so that it could sleep through the end
 //   of a short outage. A knock is a fresh packet every eighth of the limit. A kernel that refuses

@@ -46,8 +46,8 @@ class Lookout {
   virtual ~Lookout() = default;
   /// Watches the process that has joined as `rank` with `card`, instead of one that was watched as
   /// this rank before. A process of another host is watched only with `also_far`, because that
-  /// takes a connection. `own`: this rank's card. A card that cannot be
-  /// read is not watched: the ranks that use the cards later say what is wrong with it.
+  /// takes a connection. `own`: this rank's card. A card that cannot be read is not watched: the
+  /// ranks that use the cards later say what is wrong with it.
   virtual void watch(int rank, const std::string& card, const std::string& own, bool also_far) = 0;
   /// Watches nobody whom `watch` has named.
   virtual void forget() = 0;

@@ -17,8 +17,7 @@ void Rendezvous::spread_news() {
   store_.add(key("news"), 1);
 }
 
-// ------------------------------------------------------------------------------------ who is
-// watched
+// ------------------------------------------------------------------------------- who is watched
 
 /// Ranks of its host and its children watch rank 0. A rank 0 that has failed before it had a card
 /// tells everybody.

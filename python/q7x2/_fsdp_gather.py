@@ -71,7 +71,7 @@ class _Gathering(dist.Work):
 
 
 class Gather:
-    """What FSDP calls in place of its own all-gather. This one sends the weights as they are.
+    """What FSDP calls instead of its own all-gather. This one sends the weights as they are.
 
     It does not wait, whatever FSDP says, because CPUs have no streams that order what follows.
 

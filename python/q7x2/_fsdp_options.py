@@ -37,7 +37,7 @@ class Sharded:
             FSDP.
         use_error_feedback: Add what ``gradients`` loses to the next gradient. Each rank then keeps
             a float32 copy of all gradients.
-        refresh_every: Steps after which the weights are sent whole in place of their differences.
+        refresh_every: Steps after which the weights are sent whole instead of their differences.
             None: only if something other than training has changed them.
         start_iter: The first steps are sent uncompressed.
         full_precision: Patterns of names of parameters that are never compressed.

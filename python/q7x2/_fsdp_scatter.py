@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Scatter:
-    """What FSDP calls in place of its own reduce-scatter.
+    """What FSDP calls instead of its own reduce-scatter.
 
     It hands the sum to `Member`, which gives it to the parameters at the end of backward.
     """

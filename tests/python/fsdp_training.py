@@ -46,6 +46,19 @@ def net(seed: int = 0) -> Net:
         return Net()
 
 
+class Optional(nn.Module):
+    """Its second layer is used now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        x = self.first(x)
+        return self.second(x) if both else x
+
+
 def mesh_over(backend: str, ranks: list[int] | None = None) -> DeviceMesh:
     """Of one dimension, with a process group of its own."""
     group = dist.new_group(ranks, backend=backend)

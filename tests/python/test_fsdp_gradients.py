@@ -9,6 +9,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from fsdp_training import (
+    Optional,
     adam,
     backward,
     batch,
@@ -230,17 +231,6 @@ def test_a_backward_that_raised_leaves_nothing_behind() -> None:
             expected = exact.get_parameter(name).grad
             assert (gradient - expected).norm() < 0.02 * expected.norm(), name
     assert hook.step == 1
-
-
-class Optional(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(64, 64)
-        self.second = nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
-        x = self.first(x)
-        return self.second(x) if both else x
 
 
 @pytest.mark.ranks(2)

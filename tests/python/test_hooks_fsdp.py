@@ -12,6 +12,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from fsdp_training import Optional
 from hook_training import assert_states_equal, backward
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -105,19 +106,6 @@ def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
         q7x2.attach(both, q7x2.Allreduce(), replicas=replicas)
     with pytest.raises(ValueError, match="FSDP2's shards are none: expected batched=True"):
         q7x2.attach(fsdp, q7x2.PowerSGD(rank=4), replicas=replicas)
-
-
-class Optional(nn.Module):
-    """Its second layer is used now and then."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(64, 64)
-        self.second = nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
-        x = self.first(x)
-        return self.second(x) if both else x
 
 
 @pytest.mark.parametrize("case", ["frozen", "together", "unused"])
