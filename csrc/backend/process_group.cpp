@@ -81,6 +81,8 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
          [&](const std::shared_ptr<Group>& group) { return measured(group); });
     rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
     if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
+  }, [this](const Error& error) {
+    if (group_) group_->abort(error);
   });
   init();
 }

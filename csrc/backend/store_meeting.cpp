@@ -45,10 +45,12 @@ std::string StoreMeeting::explain_missing(int rank) const {
 }
 
 void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
-                       const std::function<void(Rendezvous&)>& make) {
+                       const std::function<void(Rendezvous&)>& make,
+                       const std::function<void(const Error&)>& abort) {
   end_farewells(options.group);
   const auto meeting = std::make_shared<StoreMeeting>(store, options);
   const auto fail = [&](const Error& error) {
+    abort(error);
     meeting->fail(error);
     begin_farewell(options.group, [meeting](const auto& check) { meeting->stay(check); });
   };

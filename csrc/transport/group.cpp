@@ -59,12 +59,6 @@ void Group::watch_neighbours(Locked& locked) {
   for (const int r : ranks) runtime_.peers().watch(locked, members_.peer(r));
 }
 
-void Group::set_awaited(int rank) {
-  Locked locked(runtime_.lock());
-  awaited_ = rank;
-  correct_answers(locked);
-}
-
 void Group::set_job_ranks(std::vector<uint64_t> job_ranks) {
   const Locked locked(runtime_.lock());
   job_ranks_ = std::move(job_ranks);

@@ -213,6 +213,10 @@ class Group {
  private:
   static constexpr size_t kRemembered = 256;
   static constexpr uint64_t kNever = ~uint64_t{0};
+  /// What an inquiry of a message carries as the number of a collective.
+  static constexpr uint64_t kNoCall = ~uint64_t{0};
+  /// How long after an inquiry of a message the next one follows, at least.
+  static constexpr std::chrono::milliseconds kAsksAgain{400};
 
   // group.cpp: life and death.
   void fail_tasks(Locked& locked, const Error& error);
@@ -248,6 +252,7 @@ class Group {
   std::set<int> awaited_ranks(Locked& locked, Task& task) const;
   std::set<int> late_ranks(Locked& locked, Task& task) const;
   std::string why_late(Locked& locked, Task& task, int rank) const;
+  int awaited_now(Locked& locked) const;
   void reply(Locked& locked, int rank, uint64_t sequence);
   void hear_answer(Locked& locked, const Control& answer);
   void correct_answers(Locked& locked);
@@ -289,11 +294,20 @@ class Group {
     CallState state;
     int waits_for;  // -1: nobody knows
     bool operator==(const Progress&) const = default;
+    bool names_another(int asker) const;
+  };
+  struct Heard {
+    Progress progress;
+    TimePoint at;
   };
   Progress own_progress(Locked& locked, uint64_t sequence) const;
-  int awaited_ = -1;               // see set_awaited
-  std::map<int, Progress> heard_;  // by rank: its last answer
-  std::map<int, Progress> told_;   // by rank: the last answer to it
+  const Progress* heard_of(Locked& locked, Task& task, int rank) const;
+  int awaited_ = -1;                        // see set_awaited
+  TimePoint awaited_since_{};
+  TimePoint next_awaited_inquiry_{};
+  std::map<int, Progress> heard_;           // by rank: its last answer about a collective
+  std::map<int, Heard> heard_of_messages_;  // by rank: its last answer about messages
+  std::map<int, Progress> told_;            // by rank: the last answer to it
   TimePoint next_warning_look_{};
   TimePoint next_warning_{};
 };

@@ -30,8 +30,8 @@ void Group::housekeep(Locked& locked, TimePoint now) {
   }
   if (running_ > 0) {
     finds_leftover(locked, oldest_running(locked));
-    inquire(locked, now);
   }
+  inquire(locked, now);
 }
 
 // ------------------------------------------------------------------ messages that nobody receives
@@ -87,16 +87,20 @@ uint64_t Group::oldest_running(Locked& locked) const {
 
 // Ranks that disagree about a call may all wait and none send, where no message tells them. So who
 // has waited for long asks, and again each time that it has waited for twice as long. The answers
-// also say who keeps the others waiting (group_lateness.cpp).
+// also say who keeps the others waiting (group_lateness.cpp); that is all that those say which are
+// about messages.
 void Group::inquire(Locked& locked, TimePoint now) {
   for (const auto& task : runtime_.tasks().active(locked)) {
     Task::Record& record = task->record(locked);
-    if (&task->group() == this && record.is_started && !task->is_over(locked) &&
-        task->takes_turn() && now >= record.next_inquiry) {
-      record.next_inquiry = now + (now - task->submitted());
-      for (const int other : awaited_ranks(locked, *task)) {
-        ask(locked, other, record.sequence, task->name());
-      }
+    if (&task->group() != this || !record.is_started || task->is_over(locked) ||
+        now < record.next_inquiry) {
+      continue;
+    }
+    const auto waited = now - task->submitted();
+    record.next_inquiry = now + (task->takes_turn() ? waited : std::max<Clock::duration>(kAsksAgain, waited / 4));
+    const uint64_t sequence = task->takes_turn() ? record.sequence : kNoCall;
+    for (const int other : awaited_ranks(locked, *task)) {
+      ask(locked, other, sequence, task->name());
     }
   }
 }
@@ -108,7 +112,7 @@ void Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& 
   }
   Control inquiry = control_to(rank, ControlType::kInquiry);
   inquiry.sequence = sequence;
-  inquiry.fingerprint = calls_[sequence % kRemembered];
+  inquiry.fingerprint = sequence == kNoCall ? 0 : calls_[sequence % kRemembered];
   inquiry.text = call;
   runtime_.controls().send(locked, peer, inquiry);
 }

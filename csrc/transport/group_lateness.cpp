@@ -2,9 +2,12 @@
 //
 // The rank that a call waits for may itself wait for another one. So a rank that has waited for
 // half a second asks (group_agreement.cpp), and the answer says whether its peer has made the call,
-// and whom the peer waits for. A rank whose own answer changes tells those who asked. So the name
-// of the rank that is late travels along the chain of those who wait: a rank that does not answer,
-// or that has not made the call.
+// and whom the peer waits for, in this call or in the one that it is still in. A rank whose own
+// answer changes tells those who asked. So the name of the rank that is late travels along the
+// chain of those who wait: a rank that does not answer, or that neither has made the call nor waits.
+//
+// Messages are no calls of the whole group. Who waits for one asks its peer for whom that waits
+// now, again and again.
 //
 // A rank that is late is not dead. It is named in a warning first, and in the error of the call
 // whose deadline passes.
@@ -24,6 +27,10 @@ constexpr std::chrono::seconds kBetweenWarnings{10};
 constexpr size_t kMaxNamed = 4;
 
 }  // namespace
+
+bool Group::Progress::names_another(int asker) const {
+  return waits_for >= 0 && waits_for != asker && state != CallState::kComplete;
+}
 
 Task* Group::find_running(Locked& locked, uint64_t sequence) const {
   for (const auto& task : runtime_.tasks().active(locked)) {
@@ -60,30 +67,39 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
   }
   std::set<int> late;
   for (const int r : awaited_ranks(locked, task)) {
-    const auto heard = heard_.find(r);
-    const bool has_answered =
-        task.takes_turn() && heard != heard_.end() && heard->second.sequence == record.sequence;
-    const int waits_for = has_answered ? heard->second.waits_for : -1;
-    if (waits_for >= 0 && waits_for != rank() && heard->second.state != CallState::kComplete) {
-      late.insert(waits_for);
-    } else if (!has_answered || heard->second.state == CallState::kNotMade) {
+    const Progress* const heard = heard_of(locked, task, r);
+    if (heard != nullptr && heard->names_another(rank())) {
+      late.insert(heard->waits_for);
+    } else if (heard == nullptr || heard->state == CallState::kNotMade) {
       late.insert(r);
     }
   }
   // What a rank says of itself counts more than what others say of it.
   std::erase_if(late, [&](int r) {
-    const auto heard = heard_.find(r);
-    return task.takes_turn() && heard != heard_.end() &&
-           heard->second.sequence == record.sequence && heard->second.state != CallState::kNotMade;
+    const Progress* const heard = heard_of(locked, task, r);
+    return heard != nullptr &&
+           (heard->state != CallState::kNotMade || heard->names_another(rank()));
   });
   return late;
 }
 
+/// What `rank` has said about `task`, if it has.
+const Group::Progress* Group::heard_of(Locked& locked, Task& task, int rank) const {
+  if (task.takes_turn()) {
+    const auto heard = heard_.find(rank);
+    const bool is_of_this = heard != heard_.end() &&
+                            heard->second.sequence == task.record(locked).sequence;
+    return is_of_this ? &heard->second : nullptr;
+  }
+  const auto heard = heard_of_messages_.find(rank);
+  const bool is_fresh = heard != heard_of_messages_.end() && heard->second.at >= task.submitted();
+  return is_fresh ? &heard->second.progress : nullptr;
+}
+
 std::string Group::why_late(Locked& locked, Task& task, int rank) const {
-  const auto heard = heard_.find(rank);
-  const bool has_not_called = heard != heard_.end() && task.takes_turn() &&
-                              heard->second.sequence == task.record(locked).sequence &&
-                              heard->second.state == CallState::kNotMade;
+  const Progress* const heard = heard_of(locked, task, rank);
+  const bool has_not_called =
+      task.takes_turn() && heard != nullptr && heard->state == CallState::kNotMade;
   const std::string life = runtime_.peers().why_late(locked, members_.peer(rank));
   if (!has_not_called) {
     return life.empty() ? "" : ": " + life;
@@ -115,20 +131,45 @@ Group::Progress Group::own_progress(Locked& locked, uint64_t sequence) const {
   }
   if (task == nullptr) {
     return sequence < sequence_ ? Progress{sequence, CallState::kComplete, -1}
-                                : Progress{sequence, CallState::kNotMade, awaited_};
+                                : Progress{sequence, CallState::kNotMade, awaited_now(locked)};
   }
   const std::set<int> late = late_ranks(locked, *task);
   return {sequence, CallState::kWaiting, late.empty() ? -1 : *late.begin()};
 }
 
+/// Because of whom the program does not go on; -1: because of nobody, as far as this is known.
+int Group::awaited_now(Locked& locked) const {
+  if (awaited_ >= 0) {
+    const auto heard = heard_of_messages_.find(awaited_);
+    const bool names_another = heard != heard_of_messages_.end() &&
+                               heard->second.at >= awaited_since_ &&
+                               heard->second.progress.names_another(rank());
+    return names_another ? heard->second.progress.waits_for : awaited_;
+  }
+  if (!is_waited_for()) {
+    return -1;
+  }
+  Task* oldest = nullptr;
+  for (const auto& task : runtime_.tasks().active(locked)) {
+    if (&task->group() == this && !task->is_over(locked) &&
+        (oldest == nullptr || task->submitted() < oldest->submitted())) {
+      oldest = task.get();
+    }
+  }
+  const std::set<int> late = oldest != nullptr ? late_ranks(locked, *oldest) : std::set<int>();
+  return late.empty() ? -1 : *late.begin();
+}
+
 void Group::reply(Locked& locked, int rank, uint64_t sequence) {
   const Progress progress = own_progress(locked, sequence);
-  told_[rank] = progress;
   Control answer = control_to(rank, ControlType::kAnswer);
   answer.sequence = sequence;
   answer.state = progress.state;
   answer.subject = progress.waits_for;
-  answer.text = what_it_did(locked, sequence);
+  if (sequence != kNoCall) {
+    answer.text = what_it_did(locked, sequence);
+    told_[rank] = progress;
+  }
   runtime_.controls().send(locked, members_.peer(rank), answer);
 }
 
@@ -139,7 +180,13 @@ void Group::hear_answer(Locked& locked, const Control& answer) {
     return;
   }
   const bool is_rank = answer.subject >= 0 && answer.subject < world_size();
-  heard_[answer.sender] = {answer.sequence, answer.state, is_rank ? answer.subject : -1};
+  const Progress progress{answer.sequence, answer.state, is_rank ? answer.subject : -1};
+  if (answer.sequence == kNoCall) {
+    heard_of_messages_[answer.sender] = {progress, Clock::now()};
+    if (answer.sender == awaited_) correct_answers(locked);
+    return;
+  }
+  heard_[answer.sender] = progress;
   correct_answers(locked);
 }
 
@@ -150,6 +197,21 @@ void Group::correct_answers(Locked& locked) {
     if (own_progress(locked, told.sequence) != told) {
       reply(locked, other, told.sequence);
     }
+  }
+}
+
+void Group::set_awaited(int rank) {
+  Locked locked(runtime_.lock());
+  const TimePoint now = Clock::now();
+  if (rank != awaited_) {
+    awaited_ = rank;
+    awaited_since_ = now;
+    next_awaited_inquiry_ = now;
+    correct_answers(locked);
+  }
+  if (rank >= 0 && now >= next_awaited_inquiry_) {
+    next_awaited_inquiry_ = now + kAsksAgain;
+    ask(locked, rank, kNoCall, "the making of the group");
   }
 }
 

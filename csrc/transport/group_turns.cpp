@@ -43,11 +43,11 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
 
 void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
   Task::Record& record = task->record(locked);
+  record.next_inquiry = task->submitted() + kPatience;
+  if (task->timeout() > std::chrono::milliseconds::zero()) {
+    record.next_inquiry = std::min(record.next_inquiry, task->submitted() + task->timeout() / 4);
+  }
   if (task->takes_turn()) {
-    record.next_inquiry = task->submitted() + kPatience;
-    if (task->timeout() > std::chrono::milliseconds::zero()) {
-      record.next_inquiry = std::min(record.next_inquiry, task->submitted() + task->timeout() / 4);
-    }
     record.sequence = sequence_++;
     ++running_;
     record.is_started = true;  // from here on, its end ends its turn

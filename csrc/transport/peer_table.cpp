@@ -66,10 +66,13 @@ Peer* PeerTable::find(Locked&, uint64_t process) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-std::vector<Card::Renewed> PeerTable::renewed(Locked&) const {
+std::vector<Card::Renewed> PeerTable::renew(Locked& locked) {
   std::vector<Card::Renewed> connections;
   for (const auto& [process, peer] : peers_) {
     const bool broken = !peer->life.is_alive() && !peer->has_ended;
+    if (broken && !peer->life.is_dead()) {
+      die(locked, *peer);
+    }
     if (broken || peer->incarnation > 0) {
       connections.push_back({process, peer->incarnation + (broken ? 1 : 0)});
     }

@@ -74,8 +74,8 @@ class PeerTable {
   Peer& meet(Locked& locked, const Card& card, bool same_host, uint32_t incarnation);
   /// The newest incarnation; null for a process that no group met.
   Peer* find(Locked&, uint64_t process);
-  /// What this process's card says of connections that broke.
-  std::vector<Card::Renewed> renewed(Locked&) const;
+  /// What this process's card says of connections that broke. They are closed here now.
+  std::vector<Card::Renewed> renew(Locked& locked);
 
   /// Opens the shared link. False: the peer cannot be reached, and is suspect now.
   bool connect(Locked& locked, Peer& peer);

@@ -14,10 +14,12 @@ using Clock = std::chrono::steady_clock;
 // A wait for another process's memory: it may need this processor.
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{1000};
-// A wait for the store asks often at first. A nap is an eighth of the time waited so far, so it
-// costs little time.
-constexpr microseconds kFirstPause{50};
+// A wait for the store asks often at first. A nap is a quarter of the time waited so far, so it
+// costs little time. Each look costs the ranks of a host processor time that they need to arrive.
+constexpr microseconds kFirstPause{200};
 constexpr microseconds kLeastPause{5000};
+constexpr microseconds kMostPauseForHosts{20'000};
+constexpr microseconds kPausePerRankOfHost{600};
 constexpr microseconds kPausePerRank{60};
 // A rank warns of others that are late after half of its timeout, within these bounds. To find out
 // who is missing takes a call to the store per rank, so in larger groups only rank 0 warns.
@@ -38,7 +40,9 @@ std::string list_ranks(const std::vector<int>& ranks) {
 }  // namespace
 
 microseconds Rendezvous::pause_of(int size) {
-  return std::max(kLeastPause, size * kPausePerRank);
+  const microseconds for_hosts =
+      std::clamp(size * kPausePerRankOfHost, kLeastPause, kMostPauseForHosts);
+  return std::max(for_hosts, size * kPausePerRank);
 }
 
 /// True when all `keys` exist; false if `look` says that it is pointless. Throws Error(kTimeout),
@@ -55,7 +59,7 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
     const auto waited = std::chrono::duration_cast<microseconds>(now - started);
     const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
     return std::min(std::max(left, microseconds(0)),
-                    std::clamp(waited / 8, std::min(kFirstPause, options_.pause), options_.pause));
+                    std::clamp(waited / 4, std::min(kFirstPause, options_.pause), options_.pause));
   };
   while (!store_.wait(keys, nap())) {
     const auto now = Clock::now();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 
+#include "transport/close_by_force.h"
 #include "transport/private_segments.h"
 #include "transport/shared_memory_limits.h"
 
@@ -19,6 +20,9 @@ constexpr unsigned kApiMinor = 13;
 // Of each shared-memory transport; shared_memory_limits.cpp knows what memory that takes.
 constexpr const char* kQueueLength = "64";
 constexpr const char* kBuffers = "80";
+
+// UCX closes a connection by force in the second one.
+constexpr int kRoundsToClose = 4;
 
 // Sets `key` unless the user has set UCX_<key>.
 void set_default(ucp_config_t* config, const char* key, const char* value) {
@@ -190,7 +194,8 @@ bool UcpWorker::arm() {
 }
 
 UcpEndpoint::UcpEndpoint(UcpWorker& worker, const std::string& address, ErrorHandler on_error,
-                         void* arg) {
+                         void* arg)
+    : worker_(worker) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -214,8 +219,13 @@ void* UcpEndpoint::close(bool flush) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = flush ? 0U : static_cast<uint32_t>(UCP_EP_CLOSE_FLAG_FORCE);
+  const auto by_force =
+      flush ? nullptr : std::make_unique<const CloseByForce>(worker_.event_fd());
   void* request = ucp_ep_close_nbx(endpoint_, &params);
   endpoint_ = nullptr;
+  for (int i = 0; i < kRoundsToClose && by_force && by_force->matters(); ++i) {
+    worker_.progress();
+  }
   // An error means that the connection is gone already: closed all the same.
   return UCS_PTR_IS_PTR(request) ? request : nullptr;
 }

@@ -78,12 +78,14 @@ class UcpEndpoint {
 
   /// Starts to close; with `flush` after all that was sent has left. Returns the request to drive
   /// until it completes (ucp_request_check_status, ucp_request_free), or null when done at once.
+  /// Without `flush` it may progress the worker.
   void* close(bool flush);
 
   /// Names of the transports of its lanes, for example {"posix", "sysv"} or {"tcp"}.
   std::vector<std::string> transports() const;
 
  private:
+  UcpWorker& worker_;
   ucp_ep_h endpoint_ = nullptr;
 };
 

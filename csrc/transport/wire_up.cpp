@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "fabric/host.h"
@@ -15,6 +16,9 @@
 
 namespace q7x2 {
 namespace {
+
+// UCX sees the end of a connection in one round, and forgets it in the next one.
+constexpr int kRoundsToSeeEnds = 8;
 
 /// Whether ranks that could share memory have none yet. All ranks of the group say the same.
 bool memory_comes_late(const Membership& members) {
@@ -31,6 +35,22 @@ bool memory_comes_late(const Membership& members) {
   return std::any_of(hosts.begin(), hosts.end(), [](const auto& each) {
     const Host& host = each.second;
     return host.lacks && host.ranks > 1 && host.ranks <= HostChannel::kMaxMembers;
+  });
+}
+
+/// Whether a connection between two of them broke, and one of the two does not know it yet. All
+/// ranks say the same.
+bool tells_of_breaks(const std::vector<Card>& cards) {
+  std::unordered_map<uint64_t, const Card*> by_process;
+  for (const Card& card : cards) {
+    by_process[card.process] = &card;
+  }
+  return std::any_of(cards.begin(), cards.end(), [&](const Card& card) {
+    return std::any_of(card.renewed.begin(), card.renewed.end(), [&](const auto& connection) {
+      const auto other = by_process.find(connection.process);
+      return other != by_process.end() &&
+             other->second->incarnation(card.process) < connection.incarnation;
+    });
   });
 }
 
@@ -72,16 +92,26 @@ WireUp::~WireUp() {
 std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
   mine_ = make_card(algorithms);
   std::vector<Card> cards = verified(exchange("card", mine_.encode(), [] {}));
+  const bool breaks_are_news = tells_of_breaks(cards);
   Membership members = meet(std::move(cards));
+  if (breaks_are_news) {
+    exchange("closed", "", [] {});
+    see_connections_end();
+  }
   // Not under the lock, which it takes when it goes.
   std::shared_ptr<Group> group(new Group(runtime_, std::exchange(slot_, -1), std::move(members)),
                                destroy);
   group->open();
-  share_memory(*group);
-  find_private_links(*group);
-  log_group(*group);
-  if (eager) {
-    group->connect_all();
+  try {
+    share_memory(*group);
+    find_private_links(*group);
+    log_group(*group);
+    if (eager) {
+      group->connect_all();
+    }
+  } catch (const std::exception& error) {
+    group->abort(group->failure_of(error));  // others may have it already
+    throw;
   }
   return group;
 }
@@ -106,7 +136,7 @@ Card WireUp::make_card(const std::string& algorithms) {
   {
     Locked locked(runtime_.lock());
     slot_ = runtime_.groups().reserve(locked);
-    card.renewed = runtime_.peers().renewed(locked);
+    card.renewed = runtime_.peers().renew(locked);
   }
   card.slot = static_cast<uint16_t>(slot_);
   card.world_size = static_cast<uint16_t>(world_size_);
@@ -179,6 +209,15 @@ Membership WireUp::meet(std::vector<Card> cards) {
         &runtime_.peers().meet(locked, card, card.host_key == mine_.host_key, incarnation));
   }
   return {name_, rank_, std::move(cards), std::move(peers)};
+}
+
+// UCX may let a connection take over the socket of one before it that it takes for open. So the
+// former ones are closed at both ends before the next ones are opened.
+void WireUp::see_connections_end() {
+  Locked locked(runtime_.lock());
+  for (int i = 0; i < kRoundsToSeeEnds; ++i) {
+    runtime_.reactor().progress(locked);
+  }
 }
 
 // -------------------------------------------------------------------------------- shared memory
@@ -274,7 +313,12 @@ void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
     }
     return next < count ? ranks[static_cast<size_t>(next)] : -1;
   };
-  await_(missing, [&] { group.check(); });
+  // Others of the group may wait for this rank by now.
+  await_(missing, [&] {
+    group.check();
+    group.set_awaited(missing());
+  });
+  group.set_awaited(-1);
 
   Locked locked(runtime_.lock());
   for (int member = 0; member < count; ++member) {

@@ -55,7 +55,7 @@ TEST(PeerTable, GroupsOfOneProcessShareItsConnection) {
     EXPECT_EQ(bench.table.find(locked, kProcess), &first);
     EXPECT_EQ(bench.table.find(locked, 1), nullptr);
     EXPECT_TRUE(first.life.is_alive());
-    EXPECT_TRUE(bench.table.renewed(locked).empty()) << "none broke";
+    EXPECT_TRUE(bench.table.renew(locked).empty()) << "none broke";
   });
 }
 
@@ -86,7 +86,7 @@ TEST(PeerTable, ABrokenConnectionIsRenewed) {
     Locked locked(bench.reactor.lock());
     Peer& broken = bench.table.meet(locked, bench.card(kProcess), false, 0);
     bench.table.suspect(locked, broken, "its connection broke");
-    auto renewed = bench.table.renewed(locked);
+    auto renewed = bench.table.renew(locked);
     ASSERT_EQ(renewed.size(), 1U);
     EXPECT_EQ(renewed[0].process, kProcess);
     EXPECT_EQ(renewed[0].incarnation, 1U);
@@ -97,7 +97,7 @@ TEST(PeerTable, ABrokenConnectionIsRenewed) {
     EXPECT_EQ(bench.deaths.size(), 1U);
     EXPECT_TRUE(next.life.is_alive());
     EXPECT_EQ(bench.table.find(locked, kProcess), &next);
-    renewed = bench.table.renewed(locked);
+    renewed = bench.table.renew(locked);
     ASSERT_EQ(renewed.size(), 1U);
     EXPECT_EQ(renewed[0].incarnation, 1U) << "it stays where it is";
   });
@@ -143,7 +143,7 @@ TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
     EXPECT_EQ(::poll(&entry, 1, 0), 0) << "it is told once";
 
     Locked locked(bench.reactor.lock());
-    EXPECT_TRUE(bench.table.renewed(locked).empty()) << "there is nothing to connect to";
+    EXPECT_TRUE(bench.table.renew(locked).empty()) << "there is nothing to connect to";
     Peer& gone = bench.table.meet(locked, bench.card(kOther, child), true, 0);
     EXPECT_TRUE(gone.life.is_suspect()) << "it had ended before";
   });

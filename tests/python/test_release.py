@@ -35,25 +35,26 @@ MAIN_ELSEWHERE = {
     ("absent", "new_group, one host"),
     ("silent", "new_group, two hosts"),
     ("stopped", "init, two hosts"),
+    ("stopped", "send and recv, two hosts"),
     ("dead member", "new_group, one host"),
     ("dead member", "new_group, two hosts"),
 }
 
 
-# What the engine does not always do: the event, the cell, and why.
-KNOWN_GAPS = {
-    # A rank that is cut off before it has read a card waits for the store.
-    ("silent", "init, two hosts"): "it may know no rank to name",
-    ("stopped", "ring, two hosts"): "one warning in ten names a rank that waits itself, or none",
-}
+# Of a rank that is cut off before it has read a card: it waits for the store.
+GAP = ("silent", "init, two hosts")
+
+# More trials of an event in a cell: with these, UCX used a connection that it had freed, because it
+# was closed by force in the middle of a message (csrc/transport/close_by_force.h).
+MORE_TRIALS = {("stopped", "send and recv, two hosts"): (4, 10)}
 
 
 def cases() -> Iterator[Any]:
     for event, cell in pairs():
         is_main = cell.name in MAIN_CELLS or (event.name, cell.name) in MAIN_ELSEWHERE
         marks = [] if is_main else [pytest.mark.slow]
-        if reason := KNOWN_GAPS.get((event.name, cell.name)):
-            marks.append(pytest.mark.xfail(strict=False, reason=reason))
+        if (event.name, cell.name) == GAP:
+            marks.append(pytest.mark.xfail(strict=False, reason="it may know no rank to name"))
         yield pytest.param(event, cell, marks=marks, id=f"{event.name}-{cell.name}")
 
 
@@ -85,7 +86,7 @@ def test_release(sites: Sites, event: Event, cell: Cell) -> None:
     if cell.hosts > 1 and (problem := lab_unavailable()):
         pytest.skip(problem)
     site = sites.get(cell)
-    for number in range(TRIALS):
+    for number in MORE_TRIALS.get((event.name, cell.name), range(TRIALS)):
         rng = random.Random(f"{SEED}/{event.name}/{cell.name}/{number}")
         verdict = trial.run(site, cell, event, rng)
         text = f"seed {SEED}, trial {number}\n" + "\n".join(verdict.problems)

@@ -1,0 +1,113 @@
+#include "transport/close_by_force.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace q7x2 {
+namespace {
+
+// The kernel watches for these whatever is asked for.
+constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
+
+/// What an epoll descriptor watches.
+struct Watched {
+  int fd;
+  epoll_event watch;
+};
+
+/// From lines such as "tfd:       17 events:       19 data:     55ddf19e9ad8  pos:0 ino:fb9bb".
+std::vector<Watched> watched_by(int epoll) {
+  std::vector<Watched> all;
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(epoll));
+  for (std::string line; std::getline(info, line);) {
+    std::istringstream words(line);
+    std::string label;
+    int fd = -1;
+    uint32_t events = 0;
+    uint64_t data = 0;
+    if (words >> label && label == "tfd:" && words >> fd >> label &&
+        words >> std::hex >> events >> label && words >> data) {
+      all.push_back({fd, {.events = events, .data = {.u64 = data}}});
+    }
+  }
+  return all;
+}
+
+bool is_watched(int epoll, int fd) {
+  for (const Watched& each : watched_by(epoll)) {
+    if (each.fd == fd) return (each.watch.events & ~kAlways) != 0;
+  }
+  return false;
+}
+
+void watch(int epoll, int fd, epoll_event how) {
+  epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &how);
+}
+
+bool is_tcp(int socket) {
+  int protocol = 0;
+  socklen_t size = sizeof(protocol);
+  return getsockopt(socket, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+         protocol == IPPROTO_TCP;
+}
+
+ino_t inode_of(int socket) {
+  struct stat status {};
+  return fstat(socket, &status) == 0 ? status.st_ino : 0;
+}
+
+/// By the kernel, which refuses what is no memory. False: it cannot be read.
+template <typename Record>
+bool read_at(void* address, Record& record) {
+  const iovec from{address, record.size()};
+  const iovec to{record.data(), record.size()};
+  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == static_cast<ssize_t>(record.size());
+}
+
+/// What has come and was not read is dropped.
+void shut_down(int socket) {
+  shutdown(socket, SHUT_RDWR);
+  std::array<char, 4096> bytes;
+  while (recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  }
+}
+
+}  // namespace
+
+CloseByForce::CloseByForce(int worker) {
+  for (const Watched& interface : watched_by(worker)) {
+    for (const Watched& each : watched_by(interface.fd)) {
+      Socket socket{interface.fd, each.fd, each.watch, inode_of(each.fd), {}};
+      if ((each.watch.events & EPOLLOUT) == 0 || !is_tcp(each.fd) ||
+          !read_at(each.watch.data.ptr, socket.record)) {
+        continue;
+      }
+      watch(interface.fd, each.fd, {.events = 0, .data = each.watch.data});
+      sockets_.push_back(socket);
+    }
+  }
+}
+
+CloseByForce::~CloseByForce() {
+  for (const Socket& each : sockets_) {
+    if (inode_of(each.socket) != each.inode) {
+      continue;  // UCX has closed it
+    }
+    Record record{};
+    if (read_at(each.watch.data.ptr, record) && record != each.record) {
+      shut_down(each.socket);
+    }
+    if (!is_watched(each.epoll, each.socket)) {
+      watch(each.epoll, each.socket, each.watch);
+    }
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,140 @@
+// What becomes of sockets of UCX when a connection is closed by force.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "transport/close_by_force.h"
+
+namespace q7x2 {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) { EXPECT_GE(fd, 0); }
+  ~Descriptor() { close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+int connected_to(int listener) {
+  sockaddr_in address{};
+  socklen_t size = sizeof(address);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  connect(fd, reinterpret_cast<const sockaddr*>(&address), size);
+  return fd;
+}
+
+int listening() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  listen(fd, 1);
+  return fd;
+}
+
+/// As UCX has it: a worker's descriptor, which watches that of an interface, which watches a socket
+/// that waits for room, with the address of a record.
+class CloseByForceTest : public ::testing::Test {
+ protected:
+  CloseByForceTest() {
+    watch(worker_.get(), interface_.get(), EPOLLIN);
+    watch(interface_.get(), socket_.get(), EPOLLIN | EPOLLOUT);
+  }
+  void watch(int epoll, int fd, uint32_t events, int how = EPOLL_CTL_ADD) {
+    epoll_event event{};
+    event.events = events;
+    event.data.ptr = record_.data();
+    EXPECT_EQ(epoll_ctl(epoll, how, fd, &event), 0);
+  }
+  /// What a round of progress is told of the socket.
+  uint32_t events() {
+    epoll_event event{};
+    return epoll_wait(interface_.get(), &event, 1, 0) == 1 ? event.events : 0U;
+  }
+  /// What the peer reads: nothing while the connection lives.
+  std::optional<ssize_t> peer_reads() {
+    char byte = 0;
+    const ssize_t n = recv(peer_.get(), &byte, 1, MSG_DONTWAIT);
+    return n < 0 ? std::nullopt : std::optional(n);
+  }
+
+  static constexpr uint32_t kBoth = EPOLLIN | EPOLLOUT;
+  std::array<char, 64> record_{};
+  const Descriptor listener_{listening()};
+  const Descriptor socket_{connected_to(listener_.get())};
+  const Descriptor peer_{accept(listener_.get(), nullptr, nullptr)};
+  const Descriptor interface_{epoll_create1(0)};
+  const Descriptor worker_{epoll_create1(0)};
+};
+
+TEST_F(CloseByForceTest, TheOneWhoseRecordChangesIsShutDown) {
+  {
+    const CloseByForce close(worker_.get());
+    EXPECT_TRUE(close.matters());
+    record_[10] = 1;
+  }
+  EXPECT_EQ(peer_reads(), 0) << "the end of the connection";
+  EXPECT_NE(events() & EPOLLIN, 0U) << "so that UCX sees the end too";
+}
+
+TEST_F(CloseByForceTest, AllOthersLive) {
+  { const CloseByForce close(worker_.get()); }
+  EXPECT_FALSE(peer_reads());
+  send(peer_.get(), "x", 1, 0);
+  EXPECT_EQ(events() & kBoth, kBoth);
+}
+
+TEST_F(CloseByForceTest, NothingIsReadOrWrittenMeanwhile) {
+  const CloseByForce close(worker_.get());
+  send(peer_.get(), "x", 1, 0);
+  EXPECT_EQ(events() & kBoth, 0U);
+}
+
+TEST_F(CloseByForceTest, WhatTheClosedOneHasNotReadIsDropped) {
+  send(peer_.get(), "x", 1, 0);
+  {
+    const CloseByForce close(worker_.get());
+    record_[10] = 1;
+  }
+  char byte = 0;
+  EXPECT_EQ(recv(socket_.get(), &byte, 1, MSG_DONTWAIT), 0);
+}
+
+TEST_F(CloseByForceTest, WhatUcxAsksForInTheMeantimeStays) {
+  {
+    const CloseByForce close(worker_.get());
+    watch(interface_.get(), socket_.get(), EPOLLOUT, EPOLL_CTL_MOD);
+  }
+  send(peer_.get(), "x", 1, 0);
+  EXPECT_EQ(events() & kBoth, static_cast<uint32_t>(EPOLLOUT));
+}
+
+TEST_F(CloseByForceTest, IdleSocketsDoNotMatter) {
+  watch(interface_.get(), socket_.get(), EPOLLIN, EPOLL_CTL_MOD);
+  EXPECT_FALSE(CloseByForce(worker_.get()).matters());
+}
+
+TEST_F(CloseByForceTest, ARecordThatCannotBeReadIsLeftAlone) {
+  epoll_event event{};
+  event.events = kBoth;
+  event.data.u64 = 8;
+  EXPECT_EQ(epoll_ctl(interface_.get(), EPOLL_CTL_MOD, socket_.get(), &event), 0);
+  EXPECT_FALSE(CloseByForce(worker_.get()).matters());
+}
+
+}  // namespace
+}  // namespace q7x2

@@ -1,0 +1,73 @@
+"""Who is named late: the rank that keeps the others waiting, not one that waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+pytestmark = pytest.mark.beyond("gloo", "it names the rank that it waits for itself")
+
+
+def group_where_rank_0_is_impatient() -> dist.ProcessGroup:
+    """Rank 0 times out before the others have."""
+    seconds = 2 if dist.get_rank() == 0 else 8
+    group = dist.new_group(timeout=timedelta(seconds=seconds))
+    dist.barrier(group)
+    return group
+
+
+def late_in_the_error_of(call: Callable[[], object]) -> set[int]:
+    with pytest.raises(RuntimeError, match="Timed out") as raised:
+        call()
+    return {int(rank) for rank in re.findall(r"rank (\d+) \([^)]*\) is late", str(raised.value))}
+
+
+@pytest.mark.ranks(3, fresh=True)
+def test_a_rank_that_waits_in_an_earlier_call_is_not_late() -> None:
+    """A reduction costs rank 0 no wait, but its root waits for rank 2."""
+    group = group_where_rank_0_is_impatient()
+    x = torch.ones(1)
+    if dist.get_rank() == 2:
+        time.sleep(4)
+        return
+    if dist.get_rank() == 0:
+        dist.reduce(x, 1, group=group)
+        assert late_in_the_error_of(lambda: dist.all_reduce(x, group=group)) == {2}
+    else:
+        with pytest.raises(RuntimeError):
+            dist.reduce(x, 1, group=group)
+
+
+@pytest.mark.ranks(3, fresh=True)
+def test_a_rank_that_waits_for_a_message_is_not_late() -> None:
+    group = group_where_rank_0_is_impatient()
+    x = torch.ones(1)
+    if dist.get_rank() == 2:
+        time.sleep(4)
+    elif dist.get_rank() == 0:
+        assert late_in_the_error_of(lambda: dist.recv(x, 1, group=group)) == {2}
+    else:
+        with contextlib.suppress(RuntimeError):
+            dist.recv(x, 2, group=group)
+
+
+@pytest.mark.ranks(3, fresh=True)
+def test_a_rank_that_computes_while_it_receives_is_late() -> None:
+    group = group_where_rank_0_is_impatient()
+    x = torch.ones(1)
+    if dist.get_rank() == 2:
+        time.sleep(4)
+    elif dist.get_rank() == 0:
+        assert late_in_the_error_of(lambda: dist.recv(x, 1, group=group)) == {1}
+    else:
+        work = dist.irecv(x, 2, group=group)
+        time.sleep(4)
+        with contextlib.suppress(RuntimeError):
+            work.wait()
