@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 6;
+constexpr uint32_t kVersion = 7;
 
 class Writer {
  public:
@@ -83,11 +83,7 @@ std::string Card::encode() const {
   out.put(std::string_view(transports));
   out.put(std::string_view(algorithms));
   out.put(std::string_view(memory));
-  out.put(static_cast<uint32_t>(renewed.size()));
-  for (const Renewed& connection : renewed) {
-    out.put(connection.process);
-    out.put(connection.incarnation);
-  }
+  out.put(std::string_view(encode_renewed(renewed)));
   return out.take();
 }
 
@@ -132,13 +128,7 @@ Card Card::decode(std::string_view bytes) {
   card.transports = in.get_string();
   card.algorithms = in.get_string();
   card.memory = in.get_string();
-  const auto connections = in.get<uint32_t>();
-  for (uint32_t i = 0; i < connections; ++i) {
-    Renewed connection;
-    connection.process = in.get<uint64_t>();
-    connection.incarnation = in.get<uint32_t>();
-    card.renewed.push_back(connection);
-  }
+  card.renewed = decode_renewed(in.get_string());
   if (!in.at_end()) {
     throw Error(ErrorCode::kMismatch, "a rank's card has bytes left over");
   }
@@ -153,10 +143,38 @@ std::string join_list(const std::vector<std::string>& texts) {
   return list;
 }
 
-uint32_t Card::incarnation(uint64_t other) const {
+Card::Renewed Card::connection(uint64_t other) const {
   const auto it = std::find_if(renewed.begin(), renewed.end(),
                                [&](const Renewed& one) { return one.process == other; });
-  return it == renewed.end() ? 0 : it->incarnation;
+  return it == renewed.end() ? Renewed{other, 0, 0} : *it;
+}
+
+std::string encode_renewed(const std::vector<Card::Renewed>& renewed) {
+  Writer out;
+  out.put(static_cast<uint32_t>(renewed.size()));
+  for (const Card::Renewed& connection : renewed) {
+    out.put(connection.process);
+    out.put(connection.incarnation);
+    out.put(connection.opened);
+  }
+  return out.take();
+}
+
+std::vector<Card::Renewed> decode_renewed(std::string_view bytes) {
+  Reader in(bytes);
+  std::vector<Card::Renewed> renewed;
+  const auto count = in.get<uint32_t>();
+  for (uint32_t i = 0; i < count; ++i) {
+    Card::Renewed connection;
+    connection.process = in.get<uint64_t>();
+    connection.incarnation = in.get<uint32_t>();
+    connection.opened = in.get<uint32_t>();
+    renewed.push_back(connection);
+  }
+  if (!in.at_end()) {
+    throw Error(ErrorCode::kMismatch, "a rank's list of broken connections has bytes left over");
+  }
+  return renewed;
 }
 
 std::string encode_list(const std::vector<std::string>& texts) {

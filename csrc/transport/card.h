@@ -26,23 +26,29 @@ struct Card {
   std::string transports;          ///< of UCX, which the process may use: "posix, sysv, tcp"
   std::string algorithms;  ///< to which collectives are confined, "ring,sra"; empty: to none
   std::string memory;      ///< key of its HostChannel's segment; empty where it has none yet
-  /// Connections that the rank will not use any more because they broke: with which process, and
-  /// the number of the one to come. Empty if none ever broke.
+  /// Connections that the rank will not use any more because they broke: with which process, the
+  /// number of the one to come, and how many of those before it the rank has opened. Empty if none
+  /// ever broke.
   struct Renewed {
     uint64_t process = 0;
     uint32_t incarnation = 0;
+    uint32_t opened = 0;
   };
   std::vector<Renewed> renewed;
 
   Identity identity() const { return {process, key}; }
-  /// The connection to `other` that this rank would use: the first is 0.
-  uint32_t incarnation(uint64_t other) const;
+  /// What `renewed` says of the connection to `other`.
+  Renewed connection(uint64_t other) const;
 
   std::string encode() const;
   /// Throws Error(kMismatch) where `bytes` is not a card of this version of q7x2, or says what
   /// cannot be.
   static Card decode(std::string_view bytes);
 };
+
+std::string encode_renewed(const std::vector<Card::Renewed>& renewed);
+/// Throws Error(kMismatch) where `bytes` is not such a list.
+std::vector<Card::Renewed> decode_renewed(std::string_view bytes);
 
 /// For messages: "posix, sysv, tcp".
 std::string join_list(const std::vector<std::string>& texts);

@@ -11,6 +11,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kClosePatience{1000};
+// Each is one break that the other end has not noticed.
+constexpr int kMostToCatchUp = 1000;
 
 // Why a connection may have failed, for a person.
 std::string why_unreachable(const Reactor& reactor, const Card& peer) {
@@ -36,7 +38,9 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   if (slot && slot->incarnation >= incarnation) {
     return *slot;
   }
+  uint32_t opened_before = 0;
   if (slot) {
+    opened_before = slot->opened_before + (slot->was_opened ? 1 : 0);
     if (!slot->life.is_dead()) {
       // The other end noticed first.
       suspect(locked, *slot, "its connection broke");
@@ -49,6 +53,7 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   peer.table = this;
   peer.card = card;
   peer.incarnation = incarnation;
+  peer.opened_before = opened_before;
   peer.same_host = same_host;
   peer.shared = Link(reactor_.worker(), card.address);
   if (!same_host) {
@@ -74,10 +79,23 @@ std::vector<Card::Renewed> PeerTable::renew(Locked& locked) {
       die(locked, *peer);
     }
     if (broken || peer->incarnation > 0) {
-      connections.push_back({process, peer->incarnation + (broken ? 1 : 0)});
+      connections.push_back({process, peer->incarnation + (broken ? 1 : 0),
+                             peer->opened_before + (broken && peer->was_opened ? 1 : 0)});
     }
   }
   return connections;
+}
+
+void PeerTable::catch_up(Locked&, Peer& peer, uint32_t opened) {
+  const auto ignore = [](void*, ucp_ep_h, ucs_status_t) {};
+  for (int i = 0; i < kMostToCatchUp && !peer.was_opened && peer.opened_before < opened; ++i) {
+    try {
+      const UcpEndpoint closed_at_once(reactor_.worker(), peer.card.address, ignore, nullptr);
+      ++peer.opened_before;
+    } catch (const Error&) {
+      return;  // opening the one that matters says why
+    }
+  }
 }
 
 bool PeerTable::connect(Locked& locked, Peer& peer) {
@@ -89,6 +107,7 @@ bool PeerTable::connect(Locked& locked, Peer& peer) {
   }
   try {
     peer.shared.open(on_shared_error, &peer);
+    peer.was_opened = true;
     watch(peer, Wire::kShared);
     return true;
   } catch (const Error& error) {

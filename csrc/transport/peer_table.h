@@ -32,6 +32,8 @@ struct Peer {
   PeerTable* table = nullptr;
   Card card;
   uint32_t incarnation = 0;
+  uint32_t opened_before = 0;  ///< how many incarnations before this one were opened
+  bool was_opened = false;     ///< this one
   bool same_host = false;
   PeerLife life;
 
@@ -76,6 +78,10 @@ class PeerTable {
   Peer* find(Locked&, uint64_t process);
   /// What this process's card says of connections that broke. They are closed here now.
   std::vector<Card::Renewed> renew(Locked& locked);
+
+  /// UCX counts the connections to a peer, and takes those for one that have the same number at both
+  /// ends. A peer that has opened `opened` before this incarnation is caught up with.
+  void catch_up(Locked& locked, Peer& peer, uint32_t opened);
 
   /// Opens the shared link. False: the peer cannot be reached, and is suspect now.
   bool connect(Locked& locked, Peer& peer);

@@ -49,7 +49,7 @@ bool tells_of_breaks(const std::vector<Card>& cards) {
     return std::any_of(card.renewed.begin(), card.renewed.end(), [&](const auto& connection) {
       const auto other = by_process.find(connection.process);
       return other != by_process.end() &&
-             other->second->incarnation(card.process) < connection.incarnation;
+             other->second->connection(card.process).incarnation < connection.incarnation;
     });
   });
 }
@@ -92,12 +92,8 @@ WireUp::~WireUp() {
 std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
   mine_ = make_card(algorithms);
   std::vector<Card> cards = verified(exchange("card", mine_.encode(), [] {}));
-  const bool breaks_are_news = tells_of_breaks(cards);
-  Membership members = meet(std::move(cards));
-  if (breaks_are_news) {
-    exchange("closed", "", [] {});
-    see_connections_end();
-  }
+  Membership members = meet(cards);
+  renew_connections(members, std::move(cards));
   // Not under the lock, which it takes when it goes.
   std::shared_ptr<Group> group(new Group(runtime_, std::exchange(slot_, -1), std::move(members)),
                                destroy);
@@ -204,19 +200,39 @@ Membership WireUp::meet(std::vector<Card> cards) {
     }
     // Both ends know both cards, and so agree on the connection.
     const uint32_t incarnation =
-        std::max(mine_.incarnation(card.process), card.incarnation(mine_.process));
+        std::max(mine_.connection(card.process).incarnation,
+                 card.connection(mine_.process).incarnation);
     peers.push_back(
         &runtime_.peers().meet(locked, card, card.host_key == mine_.host_key, incarnation));
   }
   return {name_, rank_, std::move(cards), std::move(peers)};
 }
 
-// UCX may let a connection take over the socket of one before it that it takes for open. So the
-// former ones are closed at both ends before the next ones are opened.
-void WireUp::see_connections_end() {
+// UCX may let a connection take over the socket of one before it that it takes for open, and the
+// other end of one that this rank had not opened. So the former ones are closed at both ends before
+// the next ones are opened, and both ends have opened as many.
+void WireUp::renew_connections(const Membership& members, std::vector<Card> cards) {
+  if (tells_of_breaks(cards)) {
+    std::string closed;
+    {
+      Locked locked(runtime_.lock());
+      closed = encode_renewed(runtime_.peers().renew(locked));
+    }
+    const std::vector<std::string> all = exchange("closed", closed, [] {});
+    for (size_t r = 0; r < cards.size(); ++r) {
+      cards[r].renewed = decode_renewed(all[r]);
+    }
+    Locked locked(runtime_.lock());
+    for (int i = 0; i < kRoundsToSeeEnds; ++i) {
+      runtime_.reactor().progress(locked);
+    }
+  }
   Locked locked(runtime_.lock());
-  for (int i = 0; i < kRoundsToSeeEnds; ++i) {
-    runtime_.reactor().progress(locked);
+  for (int r = 0; r < world_size_; ++r) {
+    if (r != rank_) {
+      const uint32_t opened = cards[static_cast<size_t>(r)].connection(mine_.process).opened;
+      runtime_.peers().catch_up(locked, members.peer(r), opened);
+    }
   }
 }
 

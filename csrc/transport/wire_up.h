@@ -56,7 +56,7 @@ class WireUp {
   /// Throws Error(kMismatch) unless they are the cards of one group, and this rank's among them.
   std::vector<Card> verified(const std::vector<std::string>& bytes) const;
   Membership meet(std::vector<Card> cards);
-  void see_connections_end();
+  void renew_connections(const Membership& members, std::vector<Card> cards);
   /// Null where there is no shared memory to be had: the messages go through UCX's transports.
   std::unique_ptr<HostChannel> new_channel(int members);
   void share_memory(Group& group);

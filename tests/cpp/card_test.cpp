@@ -30,7 +30,7 @@ Card example() {
   card.transports = "posix, sysv, tcp";
   card.algorithms = "ring,aggregator:2";
   card.memory = std::string("\0key", 4);
-  card.renewed = {{0xfedcba9876543210ULL, 3}};
+  card.renewed = {{0xfedcba9876543210ULL, 3, 2}};
   return card;
 }
 
@@ -58,6 +58,7 @@ void expect_equal(const Card& a, const Card& b) {
   for (size_t i = 0; i < a.renewed.size(); ++i) {
     EXPECT_EQ(a.renewed[i].process, b.renewed[i].process);
     EXPECT_EQ(a.renewed[i].incarnation, b.renewed[i].incarnation);
+    EXPECT_EQ(a.renewed[i].opened, b.renewed[i].opened);
   }
 }
 
@@ -87,8 +88,9 @@ constexpr size_t kVersionAt = 4 + 4;
 constexpr size_t kHostKeyAt = kVersionAt + 4 + 8 + 16 + 4 + 2 + 2;
 
 TEST(Card, IncarnationOfAConnection) {
-  EXPECT_EQ(example().incarnation(0xfedcba9876543210ULL), 3U);
-  EXPECT_EQ(example().incarnation(1), 0U);
+  EXPECT_EQ(example().connection(0xfedcba9876543210ULL).incarnation, 3U);
+  EXPECT_EQ(example().connection(0xfedcba9876543210ULL).opened, 2U);
+  EXPECT_EQ(example().connection(1).incarnation, 0U);
 }
 
 TEST(Card, RoundTrip) {

@@ -103,6 +103,31 @@ TEST(PeerTable, ABrokenConnectionIsRenewed) {
   });
 }
 
+TEST(PeerTable, CountsWhatWasOpenedBefore) {
+  run_bench([](Bench& bench) {
+    Locked locked(bench.reactor.lock());
+    Card card = bench.card(kProcess);
+    card.address = bench.reactor.worker().address();
+    const auto opened = [&] { return bench.table.renew(locked).front().opened; };
+    Peer& first = bench.table.meet(locked, card, false, 0);
+    bench.table.suspect(locked, first, "it broke before it was opened");
+    EXPECT_EQ(opened(), 0U);
+
+    Peer& second = bench.table.meet(locked, card, false, 1);
+    ASSERT_TRUE(bench.table.connect(locked, second));
+    EXPECT_EQ(opened(), 0U) << "the present one does not count";
+    bench.table.suspect(locked, second, "it broke");
+    EXPECT_EQ(opened(), 1U);
+
+    Peer& third = bench.table.meet(locked, card, false, 2);
+    bench.table.catch_up(locked, third, 4);
+    EXPECT_EQ(opened(), 4U) << "the peer had opened all";
+    EXPECT_FALSE(third.shared.is_open());
+    bench.table.catch_up(locked, third, 2);
+    EXPECT_EQ(opened(), 4U) << "the peer catches up";
+  });
+}
+
 TEST(PeerTable, TheOtherEndMayNoticeFirst) {
   run_bench([](Bench& bench) {
     Locked locked(bench.reactor.lock());
