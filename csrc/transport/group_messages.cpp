@@ -15,11 +15,14 @@ void Group::send(Locked& locked, Task& task, uint32_t token, int destination, ui
     return;
   }
   Reactor& reactor = runtime_.reactor();
+  Peer& peer = members_.peer(destination);
+  const bool is_reached =
+      connect(locked, destination) &&
+      (wire != Wire::kPrivate || runtime_.peers().connect_beside(locked, peer));
+  // What may throw comes before: a request that is never posted never completes.
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 destination, /*is_receive=*/false, wire);
-  Peer& peer = members_.peer(destination);
-  if (!connect(locked, destination) ||
-      (wire == Wire::kPrivate && !runtime_.peers().connect_beside(locked, peer))) {
+  if (!is_reached) {
     reactor.complete(locked, pending, UCS_ERR_UNREACHABLE);
     return;
   }
@@ -30,8 +33,6 @@ void Group::send(Locked& locked, Task& task, uint32_t token, int destination, ui
 void Group::receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag,
                     uint64_t mask, void* data, size_t length, Wire wire) {
   Reactor& reactor = runtime_.reactor();
-  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
-                                                source, /*is_receive=*/true, wire);
   const bool is_gone = source >= 0 && has_left(source);
   // Connected in both directions, so that a death of the source is noticed. Where it cannot be
   // reached any more, what it had sent before is still received.
@@ -41,6 +42,8 @@ void Group::receive(Locked& locked, Task& task, uint32_t token, int source, uint
       runtime_.peers().connect_beside(locked, members_.peer(source));
     }
   }
+  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
+                                                source, /*is_receive=*/true, wire);
   UcpWorker& worker =
       wire == Wire::kPrivate ? members_.peer(source).beside.worker() : reactor.worker();
   const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length);

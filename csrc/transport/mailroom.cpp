@@ -32,6 +32,17 @@ Mailroom::Mailroom(Reactor& reactor, ControlPlane& controls, std::unique_ptr<Hos
   }
 }
 
+// A request that is not posted never completes, and its task would wait for it.
+template <typename Post>
+void Mailroom::post(Locked& locked, PendingRequest& pending, const Post& enqueue) {
+  try {
+    enqueue();
+  } catch (...) {
+    reactor_.release(locked, pending);
+    throw;
+  }
+}
+
 bool Mailroom::send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
                     const void* data, size_t length, int ticket) {
   const int number = member_at_[static_cast<size_t>(destination)];
@@ -50,9 +61,9 @@ bool Mailroom::send(Locked& locked, Task& task, uint32_t token, int destination,
     wake(locked, number);
     return true;
   }
-  member.outgoing.push_back(
-      {message, &reactor_.new_request(locked, task, task.record(locked).requests, token,
-                                      destination, /*is_receive=*/false)});
+  PendingRequest& pending = reactor_.new_request(locked, task, task.record(locked).requests, token,
+                                                 destination, /*is_receive=*/false);
+  post(locked, pending, [&] { member.outgoing.push_back({message, &pending}); });
   return false;
 }
 
@@ -68,7 +79,7 @@ std::optional<HostChannel::Message> Mailroom::receive(Locked& locked, Task& task
   }
   PendingRequest& pending = reactor_.new_request(locked, task, task.record(locked).requests, token,
                                                  source, /*is_receive=*/true);
-  member.expected.push_back({tag, &pending});
+  post(locked, pending, [&] { member.expected.push_back({tag, &pending}); });
   return std::nullopt;
 }
 

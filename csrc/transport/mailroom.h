@@ -94,6 +94,8 @@ class Mailroom {
   Member& member_of(int rank) {
     return members_[static_cast<size_t>(member_at_[static_cast<size_t>(rank)])];
   }
+  template <typename Post>
+  void post(Locked& locked, PendingRequest& pending, const Post& enqueue);
   bool take_from(Locked& locked, int number);
   bool send_to(Locked& locked, int number);
   void dispatch(Locked& locked, Member& member, const HostChannel::Message& message);
