@@ -74,16 +74,22 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                                   .timeout = options_->timeout,
                                   .job_ranks = options_->global_ranks_in_group,
                                   .in_job = options_->in_job};
-  StoreMeeting::run(store, how, [this](Rendezvous& rendezvous) {
-    meet([&](const std::string& what, const std::string& mine,
-             const std::function<void()>& check) { return rendezvous.exchange(what, mine, check); },
-         [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
-         [&](const std::shared_ptr<Group>& group) { return measured(group); });
-    rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
-    if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
-  }, [this](const Error& error) {
-    if (group_) group_->abort(error);
-  });
+  StoreMeeting::run(
+      store, how,
+      [this](Rendezvous& rendezvous) {
+        meet(
+            [&](const std::string& what, const std::string& mine,
+                const std::function<void()>& check) {
+              return rendezvous.exchange(what, mine, check);
+            },
+            [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
+            [&](const std::shared_ptr<Group>& group) { return measured(group); });
+        rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
+        if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
+      },
+      [this](const Error& error) {
+        if (group_) group_->abort(error);
+      });
   init();
 }
 

@@ -2,15 +2,15 @@
 //
 // UCX (1.13 to 1.22 at least) keeps such a TCP connection, without anything to send, until the peer
 // closes it as well. It asks whether the socket has room, and so wakes its worker without end. If
-// the end that the peer sends arrives while there is room, UCX frees the connection and then uses it
-// once more, which ends the process. And the next connection to the same peer takes over the socket,
-// whose last message is incomplete. So its socket must be shut down; UCX takes that as an end, which
-// it handles well.
+// the end that the peer sends arrives while there is room, UCX frees the connection and then uses
+// it once more, which ends the process. And the next connection to the same peer takes over the
+// socket, whose last message is incomplete. So its socket must be shut down; UCX takes that as an
+// end, which it handles well.
 //
 // UCX does not tell which socket that is. /proc/self/fdinfo of the worker's epoll descriptors tells
-// what sockets UCX has, which of them wait for room, because they are in the middle of a message, and
-// where UCX keeps its record of each. Those are not watched while one connection is closed. The one
-// whose record has changed is the one that was closed.
+// what sockets UCX has, which of them wait for room, because they are in the middle of a message,
+// and where UCX keeps its record of each. Those are not watched while one connection is closed. The
+// one whose record has changed is the one that was closed.
 #pragma once
 
 #include <sys/epoll.h>

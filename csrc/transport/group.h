@@ -302,7 +302,7 @@ class Group {
   };
   Progress own_progress(Locked& locked, uint64_t sequence) const;
   const Progress* heard_of(Locked& locked, Task& task, int rank) const;
-  int awaited_ = -1;                        // see set_awaited
+  int awaited_ = -1;  // see set_awaited
   TimePoint awaited_since_{};
   TimePoint next_awaited_inquiry_{};
   std::map<int, Progress> heard_;           // by rank: its last answer about a collective

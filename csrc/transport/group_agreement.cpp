@@ -97,7 +97,8 @@ void Group::inquire(Locked& locked, TimePoint now) {
       continue;
     }
     const auto waited = now - task->submitted();
-    record.next_inquiry = now + (task->takes_turn() ? waited : std::max<Clock::duration>(kAsksAgain, waited / 4));
+    record.next_inquiry =
+        now + (task->takes_turn() ? waited : std::max<Clock::duration>(kAsksAgain, waited / 4));
     const uint64_t sequence = task->takes_turn() ? record.sequence : kNoCall;
     for (const int other : awaited_ranks(locked, *task)) {
       ask(locked, other, sequence, task->name());

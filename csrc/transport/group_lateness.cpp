@@ -4,7 +4,8 @@
 // half a second asks (group_agreement.cpp), and the answer says whether its peer has made the call,
 // and whom the peer waits for, in this call or in the one that it is still in. A rank whose own
 // answer changes tells those who asked. So the name of the rank that is late travels along the
-// chain of those who wait: a rank that does not answer, or that neither has made the call nor waits.
+// chain of those who wait: a rank that does not answer, or that neither has made the call nor
+// waits.
 //
 // Messages are no calls of the whole group. Who waits for one asks its peer for whom that waits
 // now, again and again.
@@ -87,8 +88,8 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
 const Group::Progress* Group::heard_of(Locked& locked, Task& task, int rank) const {
   if (task.takes_turn()) {
     const auto heard = heard_.find(rank);
-    const bool is_of_this = heard != heard_.end() &&
-                            heard->second.sequence == task.record(locked).sequence;
+    const bool is_of_this =
+        heard != heard_.end() && heard->second.sequence == task.record(locked).sequence;
     return is_of_this ? &heard->second : nullptr;
   }
   const auto heard = heard_of_messages_.find(rank);

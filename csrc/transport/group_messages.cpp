@@ -16,9 +16,8 @@ void Group::send(Locked& locked, Task& task, uint32_t token, int destination, ui
   }
   Reactor& reactor = runtime_.reactor();
   Peer& peer = members_.peer(destination);
-  const bool is_reached =
-      connect(locked, destination) &&
-      (wire != Wire::kPrivate || runtime_.peers().connect_beside(locked, peer));
+  const bool is_reached = connect(locked, destination) &&
+                          (wire != Wire::kPrivate || runtime_.peers().connect_beside(locked, peer));
   // What may throw comes before: a request that is never posted never completes.
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 destination, /*is_receive=*/false, wire);

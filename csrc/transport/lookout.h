@@ -23,8 +23,8 @@
 //   ranks                    64       1,024    4,096
 //   connections of rank 0    16 + 16  16 + 16  16 + 16   made by it, made by others
 //   connections of others    at most 17 + 1
-//   pause between looks      5 ms     61 ms    246 ms
-//   calls to the store       38,000   50,000   50,000    per second, if all ranks wait
+//   pause between looks      20 ms    61 ms    246 ms
+//   calls to the store       9,600    50,000   50,000    per second, if all ranks wait
 //
 // For new_group the processes are known before they join, from the default group
 // (process_lookout.h).

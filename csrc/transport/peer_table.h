@@ -79,8 +79,8 @@ class PeerTable {
   /// What this process's card says of connections that broke. They are closed here now.
   std::vector<Card::Renewed> renew(Locked& locked);
 
-  /// UCX counts the connections to a peer, and takes those for one that have the same number at both
-  /// ends. A peer that has opened `opened` before this incarnation is caught up with.
+  /// UCX counts the connections to a peer, and takes those for one that have the same number at
+  /// both ends. A peer that has opened `opened` before this incarnation is caught up with.
   void catch_up(Locked& locked, Peer& peer, uint32_t opened);
 
   /// Opens the shared link. False: the peer cannot be reached, and is suspect now.

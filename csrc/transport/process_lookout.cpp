@@ -62,8 +62,8 @@ void ProcessLookout::watch(int rank, const std::string& bytes, const std::string
   }
   {
     Locked locked(runtime_->lock());
-    const uint32_t incarnation =
-        std::max(own.connection(card.process).incarnation, card.connection(own.process).incarnation);
+    const uint32_t incarnation = std::max(own.connection(card.process).incarnation,
+                                          card.connection(own.process).incarnation);
     Peer& peer = runtime_->peers().meet(locked, card, same_host, incarnation);
     runtime_->peers().watch(locked, peer);
   }

@@ -96,8 +96,9 @@ class Rendezvous {
 
   Rendezvous(KeyStore& store, Options options);
 
-  /// How long a rank pauses between two looks at the store: 5 ms, and in larger groups as long as
-  /// keeps the store at 50,000 calls per second, at three calls per look and rank.
+  /// How long a rank pauses between two looks at the store: 5 ms for up to 8 ranks, which may all
+  /// be on one host; 20 ms from 32 ranks on; and then as long as keeps the store at 50,000 calls
+  /// per second, at three calls per look and rank.
   static std::chrono::microseconds pause_of(int size);
 
   /// Gives `mine` to all ranks and returns what each gave, by rank. The first exchange is the one

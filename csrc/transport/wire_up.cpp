@@ -199,9 +199,8 @@ Membership WireUp::meet(std::vector<Card> cards) {
       continue;
     }
     // Both ends know both cards, and so agree on the connection.
-    const uint32_t incarnation =
-        std::max(mine_.connection(card.process).incarnation,
-                 card.connection(mine_.process).incarnation);
+    const uint32_t incarnation = std::max(mine_.connection(card.process).incarnation,
+                                          card.connection(mine_.process).incarnation);
     peers.push_back(
         &runtime_.peers().meet(locked, card, card.host_key == mine_.host_key, incarnation));
   }

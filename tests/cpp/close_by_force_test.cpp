@@ -1,4 +1,6 @@
 // What becomes of sockets of UCX when a connection is closed by force.
+#include "transport/close_by_force.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -9,8 +11,6 @@
 #include <optional>
 
 #include <gtest/gtest.h>
-
-#include "transport/close_by_force.h"
 
 namespace q7x2 {
 namespace {
