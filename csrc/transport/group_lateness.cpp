@@ -7,8 +7,8 @@
 // chain of those who wait: a rank that does not answer, or that neither has made the call nor
 // waits.
 //
-// Messages are no calls of the whole group. Who waits for one asks its peer for whom that waits
-// now, again and again.
+// A message is no call of the whole group. A rank that waits for one asks its peer again and again
+// whom that waits for.
 //
 // A rank that is late is not dead. It is named in a warning first, and in the error of the call
 // whose deadline passes.

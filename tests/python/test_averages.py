@@ -8,27 +8,35 @@ import torch.distributed as dist
 from values import FP8, HALF, REAL, assert_bits, assert_close, blank, integers, reals, wide
 
 AVG = dist.ReduceOp.AVG
+COLLECTIVES = ["all_reduce", "reduce", "reduce_scatter"]
+
+
+def reduced(collective: str, tensor: torch.Tensor, op: object) -> tuple[torch.Tensor, slice] | None:
+    """The result on this rank, and which part of the whole it is; None: it has no result."""
+    me, world = dist.get_rank(), dist.get_world_size()
+    if collective == "reduce_scatter":
+        count = tensor.numel() // world
+        part = blank(count, tensor.dtype)
+        dist.reduce_scatter_tensor(part, tensor, op)
+        return part, slice(count * me, count * (me + 1))
+    result = tensor.clone()
+    if collective == "reduce":
+        dist.reduce(result, 0, op)
+        return (result, slice(None)) if me == 0 else None
+    dist.all_reduce(result, op)
+    return result, slice(None)
 
 
 @pytest.mark.beyond("gloo", "has no AVG in this version of torch")
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.ranks(1, 2, 3, 4, 5)
 def test_average(world_size: int, collective: str) -> None:
     me = dist.get_rank()
     for dtype in [*HALF, *REAL, *FP8]:
         parts = [reals(r, 300 * world_size, dtype, 2) for r in range(world_size)]
-        tensor = parts[me].clone()
-        part = slice(None)
-        if collective == "all_reduce":
-            dist.all_reduce(tensor, AVG)
-        elif collective == "reduce":
-            dist.reduce(tensor, 0, AVG)
-            if me != 0:
-                continue
-        else:
-            whole, tensor = tensor, blank(300, dtype)
-            dist.reduce_scatter_tensor(tensor, whole, AVG)
-            part = slice(300 * me, 300 * (me + 1))
+        if (result := reduced(collective, parts[me], AVG)) is None:
+            continue
+        tensor, part = result
         expected = (sum(p.to(wide(dtype)) for p in parts) / world_size)[part]
         if dtype in FP8:
             step = 0.26 if dtype in (torch.float8_e5m2, torch.float8_e5m2fnuz) else 0.13
@@ -48,25 +56,16 @@ def test_average_of_integers(world_size: int) -> None:
 
 
 @pytest.mark.beyond("gloo", "has no PREMUL_SUM")
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_premul_sum_with_a_number(world_size: int, collective: str) -> None:
     me = dist.get_rank()
     op = dist._make_nccl_premul_sum(0.5)
     for dtype in [*HALF, *REAL]:
         parts = [integers(r, 20 * world_size, dtype, 4) for r in range(world_size)]
-        tensor = parts[me].clone()
-        part = slice(None)
-        if collective == "all_reduce":
-            dist.all_reduce(tensor, op)
-        elif collective == "reduce":
-            dist.reduce(tensor, 0, op)
-            if me != 0:
-                continue
-        else:
-            whole, tensor = tensor, blank(20, dtype)
-            dist.reduce_scatter_tensor(tensor, whole, op)
-            part = slice(20 * me, 20 * (me + 1))
+        if (result := reduced(collective, parts[me], op)) is None:
+            continue
+        tensor, part = result
         expected = sum(p.double() * 0.5 for p in parts)[part].to(dtype)
         assert_bits(tensor, expected, dtype)
 
