@@ -271,11 +271,13 @@ def _judge_mismatch(setup: Setup) -> None:
 
 
 def _sizes(setup: Setup, *counts: int) -> list[int]:
-    """A message may show the elements of a whole tensor, as the user passes it."""
+    """Elements of the tensor that the user passes, which a message shows."""
     world = setup.site.world
-    if setup.workload.ops[0] in ("all_reduce", "broadcast", "reduce"):
+    op = setup.workload.ops[0]
+    if op in ("all_reduce", "broadcast", "reduce"):
         return list(counts)
-    return [-(-count // world) * world for count in counts]
+    parts = [-(-count // world) for count in counts]
+    return parts if op == "all_gather" else [part * world for part in parts]
 
 
 def _judge_abort(setup: Setup) -> None:

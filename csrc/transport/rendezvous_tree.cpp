@@ -36,10 +36,10 @@ std::optional<std::string> Rendezvous::gather(const std::string& what, const std
 
 /// This rank has come to `what`. The last of all ranks but rank 0 publishes `all`.
 void Rendezvous::count(const std::string& what, const std::string& all) {
-  store_.set(key(what, options_.rank), "");  // to tell who is missing
   if (store_.add(key(what), 1) == options_.size - 1) {
     store_.set(key(all), "");
   }
+  store_.set(key(what, options_.rank), "");  // who has none yet is missing
 }
 
 /// What a process has published as `rank` last.
