@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <new>
 #include <sstream>
 #include <string>
 
@@ -23,7 +24,8 @@ struct Watched {
 };
 
 /// From lines such as "tfd:       17 events:       19 data:     55ddf19e9ad8  pos:0 ino:fb9bb".
-std::vector<Watched> watched_by(int epoll) {
+/// Nothing where there is no memory: a connection must close all the same.
+std::vector<Watched> watched_by(int epoll) try {
   std::vector<Watched> all;
   std::ifstream info("/proc/self/fdinfo/" + std::to_string(epoll));
   for (std::string line; std::getline(info, line);) {
@@ -38,6 +40,8 @@ std::vector<Watched> watched_by(int epoll) {
     }
   }
   return all;
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 bool is_watched(int epoll, int fd) {
@@ -89,8 +93,12 @@ CloseByForce::CloseByForce(int worker) {
           !read_at(each.watch.data.ptr, socket.record)) {
         continue;
       }
+      try {
+        sockets_.push_back(socket);
+      } catch (const std::bad_alloc&) {
+        return;
+      }
       watch(interface.fd, each.fd, {.events = 0, .data = each.watch.data});
-      sockets_.push_back(socket);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <set>
 
 #include "transport/close_by_force.h"
@@ -219,7 +220,8 @@ void* UcpEndpoint::close(bool flush) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = flush ? 0U : static_cast<uint32_t>(UCP_EP_CLOSE_FLAG_FORCE);
-  const auto by_force = flush ? nullptr : std::make_unique<const CloseByForce>(worker_.event_fd());
+  std::optional<CloseByForce> by_force;
+  if (!flush) by_force.emplace(worker_.event_fd());
   void* request = ucp_ep_close_nbx(endpoint_, &params);
   endpoint_ = nullptr;
   for (int i = 0; i < kRoundsToClose && by_force && by_force->matters(); ++i) {

@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "failing_allocation.h"
+
 namespace q7x2 {
 namespace {
 
@@ -126,6 +128,18 @@ TEST_F(CloseByForceTest, WhatUcxAsksForInTheMeantimeStays) {
 TEST_F(CloseByForceTest, IdleSocketsDoNotMatter) {
   watch(interface_.get(), socket_.get(), EPOLLIN, EPOLL_CTL_MOD);
   EXPECT_FALSE(CloseByForce(worker_.get()).matters());
+}
+
+TEST_F(CloseByForceTest, WithoutMemoryItThrowsNothingAndSocketsGoOn) {
+  bool over = false;
+  for (int nth = 1; !over; ++nth) {
+    test::fail_allocation(nth);
+    { const CloseByForce close(worker_.get()); }
+    over = test::allocation_will_fail();
+    test::fail_allocation(0);
+    EXPECT_FALSE(peer_reads()) << nth;
+    EXPECT_NE(events() & EPOLLOUT, 0U) << nth;
+  }
 }
 
 TEST_F(CloseByForceTest, ARecordThatCannotBeReadIsLeftAlone) {
