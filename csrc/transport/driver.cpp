@@ -75,7 +75,9 @@ milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) co
   for (const auto& task : tasks_.active(locked)) {
     if (task->done()) continue;
     if (task->is_over(locked)) return kHousekeepingPeriod;
-    end = std::min(end, task->record(locked).deadline);
+    const Task::Record& record = task->record(locked);
+    end =
+        std::min({end, record.deadline, std::max(record.next_inquiry, now + kHousekeepingPeriod)});
   }
   return nap_until(end, now, at_most);
 }

@@ -238,6 +238,8 @@ class Group {
   bool finds_leftover(Locked& locked, uint64_t oldest);
   bool is_leftover(Locked& locked, uint64_t tag, int sender, uint64_t oldest);
   uint64_t oldest_running(Locked& locked) const;
+  /// After which a call asks all that it waits for.
+  static std::chrono::milliseconds patience_of(const Task& task);
   void inquire(Locked& locked, TimePoint now);
   void ask(Locked& locked, int rank, uint64_t sequence, const std::string& call);
   void ask_what_it_called(Locked& locked, int rank, uint64_t sequence);

@@ -13,6 +13,10 @@ namespace {
 
 // How many collectives back a message is recognised as one that was never received.
 constexpr uint64_t kLeftoverWindow = 256;
+// After so long, or a quarter of its deadline, a call asks all that it waits for.
+constexpr std::chrono::milliseconds kPatience{500};
+// Before that at most so many.
+constexpr size_t kFirstAsked = 8;
 // How long a rank that has met a message which does not fit waits to hear what its sender called.
 constexpr std::chrono::milliseconds kAnswerPatience{100};
 
@@ -85,10 +89,16 @@ uint64_t Group::oldest_running(Locked& locked) const {
 
 // ----------------------------------------------------------------------- ranks that wait and ask
 
-// Ranks that disagree about a call may all wait and none send, where no message tells them. So who
-// has waited for long asks, and again each time that it has waited for twice as long. The answers
-// also say who keeps the others waiting (group_lateness.cpp); that is all that those say which are
-// about messages.
+std::chrono::milliseconds Group::patience_of(const Task& task) {
+  const bool has_deadline = task.timeout() > std::chrono::milliseconds::zero();
+  return has_deadline ? std::min(kPatience, task.timeout() / 4) : kPatience;
+}
+
+// Ranks that disagree about a call may all wait and none send, where no message tells them. Then
+// each waits for another one in a circle, and any question in it finds the disagreement. So a call
+// that has waited for a moment asks the next few ranks that it waits for, and again each time that
+// it has waited for twice as long; in the end all of them. The answers also say who keeps the
+// others waiting (group_lateness.cpp); that is all that those say which are about messages.
 void Group::inquire(Locked& locked, TimePoint now) {
   for (const auto& task : runtime_.tasks().active(locked)) {
     Task::Record& record = task->record(locked);
@@ -100,8 +110,12 @@ void Group::inquire(Locked& locked, TimePoint now) {
     record.next_inquiry =
         now + (task->takes_turn() ? waited : std::max<Clock::duration>(kAsksAgain, waited / 4));
     const uint64_t sequence = task->takes_turn() ? record.sequence : kNoCall;
-    for (const int other : awaited_ranks(locked, *task)) {
-      ask(locked, other, sequence, task->name());
+    const std::set<int> awaited = awaited_ranks(locked, *task);
+    auto next = awaited.upper_bound(rank());
+    const size_t asked = waited < patience_of(*task) ? kFirstAsked : awaited.size();
+    for (size_t i = 0; i < std::min(asked, awaited.size()); ++i, ++next) {
+      if (next == awaited.end()) next = awaited.begin();
+      ask(locked, *next, sequence, task->name());
     }
   }
 }

@@ -1,7 +1,7 @@
 // Who keeps the ranks of a group waiting.
 //
-// The rank that a call waits for may itself wait for another one. So a rank that has waited for
-// half a second asks (group_agreement.cpp), and the answer says whether its peer has made the call,
+// The rank that a call waits for may itself wait for another one. So a rank that has waited for a
+// moment asks (group_agreement.cpp), and the answer says whether its peer has made the call,
 // and whom the peer waits for, in this call or in the one that it is still in. A rank whose own
 // answer changes tells those who asked. So the name of the rank that is late travels along the
 // chain of those who wait: a rank that does not answer, or that neither has made the call nor

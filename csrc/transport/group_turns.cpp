@@ -13,8 +13,9 @@ namespace {
 
 // Collectives of one group in progress at once. Below the cycle of the sequence number in tags.
 constexpr int kMaxRunning = 64;
-// A collective that has waited for so long asks those it waits for whether they made the same call.
-constexpr std::chrono::milliseconds kPatience{500};
+// A collective that has waited for so long asks some of those it waits for whether they made the
+// same call.
+constexpr std::chrono::milliseconds kFirstPatience{10};
 
 }  // namespace
 
@@ -43,10 +44,9 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
 
 void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
   Task::Record& record = task->record(locked);
-  record.next_inquiry = task->submitted() + kPatience;
-  if (task->timeout() > std::chrono::milliseconds::zero()) {
-    record.next_inquiry = std::min(record.next_inquiry, task->submitted() + task->timeout() / 4);
-  }
+  const auto patience = patience_of(*task);
+  record.next_inquiry =
+      task->submitted() + (task->takes_turn() ? std::min(kFirstPatience, patience) : patience);
   if (task->takes_turn()) {
     record.sequence = sequence_++;
     ++running_;
