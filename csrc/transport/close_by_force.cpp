@@ -1,48 +1,19 @@
 #include "transport/close_by_force.h"
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <new>
-#include <sstream>
-#include <string>
+
+#include "transport/tcp_sockets.h"
 
 namespace q7x2 {
 namespace {
 
 // The kernel watches for these whatever is asked for.
 constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
-
-/// What an epoll descriptor watches.
-struct Watched {
-  int fd;
-  epoll_event watch;
-};
-
-/// From lines such as "tfd:       17 events:       19 data:     55ddf19e9ad8  pos:0 ino:fb9bb".
-/// Nothing where there is no memory: a connection must close all the same.
-std::vector<Watched> watched_by(int epoll) try {
-  std::vector<Watched> all;
-  std::ifstream info("/proc/self/fdinfo/" + std::to_string(epoll));
-  for (std::string line; std::getline(info, line);) {
-    std::istringstream words(line);
-    std::string label;
-    int fd = -1;
-    uint32_t events = 0;
-    uint64_t data = 0;
-    if (words >> label && label == "tfd:" && words >> fd >> label &&
-        words >> std::hex >> events >> label && words >> data) {
-      all.push_back({fd, {.events = events, .data = {.u64 = data}}});
-    }
-  }
-  return all;
-} catch (const std::bad_alloc&) {
-  return {};
-}
 
 bool is_watched(int epoll, int fd) {
   for (const Watched& each : watched_by(epoll)) {
@@ -53,13 +24,6 @@ bool is_watched(int epoll, int fd) {
 
 void watch(int epoll, int fd, epoll_event how) {
   epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &how);
-}
-
-bool is_tcp(int socket) {
-  int protocol = 0;
-  socklen_t size = sizeof(protocol);
-  return getsockopt(socket, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
-         protocol == IPPROTO_TCP;
 }
 
 ino_t inode_of(int socket) {

@@ -1,5 +1,6 @@
 #include "transport/peer_table.h"
 
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kClosePatience{1000};
+constexpr std::chrono::microseconds kAcknowledgementPause{200};
 // Each is one break that the other end has not noticed.
 constexpr int kMostToCatchUp = 1000;
 
@@ -233,6 +235,13 @@ void PeerTable::on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t statu
 }
 
 void PeerTable::close(Locked& locked) {
+  const TimePoint give_up = Clock::now() + kClosePatience;
+  // A socket that is closed with bytes that nobody read resets the connection, and what the peer's
+  // kernel still lacks, because a packet was lost, is lost with it.
+  while (!reactor_.is_all_acknowledged(locked) && Clock::now() < give_up) {
+    reactor_.progress(locked);
+    std::this_thread::sleep_for(kAcknowledgementPause);
+  }
   std::vector<void*> closing;
   const auto start = [&](Link& link, bool flush) {
     if (void* request = link.close(flush)) {
@@ -243,7 +252,6 @@ void PeerTable::close(Locked& locked) {
     start(peer->shared, /*flush=*/peer->life.is_alive());
     start(peer->beside, /*flush=*/peer->relies_on_beside && peer->life.is_alive());
   }
-  const TimePoint give_up = Clock::now() + kClosePatience;
   while (!closing.empty() && Clock::now() < give_up) {
     reactor_.progress(locked);
     std::erase_if(closing, [](void* request) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/tcp_sockets.h"
+
 namespace q7x2 {
 namespace {
 
@@ -86,6 +88,12 @@ std::vector<pollfd> Reactor::events(Locked&) const {
     events.push_back({worker->event_fd(), POLLIN, 0});
   }
   return events;
+}
+
+bool Reactor::is_all_acknowledged(Locked&) const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const UcpWorker* worker) {
+    return q7x2::is_all_acknowledged(worker->event_fd());
+  });
 }
 
 // ------------------------------------------------------------------------------------- requests

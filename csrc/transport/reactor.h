@@ -46,6 +46,8 @@ class Reactor {
   bool arm(Locked&);
   /// What becomes readable when an armed worker has an event.
   std::vector<pollfd> events(Locked&) const;
+  /// Whether the peers' kernels have all that was sent by TCP.
+  bool is_all_acknowledged(Locked&) const;
 
   // Requests. Each is told to `take_completed` once, unless it is released before.
 

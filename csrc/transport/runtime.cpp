@@ -20,9 +20,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kShutdownPatience{1000};
 // At the end of the process: for callbacks to return, and for threads that are on their way out of
-// a call to arrive in the host program before it goes.
+// a call to arrive in the host program before it goes. A callback that was stuck for so long may be
+// on its way out because another rank gives up at the same time.
 constexpr milliseconds kCallbackPatience{5000};
 constexpr milliseconds kWayOut{50};
+constexpr milliseconds kWayOutOfCallback{500};
 
 std::mutex instance_mutex;
 std::weak_ptr<Runtime> instance_;
@@ -105,12 +107,10 @@ void Runtime::shutdown_instance(bool others_run) {
   while (dying_runtimes > 0 && Clock::now() < callbacks_until) {
     std::this_thread::sleep_for(milliseconds(1));
   }
-  if (runtime) {
-    runtime->rest(now + kShutdownPatience, callbacks_until);
-  }
+  const bool callbacks_rest = !runtime || runtime->rest(now + kShutdownPatience, callbacks_until);
   begin_ending();
   if (others_run) {
-    std::this_thread::sleep_for(kWayOut);
+    std::this_thread::sleep_for(callbacks_rest ? kWayOut : kWayOutOfCallback);
   }
   if (!runtime) {
     return;
@@ -178,15 +178,15 @@ void Runtime::stop() {
   tasks_.drain(locked);
 }
 
-// Waits until nothing is unfinished and no callback runs.
-void Runtime::rest(TimePoint tasks_until, TimePoint callbacks_until) {
+// Waits until nothing is unfinished and no callback runs. False: one still does.
+bool Runtime::rest(TimePoint tasks_until, TimePoint callbacks_until) {
   for (;;) {
     const TimePoint now = Clock::now();
     const bool tasks_rest = tasks_.unfinished() == 0 || now >= tasks_until;
     const bool is_busy = notifier_.is_busy() || (dumps_ && dumps_->is_busy());
     const bool callbacks_rest = !is_busy || now >= callbacks_until;
     if (tasks_rest && callbacks_rest) {
-      return;
+      return !is_busy;
     }
     std::this_thread::sleep_for(milliseconds(1));
   }

@@ -116,7 +116,7 @@ class Runtime {
   explicit Runtime(const FlightSettings& flights);
 
   static void destroy(Runtime* runtime);
-  void rest(TimePoint tasks_until, TimePoint callbacks_until);
+  bool rest(TimePoint tasks_until, TimePoint callbacks_until);
   void stop();
 
   const HomeProcess home_;

@@ -1,0 +1,24 @@
+// The TCP sockets of a UCX worker, which UCX does not tell. /proc/self/fdinfo says what its epoll
+// descriptors watch: the worker's those of the interfaces, an interface's the sockets.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <vector>
+
+namespace q7x2 {
+
+/// What an epoll descriptor watches.
+struct Watched {
+  int fd;
+  epoll_event watch;
+};
+
+/// Nothing where there is no memory: a connection must close all the same.
+std::vector<Watched> watched_by(int epoll);
+bool is_tcp(int fd);
+/// Whether the peers' kernels have all that the sockets of this worker have sent. `worker`: its
+/// epoll descriptor.
+bool is_all_acknowledged(int worker);
+
+}  // namespace q7x2
