@@ -34,6 +34,7 @@ _START_S = 60.0  # a server imports torch
 _COMMAND_S = 30.0
 RATE = "1gbit"
 STORE_PORT = 29400
+STORE_HOST = 0
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -145,9 +146,9 @@ class Site:
 
     def _start_servers(self) -> None:
         if self.lab is None:
-            self._store = ("127.0.0.1", free_port())
+            self.store = ("127.0.0.1", free_port())
         else:
-            self._store = (self.lab.topology.address(0), STORE_PORT)
+            self.store = (self.lab.topology.address(STORE_HOST), STORE_PORT)
         for host in range(self.hosts):
             enter = ["setpriv", "--pdeathsig", "KILL", "--"]
             if self.lab is not None:
@@ -179,7 +180,7 @@ class Site:
     def _fork(self, host: int, name: str) -> tuple[Connection, int, Path]:
         log = self._folder / f"{name}.log"
         server = self._servers[host]
-        server.send(Start(name, str(log), {"MASTER_ADDR": self._store[0]}, self._store))
+        server.send(Start(name, str(log), {"MASTER_ADDR": self.store[0]}, self.store))
         pid_on_host = server.recv()
         control, hello = self._accept(_START_S)
         if hello != name:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.faults import injuries
 from benchmarks.faults.contract import Cell, Event
-from benchmarks.faults.site import Member, RankLost, Site
+from benchmarks.faults.site import STORE_HOST, Member, RankLost, Site
 from benchmarks.faults.verdict import (
     Verdict,
     judge_error,
@@ -20,7 +20,7 @@ from benchmarks.faults.verdict import (
     judge_text,
     names_rank,
 )
-from benchmarks.faults.workload import Report, Workload
+from benchmarks.faults.workload import Raised, Report, Workload
 
 # A rank that has not returned after so many timeouts of its group hangs.
 _HANG_TIMEOUTS = 3
@@ -233,11 +233,14 @@ def _judge_release(setup: Setup) -> None:
             host_of = setup.site.host_of
             same = host_of[report.rank] == host_of[setup.victim]
             where = "same host" if same else "another host"
-            moment = setup.moment
-            if "did not join" in report.error.text:
-                # Killed before its card was there: for the others it never arrives.
-                moment = report.error.called_at + setup.event.timeout
-            setup.verdict.add(where, report.error.raised_at - moment)
+            setup.verdict.add(where, report.error.raised_at - _known_since(setup, report.error))
+
+
+def _known_since(setup: Setup, error: Raised) -> float:
+    """For the others, a rank whose card was not there yet never arrives."""
+    if "did not join" in error.text:
+        return error.called_at + setup.event.timeout
+    return setup.moment
 
 
 def _judge_together(setup: Setup) -> None:
@@ -247,13 +250,18 @@ def _judge_together(setup: Setup) -> None:
 
 
 def _judge_silence(setup: Setup) -> None:
-    """Both sides of the cut raise, each naming a rank of the other side."""
+    """Both sides of the cut raise, each naming a rank of the other side, or the store's host.
+
+    A rank that was cut off before it has read a card knows no other.
+    """
     host_of = setup.site.host_of
     for rank, report in setup.reports.items():
         beyond = [r for r in range(setup.site.world) if host_of[r] != host_of[rank]]
-        judge_error(setup.verdict, report, beyond, group_ends=_ends_group(setup))
+        store = f"the store's host, {setup.site.store[0]} port {setup.site.store[1]}"
+        host = store if host_of[rank] != STORE_HOST else ""
+        judge_error(setup.verdict, report, beyond, group_ends=_ends_group(setup), host=host)
         if report.error is not None:
-            setup.verdict.add("", report.error.raised_at - setup.moment)
+            setup.verdict.add("", report.error.raised_at - _known_since(setup, report.error))
 
 
 def _judge_mismatch(setup: Setup) -> None:

@@ -41,11 +41,16 @@ class Verdict:
 
 
 def judge_error(
-    verdict: Verdict, report: Report, culprits: Collection[int], *, group_ends: bool = True
+    verdict: Verdict,
+    report: Report,
+    culprits: Collection[int],
+    *,
+    group_ends: bool = True,
+    host: str = "",
 ) -> None:
     """The error of a survivor: typed, with a culprit and the operation, and again next time.
 
-    It need not name anybody if there are no `culprits`.
+    It need not name anybody if there are no `culprits`; `host`: or their host, by what it says.
     """
     if report.wrong:
         verdict.complain(f"rank {report.rank}: wrong result: {report.wrong}")
@@ -53,16 +58,19 @@ def judge_error(
     if error is None:
         verdict.complain(f"rank {report.rank}: no error was raised")
         return
-    judge_text(verdict, report.rank, error, culprits)
+    judge_text(verdict, report.rank, error, culprits, host)
     if group_ends:
         judge_next(verdict, report)
 
 
-def judge_text(verdict: Verdict, rank: int, error: Raised, culprits: Collection[int]) -> None:
+def judge_text(
+    verdict: Verdict, rank: int, error: Raised, culprits: Collection[int], host: str = ""
+) -> None:
     shown = f"{error.kind}: {error.text[:300]}"
     if not error.is_typed:
         verdict.complain(f"rank {rank}: not a DistBackendError: {shown}")
-    if culprits and not any(names_rank(error.text, culprit) for culprit in culprits):
+    names_host = bool(host) and host in error.text
+    if culprits and not (names_host or any(names_rank(error.text, each) for each in culprits)):
         verdict.complain(f"rank {rank}: does not name rank {sorted(culprits)}: {shown}")
     if not names_operation(error.text, error.operation):
         verdict.complain(f"rank {rank}: does not name {error.operation}: {shown}")

@@ -1,6 +1,10 @@
 #include "backend/c10d_store.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
+
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <future>
 #include <mutex>
@@ -8,10 +12,12 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "base/process.h"
 #include "base/quiet_thread.h"
+#include "transport/failure_detector.h"
 
 namespace q7x2 {
 namespace {
@@ -31,6 +37,23 @@ Error store_error(const std::exception& error) {
   return Error(ErrorCode::kTransport,
                "the store does not answer (has the process that owns it ended?): " +
                    text.substr(0, text.find('\n')));
+}
+
+/// Nothing where the store is none on TCP, or has no address of IPv4.
+std::optional<HostWatch> watch_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto root = root_of(store);
+  const auto* tcp = dynamic_cast<const c10d::TCPStore*>(root.get());
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (tcp == nullptr || ::getaddrinfo(tcp->getHost().c_str(), nullptr, &hints, &found) != 0) {
+    return std::nullopt;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  sockaddr_in address{};
+  std::memcpy(&address, found->ai_addr, sizeof(address));
+  return HostWatch(ntohl(address.sin_addr.s_addr), tcp->getPort(), silence_limit(), Clock::now());
 }
 
 }  // namespace
@@ -96,6 +119,7 @@ C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, milliseconds timeout
     : store_(std::move(store)),
       timeout_(timeout),
       attend_(std::move(attend)),
+      watch_(watch_of(store_)),
       caller_(Caller::start()) {}
 
 C10dStore::~C10dStore() {
@@ -110,10 +134,16 @@ auto C10dStore::ask(Call call) {
       [store = store_, call = std::move(call)] { return call(*store); });
   std::future<Result> answer = task->get_future();
   caller_->post([task] { (*task)(); });
-  const auto deadline = Clock::now() + timeout_;
+  const auto asked = Clock::now();
+  if (watch_) watch_->hear(asked);  // it has answered all that was asked before
   while (answer.wait_for(kOverdue) != std::future_status::ready) {
     attend_();
-    if (Clock::now() >= deadline) {
+    const auto now = Clock::now();
+    if (watch_ && watch_->is_silent(now)) {
+      throw Error(ErrorCode::kTransport,
+                  "the group cannot be made: the store's host, " + watch_->reason(now));
+    }
+    if (now >= asked + timeout_) {
       throw Error(ErrorCode::kTimeout,
                   "the group cannot be made: the store has not answered within the timeout of " +
                       std::to_string(timeout_.count()) + " ms");

@@ -2,17 +2,20 @@
 //
 // A call to a store whose host has fallen silent does not return for minutes. So calls run in a
 // thread of their own, and the caller looks around every few milliseconds while it waits. If it
-// gives up, the thread is left behind with the call, and ends when the call does.
+// gives up, the thread is left behind with the call, and ends when the call does. Meanwhile a TCP
+// store's host is watched, so that its silence is an error as soon as that of any other host.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/torch_compat.h"
+#include "transport/host_watch.h"
 #include "transport/rendezvous.h"
 
 namespace q7x2 {
@@ -22,7 +25,8 @@ class C10dStore final : public KeyStore {
   /// Called while an answer is overdue; may throw to give up the call.
   using Attend = std::function<void()>;
 
-  /// `timeout`: no call takes longer; it throws Error(kTimeout).
+  /// `timeout`: no call takes longer; it throws Error(kTimeout). Each throws Error(kTransport)
+  /// where the connection breaks or the store's host falls silent.
   C10dStore(
       c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
       Attend attend = [] {});
@@ -48,6 +52,7 @@ class C10dStore final : public KeyStore {
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::chrono::milliseconds timeout_;
   Attend attend_;
+  std::optional<HostWatch> watch_;  // of a TCP store's host
   std::shared_ptr<Caller> caller_;
 };
 

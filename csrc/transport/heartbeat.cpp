@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -15,6 +14,7 @@
 #include <span>
 
 #include "base/log.h"
+#include "transport/connection_attempt.h"
 #include "transport/heartbeat_listener.h"
 
 namespace q7x2 {
@@ -26,20 +26,6 @@ constexpr int kWarnAfter = 20;
 // The first call after one that was lost is made at once, the second after this pause.
 constexpr std::chrono::milliseconds kPause{5};
 constexpr int kMostDoublings = 8;
-
-// What a connection in the making has come to.
-enum class Attempt { kPending, kMade, kRefused, kFailed };
-
-Attempt outcome(int socket) {
-  pollfd entry{socket, POLLOUT, 0};
-  if (::poll(&entry, 1, 0) <= 0) {
-    return Attempt::kPending;
-  }
-  int error = 0;
-  socklen_t length = sizeof(error);
-  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
-  return error == 0 ? Attempt::kMade : error == ECONNREFUSED ? Attempt::kRefused : Attempt::kFailed;
-}
 
 }  // namespace
 
@@ -105,23 +91,11 @@ std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
 // ----------------------------------------------------------------------------------------- line
 
 PrivateSocket Heartbeat::start_connection(uint32_t events) const {
-  PrivateSocket socket = PrivateSocket::open();
-  if (!socket.is_valid()) {
-    return socket;
-  }
-  const int on = 1;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(target_.port);
-  address.sin_addr.s_addr = htonl(target_.address);
-  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+  PrivateSocket socket = start_connecting(target_.address, target_.port);
   epoll_event event{};
   event.events = events;
   event.data.ptr = const_cast<Heartbeat*>(this);
-  // An error that comes at once, such as "no route", is no answer.
-  if ((::connect(socket, to, sizeof(address)) != 0 && errno != EINPROGRESS) ||
-      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
+  if (socket.is_valid() && ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
     socket.close();
   }
   return socket;

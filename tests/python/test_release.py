@@ -41,9 +41,6 @@ MAIN_ELSEWHERE = {
 }
 
 
-# Of a rank that is cut off before it has read a card: it waits for the store.
-GAP = ("silent", "init, two hosts")
-
 # More trials of an event in a cell: with these, UCX used a connection that it had freed, because it
 # was closed by force in the middle of a message (csrc/transport/close_by_force.h).
 MORE_TRIALS = {("stopped", "send and recv, two hosts"): (4, 10)}
@@ -53,8 +50,6 @@ def cases() -> Iterator[Any]:
     for event, cell in pairs():
         is_main = cell.name in MAIN_CELLS or (event.name, cell.name) in MAIN_ELSEWHERE
         marks = [] if is_main else [pytest.mark.slow]
-        if (event.name, cell.name) == GAP:
-            marks.append(pytest.mark.xfail(strict=False, reason="it may know no rank to name"))
         yield pytest.param(event, cell, marks=marks, id=f"{event.name}-{cell.name}")
 
 

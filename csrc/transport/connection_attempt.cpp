@@ -1,0 +1,41 @@
+#include "transport/connection_attempt.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace q7x2 {
+
+Attempt outcome(int socket) {
+  pollfd entry{socket, POLLOUT, 0};
+  if (::poll(&entry, 1, 0) <= 0) {
+    return Attempt::kPending;
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error == 0 ? Attempt::kMade : error == ECONNREFUSED ? Attempt::kRefused : Attempt::kFailed;
+}
+
+PrivateSocket start_connecting(uint32_t address, uint16_t port) {
+  PrivateSocket socket = PrivateSocket::open();
+  if (!socket.is_valid()) {
+    return socket;
+  }
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(address);
+  if (::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 &&
+      errno != EINPROGRESS) {
+    socket.close();
+  }
+  return socket;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,54 @@
+#include "transport/host_watch.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "transport/connection_attempt.h"
+
+namespace q7x2 {
+
+HostWatch::HostWatch(uint32_t address, uint16_t port, SilenceClock::Duration limit, TimePoint now)
+    : address_(address), port_(port), limit_(limit), clock_(limit, now) {}
+
+bool HostWatch::is_silent(TimePoint now) {
+  clock_.look(now);
+  if (clock_.is_doubtful(now)) {
+    knock(now);
+  }
+  return clock_.is_silent(now);
+}
+
+void HostWatch::knock(TimePoint now) {
+  if (knock_.is_valid()) {
+    const Attempt attempt = outcome(knock_);
+    if (attempt == Attempt::kMade || attempt == Attempt::kRefused) {
+      clock_.hear(now);
+    }
+    if (attempt != Attempt::kPending) {
+      knock_.close();
+    }
+  }
+  if (clock_.is_doubtful(now) && now >= next_knock_) {
+    next_knock_ = now + SilenceClock::period(limit_);
+    knock_.close();
+    knock_ = start_connecting(address_, port_);
+  }
+}
+
+std::string HostWatch::reason(TimePoint now) const {
+  const in_addr address{htonl(address_)};
+  std::array<char, INET_ADDRSTRLEN> name{};
+  ::inet_ntop(AF_INET, &address, name.data(), name.size());
+  const auto silence = std::max(clock_.silence(now), limit_);
+  std::array<char, 128> text{};
+  std::snprintf(text.data(), text.size(),
+                "%s port %u, or the link to it, has not answered for %.1f s (Q7X2_SILENCE)",
+                name.data(), port_, std::chrono::duration<double>(silence).count());
+  return text.data();
+}
+
+}  // namespace q7x2
