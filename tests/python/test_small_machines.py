@@ -139,6 +139,7 @@ def test_ranks_that_share_no_transport_are_told_which_each_has() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # 66 machines; each has a deadline of its own
 @pytest.mark.parametrize("tls", UCX_TLS)
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_the_whole_matrix(ranks: int, tls: str | None) -> None:
