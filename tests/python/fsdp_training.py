@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import q7x2
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -60,8 +61,9 @@ class Optional(nn.Module):
 
 
 def mesh_over(backend: str, ranks: list[int] | None = None) -> DeviceMesh:
-    """Of one dimension, with a process group of its own."""
-    group = dist.new_group(ranks, backend=backend)
+    """Of one dimension, with a process group of its own that adds in one order for good."""
+    options = q7x2.Options(refine=False) if backend == "q7x2" else None
+    group = dist.new_group(ranks, backend=backend, pg_options=options)
     return DeviceMesh.from_group(group, "cpu")
 
 
