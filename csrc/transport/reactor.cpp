@@ -74,6 +74,9 @@ bool Reactor::progress(Locked&) {
   for (UcpWorker* worker : workers_) {
     any |= worker->progress();
   }
+  if (ucx_.may_run_out) {
+    early_.take_from(ucx_.worker);
+  }
   return any;
 }
 
@@ -140,6 +143,9 @@ bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint6
   param.cb.recv = on_received;
   param.user_data = &pending;
   pending.worker = &worker;
+  if (&worker == &ucx_.worker && early_.receive(pending, tag, mask, data, length)) {
+    return !pending.completed;
+  }
   void* request = ucp_tag_recv_nbx(worker.get(), data, length, tag, mask, &param);
   if (UCS_PTR_IS_ERR(request)) {
     completions_.add(pending, UCS_PTR_STATUS(request));
@@ -153,7 +159,9 @@ bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint6
 }
 
 void Reactor::cancel(Locked&, PendingRequest& pending) {
-  ucp_request_cancel(pending.worker->get(), pending.request);
+  if (!early_.cancel(pending)) {
+    ucp_request_cancel(pending.worker->get(), pending.request);
+  }
 }
 
 void Reactor::complete(Locked&, PendingRequest& pending, ucs_status_t status, size_t length,
@@ -164,6 +172,9 @@ void Reactor::complete(Locked&, PendingRequest& pending, ucs_status_t status, si
 // ------------------------------------------------------------------------------------- messages
 
 std::optional<uint64_t> Reactor::find_unexpected(Locked&, uint64_t tag, uint64_t mask) {
+  if (const auto early = early_.find(tag, mask)) {
+    return early;
+  }
   ucp_tag_recv_info_t info{};
   if (ucp_tag_probe_nb(worker().get(), tag, mask, /*remove=*/0, &info) == nullptr) {
     return std::nullopt;
@@ -172,6 +183,7 @@ std::optional<uint64_t> Reactor::find_unexpected(Locked&, uint64_t tag, uint64_t
 }
 
 void Reactor::drop_unexpected(Locked&, uint64_t tag, uint64_t mask) {
+  early_.drop(tag, mask);
   for (UcpWorker* worker : workers_) {
     for (;;) {
       ucp_tag_recv_info_t info{};

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/early_messages.h"
 #include "transport/locked.h"
 #include "transport/nics.h"
 #include "transport/request.h"
@@ -90,6 +91,7 @@ class Reactor {
   };
 
   ReactorLock lock_;
+  EarlyMessages early_;  // which UCX may write to until it is closed
   UcxRuntime ucx_;
   std::map<std::string, std::unique_ptr<PrivateWorker>> private_workers_;  // by interface
   std::vector<UcpWorker*> workers_;                                        // all of them

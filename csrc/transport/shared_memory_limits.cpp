@@ -21,8 +21,10 @@ namespace {
 
 // What a UCX transport allocates for one process: a queue, and the descriptors of what arrives.
 constexpr size_t kQueueBytes = size_t{12} << 10;
-constexpr size_t kDescriptorBytes = 671744;
+constexpr size_t kDescriptorBytes = 806912;
 constexpr size_t kRankBytes = kQueueBytes + kDescriptorBytes;
+// What messages that nobody has asked for yet are not expected to fill, for each rank.
+constexpr size_t kAmple = size_t{32} << 20;
 // What q7x2's own segments leave of /dev/shm.
 constexpr size_t kShmReserve = size_t{8} << 20;
 
@@ -38,10 +40,24 @@ std::string mebibytes_needed(size_t bytes) {
   return mebibytes(bytes + (size_t{1} << 20) - 1);
 }
 
-std::string kernel_setting(const std::string& name) {
+/// Empty if it cannot be read.
+std::string kernel_value(const std::string& name) {
   std::string value;
   std::ifstream("/proc/sys/kernel/" + name) >> value;
+  return value;
+}
+
+std::string kernel_setting(const std::string& name) {
+  const std::string value = kernel_value(name);
   return "kernel." + name + "=" + (value.empty() ? "unknown" : value);
+}
+
+/// 0 if it is not a number.
+uint64_t kernel_number(const std::string& name) {
+  const std::string value = kernel_value(name);
+  uint64_t number = 0;
+  const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
+  return status == std::errc() ? number : 0;
 }
 
 /// Whether a file can be made in /dev/shm; else why not.
@@ -171,6 +187,18 @@ bool segments_fit(const std::vector<std::string>& transports, size_t bytes, int 
   }
   return shm.f_blocks == 0 ||
          shm.f_bavail * shm.f_frsize >= bytes * static_cast<size_t>(ranks) + kShmReserve;
+}
+
+bool is_scarce(const std::vector<std::string>& transports, int local_ranks) {
+  struct statvfs shm {};
+  if (contains(transports, "posix") && (::statvfs("/dev/shm", &shm) != 0 || shm.f_blocks != 0)) {
+    return true;
+  }
+  const auto ranks = static_cast<uint64_t>(std::max(local_ranks, 1));
+  const uint64_t pages = kAmple / static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return contains(transports, "sysv") &&
+         (kernel_number("shmall") < ranks * pages ||
+          kernel_number("shmmni") < ranks * (kAmple / kDescriptorBytes));
 }
 
 int local_ranks() {

@@ -23,6 +23,10 @@ bool sysv_fits(const std::vector<std::string>& transports, size_t bytes);
 /// which get SIGBUS if it is full.
 bool segments_fit(const std::vector<std::string>& transports, size_t bytes, int ranks);
 
+/// Whether the messages that pile up for `local_ranks` ranks may find no room in the shared memory
+/// of UCX's `transports`: a /dev/shm with a limit, or SysV segments with low ones.
+bool is_scarce(const std::vector<std::string>& transports, int local_ranks);
+
 /// How many ranks of the job run on this host: LOCAL_WORLD_SIZE, which torchrun sets, else 1.
 int local_ranks();
 

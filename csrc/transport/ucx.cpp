@@ -20,7 +20,7 @@ constexpr unsigned kApiMinor = 13;
 
 // Of each shared-memory transport; shared_memory_limits.cpp knows what memory that takes.
 constexpr const char* kQueueLength = "64";
-constexpr const char* kBuffers = "80";
+constexpr const char* kBuffers = "96";
 
 // UCX closes a connection by force in the second one.
 constexpr int kRoundsToClose = 4;

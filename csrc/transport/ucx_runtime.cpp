@@ -69,7 +69,8 @@ UcxRuntime open_ucx(const std::vector<std::string>& net_devices) {
       for (const auto& [transport, reason] : obstacles) {
         warnings.push_back("UCX's transport " + transport + " is not used: " + reason);
       }
-      return {std::move(context), std::move(worker), std::move(warnings)};
+      const bool may_run_out = is_scarce(context.transports(), local_ranks());
+      return {std::move(context), std::move(worker), std::move(warnings), may_run_out};
     } catch (const Error& error) {
       const size_t known = obstacles.size();
       obstacles.merge(find_obstacles(tls));

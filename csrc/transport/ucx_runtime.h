@@ -13,6 +13,8 @@ struct UcxRuntime {
   UcpWorker worker;
   /// Sentences for the user: the transports that are not used, and what can be done about it.
   std::vector<std::string> warnings;
+  /// The transports through shared memory may get no more of it while messages pile up.
+  bool may_run_out = false;
 };
 
 /// Opens UCX within the user's UCX_TLS. UCX gives up if one transport cannot be opened; this goes

@@ -47,6 +47,7 @@ class Machine:
     # By rank, what it may have beyond what it has: {"0": {"NOFILE": 9, "AS": 2**30, "THREADS": 1}}.
     limits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     timeout: float = 15.0
+    stopped: int | None = None  # a rank that is stopped for a second while the others send to it
 
     def __str__(self) -> str:
         values = dataclasses.asdict(self)
@@ -161,9 +162,13 @@ def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any
             timeout=datetime.timedelta(seconds=machine.timeout),
         )
         for count in (1, 5_000, 3_000_000):
+            if count == 3_000_000 and rank == machine.stopped:
+                _stop_for_a_second()
             tensor = torch.full((count,), float(rank + 1))
             dist.all_reduce(tensor)
             assert (tensor == machine.ranks * (machine.ranks + 1) / 2).all()
+        if machine.stopped is not None:
+            _flood(rank, machine.ranks, machine.stopped)
         assert dist.group.WORLD is not None
         backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
         transports = backend.transports((rank + 1) % machine.ranks)
@@ -180,6 +185,35 @@ def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any
         "transports": transports,
         "seconds": time.monotonic() - started,
     }
+
+
+def _stop_for_a_second() -> None:
+    """Soon, and from outside: a process that is stopped cannot continue itself."""
+    me = os.getpid()
+    subprocess.Popen(["sh", "-c", f"sleep 0.03; kill -STOP {me}; sleep 1; kill -CONT {me}"])
+
+
+def _flood(rank: int, ranks: int, receiver: int) -> None:
+    """All send to one rank, which is stopped, and asks for nothing before all has been sent."""
+    import torch
+    import torch.distributed as dist
+
+    others = [r for r in range(ranks) if r != receiver]
+    lengths = [1, 1500, 20_000, *[1500] * 300]
+    if rank == receiver:
+        _stop_for_a_second()
+        dist.barrier()
+        for i, length in enumerate(lengths):
+            for sender in others:
+                tensor = torch.empty(length)
+                dist.recv(tensor, sender)
+                assert (tensor == sender + i).all()
+    else:
+        tensors = [torch.full((length,), float(rank + i)) for i, length in enumerate(lengths)]
+        works = [dist.isend(tensor, receiver) for tensor in tensors]
+        dist.barrier()
+        for work in works:
+            work.wait()
 
 
 def _fork(body: Any, *arguments: Any) -> int:

@@ -1,0 +1,104 @@
+// Messages that arrived before anybody asked for them, in memory of this process.
+#include "transport/early_messages.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "transport/ucx.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr uint64_t kExact = ~uint64_t{0};
+
+class EarlyMessagesTest : public ::testing::Test {
+ protected:
+  /// Sends to itself; a long message needs a progress for each of its fragments.
+  void send(uint64_t tag, const std::vector<uint8_t>& bytes) {
+    ucp_request_param_t param{};
+    void* request = ucp_tag_send_nbx(to_me_.get(), bytes.data(), bytes.size(), tag, &param);
+    ASSERT_FALSE(UCS_PTR_IS_ERR(request));
+    for (int i = 0; i < 100; ++i) worker_.progress();
+    if (request != nullptr) {
+      EXPECT_EQ(ucp_request_check_status(request), UCS_OK);
+      ucp_request_free(request);
+    }
+  }
+  PendingRequest asking() {
+    PendingRequest pending;
+    pending.completions = &completions_;
+    pending.worker = &worker_;
+    return pending;
+  }
+  bool has_more() {
+    ucp_tag_recv_info_t info{};
+    return ucp_tag_probe_nb(worker_.get(), 0, 0, /*remove=*/0, &info) != nullptr;
+  }
+
+  const UcpContext context_{{}, /*tcp_only=*/true};
+  EarlyMessages early_;
+  UcpWorker worker_{context_};
+  UcpEndpoint to_me_{worker_, worker_.address(), [](void*, ucp_ep_h, ucs_status_t) {}, nullptr};
+  Completions completions_;
+};
+
+std::vector<uint8_t> counted(size_t length, uint8_t first) {
+  std::vector<uint8_t> bytes(length);
+  std::iota(bytes.begin(), bytes.end(), first);
+  return bytes;
+}
+
+TEST_F(EarlyMessagesTest, AreHandedOverInTheirOrder) {
+  for (const size_t length : {0, 1, 100, 5000}) {
+    send(7, counted(length, 1));
+    send(7, counted(length, 2));
+    early_.take_from(worker_);
+    EXPECT_FALSE(has_more());
+    for (const uint8_t first : {1, 2}) {
+      PendingRequest pending = asking();
+      std::vector<uint8_t> bytes(length);
+      ASSERT_TRUE(early_.receive(pending, 7, kExact, bytes.data(), length)) << length;
+      ASSERT_EQ(completions_.take(), &pending) << length;
+      EXPECT_EQ(pending.status, UCS_OK);
+      EXPECT_EQ(pending.length, length);
+      EXPECT_EQ(pending.tag, 7U);
+      EXPECT_EQ(bytes, counted(length, first));
+    }
+    EXPECT_FALSE(early_.find(0, 0));
+  }
+}
+
+TEST_F(EarlyMessagesTest, OnlyWhatMatchesIsHandedOver) {
+  send(0x15, counted(10, 1));
+  send(0x26, counted(10, 2));
+  early_.take_from(worker_);
+  PendingRequest pending = asking();
+  std::vector<uint8_t> bytes(10);
+  EXPECT_FALSE(early_.receive(pending, 0x16, kExact, bytes.data(), bytes.size()));
+  EXPECT_EQ(completions_.take(), nullptr);
+  EXPECT_EQ(early_.find(0x06, 0x0f), 0x26U);
+  ASSERT_TRUE(early_.receive(pending, 0x06, 0x0f, bytes.data(), bytes.size()));
+  EXPECT_EQ(bytes, counted(10, 2));
+  EXPECT_EQ(pending.tag, 0x26U);
+  early_.drop(0x10, 0xf0);
+  EXPECT_FALSE(early_.find(0, 0));
+}
+
+TEST_F(EarlyMessagesTest, ALongerMessageThanExpectedIsCutAndSaysSo) {
+  send(7, counted(100, 1));
+  early_.take_from(worker_);
+  PendingRequest pending = asking();
+  std::vector<uint8_t> bytes(11, 0xff);
+  ASSERT_TRUE(early_.receive(pending, 7, kExact, bytes.data(), 10));
+  ASSERT_EQ(completions_.take(), &pending);
+  EXPECT_EQ(pending.status, UCS_ERR_MESSAGE_TRUNCATED);
+  EXPECT_EQ(pending.length, 100U);
+  EXPECT_EQ(bytes[10], 0xff) << "no byte beyond the buffer";
+}
+
+}  // namespace
+}  // namespace q7x2
