@@ -67,7 +67,7 @@ bool AssemblyTable::begin(Locked&, const AssemblyMessage& stamp, AssemblyInbox& 
 
 void AssemblyTable::keep(Locked&, const std::string& key, const std::string& exchange, int round,
                          std::string sent) {
-  running_.at(key).sent[{exchange, round}] = std::move(sent);
+  running_.at(key).sent[{exchange, round}] = {.message = std::move(sent)};
 }
 
 void AssemblyTable::set_waiting(Locked&, const std::string& key, int member) {
@@ -161,10 +161,15 @@ void AssemblyTable::keep_early(AssemblyMessage message) {
   }
 }
 
-void AssemblyTable::answer(Locked& locked, const Running& running, const AssemblyMessage& asked) {
-  const auto sent = running.sent.find({asked.exchange, asked.round});
-  if (sent != running.sent.end()) {
-    reply(locked, asked, sent->second);
+void AssemblyTable::answer(Locked& locked, Running& running, const AssemblyMessage& asked) {
+  const auto found = running.sent.find({asked.exchange, asked.round});
+  if (found != running.sent.end()) {
+    Sent& sent = found->second;
+    if (const auto now = Clock::now(); now >= sent.again_from) {
+      sent.again_from = now + sent.pause;
+      sent.pause *= 2;
+      reply(locked, asked, sent.message);
+    }
     return;
   }
   AssemblyMessage waiting = running.stamp;

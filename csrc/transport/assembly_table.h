@@ -49,6 +49,7 @@ class AssemblyTable {
   static constexpr size_t kMostEarly = 256;
   static constexpr size_t kMostEarlyBytes = size_t{8} << 20;
   static constexpr std::chrono::minutes kEarlyAge{10};
+  static constexpr std::chrono::milliseconds kPause{500};
 
   /// `process`: this one. Throws Error(kTransport).
   AssemblyTable(uint64_t process, Reactor& reactor, PeerTable& peers, Envelopes& envelopes);
@@ -58,7 +59,9 @@ class AssemblyTable {
   /// From now on messages for `stamp.key` go to `inbox`, beginning with those that came early.
   /// `stamp`: what all messages of this assembly have in common. False: the key was used before.
   bool begin(Locked& locked, const AssemblyMessage& stamp, AssemblyInbox& inbox);
-  /// A round's message, encoded, which members may ask for again until the assembly ends.
+  /// A round's message, encoded, which its receiver may ask for until the assembly ends. It may be
+  /// megabytes, and still on its way when the next question comes. So it is sent again for the
+  /// first question, for another one after kPause, and from then on after twice as long each time.
   void keep(Locked& locked, const std::string& key, const std::string& exchange, int round,
             std::string sent);
   /// Whom the assembly waits for; -1: nobody.
@@ -74,11 +77,16 @@ class AssemblyTable {
   bool deliver(Locked& locked);
 
  private:
+  struct Sent {
+    std::string message;
+    Clock::time_point again_from = {};
+    std::chrono::milliseconds pause = kPause;
+  };
   struct Running {
     AssemblyMessage stamp;
     AssemblyInbox* inbox = nullptr;
     int waiting_for = -1;
-    std::map<std::pair<std::string, int>, std::string> sent = {};  // by exchange and round
+    std::map<std::pair<std::string, int>, Sent> sent = {};  // by exchange and round
   };
   struct Used {
     std::vector<uint64_t> heard;
@@ -93,7 +101,7 @@ class AssemblyTable {
                                  size_t length, const ucp_am_recv_param_t* param);
   void handle(Locked& locked, AssemblyMessage message);
   void keep_early(AssemblyMessage message);
-  void answer(Locked& locked, const Running& running, const AssemblyMessage& asked);
+  void answer(Locked& locked, Running& running, const AssemblyMessage& asked);
   void refuse(Locked& locked, const Used& used, const AssemblyMessage& message);
   void reply(Locked& locked, const AssemblyMessage& to, std::string_view message);
 

@@ -129,6 +129,61 @@ TEST(Assembly, ABrokenConnectionIsOpenedAgain) {
   });
 }
 
+TEST(Assembly, AnAnswerOnItsWayIsNotSentAgainForEachQuestion) {
+  run_ranks(2, [](Rank& rank) {
+    const std::vector<Card> cards = all_cards(rank);
+    if (rank.rank == 0) {
+      Assembly assembly(rank.runtime(), options(cards, "1"));
+      const auto all = assembly.exchange("x", std::string(1000, 'a'), kNoCheck);
+      EXPECT_EQ(all[1], "mine");
+      assembly.finish();
+      rank.barrier();
+      return;
+    }
+    AssemblyTable& table = rank.runtime().assemblies();
+    AssemblyInbox inbox;
+    AssemblyMessage own;
+    own.key = "test\n1";
+    {
+      Locked locked(rank.runtime().lock());
+      ASSERT_TRUE(table.begin(locked, own, inbox));
+    }
+    // How many messages have come when one has, and for 300 ms after it.
+    const auto count = [&] {
+      size_t messages = 0;
+      for (auto end = TimePoint::max(); Clock::now() < end;) {
+        rank.runtime().drive();
+        for (const AssemblyMessage& message : inbox.take()) {
+          if (++messages == 1) end = Clock::now() + milliseconds(300);
+          own = message;
+        }
+        inbox.wait(milliseconds(1));
+      }
+      return messages;
+    };
+    EXPECT_GE(count(), 1U);
+    const auto send = [&](AssemblyKind kind) {
+      own.kind = kind;
+      own.process = rank.runtime().process();
+      own.card = cards[1].encode();
+      Locked locked(rank.runtime().lock());
+      EXPECT_TRUE(table.send(locked, cards[0], own.encode()));
+    };
+    const TimePoint began = Clock::now();
+    for (int i = 0; i < 30; ++i) send(AssemblyKind::kAsk);
+    const size_t answers = count();
+    size_t most = 1;
+    auto pause = AssemblyTable::kPause;
+    for (auto next = began + pause; next < Clock::now(); next += pause *= 2) ++most;
+    EXPECT_LE(answers, most);
+    own.body = pack_pieces({"mine"});
+    send(AssemblyKind::kPieces);
+    rank.barrier();
+    Locked locked(rank.runtime().lock());
+    table.end(locked, {}, own);
+  });
+}
+
 // -------------------------------------------------------------------------------------- failures
 
 TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
