@@ -93,7 +93,7 @@ void Notifier::run() {
     if (const uint64_t other = running_; other != 0) {
       // It may return in time; if not, its turn is over, and this thread has it.
       const bool is_over =
-          changed_.wait_until(lock, running_since_ + kPatience, [&] { return running_ != other; });
+          changed_.wait_until(lock, running_since_ + patience_, [&] { return running_ != other; });
       if (is_over || callbacks_.empty()) continue;
     }
     std::function<void()> callback = std::move(callbacks_.front());

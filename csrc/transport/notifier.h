@@ -14,13 +14,13 @@ namespace q7x2 {
 
 /// One after another, in their order, for as long as they return. A callback that waits for a later
 /// one, as those of PyTorch's PowerSGD hook do, would wait for ever; so where one does not return
-/// within `kPatience`, another thread goes on with those behind it.
+/// within its patience, another thread goes on with those behind it.
 class Notifier {
  public:
   static constexpr std::chrono::milliseconds kPatience{1};
   static constexpr size_t kMaxThreads = 64;
 
-  Notifier() = default;
+  explicit Notifier(std::chrono::milliseconds patience = kPatience) : patience_(patience) {}
   /// Calls `stop`.
   ~Notifier();
   Notifier(const Notifier&) = delete;
@@ -47,6 +47,7 @@ class Notifier {
   void add_thread();
   bool rests() const { return callbacks_.empty() && idle_ == threads_.size(); }
 
+  const std::chrono::milliseconds patience_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> callbacks_;
