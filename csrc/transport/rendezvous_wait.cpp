@@ -14,9 +14,12 @@ using Clock = std::chrono::steady_clock;
 // A wait for another process's memory: it may need this processor.
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{1000};
-// A wait for the store asks often at first. A nap is a quarter of the time waited so far, so it
-// costs little time. Each look costs the ranks of a host processor time that they need to arrive.
+// A wait for the store asks often at first, the less so the more ranks there are. A nap is a third
+// of the time waited so far, so it costs little time. Each look costs the ranks of a host processor
+// time that they need to arrive.
 constexpr microseconds kFirstPause{200};
+constexpr microseconds kFirstPausePerRank{50};
+constexpr microseconds kMostFirstPause{5000};
 constexpr microseconds kLeastPause{5000};
 constexpr microseconds kMostPauseForHosts{20'000};
 constexpr microseconds kPausePerRankOfHost{600};
@@ -54,12 +57,13 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
   auto next_look = started + options_.pause;
   auto next_slice = started + options_.slice;
   auto warns_at = warning_due();
+  const microseconds first = std::min(
+      std::clamp(options_.size * kFirstPausePerRank, kFirstPause, kMostFirstPause), options_.pause);
   const auto nap = [&] {
     const auto now = Clock::now();
     const auto waited = std::chrono::duration_cast<microseconds>(now - started);
     const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
-    return std::min(std::max(left, microseconds(0)),
-                    std::clamp(waited / 4, std::min(kFirstPause, options_.pause), options_.pause));
+    return std::min(std::max(left, microseconds(0)), std::clamp(waited / 3, first, options_.pause));
   };
   while (!store_.wait(keys, nap())) {
     const auto now = Clock::now();
