@@ -10,13 +10,18 @@ function(q7x2_compile_options target)
   endif()
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
   if(Q7X2_SANITIZE)
-    target_compile_options(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${Q7X2_SANITIZE};-fno-omit-frame-pointer;-g>")
-    target_link_options(${target} PRIVATE -fsanitize=${Q7X2_SANITIZE})
+    # Line numbers are all that a report shows, and take a third less time than -g.
+    set(flags -fsanitize=${Q7X2_SANITIZE} -fno-omit-frame-pointer -g1)
     if(Q7X2_SANITIZE MATCHES "undefined")
-      target_compile_options(${target} PRIVATE
-        "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>")
+      list(APPEND flags -fno-sanitize-recover=undefined)
     endif()
+    if(Q7X2_SANITIZE MATCHES "thread")
+      # ThreadSanitizer knows no fences. Those of HostChannel order memory of several processes, of
+      # which it sees one.
+      list(APPEND flags -Wno-tsan)
+    endif()
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
+    target_link_options(${target} PRIVATE -fsanitize=${Q7X2_SANITIZE})
   endif()
 endfunction()
 

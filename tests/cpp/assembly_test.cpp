@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "ranks.h"
+#include "slowdown.h"
 #include "transport/handle.h"
 
 namespace q7x2::test {
@@ -22,7 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPatience{15'000};
+constexpr milliseconds kPatience{15'000 * kSlowdown};
 const auto kNoCheck = [] {};
 
 /// The processes of all ranks, by rank.

@@ -25,6 +25,8 @@
 #include <gtest/gtest.h>
 #include <ucs/config/global_opts.h>
 
+#include "slowdown.h"
+
 namespace q7x2::test {
 namespace {
 
@@ -250,7 +252,8 @@ void run_ranks(int world_size, const std::function<void(Rank&)>& body, const Run
   ASSERT_NE(memory, MAP_FAILED) << std::strerror(errno);
   Board& board = *static_cast<Board*>(memory);  // zeros are its beginning
 
-  const TimePoint give_up = Clock::now() + options.deadline;
+  const std::chrono::seconds deadline = options.deadline * kSlowdown;
+  const TimePoint give_up = Clock::now() + deadline;
   const pid_t parent = ::getpid();
   std::fflush(nullptr);  // or each rank has a copy of what is buffered
   std::vector<Child> children(static_cast<size_t>(world_size));
@@ -264,7 +267,7 @@ void run_ranks(int world_size, const std::function<void(Rank&)>& body, const Run
       if (::getppid() != parent) ::_exit(1);
       ::close(ends[0]);
       board.page(r).pid = ::getpid();
-      Rank rank(board, r, world_size, options.deadline);
+      Rank rank(board, r, world_size, deadline);
       run_child(rank, body, ends[1]);
     }
     ::close(ends[1]);
@@ -282,7 +285,7 @@ void run_ranks(int world_size, const std::function<void(Rank&)>& body, const Run
     const bool as_expected =
         to_be_killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : status == 0;
     if (child.overdue) {
-      ADD_FAILURE() << "rank " << r << " had not ended after " << options.deadline.count()
+      ADD_FAILURE() << "rank " << r << " had not ended after " << deadline.count()
                     << " s; last at: " << board.page(r).at.data() << '\n'
                     << child.output;
     } else if (!as_expected || !child.output.empty()) {

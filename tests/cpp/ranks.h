@@ -63,6 +63,7 @@ class Rank {
 struct RunOptions {
   /// Ranks that are to be killed by SIGKILL; any other end of theirs is a failure.
   std::set<int> killed = {};
+  /// With sanitizers it is `kSlowdown` times as far off.
   std::chrono::seconds deadline{20};
 };
 

@@ -17,6 +17,7 @@
 
 #include <gtest/gtest.h>
 
+#include "slowdown.h"
 #include "transport/rendezvous.h"
 
 namespace q7x2 {
@@ -265,7 +266,11 @@ TEST_P(RendezvousSize, ARankUsesFewKeys) {
   RecordProperty("bytes_of_a_leaf", static_cast<int>(bytes));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RendezvousSize, ::testing::Values(64, 1024, 4096),
+// After 10 s rank 0 asks the store for each rank that is late. With sanitizers the largest size
+// takes longer than that.
+INSTANTIATE_TEST_SUITE_P(Ranks, RendezvousSize,
+                         ::testing::ValuesIn(test::kSlowdown == 1 ? std::vector<int>{64, 1024, 4096}
+                                                                  : std::vector<int>{64, 1024}),
                          [](const auto& size) { return std::to_string(size.param); });
 
 }  // namespace
