@@ -303,12 +303,13 @@ class Group {
     TimePoint at;
   };
   Progress own_progress(Locked& locked, uint64_t sequence) const;
-  const Progress* heard_of(Locked& locked, Task& task, int rank) const;
+  const Heard* heard_of(Locked& locked, Task& task, int rank) const;
   int awaited_ = -1;  // see set_awaited
   TimePoint awaited_since_{};
   TimePoint next_awaited_inquiry_{};
-  std::map<int, Progress> heard_;           // by rank: its last answer about a collective
+  std::map<int, Heard> heard_;              // by rank: its last answer about a collective
   std::map<int, Heard> heard_of_messages_;  // by rank: its last answer about messages
+  std::map<int, TimePoint> unanswered_;     // by rank: since when it owes an answer
   std::map<int, Progress> told_;            // by rank: the last answer to it
   TimePoint next_warning_look_{};
   TimePoint next_warning_{};

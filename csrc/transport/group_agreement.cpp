@@ -129,6 +129,7 @@ void Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& 
   inquiry.sequence = sequence;
   inquiry.fingerprint = sequence == kNoCall ? 0 : calls_[sequence % kRemembered];
   inquiry.text = call;
+  unanswered_.emplace(rank, Clock::now());
   runtime_.controls().send(locked, peer, inquiry);
 }
 

@@ -5,13 +5,15 @@
 // and whom the peer waits for, in this call or in the one that it is still in. A rank whose own
 // answer changes tells those who asked. So the name of the rank that is late travels along the
 // chain of those who wait: a rank that does not answer, or that neither has made the call nor
-// waits.
+// waits. A rank may also stop after it has answered. So it owes an answer to each question, and
+// what others say of it counts more than an old answer of its own.
 //
 // A message is no call of the whole group. A rank that waits for one asks its peer again and again
 // whom that waits for.
 //
 // A rank that is late is not dead. It is named in a warning first, and in the error of the call
 // whose deadline passes.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -23,6 +25,8 @@ namespace q7x2 {
 namespace {
 
 constexpr std::chrono::milliseconds kWarningLooks{100};
+// How long an answer takes at most from a process that runs, on a busy machine.
+constexpr std::chrono::milliseconds kAnswerTakes{500};
 // At most one warning of a group in this time.
 constexpr std::chrono::seconds kBetweenWarnings{10};
 constexpr size_t kMaxNamed = 4;
@@ -66,41 +70,46 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
     Task* const first = find_running(locked, oldest_running(locked));
     return first != nullptr ? late_ranks(locked, *first) : std::set<int>();
   }
-  std::set<int> late;
+  std::map<int, TimePoint> late;  // since when this is known
   for (const int r : awaited_ranks(locked, task)) {
-    const Progress* const heard = heard_of(locked, task, r);
-    if (heard != nullptr && heard->names_another(rank())) {
-      late.insert(heard->waits_for);
-    } else if (heard == nullptr || heard->state == CallState::kNotMade) {
-      late.insert(r);
+    const Heard* const heard = heard_of(locked, task, r);
+    if (heard != nullptr && heard->progress.names_another(rank())) {
+      TimePoint& known = late[heard->progress.waits_for];
+      known = std::max(known, heard->at);
+    } else if (heard == nullptr || heard->progress.state == CallState::kNotMade) {
+      late[r];
     }
   }
-  // What a rank says of itself counts more than what others say of it.
-  std::erase_if(late, [&](int r) {
-    const Progress* const heard = heard_of(locked, task, r);
-    return heard != nullptr &&
-           (heard->state != CallState::kNotMade || heard->names_another(rank()));
-  });
-  return late;
+  std::set<int> ranks;
+  for (const auto& [r, known] : late) {
+    const Heard* const own = heard_of(locked, task, r);
+    const bool says_otherwise =
+        own != nullptr && known <= own->at + kAnswerTakes &&
+        (own->progress.state != CallState::kNotMade || own->progress.names_another(rank()));
+    if (!says_otherwise) ranks.insert(r);
+  }
+  return ranks;
 }
 
-/// What `rank` has said about `task`, if it has.
-const Group::Progress* Group::heard_of(Locked& locked, Task& task, int rank) const {
-  if (task.takes_turn()) {
-    const auto heard = heard_.find(rank);
-    const bool is_of_this =
-        heard != heard_.end() && heard->second.sequence == task.record(locked).sequence;
-    return is_of_this ? &heard->second : nullptr;
+/// What `rank` has said about `task`, if it has, and has not fallen silent since.
+const Group::Heard* Group::heard_of(Locked& locked, Task& task, int rank) const {
+  const auto owed = unanswered_.find(rank);
+  if (owed != unanswered_.end() && Clock::now() > owed->second + kAnswerTakes) {
+    return nullptr;
   }
-  const auto heard = heard_of_messages_.find(rank);
-  const bool is_fresh = heard != heard_of_messages_.end() && heard->second.at >= task.submitted();
-  return is_fresh ? &heard->second.progress : nullptr;
+  const bool is_call = task.takes_turn();
+  const auto& answers = is_call ? heard_ : heard_of_messages_;
+  const auto heard = answers.find(rank);
+  const bool is_of_this = heard != answers.end() &&
+                          (is_call ? heard->second.progress.sequence == task.record(locked).sequence
+                                   : heard->second.at >= task.submitted());
+  return is_of_this ? &heard->second : nullptr;
 }
 
 std::string Group::why_late(Locked& locked, Task& task, int rank) const {
-  const Progress* const heard = heard_of(locked, task, rank);
+  const Heard* const heard = heard_of(locked, task, rank);
   const bool has_not_called =
-      task.takes_turn() && heard != nullptr && heard->state == CallState::kNotMade;
+      task.takes_turn() && heard != nullptr && heard->progress.state == CallState::kNotMade;
   const std::string life = runtime_.peers().why_late(locked, members_.peer(rank));
   if (!has_not_called) {
     return life.empty() ? "" : ": " + life;
@@ -180,14 +189,15 @@ void Group::hear_answer(Locked& locked, const Control& answer) {
     fail(locked, disagreement(rank(), "called " + disagreement_->call, answer.sender, answer.text));
     return;
   }
+  unanswered_.erase(answer.sender);
   const bool is_rank = answer.subject >= 0 && answer.subject < world_size();
-  const Progress progress{answer.sequence, answer.state, is_rank ? answer.subject : -1};
+  const Heard heard{{answer.sequence, answer.state, is_rank ? answer.subject : -1}, Clock::now()};
   if (answer.sequence == kNoCall) {
-    heard_of_messages_[answer.sender] = {progress, Clock::now()};
+    heard_of_messages_[answer.sender] = heard;
     if (answer.sender == awaited_) correct_answers(locked);
     return;
   }
-  heard_[answer.sender] = progress;
+  heard_[answer.sender] = heard;
   correct_answers(locked);
 }
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,6 +14,8 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+
+import q7x2
 
 pytestmark = pytest.mark.beyond("gloo", "it names the rank that it waits for itself")
 
@@ -29,6 +34,12 @@ def late_in_the_error_of(call: Callable[[], object]) -> set[int]:
     return {int(rank) for rank in re.findall(r"rank (\d+) \([^)]*\) is late", str(raised.value))}
 
 
+def stop_for(seconds: float) -> None:
+    """Stops this process; another one wakes it."""
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 @pytest.mark.ranks(3, fresh=True)
 def test_a_rank_that_waits_in_an_earlier_call_is_not_late() -> None:
     """A reduction costs rank 0 no wait, but its root waits for rank 2."""
@@ -43,6 +54,32 @@ def test_a_rank_that_waits_in_an_earlier_call_is_not_late() -> None:
     else:
         with pytest.raises(RuntimeError):
             dist.reduce(x, 1, group=group)
+
+
+@pytest.mark.ranks(3, fresh=True)
+def test_a_rank_that_stops_after_it_has_answered_is_late() -> None:
+    """Until it is stopped, rank 2 waits for rank 1, and says so.
+
+    The ring needs it again when rank 1 has come.
+    """
+    group = group_where_rank_0_is_impatient()
+    x = torch.ones(1 << 20)
+
+    def all_reduce() -> dist.Work:
+        with q7x2.algorithm("ring"):
+            return dist.all_reduce(x, group=group, async_op=True)
+
+    if dist.get_rank() == 0:
+        assert late_in_the_error_of(lambda: all_reduce().wait()) == {2}
+        return
+    if dist.get_rank() == 1:
+        time.sleep(0.6)
+    work = all_reduce()
+    if dist.get_rank() == 2:
+        time.sleep(0.3)
+        stop_for(seconds=4)
+    with pytest.raises(RuntimeError):
+        work.wait()
 
 
 @pytest.mark.parametrize(("computes", "late"), [(False, 2), (True, 1)])
