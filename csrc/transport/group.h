@@ -225,6 +225,7 @@ class Group {
   void drop_mail(Locked& locked);
   bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)].has_value(); }
   int find_departed(uint64_t sequence) const;
+  bool all_answer() const;
   Error left_error(int rank, const Task& task) const;
   void spread(Locked& locked, const Error& error);
   Control control_to(int rank, ControlType type) const;

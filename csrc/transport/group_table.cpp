@@ -43,7 +43,8 @@ void GroupTable::open(Locked& locked, int number, Group& group) {
   }
 }
 
-void GroupTable::close(Locked& locked, int number) {
+void GroupTable::close(Locked& locked, int number, bool all_answer) {
+  all_answered_ = all_answer;
   Slot& slot = slots_[static_cast<size_t>(number)];
   std::erase(sharing_, slot.group);
   std::erase_if(early_, [&](const Control& control) { return control.slot == number; });

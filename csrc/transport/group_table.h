@@ -30,8 +30,11 @@ class GroupTable {
   int reserve(Locked& locked);
   /// The slot's group is there: what arrived for it is handled.
   void open(Locked& locked, int slot, Group& group);
-  /// Frees the slot, whether its group was opened or not.
-  void close(Locked& locked, int slot);
+  /// Frees the slot, whether its group was opened or not; `all_answer`: no member is known to be
+  /// silent or late.
+  void close(Locked& locked, int slot, bool all_answer);
+  /// Of the last group that was closed.
+  bool all_answered(Locked&) const { return all_answered_; }
 
   /// Gives the control messages that have arrived to their groups. False: there were none.
   bool deliver(Locked& locked);
@@ -73,6 +76,7 @@ class GroupTable {
   ControlPlane& controls_;
   std::vector<Slot> slots_;
   int next_ = 0;
+  bool all_answered_ = true;
   std::vector<Control> early_;  // for slots without a group
   std::vector<Group*> sharing_;
   bool asleep_ = false;

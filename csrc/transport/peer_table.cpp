@@ -11,7 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kClosePatience{1000};
 constexpr std::chrono::microseconds kAcknowledgementPause{200};
 // Each is one break that the other end has not noticed.
 constexpr int kMostToCatchUp = 1000;
@@ -234,8 +233,8 @@ void PeerTable::on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t statu
   }
 }
 
-void PeerTable::close(Locked& locked) {
-  const TimePoint give_up = Clock::now() + kClosePatience;
+void PeerTable::close(Locked& locked, std::chrono::milliseconds patience) {
+  const TimePoint give_up = Clock::now() + patience;
   // A socket that is closed with bytes that nobody read resets the connection, and what the peer's
   // kernel still lacks, because a packet was lost, is lost with it.
   while (!reactor_.is_all_acknowledged(locked) && Clock::now() < give_up) {

@@ -121,7 +121,7 @@ class PeerTable {
   std::string why_late(Locked&, const Peer& peer) const;
 
   /// Closes all connections, with patience for what is still being sent.
-  void close(Locked& locked);
+  void close(Locked& locked, std::chrono::milliseconds patience);
 
  private:
   void watch(Peer& peer, Wire wire, bool believes_refusals = false);

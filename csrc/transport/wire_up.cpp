@@ -85,7 +85,7 @@ WireUp::WireUp(Runtime& runtime, int rank, int world_size, const std::string& na
 WireUp::~WireUp() {
   if (runtime_.forked()) return;
   Locked locked(runtime_.lock());
-  if (slot_ >= 0) runtime_.groups().close(locked, slot_);
+  if (slot_ >= 0) runtime_.groups().close(locked, slot_, /*all_answer=*/false);
   channel_.reset();  // keys of peers' memory are the worker's
 }
 
