@@ -20,14 +20,20 @@ class Text(NamedTuple):
 
 
 def standard_library() -> Text:
-    root = Path(sysconfig.get_path("stdlib"))
+    return sources(Path(sysconfig.get_path("stdlib")), ".py")
+
+
+def sources(root: Path, suffix: str) -> Text:
+    """The files under `root` whose names end with `suffix`, in the order of their paths."""
     files: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in NOT_EVERYWHERE]
-        files += [Path(folder, name) for name in names if name.endswith(".py")]
+        files += [Path(folder, name) for name in names if name.endswith(suffix)]
     files.sort(key=lambda file: file.relative_to(root).as_posix())
     if len(files) < VALIDATION_EVERY:
-        raise FileNotFoundError(f"expected the sources of the standard library in {root}")
+        raise FileNotFoundError(
+            f"expected at least {VALIDATION_EVERY} files {suffix} in {root}, got {len(files)}"
+        )
     held_out = files[VALIDATION_EVERY - 1 :: VALIDATION_EVERY]
     kept = [file for i, file in enumerate(files, 1) if i % VALIDATION_EVERY]
     train, validation = (b"\n".join(f.read_bytes() for f in part) for part in (kept, held_out))

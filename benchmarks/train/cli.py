@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.train.methods import METHODS
 from benchmarks.train.study import PARTS, TASKS, Choice, Study, jobs
+from benchmarks.train.variants import EVERY
 
 
 def main(argv: list[str]) -> None:
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    labels = [method.label for method in METHODS]
+    labels = list(EVERY)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--rates", nargs="+", default=["20mbit", "100mbit", "1gbit"])
     parser.add_argument("--task", nargs="+", choices=TASKS, default=TASKS)

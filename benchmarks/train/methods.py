@@ -45,11 +45,11 @@ class Method:
     uncompressed: str = "DDP, q7x2"
 
 
-def _none(_: DistributedDataParallel, at_once: bool) -> None:
+def none(_: DistributedDataParallel, at_once: bool) -> None:
     return None
 
 
-def _ours(options: q7x2.HookOptions) -> AddHook:
+def ours(options: q7x2.HookOptions) -> AddHook:
     late = {"start_iter": 0} if hasattr(options, "start_iter") else {}
 
     def add(ddp: DistributedDataParallel, at_once: bool) -> q7x2.Attached:
@@ -106,10 +106,10 @@ def _sgd_at(lr: float | None) -> MakeOptimizer:
 
 
 _CHOICES = ("int2", "int8")
-_ADAM = "DDP, q7x2, Adam 0.999"
+ADAM = "DDP, q7x2, Adam 0.999"
 
 METHODS = (
-    Method("DDP, Gloo", "gloo", _none, wire.dense(4)),
+    Method("DDP, Gloo", "gloo", none, wire.dense(4)),
     Method("PyTorch fp16, Gloo", "gloo", _torch_cast(torch.float16), wire.dense(2)),
     Method("PyTorch bf16, Gloo", "gloo", _torch_cast(torch.bfloat16), wire.dense(2)),
     Method(
@@ -119,41 +119,41 @@ METHODS = (
         wire.powersgd(4, factor_bytes=4),
         one_bucket=True,
     ),
-    Method("DDP, q7x2", "q7x2", _none, wire.dense(4)),
-    Method(_ADAM, "q7x2", _none, optimizer=_adam, tasks=("gpt",), uncompressed=_ADAM),
-    Method("bf16", "q7x2", _ours(q7x2.Allreduce(dtype=torch.bfloat16)), wire.dense(2)),
-    Method("int8", "q7x2", _ours(q7x2.Quantize("int8")), wire.grouped(8, 512)),
-    Method("int6", "q7x2", _ours(q7x2.Quantize("int6")), wire.grouped(6, 512)),
-    Method("int4", "q7x2", _ours(q7x2.Quantize("int4:g=128")), wire.grouped(4, 128)),
-    Method("int4 or int2 or int8", "q7x2", _ours(q7x2.Quantize("int4", choices=_CHOICES))),
-    Method("1-bit SGD", "q7x2", _ours(q7x2.OneBit())),
+    Method("DDP, q7x2", "q7x2", none, wire.dense(4)),
+    Method(ADAM, "q7x2", none, optimizer=_adam, tasks=("gpt",), uncompressed=ADAM),
+    Method("bf16", "q7x2", ours(q7x2.Allreduce(dtype=torch.bfloat16)), wire.dense(2)),
+    Method("int8", "q7x2", ours(q7x2.Quantize("int8")), wire.grouped(8, 512)),
+    Method("int6", "q7x2", ours(q7x2.Quantize("int6")), wire.grouped(6, 512)),
+    Method("int4", "q7x2", ours(q7x2.Quantize("int4:g=128")), wire.grouped(4, 128)),
+    Method("int4 or int2 or int8", "q7x2", ours(q7x2.Quantize("int4", choices=_CHOICES))),
+    Method("1-bit SGD", "q7x2", ours(q7x2.OneBit())),
     Method(
         "1-bit Adam",
         "q7x2",
-        _none,
+        none,
         optimizer=_one_bit_adam,
         tasks=("gpt",),
-        uncompressed=_ADAM,
+        uncompressed=ADAM,
     ),
-    Method("signSGD", "q7x2", _ours(q7x2.SignSGD()), optimizer=_sgd_at(3e-4)),
-    Method("top 1 %", "q7x2", _ours(q7x2.TopK(0.01))),
-    Method("top 1 %, int8", "q7x2", _ours(q7x2.TopK(0.01, values="int8"))),
+    Method("signSGD", "q7x2", ours(q7x2.SignSGD()), optimizer=_sgd_at(3e-4)),
+    Method("top 1 %", "q7x2", ours(q7x2.TopK(0.01))),
+    Method("top 1 %, int8", "q7x2", ours(q7x2.TopK(0.01, values="int8"))),
     Method(
         "DGC 1 %",
         "q7x2",
-        _ours(q7x2.TopK(0.01, momentum=0.9)),
+        ours(q7x2.TopK(0.01, momentum=0.9)),
         optimizer=_sgd_at(None),
         tasks=("digits",),
     ),
-    Method("PowerSGD 4", "q7x2", _ours(q7x2.PowerSGD(rank=4)), wire.powersgd(4)),
-    Method("PowerSGD 8", "q7x2", _ours(q7x2.PowerSGD(rank=8)), wire.powersgd(8)),
+    Method("PowerSGD 4", "q7x2", ours(q7x2.PowerSGD(rank=4)), wire.powersgd(4)),
+    Method("PowerSGD 8", "q7x2", ours(q7x2.PowerSGD(rank=8)), wire.powersgd(8)),
     Method(
         "PowerSGD 4 alternating",
         "q7x2",
-        _ours(q7x2.PowerSGD(rank=4, alternating=True)),
+        ours(q7x2.PowerSGD(rank=4, alternating=True)),
         wire.powersgd(4, alternating=True),
     ),
-    Method("PowerSGD 4, Gloo", "gloo", _ours(q7x2.PowerSGD(rank=4)), wire.powersgd(4)),
+    Method("PowerSGD 4, Gloo", "gloo", ours(q7x2.PowerSGD(rank=4)), wire.powersgd(4)),
 )
 BY_LABEL = {method.label: method for method in METHODS}
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from benchmarks import facts
 from benchmarks.report import duration
-from benchmarks.train import figures, inference, sharded_report, wire
+from benchmarks.train import figures, inference, sharded_report, variants_report, wire
 from benchmarks.train.methods import POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.pictures import rates_of
 from benchmarks.train.study import OURS, PARTS, RANKS, RECIPES, TASKS, Study
@@ -31,6 +31,7 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
         _overlap(study),
         _compute_bound(study),
         _hook_cpu(study),
+        variants_report.section(study, _table),
         sharded_report.section(study, _table),
         "".join(f"![]({name})\n\n" for name in pictures),
     ]
@@ -61,6 +62,7 @@ def _goals(study: Study) -> str:
         *_accuracy_goals(study),
         *_other_goals(study),
         *sharded_report.goals(study),
+        *variants_report.goals(study),
     ]
     if not rows:
         return ""

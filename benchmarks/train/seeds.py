@@ -8,15 +8,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.train.methods import BY_LABEL
 from benchmarks.train.training import Groups, Training
+from benchmarks.train.variants import EVERY
 
 
 def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields a cell for each method as it is done, on all ranks."""
     recipe, groups = spec["recipe"], Groups()
     for label in spec["labels"]:
-        training = Training(BY_LABEL[label], spec["task"], recipe, groups, spec["seed"])
+        training = Training(EVERY[label], spec["task"], recipe, groups, spec["seed"])
         every = recipe["every"]
         losses, held_out = [], []
         for _ in range(recipe["steps"] // every):

@@ -30,6 +30,7 @@ from benchmarks.train.methods import (
     UNCOMPRESSED,
 )
 from benchmarks.train.sharded_methods import SHARDED_METHODS
+from benchmarks.train.variants import HELD_OUT, STUDIED, with_references
 
 RANKS = 4
 TIMEOUT_S = 3600
@@ -45,6 +46,14 @@ _GPT = {
     "bucket_mb": 1.0,
     "held_out": 64,
 }
+_TEXT = {
+    **_GPT,
+    "dim": 96,
+    "whole_training": True,
+    "steps": 1000,
+    "every": 20,
+    "last": 3,
+}
 RECIPES: dict[str, Any] = {
     # Steps of the baseline by rate: what takes about five minutes.
     "speed": {
@@ -55,14 +64,7 @@ RECIPES: dict[str, Any] = {
         "steps": {"20mbit": 10, "100mbit": 60, "1gbit": 200},
     },
     "accuracy": {
-        "gpt": {
-            **_GPT,
-            "dim": 96,
-            "whole_training": True,
-            "steps": 1000,
-            "every": 20,
-            "last": 3,
-        },
+        "gpt": _TEXT,
         "digits": {
             "width": 32,
             "batch": 16,
@@ -98,18 +100,19 @@ RECIPES: dict[str, Any] = {
         "held_seconds": 2.0,
     },
     "fsdp": {**_GPT, "dim": 256, "layers": 4, "warm_up": 5, "steps": 40},
-    "fsdp-accuracy": {
-        **_GPT,
-        "dim": 96,
-        "whole_training": True,
-        "steps": 1000,
-        "every": 20,
-        "last": 3,
+    "fsdp-accuracy": _TEXT,
+    "variants": _TEXT,
+    # Each changes one thing that defaults were not chosen by.
+    "held-out-study": {
+        "another text": {**_TEXT, "text": "torch headers"},
+        "another size": {**_TEXT, "layers": 4, "dim": 128},
+        "another schedule": {**_TEXT, "schedule": "trapezoid", "warmup": 50},
     },
 }
 PARTS = tuple(RECIPES)
 TASKS = tuple(RECIPES["accuracy"])
 _COMPUTE_BOUND_RATE = "1gbit"
+_GPT_TASK = {"task": "gpt"}
 
 _POWERSGD_LABELS = [TORCH_POWERSGD, POWERSGD, "PowerSGD 4 alternating"]
 # 1-bit Adam's hook belongs to its optimizer, so the parts that look into a hook leave it out.
@@ -199,6 +202,15 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 mine = [m.label for m in SHARDED_METHODS if m.backend == "q7x2"]
                 for seed in range(choice.seeds):
                     yield Job(part, {"seed": seed}, mine, recipe, None, seed)
+            case "variants":
+                mine = with_references([label for label in STUDIED if label in choice.labels])
+                for seed in range(choice.seeds):
+                    yield Job(part, {"seed": seed}, mine, recipe, None, seed, extra=_GPT_TASK)
+            case "held-out-study":
+                mine = with_references([label for label in HELD_OUT if label in choice.labels])
+                for seed, change in itertools.product(range(choice.seeds), recipe):
+                    place = {"change": change, "seed": seed}
+                    yield Job(part, place, mine, recipe[change], None, seed, extra=_GPT_TASK)
             case "hook-cpu":
                 yield Job(part, {}, ours, recipe)
 
@@ -227,8 +239,9 @@ class Study:
                 )
 
     def of(self, part: str, **place: Any) -> list[dict[str, Any]]:
-        """In the order of METHODS, then of SHARDED_METHODS."""
-        order = {m.label: i for i, m in enumerate((*METHODS, *SHARDED_METHODS))}
+        """In the order of METHODS, then of SHARDED_METHODS, then of STUDIED."""
+        every = (*METHODS, *SHARDED_METHODS, *STUDIED.values())
+        order = {label: i for i, label in enumerate(dict.fromkeys(m.label for m in every))}
         found = [
             cell
             for cell in self.cells
@@ -242,7 +255,7 @@ class Study:
         return job.labels if left and job.together else left
 
     def measure(self, job: Job, said: Callable[[str], None]) -> None:
-        """Runs what is missing of `job`, and keeps each cell as it comes.
+        """Runs what is missing of `job`, and writes each cell to the file as it comes.
 
         Args:
             said: is given each line of rank 0.
@@ -261,14 +274,28 @@ class Study:
                 "cells": str(lines),
                 **job.extra,
             }
-            try:
-                _run(job, spec, Path(folder), said)
-            finally:
+            kept = 0
+
+            def keep() -> None:
+                nonlocal kept
                 measured = lines.read_text().splitlines() if lines.exists() else []
                 if not job.together or len(measured) == len(labels):
-                    self._keep(job, [json.loads(each) for each in measured])
+                    self._keep(job, [json.loads(each) for each in measured[kept:]])
+                    kept = len(measured)
+
+            def heard(text: str) -> None:
+                said(text)
+                if text.startswith("measured "):
+                    keep()
+
+            try:
+                _run(job, spec, Path(folder), heard)
+            finally:
+                keep()
 
     def _keep(self, job: Job, measured: list[dict[str, Any]]) -> None:
+        if not measured:
+            return
         self.machine = facts.collect()
         commit = {"commit": self.machine["commit"]}
         self.cells += [{"part": job.part, **job.place, **commit, **cell} for cell in measured]

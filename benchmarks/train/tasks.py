@@ -1,4 +1,4 @@
-"""What is trained: a byte-level GPT on Python's own sources, a CNN on scikit-learn's digits."""
+"""What is trained: a byte-level GPT on source code, a CNN on scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cache
 from math import cos, pi
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from corpus import Sampler, Text, standard_library
+from corpus import Sampler, Text, sources, standard_library
 from gpt import GPT, GPTConfig
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ Recipe = dict[str, Any]
 Batch = tuple[Tensor, Tensor]
 
 _HELD_OUT_SEED = 2**31  # of the windows of text: the same in all trainings
+_FALLS = 0.3  # of a training: the end of a trapezoid
 
 
 class Task(ABC):
@@ -48,21 +50,33 @@ class Task(ABC):
         """[sum of losses, right answers, answers]; right ones are 0 where nobody asks for them."""
 
     def learning_rate(self, step: int) -> float:
-        """A step's, as a share of the recipe's: it warms up and, of a whole training, falls to 0
-        along a cosine."""
+        """The rate of a step as a share of the recipe's.
+
+        It warms up. In a whole training it then falls to 0: along a cosine, or, if the recipe's
+        schedule is "trapezoid", in a straight line over the last 30 % of the steps.
+        """
         warm_up = min(1.0, (step + 1) / self.recipe["warmup"])
         if not self.recipe.get("whole_training"):
             return warm_up
+        done = step / self.recipe["steps"]
+        if self.recipe.get("schedule") == "trapezoid":
+            return warm_up * min(1.0, (1 - done) / _FALLS)
         return warm_up * 0.5 * (1 + cos(pi * step / self.recipe["steps"]))
 
 
 @cache
-def _text() -> Text:
+def _text(name: str) -> Text:
+    if name == "torch headers":  # C++, on every machine that can run this
+        return sources(Path(torch.__file__).parent / "include", ".h")
     return standard_library()
 
 
 class Bytes(Task):
-    """The GPT of the demo."""
+    """The GPT of the demo, on the standard library of Python, or on the recipe's text."""
+
+    @property
+    def _text(self) -> Text:
+        return _text(self.recipe.get("text", "standard library"))
 
     def model(self) -> nn.Module:
         r = self.recipe
@@ -75,13 +89,13 @@ class Bytes(Task):
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         r = self.recipe
-        sampler = Sampler(_text().train, r["context"], r["batch"], rank, world_size, seed)
+        sampler = Sampler(self._text.train, r["context"], r["batch"], rank, world_size, seed)
         while True:
             yield sampler.next()
 
     def held_out(self, rank: int, world_size: int) -> Batch:
         r = self.recipe
-        text, windows = _text().validation, r["held_out"] // world_size
+        text, windows = self._text.validation, r["held_out"] // world_size
         return Sampler(text, r["context"], windows, rank, world_size, _HELD_OUT_SEED).next()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -27,6 +27,8 @@ PARTS = {
     "hook-cpu": hook_cpu.measure,
     "fsdp": sharded.measure_speed,
     "fsdp-accuracy": sharded.measure_losses,
+    "variants": seeds.measure,
+    "held-out-study": seeds.measure,
 }
 
 

@@ -1,0 +1,104 @@
+"""What the options of a hook change: one option at a time, beside the hook without it.
+
+The order is that of measurement: a study that is stopped has the first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import q7x2
+
+from benchmarks.train.methods import ADAM, BY_LABEL, UNCOMPRESSED, Method, ours
+
+
+@dataclass(frozen=True)
+class Variant(Method):
+    """Attributes:
+    of: The label of the method that it changes in one thing.
+    """
+
+    of: str = ""
+
+
+def _changed(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
+    return Variant(label, "q7x2", ours(hook), tasks=("gpt",), of=of)
+
+
+def _byte_embedding(hook: q7x2.HookOptions) -> q7x2.Compose:
+    """The embedding, which is the output's matrix too, by int8."""
+    return q7x2.Compose({"embedding.weight": q7x2.Quantize("int8"), "*": hook})
+
+
+_INT4 = "int4, groups of 512"
+_WITHOUT = ", no error feedback"
+
+# Each stands for the hook's default beside which its variants are judged.
+DEFAULTS = (
+    BY_LABEL["int8"],
+    BY_LABEL["int6"],
+    Method(_INT4, "q7x2", ours(q7x2.Quantize("int4:g=512"))),
+    BY_LABEL["PowerSGD 8"],
+    BY_LABEL["PowerSGD 4"],
+    BY_LABEL["top 1 %"],
+    BY_LABEL["1-bit SGD"],
+    BY_LABEL["1-bit Adam"],
+    BY_LABEL["signSGD"],
+)
+VARIANTS = (
+    _changed("hadamard+int4:g=128", _INT4, q7x2.Quantize("hadamard+int4:g=128")),
+    _changed("int4:g=128", _INT4, q7x2.Quantize("int4:g=128")),
+    _changed("hadamard+int4", _INT4, q7x2.Quantize("hadamard+int4:g=512")),
+    _changed("int4:g=32", _INT4, q7x2.Quantize("int4:g=32")),
+    _changed(
+        "hadamard+int4:g=128" + _WITHOUT,
+        "hadamard+int4:g=128",
+        q7x2.Quantize("hadamard+int4:g=128", use_error_feedback=False),
+    ),
+    _changed(
+        "int4, whole buckets",
+        _INT4,
+        q7x2.Quantize("int4:g=512", per_parameter=False, compress_vectors=True),
+    ),
+    _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
+    _changed("top 1 %, embedding by int8", "top 1 %", _byte_embedding(q7x2.TopK(0.01))),
+    _changed("1-bit SGD, embedding by int8", "1-bit SGD", _byte_embedding(q7x2.OneBit())),
+    _changed(
+        "PowerSGD 4" + _WITHOUT, "PowerSGD 4", q7x2.PowerSGD(rank=4, use_error_feedback=False)
+    ),
+    _changed("top 1 %, whole buckets", "top 1 %", q7x2.TopK(0.01, per_parameter=False)),
+    _changed(
+        "hadamard+onebit:g=64",
+        "1-bit SGD",
+        q7x2.Quantize("hadamard+onebit:g=64", start_iter=q7x2.OneBit().start_iter),
+    ),
+)
+
+# Uncompressed training with the two second moments' factors: 0.95 and 0.999.
+CONTROLS = (UNCOMPRESSED, ADAM)
+STUDIED: dict[str, Method] = {m.label: m for m in (*DEFAULTS, *VARIANTS)}
+EVERY = {**BY_LABEL, **STUDIED}
+
+# What the part "held-out-study" trains: hooks at their defaults, chosen by other trainings.
+HELD_OUT = (
+    "int8",
+    "int6",
+    "hadamard+int4:g=128",
+    "PowerSGD 8",
+    "PowerSGD 4",
+    "top 1 %",
+    "1-bit SGD",
+    "1-bit Adam",
+)
+
+
+def with_references(labels: Iterable[str]) -> list[str]:
+    """The controls, and each of the labels behind the methods that it is compared with."""
+    found = list(CONTROLS)
+    for label in labels:
+        method = STUDIED[label]
+        if isinstance(method, Variant):
+            found += with_references([method.of])
+        found.append(label)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,146 @@
+"""The report's parts on options of hooks, and on trainings that no default was chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import mean
+
+from benchmarks.train import inference
+from benchmarks.train.inference import Paired
+from benchmarks.train.methods import UNCOMPRESSED
+from benchmarks.train.study import RECIPES, Study
+from benchmarks.train.variants import CONTROLS, STUDIED, Variant
+
+Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
+Goal = tuple[str, str, str, bool]
+Losses = dict[str, dict[int, float]]
+
+_LEAST_GAIN = 0.002  # in loss: what an option must give to be worth having
+_PRICE = 0.01  # of a default on what it was not chosen by
+
+
+def losses(study: Study, part: str, **place: str) -> Losses:
+    """Final losses by label and seed."""
+    found: Losses = {}
+    for cell in study.of(part, **place):
+        found.setdefault(cell["label"], {})[cell["seed"]] = cell["final_loss"]
+    return found
+
+
+def difference(of: Losses, label: str, other: str) -> Paired | None:
+    """The loss of `label` less that of `other`, paired by seed; None with fewer than two seeds."""
+    seeds = sorted(set(of.get(label, {})) & set(of.get(other, {})))
+    if len(seeds) < 2:
+        return None
+    return inference.paired([of[label][s] - of[other][s] for s in seeds], margin=0)
+
+
+def verdict(against: Paired) -> str:
+    """Of a variant against the method that it changes."""
+    if against.high < 0:
+        return "helps"
+    return "does not help" if against.low > -_LEAST_GAIN else "undecided"
+
+
+def goals(study: Study) -> Iterable[Goal]:
+    for change in _changes(study):
+        of = losses(study, "held-out-study", change=change)
+        prices = {label: difference(of, label, _base(label)) for label in of}
+        known = {label: p for label, p in prices.items() if p and label not in CONTROLS}
+        if not known:
+            continue
+        good = [label for label, price in known.items() if price.mean <= _PRICE]
+        others = ", ".join(f"{n}: {p.mean:+.4f}" for n, p in known.items() if n not in good)
+        yield (
+            f"final loss of defaults on {change}, which they were not chosen by",
+            f"{_PRICE:g} higher at most",
+            f"{len(good)} of {len(known)}" + (f" ({others})" if others else ""),
+            len(good) == len(known),
+        )
+
+
+def section(study: Study, table: Table) -> str:
+    return _variants(study, table) + _held_out(study, table)
+
+
+def _base(label: str) -> str:
+    return STUDIED[label].uncompressed if label in STUDIED else UNCOMPRESSED
+
+
+def _changes(study: Study) -> list[str]:
+    return list(dict.fromkeys(cell["change"] for cell in study.of("held-out-study")))
+
+
+def _shown(paired: Paired | None) -> str:
+    return f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})" if paired else "-"
+
+
+def _variants(study: Study, table: Table) -> str:
+    of = losses(study, "variants")
+    if not of:
+        return ""
+    rows = []
+    for label, by_seed in of.items():
+        method = STUDIED.get(label)
+        changed = method.of if isinstance(method, Variant) else ""
+        against = difference(of, label, changed) if changed else None
+        rows.append(
+            (
+                label,
+                str(len(by_seed)),
+                f"{mean(by_seed.values()):.4f}",
+                *(_shown(difference(of, label, c)) if label != c else "-" for c in CONTROLS),
+                changed or "-",
+                _shown(against),
+                verdict(against) if against else "-",
+            )
+        )
+    recipe = RECIPES["variants"]
+    return (
+        "## Options of hooks, one at a time\n\n"
+        f"{recipe['steps']} steps of the GPT of the part accuracy; the mean held-out loss of the "
+        f"last {recipe['last']} evaluations. Differences are paired by seed, with 95 % "
+        f"intervals: from uncompressed training with the task's AdamW (β₂ = 0.95), from the "
+        "control with β₂ = 0.999, and from the method that the option changes. An option helps "
+        "if the last interval is below 0. It does not help if the interval is above "
+        f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.\n\n"
+        + table(
+            (
+                "method",
+                "seeds",
+                "loss",
+                "from β₂ 0.95",
+                "from β₂ 0.999",
+                "changes",
+                "from that",
+                "",
+            ),
+            rows,
+        )
+        + "\n"
+    )
+
+
+def _held_out(study: Study, table: Table) -> str:
+    rows = []
+    for change in _changes(study):
+        of = losses(study, "held-out-study", change=change)
+        for label, by_seed in of.items():
+            price = _shown(difference(of, label, _base(label)))
+            if label in CONTROLS:
+                price = "-"
+            rows.append((change, label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
+    if not rows:
+        return ""
+    recipes = RECIPES["held-out-study"]
+    size, schedule = recipes["another size"], recipes["another schedule"]
+    return (
+        "## Trainings that no default was chosen by\n\n"
+        "Fixed before the defaults were chosen. Another text: the C++ headers of PyTorch. Another "
+        f"size: {size['layers']} layers, {size['dim']} wide. Another schedule: "
+        f"{schedule['warmup']} steps of warm-up, then a constant learning rate that falls to 0 in "
+        "a straight line over the last 30 % of the steps. Differences are from uncompressed "
+        "training with the same optimizer, paired by seed, with 95 % intervals.\n\n"
+        + table(("what is new", "method", "seeds", "loss", "difference (95 %)"), rows)
+        + "\n"
+    )
