@@ -64,6 +64,14 @@ VARIANTS = (
     _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
     _changed("top 1 %, embedding by int8", "top 1 %", _byte_embedding(q7x2.TopK(0.01))),
     _changed("1-bit SGD, embedding by int8", "1-bit SGD", _byte_embedding(q7x2.OneBit())),
+    *(
+        _changed(
+            f"PowerSGD 4, reset every {every}",
+            "PowerSGD 4",
+            q7x2.PowerSGD(rank=4, reset_every=every),
+        )
+        for every in (20, 100)
+    ),
     _changed(
         "PowerSGD 4" + _WITHOUT, "PowerSGD 4", q7x2.PowerSGD(rank=4, use_error_feedback=False)
     ),

@@ -82,19 +82,23 @@ void bind_codec_options(py::module_& module) {
 void bind_low_rank(py::module_& module) {
   const LowRankOptions defaults;
   py::class_<LowRankOptions>(module, "LowRankOptions", "PowerSGD, matrix by matrix.")
-      .def(py::init([](std::vector<int64_t> ranks, int64_t default_rank,
-                       double min_compression_rate, bool warm_start, bool alternating,
-                       std::optional<at::ScalarType> factor_dtype, uint64_t random_seed) {
-             return LowRankOptions{std::move(ranks), default_rank, min_compression_rate, warm_start,
-                                   alternating,      factor_dtype, random_seed};
-           }),
-           py::kw_only(), py::arg("ranks"), py::arg("default_rank") = defaults.default_rank,
-           py::arg("min_compression_rate") = defaults.min_compression_rate,
-           py::arg("warm_start") = defaults.warm_start,
-           py::arg("alternating") = defaults.alternating, py::arg("factor_dtype") = py::none(),
-           py::arg("random_seed") = defaults.seed)
+      .def(
+          py::init([](std::vector<int64_t> ranks, int64_t default_rank, double min_compression_rate,
+                      bool warm_start, uint64_t reset_every, bool alternating,
+                      std::optional<at::ScalarType> factor_dtype, uint64_t random_seed) {
+            return LowRankOptions{std::move(ranks), default_rank, min_compression_rate,
+                                  warm_start,       reset_every,  alternating,
+                                  factor_dtype,     random_seed};
+          }),
+          py::kw_only(), py::arg("ranks"), py::arg("default_rank") = defaults.default_rank,
+          py::arg("min_compression_rate") = defaults.min_compression_rate,
+          py::arg("warm_start") = defaults.warm_start,
+          py::arg("reset_every") = defaults.reset_every,
+          py::arg("alternating") = defaults.alternating, py::arg("factor_dtype") = py::none(),
+          py::arg("random_seed") = defaults.seed)
       .def_readonly("min_compression_rate", &LowRankOptions::min_compression_rate)
       .def_readonly("warm_start", &LowRankOptions::warm_start)
+      .def_readonly("reset_every", &LowRankOptions::reset_every)
       .def_readonly("alternating", &LowRankOptions::alternating)
       .def_readonly("random_seed", &LowRankOptions::seed);
 

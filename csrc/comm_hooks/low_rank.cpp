@@ -20,6 +20,10 @@
 // next step. One collective a step and half of the bytes, for a basis that follows the gradients
 // half as fast; with error feedback that is hardly worse.
 //
+// A warm basis can stay away from a direction that has become large, because power iteration finds
+// only what the basis is not orthogonal to. `reset_every` starts again from random factors now and
+// then, a plain form of what PowerSGD+ (arXiv 2509.11254, 2025) does with singular vectors.
+//
 // It wins wherever the network is slower than three passes over the gradients, for matrices of low
 // rank, which those of dense layers are. Embeddings of rare tokens are not.
 // Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
@@ -82,7 +86,7 @@ class LowRankEncoding final : public Encoding {
     exchange_.pack_side(message_.elements().narrow(0, 0, exchange_.side_numel()));
     for (size_t i = 0; i < layout_.stacks.size(); ++i) {
       Stack& stack = *layout_.stacks[i];
-      if (!options_.warm_start) stacks_.randomise(stack, exchange_);
+      if (stacks_.restarts()) stacks_.randomise(stack, exchange_);
       std::vector<at::Tensor> gradients = matrices_of(stack);
       for (size_t row = 0; row < gradients.size(); ++row) {
         if (exchange_.idle[stack.members[row]]) gradients[row] = at::Tensor();

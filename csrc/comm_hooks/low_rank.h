@@ -17,6 +17,9 @@ struct LowRankOptions {
   double min_compression_rate = 2;
   /// Starts each step from the last one's factor, not from a random one.
   bool warm_start = true;
+  /// With `warm_start`: every so many compressed steps a step starts from random factors all the
+  /// same; 0: never.
+  uint64_t reset_every = 0;
   /// One collective a step: the two halves of the power iteration take turns.
   bool alternating = false;
   /// What the factors are rounded to on the wire; none: what they are computed in.

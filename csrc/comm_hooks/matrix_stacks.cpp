@@ -57,12 +57,21 @@ MatrixShape MatrixStacks::shape_of(size_t number) const {
   return matrix;
 }
 
+uint64_t MatrixStacks::start_of(uint64_t iteration) const {
+  if (!options_.warm_start) return iteration;
+  return options_.reset_every > 0 ? iteration / options_.reset_every : 0;
+}
+
+bool MatrixStacks::restarts() const {
+  return iterations_ > 0 && start_of(iterations_) != start_of(iterations_ - 1);
+}
+
 at::Tensor MatrixStacks::initial_basis(size_t number, uint64_t iteration) const {
   const std::string& name = context_.parameters[number].name;
   const MatrixShape matrix = shape_of(number);
-  at::Generator generator = at::detail::createCPUGenerator(
-      hash_of(name.empty() ? std::to_string(number) : name) + options_.seed +
-      (options_.warm_start ? 0 : 0x9e3779b97f4a7c15U * iteration));
+  at::Generator generator =
+      at::detail::createCPUGenerator(hash_of(name.empty() ? std::to_string(number) : name) +
+                                     options_.seed + 0x9e3779b97f4a7c15U * start_of(iteration));
   const at::Tensor random =
       at::randn({1, is_left(iteration) ? matrix.m : matrix.n, matrix.rank}, generator, at::kFloat)
           .to(compute_dtype(context_.parameters[number].dtype));

@@ -67,7 +67,8 @@ class MatrixStacks {
   StackLayout& layout_of(const BucketExchange& exchange);
   /// The step's first product is M Q, and not M^T P.
   bool first_is_left() const { return is_left(iterations_); }
-  /// Without warm start: another basis in each step.
+  /// This step starts from random bases, and not from the last one's.
+  bool restarts() const;
   void randomise(Stack& stack, const BucketExchange& exchange) const;
 
   /// Residuals are matrices then, and nothing is paid of them.
@@ -86,7 +87,9 @@ class MatrixStacks {
   };
 
   bool is_left(uint64_t iteration) const { return !options_.alternating || iteration % 2 == 0; }
-  /// Depends on the seed, the parameter's name and the iteration only.
+  /// Random bases that this iteration has in common with others, by number.
+  uint64_t start_of(uint64_t iteration) const;
+  /// Depends on the seed, the parameter's name and the iteration's start only.
   at::Tensor initial_basis(size_t number, uint64_t iteration) const;
   Bases bases_of(size_t number) const;
   double mean_share() const { return 1.0 / context_.world_size; }

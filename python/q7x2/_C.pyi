@@ -187,6 +187,7 @@ class LowRankOptions:
         default_rank: int = 1,
         min_compression_rate: float = 2.0,
         warm_start: bool = True,
+        reset_every: int = 0,
         alternating: bool = False,
         factor_dtype: torch.dtype | None = None,
         random_seed: int = 0,
@@ -195,6 +196,8 @@ class LowRankOptions:
     def min_compression_rate(self) -> float: ...
     @property
     def warm_start(self) -> bool: ...
+    @property
+    def reset_every(self) -> int: ...
     @property
     def alternating(self) -> bool: ...
     @property

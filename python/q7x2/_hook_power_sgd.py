@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from q7x2._hook_base import FullPrecision, Job, check_patterns, matches
-from q7x2._option_checks import check_flags, check_positive, check_seed
+from q7x2._option_checks import check_flags, check_positive, check_seed, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class PowerSGD(FullPrecision):
             smaller.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased.
         warm_start: Begin each step with the last one's factor.
+        reset_every: With ``warm_start``: begin every so many compressed steps with random factors
+            all the same, so that a direction that has become large is found. None: never.
         alternating: One collective a step and half of the bytes: the two halves of the power
             iteration take turns. Needs ``warm_start``.
         batched: Fold each bucket into one square matrix, vectors and all: fewer bytes and products,
@@ -41,6 +43,7 @@ class PowerSGD(FullPrecision):
     min_compression_rate: float = 2
     use_error_feedback: bool = True
     warm_start: bool = True
+    reset_every: int | None = None
     alternating: bool = False
     batched: bool = False
     factors: str = "bf16"
@@ -70,6 +73,13 @@ class PowerSGD(FullPrecision):
             raise ValueError(f"rank must not be negative, got {self.rank}")
         if self.batched and self.rank == 0:
             raise ValueError("batched compresses all there is: expected rank of at least 1, got 0")
+        if self.reset_every is not None:
+            check_whole("reset_every", self.reset_every, 1)
+            if self.alternating or self.batched or not self.warm_start:
+                raise ValueError(
+                    "reset_every resets the warm factors of matrices: expected warm_start=True, "
+                    "alternating=False and batched=False"
+                )
         if self.alternating and not self.warm_start:
             raise ValueError("alternating needs warm_start: a half step begins with the last one's")
 
@@ -119,6 +129,7 @@ class PowerSGD(FullPrecision):
             default_rank=self.rank if isinstance(self.rank, int) else 0,
             min_compression_rate=self.min_compression_rate,
             warm_start=self.warm_start,
+            reset_every=self.reset_every or 0,
             alternating=self.alternating,
             factor_dtype=factor_dtype,
             random_seed=self.random_seed,

@@ -49,6 +49,7 @@ HOOKS = {
     "rank 1": q7x2.PowerSGD(rank=1, start_iter=0),
     "alternating": q7x2.PowerSGD(rank=2, alternating=True, start_iter=0),
     "cold": q7x2.PowerSGD(rank=2, warm_start=False, start_iter=0),
+    "reset": q7x2.PowerSGD(rank=2, reset_every=3, start_iter=0),
     "biased": q7x2.PowerSGD(rank=2, use_error_feedback=False, start_iter=0),
     "bursts": q7x2.PowerSGD(rank=2, start_iter=2, burst_every=3, full_precision=["layers.1.*"]),
     "batched": q7x2.PowerSGD(rank=4, batched=True, start_iter=0),

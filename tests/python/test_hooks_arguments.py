@@ -28,6 +28,10 @@ def test_wrong_arguments() -> None:
         q7x2.PowerSGD(rank=-1)
     with pytest.raises(ValueError, match="needs warm_start"):
         q7x2.PowerSGD(alternating=True, warm_start=False)
+    with pytest.raises(ValueError, match="reset_every must be at least 1, got 0"):
+        q7x2.PowerSGD(reset_every=0)
+    with pytest.raises(ValueError, match="expected warm_start=True"):
+        q7x2.PowerSGD(reset_every=10, warm_start=False)
     with pytest.raises(ValueError, match="burst_steps must be"):
         q7x2.PowerSGD(burst_every=2, burst_steps=2)
     on_gloo = DDP(net(), process_group=dist.new_group(backend="gloo"))

@@ -157,6 +157,35 @@ def test_a_matrix_that_no_rank_uses_keeps_its_basis(name: str) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_a_reset_finds_a_direction_that_a_warm_basis_cannot_see() -> None:
+    """Power iteration keeps to what its basis is not orthogonal to, whatever is large beside it."""
+    small, large = torch.zeros(64, 64), torch.zeros(64, 64)
+    small[:32, :32] = torch.outer(torch.arange(1.0, 33), torch.ones(32))
+    large[32:, 32:] = 1000
+    results = {}
+    for reset_every in (None, 4):
+        options = q7x2.PowerSGD(
+            rank=1, start_iter=0, use_error_feedback=False, factors="fp32", reset_every=reset_every
+        )
+        ddp, hook = attached(options, nn.Linear(64, 64, bias=False))
+        reduced, bases = [], []
+        for step in range(8):
+            ddp.zero_grad()
+            gradient = small if step < 3 else small + large
+            (ddp(torch.eye(64)).t() * gradient).sum().backward()
+            reduced.append(ddp.module.weight.grad.clone())
+            bases.append(hook.state_dict()["shared"]["basis"]["weight"])
+        results[reset_every] = reduced
+        assert bases[2][32:].norm() < 1e-6
+    for step, gradient in enumerate(results[None]):
+        assert_close(gradient, small, step, rtol=1e-4, atol=1e-3)
+    for step in range(4):  # warm, as without a reset
+        assert_bits(results[4][step], results[None][step], step)
+    for step in range(5, 8):
+        assert_close(results[4][step][32:, 32:], large[32:, 32:], step, rtol=1e-3, atol=1.0)
+
+
+@pytest.mark.ranks(2)
 def test_ranks_by_name_and_bytes_by_the_formula() -> None:
     hook = q7x2.PowerSGD(rank={"layers.*.weight": 2, "extra.weight": 3}, start_iter=0)
     ddp, at_work = attached(hook)

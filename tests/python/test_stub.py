@@ -71,6 +71,8 @@ def test_options_have_the_defaults_of_the_structs() -> None:
     assert compressing.burst_every == 0
     for name in ("min_compression_rate", "warm_start", "alternating", "random_seed"):
         assert getattr(q7x2.PowerSGD(), name) == getattr(low_rank, name), name
+    assert q7x2.PowerSGD().reset_every is None
+    assert low_rank.reset_every == 0
     for name in ("warm_start", "random_seed"):
         assert getattr(q7x2.PowerSGD(batched=True), name) == getattr(flat, name), name
     with pytest.raises(ValueError, match="one of gradient, accumulated, averaged, global, diff"):
