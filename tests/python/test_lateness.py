@@ -12,10 +12,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+import q7x2
 import torch
 import torch.distributed as dist
-
-import q7x2
 
 pytestmark = pytest.mark.beyond("gloo", "it names the rank that it waits for itself")
 
