@@ -1,0 +1,102 @@
+"""The stand-in accelerator as a device of torch, ``fake``: see docs/testing.md.
+
+``load()`` registers it. After that ``torch.fake`` is its module, like ``torch.cuda``, and tensors
+are made with ``device="fake"`` or ``"fake:1"``. What controls it is here: ``paused``, ``slow``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+NAME = "fake"
+
+DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "device"
+
+
+def find() -> pathlib.Path | None:
+    """Return the compiled module; None if it was not built."""
+    suffixes = importlib.machinery.EXTENSION_SUFFIXES
+    paths = (DIRECTORY / f"stand_in_accelerator{suffix}" for suffix in suffixes)
+    return next((path for path in paths if path.exists()), None)
+
+
+needs_accelerator = pytest.mark.skipif(
+    find() is None, reason="the stand-in accelerator is built with the C++ tests"
+)
+
+
+@functools.cache
+def load() -> Any:
+    """Register the accelerator with torch, and return its compiled module."""
+    path = find()
+    assert path is not None
+    spec = importlib.util.spec_from_file_location("stand_in_accelerator", path)
+    assert spec is not None
+    assert spec.loader is not None
+    compiled = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(compiled)
+    torch.utils.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, _device_module(compiled))
+    torch.utils.generate_methods_for_privateuse1_backend()
+    return compiled
+
+
+def _device_module(compiled: Any) -> types.ModuleType:
+    """``torch.fake``, with what torch's own code asks of such a module."""
+    module: Any = types.ModuleType(f"torch.{NAME}")
+    sys.modules[module.__name__] = module
+
+    def device(index: int | torch.device | None = None) -> torch.device:
+        if isinstance(index, torch.device):
+            index = index.index
+        return torch.device(NAME, compiled.current_device() if index is None else index)
+
+    module.is_available = module.is_initialized = lambda: True
+    module._is_in_bad_fork = lambda: False
+    module._lazy_init = lambda: None
+    module.device_count = compiled.device_count
+    module.current_device = compiled.current_device
+    module.set_device = lambda index: compiled.set_device(device(index).index)
+    module.synchronize = lambda index=None: compiled.synchronize(device(index).index)
+    module.current_stream = lambda index=None: torch.accelerator.current_stream(device(index))
+    module.set_stream = torch.accelerator.set_stream
+    module.Stream = lambda device=None, priority=0: torch.Stream(
+        device=module._device(device), priority=priority
+    )
+    module.Event = lambda enable_timing=False: torch.Event(NAME, enable_timing=enable_timing)
+    module.stream = lambda stream: contextlib.nullcontext() if stream is None else stream
+    module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
+    module.manual_seed = module.manual_seed_all = compiled.seed_all
+    module._device = device
+    return module
+
+
+@contextlib.contextmanager
+def paused(stream: torch.Stream) -> Iterator[None]:
+    """What ``stream`` has begun goes on; its next operation waits until the block ends."""
+    load().pause(stream.device_index, stream.stream_id)
+    try:
+        yield
+    finally:
+        load().resume(stream.device_index, stream.stream_id)
+
+
+@contextlib.contextmanager
+def slow(stream: torch.Stream, seconds: float) -> Iterator[None]:
+    """Every operation of ``stream`` that begins in the block takes ``seconds`` longer."""
+    load().slow_down(stream.device_index, stream.stream_id, seconds)
+    try:
+        yield
+    finally:
+        load().slow_down(stream.device_index, stream.stream_id, 0)
