@@ -80,14 +80,6 @@ Peer* Group::failed_member(Locked&) const {
   return names_one ? &members_.peer(error_->rank()) : nullptr;
 }
 
-bool Group::all_answer() const {
-  if (!error_) return true;
-  for (int r = 0; r < world_size(); ++r) {
-    if (r != rank() && members_.peer(r).is_silent) return false;
-  }
-  return error_->code() != ErrorCode::kTimeout;
-}
-
 void Group::record(const std::vector<uint64_t>& job_ranks) {
   Locked locked(runtime_.lock());
   flight_ = runtime_.flights().open(locked, members_, job_ranks);

@@ -225,7 +225,6 @@ class Group {
   void drop_mail(Locked& locked);
   bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)].has_value(); }
   int find_departed(uint64_t sequence) const;
-  bool all_answer() const;
   Error left_error(int rank, const Task& task) const;
   void spread(Locked& locked, const Error& error);
   Control control_to(int rank, ControlType type) const;
@@ -254,6 +253,8 @@ class Group {
   Task* find_running(Locked& locked, uint64_t sequence) const;
   std::set<int> awaited_ranks(Locked& locked, Task& task) const;
   std::set<int> late_ranks(Locked& locked, Task& task) const;
+  /// As far as is known when the group ends.
+  bool all_answer() const;
   std::string why_late(Locked& locked, Task& task, int rank) const;
   int awaited_now(Locked& locked) const;
   void reply(Locked& locked, int rank, uint64_t sequence);

@@ -106,6 +106,14 @@ const Group::Heard* Group::heard_of(Locked& locked, Task& task, int rank) const 
   return is_of_this ? &heard->second : nullptr;
 }
 
+bool Group::all_answer() const {
+  if (!error_) return true;
+  for (int r = 0; r < world_size(); ++r) {
+    if (r != rank() && members_.peer(r).is_silent) return false;
+  }
+  return error_->code() != ErrorCode::kTimeout;
+}
+
 std::string Group::why_late(Locked& locked, Task& task, int rank) const {
   const Heard* const heard = heard_of(locked, task, rank);
   const bool has_not_called =
