@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import q7x2
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.train.methods import ADAM, BY_LABEL, UNCOMPRESSED, Method, ours
+from benchmarks.train.methods import ADAM, BY_LABEL, UNCOMPRESSED, Method, Recipe, none, ours
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,35 @@ class Variant(Method):
 
 def _changed(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
     return Variant(label, "q7x2", ours(hook), tasks=("gpt",), of=of)
+
+
+def _adam_of(label: str, of: str, codec: str | q7x2.HookOptions) -> Variant:
+    """The mean momentum through `codec`, with second moments that stay as they are."""
+
+    def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
+        return q7x2.optim.OneBitAdam(
+            ddp,
+            recipe["lr"],
+            weight_decay=0.01,
+            start_iter=int(0.15 * recipe["steps"]),
+            codec=codec,
+        )
+
+    return Variant(label, "q7x2", none, optimizer=make, tasks=("gpt",), uncompressed=ADAM, of=of)
+
+
+def _after_momentum(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
+    """A hook that has the momentum, so that the task's AdamW needs none."""
+
+    def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(ddp.parameters(), recipe["lr"], betas=(0.0, 0.95), fused=True)
+
+    return Variant(label, "q7x2", ours(hook), optimizer=make, tasks=("gpt",), of=of)
+
+
+def _lion(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
+    """At the learning rate of signSGD, and ten times the decay of AdamW."""
+    return q7x2.optim.DistributedLion(ddp, 3e-4, weight_decay=0.1)
 
 
 def _byte_embedding(hook: q7x2.HookOptions) -> q7x2.Compose:
@@ -64,6 +95,27 @@ VARIANTS = (
     _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
     _changed("top 1 %, embedding by int8", "top 1 %", _byte_embedding(q7x2.TopK(0.01))),
     _changed("1-bit SGD, embedding by int8", "1-bit SGD", _byte_embedding(q7x2.OneBit())),
+    _adam_of("PowerSGD 4 of the momentum", "PowerSGD 4", q7x2.PowerSGD(rank=4)),
+    _adam_of("PowerSGD 8 of the momentum", "PowerSGD 8", q7x2.PowerSGD(rank=8)),
+    _adam_of("top 1 % of the momentum", "top 1 %", q7x2.TopK(0.01)),
+    _adam_of("momentum in fp32", "1-bit Adam", "fp32"),
+    _adam_of("hadamard+int4:g=128 of the momentum", "hadamard+int4:g=128", "hadamard+int4:g=128"),
+    *(
+        _changed(f"EF21, {of}", of, q7x2.EF21(hook, momentum=0.0))
+        for of, hook in (
+            ("hadamard+int4:g=128", q7x2.Quantize("hadamard+int4:g=128")),
+            ("PowerSGD 4", q7x2.PowerSGD(rank=4)),
+            ("top 1 %", q7x2.TopK(0.01)),
+        )
+    ),
+    *(
+        _after_momentum(f"EF21 of the momentum, {of}", of, q7x2.EF21(hook, momentum=0.9))
+        for of, hook in (
+            ("PowerSGD 4", q7x2.PowerSGD(rank=4)),
+            ("top 1 %", q7x2.TopK(0.01)),
+        )
+    ),
+    Variant("distributed Lion", "q7x2", none, optimizer=_lion, tasks=("gpt",), of="signSGD"),
     *(
         _changed(
             f"PowerSGD 4, reset every {every}",

@@ -26,13 +26,12 @@ void bind_compressing(py::module_& module) {
                                  "What all compressing hooks can be asked for.")
       .def(py::init([](uint64_t start_iter, uint64_t burst_every, uint64_t burst_steps,
                        bool use_error_feedback, const std::string& signal, double momentum,
-                       double clip_norm) {
-             or_value_error([&] { return make_signal(signal, momentum, 1); });
+                       double kept_momentum, double clip_norm) {
              CompressingOptions options;
+             options.signal = {signal, momentum, kept_momentum};
+             or_value_error([&] { return make_signal(options.signal, 1); });
              options.full_precision = {start_iter, burst_every, burst_steps};
              options.error_feedback = use_error_feedback;
-             options.signal = signal;
-             options.momentum = momentum;
              options.clip_norm = clip_norm;
              return options;
            }),
@@ -40,7 +39,8 @@ void bind_compressing(py::module_& module) {
            py::arg("burst_every") = defaults.full_precision.period,
            py::arg("burst_steps") = defaults.full_precision.length,
            py::arg("use_error_feedback") = defaults.error_feedback,
-           py::arg("signal") = defaults.signal, py::arg("momentum") = defaults.momentum,
+           py::arg("signal") = defaults.signal.name, py::arg("momentum") = defaults.signal.momentum,
+           py::arg("kept_momentum") = defaults.signal.kept_momentum,
            py::arg("clip_norm") = defaults.clip_norm)
       .def_property_readonly(
           "start_iter", [](const CompressingOptions& self) { return self.full_precision.start; })
@@ -49,8 +49,12 @@ void bind_compressing(py::module_& module) {
       .def_property_readonly(
           "burst_steps", [](const CompressingOptions& self) { return self.full_precision.length; })
       .def_readonly("use_error_feedback", &CompressingOptions::error_feedback)
-      .def_readonly("signal", &CompressingOptions::signal)
-      .def_readonly("momentum", &CompressingOptions::momentum)
+      .def_property_readonly("signal",
+                             [](const CompressingOptions& self) { return self.signal.name; })
+      .def_property_readonly("momentum",
+                             [](const CompressingOptions& self) { return self.signal.momentum; })
+      .def_property_readonly(
+          "kept_momentum", [](const CompressingOptions& self) { return self.signal.kept_momentum; })
       .def_readonly("clip_norm", &CompressingOptions::clip_norm);
 }
 

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -22,43 +23,6 @@
 #include "comm_hooks/signal.h"
 
 namespace q7x2 {
-
-int64_t BucketExchange::side_numel() const {
-  int64_t numel = counts_uses ? static_cast<int64_t>(coded.size()) : 0;
-  for (const size_t i : whole) numel += bucket.gradients[i].flat.numel();
-  return numel;
-}
-
-void BucketExchange::pack_side(const at::Tensor& to) {
-  side = to;
-  int64_t offset = 0;
-  for (const size_t i : whole) {
-    const at::Tensor& flat = bucket.gradients[i].flat;
-    to.narrow(0, offset, flat.numel()).copy_(flat);
-    offset += flat.numel();
-  }
-  if (share != 1) to.narrow(0, 0, offset).mul_(share);
-  if (!counts_uses) return;
-  std::vector<float> uses;
-  for (const bool is_idle : idle) uses.push_back(is_idle ? 0 : 1);
-  to.narrow(0, offset, to.numel() - offset).copy_(at::tensor(uses, at::kFloat));
-}
-
-std::vector<bool> BucketExchange::unpack_side() const {
-  int64_t offset = 0;
-  for (const size_t i : whole) {
-    const at::Tensor& flat = bucket.gradients[i].flat;
-    flat.copy_(side.narrow(0, offset, flat.numel()));
-    offset += flat.numel();
-  }
-  std::vector<bool> unused;
-  if (!counts_uses) return unused;
-  const at::Tensor counts = side.narrow(0, offset, side.numel() - offset).to(at::kFloat).cpu();
-  for (int64_t i = 0; i < counts.numel(); ++i) {
-    unused.push_back(counts.const_data_ptr<float>()[i] == 0);
-  }
-  return unused;
-}
 
 namespace {
 
@@ -75,11 +39,15 @@ class CompressingHook final : public Hook {
       : Hook(context),
         options_(std::move(options)),
         compressor_(std::move(compressor)),
-        signal_(make_signal(options_.signal, options_.momentum, context.world_size)),
+        signal_(make_signal(options_.signal, context.world_size)),
         memory_(
             context, kinds(), [this](size_t number) { return compressor_->takes(number); },
             [this](at::ScalarType dtype) { return compressor_->memory_dtype(dtype); },
-            [this] { compressor_->write_down(); }) {}
+            [this] { compressor_->write_down(); }),
+        whole_momenta_(
+            context, {{"momentum", true}},
+            [this](size_t number) { return follows() && !compressor_->takes(number); },
+            [](at::ScalarType) { return at::kFloat; }, [] {}) {}
 
   size_t lanes() const override { return compressor_->lanes(); }
 
@@ -90,6 +58,9 @@ class CompressingHook final : public Hook {
       clip(bucket);
       co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
       if (!all_finite(bucket.buffer)) bucket.overflowed();
+      std::vector<size_t> all(bucket.gradients.size());
+      std::iota(all.begin(), all.end(), size_t{0});
+      follow_whole(bucket, all, in_full);
       co_return;
     }
 
@@ -110,7 +81,7 @@ class CompressingHook final : public Hook {
       const PhaseTimer timer = bucket.time(in_full ? "encode" : "pack");
       find_idle(exchange);
       held = hold(exchange);
-      if (signal_ && !(in_full && signal_->is_shared())) emit(exchange, state);
+      if (signal_ && !(in_full && follows())) emit(exchange, state);
       if (in_full) {
         round = in_full_precision(exchange);
       } else {
@@ -138,6 +109,7 @@ class CompressingHook final : public Hook {
         if (unused[i]) clear(exchange, i);
       }
       if (signal_) receive(exchange, state, in_full);
+      follow_whole(bucket, exchange.whole, in_full);
       restore(exchange, held);
       if (exchange.values.defined()) {
         for (size_t i = 0; i < exchange.coded.size(); ++i) {
@@ -155,22 +127,26 @@ class CompressingHook final : public Hook {
 
   void commit() override {
     memory_.commit();
+    whole_momenta_.commit();
     compressor_->commit();
   }
 
   void abort() override {
     memory_.abort();
+    whole_momenta_.abort();
     compressor_->abort();
   }
 
   void rescale(double factor) override {
     memory_.rescale(factor);
+    whole_momenta_.rescale(factor);
     compressor_->rescale(factor);
     scale_ *= factor;
   }
 
   void save(HookState& shared, HookState& local) const override {
     memory_.save(shared, local);
+    if (follows()) whole_momenta_.save(shared, local);
     compressor_->save(shared, local);
     shared[kScale]["value"] = at::scalar_tensor(scale_, at::kDouble);
   }
@@ -181,6 +157,7 @@ class CompressingHook final : public Hook {
     compressor_->save(shared_before, local_before);
     compressor_->load(shared, local);
     try {
+      if (follows()) whole_momenta_.load(shared, local);
       memory_.load(shared, local);
     } catch (...) {
       compressor_->load(shared_before, local_before);
@@ -195,8 +172,11 @@ class CompressingHook final : public Hook {
     std::vector<Memory::Kind> kinds;
     if (options_.error_feedback) kinds.push_back({"residual", false});
     if (signal_) kinds.push_back({"momentum", signal_->is_shared()});
+    if (signal_ && signal_->keeps_own()) kinds.push_back({"deviation", false});
     return kinds;
   }
+  /// Optimizers get a momentum, and so for all parameters.
+  bool follows() const { return signal_ && signal_->is_shared(); }
   size_t momentum_kind() const { return options_.error_feedback ? 1 : 0; }
   double mean_share() const { return 1.0 / context_.world_size; }
 
@@ -219,7 +199,7 @@ class CompressingHook final : public Hook {
   }
 
   void find_idle(BucketExchange& exchange) const {
-    if (signal_ && signal_->is_shared()) {  // it has something to send without a gradient
+    if (follows()) {  // it has something to send without a gradient
       exchange.idle.assign(exchange.coded.size(), false);
       return;
     }
@@ -267,12 +247,10 @@ class CompressingHook final : public Hook {
       memory.at(exchange.values, i).copy_(exchange.gradient(i).flat);
     }
     state.values = exchange.values;
-    state.now = memory.now[momentum_kind()];
-    state.next = memory.next[momentum_kind()];
+    give_memory(memory, state);
     if (options_.error_feedback && signal_->masks()) {
       const at::Tensor& residual = memory.now[kResidual];
       state.owed = memory.has_copy(kResidual) ? residual : residual.clone();
-      state.left = memory.next[kResidual];
     }
     signal_->emit(state);
     for (size_t i = 0; i < exchange.idle.size(); ++i) {
@@ -280,29 +258,56 @@ class CompressingHook final : public Hook {
     }
   }
 
+  /// What the signal works on beside the values.
+  void give_memory(const Memory::Piece& memory, SignalState& state) const {
+    const size_t kind = momentum_kind();
+    state.now = memory.now[kind];
+    state.next = memory.next[kind];
+    if (signal_->keeps_own()) {
+      state.own = memory.now[kind + 1];
+      state.own_next = memory.next[kind + 1];
+    }
+    if (options_.error_feedback) state.left = memory.next[kResidual];
+  }
+
   void receive(BucketExchange& exchange, SignalState& state, bool in_full) const {
     const Memory::Piece& memory = *exchange.memory;
     if (!in_full) {
       signal_->receive(state);
-    } else if (signal_->is_shared()) {
+    } else if (follows()) {
       state.values = at::empty({memory.numel}, memory.now[momentum_kind()].options());
       for (size_t i = 0; i < exchange.coded.size(); ++i) {
         memory.at(state.values, i).copy_(exchange.gradient(i).flat);
       }
-      state.now = memory.now[momentum_kind()];
-      state.next = memory.next[momentum_kind()];
-      signal_->follow(state);
+      give_memory(memory, state);
       if (options_.error_feedback && memory.has_copy(kResidual)) {
         memory.next[kResidual].copy_(memory.now[kResidual]);
       }
+      signal_->follow(state);
+    }
+  }
+
+  /// Gradients that travel whole have the momentum of those that do not.
+  void follow_whole(const Bucket& bucket, const std::vector<size_t>& whole, bool in_full) {
+    if (!follows() || whole.empty() || bucket.buffer.is_sparse()) return;
+    Memory::Piece& memory = whole_momenta_.piece(bucket, whole);
+    SignalState state;
+    state.now = memory.now[0];
+    state.next = memory.next[0];
+    state.values = at::empty_like(state.now);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      memory.at(state.values, i).copy_(bucket.gradients[whole[i]].flat);
+    }
+    signal_->follow(state);
+    for (size_t i = 0; i < whole.size() && !in_full; ++i) {
+      bucket.gradients[whole[i]].flat.copy_(memory.next_of(0, i));
     }
   }
 
   /// Nothing stays behind: residuals leave with what is sent.
   MessageRound in_full_precision(BucketExchange& exchange) {
     Bucket& bucket = exchange.bucket;
-    const bool follows = signal_ && signal_->is_shared();
-    if (options_.error_feedback && !follows) {
+    if (options_.error_feedback && !follows()) {
       compressor_->write_down();
       for (size_t i = 0; i < exchange.coded.size(); ++i) {
         at::Tensor next = exchange.memory->next_of(kResidual, i);
@@ -349,7 +354,8 @@ class CompressingHook final : public Hook {
   const std::unique_ptr<Compressor> compressor_;
   const std::unique_ptr<Signal> signal_;
   Memory memory_;
-  double scale_ = 1;  // of the gradients: AMP's
+  Memory whole_momenta_;  // of what the compressor does not take
+  double scale_ = 1;      // of the gradients: AMP's
 };
 
 }  // namespace

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "comm_hooks/compressor.h"
 #include "comm_hooks/hook.h"
 #include "comm_hooks/schedule.h"
+#include "comm_hooks/signal.h"
 
 namespace q7x2 {
 
@@ -15,9 +15,7 @@ struct CompressingOptions {
   FullPrecision full_precision;
   /// What a compressor loses is added to the next gradient.
   bool error_feedback = true;
-  /// What is compressed, and its factor: see signal.h.
-  std::string signal = "gradient";
-  double momentum = 0;
+  SignalOptions signal;
   /// The largest norm (L2) that a gradient may have on one rank, before it is divided by the number
   /// of ranks; 0: any.
   double clip_norm = 0;

@@ -39,4 +39,19 @@ class AveragedMomentum final : public Signal {
   }
 };
 
+/// f u + (1 - f) g is sent, and u <- k u + (1 - k) g: the update of Lion before its sign is taken,
+/// so the codec is "sign". Liu et al., "Communication efficient distributed training with
+/// distributed Lion", 2024.
+class LionUpdate final : public Signal {
+ public:
+  using Signal::Signal;
+
+  void emit(SignalState& state) const override {
+    const at::Tensor sent = state.now * factor_;
+    sent.add_(state.values, 1 - factor_);
+    blend(state, kept_factor_, 1 - kept_factor_);
+    state.values.copy_(sent);
+  }
+};
+
 }  // namespace q7x2

@@ -23,21 +23,34 @@ class GlobalMomentum : public Signal {
   }
 };
 
-/// The same momentum, of which only the change is sent: (1 - f) (g - m / n), and m <- m + the sum.
-/// A codec loses a share of what it is given, and the change is small where the gradients settle.
+/// Each rank has a momentum v of its own gradients, and sends how it changes: (1 - f) (g - v). What
+/// all ranks sent is added up in m, the result: m and the residuals together are the sum of all v.
+/// What is sent shrinks where gradients settle, and a codec loses a share of what it is given.
+///
+/// What is kept is not v but v - m / n, so that zeros fit any m.
 /// Richtarik et al., "EF21", 2021; Fatkhullin et al., "Momentum provably improves error feedback",
 /// 2023.
 class DifferenceSignal final : public GlobalMomentum {
  public:
   using GlobalMomentum::GlobalMomentum;
 
+  bool keeps_own() const override { return true; }
   void emit(SignalState& state) const override {
-    blend(state, (factor_ - 1) / ranks_, 1 - factor_);
-    state.values.copy_(state.next);
+    at::Tensor v = state.own_next;
+    at::add_out(v, state.own, state.now, 1.0 / ranks_);
+    state.values.sub_(v).mul_(1 - factor_);
+    v.add_(state.values);
   }
   void receive(SignalState& state) const override {
     state.values.add_(state.now);
     state.next.copy_(state.values);
+    state.own_next.sub_(state.next, 1.0 / ranks_);
+  }
+  /// All ranks go on from the mean momentum: what they had of their own is in no message.
+  void follow(SignalState& state) const override {
+    GlobalMomentum::follow(state);
+    if (state.own_next.defined()) state.own_next.zero_();
+    if (state.left.defined()) state.left.zero_();
   }
 };
 

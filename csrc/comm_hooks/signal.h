@@ -1,15 +1,17 @@
 // What is compressed: the gradient, or something that is made from it and remembered.
 //
-// A signal keeps one tensor m per gradient, in the Memory. `emit` makes what this rank sends from
-// its gradient g, which is divided by the number n of ranks; `receive` sees the sum of what all
-// ranks sent. Residuals are added to what is sent, whatever it is.
+// A signal keeps a tensor m per gradient, in the Memory. `emit` makes what this rank sends from its
+// gradient g, which is divided by the number n of ranks; `receive` sees the sum of what all ranks
+// sent. Residuals are added to what is sent, whatever it is.
 //
 //   name          sends                         then                          equal on all ranks
 //   gradient      g                                                           -
 //   accumulated   m <- f m + g                  0 where it was sent           no
 //   averaged      m <- f m + (1 - f) g                                        no
+//   lion          f m + (1 - f) g               m <- k m + (1 - k) g          no
 //   global        f m / n + (1 - f) g           m <- the sum                  yes
-//   difference    (1 - f) (g - m / n)           m <- m + the sum, the result  yes
+//   difference    (1 - f) (g - v)               m <- m + the sum, the result  yes
+//                 and v <- f v + (1 - f) g, this rank's own
 //
 // A new signal is one small header, and one line in signals.cpp.
 #pragma once
@@ -22,26 +24,39 @@
 
 namespace q7x2 {
 
+/// What is compressed.
+struct SignalOptions {
+  std::string name = "gradient";
+  double momentum = 0;       ///< f
+  double kept_momentum = 0;  ///< k
+};
+
 /// The tensors of one bucket that a signal works on, all fp32 and laid out in the same way.
 struct SignalState {
   at::Tensor values;  ///< the gradients; then what is sent; then what was received
   at::Tensor now;     ///< m
   at::Tensor next;    ///< m of the next step; may be the same tensor
-  at::Tensor owed;    ///< with error feedback, if `Signal::masks`: the residuals before the step
-  at::Tensor left;    ///< the residuals after it
+  at::Tensor own;     ///< if `Signal::keeps_own`: what it keeps beside m, of this rank
+  at::Tensor own_next;
+  at::Tensor owed;  ///< with error feedback, if `Signal::masks`: the residuals before the step
+  at::Tensor left;  ///< with error feedback: those after it
 };
 
 class Signal {
  public:
-  /// `factor`: f. `ranks`: n.
-  Signal(double factor, int ranks) : factor_(factor), ranks_(ranks) {}
+  /// `ranks`: n.
+  Signal(const SignalOptions& options, int ranks)
+      : factor_(options.momentum), kept_factor_(options.kept_momentum), ranks_(ranks) {}
   virtual ~Signal() = default;
   Signal(const Signal&) = delete;
   Signal& operator=(const Signal&) = delete;
 
   /// Equal on all ranks.
   virtual bool is_shared() const { return false; }
-  /// Uses `owed` and `left` in `receive`.
+  /// Uses `own`. Zeros in it, and in the residuals, always fit m: a step that is undone may leave
+  /// them.
+  virtual bool keeps_own() const { return false; }
+  /// Uses `owed` in `receive`.
   virtual bool masks() const { return false; }
   virtual void emit(SignalState& state) const = 0;
   virtual void receive(SignalState& state) const { static_cast<void>(state); }
@@ -50,12 +65,13 @@ class Signal {
 
  protected:
   const double factor_;
+  const double kept_factor_;
   const int ranks_;
 };
 
 /// What the name of a signal stands for; null for "gradient". Throws Error(kInvalidArgument), which
 /// lists the names, for any other.
-std::unique_ptr<Signal> make_signal(const std::string& name, double factor, int ranks);
+std::unique_ptr<Signal> make_signal(const SignalOptions& options, int ranks);
 
 /// next <- old m + fresh g, in this order of operations.
 void blend(const SignalState& state, double old, double fresh);

@@ -9,33 +9,36 @@ namespace q7x2 {
 namespace {
 
 template <typename S>
-std::unique_ptr<Signal> make(double factor, int ranks) {
-  return std::make_unique<S>(factor, ranks);
+std::unique_ptr<Signal> make(const SignalOptions& options, int ranks) {
+  return std::make_unique<S>(options, ranks);
 }
 
 struct Entry {
   const char* name;
-  std::unique_ptr<Signal> (*make)(double factor, int ranks);
+  std::unique_ptr<Signal> (*make)(const SignalOptions& options, int ranks);
 };
 
 constexpr std::array kSignals{
     Entry{"gradient", nullptr},
     Entry{"accumulated", make<AccumulatedMomentum>},
     Entry{"averaged", make<AveragedMomentum>},
+    Entry{"lion", make<LionUpdate>},
     Entry{"global", make<GlobalMomentum>},
     Entry{"difference", make<DifferenceSignal>},
 };
 
 }  // namespace
 
-std::unique_ptr<Signal> make_signal(const std::string& name, double factor, int ranks) {
+std::unique_ptr<Signal> make_signal(const SignalOptions& options, int ranks) {
   std::string names;
   for (const Entry& entry : kSignals) {
-    if (name == entry.name) return entry.make == nullptr ? nullptr : entry.make(factor, ranks);
+    if (options.name == entry.name) {
+      return entry.make == nullptr ? nullptr : entry.make(options, ranks);
+    }
     names += (names.empty() ? "" : ", ") + std::string(entry.name);
   }
   throw Error(ErrorCode::kInvalidArgument,
-              "expected a signal, one of " + names + ", got '" + name + "'");
+              "expected a signal, one of " + names + ", got '" + options.name + "'");
 }
 
 void blend(const SignalState& state, double old, double fresh) {

@@ -139,10 +139,11 @@ class CompressingOptions:
         use_error_feedback: bool = True,
         signal: str = "gradient",
         momentum: float = 0.0,
+        kept_momentum: float = 0.0,
         clip_norm: float = 0.0,
     ) -> None:
         """``burst_every`` 0: no bursts. ``signal``: what is compressed: gradient, accumulated,
-        averaged, global or difference (csrc/comm_hooks/signal.h); ValueError for another.
+        averaged, lion, global or difference (csrc/comm_hooks/signal.h); ValueError for another.
         """
 
     @property
@@ -157,6 +158,8 @@ class CompressingOptions:
     def signal(self) -> str: ...
     @property
     def momentum(self) -> float: ...
+    @property
+    def kept_momentum(self) -> float: ...
     @property
     def clip_norm(self) -> float: ...
 

@@ -146,6 +146,7 @@ class Attached:
             may_skip=self._scaler is not None,
             step=step,
         )
+        local = _hook_state.without_lost_ranks(local)
         runner.load(shared, local, step)
         register(ddp, runner, self.options)
         calls = list(self._calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -26,12 +26,15 @@ class Job:
         on_q7x2: The process group's backend is q7x2.
         are_shards: The parameters are shards of FSDP's modules: vectors, whatever they hold.
         owns: Whether the hook is to reduce the parameter of this name; see :class:`Compose`.
+        signal: What is to be compressed, if not the gradient: arguments of the C++ struct
+            ``CompressingOptions``.
     """
 
     parameters: NamedParameters
     on_q7x2: bool
     are_shards: bool = False
     owns: Callable[[str], bool] = lambda name: True
+    signal: Mapping[str, Any] = field(default_factory=dict)
 
 
 class HookOptions(Protocol):
@@ -112,6 +115,17 @@ class FullPrecision:
                 f"burst_steps must be at least 1 and less than burst_every, got {self.burst_steps} "
                 f"and {self.burst_every}"
             )
+
+    @property
+    def _sends_gradients(self) -> bool:
+        """And not something that the hook makes of them."""
+        return True
+
+    def _compressing(self, job: Job, **own: Any) -> Any:
+        """The C++ struct ``CompressingOptions``, with arguments of this hook's own."""
+        from q7x2._extension import load
+
+        return load().CompressingOptions(**{**self._schedule(), **own, **job.signal})
 
     def _schedule(self) -> dict[str, int]:
         """Those of the C++ struct ``CompressingOptions``."""

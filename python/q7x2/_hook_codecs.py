@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from q7x2._hook_base import FullPrecision, Job, check_patterns, renamed
 from q7x2._option_checks import (
@@ -96,8 +96,7 @@ class Coded(FullPrecision):
             edges=self.edges,
             random_seed=self.random_seed,
         )
-        options = module.CompressingOptions(**{**self._schedule(), **compressing})
-        return module.compressing_hook(options, codec)
+        return module.compressing_hook(self._compressing(job, **compressing), codec)
 
 
 @dataclass(frozen=True)
@@ -196,6 +195,10 @@ class TopK(Coded):
     def _needs_vectors(self) -> bool:
         return self.momentum > 0
 
+    @property
+    def _sends_gradients(self) -> bool:
+        return self.momentum == 0
+
     def stages(self) -> list[tuple[int, str]]:
         """The codecs and the steps from which they hold."""
         n = self.warmup_stages if self.start_iter else 0
@@ -268,6 +271,10 @@ class SignSGD(Coded):
     def _needs_vectors(self) -> bool:
         return True
 
+    @property
+    def _sends_gradients(self) -> bool:
+        return False
+
     def factory(self, job: Job) -> Any:
         return self._coded(
             job,
@@ -278,54 +285,27 @@ class SignSGD(Coded):
         )
 
 
-@dataclass(frozen=True)
-class CodedMomentum(Coded):
-    """What hooks have in common that send a momentum, or its changes, through one codec."""
+@dataclass(frozen=True, kw_only=True)
+class LionUpdate(SignSGD):
+    """What ``q7x2.optim.DistributedLion`` attaches: the majority of the signs of Lion's updates.
 
-    codec: str = "onebit"
-    momentum: float = field(default=0.9, kw_only=True)
+    Args:
+        momentum: The share of each rank's momentum in its update.
+        kept_momentum: The factor with which it keeps its momentum.
+    """
 
-    _signal: ClassVar[str]  # of the C++ struct ``CompressingOptions``
+    kept_momentum: float = 0.99
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_codec("codec", self.codec)
-        check_factor("momentum", self.momentum)
-
-    @property
-    def _needs_vectors(self) -> bool:
-        return True
+        check_factor("kept_momentum", self.kept_momentum)
 
     def factory(self, job: Job) -> Any:
-        return self._coded(job, [(0, self.codec)], signal=self._signal, momentum=self.momentum)
-
-
-@dataclass(frozen=True)
-class OneBitMomentum(CodedMomentum):
-    """What ``q7x2.optim.OneBitAdam`` attaches: the mean momentum instead of the gradient.
-
-    Args:
-        codec: Of the momentum, once the first ``start_iter`` steps are over.
-        momentum: Its factor.
-    """
-
-    _signal = "global"
-
-
-@dataclass(frozen=True)
-class EF21(CodedMomentum):
-    """Changes of the mean gradient's momentum through a codec (Richtarik et al., EF21, 2021).
-
-    Each rank sends how far its gradient is from the momentum that all ranks have; the momentum, and
-    the gradient that the optimizer gets, is what all of them received so far (EF21-SGDM, Fatkhullin
-    et al., 2023). So the optimizer should have no momentum of its own. What the codec loses is kept
-    and added to the next change.
-
-    Args:
-        codec: Its name, as ``q7x2.all_reduce`` takes it.
-        momentum: The factor of the momentum; 0: the gradient.
-    """
-
-    codec: str = "int4:g=128"
-
-    _signal = "difference"
+        return self._coded(
+            job,
+            [(0, "sign")],
+            use_error_feedback=False,
+            signal="lion",
+            momentum=self.momentum,
+            kept_momentum=self.kept_momentum,
+        )

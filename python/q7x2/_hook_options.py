@@ -1,8 +1,9 @@
 """What a user can ask of a communication hook: one class for each algorithm."""
 
 from q7x2._hook_base import HookOptions, Job
-from q7x2._hook_codecs import EF21, OneBit, OneBitMomentum, Quantize, SignSGD, TopK
+from q7x2._hook_codecs import LionUpdate, OneBit, Quantize, SignSGD, TopK
 from q7x2._hook_compose import Allreduce, Compose
+from q7x2._hook_momentum import EF21, MeanMomentum
 from q7x2._hook_power_sgd import PowerSGD
 
 __all__ = [
@@ -11,8 +12,9 @@ __all__ = [
     "Compose",
     "HookOptions",
     "Job",
+    "LionUpdate",
+    "MeanMomentum",
     "OneBit",
-    "OneBitMomentum",
     "PowerSGD",
     "Quantize",
     "SignSGD",

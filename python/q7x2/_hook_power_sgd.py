@@ -105,9 +105,7 @@ class PowerSGD(FullPrecision):
 
         module = load()
         factor_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.factors]
-        options = module.CompressingOptions(
-            use_error_feedback=self.use_error_feedback, **self._schedule()
-        )
+        options = self._compressing(job, use_error_feedback=self.use_error_feedback)
         if self.batched:
             flat = module.FlatLowRankOptions(
                 rank=self.rank,

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from q7x2._attach import attach
 from q7x2._attached import Attached
 from q7x2._hook_base import renamed
-from q7x2._hook_options import OneBitMomentum
+from q7x2._hook_options import HookOptions, LionUpdate, MeanMomentum
 from q7x2._option_checks import check_whole
 
 
@@ -57,7 +57,9 @@ class OneBitAdam(torch.optim.Optimizer):
         weight_decay: Decoupled from the gradients, as in AdamW.
         start_iter: Steps in full precision, so that the second moments have settled: 15 to 20 %
             of a training in the paper, and at least those in which the learning rate warms up.
-        codec: Of the momentum.
+        codec: Of the momentum, a codec's name, or the hook that compresses it, for example
+            ``q7x2.PowerSGD(rank=4)`` or ``q7x2.TopK(0.01)``. ``start_iter`` replaces that of the
+            hook.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
         threads: Of the hook's tensor operations.
     """
@@ -72,7 +74,7 @@ class OneBitAdam(torch.optim.Optimizer):
         *,
         params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
         start_iter: int = 1000,
-        codec: str = "onebit",
+        codec: str | HookOptions = "onebit",
         scaler: Any = None,
         threads: int = 1,
     ) -> None:
@@ -85,7 +87,7 @@ class OneBitAdam(torch.optim.Optimizer):
             _check_group(group, betas[0])
             if not known.issuperset(group["params"]):
                 raise ValueError("params must be parameters of ddp that need gradients")
-        options = OneBitMomentum(codec=codec, momentum=betas[0], start_iter=start_iter)
+        options = MeanMomentum(codec, momentum=betas[0], start_iter=start_iter)
         self.hook: Attached = attach(ddp, options, scaler=scaler, threads=threads)
         self.start_iter = start_iter
         self._by_name = dict(ddp.module.named_parameters())
@@ -145,3 +147,65 @@ class OneBitAdam(torch.optim.Optimizer):
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         rate = group["lr"] / (1 - beta1 ** state["step"])
         parameter.addcdiv_(state["exp_avg"], scale, value=-rate)
+
+
+class DistributedLion(torch.optim.Optimizer):
+    """Lion by majority vote (Liu et al., "distributed Lion", 2024): one bit for each element.
+
+    Each rank has a momentum of its own gradients. It sends the sign of ``betas[0]`` times the
+    momentum plus ``1 - betas[0]`` times the gradient, and the majority of the ranks' signs, times
+    ``lr``, is the step of all of them. Ties are drawn. ``hook`` is the communication hook that it
+    has attached to ``ddp``; its state is saved and loaded beside the optimizer's.
+
+    >>> optimizer = q7x2.optim.DistributedLion(DistributedDataParallel(model), lr=1e-4)
+
+    Args:
+        ddp: The model, without a hook. All ranks of its process group make the optimizer together.
+        lr: The learning rate: three to ten times smaller than that of Adam.
+        betas: The share of the momentum in an update, and the factor with which it is kept.
+        weight_decay: Decoupled from the gradients; three to ten times larger than that of Adam.
+        params: Parameters of ``ddp``, or parameter groups with any of ``lr`` and ``weight_decay``.
+            None: all that need gradients.
+        scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
+        threads: Of the hook's tensor operations.
+    """
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
+        scaler: Any = None,
+        threads: int = 1,
+    ) -> None:
+        own = [p for p in ddp.parameters() if p.requires_grad]
+        super().__init__(
+            own if params is None else params, {"lr": lr, "weight_decay": weight_decay}
+        )
+        for group in self.param_groups:
+            if group["lr"] < 0 or group["weight_decay"] < 0:
+                raise ValueError(
+                    f"lr and weight_decay must not be negative, got {group['lr']} and "
+                    f"{group['weight_decay']}"
+                )
+            if not set(own).issuperset(group["params"]):
+                raise ValueError("params must be parameters of ddp that need gradients")
+        options = LionUpdate(momentum=betas[0], kept_momentum=betas[1])
+        self.hook: Attached = attach(ddp, options, scaler=scaler, threads=threads)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step. As with other optimizers, parameters without a gradient are left alone."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(parameter.grad, alpha=-group["lr"])
+        return loss

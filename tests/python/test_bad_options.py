@@ -10,7 +10,7 @@ import pytest
 import q7x2
 import torch.distributed as dist
 from q7x2._fabric_arguments import parse_size
-from q7x2._hook_options import OneBitMomentum
+from q7x2._hook_options import LionUpdate, MeanMomentum
 from q7x2.cli import main
 
 CODECS = "int8"  # one of those that the message must list
@@ -52,8 +52,16 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.TopK(start_iter=0.5), "start_iter must be an int"),
         (lambda: q7x2.OneBit(group=3), "group: .*power of two"),
         (lambda: q7x2.SignSGD(momentum="high"), "momentum must be at least 0"),
-        (lambda: OneBitMomentum(codec="onebyte"), "codec: .*onebit"),
-        (lambda: OneBitMomentum(momentum=1.0), "momentum must be at least 0"),
+        (lambda: MeanMomentum("onebyte"), "codec: .*onebit"),
+        (lambda: MeanMomentum(momentum=1.0), "momentum must be at least 0"),
+        (lambda: q7x2.EF21(q7x2.SignSGD()), "codec must compress gradients, as TopK"),
+        (lambda: q7x2.EF21(q7x2.TopK(momentum=0.9)), "codec must compress gradients, as TopK"),
+        (lambda: q7x2.EF21(q7x2.Allreduce()), "codec: .*Allreduce"),
+        (
+            lambda: q7x2.EF21(q7x2.PowerSGD(use_error_feedback=False)),
+            "expected a codec with error feedback",
+        ),
+        (lambda: LionUpdate(kept_momentum=1.0), "kept_momentum must be at least 0"),
         (lambda: q7x2.PowerSGD(rank=-1), "rank must not be negative"),
         (lambda: q7x2.PowerSGD(factors="int8"), "factors must be 'fp32', 'bf16' or 'fp16'"),
         (lambda: q7x2.PowerSGD(min_compression_rate=0), "min_compression_rate must be positive"),

@@ -60,6 +60,40 @@ def test_ties_of_signs_are_drawn(world_size: int) -> None:
     assert_same_on_all_ranks([signs, ddp.module.weight.grad])
 
 
+# --- Lion -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(3)
+def test_distributed_lion_steps_by_the_majority_of_updates() -> None:
+    ddp = DDP(linear())
+    optimizer = q7x2.optim.DistributedLion(ddp, lr=0.01, betas=(0.7, 0.9), weight_decay=0.5)
+    expected = ddp.module.weight.detach().clone()
+    momenta = [torch.zeros(16, 32) for _ in range(3)]
+    for step in range(4):
+        votes = torch.zeros(16, 32)
+        for rank in range(3):
+            gradient = gradient_of(rank, step)
+            votes += (0.7 * momenta[rank] + 0.3 * gradient).sign()
+            momenta[rank] = 0.9 * momenta[rank] + 0.1 * gradient
+        assert_bits(give(ddp, gradient_of(dist.get_rank(), step)), votes.sign(), step)
+        optimizer.step()
+        expected = expected * (1 - 0.01 * 0.5) - 0.01 * votes.sign()
+        assert_close(ddp.module.weight, expected, step, rtol=1e-5, atol=1e-6)
+    kept = optimizer.hook.state_dict()["local"][f"rank_{dist.get_rank()}"]["momentum"]["weight"]
+    assert_close(kept * 3, momenta[dist.get_rank()], rtol=1e-5, atol=1e-6)
+    assert_same_on_all_ranks([ddp.module.weight])
+
+
+@pytest.mark.ranks(1)
+def test_distributed_lion_arguments() -> None:
+    ddp = DDP(linear())
+    for wrong in ({"lr": -1.0}, {"weight_decay": -1.0}, {"betas": (1.0, 0.9)}):
+        with pytest.raises(ValueError, match="must"):
+            q7x2.optim.DistributedLion(ddp, **wrong)
+    with pytest.raises(ValueError, match="must be parameters of ddp"):
+        q7x2.optim.DistributedLion(ddp, params=[nn.Parameter(torch.zeros(3))])
+
+
 # --- 1-bit Adam -----------------------------------------------------------------------------------
 
 

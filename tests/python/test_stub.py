@@ -75,5 +75,5 @@ def test_options_have_the_defaults_of_the_structs() -> None:
     assert low_rank.reset_every == 0
     for name in ("warm_start", "random_seed"):
         assert getattr(q7x2.PowerSGD(batched=True), name) == getattr(flat, name), name
-    with pytest.raises(ValueError, match="one of gradient, accumulated, averaged, global, diff"):
+    with pytest.raises(ValueError, match="one of gradient, accumulated, averaged, lion, global"):
         module.CompressingOptions(signal="gradients")
