@@ -23,7 +23,7 @@ namespace q7x2::test {
 
 inline constexpr std::chrono::milliseconds kLong{60'000};
 /// Longer than anything takes that works, shorter than the deadline of `run_ranks`.
-inline constexpr std::chrono::seconds kPatience{12 * kSlowdown};
+inline constexpr std::chrono::seconds kPatience{40 * kSlowdown};
 
 /// Shared with the task, so that it stays until UCX has let go of it.
 template <typename T>

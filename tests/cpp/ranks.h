@@ -64,7 +64,7 @@ struct RunOptions {
   /// Ranks that are to be killed by SIGKILL; any other end of theirs is a failure.
   std::set<int> killed = {};
   /// With sanitizers it is `kSlowdown` times as far off.
-  std::chrono::seconds deadline{20};
+  std::chrono::seconds deadline{60};
 };
 
 void run_ranks(int world_size, const std::function<void(Rank&)>& body,
