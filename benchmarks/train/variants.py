@@ -13,6 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.train.methods import ADAM, BY_LABEL, UNCOMPRESSED, Method, Recipe, none, ours
+from benchmarks.train.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,20 @@ def _changed(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
     return Variant(label, "q7x2", ours(hook), tasks=("gpt",), of=of)
 
 
-def _adam_of(label: str, of: str, codec: str | q7x2.HookOptions) -> Variant:
+def _following(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
+    """Residuals follow the learning rate."""
+
+    def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
+        optimizer = TASKS["gpt"](recipe).optimizer(ddp.parameters())
+        q7x2.attach(ddp, hook, optimizer=optimizer)
+        return optimizer
+
+    return Variant(label, "q7x2", none, optimizer=make, tasks=("gpt",), of=of)
+
+
+def _adam_of(
+    label: str, of: str, codec: str | q7x2.HookOptions, refresh_every: int | None = None
+) -> Variant:
     """The mean momentum through `codec`, with second moments that stay as they are."""
 
     def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
@@ -37,6 +51,7 @@ def _adam_of(label: str, of: str, codec: str | q7x2.HookOptions) -> Variant:
             recipe["lr"],
             weight_decay=0.01,
             start_iter=int(0.15 * recipe["steps"]),
+            refresh_every=refresh_every,
             codec=codec,
         )
 
@@ -99,9 +114,18 @@ VARIANTS = (
     _adam_of("PowerSGD 8 of the momentum", "PowerSGD 8", q7x2.PowerSGD(rank=8)),
     _adam_of("top 1 % of the momentum", "top 1 %", q7x2.TopK(0.01)),
     _adam_of("momentum in fp32", "1-bit Adam", "fp32"),
+    _adam_of("1-bit Adam, refreshed every 20", "1-bit Adam", "onebit", refresh_every=20),
     _adam_of("hadamard+int4:g=128 of the momentum", "hadamard+int4:g=128", "hadamard+int4:g=128"),
     *(
         _changed(f"EF21, {of}", of, q7x2.EF21(hook, momentum=0.0))
+        for of, hook in (
+            ("hadamard+int4:g=128", q7x2.Quantize("hadamard+int4:g=128")),
+            ("PowerSGD 4", q7x2.PowerSGD(rank=4)),
+            ("top 1 %", q7x2.TopK(0.01)),
+        )
+    ),
+    *(
+        _following(f"{of}, following the rate", of, hook)
         for of, hook in (
             ("hadamard+int4:g=128", q7x2.Quantize("hadamard+int4:g=128")),
             ("PowerSGD 4", q7x2.PowerSGD(rank=4)),

@@ -9,6 +9,7 @@ from q7x2._fsdp_options import Sharded
 from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +24,7 @@ def attach(
     scaler: Any = None,
     threads: int = 1,
     replicas: ProcessGroup | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Attached:
     """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
 
@@ -44,6 +46,10 @@ def attach(
             differently.
         replicas: Of an FSDP2 model: the ranks over which the hook is to average gradients that FSDP
             has reduced to shards.
+        optimizer: Of a DistributedDataParallel: residuals follow its learning rate, that of its
+            first parameter group. They came from gradients that were to be applied at an earlier
+            rate, and are sent times its ratio to the present one (Zheng et al., 2019). For hooks
+            that send gradients, without ``clip_norm``. None: residuals are sent as they are.
 
     Raises:
         RuntimeError: The model has a hook already.
@@ -65,6 +71,8 @@ def attach(
         raise TypeError(f"attach needs a hook, such as q7x2.PowerSGD(rank=4), got {hook!r}")
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
+    if optimizer is not None:
+        _check_follows_rate(ddp, hook)
     if isinstance(ddp, FSDPModule):
         from q7x2._attach_fsdp import attach_fsdp
 
@@ -87,5 +95,24 @@ def attach(
     attached = Attached(
         runner, hook, parameters, rank, world_size, scaler, part=part_of(group), threads=threads
     )
-    attached._follow(ddp)
+    attached._follow(ddp, optimizer)
     return attached
+
+
+def _check_follows_rate(ddp: Any, hook: HookOptions | Sharded) -> None:
+    """Raises ValueError unless the hook keeps residuals of gradients, and nothing else."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from q7x2._hook_base import FullPrecision
+
+    keeps = (
+        isinstance(hook, FullPrecision)
+        and hook._sends_gradients
+        and getattr(hook, "use_error_feedback", True)
+        and not getattr(hook, "clip_norm", None)
+    )
+    if not keeps or not isinstance(ddp, DistributedDataParallel):
+        raise ValueError(
+            "optimizer is for a DistributedDataParallel and a hook that keeps residuals of "
+            f"gradients, without clip_norm; got {hook!r}"
+        )

@@ -80,6 +80,8 @@ class Attached:
         self._removable: list[Any] = []
         self._calls: list[Callable[[], None]] = []  # before each forward
         self._is_detached = False
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._rate: float | None = None  # that residuals are to be applied at
 
     @property
     def stats(self) -> HookStats:
@@ -197,6 +199,7 @@ class Attached:
             "world_size": self._world_size,
             "step": step,
             "loss_scale": self._loss_scale,
+            "rate": self._rate or 0.0,
             "shapes": dict(self._shapes),
             "shared": self._keys.add(_hook_state.packed(shared)),
             "local": local,
@@ -222,6 +225,7 @@ class Attached:
             self._runner.load(shared, local, whole["step"])
         except RuntimeError as error:
             raise _hook_state.HookStateError(str(error)) from error
+        self._rate = whole.get("rate") or None
         # Residuals are as large as the gradients they came from; without a scaler to follow, the
         # gradients to come have the scale of the present.
         saved, present = whole["loss_scale"], self._loss_scale
@@ -229,10 +233,25 @@ class Attached:
         if self._scaler is None and saved != present:
             self.scale_changed(saved, present)
 
-    def _follow(self, model: torch.nn.Module) -> None:
+    def _follow(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
         if self._scaler is not None:
             self._runner.rescale(self._loss_scale)
             self._before_forward(model, self._follow_scaler)
+        if optimizer is not None:
+            self._optimizer = optimizer
+            self._before_forward(model, self._follow_rate)
+
+    def _follow_rate(self) -> None:
+        """Residuals are what parameters still lack, divided by the rate of the next step."""
+        assert self._optimizer is not None
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        if rate <= 0:  # a step that applies nothing
+            return
+        if self._rate is not None and rate != self._rate:
+            self._runner.rescale(self._rate / rate)
+        self._rate = rate
 
     def _before_forward(self, model: torch.nn.Module, call: Callable[[], None]) -> None:
         self._calls.append(call)

@@ -63,18 +63,31 @@ class MeanMomentum(OfMomentum):
 
     Args:
         start_iter: Steps in full precision, in place of those of the hook that compresses.
+        refresh_every: After those, the last of so many steps is in full precision too. None: none.
     """
 
     start_iter: int = field(default=0, kw_only=True)
+    refresh_every: int | None = field(default=None, kw_only=True)
 
     _signal = "global"
 
     @property
     def compressor(self) -> FullPrecision:
         hook = super().compressor
+        schedule: dict[str, Any] = {
+            "start_iter": self.start_iter,
+            "burst_every": self.refresh_every,
+            "burst_steps": 1,
+        }
         if isinstance(hook, TopK):  # no stages: the second moments settle on whole gradients
-            return replace(hook, start_iter=self.start_iter, warmup_stages=0)
-        return replace(hook, start_iter=self.start_iter)
+            schedule["warmup_stages"] = 0
+        return replace(hook, **schedule)
+
+    def is_full(self, step: int) -> bool:
+        """Whether gradients travel whole in the step of this number."""
+        after = step - self.start_iter
+        every = self.refresh_every
+        return after < 0 or (every is not None and after % every == every - 1)
 
 
 @dataclass(frozen=True)

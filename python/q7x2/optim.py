@@ -35,11 +35,12 @@ def _check_group(group: dict[str, Any], momentum: float) -> None:
 class OneBitAdam(torch.optim.Optimizer):
     """1-bit Adam (Tang et al., 2021): AdamW that sends one bit for each element of its momentum.
 
-    In its first ``start_iter`` steps it is AdamW on whole gradients. Then the second moments stay
-    as they are, ranks no longer send gradients but their momentum, through ``codec`` with error
-    feedback on both ways, and what they receive, equal on all of them, is the momentum from which
-    they go on. ``hook`` is the communication hook that it has attached to ``ddp``; its state is
-    saved and loaded beside the optimizer's, ``hook.state_dict()``.
+    In its first ``start_iter`` steps it is AdamW on whole gradients. Then the second moments
+    stay as they are, unless ``refresh_every`` says otherwise. Ranks no longer send gradients
+    but their momentum, through ``codec`` with error feedback on both ways, and what they
+    receive, equal on all of them, is the momentum from which they go on. ``hook`` is the
+    communication hook that it has attached to ``ddp``; its state is saved and loaded beside the
+    optimizer's, ``hook.state_dict()``.
 
     >>> ddp = DistributedDataParallel(model)
     >>> optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-3, start_iter=1000)
@@ -57,6 +58,8 @@ class OneBitAdam(torch.optim.Optimizer):
         weight_decay: Decoupled from the gradients, as in AdamW.
         start_iter: Steps in full precision, so that the second moments have settled: 15 to 20 %
             of a training in the paper, and at least those in which the learning rate warms up.
+        refresh_every: After the freeze, every so many steps one is AdamW's on whole gradients, so
+            that the second moments follow slowly (Lu et al., 0/1 Adam, 2022). None: never.
         codec: Of the momentum, a codec's name, or the hook that compresses it, for example
             ``q7x2.PowerSGD(rank=4)`` or ``q7x2.TopK(0.01)``. ``start_iter`` replaces that of the
             hook.
@@ -74,11 +77,14 @@ class OneBitAdam(torch.optim.Optimizer):
         *,
         params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
         start_iter: int = 1000,
+        refresh_every: int | None = None,
         codec: str | HookOptions = "onebit",
         scaler: Any = None,
         threads: int = 1,
     ) -> None:
         check_whole("start_iter", start_iter, 1)
+        if refresh_every is not None:
+            check_whole("refresh_every", refresh_every, 2)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         own = [p for p in ddp.parameters() if p.requires_grad]
         super().__init__(own if params is None else params, defaults)
@@ -87,8 +93,10 @@ class OneBitAdam(torch.optim.Optimizer):
             _check_group(group, betas[0])
             if not known.issuperset(group["params"]):
                 raise ValueError("params must be parameters of ddp that need gradients")
-        options = MeanMomentum(codec, momentum=betas[0], start_iter=start_iter)
-        self.hook: Attached = attach(ddp, options, scaler=scaler, threads=threads)
+        self._options = MeanMomentum(
+            codec, momentum=betas[0], start_iter=start_iter, refresh_every=refresh_every
+        )
+        self.hook: Attached = attach(ddp, self._options, scaler=scaler, threads=threads)
         self.start_iter = start_iter
         self._by_name = dict(ddp.module.named_parameters())
         self.hook._before_forward(ddp, self._begin_compressing)
@@ -96,12 +104,13 @@ class OneBitAdam(torch.optim.Optimizer):
     @property
     def is_frozen(self) -> bool:
         """The gradients at hand are momenta, and the second moments stay as they are."""
-        return not self.hook._is_detached and self.hook.step > self.start_iter
+        return not self.hook._is_detached and not self._options.is_full(self.hook.step - 1)
 
     def _begin_compressing(self) -> None:
         """The momentum to go on from is the optimizer's, which has seen the gradients as they were
         at `step`, perhaps clipped; the hook has seen them as they were reduced."""
-        if self.hook.step != self.start_iter:
+        step = self.hook.step
+        if self._options.is_full(step) or not self._options.is_full(step - 1):
             return
         shared, local, step = self.hook._runner.save()
         for name in shared["momentum"]:

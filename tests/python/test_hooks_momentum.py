@@ -161,3 +161,35 @@ def test_one_bit_adam_with_top_k_begins_in_full_precision() -> None:
     give(ddp, gradient_of(dist.get_rank(), 3))
     assert optimizer.is_frozen
     assert (ddp.module.weight.grad != 0).sum() <= 2 * 6
+
+
+@pytest.mark.ranks(2)
+def test_one_bit_adam_refreshes_its_second_moments() -> None:
+    """Every third step after the freeze is AdamW's, on whole gradients."""
+    ddp = DDP(linear())
+    optimizer = q7x2.optim.OneBitAdam(
+        ddp, lr=1e-2, betas=(0.9, 0.99), codec="int4:g=32", start_iter=2, refresh_every=3
+    )
+    first, second, updates = torch.zeros(16, 32), torch.zeros(16, 32), 0
+    for step in range(9):
+        mean = sum(gradient_of(rank, step) for rank in range(2)) / 2
+        reduced = give(ddp, gradient_of(dist.get_rank(), step)).clone()
+        weight = ddp.module.weight.detach().clone()
+        optimizer.step()
+        if step < 2 or step in (4, 7):
+            assert not optimizer.is_frozen
+            assert_close(reduced, mean, step, **CLOSE)
+            first = 0.9 * first + 0.1 * mean
+            second, updates = 0.99 * second + 0.01 * mean**2, updates + 1
+        else:
+            assert optimizer.is_frozen
+            assert (reduced - (0.9 * first + 0.1 * mean)).norm() < 0.5 * reduced.norm(), step
+            first = reduced
+        state = optimizer.state[ddp.module.weight]
+        assert_close(state["exp_avg"], first, step, **CLOSE)
+        assert_close(state["exp_avg_sq"], second, step, **CLOSE)
+        root = (second / (1 - 0.99**updates)).sqrt() + 1e-8
+        rate = 1e-2 / (1 - 0.9 ** (step + 1))
+        assert_close(ddp.module.weight, weight - rate * first / root, step, **CLOSE)
+    with pytest.raises(ValueError, match="refresh_every must be at least 2"):
+        q7x2.optim.OneBitAdam(DDP(linear()), refresh_every=1)
