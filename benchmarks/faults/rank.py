@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.faults import resources
-from benchmarks.faults.calls import Caller, WrongResult
+from benchmarks.faults.calls import Caller, WrongResult, check, summed, values
 from benchmarks.faults.resources import Resources
 from benchmarks.faults.workload import Raised, Report, Workload
 
@@ -111,13 +111,21 @@ class Rank:
             report.error = _raised("new_group", called, error)
         return report
 
-    def new_group_works(self, ranks: list[int], rounds: int = 1) -> None:
-        """Makes a group of `ranks`, this one among them, and uses it."""
-        group = dist.new_group(ranks, timeout=timedelta(seconds=20), use_local_synchronization=True)
-        caller = Caller(group)
-        for round_ in range(rounds):
-            caller("all_reduce", round_, 1 << 12)
-        dist.destroy_process_group(group)
+    def new_group_works(self, ranks: list[int], epoch: str) -> None:
+        """Makes a group of `ranks`, this one among them, and uses it.
+
+        One of torch's would have another name on a rank that could not make the one before.
+        """
+        group = q7x2.ProcessGroup(
+            dist.PrefixStore(epoch, self._store),
+            ranks.index(self._rank),
+            len(ranks),
+            timedelta(seconds=20),
+        )
+        tensor = values(group.rank(), 0, 1 << 12)
+        group.allreduce([tensor]).wait()
+        check("all_reduce", tensor, summed(len(ranks), 0, tensor.numel()))
+        group.shutdown()
 
     def run(self, workload: Workload) -> Report:
         """Makes the calls of a workload."""

@@ -262,14 +262,15 @@ def _must_raise(case: Case, rank: int) -> bool:
 
 
 def _use_again(site: Site, case: Case, outcome: Outcome) -> None:
-    """The ranks that are left make a group of their own on the failed default group."""
+    """The ranks that are left make a group of their own beside the failed one."""
     left = [m.rank for m in site.members if not m.is_lost]
     if case.workload.roles.get(case.victim) == "leaves":
         left.remove(case.victim)
     if case.workload.stage == "init" or len(left) < 2:
         return
+    epoch = site.epoch()
     for rank in left:
-        site.members[rank].tell("new_group_works", ranks=left)
+        site.members[rank].tell("new_group_works", ranks=left, epoch=epoch)
     deadline = time.monotonic() + 25
     for rank in left:
         try:
