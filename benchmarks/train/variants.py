@@ -108,7 +108,18 @@ VARIANTS = (
         q7x2.Quantize("int4:g=512", per_parameter=False, compress_vectors=True),
     ),
     _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
+    _changed("PowerSGD 8, embedding by int8", "PowerSGD 8", _byte_embedding(q7x2.PowerSGD(rank=8))),
     _changed("top 1 %, embedding by int8", "top 1 %", _byte_embedding(q7x2.TopK(0.01))),
+    _changed(
+        "top 1 %, whole buckets, embedding by int8",
+        "top 1 %, whole buckets",
+        _byte_embedding(q7x2.TopK(0.01, per_parameter=False)),
+    ),
+    _adam_of(
+        "top 1 % of the momentum, whole buckets",
+        "top 1 % of the momentum",
+        q7x2.TopK(0.01, per_parameter=False),
+    ),
     _changed("1-bit SGD, embedding by int8", "1-bit SGD", _byte_embedding(q7x2.OneBit())),
     _adam_of("PowerSGD 4 of the momentum", "PowerSGD 4", q7x2.PowerSGD(rank=4)),
     _adam_of("PowerSGD 8 of the momentum", "PowerSGD 8", q7x2.PowerSGD(rank=8)),
