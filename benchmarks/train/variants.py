@@ -13,7 +13,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.train.methods import ADAM, BY_LABEL, UNCOMPRESSED, Method, Recipe, none, ours
-from benchmarks.train.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,8 @@ def _following(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
     """Residuals follow the learning rate."""
 
     def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
+        from benchmarks.train.tasks import TASKS  # needs the folder of examples, as ranks have it
+
         optimizer = TASKS["gpt"](recipe).optimizer(ddp.parameters())
         q7x2.attach(ddp, hook, optimizer=optimizer)
         return optimizer
