@@ -151,6 +151,8 @@ VARIANTS = (
             ("top 1 %", q7x2.TopK(0.01)),
         )
     ),
+    # Without loss: what AdamW makes of a momentum, beside which those two are to be seen.
+    _after_momentum("AdamW of the momentum", UNCOMPRESSED, q7x2.EF21("fp32", momentum=0.9)),
     Variant("distributed Lion", "q7x2", none, optimizer=_lion, tasks=("gpt",), of="signSGD"),
     *(
         _changed(
@@ -193,6 +195,8 @@ def with_references(labels: Iterable[str]) -> list[str]:
     """The controls, and each of the labels behind the methods that it is compared with."""
     found = list(CONTROLS)
     for label in labels:
+        if label in CONTROLS:
+            continue
         method = STUDIED[label]
         if isinstance(method, Variant):
             found += with_references([method.of])
