@@ -23,7 +23,11 @@ from benchmarks.comparison import RESULTS
 from benchmarks.faults import table as fault_table
 from benchmarks.goals import CODED, FAST_GOALS, FAST_RATES
 from benchmarks.train import figures as study_figures
+from benchmarks.train import variants_report
+from benchmarks.train.inference import Paired
+from benchmarks.train.methods import TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.study import Study
+from benchmarks.train.variants import STUDIED
 
 ROOT = Path(__file__).parents[1]
 _BUSY = 3.0  # load average per core before a run
@@ -44,14 +48,19 @@ _SPEED = (
     ("racks-interleaved", "16M", "the same, with neighbour ranks in different racks"),
     ("links", "16M", "all-reduce 16 MiB, 4 hosts at 20 Mbit/s, private 100 Mbit/s links to one"),
 )
-# Of train.json: the method, and the hook that README.md names.
-_HOOKS = {
-    "int8": '`q7x2.Quantize("int8")`',
-    "int4": '`q7x2.Quantize("int4")`',
-    "PowerSGD 8": "`q7x2.PowerSGD(rank=8)`",
-    "PowerSGD 4": "`q7x2.PowerSGD(rank=4)`",
-    "PyTorch PowerSGD 4, Gloo": "PyTorch's PowerSGD hook, rank 4, over Gloo",
-}
+# Of train.json: the methods of the part "speed" and of the part with its price, and the hook that
+# README.md names.
+_HOOKS = (
+    ("int8", "int8", '`q7x2.Quantize("int8")`'),
+    ("", "hadamard+int4:g=128", '`q7x2.Quantize("int4")`'),
+    ("int4", "int4:g=128", '`q7x2.Quantize("int4:g=128")`'),
+    ("PowerSGD 8", "PowerSGD 8", "`q7x2.PowerSGD(rank=8)`"),
+    ("PowerSGD 4", "PowerSGD 4", "`q7x2.PowerSGD(rank=4)`"),
+    (TORCH_POWERSGD, TORCH_POWERSGD, "PyTorch's PowerSGD hook, rank 4, over Gloo"),
+    ("", "1-bit Adam", "`q7x2.optim.OneBitAdam(ddp)`"),
+    ("1-bit SGD", "1-bit SGD", "`q7x2.OneBit()`"),
+    ("top 1 %", "top 1 %", "`q7x2.TopK(0.01)`"),
+)
 
 
 def main(argv: list[str]) -> None:
@@ -133,30 +142,50 @@ def _codecs() -> str:
 
 
 def _hooks() -> str:
-    head = ("hook", "faster at 100 Mbit/s", "faster at 1 Gbit/s", "price: final loss on text")
+    head = (
+        "hook",
+        "faster at 100 Mbit/s",
+        "faster at 1 Gbit/s",
+        "price: final loss on text",
+        "seeds",
+    )
     study = Study(RESULTS / "train.json")
     by_rate = [
         {each.label: each for each in study_figures.speeds(study, rate)}
         for rate in ("100mbit", "1gbit")
     ]
-    accuracy = {each.label: each for each in study_figures.accuracies(study, "gpt")[0]}
     lines = []
-    for label, hook in _HOOKS.items():
-        sooner = [speeds[label].sooner for speeds in by_rate]
-        paired = accuracy[label].paired
-        assert paired is not None
+    for label, priced, hook in _HOOKS:
+        speeds = [
+            (_times(found.sooner) if found.sooner else "never") if found else "not measured"
+            for found in (each.get(label) for each in by_rate)
+        ]
+        paired, seeds = _price(study, priced)
         price = f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})"
-        lines.append([hook, *(_times(each) if each else "never" for each in sooner), price])
+        lines.append([hook, *speeds, price, str(seeds)])
     return _markdown(head, lines)
+
+
+def _price(study: Study, label: str) -> tuple[Paired, int]:
+    """In final loss against the same optimizer without compression, and over how many seeds.
+
+    By the part "variants", which trains hooks as they are now; by the part "accuracy" if that one
+    has not trained them.
+    """
+    of = variants_report.losses(study, "variants")
+    base = STUDIED[label].uncompressed if label in STUDIED else UNCOMPRESSED
+    paired = variants_report.difference(of, label, base)
+    if paired is not None:
+        return paired, len(set(of[label]) & set(of[base]))
+    old = next(e for e in study_figures.accuracies(study, "gpt")[0] if e.label == label)
+    assert old.paired is not None
+    return old.paired, old.seeds
 
 
 def _one_line() -> str:
     study = Study(RESULTS / "train.json")
     speeds = {each.label: each for each in study_figures.speeds(study, "100mbit")}
-    accuracy = {each.label: each for each in study_figures.accuracies(study, "gpt")[0]}
-    int8, powersgd = accuracy["int8"].paired, accuracy["PowerSGD 4"].paired
-    assert int8 is not None
-    assert powersgd is not None
+    (int8, _), (powersgd, _) = _price(study, "int8"), _price(study, "PowerSGD 4")
     sure = "zero within the error" if int8.low <= 0 <= int8.high else "different from zero"
     return (
         "Over 100 Mbit/s the `int8` line trains a small GPT to the same loss "
@@ -186,6 +215,10 @@ def _study_goals() -> str:
     return text.partition("## Goals\n\n")[2].partition("\n\n")[0] + "\n"
 
 
+def _variants() -> str:
+    return variants_report.variants(Study(RESULTS / "train.json"), _markdown)
+
+
 def _planning() -> str:
     return planning.table(json.loads((RESULTS / "planning.json").read_text())["rows"])
 
@@ -202,6 +235,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "hooks": _hooks,
     "one-line": _one_line,
     "study-goals": _study_goals,
+    "variants": _variants,
     "planning": _planning,
     "release": _release,
 }

@@ -75,7 +75,8 @@ def _shown(paired: Paired | None) -> str:
     return f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})" if paired else "-"
 
 
-def _variants(study: Study, table: Table) -> str:
+def variants(study: Study, table: Table) -> str:
+    """The table of options, each beside the hook without it; empty if none was measured."""
     of = losses(study, "variants")
     if not of:
         return ""
@@ -95,6 +96,14 @@ def _variants(study: Study, table: Table) -> str:
                 verdict(against) if against else "-",
             )
         )
+    head = ("method", "seeds", "loss", "from β₂ 0.95", "from β₂ 0.999", "changes", "from that", "")
+    return table(head, rows)
+
+
+def _variants(study: Study, table: Table) -> str:
+    text = variants(study, table)
+    if not text:
+        return ""
     recipe = RECIPES["variants"]
     return (
         "## Options of hooks, one at a time\n\n"
@@ -103,21 +112,7 @@ def _variants(study: Study, table: Table) -> str:
         f"intervals: from uncompressed training with the task's AdamW (β₂ = 0.95), from the "
         "control with β₂ = 0.999, and from the method that the option changes. An option helps "
         "if the last interval is below 0. It does not help if the interval is above "
-        f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.\n\n"
-        + table(
-            (
-                "method",
-                "seeds",
-                "loss",
-                "from β₂ 0.95",
-                "from β₂ 0.999",
-                "changes",
-                "from that",
-                "",
-            ),
-            rows,
-        )
-        + "\n"
+        f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.\n\n{text}\n"
     )
 
 

@@ -99,13 +99,18 @@ class Coded(FullPrecision):
         return module.compressing_hook(self._compressing(job, **compressing), codec)
 
 
+# What a codec's name alone stands for where gradients are sent (part "variants" of the study).
+_MEASURED_BEST = {"int4": "hadamard+int4:g=128"}
+
+
 @dataclass(frozen=True)
 class Quantize(Coded):
     """Gradients through a codec, what it loses kept and added to the next ones.
 
     Args:
-        codec: Its name: ``"int8"``, ``"int4:g=128"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
-            takes it.
+        codec: Its name: ``"int8"``, ``"int4:g=512"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
+            takes it. But ``"int4"`` alone stands for ``"hadamard+int4:g=128"``, rotated and in
+            groups of 128, with which trainings end lower; see docs/hooks.md.
         choices: Further codecs, for example ``("int2:g=128", "int8:g=128")`` beside
             ``"int4:g=128"``. Each gradient then gets the one among all that makes the bytes of all
             fewest while their relative squared errors together are no more than those of ``codec``
@@ -133,8 +138,8 @@ class Quantize(Coded):
     def factory(self, job: Job) -> Any:
         return self._coded(
             job,
-            [(0, self.codec)],
-            choices=self.choices,
+            [(0, _MEASURED_BEST.get(self.codec, self.codec))],
+            choices=[_MEASURED_BEST.get(choice, choice) for choice in self.choices],
             choose_every=self.choose_every,
             use_error_feedback=self.use_error_feedback,
         )

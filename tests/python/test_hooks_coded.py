@@ -91,6 +91,29 @@ def test_small_gradients_do_not_starve_beside_large_ones(options: Any) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_int4_alone_is_rotated_and_has_small_groups() -> None:
+    """Also if there are choices beside it, and where a momentum goes through it."""
+
+    def reduced(hook: Any) -> list[torch.Tensor]:
+        ddp, _ = attached(hook)
+        for step in range(2):
+            ddp.zero_grad()
+            backward(ddp, step)
+        return [p.grad for p in ddp.parameters() if p.numel()]
+
+    def choice(codec: str) -> Any:
+        return q7x2.Quantize(codec, choices=["int2"], choose_every=1)
+
+    best, plain = "hadamard+int4:g=128", "int4:g=512"
+    for make in (q7x2.Quantize, q7x2.EF21, choice):
+        results = {codec: reduced(make(codec)) for codec in ("int4", best, plain)}
+        for short, long in zip(results["int4"], results[best], strict=True):
+            assert_bits(short, long)
+        pairs = zip(results["int4"], results[plain], strict=True)
+        assert any((a != b).any() for a, b in pairs)
+
+
+@pytest.mark.ranks(2)
 def test_a_choice_that_was_skipped_is_made_up_for() -> None:
     """GradScaler commonly skips the first step."""
     ddp, hook = attached(q7x2.Quantize("int4", choices=("int2", "int8"), choose_every=50))
