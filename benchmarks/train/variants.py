@@ -144,15 +144,21 @@ VARIANTS = (
             ("top 1 %", q7x2.TopK(0.01)),
         )
     ),
+    # Without loss: what AdamW makes of a momentum, beside which the next ones are to be seen.
+    _after_momentum("AdamW of the momentum", UNCOMPRESSED, q7x2.EF21("fp32", momentum=0.9)),
+    _after_momentum(
+        "AdamW of the momentum after 100 steps",
+        UNCOMPRESSED,
+        q7x2.EF21(q7x2.Quantize("fp32", start_iter=100), momentum=0.9),
+    ),
     *(
         _after_momentum(f"EF21 of the momentum, {of}", of, q7x2.EF21(hook, momentum=0.9))
         for of, hook in (
             ("PowerSGD 4", q7x2.PowerSGD(rank=4)),
+            ("PowerSGD 8", q7x2.PowerSGD(rank=8)),
             ("top 1 %", q7x2.TopK(0.01)),
         )
     ),
-    # Without loss: what AdamW makes of a momentum, beside which those two are to be seen.
-    _after_momentum("AdamW of the momentum", UNCOMPRESSED, q7x2.EF21("fp32", momentum=0.9)),
     Variant("distributed Lion", "q7x2", none, optimizer=_lion, tasks=("gpt",), of="signSGD"),
     *(
         _changed(
