@@ -5,8 +5,8 @@
 #include <torch/version.h>
 
 #include "base/version.h"
+#include "device/runtime.h"
 #include "fabric/host.h"
-#include "kernels/cuda_device.h"
 #include "transport/ucx_info.h"
 
 namespace q7x2 {

@@ -1,11 +1,8 @@
 // See value_codec_impl.h: what is a loop over a group there is one over a thread block here. Sums
 // run in kLanes partial sums as well, and no multiplication is fused with an addition
 // (-fmad=false).
-#include <string>
-
-#include <cuda_runtime_api.h>
-
 #include "base/error.h"
+#include "device/launch.h"
 #include "kernels/codec_cuda.h"
 #include "kernels/elements.h"
 #include "kernels/group_cuda.h"
@@ -41,8 +38,8 @@ __device__ Place place_of(const ValueSpec& spec, const std::byte* body, size_t c
 }
 
 template <class Coder>
-__device__ void make_codes(Coder coder, const ValueSpec& spec, Scale scale, const float* values,
-                           size_t count, bool stochastic, const ValueBlock& block, uint64_t first,
+__device__ void make_codes(Coder coder, Scale scale, const float* values, size_t count,
+                           bool stochastic, const ValueBlock& block, uint64_t first,
                            Buffer& buffer) {
   const RandomStream rounding = group_stream(block.rounding_key, first);
   for_each(count, [&](size_t i) {
@@ -73,7 +70,7 @@ __device__ Scale encode_group(Coder coder, const ValueSpec& spec, const ValueBlo
   if (!spec.hadamard) {
     const Scale scale = scale_of(spec, buffer.sums, count, padded, largest, stochastic, buffer);
     if (!is_finite(scale.step)) return scale;
-    make_codes(coder, spec, scale, buffer.sums, count, stochastic, block, first, buffer);
+    make_codes(coder, scale, buffer.sums, count, stochastic, block, first, buffer);
     if (error != nullptr) {
       for_each(count, [&](size_t i) {
         error[i] = (buffer.sums[i] - coder.value(buffer.codes[i], scale)) * block.error_scale;
@@ -87,7 +84,7 @@ __device__ Scale encode_group(Coder coder, const ValueSpec& spec, const ValueBlo
   const unsigned largest_rotated = largest_magnitude(rotated, count, buffer);
   Scale scale = scale_of(spec, rotated, count, padded, largest_rotated, stochastic, buffer);
   if (!is_finite(scale.step)) return scale;
-  make_codes(coder, spec, scale, rotated, count, stochastic, block, first, buffer);
+  make_codes(coder, scale, rotated, count, stochastic, block, first, buffer);
   if (stochastic) return scale;
   float* units = buffer.units;
   for_each(padded, [&](size_t i) { units[i] = i < count ? coder.unit(buffer.codes[i]) : 0; });
@@ -210,15 +207,9 @@ __global__ void decode_casts(const T* codes, float* out, size_t count, bool add)
 
 // ----------------------------------------------------------------------------------------- starts
 
-unsigned blocks_for(size_t work, size_t of_one) {
+device::LaunchShape shape_for(size_t work, size_t of_one) {
   const size_t blocks = (work + of_one - 1) / of_one;
-  return static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
-}
-
-void check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  throw Error(ErrorCode::kInternal, std::string(what) + ": " + cudaGetErrorName(status) + ": " +
-                                        cudaGetErrorString(status));
+  return {static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads};
 }
 
 /// Calls `cast` with a float type, or `groups` with a coder.
@@ -254,35 +245,34 @@ void with_kind(const ValueSpec& spec, Cast cast, Groups groups) {
 void encode_values_cuda(const ValueSpec& spec, const ValueBlock& block, std::byte* body,
                         void* stream) {
   if (block.count == 0) return;
-  auto* const on = static_cast<cudaStream_t>(stream);
   with_kind(
       spec,
       [&](auto code) {
-        encode_casts<<<blocks_for(block.count, kThreads), kThreads, 0, on>>>(
-            block, reinterpret_cast<decltype(code)*>(body));
+        device::launch("encoding on the GPU", encode_casts<decltype(code)>,
+                       shape_for(block.count, kThreads), stream, block,
+                       reinterpret_cast<decltype(code)*>(body));
       },
       [&](auto coder) {
-        encode_groups<<<blocks_for(block.count, spec.group), kThreads, 0, on>>>(coder, spec, block,
-                                                                                body);
+        device::launch("encoding on the GPU", encode_groups<decltype(coder)>,
+                       shape_for(block.count, spec.group), stream, coder, spec, block, body);
       });
-  check(cudaGetLastError(), "encoding on the GPU");
 }
 
 void decode_values_cuda(const ValueSpec& spec, const std::byte* body, float* out, size_t count,
                         uint64_t first, uint64_t shared_key, bool add, void* stream) {
   if (count == 0) return;
-  auto* const on = static_cast<cudaStream_t>(stream);
   with_kind(
       spec,
       [&](auto code) {
-        decode_casts<<<blocks_for(count, kThreads), kThreads, 0, on>>>(
-            reinterpret_cast<const decltype(code)*>(body), out, count, add);
+        device::launch("decoding on the GPU", decode_casts<decltype(code)>,
+                       shape_for(count, kThreads), stream,
+                       reinterpret_cast<const decltype(code)*>(body), out, count, add);
       },
       [&](auto coder) {
-        decode_groups<<<blocks_for(count, spec.group), kThreads, 0, on>>>(
-            coder, spec, body, out, count, first, shared_key, add);
+        device::launch("decoding on the GPU", decode_groups<decltype(coder)>,
+                       shape_for(count, spec.group), stream, coder, spec, body, out, count, first,
+                       shared_key, add);
       });
-  check(cudaGetLastError(), "decoding on the GPU");
 }
 
 }  // namespace q7x2

@@ -10,13 +10,12 @@
 
 namespace q7x2 {
 
-#if Q7X2_HAVE_CUDA
 /// Starts on `stream`, a cudaStream_t of the current device, and returns. Pointers are to memory of
-/// that device; bodies are aligned to 4 bytes. Throws Error(kInternal) with CUDA's status.
+/// that device; bodies are aligned to 4 bytes. Throws Error(kInternal) with CUDA's status. Part of
+/// builds with CUDA.
 void encode_values_cuda(const ValueSpec& spec, const ValueBlock& block, std::byte* body,
                         void* stream);
 void decode_values_cuda(const ValueSpec& spec, const std::byte* body, float* out, size_t count,
                         uint64_t first, uint64_t shared_key, bool add, void* stream);
-#endif
 
 }  // namespace q7x2

@@ -1,4 +1,5 @@
-// The CUDA devices of this machine, for reports. Works in a build without CUDA, which says so.
+// What is not the same for every kind of device: the questions to CUDA's runtime. Works in a build
+// without CUDA, which says so. Kernels are started through device/launch.h.
 #pragma once
 
 #include <cstdint>

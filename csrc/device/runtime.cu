@@ -1,6 +1,8 @@
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda_device.h"
+#include "base/error.h"
+#include "device/launch.h"
+#include "device/runtime.h"
 
 namespace q7x2 {
 namespace {
@@ -20,6 +22,16 @@ std::string explain(cudaError_t error) {
 }
 
 }  // namespace
+
+namespace device {
+
+void check_launch(const char* what) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess)
+    throw Error(ErrorCode::kInternal, std::string(what) + ": " + explain(status));
+}
+
+}  // namespace device
 
 CudaInfo cuda_info() {
   CudaInfo info;
