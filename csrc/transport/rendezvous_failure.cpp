@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 // Rank 0 often owns the store, so it stays until the others have read why it fails.
 constexpr milliseconds kLinger{500};
 // How long a rank that has waited in vain waits for rank 0 to say who is missing.
-constexpr milliseconds kMoment{50};
+constexpr milliseconds kMoment{30};
 
 }  // namespace
 
