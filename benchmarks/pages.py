@@ -25,9 +25,8 @@ from benchmarks.goals import CODED, FAST_GOALS, FAST_RATES
 from benchmarks.train import figures as study_figures
 from benchmarks.train import variants_report
 from benchmarks.train.inference import Paired
-from benchmarks.train.methods import TORCH_POWERSGD, UNCOMPRESSED
+from benchmarks.train.methods import TORCH_POWERSGD
 from benchmarks.train.study import Study
-from benchmarks.train.variants import STUDIED
 
 ROOT = Path(__file__).parents[1]
 _BUSY = 3.0  # load average per core before a run
@@ -173,7 +172,7 @@ def _price(study: Study, label: str) -> tuple[Paired, int]:
     has not trained them.
     """
     of = variants_report.losses(study, "variants")
-    base = STUDIED[label].uncompressed if label in STUDIED else UNCOMPRESSED
+    base = variants_report.base_of(label)
     paired = variants_report.difference(of, label, base)
     if paired is not None:
         return paired, len(set(of[label]) & set(of[base]))

@@ -24,6 +24,12 @@ class Variant(Method):
     of: str = ""
 
 
+# Other optimizers without loss, with which hooks that need them are compared.
+_FROZEN = "momentum in fp32"
+_AVERAGED = "AdamW of the momentum"
+_AVERAGED_LATE = "AdamW of the momentum after 100 steps"
+
+
 def _changed(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
     return Variant(label, "q7x2", ours(hook), tasks=("gpt",), of=of)
 
@@ -42,7 +48,11 @@ def _following(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
 
 
 def _adam_of(
-    label: str, of: str, codec: str | q7x2.HookOptions, refresh_every: int | None = None
+    label: str,
+    of: str,
+    codec: str | q7x2.HookOptions,
+    base: str = _FROZEN,
+    refresh_every: int | None = None,
 ) -> Variant:
     """The mean momentum through `codec`, with second moments that stay as they are."""
 
@@ -56,16 +66,18 @@ def _adam_of(
             codec=codec,
         )
 
-    return Variant(label, "q7x2", none, optimizer=make, tasks=("gpt",), uncompressed=ADAM, of=of)
+    return Variant(label, "q7x2", none, optimizer=make, tasks=("gpt",), uncompressed=base, of=of)
 
 
-def _after_momentum(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
+def _after_momentum(label: str, of: str, hook: q7x2.HookOptions, base: str) -> Variant:
     """A hook that has the momentum, so that the task's AdamW needs none."""
 
     def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
         return torch.optim.AdamW(ddp.parameters(), recipe["lr"], betas=(0.0, 0.95), fused=True)
 
-    return Variant(label, "q7x2", ours(hook), optimizer=make, tasks=("gpt",), of=of)
+    return Variant(
+        label, "q7x2", ours(hook), optimizer=make, tasks=("gpt",), uncompressed=base, of=of
+    )
 
 
 def _lion(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
@@ -80,6 +92,7 @@ def _byte_embedding(hook: q7x2.HookOptions) -> q7x2.Compose:
 
 _INT4 = "int4, groups of 512"
 _WITHOUT = ", no error feedback"
+
 
 # Each stands for the hook's default beside which its variants are judged.
 DEFAULTS = (
@@ -108,6 +121,13 @@ VARIANTS = (
         _INT4,
         q7x2.Quantize("int4:g=512", per_parameter=False, compress_vectors=True),
     ),
+    _changed(
+        "int8, or hadamard+int2:g=128 if norms settle",
+        "int8",
+        q7x2.Quantize(
+            "int8", choices=["hadamard+int2:g=128"], choose_every=20, critical_change=0.5
+        ),
+    ),
     _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
     _changed("PowerSGD 8, embedding by int8", "PowerSGD 8", _byte_embedding(q7x2.PowerSGD(rank=8))),
     _changed("top 1 %, embedding by int8", "top 1 %", _byte_embedding(q7x2.TopK(0.01))),
@@ -125,8 +145,8 @@ VARIANTS = (
     _adam_of("PowerSGD 4 of the momentum", "PowerSGD 4", q7x2.PowerSGD(rank=4)),
     _adam_of("PowerSGD 8 of the momentum", "PowerSGD 8", q7x2.PowerSGD(rank=8)),
     _adam_of("top 1 % of the momentum", "top 1 %", q7x2.TopK(0.01)),
-    _adam_of("momentum in fp32", "1-bit Adam", "fp32"),
-    _adam_of("1-bit Adam, refreshed every 20", "1-bit Adam", "onebit", refresh_every=20),
+    _adam_of(_FROZEN, ADAM, "fp32", ADAM),
+    _adam_of("1-bit Adam, refreshed every 20", "1-bit Adam", "onebit", ADAM, refresh_every=20),
     _adam_of("hadamard+int4:g=128 of the momentum", "hadamard+int4:g=128", "hadamard+int4:g=128"),
     *(
         _changed(f"EF21, {of}", of, q7x2.EF21(hook, momentum=0.0))
@@ -144,19 +164,19 @@ VARIANTS = (
             ("top 1 %", q7x2.TopK(0.01)),
         )
     ),
-    # Without loss: what AdamW makes of a momentum, beside which the next ones are to be seen.
-    _after_momentum("AdamW of the momentum", UNCOMPRESSED, q7x2.EF21("fp32", momentum=0.9)),
+    _after_momentum(_AVERAGED, UNCOMPRESSED, q7x2.EF21("fp32", momentum=0.9), UNCOMPRESSED),
     _after_momentum(
-        "AdamW of the momentum after 100 steps",
+        _AVERAGED_LATE,
         UNCOMPRESSED,
         q7x2.EF21(q7x2.Quantize("fp32", start_iter=100), momentum=0.9),
+        UNCOMPRESSED,
     ),
     *(
-        _after_momentum(f"EF21 of the momentum, {of}", of, q7x2.EF21(hook, momentum=0.9))
-        for of, hook in (
-            ("PowerSGD 4", q7x2.PowerSGD(rank=4)),
-            ("PowerSGD 8", q7x2.PowerSGD(rank=8)),
-            ("top 1 %", q7x2.TopK(0.01)),
+        _after_momentum(f"EF21 of the momentum, {of}", of, q7x2.EF21(hook, momentum=0.9), base)
+        for of, hook, base in (
+            ("PowerSGD 4", q7x2.PowerSGD(rank=4), _AVERAGED_LATE),
+            ("PowerSGD 8", q7x2.PowerSGD(rank=8), _AVERAGED_LATE),
+            ("top 1 %", q7x2.TopK(0.01), _AVERAGED),
         )
     ),
     Variant("distributed Lion", "q7x2", none, optimizer=_lion, tasks=("gpt",), of="signSGD"),
@@ -182,7 +202,7 @@ VARIANTS = (
 # Uncompressed training with the two second moments' factors: 0.95 and 0.999.
 CONTROLS = (UNCOMPRESSED, ADAM)
 STUDIED: dict[str, Method] = {m.label: m for m in (*DEFAULTS, *VARIANTS)}
-EVERY = {**BY_LABEL, **STUDIED}
+EVERY: dict[str, Method] = {**BY_LABEL, **STUDIED}
 
 # What the part "held-out-study" trains: hooks at their defaults, chosen by other trainings.
 HELD_OUT = (
@@ -204,7 +224,6 @@ def with_references(labels: Iterable[str]) -> list[str]:
         if label in CONTROLS:
             continue
         method = STUDIED[label]
-        if isinstance(method, Variant):
-            found += with_references([method.of])
-        found.append(label)
+        beside = [method.of] if isinstance(method, Variant) else []
+        found += [*with_references([*beside, method.uncompressed]), label]
     return list(dict.fromkeys(found))

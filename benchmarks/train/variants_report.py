@@ -9,7 +9,7 @@ from benchmarks.train import inference
 from benchmarks.train.inference import Paired
 from benchmarks.train.methods import UNCOMPRESSED
 from benchmarks.train.study import RECIPES, Study
-from benchmarks.train.variants import CONTROLS, STUDIED, Variant
+from benchmarks.train.variants import CONTROLS, EVERY, Variant
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 Goal = tuple[str, str, str, bool]
@@ -35,6 +35,32 @@ def difference(of: Losses, label: str, other: str) -> Paired | None:
     return inference.paired([of[label][s] - of[other][s] for s in seeds], margin=0)
 
 
+def base_of(label: str) -> str:
+    """The same optimizer without compression."""
+    return EVERY[label].uncompressed if label in EVERY else UNCOMPRESSED
+
+
+def against(of: Losses, label: str) -> Paired | None:
+    """What a variant costs less what the method costs that it changes, paired by seed.
+
+    Each is beside its own uncompressed training, because another optimizer may end elsewhere.
+    None if there are fewer than two seeds, or if it is no variant.
+    """
+    method = EVERY.get(label)
+    if not isinstance(method, Variant):
+        return None
+    four = [of.get(each, {}) for each in (label, base_of(label), method.of, base_of(method.of))]
+    seeds = sorted(set.intersection(*(set(each) for each in four)))
+    if len(seeds) < 2:
+        return None
+    prices = [
+        (mine[s] - base[s]) - (its[s] - other[s])
+        for mine, base, its, other in [four]
+        for s in seeds
+    ]
+    return inference.paired(prices, margin=0)
+
+
 def verdict(against: Paired) -> str:
     """Of a variant against the method that it changes."""
     if against.high < 0:
@@ -45,7 +71,7 @@ def verdict(against: Paired) -> str:
 def goals(study: Study) -> Iterable[Goal]:
     for change in _changes(study):
         of = losses(study, "held-out-study", change=change)
-        prices = {label: difference(of, label, _base(label)) for label in of}
+        prices = {label: difference(of, label, base_of(label)) for label in of}
         known = {label: p for label, p in prices.items() if p and label not in CONTROLS}
         if not known:
             continue
@@ -63,10 +89,6 @@ def section(study: Study, table: Table) -> str:
     return _variants(study, table) + _held_out(study, table)
 
 
-def _base(label: str) -> str:
-    return STUDIED[label].uncompressed if label in STUDIED else UNCOMPRESSED
-
-
 def _changes(study: Study) -> list[str]:
     return list(dict.fromkeys(cell["change"] for cell in study.of("held-out-study")))
 
@@ -82,21 +104,33 @@ def variants(study: Study, table: Table) -> str:
         return ""
     rows = []
     for label, by_seed in of.items():
-        method = STUDIED.get(label)
-        changed = method.of if isinstance(method, Variant) else ""
-        against = difference(of, label, changed) if changed else None
+        method = EVERY.get(label)
+        changed = method.of if isinstance(method, Variant) else "-"
+        price = difference(of, label, base_of(label)) if label not in CONTROLS else None
+        gain = against(of, label)
         rows.append(
             (
                 label,
                 str(len(by_seed)),
                 f"{mean(by_seed.values()):.4f}",
                 *(_shown(difference(of, label, c)) if label != c else "-" for c in CONTROLS),
-                changed or "-",
-                _shown(against),
-                verdict(against) if against else "-",
+                _shown(price) if base_of(label) not in CONTROLS else "the same",
+                changed,
+                _shown(gain),
+                verdict(gain) if gain else "-",
             )
         )
-    head = ("method", "seeds", "loss", "from β₂ 0.95", "from β₂ 0.999", "changes", "from that", "")
+    head = (
+        "method",
+        "seeds",
+        "loss",
+        "from β₂ 0.95",
+        "from β₂ 0.999",
+        "from its own optimizer",
+        "changes",
+        "price beside that",
+        "",
+    )
     return table(head, rows)
 
 
@@ -110,8 +144,10 @@ def _variants(study: Study, table: Table) -> str:
         f"{recipe['steps']} steps of the GPT of the part accuracy; the mean held-out loss of the "
         f"last {recipe['last']} evaluations. Differences are paired by seed, with 95 % "
         f"intervals: from uncompressed training with the task's AdamW (β₂ = 0.95), from the "
-        "control with β₂ = 0.999, and from the method that the option changes. An option helps "
-        "if the last interval is below 0. It does not help if the interval is above "
+        "control with β₂ = 0.999, and from the same optimizer without compression where that is "
+        "another one. The last difference is that of two prices: the price of the method less that "
+        "of the method whose option it changes, each beside its own optimizer. An option helps "
+        "if this interval is below 0. It does not help if the interval is above "
         f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.\n\n{text}\n"
     )
 
@@ -121,7 +157,7 @@ def _held_out(study: Study, table: Table) -> str:
     for change in _changes(study):
         of = losses(study, "held-out-study", change=change)
         for label, by_seed in of.items():
-            price = _shown(difference(of, label, _base(label)))
+            price = _shown(difference(of, label, base_of(label)))
             if label in CONTROLS:
                 price = "-"
             rows.append((change, label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))

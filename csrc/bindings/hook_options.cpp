@@ -61,26 +61,29 @@ void bind_compressing(py::module_& module) {
 void bind_codec_options(py::module_& module) {
   const CodecOptions defaults;
   py::class_<CodecOptions>(module, "CodecOptions", "The compressor that goes through codecs.")
-      .def(py::init([](const std::vector<std::pair<uint64_t, std::string>>& stages,
-                       std::vector<bool> whole, bool per_parameter,
-                       std::vector<std::string> choices, uint64_t choose_every, bool over_stock,
-                       const std::string& edges, uint64_t random_seed) {
-             CodecOptions options;
-             for (const auto& [step, codec] : stages) options.stages.push_back({step, codec});
-             options.whole = std::move(whole);
-             options.per_parameter = per_parameter;
-             options.choices = std::move(choices);
-             options.choose_every = choose_every;
-             options.over_stock = over_stock;
-             options.edges = or_value_error([&] { return parse_edge_wish(edges); });
-             options.seed = random_seed;
-             return options;
-           }),
-           py::kw_only(), py::arg("stages"), py::arg("whole"),
-           py::arg("per_parameter") = defaults.per_parameter, py::arg("choices") = defaults.choices,
-           py::arg("choose_every") = defaults.choose_every,
-           py::arg("over_stock") = defaults.over_stock,
-           py::arg("edges") = to_string(defaults.edges), py::arg("random_seed") = defaults.seed);
+      .def(
+          py::init([](const std::vector<std::pair<uint64_t, std::string>>& stages,
+                      std::vector<bool> whole, bool per_parameter, std::vector<std::string> choices,
+                      uint64_t choose_every, double critical_change, bool over_stock,
+                      const std::string& edges, uint64_t random_seed) {
+            CodecOptions options;
+            for (const auto& [step, codec] : stages) options.stages.push_back({step, codec});
+            options.whole = std::move(whole);
+            options.per_parameter = per_parameter;
+            options.choices = std::move(choices);
+            options.choose_every = choose_every;
+            options.critical_change = critical_change;
+            options.over_stock = over_stock;
+            options.edges = or_value_error([&] { return parse_edge_wish(edges); });
+            options.seed = random_seed;
+            return options;
+          }),
+          py::kw_only(), py::arg("stages"), py::arg("whole"),
+          py::arg("per_parameter") = defaults.per_parameter, py::arg("choices") = defaults.choices,
+          py::arg("choose_every") = defaults.choose_every,
+          py::arg("critical_change") = defaults.critical_change,
+          py::arg("over_stock") = defaults.over_stock, py::arg("edges") = to_string(defaults.edges),
+          py::arg("random_seed") = defaults.seed);
 }
 
 void bind_low_rank(py::module_& module) {

@@ -1,5 +1,6 @@
 #include "comm_hooks/codec_choice.h"
 
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -12,6 +13,7 @@ namespace {
 
 constexpr const char* kChoice = "choice";
 constexpr const char* kPeriod = "choice_period";
+constexpr const char* kNorm = "choice_norm";
 
 }  // namespace
 
@@ -20,7 +22,7 @@ CodecPtr CodecChoice::chosen(size_t number) const {
 }
 
 bool CodecChoice::measures_at(uint64_t step) const {
-  return !choices_.empty() && step >= first_step_ && period_of(step) != chosen_in_;
+  return !choices_.empty() && step >= rule_.first_step && period_of(step) != chosen_in_;
 }
 
 void CodecChoice::measure(const at::Tensor& values, std::vector<float>& into) const {
@@ -28,6 +30,7 @@ void CodecChoice::measure(const at::Tensor& values, std::vector<float>& into) co
   const float* const end = begin + values.numel();
   into.push_back(std::transform_reduce(begin, end, 0.0F, std::plus<>(),
                                        [](float value) { return value * value; }));
+  if (by_change()) return;
   for (const CodecPtr& choice : choices_) {
     const auto count = static_cast<size_t>(values.numel());
     into.push_back(static_cast<float>(choice->squared_error(begin, count)));
@@ -41,6 +44,17 @@ void CodecChoice::note(uint64_t step, size_t number, const float* sums) {
 
 void CodecChoice::commit() {
   if (errors_.empty()) return;
+  chosen_.resize(context_.parameters.size());
+  if (by_change()) {
+    choose_by_change();
+  } else {
+    choose_by_error();
+  }
+  chosen_in_ = choosing_in_;
+  errors_.clear();
+}
+
+void CodecChoice::choose_by_error() {
   std::vector<GradientCosts> costs;
   for (const auto& [number, errors] : errors_) {
     const auto numel =
@@ -52,14 +66,22 @@ void CodecChoice::commit() {
     }
   }
   const auto choices = choose_codecs(costs);
-  chosen_in_ = choosing_in_;
-  chosen_.resize(context_.parameters.size());
   auto choice = choices.begin();
   for (const auto& [number, errors] : errors_) {
     if (*choice) chosen_[number] = *choice;
     ++choice;
   }
-  errors_.clear();
+}
+
+void CodecChoice::choose_by_change() {
+  for (const auto& [number, squares] : errors_) {
+    const double norm = std::sqrt(static_cast<double>(squares[0]));
+    const auto last = norms_.find(number);
+    const bool settled = last != norms_.end() &&
+                         std::abs(norm - last->second) < rule_.critical_change * last->second;
+    chosen_[number] = settled ? 1 : 0;
+    norms_[number] = norm;
+  }
 }
 
 void CodecChoice::save(HookState& shared, const std::function<bool(size_t)>& is_coded) const {
@@ -70,6 +92,10 @@ void CodecChoice::save(HookState& shared, const std::function<bool(size_t)>& is_
     const int64_t choice =
         number < chosen_.size() && chosen_[number] ? static_cast<int64_t>(*chosen_[number]) : -1;
     shared[kChoice][context_.parameters[number].name] = at::scalar_tensor(choice, at::kLong);
+    if (!by_change()) continue;
+    const auto norm = norms_.find(number);
+    shared[kNorm][context_.parameters[number].name] =
+        at::scalar_tensor(norm == norms_.end() ? -1.0 : norm->second, at::kDouble);
   }
 }
 
@@ -86,6 +112,13 @@ void CodecChoice::load(const HookState& shared) {
                       context_.parameters[number].name + ", got " + std::to_string(value));
     }
     if (value >= 0) chosen[number] = static_cast<size_t>(value);
+  }
+  norms_.clear();
+  const auto norms = shared.find(kNorm);
+  for (size_t number = 0; norms != shared.end() && number < chosen.size(); ++number) {
+    const auto norm = norms->second.find(context_.parameters[number].name);
+    if (norm == norms->second.end() || norm->second.item<double>() < 0) continue;
+    norms_[number] = norm->second.item<double>();
   }
   const auto period = shared.find(kPeriod);
   chosen_in_ = period == shared.end() ? -1 : period->second.at("last").item<int64_t>();

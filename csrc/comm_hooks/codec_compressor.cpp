@@ -54,7 +54,8 @@ class CodecCompressor final : public Compressor {
         error_feedback_(error_feedback),
         stages_(all_stages()),
         choices_(all_choices()),
-        choice_(context, choices_, first_step, options_.choose_every) {}
+        choice_(context, choices_,
+                ChoiceRule{first_step, options_.choose_every, options_.critical_change}) {}
 
   size_t lanes() const override { return options_.over_stock ? StockAllReduce::kLanes : 1; }
   bool takes(size_t parameter) const override {
@@ -81,6 +82,7 @@ class CodecCompressor final : public Compressor {
 
   void commit() override { choice_.commit(); }
   void abort() override { choice_.abort(); }
+  void rescale(double factor) override { choice_.rescale(factor); }
   void save(HookState& shared, HookState&) const override {
     choice_.save(shared, [this](size_t number) { return takes(number); });
   }

@@ -22,11 +22,12 @@ struct CodecOptions {
   /// Groups that share a scale, and selections, lie within one parameter each: a layer of small
   /// gradients does not starve beside one of large gradients.
   bool per_parameter = true;
-  /// Codecs from which each gradient gets its own, so that their errors together are those of the
-  /// stage's codec and their bytes the fewest; none: the stage's codec for all.
+  /// Codecs beside the stage's, from which each gradient gets its own; none: the stage's for all.
   std::vector<std::string> choices;
   /// Steps between two choices.
   uint64_t choose_every = 1;
+  /// What decides: see ChoiceRule.
+  double critical_change = 0;
   /// Over stock collectives, on any process group, and not q7x2's own.
   bool over_stock = false;
   EdgeWish edges = EdgeWish::kAuto;  ///< which messages of q7x2's own are compressed

@@ -174,6 +174,7 @@ class CodecOptions:
         per_parameter: bool = True,
         choices: list[str] = ...,
         choose_every: int = 1,
+        critical_change: float = 0.0,
         over_stock: bool = False,
         edges: str = "auto",
         random_seed: int = 0,

@@ -75,6 +75,7 @@ class Coded(FullPrecision):
         *,
         choices: Sequence[str] = (),
         choose_every: int = 1,
+        critical_change: float = 0.0,
         **compressing: Any,
     ) -> Any:
         """``compressing``: arguments of the C++ struct ``CompressingOptions``."""
@@ -92,6 +93,7 @@ class Coded(FullPrecision):
             per_parameter=self.per_parameter,
             choices=list(choices),
             choose_every=choose_every,
+            critical_change=critical_change,
             over_stock=not job.on_q7x2,
             edges=self.edges,
             random_seed=self.random_seed,
@@ -116,6 +118,10 @@ class Quantize(Coded):
             fewest while their relative squared errors together are no more than those of ``codec``
             alone (Markov et al., L-GreCo, 2024).
         choose_every: Steps between two such choices.
+        critical_change: Choose by change instead: a gradient goes through ``codec`` if its norm,
+            residual included, has changed by at least this share since the last choice, and else
+            through the one codec in ``choices``, which should be stronger (Agarwal et al.,
+            Accordion, 2020). None: choose by errors.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased
             unless the codec rounds at random (``"int4:sr"``).
         random_seed: Of the codec's random numbers.
@@ -124,6 +130,7 @@ class Quantize(Coded):
     codec: str = "int8"
     choices: Sequence[str] = field(default=(), kw_only=True)
     choose_every: int = field(default=200, kw_only=True)
+    critical_change: float | None = field(default=None, kw_only=True)
     use_error_feedback: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -133,6 +140,13 @@ class Quantize(Coded):
         for choice in self.choices:
             check_codec("choices", choice)
         check_whole("choose_every", self.choose_every, 1)
+        if self.critical_change is not None:
+            check_positive("critical_change", self.critical_change)
+            if len(self.choices) != 1:
+                raise ValueError(
+                    f"critical_change chooses between codec and one other: expected one codec in "
+                    f"choices, got {len(self.choices)}"
+                )
         check_flags(use_error_feedback=self.use_error_feedback)
 
     def factory(self, job: Job) -> Any:
@@ -141,6 +155,7 @@ class Quantize(Coded):
             [(0, _MEASURED_BEST.get(self.codec, self.codec))],
             choices=[_MEASURED_BEST.get(choice, choice) for choice in self.choices],
             choose_every=self.choose_every,
+            critical_change=self.critical_change or 0.0,
             use_error_feedback=self.use_error_feedback,
         )
 

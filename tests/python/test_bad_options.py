@@ -24,6 +24,11 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.Quantize(None), CODECS),
         (lambda: q7x2.Quantize("int4", choices=("int2", "int9")), "choices: .*int9"),
         (lambda: q7x2.Quantize("int4", choices="int2"), "choices must be a tuple or a list"),
+        (lambda: q7x2.Quantize(critical_change=0.5), "expected one codec in choices, got 0"),
+        (
+            lambda: q7x2.Quantize(choices=["int2"], critical_change=0),
+            "critical_change must be positive",
+        ),
         (lambda: q7x2.Quantize("int4", choose_every=0), "choose_every must be at least 1"),
         (lambda: q7x2.Quantize("int4", choose_every=2.5), "choose_every must be an int"),
         (lambda: q7x2.Quantize(use_error_feedback="no"), "use_error_feedback must be True or"),

@@ -90,6 +90,48 @@ def test_small_gradients_do_not_starve_beside_large_ones(options: Any) -> None:
     assert sent == {True: True, False: False}
 
 
+@pytest.mark.parametrize("on_stock", [False, True])
+@pytest.mark.ranks(2)
+def test_gradients_that_change_get_the_mild_codec(on_stock: bool) -> None:
+    """Each by its own norm over all ranks, at each choice beside the choice before."""
+    options = q7x2.Quantize(
+        "int8", choices=["int2"], choose_every=2, critical_change=0.5, use_error_feedback=False
+    )
+    group = dist.new_group(backend="gloo") if on_stock else None
+    ddp, hook = attached(options, Given(3), process_group=group)
+    # Norms of three gradients, by step. The choices are made after steps 0, 2, 4 and 6.
+    norms = [
+        (1.0, 1.0, 1.0),
+        (1.0, 9.0, 1.0),
+        (1.4, 1.6, 0.6),
+        (1.0, 1.0, 1.0),
+        (1.4, 0.7, 1.0),
+        (1.0, 1.0, 1.0),
+        (0.0, 0.7, 1.4),
+    ]
+    expected = {0: (0, 0, 0), 2: (1, 0, 1), 4: (1, 0, 0), 6: (0, 1, 1)}
+    sent = []
+    for step, of_step in enumerate(norms):
+        direction = torch.randn(64, 64, generator=torch.Generator().manual_seed(step))
+        direction *= 2 / direction.norm()
+        # The first rank has the larger part: one that looked at itself would choose otherwise.
+        share = 0.99 if dist.get_rank() == 0 else 0.01
+        ddp.zero_grad()
+        ddp([direction * norm * share for norm in of_step]).backward()
+        chosen = hook.state_dict()["shared"]["choice"]
+        if step in expected:
+            names = [f"layers.{i}" for i in range(3)]
+            assert tuple(int(chosen[name]) for name in names) == expected[step], step
+        sent.append(hook.stats.message_bytes)
+    assert sent[3] - sent[2] < 0.7 * (sent[1] - sent[0])  # two of three through int2
+    state = hook.state_dict()
+    _, other = attached(options, Given(3), process_group=group)
+    other.load_state_dict(state)
+    for kind in ("choice", "choice_norm"):
+        for name, value in state["shared"][kind].items():
+            assert_bits(other.state_dict()["shared"][kind][name], value, (kind, name))
+
+
 @pytest.mark.ranks(2)
 def test_int4_alone_is_rotated_and_has_small_groups() -> None:
     """Also if there are choices beside it, and where a momentum goes through it."""

@@ -129,3 +129,22 @@ def test_schedules() -> None:
     assert cosine.learning_rate(500) == pytest.approx(0.5 * (1 + cos(pi / 2)))
     rates = [trapezoid.learning_rate(step) for step in (0, 49, 400, 700, 850, 999)]
     assert rates == pytest.approx([0.02, 1, 1, 1, 0.5, 0.001 / 0.3])
+
+
+def test_another_optimizer_is_compared_with_itself_without_compression(tmp_path: Path) -> None:
+    """It ends 0.5 lower by itself; compression costs it 0.03, and the method it changes 0.02."""
+    label = "EF21 of the momentum, PowerSGD 4"
+    base = [2.0, 2.1, 1.9]
+    own = variants_report.base_of(label)
+    assert own not in CONTROLS
+    cells = _cells("variants", CONTROLS[0], base)
+    cells += _cells("variants", "PowerSGD 4", [loss + 0.02 for loss in base])
+    cells += _cells("variants", own, [loss - 0.5 for loss in base])
+    losses = [loss - 0.47 + noise for loss, noise in zip(base, (0, 0.001, -0.001), strict=True)]
+    cells += _cells("variants", label, losses)
+    of = variants_report.losses(_study(tmp_path / "train.json", cells), "variants")
+    gain = variants_report.against(of, label)
+    assert gain is not None
+    assert gain.mean == pytest.approx(0.01)
+    assert variants_report.verdict(gain) == "does not help"
+    assert variants_report.against(of, "PowerSGD 4") is None
