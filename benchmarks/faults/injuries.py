@@ -36,10 +36,19 @@ def silence(site: Site, host: int) -> float:
 
 
 def restore(site: Site, host: int) -> float:
-    """Connects the cable again; returns when."""
+    """Connects the cable again; returns when. The kernel uses it up to a second later."""
     lab = _lab(site)
     call("ip", "-n", lab.switch, "link", "set", f"h{host}", "up")
     return time.monotonic()
+
+
+def end_silence(site: Site, host: int) -> None:
+    """Restores the link, and waits until nobody takes the other end for silent any more.
+
+    Connections that were heard of a moment later than others are given up a moment later.
+    """
+    restore(site, host)
+    time.sleep(1.5)
 
 
 def slow_down(site: Site, host: int, rate: str) -> None:

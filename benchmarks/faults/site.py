@@ -83,6 +83,16 @@ class Member:
             self.control.send((command, arguments))
 
 
+def _threads(pid: int) -> list[str]:
+    """The names of a process's threads and where in the kernel each of them waits."""
+    threads = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        with contextlib.suppress(OSError):  # one that has just ended
+            name, where = ((task / each).read_text().strip() for each in ("comm", "wchan"))
+            threads.append(f"{name} in {where}")
+    return threads
+
+
 class Site:
     """A context manager. `hosts` is 1 for this machine itself, else virtual hosts are made.
 
@@ -234,11 +244,15 @@ class Site:
             member.is_lost = True
             status = self.exit_status(member)
             raise RankLost(member, f"ended with status {status}") from None
+        raise self.hang(member)
+
+    def hang(self, member: Member) -> RankLost:
+        """What to raise for a rank that hangs; its log gets the stacks of its threads."""
         member.is_lost = True
         member.signal(signal.SIGCONT)
-        member.signal(signal.SIGUSR1)  # the stacks of its threads, into its log
+        member.signal(signal.SIGUSR1)
         time.sleep(0.3)
-        raise RankLost(member, "hangs")
+        return RankLost(member, f"hangs; its threads: {', '.join(_threads(member.pid))}")
 
     def ask(self, member: Member, command: str, seconds: float = _COMMAND_S, **kwargs: Any) -> Any:
         """The result of one command on one rank."""

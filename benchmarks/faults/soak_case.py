@@ -191,7 +191,7 @@ def _begin(site: Site, case: Case, rng: random.Random) -> None:
 def _end(site: Site, case: Case) -> None:
     host = site.host_of[case.victim]
     if case.fault == "silence":
-        injuries.restore(site, host)
+        injuries.end_silence(site, host)
     elif case.fault == "slow link":
         injuries.restore_rate(site, host)
     elif case.fault == "loss":
@@ -227,8 +227,9 @@ def _expect_exit(site: Site, victim: Member, deadline: float, outcome: Outcome) 
     try:
         site.answer(victim, deadline)
         status = site.exit_status(victim, patience=_HANG_S)
+        if status is None:
+            raise site.hang(victim)
         if status != 1:
-            outcome.hangs += status is None
             outcome.problems.append(f"rank {victim.rank} exited with {status}, expected 1")
     except RankLost as lost:
         outcome.lost(lost)

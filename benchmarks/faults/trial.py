@@ -137,7 +137,7 @@ def _silence(setup: Setup) -> None:
 def _outage(setup: Setup) -> None:
     host = setup.site.host_of[setup.victim]
     setup.moment = injuries.silence(setup.site, host)
-    time.sleep(setup.rng.uniform(0.2, 1.0))
+    time.sleep(setup.rng.uniform(0.2, 0.8))
     setup.end = injuries.restore(setup.site, host)
 
 
@@ -203,9 +203,7 @@ def _receive(setup: Setup, member: Member, deadline: float) -> None:
 def _mend(setup: Setup) -> None:
     """Undoes what the event has done to the network."""
     if setup.event.name == "silent":
-        injuries.restore(setup.site, setup.site.host_of[setup.victim])
-        # A connection that was heard of last, a moment before the cut, is given up a moment later.
-        time.sleep(0.5)
+        injuries.end_silence(setup.site, setup.site.host_of[setup.victim])
     if setup.event.name == "loss":
         dropped = injuries.stop_losing(setup.site, setup.site.host_of[setup.victim])
         if dropped == 0:
