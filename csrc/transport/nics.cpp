@@ -10,13 +10,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <thread>
+
+#include "transport/failure_detector.h"
 
 namespace q7x2 {
 namespace {
+
+constexpr std::chrono::milliseconds kPause{10};
 
 uint32_t network_mask(uint8_t prefix) {
   return prefix == 0 ? 0 : ~uint32_t{0} << (32 - prefix);
@@ -84,6 +90,21 @@ std::optional<uint32_t> address_towards_master() {
   return source_address(target);
 }
 
+/// Without any interface the way to MASTER_ADDR may be out for a moment. UCX would leave it out for
+/// good, so it is waited for as long as a host may be silent.
+std::vector<Nic> nics_of_job() {
+  std::vector<Nic> nics = usable_nics();
+  if (!nics.empty() || std::getenv("MASTER_ADDR") == nullptr) return nics;
+  const std::optional<uint32_t> own = address_towards_master();
+  if (!own || *own >> 24 == IN_LOOPBACKNET) return nics;
+  const auto give_up = std::chrono::steady_clock::now() + silence_limit();
+  while (nics.empty() && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(kPause);
+    nics = usable_nics();
+  }
+  return nics;
+}
+
 /// Where heartbeats of other hosts come to. `own`: the address towards MASTER_ADDR.
 uint32_t address_for_others(const std::vector<Nic>& nics, std::optional<uint32_t> own) {
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
@@ -129,7 +150,7 @@ std::vector<Nic> usable_nics() {
 }
 
 NicRoles nic_roles() {
-  const std::vector<Nic> nics = usable_nics();
+  const std::vector<Nic> nics = nics_of_job();
   const std::optional<uint32_t> own = nics.size() != 1 ? address_towards_master() : std::nullopt;
   const uint32_t address = address_for_others(nics, own);
   if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) {

@@ -38,7 +38,7 @@ struct NicRoles {
 /// of the default route. If that is unknown, nothing is set apart, and UCX is confined to what is
 /// not loopback: each interface takes UCX two milliseconds when it starts. UCX is not confined if
 /// the user has set UCX_NET_DEVICES, or if the host has RDMA adapters, whose networks TCP does not
-/// show.
+/// show. If no interface is up, the one that leads to MASTER_ADDR has the time of `silence_limit`.
 NicRoles nic_roles();
 
 /// The first network of `mine` that `theirs` is on as well, with another address: indices into

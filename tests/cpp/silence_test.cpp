@@ -116,6 +116,15 @@ void expect_named(const Error& error, ErrorCode code, const std::string& why) {
   EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
 }
 
+/// The kernel tells of it a moment later.
+void wait_for_lost_carrier() {
+  const TimePoint give_up = Clock::now() + kSlack;
+  while (!usable_nics().empty() && Clock::now() < give_up) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_TRUE(usable_nics().empty());
+}
+
 /// Stops this process; a child of it wakes it.
 void stop_for(milliseconds duration) {
   const pid_t self = ::getpid();
@@ -151,13 +160,26 @@ TEST_F(SilenceTest, AHostWhoseLinkIsJustComingUpNamesItsAddress) {
     const OwnedFd space(::open(("/run/netns/" + host(kVictim)).c_str(), O_RDONLY));
     ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
     ::setenv("MASTER_ADDR", "10.79.0.1", 1);
-    // The kernel tells of a lost carrier a moment later.
-    const TimePoint give_up = Clock::now() + kSlack;
-    while (!usable_nics().empty() && Clock::now() < give_up) {
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    EXPECT_TRUE(usable_nics().empty());
+    wait_for_lost_carrier();
     EXPECT_EQ(nic_roles().address, 0x0a4f0003U);
+  });
+}
+
+// UCX takes the interfaces that are up when it starts.
+TEST_F(SilenceTest, ALinkThatIsOutForAMomentIsWaitedFor) {
+  cut();
+  run_ranks(1, [&](Rank&) {
+    const OwnedFd space(::open(("/run/netns/" + host(kVictim)).c_str(), O_RDONLY));
+    ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
+    ::setenv("MASTER_ADDR", "10.79.0.1", 1);
+    ::setenv("Q7X2_SILENCE", "20", 1);
+    wait_for_lost_carrier();
+    std::thread later([&] {
+      std::this_thread::sleep_for(milliseconds(300));
+      mend();
+    });
+    EXPECT_EQ(nic_roles().shared, std::vector<std::string>{"eth0"});
+    later.join();
   });
 }
 
