@@ -112,7 +112,7 @@ class Quantize(Coded):
     Args:
         codec: Its name: ``"int8"``, ``"int4:g=512"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
             takes it. But ``"int4"`` alone stands for ``"hadamard+int4:g=128"``, rotated and in
-            groups of 128, with which trainings end lower; see docs/hooks.md.
+            groups of 128, with which the measured trainings ended lower; see docs/hooks.md.
         choices: Further codecs, for example ``("int2:g=128", "int8:g=128")`` beside
             ``"int4:g=128"``. Each gradient then gets the one among all that makes the bytes of all
             fewest while their relative squared errors together are no more than those of ``codec``
