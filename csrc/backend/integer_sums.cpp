@@ -98,18 +98,20 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
   }
   const int divisor = Reduction(opts.op, size_).divisor;
   const int64_t own = scatters ? rank_ : 0;
-  call.buffers->then([=, results = outputs, kept = opts.errors] {
-    for (size_t i = 0; i < results.size(); ++i) {
-      const Addition& each = (*additions)[i];
-      at::Tensor result = results[i].detach();
-      const at::Tensor floats = at::empty({result.numel()}, at::kFloat);
-      decode_sum_int(spec, levels, each.sums.const_data_ptr(),
-                     each.maxima[own].const_data_ptr<float>(), divisor,
-                     floats.mutable_data_ptr<float>(), each.blocks[0].count);
-      result.copy_(floats.view(result.sizes()));
-      if (!kept.empty() && !kept[i].is_same(each.errors)) kept[i].detach().copy_(each.errors);
-    }
-  });
+  call.buffers->then(
+      [=, results = outputs, kept = opts.errors] {
+        for (size_t i = 0; i < results.size(); ++i) {
+          const Addition& each = (*additions)[i];
+          at::Tensor result = results[i].detach();
+          const at::Tensor floats = at::empty({result.numel()}, at::kFloat);
+          decode_sum_int(spec, levels, each.sums.const_data_ptr(),
+                         each.maxima[own].const_data_ptr<float>(), divisor,
+                         floats.mutable_data_ptr<float>(), each.blocks[0].count);
+          result.copy_(floats.view(result.sizes()));
+          if (!kept.empty() && !kept[i].is_same(each.errors)) kept[i].detach().copy_(each.errors);
+        }
+      },
+      outputs[0].device());
   return launch(std::move(call));
 }
 

@@ -1,4 +1,5 @@
 // How a call of c10d becomes tasks: each collective fills a `Launch`, and this plans and starts it.
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <string>
@@ -31,6 +32,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
                                     launch.profiled_inputs, std::move(launch.results), ++sequence_);
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(launch.calls.size());
+  const std::shared_ptr<InputLatch> inputs =
+      read_device(*launch.buffers, DeviceLanes::kCollectives);
+  // What a codec selects is selected while the task is made.
+  const bool is_coded = std::any_of(launch.calls.begin(), launch.calls.end(),
+                                    [](const CollectiveCall& call) { return bool(call.coding); });
+  if (inputs && is_coded) launch.buffers->stream()->await_reads();
   try {
     for (CollectiveCall& call : launch.calls) {
       call.algorithms = algorithms_of_thread();
@@ -42,12 +49,26 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
                                              effective(launch.timeout))) {
         tasks.push_back(std::move(task));
       }
+      tasks.back()->set_inputs(inputs);
     }
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));
   }
-  return start(work, std::move(tasks), std::move(launch.buffers), !launch.async_op,
+  const bool caller_waits = !launch.async_op && launch.buffers->stream() == nullptr;
+  if (launch.buffers->stream() != nullptr) launch.buffers->write();
+  return start(work, std::move(tasks), std::move(launch.buffers), caller_waits,
                std::move(launch.after));
+}
+
+std::shared_ptr<InputLatch> ProcessGroupQ7x2::read_device(HostBuffers& buffers, int peer) {
+  if (!buffers.device()) return nullptr;
+  auto latch = std::make_shared<InputLatch>(runtime_);
+  try {
+    const bool reads = buffers.read(lanes_.lane(*buffers.device(), peer), latch);
+    return reads ? latch : nullptr;
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
 }
 
 std::vector<Region> ProcessGroupQ7x2::split_region(Region whole) const {

@@ -26,7 +26,26 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::message(OpType type, const char
       group_, sends ? MessageTask::Direction::kSend : MessageTask::Direction::kReceive,
       type == OpType::RECVANYSOURCE ? MessageTask::kAnySource : peer, static_cast<uint32_t>(tag),
       region.data, region.bytes, buffers, timeout_.load());
+  std::shared_ptr<InputLatch> inputs = read_device(*buffers, peer);
+  if (buffers->stream() != nullptr) buffers->write();
+  if (sends) task->set_inputs(in_order(std::move(inputs), peer));
   return start(work, {std::move(task)}, std::move(buffers), /*caller_waits=*/false);
+}
+
+// Messages to one peer are sent in the order of the calls: one of the CPU waits for those of a
+// device before it.
+std::shared_ptr<InputLatch> ProcessGroupQ7x2::in_order(std::shared_ptr<InputLatch> inputs,
+                                                       int peer) {
+  if (!inputs && !has_sent_from_device_) return nullptr;
+  has_sent_from_device_ = true;
+  const std::lock_guard<std::mutex> lock(sends_mutex_);
+  std::weak_ptr<InputLatch>& last = last_sends_[peer];
+  if (inputs) {
+    last = inputs;
+  } else {
+    inputs = last.lock();
+  }
+  return inputs;
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::send(Tensors& tensors, int destination, int tag) {

@@ -234,6 +234,11 @@ class ProcessGroupQ7x2 final : public compat::Backend {
                                        std::vector<std::shared_ptr<Task>> tasks,
                                        std::shared_ptr<HostBuffers> buffers, bool caller_waits,
                                        std::vector<std::shared_ptr<Task>> after = {});
+  /// Begins to copy to the host what a call reads on a device. Returns what opens when it is there;
+  /// null if the call reads nothing on a device. `peer`: see DeviceLanes.
+  std::shared_ptr<InputLatch> read_device(HostBuffers& buffers, int peer);
+  /// What a message to `peer` waits for, which itself waits for `inputs`.
+  std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
   std::string own_handle() const override;
   std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles, bool ordered,
@@ -302,6 +307,11 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
   std::mutex codecs_mutex_;
   std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // those in use, by given name
+
+  DeviceLanes lanes_;
+  std::atomic<bool> has_sent_from_device_{false};
+  std::mutex sends_mutex_;                               // guards the next
+  std::map<int, std::weak_ptr<InputLatch>> last_sends_;  // from a device, by peer
 
   std::mutex coalescing_mutex_;
   std::optional<std::vector<c10::intrusive_ptr<WorkQ7x2>>> coalescing_;

@@ -81,23 +81,25 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   }
   add_all_gather(call, my_indices, *all_indices);
   add_all_gather(call, my_values, *all_values);
-  call.buffers->then([=, outputs = tensors, sizes = input.sizes().vec(), size = size_] {
-    Tensors kept_indices;
-    Tensors kept_values;
-    for (int rank = 0; rank < size; ++rank) {
-      const int64_t count = all_metadata[rank][2].item<int64_t>();
-      const auto r = static_cast<size_t>(rank);
-      kept_indices.push_back((*all_indices)[r].narrow(1, 0, count));
-      kept_values.push_back((*all_values)[r].narrow(0, 0, count));
-    }
-    const at::Tensor sum =
-        at::sparse_coo_tensor(at::cat(kept_indices, 1), at::cat(kept_values, 0), sizes,
-                              kept_values[0].options().layout(at::kSparse))
-            .coalesce();
-    for (at::Tensor output : outputs) {
-      output.copy_(sum);
-    }
-  });
+  call.buffers->then(
+      [=, outputs = tensors, sizes = input.sizes().vec(), size = size_] {
+        Tensors kept_indices;
+        Tensors kept_values;
+        for (int rank = 0; rank < size; ++rank) {
+          const int64_t count = all_metadata[rank][2].item<int64_t>();
+          const auto r = static_cast<size_t>(rank);
+          kept_indices.push_back((*all_indices)[r].narrow(1, 0, count));
+          kept_values.push_back((*all_values)[r].narrow(0, 0, count));
+        }
+        const at::Tensor sum =
+            at::sparse_coo_tensor(at::cat(kept_indices, 1), at::cat(kept_values, 0), sizes,
+                                  kept_values[0].options().layout(at::kSparse))
+                .coalesce();
+        for (at::Tensor output : outputs) {
+          output.copy_(sum);
+        }
+      },
+      tensors[0].device());
   return launch(std::move(call));
 }
 

@@ -6,15 +6,20 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
 
 namespace q7x2 {
 namespace {
 
 bool usable_in_place(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(),
-              "q7x2: invalid tensor device: expected cpu or cuda, got ", tensor.device());
   return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
          !tensor.is_neg();
+}
+
+// A contiguous one of the same shape, on the host.
+at::Tensor on_host(const at::Tensor& tensor) {
+  const bool is_pinned = !tensor.device().is_cpu();
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(is_pinned));
 }
 
 }  // namespace
@@ -116,6 +121,16 @@ at::Tensor Reduction::premultiply(const at::Tensor& contribution) const {
   return factor ? contribution * *factor : contribution * tensor_factor->to(contribution.options());
 }
 
+bool HostBuffers::is_on_device(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return false;
+  check_device(tensor.device());
+  TORCH_CHECK(!device_ || *device_ == tensor.device(),
+              "q7x2: the tensors of one call must be on one device, got ", *device_, " and ",
+              tensor.device());
+  device_ = tensor.device();
+  return true;
+}
+
 Region HostBuffers::keep(at::Tensor host) {
   const Region region{static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
   kept_.push_back(std::move(host));
@@ -130,8 +145,12 @@ Region HostBuffers::output(const at::Tensor& tensor) {
   if (usable_in_place(tensor)) {
     return keep(tensor);
   }
-  at::Tensor host = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  copies_.emplace_back(host, tensor);
+  at::Tensor host = on_host(tensor);
+  if (is_on_device(tensor)) {
+    writes_.push_back({host, tensor});
+  } else {
+    copies_.emplace_back(host, tensor);
+  }
   return keep(std::move(host));
 }
 
@@ -143,14 +162,22 @@ Region HostBuffers::in_place(const at::Tensor& tensor) {
     return keep(tensor);
   }
   const Region region = private_copy(tensor);
-  copies_.emplace_back(kept_.back(), tensor);
+  if (is_on_device(tensor)) {
+    writes_.push_back({kept_.back(), tensor});
+  } else {
+    copies_.emplace_back(kept_.back(), tensor);
+  }
   return region;
 }
 
 Region HostBuffers::private_copy(const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
-  at::Tensor host = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  host.copy_(tensor.detach());
+  at::Tensor host = on_host(tensor);
+  if (is_on_device(tensor)) {
+    reads_.push_back({tensor.detach(), host});
+  } else {
+    host.copy_(tensor.detach());
+  }
   return keep(std::move(host));
 }
 
@@ -161,10 +188,31 @@ Region HostBuffers::private_copy(Region region) {
 }
 
 void HostBuffers::also_copy(const at::Tensor& source, const at::Tensor& destination) {
-  copies_.emplace_back(source, destination);
+  if (is_on_device(destination) && !source.device().is_cpu()) {
+    writes_.push_back({source, destination});
+  } else {
+    copies_.emplace_back(source, destination);
+  }
 }
 
+void HostBuffers::then(std::function<void()> last, at::Device device) {
+  if (!device.is_cpu()) device_ = device;
+  last_ = std::move(last);
+}
+
+bool HostBuffers::read(const DeviceLanes::Lane& lane, std::shared_ptr<InputLatch> latch) {
+  stream_ = std::make_unique<DeviceStream>(lane);
+  if (reads_.empty()) return false;
+  stream_->read(reads_, std::move(latch));
+  reads_.clear();
+  return true;
+}
+
+// On the stream of the results, if they are on a device.
 void HostBuffers::copy_back() const {
+  if (!has_copies()) return;
+  const c10::OptionalStreamGuard on_stream(stream_ ? std::optional(stream_->results())
+                                                   : std::nullopt);
   // The tensors are results, whatever autograd or inference mode thinks of them.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const auto& [from, to] : copies_) {
@@ -175,6 +223,7 @@ void HostBuffers::copy_back() const {
   if (last_) {
     last_();
   }
+  if (stream_) stream_->extend();
 }
 
 }  // namespace q7x2

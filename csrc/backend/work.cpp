@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/core/StreamGuard.h>
+
 #include "executor/message.h"
 
 namespace q7x2 {
@@ -41,7 +43,7 @@ void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<H
   }
   tasks_.insert(tasks_.end(), after.begin(), after.end());
   // A work that is dropped without a wait still has to do these.
-  if (on_settled_ || recordFunctionEndCallback_ || buffers_->has_copies()) {
+  if (on_settled_ || recordFunctionEndCallback_ || buffers_->has_copies() || stream() != nullptr) {
     announce_when_done();
   }
 }
@@ -74,7 +76,22 @@ bool WorkQ7x2::isCompleted() {
   }
   settle();
   await_future();
-  return true;
+  return streams_done();
+}
+
+bool WorkQ7x2::is_on_device() const {
+  return stream() != nullptr || std::any_of(parts_.begin(), parts_.end(),
+                                            [](const auto& part) { return part->is_on_device(); });
+}
+
+bool WorkQ7x2::leaves_host_free() const {
+  return stream() != nullptr && !buffers_->has_copies();
+}
+
+bool WorkQ7x2::streams_done() const {
+  return (stream() == nullptr || stream()->is_done()) &&
+         std::all_of(parts_.begin(), parts_.end(),
+                     [](const auto& part) { return part->streams_done(); });
 }
 
 bool WorkQ7x2::isSuccess() const {
@@ -96,6 +113,14 @@ int WorkQ7x2::sourceRank() const {
 bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
   runtime_->enter();
   const StayIfEnding stay;
+  if (!parts_.empty() && is_on_device()) {
+    for (const auto& part : parts_) part->wait(timeout);
+    return true;
+  }
+  if (leaves_host_free() && timeout <= kNoTimeout && !tasks_done()) {
+    stream()->block_current();
+    return true;
+  }
   const TimePoint deadline = timeout > kNoTimeout ? Clock::now() + timeout : TimePoint::max();
   for (const auto& task : tasks_) {
     if (!runtime_->wait(*task, deadline)) {
@@ -109,11 +134,13 @@ bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
   if (exception_ != nullptr) {
     std::rethrow_exception(exception_);
   }
+  if (stream() != nullptr) stream()->block_current();
   return true;
 }
 
 bool WorkQ7x2::is_ready_in_order() const {
-  return tasks_.size() == 1 && parts_.empty() && !(buffers_ && buffers_->has_copies());
+  return tasks_.size() == 1 && !is_on_device() && parts_.empty() &&
+         !(buffers_ && buffers_->has_copies());
 }
 
 size_t WorkQ7x2::ready_bytes() const {
@@ -151,6 +178,8 @@ void WorkQ7x2::settle() {
         exception_ = to_exception(*task->error());
       }
     }
+    // Whatever happened: streams that wait for the call go on.
+    if (stream() != nullptr) stream()->open();
     if (exception_ == nullptr && buffers_) {
       try {
         buffers_->copy_back();
@@ -268,6 +297,8 @@ void WorkQ7x2::complete_future() {
     future_completed_ = true;
   }
   future_taken_.notify_all();
+  // The future takes events of the current streams: whoever waits for it waits for those.
+  const c10::OptionalStreamGuard on_stream(results_stream());
   if (!mine) {
     future_->wait();  // another thread is about to; what is attached to it runs later
   } else if (exception_ != nullptr) {
@@ -275,6 +306,18 @@ void WorkQ7x2::complete_future() {
   } else {
     future_->markCompleted(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(result()));
   }
+}
+
+std::optional<c10::Stream> WorkQ7x2::results_stream() const {
+  std::optional<c10::Stream> stream_of_all;
+  if (stream() != nullptr) stream_of_all = stream()->results();
+  for (const auto& part : parts_) {
+    if (!part->is_on_device()) continue;
+    if (!stream_of_all) stream_of_all = part->results_stream();
+    const c10::OptionalStreamGuard on_stream(stream_of_all);
+    part->stream()->block_current();
+  }
+  return stream_of_all;
 }
 
 // Whoever waited for the work finds its future complete.

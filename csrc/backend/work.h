@@ -47,7 +47,11 @@ class WorkQ7x2 final : public c10d::Work {
   /// the future holds them, as a list of lists.
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(kNoTimeout); }
+  /// Tensors on a device: the current stream waits for the results, and the host goes on, unless
+  /// there is a timeout or the host itself has to finish the call. What went wrong is raised if it
+  /// is known by then; if not, the next call of the group raises it.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void blockCurrentStream() override { wait(); }
   void abort() override;
   /// How many bytes from the beginning of the result are final and may be read: pieces of an
   /// all-reduce, a reduce or a broadcast of one contiguous CPU tensor become so in their order.
@@ -67,6 +71,15 @@ class WorkQ7x2 final : public c10d::Work {
 
  private:
   bool tasks_done() const;
+  /// Null: the tensors are on the CPU.
+  DeviceStream* stream() const { return buffers_ ? buffers_->stream() : nullptr; }
+  bool is_on_device() const;
+  /// Whether streams alone order the results after the call.
+  bool leaves_host_free() const;
+  /// The results are on their device, or what was to come there never will.
+  bool streams_done() const;
+  /// On which all results are ready.
+  std::optional<c10::Stream> results_stream() const;
   bool is_ready_in_order() const;
   void settle();
   void announce_when_done();

@@ -7,6 +7,7 @@
 #include "backend/process_group.h"
 #include "base/host_lock.h"
 #include "bindings/value_error.h"
+#include "device/accelerators.h"
 #include "plan/algorithm_names.h"
 #include "transport/handle.h"
 
@@ -174,6 +175,21 @@ Attributes:
            py::arg("step") = py::none(), py::arg("refuse_nonfinite") = false,
            py::arg("edges") = "auto", py::arg("timeout") = c10d::kUnsetTimeout,
            py::arg("async_op") = true);
+
+  module.def(
+      "register_accelerator",
+      [](const std::string& device_type, const py::capsule& stream_calls) {
+        const char* const name = stream_calls.name();
+        if (name == nullptr || std::string_view(name) != "q7x2.stream_calls") {
+          throw py::type_error("expected a capsule called 'q7x2.stream_calls', got one called '" +
+                               std::string(name == nullptr ? "" : name) + "'");
+        }
+        or_value_error([&] {
+          register_accelerator(device_type, *stream_calls.get_pointer<const StreamCalls>());
+        });
+        py::capsule(stream_calls).release();  // what it holds stays
+      },
+      py::arg("device_type"), py::arg("stream_calls"));
 
   py::class_<ProcessGroupQ7x2, c10d::Backend, c10::intrusive_ptr<ProcessGroupQ7x2>>(
       module, "ProcessGroupQ7x2", "The c10d backend \"q7x2\"; made by init_process_group.")

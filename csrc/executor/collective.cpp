@@ -212,6 +212,11 @@ void CollectiveTask::start(Locked& locked) {
     const Refinement::Figures figures = reviewed_->refinement().figures();
     std::memcpy(memory().data(), figures.data(), sizeof(figures));
   }
+  if (!awaits_inputs(locked)) inputs_arrived(locked);
+}
+
+void CollectiveTask::inputs_arrived(Locked& locked) {
+  const Plan& plan = *choice_.plan;
   began_ = book_->clock().begin(is_measured_);
   const size_t window = staging_ ? staging_.places() : static_cast<size_t>(choice_.window);
   dag_ = DagWindow(plan, slicing_.num_slices(), window);

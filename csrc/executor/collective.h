@@ -79,6 +79,7 @@ class CollectiveTask final : public Task {
   void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
   void timed_out(Locked& locked) override;
   bool stalled(Locked& locked) override;
+  void inputs_arrived(Locked& locked) override;
 
  private:
   using Step = DagWindow::Step;

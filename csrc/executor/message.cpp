@@ -34,6 +34,7 @@ void MessageTask::describe(FlightRecord& record) const {
 }
 
 void MessageTask::start(Locked& locked) {
+  if (awaits_inputs(locked)) return;
   if (direction_ == Direction::kSend) {
     group().send(locked, *this, 0, peer_, tag::point_to_point(0, group().rank(), user_tag_), data_,
                  bytes_);

@@ -31,6 +31,7 @@ class MessageTask final : public Task {
   int source() const { return source_; }
 
   void start(Locked& locked) override;
+  void inputs_arrived(Locked& locked) override { start(locked); }
   void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) override;
 
  private:

@@ -233,10 +233,12 @@ void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   }
   while (jobs_.run_small_of(*task)) {
   }
-  if (!caller_waits && !task->done()) {
-    parking_.wake_driver();
-    parking_.wake_waiters();  // one that sleeps was not told of this group's shared memory
-  }
+  if (!caller_waits && !task->done()) wake();
+}
+
+void Runtime::wake() {
+  parking_.wake_driver();
+  parking_.wake_waiters();  // one that sleeps was not told of this group's shared memory
 }
 
 bool Runtime::wait(const Task& task, TimePoint deadline, size_t bytes) {

@@ -71,6 +71,8 @@ class Runtime {
   bool wait(const Task& task, TimePoint deadline, size_t bytes = kAll);
   /// One round of progress, for threads that wait for something else than a task. Takes the lock.
   void drive();
+  /// Has the driver's thread look at tasks that can go on.
+  void wake();
   /// Any thread: runs `callback` on a thread of the notifier. False: the runtime has stopped, and
   /// the caller keeps it.
   bool notify(std::function<void()>&& callback) { return notifier_.post(std::move(callback)); }

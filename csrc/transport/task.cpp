@@ -4,6 +4,7 @@
 #include <set>
 
 #include "transport/group.h"
+#include "transport/input_latch.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -45,6 +46,17 @@ void Task::set_submitted(Locked&, TimePoint now) {
 
 void Task::give_out(Locked& locked, Job& job, size_t bytes) {
   group_->runtime().jobs().add(locked, *this, job, bytes);
+}
+
+bool Task::awaits_inputs(Locked& locked) {
+  if (!inputs_ || inputs_->is_open()) {
+    return false;
+  }
+  if (!is_held_) {
+    is_held_ = true;
+    inputs_->hold(locked, weak_from_this());
+  }
+  return true;
 }
 
 void Task::finish(Locked& locked) {
@@ -155,7 +167,10 @@ std::string Task::waiting_for() const {
   if (!sending.empty()) {
     text += (text.empty() ? "" : " and ") + sending + " to take a message";
   }
-  return text.empty() ? "its turn" : text;
+  if (text.empty()) {
+    text = is_held_ && !inputs_->is_open() ? "the device of its tensors" : "its turn";
+  }
+  return text;
 }
 
 }  // namespace q7x2

@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 class Group;
+class InputLatch;
 struct FlightRecord;
 
 /// Life: made by the caller, `Runtime::submit`, started, progressed by whoever drives the reactor,
@@ -42,6 +43,8 @@ class Task : public std::enable_shared_from_this<Task> {
   size_t ready_bytes() const noexcept { return ready_bytes_.load(std::memory_order_acquire); }
   /// Set if it did not succeed. Only after `done`.
   const std::optional<Error>& error() const noexcept { return error_; }
+  /// Before it is submitted: it reads its memory when `inputs` is open.
+  void set_inputs(std::shared_ptr<InputLatch> inputs) { inputs_ = std::move(inputs); }
   /// Calls `callback` once, when done, from a thread of the notifier without any lock held;
   /// from here if it is done and the runtime has stopped.
   void notify(std::function<void()> callback);
@@ -115,12 +118,16 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void timed_out(Locked& locked);
   /// Called after Group::stall: goes on if it can, and says whether it did.
   virtual bool stalled(Locked&) { return false; }
+  /// What it reads is there: see awaits_inputs.
+  virtual void inputs_arrived(Locked&) {}
 
  protected:
   // For hooks.
 
   /// Hands out work that needs no lock; `worked` follows. `bytes`: see JobQueue::add.
   void give_out(Locked& locked, Job& job, size_t bytes);
+  /// Whether what it reads is on its way to the host; then `inputs_arrived` follows.
+  bool awaits_inputs(Locked& locked);
   void set_ready(Locked&, size_t bytes);
   /// Its number among the group's tasks that take turns.
   uint64_t sequence() const { return record_.sequence; }
@@ -132,6 +139,8 @@ class Task : public std::enable_shared_from_this<Task> {
 
   const std::shared_ptr<Group> group_;
   const std::chrono::milliseconds timeout_;
+  std::shared_ptr<InputLatch> inputs_;  // null: they are there
+  bool is_held_ = false;                // by the latch
   TimePoint submitted_;
   TimePoint finished_;
 

@@ -71,6 +71,12 @@ void TaskTable::worked(Locked& locked, Task& task, Job& job) {
   guarded(locked, task, [&] { task.worked(locked, job); });
 }
 
+void TaskTable::inputs_arrived(Locked& locked, Task& task) {
+  if (!task.is_over(locked)) {
+    guarded(locked, task, [&] { task.inputs_arrived(locked); });
+  }
+}
+
 void TaskTable::expire_late(Locked& locked, TimePoint now) {
   std::vector<std::shared_ptr<Task>> late;
   std::vector<std::shared_ptr<Task>> held_up;

@@ -32,6 +32,8 @@ class TaskTable {
 
   /// Tells a task that its job has run.
   void worked(Locked& locked, Task& task, Job& job);
+  /// Tells a task that what it reads is there.
+  void inputs_arrived(Locked& locked, Task& task);
 
   /// For a task that is done: it counts as finished.
   void finished(Locked& locked, Task& task);

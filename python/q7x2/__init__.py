@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from q7x2._accelerators import register_accelerator
 from q7x2._algorithm import algorithm
 from q7x2._attach import attach
 from q7x2._attached import Attached, HookEvent, HookStats
@@ -78,6 +79,7 @@ __all__ = [
     "reconfigure_handle",
     "reconfigure_handles",
     "reduce_scatter",
+    "register_accelerator",
     "tune",
 ]
 

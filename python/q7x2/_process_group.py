@@ -24,9 +24,9 @@ def ProcessGroup(
     """Make a process group with q7x2 as its backend, without ``init_process_group``.
 
     It is for libraries that make and replace groups themselves, such as torchft. The group serves
-    tensors on the CPU and on CUDA devices. All ``size`` ranks must call this function; it returns
-    when all of them have. A process may hold any number of such groups, with or without a default
-    group.
+    tensors on the CPU, on CUDA devices, and on registered accelerators. All ``size`` ranks must
+    call this function; it returns when all of them have. A process may hold any number of such
+    groups, with or without a default group.
 
     >>> store = dist.TCPStore(host, port, is_master=rank == 0)
     >>> group = q7x2.ProcessGroup(dist.PrefixStore("epoch 1", store), rank, size, timeout=60)
@@ -80,14 +80,16 @@ def ProcessGroup(
 
 
 def group_around(backend: ProcessGroupQ7x2, store: Store, name: str) -> dist.ProcessGroup:
-    """Return a process group that serves CPU and CUDA tensors by ``backend``."""
+    """Return a process group that serves tensors of all devices by ``backend``."""
     import torch
     import torch.distributed as dist
+
+    from q7x2._accelerators import device_types
 
     group = dist.ProcessGroup(store, backend.rank(), backend.size())
     kind = dist.ProcessGroup.BackendType.CUSTOM
     group._set_default_backend(kind)
-    for device in ("cpu", "cuda"):
+    for device in device_types():
         group._register_backend(torch.device(device), kind, backend)
     group._set_group_name(name)  # type: ignore[arg-type, unused-ignore]
     group._set_group_desc("q7x2.ProcessGroup")

@@ -10,16 +10,22 @@ import contextlib
 import functools
 import importlib.machinery
 import importlib.util
+import itertools
 import pathlib
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import harness
 import pytest
+import q7x2
 import torch
+import torch.distributed as dist
 
 NAME = "fake"
+
+_stores = itertools.count()
 
 DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "device"
 
@@ -82,14 +88,61 @@ def _device_module(compiled: Any) -> types.ModuleType:
     return module
 
 
+def run(pool: Any, body: Callable[..., Any], shared: str, **arguments: Any) -> list[Any]:
+    """Run ``body`` on every rank of ``pool``, in a default group for the accelerator's tensors.
+
+    ``shared``: a directory of the test.
+    """
+    group = harness.GroupSpec(backend="q7x2", key="stand_in", init="none")
+    return pool.run(
+        _run_in_group,
+        group,
+        chosen=body,
+        store=f"file://{shared}/{next(_stores)}",
+        world_size=pool.world_size,
+        arguments=arguments,
+    )
+
+
+def _run_in_group(
+    chosen: Callable[..., Any], store: str, world_size: int, arguments: dict[str, Any]
+) -> Any:
+    q7x2.register_accelerator(NAME, load().stream_calls())
+    dist.init_process_group(
+        "q7x2", init_method=store, rank=harness.current_rank(), world_size=world_size
+    )
+    result = chosen(**arguments)
+    dist.destroy_process_group()
+    return result
+
+
 @contextlib.contextmanager
-def paused(stream: torch.Stream) -> Iterator[None]:
-    """What ``stream`` has begun goes on; its next operation waits until the block ends."""
-    load().pause(stream.device_index, stream.stream_id)
+def paused(*streams: torch.Stream) -> Iterator[None]:
+    """What ``streams`` have begun goes on; their next operations wait until the block ends."""
+    for stream in streams:
+        load().pause(stream.device_index, stream.stream_id)
     try:
         yield
     finally:
-        load().resume(stream.device_index, stream.stream_id)
+        for stream in streams:
+            load().resume(stream.device_index, stream.stream_id)
+
+
+def _high_priority(first: int) -> list[torch.Stream]:
+    """Every second stream of high priority of device 0: q7x2 takes them in pairs."""
+    numbers = range(load().first_high_priority + first, load().streams, 2)
+    kind = torch._C._autograd.DeviceType.PrivateUse1.value
+    return [torch.Stream(stream_id=i, device_index=0, device_type=kind) for i in numbers]
+
+
+def copying_to_host() -> list[torch.Stream]:
+    """Return the streams on which q7x2 copies inputs to the host."""
+    return _high_priority(0)
+
+
+def copying_to_device() -> list[torch.Stream]:
+    """Return the streams on which q7x2 copies results to the device."""
+    return _high_priority(1)
 
 
 @contextlib.contextmanager
@@ -100,3 +153,24 @@ def slow(stream: torch.Stream, seconds: float) -> Iterator[None]:
         yield
     finally:
         load().slow_down(stream.device_index, stream.stream_id, 0)
+
+
+@contextlib.contextmanager
+def copy_rate(bytes_per_second: float) -> Iterator[None]:
+    """Copies between host and device take as long as that."""
+    load().set_copy_rate(bytes_per_second)
+    try:
+        yield
+    finally:
+        load().set_copy_rate(0)
+
+
+@contextlib.contextmanager
+def left_out(what: str) -> Iterator[None]:
+    """The streams behave as if q7x2 forgot ``what``; see stream_calls.h."""
+    kinds = load().LeftOut
+    load().leave_out(getattr(kinds, what))
+    try:
+        yield
+    finally:
+        load().leave_out(kinds.nothing)

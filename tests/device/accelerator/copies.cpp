@@ -45,8 +45,8 @@ void between_host_and_device(const at::Tensor& from, const at::Tensor& to, bool 
   // Keeps pinned memory until it is copied, as a pinned allocator does that records events.
   const at::Tensor kept = host.detach();
   const at::Tensor view = as_kernels_see(ours);
-  launch(device, [=] {
-    at_rate(device, direction, to.nbytes(), [&] {
+  launch(device, [device, direction, kept, view] {
+    at_rate(device, direction, view.nbytes(), [&] {
       at::Tensor destination = direction == kToDevice ? view : kept;
       destination.copy_(direction == kToDevice ? kept : view);
     });

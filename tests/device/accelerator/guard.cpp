@@ -5,6 +5,7 @@
 
 #include "memory.h"
 #include "stream.h"
+#include "stream_calls.h"
 
 namespace accelerator {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 // A c10::Event of this device: what was recorded last.
 struct Recorded {
   std::shared_ptr<Signal> signal;
+  bool is_high_priority = false;  // the stream that gives the signal
 };
 
 const std::shared_ptr<Signal>& last_of(void* event) {
@@ -61,10 +63,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Recorded();
-    static_cast<Recorded*>(*event)->signal = accelerator::record(queue_of(stream));
+    *static_cast<Recorded*>(*event) = {accelerator::record(queue_of(stream)),
+                                       is_high_priority(stream)};
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) accelerator::block(queue_of(stream), last_of(event));
+    if (event == nullptr) return;
+    const bool from_high = static_cast<Recorded*>(event)->is_high_priority;
+    const bool to_high = is_high_priority(stream);
+    if (is_left_out(LeftOut::kReady) && to_high && !from_high) return;
+    if (is_left_out(LeftOut::kDone) && from_high && !to_high) return;
+    accelerator::block(queue_of(stream), last_of(event));
   }
   bool queryEvent(void* event) const override {
     return event == nullptr || last_of(event)->is_set();
@@ -81,6 +89,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
+    if (is_left_out(LeftOut::kRecord) && is_high_priority(stream)) return;
     record_stream(memory, stream);
   }
 };

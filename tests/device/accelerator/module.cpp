@@ -6,6 +6,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "stream.h"
+#include "stream_calls.h"
 
 namespace py = pybind11;
 using namespace accelerator;
@@ -25,6 +26,18 @@ PYBIND11_MODULE(stand_in_accelerator, module) {
       "synchronize", [](int device) { synchronize_device(static_cast<c10::DeviceIndex>(device)); },
       py::arg("device"), no_gil);
   module.def("set_copy_rate", &set_copy_rate, py::arg("bytes_per_second"));
+
+  module.def("stream_calls", [] { return py::capsule(stream_calls(), "q7x2.stream_calls"); });
+  py::enum_<LeftOut>(module, "LeftOut")
+      .value("nothing", LeftOut::kNothing)
+      .value("ready", LeftOut::kReady)
+      .value("done", LeftOut::kDone)
+      .value("record", LeftOut::kRecord)
+      .value("gate", LeftOut::kGate)
+      .value("opening", LeftOut::kOpening);
+  module.attr("first_high_priority") = kPoolStreams + 1;
+  module.attr("streams") = kStreams;
+  module.def("leave_out", &leave_out, py::arg("what"));
 
   const auto queue = [](int device, int64_t stream) -> Queue& {
     return queue_of(static_cast<c10::DeviceIndex>(device), stream);

@@ -76,6 +76,9 @@ inline Queue& queue_of(const c10::Stream& stream) {
   return queue_of(stream.device_index(), stream.id());
 }
 c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id);
+inline bool is_high_priority(const c10::Stream& stream) {
+  return stream.id() > kPoolStreams;
+}
 void synchronize_device(c10::DeviceIndex device);
 
 // Of the calling thread.

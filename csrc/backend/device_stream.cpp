@@ -1,0 +1,128 @@
+#include "backend/device_stream.h"
+
+#include <string>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace q7x2 {
+namespace {
+
+std::string name_of(const c10::Device& device) {
+  return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+}
+
+const StreamCalls& calls_of(const c10::Device& device) {
+  check_device(device);
+  return *stream_calls(name_of(device));
+}
+
+// Before a gate is made.
+const DeviceLanes::Lane& with_flag(const DeviceLanes::Lane& lane) {
+  constexpr int64_t kFlags = 256;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!Gate::has_flag()) {
+    at::Tensor memory =
+        at::empty({kFlags * static_cast<int64_t>(Gate::kFlagBytes)},
+                  at::TensorOptions().dtype(at::kByte).device(at::kCPU).pinned_memory(true));
+    Gate::add_flags(static_cast<std::byte*>(memory.mutable_data_ptr()), kFlags);
+    new at::Tensor(std::move(memory));  // stays as long as the process: streams may look at it
+  }
+  return lane;
+}
+
+void open_latch(void* latch) {
+  const std::unique_ptr<std::shared_ptr<InputLatch>> owned(
+      static_cast<std::shared_ptr<InputLatch>*>(latch));
+  (*owned)->open();
+}
+
+}  // namespace
+
+void check_device(const c10::Device& device) {
+  TORCH_CHECK(device.is_cpu() || stream_calls(name_of(device)) != nullptr,
+              "q7x2: invalid tensor device: expected cpu, cuda, or an accelerator that "
+              "q7x2.register_accelerator was called for, got ",
+              device);
+}
+
+DeviceLanes::Lane DeviceLanes::lane(c10::Device device, int peer) {
+  const std::lock_guard lock(mutex_);
+  const auto key = std::pair(device.index(), peer);
+  const auto found = lanes_.find(key);
+  if (found != lanes_.end() && found->second.in.device_type() == device.type()) {
+    return found->second;
+  }
+  const c10::impl::VirtualGuardImpl impl(device.type());
+  const Lane made{impl.getStreamFromGlobalPool(device, /*isHighPriority=*/true),
+                  impl.getStreamFromGlobalPool(device, /*isHighPriority=*/true)};
+  lanes_.insert_or_assign(key, made);
+  return made;
+}
+
+DeviceStream::DeviceStream(const DeviceLanes::Lane& lane)
+    : lane_(with_flag(lane)),
+      calls_(calls_of(lane.in.device())),
+      ready_(lane.in.device_type()),
+      read_(lane.in.device_type()),
+      done_(lane.in.device_type()) {
+  const c10::Stream caller =
+      c10::impl::VirtualGuardImpl(lane_.in.device_type()).getStream(lane_.in.device());
+  int is_capturing = 0;
+  check_stream_call(calls_.is_capturing(caller.native_handle(), &is_capturing),
+                    "asking a stream whether it is recorded");
+  TORCH_CHECK(is_capturing == 0, "q7x2: the current stream of ", lane_.in.device(),
+              " is recorded for a graph. A collective cannot be a part of a graph, because the "
+              "host takes part in it; call it outside of the capture");
+  ready_.record(caller);
+  ready_.block(lane_.out);
+  ready_.block(lane_.in);
+}
+
+// The allocator must not give the tensor's memory away before `stream` has come by.
+void DeviceStream::keep_for(const at::Tensor& tensor, const c10::Stream& stream) const {
+  c10::impl::VirtualGuardImpl(stream.device_type())
+      .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+void DeviceStream::read(const std::vector<Copy>& copies, std::shared_ptr<InputLatch> latch) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::StreamGuard on_stream(lane_.out);
+  for (const Copy& copy : copies) {
+    at::Tensor host = copy.to;
+    host.copy_(copy.from, /*non_blocking=*/true);
+    keep_for(copy.from, lane_.out);
+  }
+  read_.record(lane_.out);
+  read_.block(lane_.in);
+  auto argument = std::make_unique<std::shared_ptr<InputLatch>>(std::move(latch));
+  check_stream_call(calls_.call_host(lane_.out.native_handle(), &open_latch, argument.get()),
+                    "a call of a stream to the host");
+  argument.release();
+}
+
+void DeviceStream::await_reads() const {
+  read_.synchronize();
+}
+
+void DeviceStream::write(const std::vector<Copy>& copies) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::StreamGuard on_stream(lane_.in);
+  gate_.stop(calls_, lane_.in.native_handle());
+  for (const Copy& copy : copies) {
+    at::Tensor result = copy.to;
+    result.copy_(copy.from, /*non_blocking=*/true);
+    keep_for(result, lane_.in);
+  }
+  done_.record(lane_.in);
+}
+
+void DeviceStream::block_current() const {
+  const c10::Stream current =
+      c10::impl::VirtualGuardImpl(lane_.in.device_type()).getStream(lane_.in.device());
+  done_.block(current);
+}
+
+}  // namespace q7x2

@@ -1,0 +1,93 @@
+// DeviceStream: the order of one call on tensors of a device, in the words of c10 alone.
+//
+//   caller's stream: ready ------------------------------------------------ wait(): until done
+//   out:             after ready: copies to the host, the latch opens
+//   the host:                                  the call runs, the gate opens
+//   in:              after ready: waits at the gate ---------- copies to the device, done
+//
+// The host enqueues all of that at once and goes on. The latch lets the call begin, and the end of
+// the call, whether it succeeded or not, opens the gate. The streams' names say which way data
+// goes, from the device's side. Nothing else orders the streams, and nothing here is CUDA's: a
+// device offers what device/stream_calls.h says.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include "device/gate.h"
+#include "transport/input_latch.h"
+
+namespace q7x2 {
+
+/// Throws c10::Error unless `device` is the CPU or an accelerator that q7x2 takes tensors of.
+void check_device(const c10::Device& device);
+
+/// The streams of a group's calls. Those of one lane open their gates in any order but pass them in
+/// the order of the calls: collectives share a lane, and so do the messages of one peer.
+class DeviceLanes {
+ public:
+  struct Lane {
+    c10::Stream out;
+    c10::Stream in;
+  };
+  static constexpr int kCollectives = -2;
+
+  /// `peer`: kCollectives, a rank, or -1 for messages from any rank. The streams come from the pool
+  /// of high priority, which users' own streams rarely do.
+  Lane lane(c10::Device device, int peer);
+
+ private:
+  std::mutex mutex_;  // guards the next
+  std::map<std::pair<c10::DeviceIndex, int>, Lane> lanes_;
+};
+
+class DeviceStream {
+ public:
+  struct Copy {
+    at::Tensor from;
+    at::Tensor to;
+  };
+
+  /// The call reads and writes after what the calling thread's current stream has to do now. Throws
+  /// c10::Error if that stream is recorded for a graph.
+  explicit DeviceStream(const DeviceLanes::Lane& lane);
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+
+  /// Begins to copy to pinned memory. Opens `latch` when all is there.
+  void read(const std::vector<Copy>& copies, std::shared_ptr<InputLatch> latch);
+  /// Blocks the host until all is there.
+  void await_reads() const;
+  /// Has results copied to the device once the gate is open, in this order.
+  void write(const std::vector<Copy>& copies);
+  /// The call is over. Any thread.
+  void open() noexcept { gate_.open(); }
+
+  /// The stream on which results become ready.
+  const c10::Stream& results() const { return lane_.in; }
+  /// Something more was enqueued on `results()`.
+  void extend() { done_.record(lane_.in); }
+  /// The calling thread's current stream waits for the results; the host does not.
+  void block_current() const;
+  /// Whether the device has the results.
+  bool is_done() const { return done_.query(); }
+
+ private:
+  void keep_for(const at::Tensor& tensor, const c10::Stream& stream) const;
+
+  const DeviceLanes::Lane lane_;
+  const StreamCalls& calls_;
+  c10::Event ready_;
+  c10::Event read_;
+  c10::Event done_;
+  Gate gate_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,42 @@
+// Gate: a stream stops at it until the host opens it.
+//
+// The stream waits for a word of pinned host memory to reach a value. A flag counts its openings,
+// so it serves the next gate as soon as this one is open: a stream that is still to come here finds
+// a value that is large enough.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "device/accelerators.h"
+
+namespace q7x2 {
+
+class Gate {
+ public:
+  /// Closed. Takes a flag; see `has_flag`.
+  Gate();
+  /// Opens it.
+  ~Gate();
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  /// All that comes to `stream` from now on waits for the gate.
+  void stop(const StreamCalls& calls, void* stream);
+  /// Any thread, any number of times. Takes no lock of a device.
+  void open() noexcept;
+
+  /// False: there is none for another gate, give more. Flags are never given back.
+  static bool has_flag();
+  /// `memory`: pinned, with room for `count` flags of kFlagBytes.
+  static void add_flags(std::byte* memory, size_t count);
+  static constexpr size_t kFlagBytes = 64;
+
+ private:
+  uint32_t* const flag_;
+  const uint32_t value_;
+  std::atomic<bool> is_open_{false};
+};
+
+}  // namespace q7x2

@@ -1,0 +1,262 @@
+"""Streams alone order calls on device tensors; and what any one forgotten step would break.
+
+Each body is run as it is, and once more for each step that it depends on, with that step left out:
+then it must fail.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import pytest
+import q7x2
+import stand_in
+import torch
+import torch.distributed as dist
+
+pytestmark = stand_in.needs_accelerator
+
+SIZE = 25_000  # floats: 100 kB
+
+
+def _agree(is_right: bool) -> bool:
+    """Whether it is right on all ranks."""
+    verdict = torch.tensor([int(is_right)])
+    dist.all_reduce(verdict, dist.ReduceOp.MIN)
+    return bool(verdict.item())
+
+
+def _is_all(tensor: torch.Tensor, value: float) -> bool:
+    return bool((tensor.cpu() == value).all())
+
+
+def _reads_after_the_caller() -> bool:
+    """The input is computed late: what is sent is what the stream computes."""
+    x = torch.zeros(SIZE, device="fake")
+    torch.fake.synchronize()
+    with stand_in.slow(torch.fake.current_stream(), 0.05):
+        x.fill_(1.0)
+        dist.all_reduce(x)
+        return _is_all(x, 2)
+
+
+def _writes_after_the_caller() -> bool:
+    """An output is still read by earlier work of the stream: it gets the result afterwards."""
+    x = torch.ones(SIZE, device="fake")
+    out = torch.zeros(2 * SIZE, device="fake")
+    torch.fake.synchronize()
+    with stand_in.slow(torch.fake.current_stream(), 0.05):
+        before = out.clone()
+        dist.all_gather_into_tensor(out, x, async_op=True)
+        torch.fake.synchronize()
+    dist.barrier()
+    torch.fake.synchronize()
+    return _is_all(before, 0) and _is_all(out, 1)
+
+
+def _caller_goes_on_after_the_results() -> bool:
+    """The copy to the device takes long: the stream computes with the result all the same."""
+    x = torch.ones(SIZE, device="fake")
+    with stand_in.copy_rate(1e6):
+        dist.all_reduce(x)
+        y = x + 1
+        torch.fake.current_stream().synchronize()
+    return _is_all(y, 3)
+
+
+def _results_are_awaited() -> bool:
+    """The other rank comes late: what the stream computes with is the sum all the same."""
+    x = torch.ones(SIZE, device="fake")
+    if dist.get_rank() == 1:
+        time.sleep(0.1)
+    dist.all_reduce(x)
+    return _is_all(x + 1, 3)
+
+
+def _dropped_inputs_stay() -> bool:
+    """An input is dropped before it is copied to the host: its memory is not used again."""
+    x = torch.ones(SIZE, device="fake")
+    out = torch.empty(2 * SIZE, device="fake")
+    torch.fake.synchronize()
+    with stand_in.paused(*stand_in.copying_to_host()):
+        work = dist.all_gather_into_tensor(out, x, async_op=True)
+        del x
+        other = torch.full((SIZE,), 7.0, device="fake")
+        torch.fake.current_stream().synchronize()
+    work.wait()
+    return _is_all(out, 1) and _is_all(other, 7)
+
+
+def _dropped_outputs_stay() -> bool:
+    """An output is dropped before it is copied to the device: nobody else's memory changes."""
+    x = torch.ones(SIZE, device="fake")
+    torch.fake.synchronize()
+    in_use = stand_in.load().allocated_bytes(0)
+    with stand_in.paused(*stand_in.copying_to_device()):
+        dist.all_reduce(x, async_op=True)
+        del x
+        patience = time.monotonic() + 1
+        while stand_in.load().allocated_bytes(0) == in_use and time.monotonic() < patience:
+            time.sleep(0.01)
+        other = torch.full((SIZE,), 7.0, device="fake")
+        torch.fake.current_stream().synchronize()
+    torch.fake.synchronize()
+    return _is_all(other, 7)
+
+
+BODIES = {
+    _reads_after_the_caller: ["ready"],
+    _writes_after_the_caller: ["ready"],
+    _caller_goes_on_after_the_results: ["done"],
+    _results_are_awaited: ["gate"],
+    _dropped_inputs_stay: ["record"],
+    _dropped_outputs_stay: ["record"],
+}
+CASES = [(body, what) for body, lacks in BODIES.items() for what in ("nothing", *lacks)]
+
+
+def _judge(name: str, what: str) -> bool:
+    body = globals()[name]
+    with stand_in.left_out(what):
+        is_right = body()
+        torch.fake.synchronize()
+    return _agree(is_right)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_each_step_of_the_order_is_needed(body, what: str, new_pool, shared: str) -> None:
+    verdicts = stand_in.run(new_pool(2), _judge, shared, name=body.__name__, what=what)
+    assert verdicts == [what == "nothing"] * 2
+
+
+def _wait_leaves_the_host_free() -> None:
+    x = torch.ones(SIZE, device="fake")
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(x, async_op=True)
+        assert work.wait()
+        y = x + 1
+        # The other rank has not called: so nothing of this can have waited for it.
+        assert not work.is_completed()
+        assert not torch.fake.current_stream().query()
+        dist.send(torch.ones(1), 1)
+        torch.fake.synchronize()
+        assert work.is_completed()
+        assert _is_all(y, 3)
+    else:
+        dist.recv(torch.ones(1), 0)
+        dist.all_reduce(x)
+        assert _is_all(x, 2)
+
+
+def test_wait_leaves_the_host_free(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _wait_leaves_the_host_free, shared)
+
+
+def _abort_opens_the_gates(what: str) -> bool:
+    x = torch.ones(SIZE, device="fake")
+    dist.barrier()
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        return what == "nothing"
+    with stand_in.left_out(what):
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        dist.group.WORLD._get_backend(torch.device("cpu")).abort()
+        with pytest.raises(dist.DistBackendError, match="aborted"):
+            work.wait(datetime.timedelta(seconds=5))
+        again = dist.all_reduce(x, async_op=True)
+        with pytest.raises(dist.DistBackendError, match="aborted"):
+            again.wait(datetime.timedelta(seconds=5))
+        patience = time.monotonic() + 2
+        while not torch.fake.current_stream().query() and time.monotonic() < patience:
+            time.sleep(0.01)
+        return torch.fake.current_stream().query()
+
+
+@pytest.mark.parametrize("what", ["nothing", "opening"])
+def test_an_abort_opens_the_gates(what: str, new_pool, shared: str) -> None:
+    passes = stand_in.run(new_pool(2), _abort_opens_the_gates, shared, what=what)
+    assert passes == [what == "nothing"] * 2
+
+
+def _deadline_opens_the_gates() -> None:
+    x = torch.ones(SIZE, device="fake")
+    group = dist.new_group(timeout=datetime.timedelta(seconds=0.3))
+    if dist.get_rank() == 1:
+        time.sleep(1)
+        return
+    work = dist.all_reduce(x, group=group, async_op=True)
+    assert work.wait()  # nothing is known yet
+    torch.fake.synchronize()
+    with pytest.raises(dist.DistBackendError, match="Timed out"):
+        work.wait()
+
+
+def test_a_deadline_opens_the_gates(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _deadline_opens_the_gates, shared)
+
+
+def _captured() -> None:
+    module = stand_in.load()
+    stream = torch.Stream("fake")
+    x = torch.ones(4, device="fake")
+    with stream:
+        module.set_capturing(0, stream.stream_id, True)
+        with pytest.raises(RuntimeError, match="recorded for a graph"):
+            dist.all_reduce(x)
+        module.set_capturing(0, stream.stream_id, False)
+        dist.all_reduce(x)
+    with pytest.raises(ValueError, match="has stream calls already"):
+        q7x2._extension.load().register_accelerator("cuda", module.stream_calls())
+
+
+def test_a_stream_that_is_recorded_is_refused(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(1), _captured, shared)
+
+
+def _futures() -> None:
+    x = torch.ones(SIZE, device="fake")
+    with stand_in.copy_rate(1e6):
+        future = dist.all_reduce(x, async_op=True).get_future()
+        doubled = future.then(lambda done: done.value()[0] * 2)
+        (result,) = future.wait()
+        y = result + 1
+        z = doubled.wait() + 1
+        torch.fake.current_stream().synchronize()
+    assert _is_all(y, 3)
+    assert _is_all(z, 5)
+
+
+def test_futures_follow_the_streams(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _futures, shared)
+
+
+def _messages_keep_their_order() -> None:
+    stream = torch.Stream("fake")
+    if dist.get_rank() == 0:
+        with stream, stand_in.paused(stream):
+            x = torch.full((4,), 1.0, device="fake")
+            works = [
+                dist.isend(x, 1, tag=3),
+                dist.isend(torch.full((4,), 2.0), 1, tag=3),
+                dist.isend(torch.full((4,), 3.0), 1, tag=4),
+            ]
+        for work in works:
+            work.wait()
+        dist.barrier()
+        return
+    first, second = torch.zeros(4), torch.zeros(4, device="fake")
+    dist.recv(first, 0, tag=3)
+    dist.recv(second, 0, tag=3)
+    assert _is_all(first, 1)
+    assert _is_all(second, 2)
+    dist.recv(first, 0, tag=4)
+    assert _is_all(first, 3)
+    dist.barrier()
+
+
+def test_messages_keep_their_order(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _messages_keep_their_order, shared)

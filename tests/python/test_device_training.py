@@ -1,0 +1,96 @@
+"""DDP with every hook, and FSDP2, on the stand-in accelerator: gradients as on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import q7x2
+import stand_in
+import torch
+import torch.distributed as dist
+from hook_training import HOOKS, SMALL_BUCKETS, Net
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits
+
+pytestmark = stand_in.needs_accelerator
+
+# Matrix products run in q7x2's own kernels on the CPU, and in torch's on a device.
+ROUNDED_OTHERWISE = {
+    "powersgd",
+    "rank 1",
+    "alternating",
+    "cold",
+    "biased",
+    "bursts",
+    "batched",
+    "composed",
+}
+
+
+class Weighted(Net):
+    """A net whose parameters have gradients that are given: no rounding on the way."""
+
+    def forward(self, rank: int, step: int) -> torch.Tensor:
+        total = torch.zeros((), device=next(self.parameters()).device)
+        for i, parameter in enumerate(self.parameters()):
+            generator = torch.Generator().manual_seed(1000 * step + 100 * rank + i)
+            weights = torch.randn(parameter.shape, generator=generator)
+            total = total + (parameter * weights.to(parameter.device)).sum()
+        return total
+
+
+def _gradients(device: str, hook: str | None) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = Weighted().to(device)
+    ddp = DDP(model, **SMALL_BUCKETS)
+    if hook is not None:
+        q7x2.attach(ddp, HOOKS[hook])
+    seen = []
+    for step in range(4):
+        ddp.zero_grad()
+        ddp(dist.get_rank(), step).backward()
+        seen += [parameter.grad.clone() for parameter in model.parameters()]
+    return [gradient.cpu() for gradient in seen]
+
+
+def _compare(hooks: list[str | None]) -> None:
+    for hook in hooks:
+        results, targets = _gradients("fake", hook), _gradients("cpu", hook)
+        for i, (result, target) in enumerate(zip(results, targets, strict=True)):
+            if hook in ROUNDED_OTHERWISE:
+                torch.testing.assert_close(result, target, rtol=1e-3, atol=1e-4)
+            else:
+                assert_bits(result, target, f"gradient {i} with the hook {hook}")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_ddp_has_the_gradients_of_the_cpu(part: int, new_pool, shared: str) -> None:
+    hooks = [None, *HOOKS][part::4]
+    stand_in.run(new_pool(2), _compare, shared, hooks=hooks)
+
+
+def _sharded(device: str) -> list[torch.Tensor]:
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)).to(device)
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        data = torch.randn(8, 16, generator=generator).to(device)
+        model(data).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
+
+
+def _compare_sharded() -> None:
+    for result, target in zip(_sharded("fake"), _sharded("cpu"), strict=True):
+        torch.testing.assert_close(result, target)
+
+
+def test_fsdp2_trains_as_on_the_cpu(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _compare_sharded, shared)
