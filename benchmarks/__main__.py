@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
+    "device": "for how long a call on device tensors keeps the host",
     "groups": "the short calls of one group beside the long ones of another",
     "faults": "how soon ranks are released when others fail, beside the contract",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
