@@ -21,6 +21,11 @@ struct LaunchShape {
 
 #include <cuda_runtime_api.h>
 
+/// Before a loop: its copies are for numbers that are known when it is compiled.
+#define Q7X2_UNROLL _Pragma("unroll")
+/// Before a loop: no copies.
+#define Q7X2_ONE_BY_ONE _Pragma("unroll 1")
+
 namespace q7x2::device {
 
 /// Throws Error(kInternal) with CUDA's status if the last launch of this thread failed.
@@ -45,6 +50,9 @@ inline __device__ std::byte* dynamic_shared() {
 }  // namespace q7x2::device
 
 #else
+
+#define Q7X2_UNROLL
+#define Q7X2_ONE_BY_ONE
 
 #include "fibres/cuda_language.h"
 

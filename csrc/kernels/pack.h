@@ -84,18 +84,18 @@ Q7X2_ELEMENT void unpack(const uint8_t* packed, int bits, size_t count, uint8_t*
   }
 }
 
-// One at a time, for processors on which each thread makes one.
+// A byte or a word at a time, for processors on which each thread makes one.
 
 /// Byte `index` of packed codes.
-Q7X2_ELEMENT uint8_t packed_byte(const uint8_t* codes, int bits, size_t count, size_t index) {
+Q7X2_ELEMENT uint8_t packed_byte(const uint8_t* codes, int bits, unsigned count, unsigned index) {
   int shift = 0;
   for (int width = 8; width > 0; width /= 2) {
     if ((bits & width) == 0) continue;
-    const size_t stride = count * static_cast<size_t>(width) / 8;
+    const unsigned stride = count * static_cast<unsigned>(width) / 8;
     if (index < stride) {
       uint32_t byte = 0;
       for (int k = 0; k < 8 / width; ++k) {
-        const uint32_t code = codes[index + static_cast<size_t>(k) * stride];
+        const uint32_t code = codes[index + static_cast<unsigned>(k) * stride];
         byte |= ((code >> shift) & ((1u << width) - 1)) << (k * width);
       }
       return static_cast<uint8_t>(byte);
@@ -106,21 +106,84 @@ Q7X2_ELEMENT uint8_t packed_byte(const uint8_t* codes, int bits, size_t count, s
   return 0;
 }
 
+/// Each byte has these lowest bits.
+Q7X2_ELEMENT uint32_t low_bits_of_bytes(int width) {
+  return ((1u << width) - 1) * 0x01010101u;
+}
+
+/// Bytes 4 * index ... 4 * index + 3, the first one lowest. `codes` are words as well, and `count`
+/// is a multiple of 32.
+Q7X2_ELEMENT uint32_t packed_word(const uint32_t* codes, int bits, unsigned count, unsigned index) {
+  int shift = 0;
+  for (int width = 8; width > 0; width /= 2) {
+    if ((bits & width) == 0) continue;
+    const unsigned stride = count * static_cast<unsigned>(width) / 32;
+    if (index < stride) {
+      uint32_t word = 0;
+      for (int k = 0; k < 8 / width; ++k) {
+        const uint32_t four = codes[index + static_cast<unsigned>(k) * stride];
+        word |= ((four >> shift) & low_bits_of_bytes(width)) << (k * width);
+      }
+      return word;
+    }
+    index -= stride;
+    shift += width;
+  }
+  return 0;
+}
+
 /// Code `index` of packed codes.
-Q7X2_ELEMENT uint8_t unpacked_code(const uint8_t* packed, int bits, size_t count, size_t index) {
+Q7X2_ELEMENT uint8_t unpacked_code(const uint8_t* packed, int bits, unsigned count,
+                                   unsigned index) {
   uint32_t code = 0;
   int shift = 0;
   for (int width = 8; width > 0; width /= 2) {
     if ((bits & width) == 0) continue;
-    const size_t stride = count * static_cast<size_t>(width) / 8;
-    const int place = static_cast<int>(index / stride) * width;
-    const uint32_t part =
-        (static_cast<uint32_t>(packed[index % stride]) >> place) & ((1u << width) - 1);
-    code |= part << shift;
+    const unsigned stride = count * static_cast<unsigned>(width) / 8;
+    const unsigned place = index / stride;
+    const uint32_t byte = packed[index - place * stride];
+    code |= ((byte >> (place * static_cast<unsigned>(width))) & ((1u << width) - 1)) << shift;
     packed += stride;
     shift += width;
   }
   return static_cast<uint8_t>(code);
+}
+
+/// The same of 2^log2_count codes, without a division.
+Q7X2_ELEMENT uint8_t unpacked_code_of_power(const uint8_t* packed, int bits, int log2_count,
+                                            unsigned index) {
+  uint32_t code = 0;
+  int shift = 0;
+  for (int log2_width = 3; log2_width >= 0; --log2_width) {
+    const int width = 1 << log2_width;
+    if ((bits & width) == 0) continue;
+    const int log2_stride = log2_count + log2_width - 3;
+    const uint32_t byte = packed[index & ((1u << log2_stride) - 1)];
+    code |= ((byte >> ((index >> log2_stride) << log2_width)) & ((1u << width) - 1)) << shift;
+    packed += size_t{1} << log2_stride;
+    shift += width;
+  }
+  return static_cast<uint8_t>(code);
+}
+
+/// Codes 4 * index ... 4 * index + 3 of 2^log2_count, 32 at least, the first one in the lowest
+/// byte. `word(n)` is word n of the packed ones.
+template <class Word>
+Q7X2_ELEMENT uint32_t unpacked_codes_of_power(Word word, int bits, int log2_count, unsigned index) {
+  uint32_t codes = 0;
+  unsigned plane = 0;
+  int shift = 0;
+  for (int log2_width = 3; log2_width >= 0; --log2_width) {
+    const int width = 1 << log2_width;
+    if ((bits & width) == 0) continue;
+    const int log2_stride = log2_count + log2_width - 5;  // in words
+    const uint32_t four = word(plane + (index & ((1u << log2_stride) - 1)));
+    const unsigned place = (index >> log2_stride) << log2_width;
+    codes |= ((four >> place) & low_bits_of_bytes(width)) << shift;
+    plane += 1u << log2_stride;
+    shift += width;
+  }
+  return codes;
 }
 
 }  // namespace q7x2

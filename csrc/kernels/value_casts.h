@@ -12,20 +12,11 @@
 #include "kernels/independent.h"
 #include "kernels/value_codec.h"
 #include "kernels/value_elements.h"
+#include "kernels/value_kinds.h"
 #include "kernels/value_pieces.h"
 
 namespace q7x2 {
 namespace {
-
-/// fp32 as it is: nothing is lost.
-struct Whole {
-  using Bits = uint32_t;
-  Bits bits;
-};
-
-Q7X2_ELEMENT float to_float(Whole value) {
-  return float_from_bits(value.bits);
-}
 
 /// A code of T, wherever in memory.
 template <class T>

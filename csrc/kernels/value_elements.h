@@ -102,8 +102,12 @@ Q7X2_ELEMENT Scale scale_between(float least, float most, int bits) {
 // The coders. `chance` in [0, 1) rounds up where the rest is more than 1 - chance: 0.5 is to the
 // nearest. A code stands for unit(code) * step + least.
 
+/// What a group's scale is made from, beside the largest magnitude.
+enum class ScaleBy : uint8_t { kLargest, kSquares, kMean, kRange };
+
 /// Equal steps around zero.
 struct SymmetricSteps {
+  static constexpr ScaleBy kScale = ScaleBy::kSquares;
   int levels;
   Q7X2_ELEMENT int code(float value, Scale scale, float chance) const {
     const int code =
@@ -118,6 +122,7 @@ struct SymmetricSteps {
 
 /// Equal steps from the least number to the largest.
 struct AffineSteps {
+  static constexpr ScaleBy kScale = ScaleBy::kRange;
   int most;
   Q7X2_ELEMENT int code(float value, Scale scale, float chance) const {
     const int code = static_cast<int>((value - scale.least) * scale.inverse + chance);
@@ -133,6 +138,7 @@ struct AffineSteps {
 /// An 8-bit float, scaled so that the largest number is the format's largest.
 template <class T>
 struct Float8Steps {
+  static constexpr ScaleBy kScale = ScaleBy::kLargest;
   Q7X2_ELEMENT int code(float value, Scale scale, float) const {
     return from_float<T>(value * scale.inverse).bits;
   }
@@ -143,6 +149,7 @@ struct Float8Steps {
 
 /// The sign; that of a zero is drawn, or many zeros and ties would add up to a direction.
 struct SignStep {
+  static constexpr ScaleBy kScale = ScaleBy::kMean;
   Q7X2_ELEMENT int code(float value, Scale, float chance) const {
     return value > 0 || (value == 0 && chance >= 0.5F) ? 1 : 0;
   }

@@ -87,48 +87,5 @@ float sum_of(size_t count, Term term) {
   return lanes[0];
 }
 
-/// The scale of a group whose largest magnitude is finite. Zeros follow the numbers up to a
-/// multiple of kLanes.
-Scale scale_of(const ValueSpec& spec, const float* values, size_t count, uint32_t largest_bits,
-               bool stochastic) {
-  const size_t padded = round_up(count, kLanes);
-  const float largest = float_from_bits(largest_bits);
-  if (spec.minmax) {
-    int32_t least = ordered(values[0]);
-    int32_t most = least;
-    for (size_t i = 0; i < count; ++i) {
-      const int32_t value = ordered(values[i]);
-      least = value < least ? value : least;
-      most = value > most ? value : most;
-    }
-    return scale_between(from_ordered(least), from_ordered(most), spec.bits);
-  }
-  const float inverse = scale_to(largest, 1).inverse;
-  const auto magnitude = [=](size_t i) {
-    return float_from_bits(magnitude_bits(values[i])) * kSumScale;
-  };
-  const auto square = [=](size_t i) {
-    const float part = values[i] * inverse;
-    return part * part;
-  };
-  const float most = largest_unit(spec);
-  switch (spec.kind) {
-    case ValueKind::kOneBit:
-      return scale_to_mean(sum_of(padded, magnitude), static_cast<int>(count));
-    case ValueKind::kQsgd:
-      return scale_to_norm(largest, sum_of(padded, square), most);
-    case ValueKind::kSign:
-      return {1, 1, 0};
-    case ValueKind::kUniform:
-      if (spec.hadamard && !stochastic) {
-        return scale_to_clip(largest, sum_of(padded, square), static_cast<int>(count), spec.bits,
-                             most);
-      }
-      [[fallthrough]];
-    default:
-      return scale_to(largest, most);
-  }
-}
-
 }  // namespace
 }  // namespace q7x2

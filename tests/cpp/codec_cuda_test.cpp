@@ -47,6 +47,8 @@ TEST(CodecCuda, AgreesWithTheCpuBitByBit) {
   if (info.devices.empty()) GTEST_SKIP() << info.problem;
   for (const std::string& name : value_codecs()) {
     for (const size_t count : {1, 31, 513, 4097, 100000}) expect_cpu_bits<OnDevice>(name, count);
+    for (const size_t offset : {1, 2, 4}) expect_cpu_bits_at_offset<OnDevice>(name, 5000, offset);
+    for (const bool feedback : {false, true}) expect_cpu_fold<OnDevice>(name, 100000, feedback);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/pack.h"
 
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -75,6 +76,32 @@ TEST(Pack, OneAtATimeIsTheSame) {
       }
       for (size_t i = 0; i < count; ++i) {
         ASSERT_EQ(unpacked_code(packed.data(), bits, count, i), codes[i]) << bits << " bits, " << i;
+      }
+    }
+  }
+}
+
+TEST(Pack, WordsAndPowersOfTwoAreTheSame) {
+  for (const int bits : kWidths) {
+    for (const size_t count : {32, 64, 96, 480, 512, 1024}) {
+      std::vector<uint32_t> words(count / 4);
+      const std::vector<uint8_t> codes =
+          random_codes(bits, count, static_cast<unsigned>(count) + 4);
+      std::memcpy(words.data(), codes.data(), count);
+      const std::vector<uint8_t> packed = reference(codes, bits);
+      std::vector<uint32_t> packed_words(packed.size() / 4);
+      std::memcpy(packed_words.data(), packed.data(), packed.size());
+      for (size_t i = 0; i < packed_words.size(); ++i) {
+        ASSERT_EQ(packed_word(words.data(), bits, count, i), packed_words[i]) << bits << " bits";
+      }
+      if ((count & (count - 1)) != 0) continue;
+      const int log2_count = __builtin_ctzll(count);
+      const auto word = [&](unsigned i) { return packed_words.at(i); };
+      for (size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(unpacked_code_of_power(packed.data(), bits, log2_count, i), codes[i]);
+      }
+      for (size_t i = 0; i < count / 4; ++i) {
+        ASSERT_EQ(unpacked_codes_of_power(word, bits, log2_count, i), words[i]) << bits << " bits";
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "device_codec_cases.h"
 #include "orders.h"
 
@@ -33,6 +34,56 @@ TEST_P(CodecKernels, AgreeWithTheCpuBitByBit) {
   fibres::test::in_all_orders([&] {
     for (const size_t count : counts) expect_cpu_bits<OnFibres>(GetParam(), count);
   });
+}
+
+TEST_P(CodecKernels, ReadAndWriteAtAnyByte) {
+  for (const size_t offset : {1, 2, 4}) {
+    for (const size_t count : {37, 1024}) {
+      expect_cpu_bits_at_offset<OnFibres>(GetParam(), count, offset);
+    }
+  }
+}
+
+TEST_P(CodecKernels, FoldAsTheCpuDoes) {
+  const bool slow = fibres::race_finder() == fibres::RaceFinder::kThreadSanitizer;
+  const std::vector<size_t> counts =
+      slow ? std::vector<size_t>{100} : std::vector<size_t>{1, 100, 1500};
+  fibres::test::in_all_orders([&] {
+    for (const size_t count : counts) {
+      for (const bool feedback : {false, true}) {
+        expect_cpu_fold<OnFibres>(GetParam(), count, feedback);
+      }
+    }
+  });
+}
+
+TEST_P(CodecKernels, AreReportedWithoutTheirBarriers) {
+  if (fibres::race_finder() != fibres::RaceFinder::kAccesses) GTEST_SKIP() << "another sanitizer";
+  const ValueSpec spec = parse_codec(GetParam()).value;
+  if (spec.group == 0) GTEST_SKIP() << "a cast needs no barrier";
+  if (spec.hadamard && !spec.stochastic) GTEST_SKIP() << "the sums of its codes order the lanes";
+  const std::vector<float> values = normal(2048, 1);
+  std::vector<std::byte> body(value_bytes(spec, values.size()));
+  const fibres::WithoutBarriers without_barriers;
+  fibres::test::in_all_orders([&] {
+    EXPECT_THROW(encode_values_cuda(spec, {.values = values.data(), .count = values.size()},
+                                    body.data(), nullptr),
+                 fibres::KernelError);
+  });
+}
+
+TEST(CodecKernel, RefusesAFoldOfNothingOrTooMany) {
+  const ValueSpec spec = parse_codec("int8").value;
+  for (const int num : {0, kMostFolded + 1}) {
+    FoldSources sources;
+    sources.num = num;
+    try {
+      fold_values_cuda(spec, sources, {.count = 8}, nullptr, nullptr);
+      ADD_FAILURE() << num << " contributions were taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Values, CodecKernels, testing::ValuesIn(value_codecs()),

@@ -43,6 +43,16 @@ class WithOrder {
   Order before_;
 };
 
+/// Kernels that this thread launches run without __syncthreads and __syncwarp while this exists: as
+/// if these had been forgotten. Shuffles, votes and reductions still wait.
+class WithoutBarriers {
+ public:
+  WithoutBarriers();
+  ~WithoutBarriers();
+  WithoutBarriers(const WithoutBarriers&) = delete;
+  WithoutBarriers& operator=(const WithoutBarriers&) = delete;
+};
+
 struct Dim3 {
   unsigned x = 1;
   unsigned y = 1;

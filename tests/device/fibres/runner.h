@@ -43,6 +43,7 @@ class Runner {
            const std::function<void()>& kernel);
 
   Order order;
+  bool without_barriers = false;
   bool running = false;
   Dim3 grid;
   Dim3 block;
