@@ -144,7 +144,7 @@ q7x2.nothing
     functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks", "describe"]
     functions += ["dump", "flight_recorder", "monitored_barrier", "optim", "plan_history"]
     functions += ["reconfigure", "reconfigure_handle", "reconfigure_handles"]
-    functions += ["reduce_scatter", "tune"]
+    functions += ["reduce_scatter", "register_accelerator", "tune"]
     names = [*classes, "__version__", *functions]
     assert done.stdout.strip() == f"{names} True"
     assert "module 'q7x2' has no attribute 'nothing'" in done.stderr
