@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,48 @@ from q7x2._attached import Attached
 from q7x2._hook_base import renamed
 from q7x2._hook_options import HookOptions, LionUpdate, MeanMomentum
 from q7x2._option_checks import check_whole
+
+
+class _OverHook(torch.optim.Optimizer):
+    """An optimizer for parameters of ``ddp`` that comes with the hook which makes its gradients."""
+
+    hook: Attached
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None,
+        defaults: dict[str, Any],
+    ) -> None:
+        own = [p for p in ddp.parameters() if p.requires_grad]
+        super().__init__(own if params is None else params, defaults)
+        known = set(own)
+        for group in self.param_groups:
+            self._check(group)
+            if not known.issuperset(group["params"]):
+                raise ValueError("params must be parameters of ddp that need gradients")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step. As with other optimizers, parameters without a gradient are left alone."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        update = self._updates()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    update(parameter, parameter.grad, group)
+        return loss
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """Raises ValueError if an option of the group is out of range."""
+        raise NotImplementedError
+
+    def _updates(self) -> Callable[[torch.Tensor, torch.Tensor, dict[str, Any]], None]:
+        """What this step does to a parameter, with its gradient and its group."""
+        raise NotImplementedError
 
 
 def _check_group(group: dict[str, Any], momentum: float) -> None:
@@ -32,7 +75,7 @@ def _check_group(group: dict[str, Any], momentum: float) -> None:
 
 
 @renamed(freeze_step="start_iter")
-class OneBitAdam(torch.optim.Optimizer):
+class OneBitAdam(_OverHook):
     """1-bit Adam (Tang et al., 2021): AdamW that sends one bit for each element of its momentum.
 
     In its first ``start_iter`` steps it is AdamW on whole gradients. Then the second moments
@@ -86,13 +129,7 @@ class OneBitAdam(torch.optim.Optimizer):
         if refresh_every is not None:
             check_whole("refresh_every", refresh_every, 2)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        own = [p for p in ddp.parameters() if p.requires_grad]
-        super().__init__(own if params is None else params, defaults)
-        known = set(own)
-        for group in self.param_groups:
-            _check_group(group, betas[0])
-            if not known.issuperset(group["params"]):
-                raise ValueError("params must be parameters of ddp that need gradients")
+        super().__init__(ddp, params, defaults)
         self._options = MeanMomentum(
             codec, momentum=betas[0], start_iter=start_iter, refresh_every=refresh_every
         )
@@ -118,23 +155,15 @@ class OneBitAdam(torch.optim.Optimizer):
                 shared["momentum"][name] = moment["exp_avg"].float() * self.hook._loss_scale
         self.hook._runner.load(shared, local, step)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. As with other optimizers, parameters without a gradient are left alone."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        frozen = self.is_frozen
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group, frozen)
-        return loss
+    def _check(self, group: dict[str, Any]) -> None:
+        _check_group(group, self.defaults["betas"][0])
 
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any], frozen: bool) -> None:
-        gradient = parameter.grad
-        assert gradient is not None
+    def _updates(self) -> Callable[[torch.Tensor, torch.Tensor, dict[str, Any]], None]:
+        return partial(self._update, self.is_frozen)
+
+    def _update(
+        self, frozen: bool, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]
+    ) -> None:
         beta1, beta2 = group["betas"]
         state = self.state[parameter]
         if not state:
@@ -158,7 +187,7 @@ class OneBitAdam(torch.optim.Optimizer):
         parameter.addcdiv_(state["exp_avg"], scale, value=-rate)
 
 
-class DistributedLion(torch.optim.Optimizer):
+class DistributedLion(_OverHook):
     """Lion by majority vote (Liu et al., "distributed Lion", 2024): one bit for each element.
 
     Each rank has a momentum of its own gradients. It sends the sign of ``betas[0]`` times the
@@ -190,31 +219,21 @@ class DistributedLion(torch.optim.Optimizer):
         scaler: Any = None,
         threads: int = 1,
     ) -> None:
-        own = [p for p in ddp.parameters() if p.requires_grad]
-        super().__init__(
-            own if params is None else params, {"lr": lr, "weight_decay": weight_decay}
-        )
-        for group in self.param_groups:
-            if group["lr"] < 0 or group["weight_decay"] < 0:
-                raise ValueError(
-                    f"lr and weight_decay must not be negative, got {group['lr']} and "
-                    f"{group['weight_decay']}"
-                )
-            if not set(own).issuperset(group["params"]):
-                raise ValueError("params must be parameters of ddp that need gradients")
+        super().__init__(ddp, params, {"lr": lr, "weight_decay": weight_decay})
         options = LionUpdate(momentum=betas[0], kept_momentum=betas[1])
         self.hook: Attached = attach(ddp, options, scaler=scaler, threads=threads)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. As with other optimizers, parameters without a gradient are left alone."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(parameter.grad, alpha=-group["lr"])
-        return loss
+    def _check(self, group: dict[str, Any]) -> None:
+        if group["lr"] < 0 or group["weight_decay"] < 0:
+            raise ValueError(
+                f"lr and weight_decay must not be negative, got {group['lr']} and "
+                f"{group['weight_decay']}"
+            )
+
+    def _updates(self) -> Callable[[torch.Tensor, torch.Tensor, dict[str, Any]], None]:
+        return self._update
+
+    @staticmethod
+    def _update(parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(gradient, alpha=-group["lr"])
