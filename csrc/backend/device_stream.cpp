@@ -18,8 +18,8 @@ const StreamCalls& calls_of(const c10::Device& device) {
   return *stream_calls(name_of(device));
 }
 
-// Before a gate is made.
-const DeviceLanes::Lane& with_flag(const DeviceLanes::Lane& lane) {
+// One gate after another: a flag that is there is still there when the gate takes it.
+Gate new_gate() {
   constexpr int64_t kFlags = 256;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -30,7 +30,7 @@ const DeviceLanes::Lane& with_flag(const DeviceLanes::Lane& lane) {
     Gate::add_flags(static_cast<std::byte*>(memory.mutable_data_ptr()), kFlags);
     new at::Tensor(std::move(memory));  // stays as long as the process: streams may look at it
   }
-  return lane;
+  return Gate();
 }
 
 void open_latch(void* latch) {
@@ -63,11 +63,12 @@ DeviceLanes::Lane DeviceLanes::lane(c10::Device device, int peer) {
 }
 
 DeviceStream::DeviceStream(const DeviceLanes::Lane& lane)
-    : lane_(with_flag(lane)),
+    : lane_(lane),
       calls_(calls_of(lane.in.device())),
       ready_(lane.in.device_type()),
       read_(lane.in.device_type()),
-      done_(lane.in.device_type()) {
+      done_(lane.in.device_type()),
+      gate_(new_gate()) {
   const c10::Stream caller =
       c10::impl::VirtualGuardImpl(lane_.in.device_type()).getStream(lane_.in.device());
   int is_capturing = 0;

@@ -139,7 +139,7 @@ bool WorkQ7x2::wait(std::chrono::milliseconds timeout) {
 }
 
 bool WorkQ7x2::is_ready_in_order() const {
-  return tasks_.size() == 1 && !is_on_device() && parts_.empty() &&
+  return tasks_.size() == 1 && parts_.empty() && stream() == nullptr &&
          !(buffers_ && buffers_->has_copies());
 }
 
