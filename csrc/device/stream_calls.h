@@ -20,7 +20,7 @@ struct Q7x2StreamCalls {
   /// Calls call(argument) once, in a thread of the host, when the stream has done all that came
   /// before. The call takes microseconds and calls nothing of the device.
   int (*call_host)(void* stream, void (*call)(void* argument), void* argument);
-  /// *answer: whether the stream records its work for a graph, in place of doing it.
+  /// *answer: whether the stream records its work for a graph, instead of doing it.
   int (*is_capturing)(void* stream, int* answer);
 };
 

@@ -118,7 +118,7 @@ __device__ void for_each_group(const ValueSpec& spec, size_t count, Body body) {
   }
 }
 
-/// Enough blocks for `work` pieces, of which a block does `of_block` at once.
+/// Enough blocks for `work` pieces, if a block does `of_block` of them at once.
 inline device::LaunchShape shape_for(size_t work, size_t of_block) {
   const size_t blocks = (work + of_block - 1) / of_block;
   return {static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads};

@@ -62,7 +62,7 @@ class MeanMomentum(OfMomentum):
     """What ``q7x2.optim.OneBitAdam`` attaches: the mean momentum instead of the gradient.
 
     Args:
-        start_iter: Steps in full precision, in place of those of the hook that compresses.
+        start_iter: Steps in full precision. It replaces ``start_iter`` of the hook that compresses.
         refresh_every: After those, the last of so many steps is in full precision too. None: none.
     """
 

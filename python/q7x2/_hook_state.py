@@ -173,7 +173,7 @@ def without_lost_ranks(local: Tensors) -> Tensors:
     """What this rank may keep if others are gone, and what they kept with them.
 
     EF21's momenta add up to what all ranks received. Without those of the lost ranks they begin
-    again from the mean, of which zeros are the deviation.
+    again from the mean, with deviations of zero.
     """
     hooks = {kind.rpartition(".")[0] for kind in local if kind.endswith("deviation")}
     return {k: tensors for k, tensors in local.items() if k.rpartition(".")[0] not in hooks}

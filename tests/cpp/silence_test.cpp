@@ -101,6 +101,23 @@ class SilenceTest : public ::testing::Test {
         options);
   }
 
+  /// Runs `body` in a process on the victim's host, whose cable is cut.
+  void on_host_without_link(const std::function<void()>& body) const {
+    cut();
+    run_ranks(1, [&](Rank&) {
+      const OwnedFd space(::open(("/run/netns/" + host(kVictim)).c_str(), O_RDONLY));
+      ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
+      ::setenv("MASTER_ADDR", "10.79.0.1", 1);
+      // The kernel tells of a lost carrier a moment later.
+      const TimePoint give_up = Clock::now() + kSlack;
+      while (!usable_nics().empty() && Clock::now() < give_up) {
+        std::this_thread::sleep_for(milliseconds(10));
+      }
+      EXPECT_TRUE(usable_nics().empty());
+      body();
+    });
+  }
+
   static void reduce(Comm& comm) {
     const auto data = buffer<int32_t>(10'000, comm.rank() + 1);
     comm.succeed(*comm.all_reduce(data));
@@ -114,15 +131,6 @@ void expect_named(const Error& error, ErrorCode code, const std::string& why) {
   EXPECT_EQ(to_string(error.code()), std::string(to_string(code))) << error.what();
   EXPECT_EQ(error.rank(), kVictim) << error.what();
   EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
-}
-
-/// The kernel tells of it a moment later.
-void wait_for_lost_carrier() {
-  const TimePoint give_up = Clock::now() + kSlack;
-  while (!usable_nics().empty() && Clock::now() < give_up) {
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  EXPECT_TRUE(usable_nics().empty());
 }
 
 /// Stops this process; a child of it wakes it.
@@ -155,25 +163,13 @@ TEST_F(SilenceTest, AHostThatIsCutOffIsNamed) {
 
 // Else the others would send their heartbeats to themselves, and take its silence for an answer.
 TEST_F(SilenceTest, AHostWhoseLinkIsJustComingUpNamesItsAddress) {
-  cut();
-  run_ranks(1, [&](Rank&) {
-    const OwnedFd space(::open(("/run/netns/" + host(kVictim)).c_str(), O_RDONLY));
-    ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
-    ::setenv("MASTER_ADDR", "10.79.0.1", 1);
-    wait_for_lost_carrier();
-    EXPECT_EQ(nic_roles().address, 0x0a4f0003U);
-  });
+  on_host_without_link([] { EXPECT_EQ(nic_roles().address, 0x0a4f0003U); });
 }
 
 // UCX takes the interfaces that are up when it starts.
 TEST_F(SilenceTest, ALinkThatIsOutForAMomentIsWaitedFor) {
-  cut();
-  run_ranks(1, [&](Rank&) {
-    const OwnedFd space(::open(("/run/netns/" + host(kVictim)).c_str(), O_RDONLY));
-    ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
-    ::setenv("MASTER_ADDR", "10.79.0.1", 1);
+  on_host_without_link([&] {
     ::setenv("Q7X2_SILENCE", "20", 1);
-    wait_for_lost_carrier();
     std::thread later([&] {
       std::this_thread::sleep_for(milliseconds(300));
       mend();
