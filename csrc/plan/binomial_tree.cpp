@@ -31,7 +31,7 @@ Schedule generate(const ScheduleRequest& request) {
   const auto order =
       std::make_shared<const Order>(near_order_from(request, std::max(request.root, 0)));
   return forest_schedule(request, "binomial_tree", [order](int, int rank) {
-    return binomial_branch(order->ranks(), order->place_of(rank));
+    return binomial_branch(order->ranks(), order->position_of(rank));
   });
 }
 

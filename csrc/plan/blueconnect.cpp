@@ -36,7 +36,7 @@ namespace {
 class Rings {
  public:
   explicit Rings(const ScheduleRequest& request)
-      : places_(static_cast<size_t>(request.world_size)) {
+      : positions_(static_cast<size_t>(request.world_size)) {
     const Fabric& fabric = *request.fabric;
     std::vector<int> row_of_host(fabric.hosts.size(), -1);
     for (const int rank : fabric.near_order()) {
@@ -46,7 +46,7 @@ class Rings {
         rows_.emplace_back();
       }
       std::vector<int>& ranks = rows_[static_cast<size_t>(row)];
-      places_[static_cast<size_t>(rank)] = {row, static_cast<int>(ranks.size())};
+      positions_[static_cast<size_t>(rank)] = {row, static_cast<int>(ranks.size())};
       ranks.push_back(rank);
     }
   }
@@ -63,9 +63,9 @@ class Rings {
   /// The tree up which a part is folded, or down which its sum is copied. Both go round the ring of
   /// the part's owner in the same direction.
   Branch branch(int part, int rank, bool is_up) const {
-    const auto& [host, place] = places_[static_cast<size_t>(rank)];
+    const auto& [host, position] = positions_[static_cast<size_t>(rank)];
     const int leader = part % width();
-    if (place != leader) return {row(host)[static_cast<size_t>(leader)], {}};
+    if (position != leader) return {row(host)[static_cast<size_t>(leader)], {}};
     Branch branch;
     const int owner = part / width();
     const int before = at(host - 1, leader);
@@ -105,12 +105,12 @@ class Rings {
   }
 
  private:
-  int at(int host, int place) const {
-    return row((host + num_hosts()) % num_hosts())[static_cast<size_t>(place)];
+  int at(int host, int position) const {
+    return row((host + num_hosts()) % num_hosts())[static_cast<size_t>(position)];
   }
 
   std::vector<std::vector<int>> rows_;
-  std::vector<std::pair<int, int>> places_;  // by rank: its host, and which rank it is there
+  std::vector<std::pair<int, int>> positions_;  // by rank: its host, and which rank it is there
 };
 
 Schedule generate(const ScheduleRequest& request) {

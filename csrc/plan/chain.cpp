@@ -25,10 +25,10 @@ namespace {
 Schedule generate(const ScheduleRequest& request) {
   const auto order = std::make_shared<const Order>(near_order_from(request, request.root));
   return forest_schedule(request, "chain", [order](int, int rank) {
-    const int place = order->place_of(rank);
+    const int position = order->position_of(rank);
     Branch branch;
-    if (place > 0) branch.parent = order->at(place - 1);
-    if (place + 1 < order->size()) branch.children = {order->at(place + 1)};
+    if (position > 0) branch.parent = order->at(position - 1);
+    if (position + 1 < order->size()) branch.children = {order->at(position + 1)};
     return branch;
   });
 }

@@ -107,7 +107,7 @@ class Rewriter {
   };
   using ValueId = size_t;
 
-  std::pair<Space, uint16_t> place_of(Block block) const {
+  std::pair<Space, uint16_t> position_of(Block block) const {
     return {is_in_place_ && block.is_part() ? Space::kOutput : block.space, block.index};
   }
 
@@ -132,7 +132,7 @@ class Rewriter {
     for (size_t id = 0; id < dense_.ops.size(); ++id) {
       const Op& op = dense_.ops[id];
       for (const Block& source : dense_.sources_of(op)) {
-        const auto [entry, is_new] = now.try_emplace(place_of(source), values_.size());
+        const auto [entry, is_new] = now.try_emplace(position_of(source), values_.size());
         if (is_new) {
           Value& own = values_.emplace_back();
           own = {.home = source, .length = source, .is_contribution = true, .is_at_home = true};
@@ -155,7 +155,7 @@ class Rewriter {
         values_.push_back(
             {.home = op.destination, .length = length_of(op), .is_result = is_result(op)});
       }
-      now[place_of(op.destination)] = value;
+      now[position_of(op.destination)] = value;
       destination_values_[id] = value;
     }
   }
@@ -183,7 +183,7 @@ class Rewriter {
 
   int number(std::map<std::pair<Space, uint16_t>, int>& numbers, Block block) {
     int& next = &numbers == &scratch_ ? next_scratch_ : next_coded_;
-    const auto [entry, is_new] = numbers.try_emplace(place_of(block), next);
+    const auto [entry, is_new] = numbers.try_emplace(position_of(block), next);
     next += is_new ? 1 : 0;
     return entry->second;
   }

@@ -22,8 +22,8 @@ namespace {
 using OpId = PlanBuilder::OpId;
 
 /// One rank and its neighbours at all distances.
-struct Place {
-  explicit Place(const PlanBuilder& b) : rank(b.header().rank), n(b.header().world_size) {}
+struct Position {
+  explicit Position(const PlanBuilder& b) : rank(b.header().rank), n(b.header().world_size) {}
 
   int right(int distance) const { return (rank + distance) % n; }
   int left(int distance) const { return (rank + n - distance) % n; }
@@ -33,80 +33,80 @@ struct Place {
 };
 
 // The contribution of the rank that sits `distance` to the left arrives in scratch distance - 1.
-std::vector<Block> operands_in_rank_order(const Place& place) {
+std::vector<Block> operands_in_rank_order(const Position& position) {
   std::vector<Block> operands;
-  for (int rank = 0; rank < place.n; ++rank) {
-    const int distance = (place.rank - rank + place.n) % place.n;
+  for (int rank = 0; rank < position.n; ++rank) {
+    const int distance = (position.rank - rank + position.n) % position.n;
     operands.push_back(distance == 0 ? Block::input(0) : Block::scratch(distance - 1));
   }
   return operands;
 }
 
 // In place: the fold overwrites what the sends read, so it waits for them too.
-void all_reduce(PlanBuilder& b, const Place& place) {
+void all_reduce(PlanBuilder& b, const Position& position) {
   std::vector<OpId> exchanged;
-  for (int k = 1; k < place.n; ++k) {
-    exchanged.push_back(b.send(place.right(k), Block::input(0)));
-    exchanged.push_back(b.recv(place.left(k), Block::scratch(k - 1), {}, Block::input(0)));
+  for (int k = 1; k < position.n; ++k) {
+    exchanged.push_back(b.send(position.right(k), Block::input(0)));
+    exchanged.push_back(b.recv(position.left(k), Block::scratch(k - 1), {}, Block::input(0)));
   }
-  if (place.n > 1) b.reduce(operands_in_rank_order(place), Block::output(0), true, exchanged);
+  if (position.n > 1) b.reduce(operands_in_rank_order(position), Block::output(0), true, exchanged);
 }
 
-void reduce(PlanBuilder& b, const Place& place) {
-  if (place.rank != b.header().root) {
+void reduce(PlanBuilder& b, const Position& position) {
+  if (position.rank != b.header().root) {
     b.send(b.header().root, Block::input(0));
     return;
   }
   std::vector<OpId> received;
-  for (int k = 1; k < place.n; ++k) {
-    received.push_back(b.recv(place.left(k), Block::scratch(k - 1), {}, Block::input(0)));
+  for (int k = 1; k < position.n; ++k) {
+    received.push_back(b.recv(position.left(k), Block::scratch(k - 1), {}, Block::input(0)));
   }
-  if (place.n > 1) b.reduce(operands_in_rank_order(place), Block::output(0), true, received);
+  if (position.n > 1) b.reduce(operands_in_rank_order(position), Block::output(0), true, received);
 }
 
-void broadcast(PlanBuilder& b, const Place& place) {
-  if (place.rank != b.header().root) {
+void broadcast(PlanBuilder& b, const Position& position) {
+  if (position.rank != b.header().root) {
     b.recv(b.header().root, Block::output(0));
     return;
   }
-  for (int k = 1; k < place.n; ++k) b.send(place.right(k), Block::input(0));
+  for (int k = 1; k < position.n; ++k) b.send(position.right(k), Block::input(0));
 }
 
-void all_gather(PlanBuilder& b, const Place& place) {
-  for (int k = 1; k < place.n; ++k) {
-    b.send(place.right(k), Block::input(0));
-    b.recv(place.left(k), Block::output(place.left(k)));
+void all_gather(PlanBuilder& b, const Position& position) {
+  for (int k = 1; k < position.n; ++k) {
+    b.send(position.right(k), Block::input(0));
+    b.recv(position.left(k), Block::output(position.left(k)));
   }
-  b.copy(Block::input(0), Block::output(place.rank));
+  b.copy(Block::input(0), Block::output(position.rank));
 }
 
-void gather(PlanBuilder& b, const Place& place) {
-  if (place.rank != b.header().root) {
+void gather(PlanBuilder& b, const Position& position) {
+  if (position.rank != b.header().root) {
     b.send(b.header().root, Block::input(0));
     return;
   }
-  for (int k = 1; k < place.n; ++k) b.recv(place.left(k), Block::output(place.left(k)));
-  b.copy(Block::input(0), Block::output(place.rank));
+  for (int k = 1; k < position.n; ++k) b.recv(position.left(k), Block::output(position.left(k)));
+  b.copy(Block::input(0), Block::output(position.rank));
 }
 
-void scatter(PlanBuilder& b, const Place& place) {
-  if (place.rank != b.header().root) {
+void scatter(PlanBuilder& b, const Position& position) {
+  if (position.rank != b.header().root) {
     b.recv(b.header().root, Block::output(0));
     return;
   }
-  for (int k = 1; k < place.n; ++k) b.send(place.right(k), Block::input(place.right(k)));
-  b.copy(Block::input(place.rank), Block::output(0));
+  for (int k = 1; k < position.n; ++k) b.send(position.right(k), Block::input(position.right(k)));
+  b.copy(Block::input(position.rank), Block::output(0));
 }
 
-void all_to_all(PlanBuilder& b, const Place& place) {
-  for (int k = 1; k < place.n; ++k) {
-    b.send(place.right(k), Block::input(place.right(k)));
-    b.recv(place.left(k), Block::output(place.left(k)));
+void all_to_all(PlanBuilder& b, const Position& position) {
+  for (int k = 1; k < position.n; ++k) {
+    b.send(position.right(k), Block::input(position.right(k)));
+    b.recv(position.left(k), Block::output(position.left(k)));
   }
-  b.copy(Block::input(place.rank), Block::output(place.rank));
+  b.copy(Block::input(position.rank), Block::output(position.rank));
 }
 
-template <void (*kProgram)(PlanBuilder&, const Place&)>
+template <void (*kProgram)(PlanBuilder&, const Position&)>
 Schedule generate(const ScheduleRequest& request) {
   Schedule schedule(request, "direct");
   if (is_reduction(request.collective)) schedule.set_rounds_once();
@@ -115,7 +115,7 @@ Schedule generate(const ScheduleRequest& request) {
                       .folds = is_reduction(request.collective),
                       .same_data = request.collective != Collective::kScatter &&
                                    request.collective != Collective::kAllToAll});
-  schedule.set_program([](PlanBuilder& b, int) { kProgram(b, Place(b)); });
+  schedule.set_program([](PlanBuilder& b, int) { kProgram(b, Position(b)); });
   return schedule;
 }
 

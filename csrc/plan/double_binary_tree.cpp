@@ -41,7 +41,7 @@ Schedule all_reduce(const ScheduleRequest& request) {
       std::make_shared<const std::vector<Order>>(line_ups(near_order(request).ranks()));
   const Branches branches = [teams](int part, int rank) {
     const Order& team = (*teams)[static_cast<size_t>(part)];
-    return in_order_branch(team.ranks(), team.place_of(rank));
+    return in_order_branch(team.ranks(), team.position_of(rank));
   };
   return forest_schedule(request, "double_binary_tree", branches, equal_parts(2));
 }
@@ -55,7 +55,7 @@ Schedule rooted(const ScheduleRequest& request) {
     const Order& team = (*teams)[static_cast<size_t>(part)];
     Branch branch;
     if (rank != root) {
-      branch = in_order_branch(team.ranks(), team.place_of(rank));
+      branch = in_order_branch(team.ranks(), team.position_of(rank));
       if (branch.parent < 0) branch.parent = root;
     } else if (team.size() > 0) {
       branch.children = {in_order_root(team.ranks())};

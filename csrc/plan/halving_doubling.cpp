@@ -34,7 +34,7 @@ namespace q7x2 {
 
 namespace {
 
-/// The places of the ranks, in near order: the first p of them do the halving.
+/// The positions of the ranks, in near order: the first p of them do the halving.
 class Halving {
  public:
   explicit Halving(const ScheduleRequest& request)
@@ -42,35 +42,35 @@ class Halving {
         size_(static_cast<int>(std::bit_floor(static_cast<unsigned>(request.world_size)))) {}
 
   int num_owners() const { return size_; }
-  int place_of(int rank) const { return order_.place_of(rank); }
+  int position_of(int rank) const { return order_.position_of(rank); }
 
-  /// A rank's branch of the tree whose root is at place `owner`.
+  /// A rank's branch of the tree whose root is at position `owner`.
   Branch branch(int rank, int owner) const {
-    const int place = order_.place_of(rank);
+    const int position = order_.position_of(rank);
     const int top = owner < size_ ? owner : owner - size_;
-    Branch branch = place < size_ ? inner_branch(place, top) : Branch{order_.at(top), {}};
+    Branch branch = position < size_ ? inner_branch(position, top) : Branch{order_.at(top), {}};
     if (top == owner) return branch;
-    if (place == owner) return {-1, {order_.at(top)}};
-    if (place == top) {
+    if (position == owner) return {-1, {order_.at(top)}};
+    if (position == top) {
       branch.parent = order_.at(owner);
       std::erase(branch.children, branch.parent);
     }
     return branch;
   }
 
-  /// What travels up the trees of the first `num_trees` places: p, or all n.
+  /// What travels up the trees of the first `num_trees` positions: p, or all n.
   std::vector<Round> rounds_up(int num_trees, double share) const {
     const int above = num_trees - size_;  // trees with a surplus owner on top of another root
     std::vector<Round> rounds;
     double contributions = 1;
     for (int bit = 1; bit < size_; bit *= 2) {
       Round round{.folds = true, .contributions = contributions};
-      for (int place = 0; place < size_; ++place) {
-        // Of the trees whose root differs from this place in that bit first.
-        const int residue = (place ^ bit) & (2 * bit - 1);
+      for (int position = 0; position < size_; ++position) {
+        // Of the trees whose root differs from this position in that bit first.
+        const int residue = (position ^ bit) & (2 * bit - 1);
         const int trees = size_ / (2 * bit) + (above - residue + 2 * bit - 1) / (2 * bit);
         round.edges.push_back(
-            {order_.at(place), order_.at(place ^ bit), static_cast<uint32_t>(trees), share});
+            {order_.at(position), order_.at(position ^ bit), static_cast<uint32_t>(trees), share});
       }
       rounds.push_back(std::move(round));
       contributions *= 2;
@@ -84,20 +84,20 @@ class Halving {
     if (above == 0) return rounds;
     rounds[0].crosses.push_back({surplus, team_of({first, first + above}), 1, share, true});
     Round last{.folds = true, .contributions = order_.size() - 1.0};
-    for (int place = 0; place < above; ++place) {
-      last.edges.push_back({order_.at(place), order_.at(place + size_), 1, share});
+    for (int position = 0; position < above; ++position) {
+      last.edges.push_back({order_.at(position), order_.at(position + size_), 1, share});
     }
     rounds.push_back(std::move(last));
     return rounds;
   }
 
  private:
-  Branch inner_branch(int place, int top) const {
-    const int differs = place ^ top;
+  Branch inner_branch(int position, int top) const {
+    const int differs = position ^ top;
     Branch branch;
-    if (differs != 0) branch.parent = order_.at(place ^ (differs & -differs));
+    if (differs != 0) branch.parent = order_.at(position ^ (differs & -differs));
     for (int bit = size_ / 2; bit > 0; bit /= 2) {
-      if ((differs & ((bit * 2) - 1)) == 0) branch.children.push_back(order_.at(place ^ bit));
+      if ((differs & ((bit * 2) - 1)) == 0) branch.children.push_back(order_.at(position ^ bit));
     }
     if (differs == 0) {
       for (int i = size_; i < order_.size(); ++i) branch.children.push_back(order_.at(i));
@@ -125,7 +125,7 @@ Schedule by_rank(const ScheduleRequest& request) {
   const auto halving = std::make_shared<const Halving>(request);
   Schedule schedule = bare_forest_schedule(
       request, "halving_doubling",
-      [halving](int part, int rank) { return halving->branch(rank, halving->place_of(part)); });
+      [halving](int part, int rank) { return halving->branch(rank, halving->position_of(part)); });
   std::vector<Round> rounds = halving->rounds_up(request.world_size, 1);
   if (request.collective == Collective::kAllGather) rounds = backwards(std::move(rounds), 1);
   for (Round& round : rounds) schedule.add_round(std::move(round));

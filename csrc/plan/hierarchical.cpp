@@ -73,14 +73,14 @@ class Hierarchy {
     std::vector<int> path;
     int unit = rank;
     for (const Level& level : levels_) {
-      path.push_back(level.place.at(unit));
+      path.push_back(level.position.at(unit));
       unit = level.group_of.at(unit);
     }
     return path;
   }
 
-  /// The place of `rank` in the tree of the first `num_levels` levels in which, at each level, the
-  /// member that `path` names leads its group.
+  /// The position of `rank` in the tree of the first `num_levels` levels in which, at each level,
+  /// the member that `path` names leads its group.
   Branch branch(int rank, const std::vector<int>& path, int num_levels, Shape network_shape) const {
     Branch whole;
     int unit = rank;
@@ -90,7 +90,7 @@ class Hierarchy {
       const int size = static_cast<int>(team.size());
       const int lead = path[static_cast<size_t>(l)] % size;
       std::ranges::rotate(team, team.begin() + lead);
-      const int index = (at(l).place.at(unit) - lead + size) % size;
+      const int index = (at(l).position.at(unit) - lead + size) % size;
       const bool star = at(l).in_memory || network_shape == Shape::kStar;
       const Branch part = star ? star_branch(team, index) : binomial_branch(team, index);
       // The far ones first: they have the longest way to go.
@@ -144,7 +144,7 @@ class Hierarchy {
   struct Level {
     std::vector<std::vector<int>> groups;  ///< of groups of the level below, or of ranks
     std::map<int, int> group_of;           ///< the other way round
-    std::map<int, int> place;              ///< in its group
+    std::map<int, int> position;           ///< in its group
     bool in_memory;                        ///< members share a host
   };
 
@@ -183,7 +183,7 @@ class Hierarchy {
       if (is_new) level.groups.emplace_back();
       std::vector<int>& group = level.groups[static_cast<size_t>(entry->second)];
       level.group_of[unit] = entry->second;
-      level.place[unit] = static_cast<int>(group.size());
+      level.position[unit] = static_cast<int>(group.size());
       group.push_back(unit);
       largest = std::max(largest, group.size());
     }

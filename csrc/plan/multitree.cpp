@@ -103,10 +103,10 @@ std::vector<Tree> draw_trees(const ScheduleRequest& request) {
 
   // Where a rank sends first: along fast routes, and every rank to another one.
   std::vector<std::vector<int>> targets(static_cast<size_t>(n));
-  for (int place = 0; place < n; ++place) {
-    const int rank = order[static_cast<size_t>(place)];
+  for (int position = 0; position < n; ++position) {
+    const int rank = order[static_cast<size_t>(position)];
     std::vector<int>& list = targets[static_cast<size_t>(rank)];
-    for (int k = 1; k < n; ++k) list.push_back(order[static_cast<size_t>((place + k) % n)]);
+    for (int k = 1; k < n; ++k) list.push_back(order[static_cast<size_t>((position + k) % n)]);
     std::ranges::stable_sort(list, std::greater<>(),
                              [&](int target) { return room.rate(rank, target); });
   }

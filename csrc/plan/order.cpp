@@ -10,8 +10,9 @@ namespace q7x2 {
 
 Order::Order(std::vector<int> ranks) : ranks_(std::move(ranks)) {
   if (ranks_.empty()) return;
-  places_.resize(static_cast<size_t>(*std::ranges::max_element(ranks_)) + 1, -1);
-  for (int place = 0; place < size(); ++place) places_[static_cast<size_t>(at(place))] = place;
+  positions_.resize(static_cast<size_t>(*std::ranges::max_element(ranks_)) + 1, -1);
+  for (int position = 0; position < size(); ++position)
+    positions_[static_cast<size_t>(at(position))] = position;
 }
 
 Order near_order(const ScheduleRequest& request) {
@@ -31,7 +32,7 @@ NearOrders::NearOrders(const ScheduleRequest& request) : near_(near_order(reques
 
 Order NearOrders::from(int first) const {
   std::vector<int> ranks = near_.ranks();
-  std::rotate(ranks.begin(), ranks.begin() + near_.place_of(first), ranks.end());
+  std::rotate(ranks.begin(), ranks.begin() + near_.position_of(first), ranks.end());
   if (sites_.empty()) return Order(std::move(ranks));
   const auto [rack, host] = sites_[static_cast<size_t>(first)];
   std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {

@@ -14,13 +14,13 @@ class Order {
   explicit Order(std::vector<int> ranks);
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  int at(int place) const { return ranks_[static_cast<size_t>(place)]; }
-  int place_of(int rank) const { return places_[static_cast<size_t>(rank)]; }
+  int at(int position) const { return ranks_[static_cast<size_t>(position)]; }
+  int position_of(int rank) const { return positions_[static_cast<size_t>(rank)]; }
   const std::vector<int>& ranks() const { return ranks_; }
 
  private:
   std::vector<int> ranks_;
-  std::vector<int> places_;  // by rank; -1: not in the row
+  std::vector<int> positions_;  // by rank; -1: not in the row
 };
 
 /// All ranks by rack, host and rank, so that a walk along them enters and leaves each rack and each

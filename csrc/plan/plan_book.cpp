@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "plan/contest.h"
 #include "plan/generators.h"
+#include "plan/schedule_search.h"
 
 namespace q7x2 {
 namespace {

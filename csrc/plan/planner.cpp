@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/contest.h"
+#include "plan/schedule_search.h"
 #ifndef NDEBUG
 #include "plan/checker.h"
 #endif
@@ -72,14 +72,14 @@ void Planner::check_root(const CallShape& shape) const {
 void Planner::check(const CallShape& shape) const {
   const std::lock_guard lock(mutex_);
   check_root(shape);
-  contest(shape);
+  search(shape);
 }
 
 std::shared_ptr<const Schedule> Planner::schedule(const CallShape& shape,
                                                   const std::string& algorithm, Edges edges) const {
   const std::lock_guard lock(mutex_);
   check_root(shape);
-  return contest(shape, {}).schedule(algorithm, edges);
+  return search(shape, {}).schedule(algorithm, edges);
 }
 
 std::shared_ptr<const Schedule> Planner::own_for(const CallShape& shape) const {
@@ -90,11 +90,12 @@ std::shared_ptr<const Schedule> Planner::own_for(const CallShape& shape) const {
   return own;
 }
 
-Contest Planner::contest(const CallShape& shape) const {
-  return contest(shape, shape.algorithms.empty() ? forced_ : parse_algorithms(shape.algorithms));
+ScheduleSearch Planner::search(const CallShape& shape) const {
+  return search(shape, shape.algorithms.empty() ? forced_ : parse_algorithms(shape.algorithms));
 }
 
-Contest Planner::contest(const CallShape& shape, const std::vector<AlgorithmName>& wishes) const {
+ScheduleSearch Planner::search(const CallShape& shape,
+                               const std::vector<AlgorithmName>& wishes) const {
   return {
       shape, *site_, wishes,
       [this](const Generator& generator, const ScheduleRequest& request) {
@@ -105,54 +106,54 @@ Contest Planner::contest(const CallShape& shape, const std::vector<AlgorithmName
       own_for(shape)};
 }
 
-std::vector<Standing> Planner::standings(const CallShape& shape) const {
+std::vector<Rating> Planner::ratings(const CallShape& shape) const {
   check_root(shape);
-  Contest contest = this->contest(shape);
-  std::vector<Standing> standings = contest.measured();
-  if (standings.empty()) standings = contest.predicted(kOpsForAChoice);
+  ScheduleSearch search = this->search(shape);
+  std::vector<Rating> ratings = search.measured();
+  if (ratings.empty()) ratings = search.predicted(kOpsForAChoice);
 #ifndef NDEBUG
   if (fabric_->world_size() <= kMaxCheckedRanks) {
-    check_schedule(standings.front().contender->schedule());
+    check_schedule(ratings.front().priced->schedule());
   }
 #endif
-  return standings;
+  return ratings;
 }
 
 Choice Planner::choose(const CallShape& shape) {
   const std::lock_guard lock(mutex_);
   const CallKey key = key_of(shape);
   if (const Choice* known = choices_.find(key)) return *known;
-  const Standing best = standings(shape).front();
+  const Rating best = ratings(shape).front();
   return choices_.add(key,
-                      {std::make_shared<const Plan>(best.contender->schedule().project(rank_)),
+                      {std::make_shared<const Plan>(best.priced->schedule().project(rank_)),
                        best.cut.slice_bytes, best.cut.part_bytes, best.cut.window, best.seconds()});
 }
 
 // Two algorithms with equal times make the same Plan: nearly all do for two ranks.
 std::vector<Proposal> Planner::propose(const CallShape& shape, size_t most) const {
   const std::lock_guard lock(mutex_);
-  const std::vector<Standing> standings = this->standings(shape);
-  const Standing& best = standings.front();
+  const std::vector<Rating> ratings = this->ratings(shape);
+  const Rating& best = ratings.front();
   const double near = best.seconds() < kLongSeconds ? kNear : kNearOfLong;
   const bool is_settled = best.measured || !forced_.empty() || !shape.algorithms.empty();
   std::vector<Proposal> proposals;
   std::set<std::string> names;
   std::set<double> times;
-  for (const Standing& standing : standings) {
+  for (const Rating& rating : ratings) {
     if (proposals.size() == (is_settled ? 1 : most)) break;
-    const Schedule& schedule = standing.contender->schedule();
+    const Schedule& schedule = rating.priced->schedule();
     const std::string& algorithm = schedule.algorithm();
-    if (standing.seconds() > near * best.seconds() ||
+    if (rating.seconds() > near * best.seconds() ||
         !names.insert(algorithm.substr(0, algorithm.find(':'))).second ||
-        !times.insert(standing.seconds()).second) {
+        !times.insert(rating.seconds()).second) {
       continue;
     }
     proposals.push_back({.algorithm = algorithm,
                          .edges = schedule.edges(),
-                         .slice_bytes = standing.cut.slice_bytes,
-                         .part_bytes = standing.cut.part_bytes,
-                         .window = standing.cut.window,
-                         .seconds = standing.seconds(),
+                         .slice_bytes = rating.cut.slice_bytes,
+                         .part_bytes = rating.cut.part_bytes,
+                         .window = rating.cut.window,
+                         .seconds = rating.seconds(),
                          .digest = schedule.digest()});
   }
   return proposals;
@@ -161,18 +162,17 @@ std::vector<Proposal> Planner::propose(const CallShape& shape, size_t most) cons
 std::vector<Candidate> Planner::explain(const CallShape& shape, bool simulate) const {
   const std::lock_guard lock(mutex_);
   check_root(shape);
-  Contest contest = this->contest(shape);
-  std::vector<Standing> standings =
-      contest.predicted(simulate ? std::numeric_limits<double>::infinity() : kOpsToExplain);
-  for (Standing& standing : contest.measured()) standings.push_back(std::move(standing));
-  sort_standings(standings);
-  for (Standing& standing : standings) contest.resize(standing);
+  ScheduleSearch search = this->search(shape);
+  std::vector<Rating> ratings =
+      search.predicted(simulate ? std::numeric_limits<double>::infinity() : kOpsToExplain);
+  for (Rating& rating : search.measured()) ratings.push_back(std::move(rating));
+  sort_ratings(ratings);
+  for (Rating& rating : ratings) search.resize(rating);
   std::vector<Candidate> candidates;
-  for (Standing& standing : standings) {
-    candidates.push_back({standing.contender->name(), standing.contender->schedule().edges(),
-                          standing.cut.slice_bytes, standing.cut.window,
-                          std::move(standing.prediction), standing.is_simulated,
-                          standing.measured});
+  for (Rating& rating : ratings) {
+    candidates.push_back({rating.priced->name(), rating.priced->schedule().edges(),
+                          rating.cut.slice_bytes, rating.cut.window, std::move(rating.prediction),
+                          rating.is_simulated, rating.measured});
   }
   return candidates;
 }

@@ -2,8 +2,8 @@
 //
 // Every algorithm that offers the collective is cut into slices in a few ways. The cost model
 // estimates all of these candidates, the simulator runs those that could be the best, and the one
-// that takes the least time is chosen; see plan/contest.h. Where the Fabric has measured times for
-// calls of about that size, those decide instead.
+// that takes the least time is chosen; see plan/schedule_search.h. Where the Fabric has measured
+// times for calls of about that size, those decide instead.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,9 @@
 
 namespace q7x2 {
 
-class Contest;
+class ScheduleSearch;
 struct Generator;
-struct Standing;
+struct Rating;
 
 /// What a choice depends on. Every field is equal on all ranks of the group for one call, so that
 /// all choose alike without talking.
@@ -150,9 +150,9 @@ class Planner {
 
   void check_root(const CallShape& shape) const;
   std::shared_ptr<const Schedule> own_for(const CallShape& shape) const;
-  Contest contest(const CallShape& shape) const;
-  Contest contest(const CallShape& shape, const std::vector<AlgorithmName>& wishes) const;
-  std::vector<Standing> standings(const CallShape& shape) const;
+  ScheduleSearch search(const CallShape& shape) const;
+  ScheduleSearch search(const CallShape& shape, const std::vector<AlgorithmName>& wishes) const;
+  std::vector<Rating> ratings(const CallShape& shape) const;
 
   const int rank_;
   const std::vector<AlgorithmName> forced_;

@@ -6,7 +6,7 @@
 //
 //   all_reduce: log2(p) steps (and 2 more where n > p); each rank sends B log2(p) bytes.
 //
-// Both partners fold the lower place's operand first, so all ranks build the same expression and
+// Both partners fold the lower position's operand first, so all ranks build the same expression and
 // end bit-identical. It wins for small data, where log2(n) steps matter more than bytes. Thakur,
 // Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 #include "plan/recursive_doubling.h"
@@ -29,10 +29,12 @@ struct Doubling {
       : size(static_cast<int>(std::bit_floor(static_cast<unsigned>(team_size)))),
         surplus(team_size - size) {}
 
-  bool has_surplus_partner(int place) const { return place < 2 * surplus; }
-  bool sits_out(int place) const { return has_surplus_partner(place) && place % 2 == 0; }
-  int index_of(int place) const { return has_surplus_partner(place) ? place / 2 : place - surplus; }
-  int place_of(int index) const { return index < surplus ? 2 * index + 1 : index + surplus; }
+  bool has_surplus_partner(int position) const { return position < 2 * surplus; }
+  bool sits_out(int position) const { return has_surplus_partner(position) && position % 2 == 0; }
+  int index_of(int position) const {
+    return has_surplus_partner(position) ? position / 2 : position - surplus;
+  }
+  int position_of(int index) const { return index < surplus ? 2 * index + 1 : index + surplus; }
 
   int size;
   int surplus;
@@ -54,46 +56,46 @@ Schedule all_reduce(const ScheduleRequest& request) {
 
 void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& team) {
   const Doubling doubling(static_cast<int>(team.size()));
-  const auto place = static_cast<int>(std::ranges::find(team, forest.rank()) - team.begin());
+  const auto position = static_cast<int>(std::ranges::find(team, forest.rank()) - team.begin());
   const auto rank_at = [&](int other) { return team[static_cast<size_t>(other)]; };
 
-  if (doubling.sits_out(place)) {
-    forest.send(rank_at(place + 1), part);
-    forest.receive_result(rank_at(place + 1), part);
+  if (doubling.sits_out(position)) {
+    forest.send(rank_at(position + 1), part);
+    forest.receive_result(rank_at(position + 1), part);
     return;
   }
-  if (doubling.has_surplus_partner(place)) {
-    const auto incoming = forest.receive(rank_at(place - 1), part);
+  if (doubling.has_surplus_partner(position)) {
+    const auto incoming = forest.receive(rank_at(position - 1), part);
     forest.fold(part, {{incoming.block, forest.held(part)}}, {{incoming}}, false);
   }
-  const int index = doubling.index_of(place);
+  const int index = doubling.index_of(position);
   for (int distance = 1; distance < doubling.size; distance *= 2) {
     const int partner = index ^ distance;
-    const int peer = rank_at(doubling.place_of(partner));
+    const int peer = rank_at(doubling.position_of(partner));
     forest.send(peer, part);
     const auto incoming = forest.receive(peer, part);
     const Block lower = partner < index ? incoming.block : forest.held(part);
     const Block upper = partner < index ? forest.held(part) : incoming.block;
     forest.fold(part, {{lower, upper}}, {{incoming}}, 2 * distance == doubling.size);
   }
-  if (doubling.has_surplus_partner(place)) forest.send(rank_at(place - 1), part);
+  if (doubling.has_surplus_partner(position)) forest.send(rank_at(position - 1), part);
 }
 
 std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
                                    double contributions) {
   const Doubling doubling(static_cast<int>(team.size()));
-  const auto rank_at = [&](int place) { return team[static_cast<size_t>(place)]; };
+  const auto rank_at = [&](int position) { return team[static_cast<size_t>(position)]; };
   std::vector<Round> rounds;
   Round surplus{.folds = true, .contributions = contributions};
-  for (int place = 0; place < 2 * doubling.surplus; place += 2) {
-    surplus.edges.push_back({rank_at(place), rank_at(place + 1), 1, share});
+  for (int position = 0; position < 2 * doubling.surplus; position += 2) {
+    surplus.edges.push_back({rank_at(position), rank_at(position + 1), 1, share});
   }
   if (doubling.surplus > 0) rounds.push_back(surplus);
   for (int distance = 1; distance < doubling.size; distance *= 2) {
     Round round{.folds = true, .contributions = contributions * distance};
     for (int index = 0; index < doubling.size; ++index) {
-      round.edges.push_back({rank_at(doubling.place_of(index)),
-                             rank_at(doubling.place_of(index ^ distance)), 1, share});
+      round.edges.push_back({rank_at(doubling.position_of(index)),
+                             rank_at(doubling.position_of(index ^ distance)), 1, share});
     }
     rounds.push_back(std::move(round));
   }

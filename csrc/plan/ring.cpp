@@ -27,16 +27,16 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-/// One rank's place in the ring.
-struct Place {
-  Place(const Order& ring, int rank)
+/// One rank's position in the ring.
+struct Position {
+  Position(const Order& ring, int rank)
       : order(ring),
-        position(order.place_of(rank)),
+        position(order.position_of(rank)),
         size(order.size()),
         left(part(1)),
         right(part(size - 1)) {}
 
-  /// The part of the rank `steps` places to the left, which has the rank's number.
+  /// The part of the rank `steps` positions to the left, which has the rank's number.
   int part(int steps) const { return order.at((position + size - steps % size) % size); }
 
   const Order& order;
@@ -48,71 +48,71 @@ struct Place {
 
 // In place: part q is sent in step s of the reduce-scatter and overwritten in step s of the
 // all-gather, so the receive of the latter waits for the send of the former.
-void all_reduce(PlanBuilder& b, const Place& place) {
-  const int n = place.size;
+void all_reduce(PlanBuilder& b, const Position& position) {
+  const int n = position.size;
   std::vector<OpId> sends;
   std::vector<OpId> sums;  // sums[s]: part(s + 2), or the final own part
   for (int step = 0; step < n - 1; ++step) {
-    const Block outgoing = Block::output(place.part(step + 1));
-    const Block incoming = Block::output(place.part(step + 2));
+    const Block outgoing = Block::output(position.part(step + 1));
+    const Block incoming = Block::output(position.part(step + 2));
     const Block scratch = Block::scratch(step % 2);
     std::vector<OpId> ready;
     if (step > 0) ready = {sums[static_cast<size_t>(step) - 1]};
-    sends.push_back(b.send(place.right, outgoing, ready));
+    sends.push_back(b.send(position.right, outgoing, ready));
     std::vector<OpId> scratch_free;
     if (step > 1) scratch_free = {sums[static_cast<size_t>(step) - 2]};
-    const OpId received = b.recv(place.left, scratch, scratch_free, incoming);
+    const OpId received = b.recv(position.left, scratch, scratch_free, incoming);
     const bool is_final = step == n - 2;
     sums.push_back(b.reduce({{scratch, incoming}}, incoming, is_final, {{received}}));
   }
   OpId ready = n > 1 ? sums.back() : 0;
   for (int step = 0; step < n - 1; ++step) {
-    b.send(place.right, Block::output(place.part(step)), {{ready}});
-    ready = b.recv(place.left, Block::output(place.part(step + 1)),
+    b.send(position.right, Block::output(position.part(step)), {{ready}});
+    ready = b.recv(position.left, Block::output(position.part(step + 1)),
                    {{sends[static_cast<size_t>(step)]}});
   }
 }
 
 // The partial sum is built in the scratch block that it arrived in, and sent from there.
-void reduce_scatter(PlanBuilder& b, const Place& place) {
-  const int n = place.size;
+void reduce_scatter(PlanBuilder& b, const Position& position) {
+  const int n = position.size;
   if (n == 1) b.copy(Block::input(0), Block::output(0));
   std::vector<OpId> sends;
   OpId sum = 0;
   for (int step = 0; step < n - 1; ++step) {
-    const Block outgoing = Block::input(place.part(step + 1));
-    const Block incoming = Block::input(place.part(step + 2));
+    const Block outgoing = Block::input(position.part(step + 1));
+    const Block incoming = Block::input(position.part(step + 2));
     const Block scratch = Block::scratch(step % 2);
-    sends.push_back(step == 0
-                        ? b.send(place.right, outgoing)
-                        : b.send(place.right, Block::scratch((step - 1) % 2), {{sum}}, outgoing));
+    sends.push_back(
+        step == 0 ? b.send(position.right, outgoing)
+                  : b.send(position.right, Block::scratch((step - 1) % 2), {{sum}}, outgoing));
     std::vector<OpId> scratch_free;
     if (step > 1) scratch_free = {sends[static_cast<size_t>(step) - 1]};
-    const OpId received = b.recv(place.left, scratch, scratch_free, incoming);
+    const OpId received = b.recv(position.left, scratch, scratch_free, incoming);
     const bool is_final = step == n - 2;
     sum = b.reduce({{scratch, incoming}}, is_final ? Block::output(0) : scratch, is_final,
                    {{received}}, incoming);
   }
 }
 
-void all_gather(PlanBuilder& b, const Place& place) {
+void all_gather(PlanBuilder& b, const Position& position) {
   b.copy(Block::input(0), Block::output(b.header().rank));
   OpId received = 0;
-  for (int step = 0; step < place.size - 1; ++step) {
+  for (int step = 0; step < position.size - 1; ++step) {
     if (step == 0) {
-      b.send(place.right, Block::input(0));
+      b.send(position.right, Block::input(0));
     } else {
-      b.send(place.right, Block::output(place.part(step)), {{received}});
+      b.send(position.right, Block::output(position.part(step)), {{received}});
     }
-    received = b.recv(place.left, Block::output(place.part(step + 1)));
+    received = b.recv(position.left, Block::output(position.part(step + 1)));
   }
 }
 
 /// All links at once, as often as it takes once round.
 Round once_round(const Order& order, double share) {
   Round round{.repeats = order.size() - 1};
-  for (int place = 0; place < order.size(); ++place) {
-    round.edges.push_back({order.at(place), order.at((place + 1) % order.size()), 1, share});
+  for (int position = 0; position < order.size(); ++position) {
+    round.edges.push_back({order.at(position), order.at((position + 1) % order.size()), 1, share});
   }
   return round;
 }
@@ -135,10 +135,10 @@ Schedule generate(const ScheduleRequest& request) {
     schedule.add_round(round);
   }
   schedule.set_program([ring](PlanBuilder& b, int rank) {
-    const Place place(*ring, rank);
-    if (kCollective == Collective::kAllReduce) all_reduce(b, place);
-    if (kCollective == Collective::kReduceScatter) reduce_scatter(b, place);
-    if (kCollective == Collective::kAllGather) all_gather(b, place);
+    const Position position(*ring, rank);
+    if (kCollective == Collective::kAllReduce) all_reduce(b, position);
+    if (kCollective == Collective::kReduceScatter) reduce_scatter(b, position);
+    if (kCollective == Collective::kAllGather) all_gather(b, position);
   });
   return schedule;
 }

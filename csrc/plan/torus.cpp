@@ -48,8 +48,8 @@ class Grid {
   int rows() const { return rows_; }
   int columns() const { return columns_; }
   int at(int row, int column) const { return order_.at(row * columns_ + column); }
-  int row_of(int rank) const { return order_.place_of(rank) / columns_; }
-  int column_of(int rank) const { return order_.place_of(rank) % columns_; }
+  int row_of(int rank) const { return order_.position_of(rank) / columns_; }
+  int column_of(int rank) const { return order_.position_of(rank) % columns_; }
 
   /// A tree in which the row's ring leads to `column`, and `column` leads on.
   Branch along_row(int rank, int column) const {

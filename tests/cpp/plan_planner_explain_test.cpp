@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/contest.h"
 #include "plan/planner.h"
+#include "plan/schedule_search.h"
 #include "planning.h"
 
 namespace q7x2 {
@@ -47,22 +47,22 @@ TEST(Planner, ExplainsInTheOrderOfTimeWhateverWasSimulated) {
 }
 
 TEST(Planner, MeasuredTimesStandFirstAndOthersInTheOrderOfTime) {
-  std::vector<Standing> standings(3);
-  standings[0].prediction.seconds = 2e-3;
-  standings[0].is_simulated = true;
-  standings[1].prediction.seconds = 1e-3;
-  standings[2].prediction.seconds = 1e-3;
-  standings[2].measured = 3e-3;
-  sort_standings(standings);
-  EXPECT_EQ(standings[0].measured, 3e-3);
-  EXPECT_EQ(standings[1].seconds(), 1e-3);
-  EXPECT_TRUE(standings[2].is_simulated);
+  std::vector<Rating> ratings(3);
+  ratings[0].prediction.seconds = 2e-3;
+  ratings[0].is_simulated = true;
+  ratings[1].prediction.seconds = 1e-3;
+  ratings[2].prediction.seconds = 1e-3;
+  ratings[2].measured = 3e-3;
+  sort_ratings(ratings);
+  EXPECT_EQ(ratings[0].measured, 3e-3);
+  EXPECT_EQ(ratings[1].seconds(), 1e-3);
+  EXPECT_TRUE(ratings[2].is_simulated);
   // A wire bounds both alike.
-  standings[1].prediction.seconds_after_pause = 0.9e-3;
-  standings[2].prediction.seconds = 1.0000001e-3;
-  standings[2].prediction.seconds_after_pause = 0.8e-3;
-  sort_standings(standings);
-  EXPECT_EQ(standings[1].prediction.seconds_after_pause, 0.8e-3);
+  ratings[1].prediction.seconds_after_pause = 0.9e-3;
+  ratings[2].prediction.seconds = 1.0000001e-3;
+  ratings[2].prediction.seconds_after_pause = 0.8e-3;
+  sort_ratings(ratings);
+  EXPECT_EQ(ratings[1].prediction.seconds_after_pause, 0.8e-3);
 }
 
 TEST(Planner, ExplainsTheCallItselfNotItsSizeClass) {

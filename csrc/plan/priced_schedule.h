@@ -1,4 +1,5 @@
-// Contender: one algorithm that could serve a call, and how the call's data could be cut for it.
+// PricedSchedule: a Schedule that could serve a call, the ways to cut the call's data for it, and
+// the time that each of them takes.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +21,11 @@ struct Cut {
   int window;
 };
 
-class Contender {
+class PricedSchedule {
  public:
   /// `site` must stay. `is_uneven`: parts have lengths of their own.
-  Contender(std::shared_ptr<const Schedule> schedule, const Site& site, const CodingCost& coding,
-            bool is_uneven);
+  PricedSchedule(std::shared_ptr<const Schedule> schedule, const Site& site,
+                 const CodingCost& coding, bool is_uneven);
 
   const Schedule& schedule() const { return *schedule_; }
   const std::string& name() const { return schedule_->algorithm(); }

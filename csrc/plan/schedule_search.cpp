@@ -1,4 +1,4 @@
-#include "plan/contest.h"
+#include "plan/schedule_search.h"
 
 #include <algorithm>
 #include <array>
@@ -65,11 +65,11 @@ bool is_faster(const Prediction& a, const Prediction& b) {
 }
 
 /// An estimate is compared with simulated times only after what they have shown of estimates.
-void correct_estimates(std::vector<Standing>& standings, const std::vector<double>& ratios) {
+void correct_estimates(std::vector<Rating>& ratings, const std::vector<double>& ratios) {
   if (ratios.empty()) return;
   const double correction = median(ratios);
-  for (Standing& standing : standings) {
-    if (!standing.is_simulated) standing.correct(correction);
+  for (Rating& rating : ratings) {
+    if (!rating.is_simulated) rating.correct(correction);
   }
 }
 
@@ -85,15 +85,16 @@ size_t size_class(size_t bytes) {
   return bytes > CallShape::kUneven / 2 ? bytes : std::bit_ceil(bytes);
 }
 
-void sort_standings(std::vector<Standing>& standings) {
-  std::ranges::stable_sort(standings, {}, [](const Standing& standing) {
-    const double tie = standing.measured.value_or(standing.prediction.seconds_after_pause);
-    return std::tuple(!standing.measured, rounded_time(standing.seconds()), tie);
+void sort_ratings(std::vector<Rating>& ratings) {
+  std::ranges::stable_sort(ratings, {}, [](const Rating& rating) {
+    const double tie = rating.measured.value_or(rating.prediction.seconds_after_pause);
+    return std::tuple(!rating.measured, rounded_time(rating.seconds()), tie);
   });
 }
 
-Contest::Contest(const CallShape& shape, const Site& site, const std::vector<AlgorithmName>& wishes,
-                 FindSchedule find_schedule, std::shared_ptr<const Schedule> own)
+ScheduleSearch::ScheduleSearch(const CallShape& shape, const Site& site,
+                               const std::vector<AlgorithmName>& wishes, FindSchedule find_schedule,
+                               std::shared_ptr<const Schedule> own)
     : shape_(shape),
       site_(site),
       find_schedule_(std::move(find_schedule)),
@@ -103,13 +104,13 @@ Contest::Contest(const CallShape& shape, const Site& site, const std::vector<Alg
                  ? std::vector{EdgeCoding(Edges::kNone, site.fabric.world_size(), &site.fabric)}
                  : edge_codings(shape.edges, site.fabric.world_size(), &site.fabric)) {
   if (own) {
-    entrants_.push_back(
+    variants_.push_back(
         {.generator = nullptr, .parameter = 0, .edges = edges_[0], .own = std::move(own)});
     return;
   }
-  find_entrants(wishes);
-  if (entrants_.empty()) find_entrants({});
-  if (entrants_.empty()) {
+  find_variants(wishes);
+  if (variants_.empty()) find_variants({});
+  if (variants_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string("no algorithm offers ") + to_string(shape.collective) + " for " +
                     std::to_string(site.fabric.world_size()) + " ranks" +
@@ -118,7 +119,7 @@ Contest::Contest(const CallShape& shape, const Site& site, const std::vector<Alg
   }
 }
 
-void Contest::find_entrants(const std::vector<AlgorithmName>& wishes) {
+void ScheduleSearch::find_variants(const std::vector<AlgorithmName>& wishes) {
   const ScheduleRequest request{shape_.collective, site_.fabric.world_size(), shape_.root,
                                 &site_.fabric};
   for (const Generator& generator : generators()) {
@@ -133,36 +134,36 @@ void Contest::find_entrants(const std::vector<AlgorithmName>& wishes) {
           });
       if (!wished) continue;
       for (const EdgeCoding& edges : edges_) {
-        Entrant entrant{.generator = &generator, .parameter = parameter, .edges = edges};
-        if (may_enter(entrant)) entrants_.push_back(std::move(entrant));
+        Variant variant{.generator = &generator, .parameter = parameter, .edges = edges};
+        if (is_allowed(variant)) variants_.push_back(std::move(variant));
       }
     }
   }
 }
 
-ScheduleRequest Contest::request_of(const Entrant& entrant) const {
+ScheduleRequest ScheduleSearch::request_of(const Variant& variant) const {
   ScheduleRequest request{shape_.collective, site_.fabric.world_size(), shape_.root, &site_.fabric,
-                          entrant.parameter};
-  request.wants_owners = entrant.edges.any();
+                          variant.parameter};
+  request.wants_owners = variant.edges.any();
   return request;
 }
 
-bool Contest::may_enter(const Entrant& entrant) const {
-  const Generator& generator = *entrant.generator;
-  if (!entrant.edges.any()) {
+bool ScheduleSearch::is_allowed(const Variant& variant) const {
+  const Generator& generator = *variant.generator;
+  if (!variant.edges.any()) {
     return !shape_.wide_accumulation || !is_reduction(shape_.collective) || generator.rounds_once;
   }
-  if (!generator.may_code(entrant.edges)) return false;
-  const auto schedule = find_schedule_(generator, request_of(entrant));
+  if (!generator.may_code(variant.edges)) return false;
+  const auto schedule = find_schedule_(generator, request_of(variant));
   if (shape_.sums_by_owners && shape_.collective == Collective::kAllReduce &&
-      !codes_results(*schedule, entrant.edges)) {
+      !codes_results(*schedule, variant.edges)) {
     return false;
   }
-  return shape_.exact_sums || encodings_on_the_way(*schedule, entrant.edges) <= 1;
+  return shape_.exact_sums || encodings_on_the_way(*schedule, variant.edges) <= 1;
 }
 
-void Contest::check_parameter(const AlgorithmName& wish, const Generator& generator,
-                              const std::vector<int>& parameters) const {
+void ScheduleSearch::check_parameter(const AlgorithmName& wish, const Generator& generator,
+                                     const std::vector<int>& parameters) const {
   if (wish.name != generator.name || !wish.parameter ||
       std::count(parameters.begin(), parameters.end(), *wish.parameter) > 0) {
     return;
@@ -177,42 +178,43 @@ void Contest::check_parameter(const AlgorithmName& wish, const Generator& genera
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
-std::string Contest::name_of(const Entrant& entrant) {
-  return entrant.own ? entrant.own->algorithm() : entrant.generator->full_name(entrant.parameter);
+std::string ScheduleSearch::name_of(const Variant& variant) {
+  return variant.own ? variant.own->algorithm() : variant.generator->full_name(variant.parameter);
 }
 
-std::shared_ptr<const Schedule> Contest::schedule_of(const Entrant& entrant) const {
-  if (entrant.own) return entrant.own;
-  auto schedule = find_schedule_(*entrant.generator, request_of(entrant));
+std::shared_ptr<const Schedule> ScheduleSearch::schedule_of(const Variant& variant) const {
+  if (variant.own) return variant.own;
+  auto schedule = find_schedule_(*variant.generator, request_of(variant));
   if (shape_.codec.empty()) return schedule;
-  return std::make_shared<const Schedule>(code(*schedule, entrant.edges));
+  return std::make_shared<const Schedule>(code(*schedule, variant.edges));
 }
 
-std::shared_ptr<const Schedule> Contest::schedule(const std::string& algorithm, Edges edges) const {
-  for (const Entrant& entrant : entrants_) {
-    if (name_of(entrant) == algorithm && entrant.edges.edges() == edges) {
-      return schedule_of(entrant);
+std::shared_ptr<const Schedule> ScheduleSearch::schedule(const std::string& algorithm,
+                                                         Edges edges) const {
+  for (const Variant& variant : variants_) {
+    if (name_of(variant) == algorithm && variant.edges.edges() == edges) {
+      return schedule_of(variant);
     }
   }
   return nullptr;
 }
 
-Contender& Contest::enter(Entrant& entrant) {
-  if (!entrant.contender) {
-    entrant.contender = std::make_shared<Contender>(schedule_of(entrant), site_, coding_,
-                                                    shape_.bytes == CallShape::kUneven);
+PricedSchedule& ScheduleSearch::price(Variant& variant) {
+  if (!variant.priced) {
+    variant.priced = std::make_shared<PricedSchedule>(schedule_of(variant), site_, coding_,
+                                                      shape_.bytes == CallShape::kUneven);
   }
-  return *entrant.contender;
+  return *variant.priced;
 }
 
-double Contest::ratio(const Contender& contender) const {
-  return contender.schedule().edges() == Edges::kNone ? 1 : coding_.of(1).ratio;
+double ScheduleSearch::ratio(const PricedSchedule& schedule) const {
+  return schedule.schedule().edges() == Edges::kNone ? 1 : coding_.of(1).ratio;
 }
 
-std::span<const size_t> Contest::parts(const Contender& contender) const {
+std::span<const size_t> ScheduleSearch::parts(const PricedSchedule& schedule) const {
   if (site_.fabric.one_host()) return kHostParts;
-  if (is_sparse(contender)) return kSparseParts;
-  const double ratio = this->ratio(contender);
+  if (is_sparse(schedule)) return kSparseParts;
+  const double ratio = this->ratio(schedule);
   size_t count = kNetworkParts.size();
   while (count > 1 && static_cast<double>(kNetworkParts[count - 1]) * ratio < kLeastMessageBytes) {
     --count;
@@ -220,137 +222,137 @@ std::span<const size_t> Contest::parts(const Contender& contender) const {
   return std::span(kNetworkParts).first(count);
 }
 
-bool Contest::floods(const Contender& contender, const Cut& cut) const {
-  return !is_sparse(contender) && contender.floods(cut, ratio(contender));
+bool ScheduleSearch::floods(const PricedSchedule& schedule, const Cut& cut) const {
+  return !is_sparse(schedule) && schedule.floods(cut, ratio(schedule));
 }
 
-bool Contest::is_sparse(const Contender& contender) const {
-  return ratio(contender) < kFewBytes;
+bool ScheduleSearch::is_sparse(const PricedSchedule& schedule) const {
+  return ratio(schedule) < kFewBytes;
 }
 
-std::vector<Cut> Contest::cuts(const Contender& contender) const {
+std::vector<Cut> ScheduleSearch::cuts(const PricedSchedule& schedule) const {
   std::vector<Cut> cuts;
-  const std::span<const size_t> parts = this->parts(contender);
+  const std::span<const size_t> parts = this->parts(schedule);
   for (const size_t part : parts) {
-    const Cut cut = contender.cut(bytes_, part, kWindow);
-    if (part != parts.back() && floods(contender, cut)) continue;
+    const Cut cut = schedule.cut(bytes_, part, kWindow);
+    if (part != parts.back() && floods(schedule, cut)) continue;
     if (!cuts.empty() && cut.slice_bytes == cuts.back().slice_bytes) continue;
     cuts.push_back(cut);
   }
   return cuts;
 }
 
-std::vector<Standing> Contest::measured() {
-  std::vector<Standing> standings;
-  if (shape_.bytes == CallShape::kUneven || !shape_.codec.empty()) return standings;
+std::vector<Rating> ScheduleSearch::measured() {
+  std::vector<Rating> ratings;
+  if (shape_.bytes == CallShape::kUneven || !shape_.codec.empty()) return ratings;
   const std::vector<Fabric::Tuned> times = nearest_times();
-  for (Entrant& entrant : entrants_) {
-    if (entrant.generator == nullptr) continue;  // times are not of its file
+  for (Variant& variant : variants_) {
+    if (variant.generator == nullptr) continue;  // times are not of its file
     for (const Fabric::Tuned& time : times) {
-      if (time.algorithm != entrant.generator->full_name(entrant.parameter)) continue;
-      Contender& contender = enter(entrant);
-      const Cut cut = contender.in_slices(bytes_, time.slice_bytes, time.window);
-      Prediction prediction = contender.estimate_loads(bytes_, cut);
+      if (time.algorithm != variant.generator->full_name(variant.parameter)) continue;
+      PricedSchedule& schedule = price(variant);
+      const Cut cut = schedule.in_slices(bytes_, time.slice_bytes, time.window);
+      Prediction prediction = schedule.estimate_loads(bytes_, cut);
       double seconds = time.seconds;
       if (time.bytes != bytes_) {
         // The other size's time, changed as the model says that it changes with the size.
-        const Cut then = contender.in_slices(time.bytes, time.slice_bytes, time.window);
-        seconds *= prediction.seconds / contender.estimate(time.bytes, then);
+        const Cut then = schedule.in_slices(time.bytes, time.slice_bytes, time.window);
+        seconds *= prediction.seconds / schedule.estimate(time.bytes, then);
       }
-      standings.push_back({entrant.contender, cut, std::move(prediction), false, seconds});
+      ratings.push_back({variant.priced, cut, std::move(prediction), false, seconds});
     }
   }
-  sort_standings(standings);
-  return standings;
+  sort_ratings(ratings);
+  return ratings;
 }
 
-std::vector<Standing> Contest::predicted(double max_ops) {
-  std::vector<Standing> standings;
-  for (Entrant& entrant : entrants_) {
-    Contender& contender = enter(entrant);
+std::vector<Rating> ScheduleSearch::predicted(double max_ops) {
+  std::vector<Rating> ratings;
+  for (Variant& variant : variants_) {
+    PricedSchedule& schedule = price(variant);
     std::optional<Cut> best;
     double seconds = std::numeric_limits<double>::infinity();
-    for (const Cut& cut : cuts(contender)) {
-      const double time = contender.estimate(bytes_, cut);
+    for (const Cut& cut : cuts(schedule)) {
+      const double time = schedule.estimate(bytes_, cut);
       if (time >= seconds * kWorthMoreMessages) continue;
       seconds = time;
       best = cut;
     }
-    standings.push_back({entrant.contender, *best, contender.estimate_loads(bytes_, *best)});
+    ratings.push_back({variant.priced, *best, schedule.estimate_loads(bytes_, *best)});
   }
-  sort_standings(standings);
-  simulate(standings, max_ops);
-  return standings;
+  sort_ratings(ratings);
+  simulate(ratings, max_ops);
+  return ratings;
 }
 
-void Contest::simulate(std::vector<Standing>& standings, double max_ops) const {
-  const double hopeless = kHopeless * standings.front().prediction.seconds;
+void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) const {
+  const double hopeless = kHopeless * ratings.front().prediction.seconds;
   std::vector<double> ratios;  // of simulated times to estimates
-  for (Standing& standing : standings) {
-    const bool is_large = standing.contender->ops() > kManyOps;
-    const std::vector<Cut> ways = is_large ? std::vector{standing.cut} : cuts(*standing.contender);
+  for (Rating& rating : ratings) {
+    const bool is_large = rating.priced->ops() > kManyOps;
+    const std::vector<Cut> ways = is_large ? std::vector{rating.cut} : cuts(*rating.priced);
     const int slices = is_large ? 1 : kFirstLook;
-    const double price = standing.contender->ops() * slices * static_cast<double>(ways.size()) +
-                         standing.contender->making();
-    if (price > max_ops || standing.prediction.seconds > hopeless) break;
+    const double price =
+        rating.priced->ops() * slices * static_cast<double>(ways.size()) + rating.priced->making();
+    if (price > max_ops || rating.prediction.seconds > hopeless) break;
     max_ops -= price;
-    const double estimate = standing.prediction.seconds;
+    const double estimate = rating.prediction.seconds;
     for (const Cut& cut : ways) {
-      Prediction prediction = standing.contender->simulate(bytes_, cut, slices);
-      if (standing.is_simulated && !is_faster(prediction, standing.prediction)) continue;
-      standing.cut = cut;
-      standing.prediction = std::move(prediction);
-      standing.is_simulated = true;
+      Prediction prediction = rating.priced->simulate(bytes_, cut, slices);
+      if (rating.is_simulated && !is_faster(prediction, rating.prediction)) continue;
+      rating.cut = cut;
+      rating.prediction = std::move(prediction);
+      rating.is_simulated = true;
     }
-    if (estimate > 0) ratios.push_back(standing.prediction.seconds / estimate);
+    if (estimate > 0) ratios.push_back(rating.prediction.seconds / estimate);
   }
-  correct_estimates(standings, ratios);
-  sort_standings(standings);
-  for (size_t i = 0; i < std::min(kFinalists, standings.size()); ++i) {
-    Standing& standing = standings[i];
-    const double price = standing.contender->ops() * kSteadyState;
-    if (!standing.is_simulated || price > max_ops || standing.contender->ops() > kManyOps) continue;
+  correct_estimates(ratings, ratios);
+  sort_ratings(ratings);
+  for (size_t i = 0; i < std::min(kFinalists, ratings.size()); ++i) {
+    Rating& rating = ratings[i];
+    const double price = rating.priced->ops() * kSteadyState;
+    if (!rating.is_simulated || price > max_ops || rating.priced->ops() > kManyOps) continue;
     max_ops -= price;
-    standing.prediction = standing.contender->simulate(bytes_, standing.cut, 0);
+    rating.prediction = rating.priced->simulate(bytes_, rating.cut, 0);
   }
-  sort_standings(standings);
-  try_wide_window(standings.front(), max_ops);
+  sort_ratings(ratings);
+  try_wide_window(ratings.front(), max_ops);
 }
 
-void Contest::try_wide_window(Standing& standing, double max_ops) const {
-  Contender& contender = *standing.contender;
-  if (standing.cut.window < kWindow || is_sparse(contender)) return;
-  const Cut wide = contender.cut(bytes_, standing.cut.part_bytes, kWideWindow);
-  if (floods(contender, wide)) return;
+void ScheduleSearch::try_wide_window(Rating& rating, double max_ops) const {
+  PricedSchedule& schedule = *rating.priced;
+  if (rating.cut.window < kWindow || is_sparse(schedule)) return;
+  const Cut wide = schedule.cut(bytes_, rating.cut.part_bytes, kWideWindow);
+  if (floods(schedule, wide)) return;
   Prediction prediction;
-  if (!standing.is_simulated) {
-    prediction = contender.estimate_loads(bytes_, wide);
-    prediction.seconds *= standing.correction;
-  } else if (contender.ops() * kSteadyState * 2 <= max_ops && contender.ops() <= kManyOps) {
-    prediction = contender.simulate(bytes_, wide, 0);
+  if (!rating.is_simulated) {
+    prediction = schedule.estimate_loads(bytes_, wide);
+    prediction.seconds *= rating.correction;
+  } else if (schedule.ops() * kSteadyState * 2 <= max_ops && schedule.ops() <= kManyOps) {
+    prediction = schedule.simulate(bytes_, wide, 0);
   } else {
     return;
   }
-  if (prediction.seconds < standing.prediction.seconds * kWorthMoreMemory) {
-    standing.cut = wide;
-    standing.prediction = std::move(prediction);
+  if (prediction.seconds < rating.prediction.seconds * kWorthMoreMemory) {
+    rating.cut = wide;
+    rating.prediction = std::move(prediction);
   }
 }
 
-void Contest::resize(Standing& standing) const {
+void ScheduleSearch::resize(Rating& rating) const {
   if (shape_.bytes == CallShape::kUneven || shape_.bytes == 0 || shape_.bytes == bytes_) return;
-  Contender& contender = *standing.contender;
-  const double before = standing.prediction.seconds;
-  const Cut cut = contender.in_slices(shape_.bytes, standing.cut.slice_bytes, standing.cut.window);
-  const int slices = contender.ops() > kManyOps ? 1 : 0;
-  standing.prediction = standing.is_simulated ? contender.simulate(shape_.bytes, cut, slices)
-                                              : contender.estimate_loads(shape_.bytes, cut);
-  if (!standing.is_simulated) standing.correct(standing.correction);
-  if (standing.measured) *standing.measured *= standing.prediction.seconds / before;
+  PricedSchedule& schedule = *rating.priced;
+  const double before = rating.prediction.seconds;
+  const Cut cut = schedule.in_slices(shape_.bytes, rating.cut.slice_bytes, rating.cut.window);
+  const int slices = schedule.ops() > kManyOps ? 1 : 0;
+  rating.prediction = rating.is_simulated ? schedule.simulate(shape_.bytes, cut, slices)
+                                          : schedule.estimate_loads(shape_.bytes, cut);
+  if (!rating.is_simulated) rating.correct(rating.correction);
+  if (rating.measured) *rating.measured *= rating.prediction.seconds / before;
 }
 
 // The measured times of the nearest size, the smaller one of two.
-std::vector<Fabric::Tuned> Contest::nearest_times() const {
+std::vector<Fabric::Tuned> ScheduleSearch::nearest_times() const {
   std::vector<Fabric::Tuned> nearest;
   double least = kTunedReach;
   for (const Fabric::Tuned& time : site_.fabric.tuned) {

@@ -1,4 +1,4 @@
-#include "plan/contender.h"
+#include "plan/priced_schedule.h"
 
 #include <algorithm>
 #include <numeric>
@@ -38,8 +38,8 @@ size_t divide_up(size_t value, size_t divisor) {
 
 }  // namespace
 
-Contender::Contender(std::shared_ptr<const Schedule> schedule, const Site& site,
-                     const CodingCost& coding, bool is_uneven)
+PricedSchedule::PricedSchedule(std::shared_ptr<const Schedule> schedule, const Site& site,
+                               const CodingCost& coding, bool is_uneven)
     : schedule_(std::move(schedule)),
       site_(site),
       coding_(coding),
@@ -52,13 +52,13 @@ Contender::Contender(std::shared_ptr<const Schedule> schedule, const Site& site,
   heaviest_ = *std::ranges::max_element(weights);
 }
 
-size_t Contender::longest_part(int window) const {
+size_t PricedSchedule::longest_part(int window) const {
   const auto slices = static_cast<size_t>(window);
   return std::min(kMaxScratchBytes / (std::max<size_t>(model_.scratch_blocks(), 1) * slices),
                   kMaxStagedBytes / (std::max<size_t>(model_.shared_stages(), 1) * slices));
 }
 
-Cut Contender::cut(size_t bytes, size_t part_bytes, int window) const {
+Cut PricedSchedule::cut(size_t bytes, size_t part_bytes, int window) const {
   const size_t allowed = std::max<size_t>(std::min(part_bytes, longest_part(window)), 1);
   const size_t longest = is_uneven_ ? allowed : divide_up(bytes, total_weight_) * heaviest_;
   // Slices of one length, not many long ones and a rest.
@@ -66,7 +66,7 @@ Cut Contender::cut(size_t bytes, size_t part_bytes, int window) const {
   return in_slices(bytes, divide_up(longest, slices) / heaviest_ * total_weight_, window);
 }
 
-Cut Contender::in_slices(size_t bytes, size_t slice_bytes, int window) const {
+Cut PricedSchedule::in_slices(size_t bytes, size_t slice_bytes, int window) const {
   window = std::clamp(window, 1, Choice::kMaxWindow);
   const size_t longest_unit =
       std::max(longest_part(window) / heaviest_ / alignment_ * alignment_, alignment_);
@@ -79,15 +79,15 @@ Cut Contender::in_slices(size_t bytes, size_t slice_bytes, int window) const {
   return {slice, unit * heaviest_, std::min(window, static_cast<int>(useful))};
 }
 
-double Contender::estimate(size_t bytes, const Cut& cut) const {
+double PricedSchedule::estimate(size_t bytes, const Cut& cut) const {
   return model_.seconds({bytes, cut.slice_bytes, cut.window});
 }
 
-Prediction Contender::estimate_loads(size_t bytes, const Cut& cut) const {
+Prediction PricedSchedule::estimate_loads(size_t bytes, const Cut& cut) const {
   return model_.predict({bytes, cut.slice_bytes, cut.window});
 }
 
-Prediction Contender::simulate(size_t bytes, const Cut& cut, int max_slices) {
+Prediction PricedSchedule::simulate(size_t bytes, const Cut& cut, int max_slices) {
   if (!simulator_) {
     plans_ = schedule_->project_all();
     simulator_.emplace(plans_, site_.fabric, coding_);
@@ -95,16 +95,16 @@ Prediction Contender::simulate(size_t bytes, const Cut& cut, int max_slices) {
   return simulator_->run({bytes, cut.slice_bytes, cut.window, max_slices});
 }
 
-double Contender::ops() const {
+double PricedSchedule::ops() const {
   return kOpsPerMessage * model_.messages();
 }
 
-double Contender::making() const {
+double PricedSchedule::making() const {
   if (simulator_) return 0;
   return ops() * (schedule_->edges() == Edges::kNone ? kMaking : kMakingCoded);
 }
 
-bool Contender::floods(const Cut& cut, double ratio) const {
+bool PricedSchedule::floods(const Cut& cut, double ratio) const {
   const double in_flight = static_cast<double>(cut.part_bytes) * cut.window * ratio;
   return in_flight > kQueueSeconds * model_.incast_rate();
 }
