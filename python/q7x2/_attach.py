@@ -74,9 +74,9 @@ def attach(
     if optimizer is not None:
         _check_follows_rate(ddp, hook)
     if isinstance(ddp, FSDPModule):
-        from q7x2._attach_fsdp import attach_fsdp
+        from q7x2._attached_sharded import attach_sharded
 
-        return attach_fsdp(ddp, hook, replicas, scaler, threads)
+        return attach_sharded(ddp, hook, replicas, scaler, threads)
     assert not isinstance(hook, Sharded)
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")

@@ -1,4 +1,4 @@
-"""``attach`` for models that FSDP2 shards: their collectives, compressed and not waited for."""
+"""FSDP2 models as hooks see them: checked, and given collectives that are compressed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from q7x2._fsdp_options import BF16, NONE, Sharded
 from q7x2._fsdp_reductions import Member
 from q7x2._fsdp_scatter import Residual, Scatter
 from q7x2._fsdp_torch import check_entry_points, install, param_groups, shard_group
-from q7x2._fsdp_traffic import AttachedSharded, Part, Traffic
+from q7x2._fsdp_traffic import Part, Traffic
 from q7x2._groups import ranks_of
 from q7x2._hook_base import check_patterns
 from q7x2._hook_runner import _check_agreement, make_runner, part_of, place_in
@@ -28,65 +28,135 @@ if TYPE_CHECKING:
 _Named = list[tuple[str, torch.Tensor]]
 
 
-def attach_fsdp(
-    model: Any,
-    options: Sharded | HookOptions,
-    replicas: ProcessGroup | None,
-    scaler: Any,
-    threads: int,
-) -> AttachedSharded:
-    """See :func:`q7x2.attach`. A hook without :class:`Sharded` is the one between replicas."""
-    asked: Any = options
-    if not isinstance(options, Sharded):
-        options = Sharded(gradients=NONE, weights=NONE, replicas=options)
-    groups = list(param_groups(model))
-    names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
-    _check(groups, names, options, replicas)
-    process_groups = [shard_group(group) for _, _, group in groups]
-    widest = max(process_groups, key=dist.get_world_size)
-    whole = _whole_parameters(groups, names)
-    check_patterns(options.full_precision, whole, "full_precision")
-    _check_agreement(asked, widest, whole, threads, step=0)
+class ShardedModel:
+    """What a hook is to be attached to, checked: an FSDP2 model and the ranks that reduce it.
 
-    shards = _shards(groups)
-    reduced = [shard for shard in shards if shard is not None]
-    runner = None
-    if options.replicas is not None:
-        runner = make_runner(
-            options.replicas,
-            replicas,
-            reduced,
-            threads,
-            are_shards=True,
-            device=groups[0][2].device,
-            may_skip=scaler is not None,
+    Args:
+        asked: The hook. One without :class:`Sharded` is the hook between replicas.
+        replicas: The process group of the ranks that hold the same shards; None: there is one
+            replica.
+
+    Raises:
+        ValueError: As :func:`q7x2.attach`.
+        RuntimeError: The model has a hook already.
+
+    Attributes:
+        parameters: All that state is kept of, by name, as tensors without memory.
+        place: This rank's number among the ranks that have state of their own, and how many those
+            are.
+        part: Of the job, in the keys of state; see :class:`_hook_state.Keys`.
+    """
+
+    def __init__(
+        self, model: Any, asked: Sharded | HookOptions, replicas: ProcessGroup | None
+    ) -> None:
+        self.model, self.asked, self.replicas = model, asked, replicas
+        self.options = (
+            asked
+            if isinstance(asked, Sharded)
+            else Sharded(gradients=NONE, weights=NONE, replicas=asked)
         )
-    agreeing = [widest] if replicas is None else [widest, replicas]
-    traffic = Traffic(runner, agreeing, groups[0][2].device, may_skip=scaler is not None)
-    for index, (name, module, group) in enumerate(groups):
-        position = sum(shard is not None for shard in shards[:index])
-        member = Member(traffic.reductions, name, position, group)
-        traffic.parts.append(_part(module, member, index, names, options, traffic))
+        self.groups = list(param_groups(model))
+        self.names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
+        _check(self.groups, self.names, self.options, replicas)
+        self.widest = max((shard_group(g) for _, _, g in self.groups), key=dist.get_world_size)
+        self.whole = _whole_parameters(self.groups, self.names)
+        check_patterns(self.options.full_precision, self.whole, "full_precision")
+        self.shards = _shards(self.groups)
+        self.parameters = self.whole if self.options.compresses_shards else []
+        if replicas is None:
+            self.place = place_in(self.widest)
+            self.part = part_of(self.widest)
+        else:
+            self.parameters = self.parameters + self._reduced
+            self.place = place_in(replicas)
+            self.part = f"shard_{self.groups[0][2].mesh_info.shard_mesh_rank}"
 
-    rank, world_size = place_in(widest if replicas is None else replicas)
-    parameters = whole if options.compresses_shards else []
-    attached = AttachedSharded(
-        traffic,
-        asked,
-        parameters if replicas is None else parameters + reduced,
-        rank,
-        world_size,
-        scaler,
-        part=part_of(widest)
-        if replicas is None
-        else f"shard_{groups[0][2].mesh_info.shard_mesh_rank}",
-        threads=threads,
-    )
-    attached._follow(model)
-    attached._removable.append(
-        model.register_load_state_dict_post_hook(lambda *_: traffic.refresh())
-    )
-    return attached
+    @property
+    def _reduced(self) -> _Named:
+        """What the hook between replicas reduces."""
+        return [shard for shard in self.shards if shard is not None]
+
+    def connect(self, may_skip: bool, threads: int, step: int = 0) -> Traffic:
+        """Install the compressed collectives; a collective call of all ranks.
+
+        Args:
+            may_skip: A gradient scaler skips steps.
+            threads: Of the tensor operations of the hook between replicas.
+            step: From which the hook goes on, on all ranks.
+        """
+        _check_agreement(self.asked, self.widest, self.whole, threads, step)  # type: ignore[arg-type]
+        device = self.groups[0][2].device
+        runner = None
+        if self.options.replicas is not None:
+            runner = make_runner(
+                self.options.replicas,
+                self.replicas,
+                self._reduced,
+                threads,
+                are_shards=True,
+                device=device,
+                may_skip=may_skip,
+                step=step,
+            )
+        agreeing = [self.widest] if self.replicas is None else [self.widest, self.replicas]
+        traffic = Traffic(runner, agreeing, device, may_skip)
+        for index, (name, module, group) in enumerate(self.groups):
+            position = sum(shard is not None for shard in self.shards[:index])
+            member = Member(traffic.reductions, name, position, group)
+            traffic.parts.append(self._part(module, member, index, traffic))
+        return traffic
+
+    def _part(self, module: Any, member: Member, index: int, traffic: Traffic) -> Part:
+        """The collectives of one param group, installed."""
+        options, names, group = self.options, self.names, member.group
+        process_group = shard_group(group)
+        world_size = dist.get_world_size(process_group)
+        make_codec = load().Codec
+
+        def layout_of(codec: str, params: list[Any]) -> Layout:
+            made = None if codec in (NONE, BF16) else make_codec(codec)
+            return Layout(pieces_of(params, names, made, options.compresses), world_size)
+
+        facts = (group, process_group, traffic.counts, lambda: traffic.before_forward(module))
+        gather: Gather
+        if options.sends_differences:
+            gather = DifferenceGather(
+                *facts,
+                layout_of(options.weights, group.fsdp_params),
+                make_codec(options.weights),
+                options,
+                reductions=lambda: member.count,
+                steps=lambda: traffic.step,
+                index=index,
+            )
+        else:
+            gather = CastGather(*facts) if options.weights == BF16 else Gather(*facts)
+        parameters = [names[id(p.sharded_param)] for p in group.fsdp_params]
+        part = Part(member.name, parameters, gather)
+        if world_size > 1:
+            layout = layout_of(options.gradients, member.trained)
+            coded = None
+            if layout.coded_numel:
+                part.residual = Residual(layout, options.use_error_feedback, traffic.may_skip)
+                coded = CodedReduceScatter(
+                    process_group,
+                    group.device,
+                    options.gradients,
+                    options.edges,
+                    options.random_seed,
+                )
+            replicas = 1 if self.replicas is None else dist.get_world_size(self.replicas)
+            part.scatter = Scatter(
+                member, layout, coded, part.residual, options.start_iter, index, replicas
+            )
+        part.restore = install(
+            group,
+            all_gather=gather,
+            reduce_scatter=part.scatter,
+            all_reduce=member.reduce_alone if world_size == 1 and options.replicas else None,
+        )
+        return part
 
 
 def _check(
@@ -171,55 +241,3 @@ def _shards(groups: list[tuple[str, Any, Any]]) -> list[tuple[str, torch.Tensor]
         (name, torch.empty(numel, device="meta")) if numel else None
         for (name, _, _), numel in zip(groups, numels, strict=True)
     ]
-
-
-def _part(
-    module: Any,
-    member: Member,
-    index: int,
-    names: dict[int, str],
-    options: Sharded,
-    traffic: Traffic,
-) -> Part:
-    """The collectives of one param group, installed."""
-    group = member.group
-    process_group = shard_group(group)
-    world_size = dist.get_world_size(process_group)
-    make_codec = load().Codec
-
-    def layout_of(codec: str, params: list[Any]) -> Layout:
-        made = None if codec in (NONE, BF16) else make_codec(codec)
-        return Layout(pieces_of(params, names, made, options.compresses), world_size)
-
-    facts = (group, process_group, traffic.counts, lambda: traffic.before_forward(module))
-    gather: Gather
-    if options.sends_differences:
-        gather = DifferenceGather(
-            *facts,
-            layout_of(options.weights, group.fsdp_params),
-            make_codec(options.weights),
-            options,
-            reductions=lambda: member.count,
-            steps=lambda: traffic.step,
-            index=index,
-        )
-    else:
-        gather = CastGather(*facts) if options.weights == BF16 else Gather(*facts)
-    parameters = [names[id(p.sharded_param)] for p in group.fsdp_params]
-    part = Part(member.name, parameters, gather)
-    if world_size > 1:
-        layout = layout_of(options.gradients, member.trained)
-        coded = None
-        if layout.coded_numel:
-            part.residual = Residual(layout, options.use_error_feedback, traffic.may_skip)
-            coded = CodedReduceScatter(
-                process_group, group.device, options.gradients, options.edges, options.random_seed
-            )
-        part.scatter = Scatter(member, layout, coded, part.residual, options.start_iter, index)
-    part.restore = install(
-        group,
-        all_gather=gather,
-        reduce_scatter=part.scatter,
-        all_reduce=member.reduce_alone if world_size == 1 and options.replicas else None,
-    )
-    return part

@@ -151,13 +151,24 @@ class Attached:
         local = _hook_state.without_lost_ranks(local)
         runner.load(shared, local, step)
         register(ddp, runner, self.options)
+        self._move(ddp, runner, place_in(ddp.process_group), part_of(ddp.process_group))
+
+    def _move(
+        self, model: torch.nn.Module, runner: Any, place: tuple[int, int], part: str | None
+    ) -> None:
+        """Leave the model so far, and be at work on ``model`` with ``runner``.
+
+        Args:
+            place: This rank's number among those that reduce the model, and how many they are.
+            part: Of the job, in the keys of state.
+        """
         calls = list(self._calls)
         self.detach()
         self._runner, self._is_detached = runner, False
-        self._rank, self._world_size = place_in(ddp.process_group)
-        self._keys = _hook_state.Keys(part_of(ddp.process_group))
+        self._rank, self._world_size = place
+        self._keys = _hook_state.Keys(part)
         for call in calls:
-            self._before_forward(ddp, call)
+            self._before_forward(model, call)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all that the hook remembers; of what each rank has for itself, this rank's.

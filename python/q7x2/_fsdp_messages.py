@@ -76,17 +76,17 @@ class CodedReduceScatter:
         """Begins a sum.
 
         Args:
-            rows: One per rank, contiguous, of any float dtype, which the sum has as well; they
-                belong to the sum until it is finished.
-            residual: As many float32 elements: is added, and holds afterwards what was not sent.
+            rows: One per rank, contiguous, float32 on the CPU; they belong to the sum until it is
+                finished.
+            residual: As many elements: is added, and holds afterwards what was not sent.
             step: Random numbers go by it, and by ``index``, which is that of the param group.
             is_exact: Nothing is rounded.
         """
         if self.on_q7x2:
             return self._start_call(rows, residual, step, index, is_exact)
         if is_exact:
-            return self._start_exact(rows.float(), residual)
-        return self._start_messages(rows.float(), residual, step, index)
+            return self._start_exact(rows, residual)
+        return self._start_messages(rows, residual, step, index)
 
     def _start_call(
         self,
@@ -96,7 +96,7 @@ class CodedReduceScatter:
         index: int,
         is_exact: bool,
     ) -> Sum:
-        own = torch.empty(rows.shape[1], dtype=rows.dtype)
+        own = torch.empty(rows.shape[1])
         options = load().CodedOptions(
             "fp32" if is_exact else self._codec.name,
             op=dist.ReduceOp.SUM,

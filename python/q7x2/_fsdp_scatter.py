@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from q7x2._fsdp_messages import Sum
-from q7x2._fsdp_torch import reduce_scatter_single
+from q7x2._fsdp_torch import divisor_after, reduce_scatter_single
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -23,6 +23,14 @@ class Scatter:
     """What FSDP calls instead of its own reduce-scatter.
 
     It hands the sum to `Member`, which gives it to the parameters at the end of backward.
+
+    What goes through the codec is divided first, by all that the mean is divided by. So residuals
+    are contributions to the mean, however many ranks there are::
+
+        x = residual + gradient / ranks;  residual = x - C(x)
+
+    Args:
+        replicas: How many replicas of the shards there are; the mean is over their ranks as well.
     """
 
     def __init__(
@@ -33,8 +41,10 @@ class Scatter:
         memory: Residual | None,
         start_iter: int,
         random_index: int,
+        replicas: int,
     ) -> None:
         self._member, self._layout, self._coded = member, layout, coded
+        self._replicas = replicas
         self._memory, self._start_iter, self._index = memory, start_iter, random_index
         self.gradient_bytes = 0
         self.message_bytes = 0
@@ -66,7 +76,10 @@ class Scatter:
     def _start(self, output: torch.Tensor, rows: torch.Tensor, group: ProcessGroup, op: Any) -> Sum:
         """Begins the sums of both parts, which end as one row on the CPU."""
         layout = self._layout
-        coded, whole = layout.pack(rows)
+        coded, whole = layout.pack(rows, torch.float32)
+        # By what others divide: FSDP, and the hook between replicas.
+        later = divisor_after(self._member.group, rows.dtype) * self._replicas
+        coded /= later * (layout.world_size if op == dist.ReduceOp.AVG else 1)
         parts = []
         if layout.coded_numel:
             assert self._coded is not None
@@ -82,9 +95,8 @@ class Scatter:
 
         def result() -> torch.Tensor:
             sums = [part.result().cpu().view(1, -1) for part in parts]
-            coded_sum = sums[0].float() if layout.coded_numel else layout.new_coded(1)
-            if op == dist.ReduceOp.AVG:
-                coded_sum /= layout.world_size
+            coded_sum = sums[0] if layout.coded_numel else layout.new_coded(1)
+            coded_sum *= later
             whole_sum = sums[-1] if layout.whole_numel else whole.new_empty(1, 0)
             row = torch.empty(layout.numel)
             layout.unpack(coded_sum, whole_sum, row)
@@ -103,7 +115,8 @@ def _start_whole(rows: torch.Tensor, group: ProcessGroup, op: Any) -> Sum:
 
 
 class Residual:
-    """What the codec has lost of one param group's gradients on this rank.
+    """What the codec has lost of one param group's gradients on this rank: what the mean of all
+    ranks still lacks of them.
 
     Args:
         is_kept: Else nothing is remembered.

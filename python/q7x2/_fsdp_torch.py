@@ -128,6 +128,24 @@ def takes_late_gradients(group: Any, dtype: torch.dtype) -> bool:
     )
 
 
+def divisor_after(group: Any, dtype: torch.dtype) -> float:
+    """What FSDP divides the param group's gradients by after it has reduced them in ``dtype``.
+
+    1 where the reduction itself gives the mean.
+    """
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
+
+    _, divisor, _, _ = _get_gradient_divide_factors(
+        shard_group(group),
+        None,
+        dtype,
+        group.device.type,
+        group.gradient_divide_factor,
+        group.force_sum_reduction_for_comms,
+    )
+    return 1.0 if divisor is None else float(divisor)
+
+
 def prefetch_forward(modules: list[Any]) -> None:
     """Let each FSDP module gather the weights of the next one, unless the user has chosen."""
     if any(module._get_fsdp_state()._states_to_forward_prefetch for module in modules):

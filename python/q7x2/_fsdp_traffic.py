@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from q7x2._attached import Attached
 from q7x2._fsdp_gather import Counts, DifferenceGather, Gather
-from q7x2._fsdp_options import ShardedStats
 from q7x2._fsdp_reductions import Reductions
 from q7x2._fsdp_torch import prefetch_forward
 
@@ -28,6 +26,11 @@ _WEIGHTS = "gathered_weights"
 _SENDS_NEXT = "sends_next"
 
 
+def without_weights(shared: _Tensors) -> _Tensors:
+    """The same state, but of a model whose weights were never gathered."""
+    return {kind: shared[kind] for kind in shared if kind not in (_WEIGHTS, _SENDS_NEXT)}
+
+
 @dataclass
 class Part:
     """One param group at work.
@@ -37,8 +40,7 @@ class Part:
         names: Of its parameters.
         residual: None if its gradients are not compressed.
         scatter: None if one rank holds all of it.
-    restore: Gives the param group FSDP's own collectives back.
-        restore: Returns FSDP's own collectives.
+        restore: Gives the param group FSDP's own collectives back.
     """
 
     name: str
@@ -73,13 +75,13 @@ class Traffic:
         self._process_groups, self.may_skip = process_groups, may_skip
         self._device = device
         self._skipped = 0
-        self._order: list[Any] = []  # of modules in the first forward
+        self._order: list[Any] | None = []  # of modules in the first forward; None: it is over
         self._is_detached = False
 
     def before_forward(self, module: Any) -> None:
         """A module's weights are gathered for its forward."""
         self.reductions.leave_unfinished()
-        if self.reductions.step == 0 and all(module is not other for other in self._order):
+        if self._order is not None and all(module is not other for other in self._order):
             self._order.append(module)
 
     def _end_step(self, is_finite: bool) -> None:
@@ -90,7 +92,7 @@ class Traffic:
             self._for_residuals(lambda residual: residual.commit())
         if self._order:
             prefetch_forward(self._order)
-            self._order = []
+            self._order = None
 
     def _agree(self, is_finite: bool) -> bool:
         """Whether the gradients of all ranks are finite."""
@@ -192,25 +194,3 @@ class Traffic:
         self.reductions.leave_unfinished()
         if self.reductions.is_under_way:
             raise RuntimeError("the state of a hook can be read and changed between steps only")
-
-
-class AttachedSharded(Attached):
-    """Compressed FSDP2 at work on one model; made by :func:`attach`."""
-
-    @property
-    def stats(self) -> ShardedStats:
-        return ShardedStats(**self._runner.stats())
-
-    def refresh(self) -> None:
-        """Send all weights whole with their next all-gather.
-
-        This is needed only after weights were changed on purpose beside an optimizer's step, by a
-        little. Loaded weights, and changes in place at other times, are noticed.
-        """
-        self._runner.refresh()
-
-    def rebind(self, ddp: Any) -> None:
-        raise TypeError(
-            "rebind is for a DistributedDataParallel: shard the model over the ranks that are "
-            "left, attach to it and load the states of a checkpoint"
-        )

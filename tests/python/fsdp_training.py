@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -130,6 +132,20 @@ class Gathered:
         return keep
 
 
+def own_residuals(hook: q7x2.Attached) -> dict[str, torch.Tensor]:
+    """What this rank keeps of gradients, by parameter."""
+    (local,) = hook.state_dict()["local"].values()
+    residuals: dict[str, torch.Tensor] = local.get("gradient_residual", {})
+    return residuals
+
+
+def sum_of_residuals(hook: q7x2.Attached, group: Any = None) -> dict[str, torch.Tensor]:
+    """What the mean of all ranks still lacks, by parameter."""
+    everybody: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, own_residuals(hook), group)
+    return {name: sum(each[name].double() for each in everybody) for name in everybody[0]}
+
+
 def exact_gradients(step: int, ranks: range, weights: dict[str, torch.Tensor]) -> Net:
     """An unsharded model with these weights and the mean gradients of the ranks."""
     model = net()
@@ -137,3 +153,48 @@ def exact_gradients(step: int, ranks: range, weights: dict[str, torch.Tensor]) -
     for rank in ranks:
         backward(model, step, rank, scale=1 / len(ranks))
     return model
+
+
+class Job:
+    """A model, its optimizer and its compression.
+
+    Args:
+        attach: Further arguments of `q7x2.attach`.
+        fsdp: Of `fully_shard`.
+    """
+
+    def __init__(
+        self,
+        mesh: DeviceMesh,
+        options: q7x2.Sharded,
+        attach: dict[str, Any] | None = None,
+        **fsdp: Any,
+    ) -> None:
+        self.model = sharded(mesh, **fsdp)
+        self.hook = q7x2.attach(self.model, options, **(attach or {}))
+        self.optimizer = adam(self.model)
+
+    def state(self) -> dict[str, Any]:
+        return copy.deepcopy(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "hook": self.hook.state_dict(),
+            }
+        )
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.hook.load_state_dict(state["hook"])
+
+    def train(self, steps: range) -> list[float]:
+        return train(self.model, self.optimizer, steps)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Whole, on the CPU, on all ranks of the mesh: what another mesh can be loaded with."""
+        return {name: tensor.cpu() for name, tensor in whole_weights(self.model).items()}
+
+    def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.model, dict(weights), options=options)  # it changes the dict
