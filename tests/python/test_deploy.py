@@ -1,0 +1,160 @@
+"""The launchers of examples/deploy: run on virtual hosts, or checked against a schema."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import slurm
+
+from benchmarks import lab as lab_package
+from benchmarks.lab import Lab, Topology
+
+DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "examples" / "deploy"
+CHECK = str(DEPLOY / "check.py")
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+DEADLINE = 240  # seconds; a job takes 10 on a machine with nothing else to do
+
+needs_lab = pytest.mark.skipif(
+    lab_package.unavailable() is not None, reason=str(lab_package.unavailable())
+)
+needs_slurm = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
+
+
+def environment() -> dict[str, str]:
+    """This environment's programs first on PATH, and none of this job's own variables."""
+    programs = pathlib.Path(sys.executable).parent
+    return {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+def assert_is_whole(output: str, ranks: int) -> None:
+    """``output`` is that of check.py on two hosts, with a secret."""
+    assert f"all_reduce over {ranks} ranks: correct" in output, output
+    assert f"rank 0 of {ranks}, on 2 hosts" in output
+    assert "secret: set" in output
+
+
+# ---- by hand -------------------------------------------------------------------------------------
+
+
+@needs_lab
+def test_two_machines_by_hand() -> None:
+    with Lab(Topology(hosts=2)) as lab:
+        done = lab.run(
+            [str(DEPLOY / "by_hand.sh"), "h0", "2", "1", CHECK],
+            env=environment() | {"Q7X2_SECRET": "of this test", "JOB_ID": "test"},
+            timeout_s=DEADLINE,
+        )
+    assert_is_whole("".join(rank.output for rank in done.ranks), ranks=2)
+
+
+def test_by_hand_says_how_it_is_called() -> None:
+    done = subprocess.run(
+        [DEPLOY / "by_hand.sh", "h0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "by_hand.sh HEAD_HOST NODES RANKS_PER_NODE SCRIPT" in done.stderr
+
+
+# ---- SLURM ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[slurm.Slurm]:
+    with slurm.cluster(hosts=2) as running:
+        yield running
+
+
+@needs_slurm
+@pytest.mark.parametrize("script", ["torchrun.sbatch", "srun.sbatch"])
+def test_slurm(cluster: slurm.Slurm, script: str) -> None:
+    output = cluster.batch(str(DEPLOY / script), CHECK, env=environment(), timeout=DEADLINE)
+    assert_is_whole(output, ranks=4)
+
+
+@needs_slurm
+def test_slurm_reports_a_rank_that_fails(cluster: slurm.Slurm, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text("raise SystemExit(3)\n")
+    with pytest.raises(AssertionError, match="Exited with exit code 3"):
+        cluster.batch(str(DEPLOY / "srun.sbatch"), str(script), env=environment(), timeout=DEADLINE)
+
+
+# ---- Kubernetes ----------------------------------------------------------------------------------
+
+
+def documents(manifest: pathlib.Path) -> list[dict[str, Any]]:
+    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+    return [each for each in yaml.safe_load_all(manifest.read_text()) if each is not None]
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_fit_the_schemas_of_kubernetes(manifest: pathlib.Path) -> None:
+    kubernetes_validate = pytest.importorskip(
+        "kubernetes_validate", reason="pip install kubernetes-validate"
+    )
+    version = kubernetes_validate.latest_version()
+    for document in documents(manifest):
+        if document["kind"] != "PyTorchJob":
+            kubernetes_validate.validate(document, version, strict=True)
+            continue
+        for replicas in document["spec"]["pytorchReplicaSpecs"].values():
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+            kubernetes_validate.validate(pod | replicas["template"], version, strict=True)
+
+
+def fits_model(value: Any, kind: str, models: Any, where: str) -> None:
+    """Compare ``value`` with a type of an OpenAPI client: a model's name, list[..] or dict(..)."""
+    if inner := re.fullmatch(r"list\[(.+)\]|dict\(str, (.+)\)", kind):
+        items = enumerate(value) if inner[1] else value.items()
+        for key, item in items:
+            fits_model(item, inner[1] or inner[2], models, f"{where}.{key}")
+    elif hasattr(models, kind):
+        model = getattr(models, kind)
+        names = {json: name for name, json in model.attribute_map.items()}
+        assert set(value) <= set(names), f"{where}: {kind} has no {set(value) - set(names)}"
+        model(**{names[key]: value[key] for key in value})  # raises if something is missing
+        for key in value:
+            fits_model(value[key], model.openapi_types[names[key]], models, f"{where}.{key}")
+    elif python := {"str": str, "int": int, "bool": bool}.get(kind):
+        assert isinstance(value, python), f"{where}: expected {kind}, got {value!r}"
+
+
+def pytorchjob() -> tuple[Any, dict[str, Any]]:
+    training = pytest.importorskip(
+        "kubeflow.training.models", reason="pip install kubeflow-training"
+    )
+    (document,) = documents(DEPLOY / "kubernetes" / "pytorchjob.yaml")
+    return training, document
+
+
+def test_the_pytorchjob_fits_kubeflows_model() -> None:
+    models, document = pytorchjob()
+    fits_model(document, "KubeflowOrgV1PyTorchJob", models, "job")
+
+
+def test_a_field_that_kubeflow_does_not_know_is_found() -> None:
+    models, document = pytorchjob()
+    document["spec"]["runPolicy"]["cleanPods"] = "All"
+    with pytest.raises(AssertionError, match=r"RunPolicy has no \{'cleanPods'\}"):
+        fits_model(document, "KubeflowOrgV1PyTorchJob", models, "job")
+
+
+# ---- Docker --------------------------------------------------------------------------------------
+
+
+def test_the_dockerfile_installs_by_the_script_that_dev_wheel_runs(
+    repository: pathlib.Path,
+) -> None:
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    (step,) = re.findall(r"^RUN (.+)$", dockerfile, re.M)
+    assert step.startswith("sh /tmp/install.sh /tmp/wheels")
+    for source in re.findall(r"^COPY (\S+)", dockerfile, re.M):
+        assert source == "dist/" or (repository / source).is_file()
+    assert "examples/deploy/install.sh" in (repository / "dev").read_text()
