@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
+    "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",
     "device": "for how long a call on device tensors keeps the host",
     "groups": "the short calls of one group beside the long ones of another",
     "faults": "how soon ranks are released when others fail, beside the contract",
@@ -28,7 +29,7 @@ COMMANDS = {
     "pages": "the tables of figures in README.md and docs/, written from the results files",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
-PACKAGES = ("faults", "lab", "train")
+PACKAGES = ("faults", "gpu", "lab", "train")
 
 
 def main(argv: list[str]) -> int:

@@ -16,6 +16,12 @@ import harness
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", default="q7x2", help="the c10d backend under test")
+    parser.addoption(
+        "--device",
+        choices=("fake", "cuda"),
+        default="fake",
+        help="whose tensors the tests of devices take; with cuda no other tests run",
+    )
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
 
 
@@ -34,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     backend = config.getoption("--backend")
+    if config.getoption("--device") == "cuda":
+        others = [item for item in items if "device" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
@@ -119,6 +129,17 @@ def _rank_pools(request: pytest.FixtureRequest, _catalogue: None) -> Iterator[No
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of the backend under test."""
     return str(request.config.getoption("--backend"))
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    """The device of a test's tensors: the stand-in accelerator, or CUDA with ``--device cuda``."""
+    name = str(request.config.getoption("--device"))
+    if name == "cuda":
+        import torch
+
+        assert torch.cuda.is_available(), f"torch {torch.__version__} finds no CUDA device"
+    return name
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 ``load()`` registers it. After that ``torch.fake`` is its module, like ``torch.cuda``, and tensors
 are made with ``device="fake"`` or ``"fake:1"``. What controls it is here: ``paused``, ``slow``.
+
+Tests that take the fixture ``device`` run with CUDA tensors, too, on a machine with a GPU
+(``pytest --device cuda``). CUDA's streams can be made ``slow``, and know no other control.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import functools
 import importlib.machinery
 import importlib.util
+import inspect
 import itertools
 import pathlib
 import sys
@@ -38,8 +42,15 @@ def find() -> pathlib.Path | None:
 
 
 needs_accelerator = pytest.mark.skipif(
-    find() is None, reason="the stand-in accelerator is built with the C++ tests"
+    "config.getoption('device') == 'fake' and stand_in.find() is None",
+    reason="the stand-in accelerator is built with the C++ tests",
 )
+
+
+def needs_control(device: str) -> None:
+    """Skip the test if ``device`` is not the stand-in, whose streams a test can control."""
+    if device != NAME:
+        pytest.skip(f"needs control of the streams, which {device} does not offer")
 
 
 @functools.cache
@@ -88,11 +99,15 @@ def _device_module(compiled: Any) -> types.ModuleType:
     return module
 
 
-def run(pool: Any, body: Callable[..., Any], shared: str, **arguments: Any) -> list[Any]:
-    """Run ``body`` on every rank of ``pool``, in a default group for the accelerator's tensors.
+def run(
+    pool: Any, body: Callable[..., Any], shared: str, device: str = NAME, **arguments: Any
+) -> list[Any]:
+    """Run ``body`` on every rank of ``pool``, in a default group for tensors of ``device``.
 
-    ``shared``: a directory of the test.
+    ``shared``: a directory of the test. ``device`` is passed on to a body that takes it.
     """
+    if "device" in inspect.signature(body).parameters:
+        arguments["device"] = device
     group = harness.GroupSpec(backend="q7x2", key="stand_in", init="none")
     return pool.run(
         _run_in_group,
@@ -100,14 +115,23 @@ def run(pool: Any, body: Callable[..., Any], shared: str, **arguments: Any) -> l
         chosen=body,
         store=f"file://{shared}/{next(_stores)}",
         world_size=pool.world_size,
+        device=device,
         arguments=arguments,
     )
 
 
 def _run_in_group(
-    chosen: Callable[..., Any], store: str, world_size: int, arguments: dict[str, Any]
+    chosen: Callable[..., Any],
+    store: str,
+    world_size: int,
+    device: str,
+    arguments: dict[str, Any],
 ) -> Any:
-    q7x2.register_accelerator(NAME, load().stream_calls())
+    if device == NAME:
+        q7x2.register_accelerator(NAME, load().stream_calls())
+    else:
+        # One GPU per rank, as far as there are so many.
+        torch.cuda.set_device(harness.current_rank() % torch.cuda.device_count())
     dist.init_process_group(
         "q7x2", init_method=store, rank=harness.current_rank(), world_size=world_size
     )
@@ -147,7 +171,15 @@ def copying_to_device() -> list[torch.Stream]:
 
 @contextlib.contextmanager
 def slow(stream: torch.Stream, seconds: float) -> Iterator[None]:
-    """Every operation of ``stream`` that begins in the block takes ``seconds`` longer."""
+    """Every operation of ``stream`` that begins in the block takes ``seconds`` longer.
+
+    A CUDA stream, which must be the current one of its device, stops once for ``seconds``.
+    """
+    if stream.device.type == "cuda":
+        with torch.cuda.device(stream.device):
+            torch.cuda._sleep(int(seconds * 2e9))  # cycles: a clock of 2 GHz at most
+        yield
+        return
     load().slow_down(stream.device_index, stream.stream_id, seconds)
     try:
         yield

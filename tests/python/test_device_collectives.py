@@ -1,4 +1,4 @@
-"""Every collective and message on tensors of the stand-in accelerator: the bits of CPU tensors."""
+"""Every collective and message on device tensors: the bits of CPU tensors."""
 
 from __future__ import annotations
 
@@ -123,27 +123,29 @@ CALLS = [
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str) -> None:
-    stand_in.run(new_pool(world), _compare, shared)
+def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(world), _compare, shared, device)
 
 
-def _compare() -> None:
+def _compare(device: str) -> None:
     for call in CALLS:
         for dtype in (torch.float32, torch.bfloat16, torch.int64):
             for size in SIZES:
-                _compare_one(call, size, dtype)
+                _compare_one(call, device, size, dtype)
 
 
-def _compare_one(call: Callable[..., list[torch.Tensor]], size: int, dtype: torch.dtype) -> None:
+def _compare_one(
+    call: Callable[..., list[torch.Tensor]], device: str, size: int, dtype: torch.dtype
+) -> None:
     expected = call("cpu", size, dtype)
     # The first operations of a call are still to come when it is made.
-    with stand_in.slow(torch.fake.current_stream(), 0.001):
-        results = call("fake", size, dtype)
+    with stand_in.slow(torch.accelerator.current_stream(), 0.001):
+        results = call(device, size, dtype)
         # Used in the order of the stream, without a wait of the host.
         results = [result.clone() for result in results]
     assert len(results) == len(expected)
     for result, target in zip(results, expected, strict=True):
-        assert result.device.type == "fake"
+        assert result.device.type == device
         assert_bits(result.cpu(), target, f"{call.__name__} of {size} {dtype}")
 
 
@@ -162,25 +164,25 @@ def _compressed(device: str, codec: str) -> list[torch.Tensor]:
     return [x, shard] if residual is None else [x, shard, residual]
 
 
-def _compare_compressed() -> None:
+def _compare_compressed(device: str) -> None:
     for codec in CODECS:
         expected = _compressed("cpu", codec)
-        with stand_in.slow(torch.fake.current_stream(), 0.001):
-            results = [result.clone() for result in _compressed("fake", codec)]
+        with stand_in.slow(torch.accelerator.current_stream(), 0.001):
+            results = [result.clone() for result in _compressed(device, codec)]
         for i, (result, target) in enumerate(zip(results, expected, strict=True)):
             assert_bits(result.cpu(), target, f"result {i} of codec {codec}")
 
 
-def test_compressed_bits_are_those_of_cpu_tensors(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _compare_compressed, shared)
+def test_compressed_bits_are_those_of_cpu_tensors(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _compare_compressed, shared, device)
 
 
-def _several_devices() -> None:
+def _several_devices(device: str) -> None:
     rank = dist.get_rank()
-    one, two = torch.ones(1000, device="fake:0"), torch.ones(1000, device="fake:1")
+    one, two = torch.ones(1000, device=f"{device}:0"), torch.ones(1000, device=f"{device}:1")
     with (
-        stand_in.slow(torch.fake.current_stream(0), 0.01),
-        stand_in.slow(torch.fake.current_stream(1), 0.005),
+        stand_in.slow(torch.accelerator.current_stream(0), 0.01),
+        stand_in.slow(torch.accelerator.current_stream(1), 0.005),
     ):
         one += rank
         two *= 2 + rank
@@ -190,17 +192,19 @@ def _several_devices() -> None:
         two += 1
     assert one.tolist() == [4.0] * 1000
     assert two.tolist() == [6.0] * 1000
-    with pytest.raises(RuntimeError, match="on one device, got fake:0 and fake:1"):
+    with pytest.raises(RuntimeError, match=f"on one device, got {device}:0 and {device}:1"):
         dist.all_gather([one, two], one)
     with pytest.raises(RuntimeError, match="expected cpu, cuda, or an accelerator"):
         dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([one.to("meta")])
     # Contributions of one rank, added on the host before they leave it.
-    backend = dist.group.WORLD._get_backend(torch.device("fake"))
-    several = [torch.full((5,), float(rank + i), device="fake:0") for i in range(3)]
+    backend = dist.group.WORLD._get_backend(torch.device(device))
+    several = [torch.full((5,), float(rank + i), device=f"{device}:0") for i in range(3)]
     backend.allreduce(several).wait()
     for tensor in several:
         assert (tensor + 1).tolist() == [10.0] * 5
 
 
-def test_several_devices_of_a_process(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _several_devices, shared)
+def test_several_devices_of_a_process(new_pool, shared: str, device: str) -> None:
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    stand_in.run(new_pool(2), _several_devices, shared, device)

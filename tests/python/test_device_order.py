@@ -6,6 +6,7 @@ then it must fail.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 
@@ -31,67 +32,67 @@ def _is_all(tensor: torch.Tensor, value: float) -> bool:
     return bool((tensor.cpu() == value).all())
 
 
-def _reads_after_the_caller() -> bool:
+def _reads_after_the_caller(device: str) -> bool:
     """The input is computed late: what is sent is what the stream computes."""
-    x = torch.zeros(SIZE, device="fake")
-    torch.fake.synchronize()
-    with stand_in.slow(torch.fake.current_stream(), 0.05):
+    x = torch.zeros(SIZE, device=device)
+    torch.accelerator.synchronize()
+    with stand_in.slow(torch.accelerator.current_stream(), 0.05):
         x.fill_(1.0)
         dist.all_reduce(x)
         return _is_all(x, 2)
 
 
-def _writes_after_the_caller() -> bool:
+def _writes_after_the_caller(device: str) -> bool:
     """An output is still read by earlier work of the stream: it gets the result afterwards."""
-    x = torch.ones(SIZE, device="fake")
-    out = torch.zeros(2 * SIZE, device="fake")
-    torch.fake.synchronize()
-    with stand_in.slow(torch.fake.current_stream(), 0.05):
+    x = torch.ones(SIZE, device=device)
+    out = torch.zeros(2 * SIZE, device=device)
+    torch.accelerator.synchronize()
+    with stand_in.slow(torch.accelerator.current_stream(), 0.05):
         before = out.clone()
         dist.all_gather_into_tensor(out, x, async_op=True)
-        torch.fake.synchronize()
+        torch.accelerator.synchronize()
     dist.barrier()
-    torch.fake.synchronize()
+    torch.accelerator.synchronize()
     return _is_all(before, 0) and _is_all(out, 1)
 
 
-def _caller_goes_on_after_the_results() -> bool:
+def _caller_goes_on_after_the_results(device: str) -> bool:
     """The copy to the device takes long: the stream computes with the result all the same."""
-    x = torch.ones(SIZE, device="fake")
+    x = torch.ones(SIZE, device=device)
     with stand_in.copy_rate(1e6):
         dist.all_reduce(x)
         y = x + 1
-        torch.fake.current_stream().synchronize()
+        torch.accelerator.current_stream().synchronize()
     return _is_all(y, 3)
 
 
-def _results_are_awaited() -> bool:
+def _results_are_awaited(device: str) -> bool:
     """The other rank comes late: what the stream computes with is the sum all the same."""
-    x = torch.ones(SIZE, device="fake")
+    x = torch.ones(SIZE, device=device)
     if dist.get_rank() == 1:
         time.sleep(0.1)
     dist.all_reduce(x)
     return _is_all(x + 1, 3)
 
 
-def _dropped_inputs_stay() -> bool:
+def _dropped_inputs_stay(device: str) -> bool:
     """An input is dropped before it is copied to the host: its memory is not used again."""
-    x = torch.ones(SIZE, device="fake")
-    out = torch.empty(2 * SIZE, device="fake")
-    torch.fake.synchronize()
+    x = torch.ones(SIZE, device=device)
+    out = torch.empty(2 * SIZE, device=device)
+    torch.accelerator.synchronize()
     with stand_in.paused(*stand_in.copying_to_host()):
         work = dist.all_gather_into_tensor(out, x, async_op=True)
         del x
-        other = torch.full((SIZE,), 7.0, device="fake")
-        torch.fake.current_stream().synchronize()
+        other = torch.full((SIZE,), 7.0, device=device)
+        torch.accelerator.current_stream().synchronize()
     work.wait()
     return _is_all(out, 1) and _is_all(other, 7)
 
 
-def _dropped_outputs_stay() -> bool:
+def _dropped_outputs_stay(device: str) -> bool:
     """An output is dropped before it is copied to the device: nobody else's memory changes."""
-    x = torch.ones(SIZE, device="fake")
-    torch.fake.synchronize()
+    x = torch.ones(SIZE, device=device)
+    torch.accelerator.synchronize()
     in_use = stand_in.load().allocated_bytes(0)
     with stand_in.paused(*stand_in.copying_to_device()):
         dist.all_reduce(x, async_op=True)
@@ -99,9 +100,9 @@ def _dropped_outputs_stay() -> bool:
         patience = time.monotonic() + 1
         while stand_in.load().allocated_bytes(0) == in_use and time.monotonic() < patience:
             time.sleep(0.01)
-        other = torch.full((SIZE,), 7.0, device="fake")
-        torch.fake.current_stream().synchronize()
-    torch.fake.synchronize()
+        other = torch.full((SIZE,), 7.0, device=device)
+        torch.accelerator.current_stream().synchronize()
+    torch.accelerator.synchronize()
     return _is_all(other, 7)
 
 
@@ -116,33 +117,41 @@ BODIES = {
 CASES = [(body, what) for body, lacks in BODIES.items() for what in ("nothing", *lacks)]
 
 
-def _judge(name: str, what: str) -> bool:
+# What these do needs no control of a stream but `slow`, so CUDA's streams can do it, too.
+WITHOUT_CONTROL = [_reads_after_the_caller, _writes_after_the_caller, _results_are_awaited]
+
+
+def _judge(device: str, name: str, what: str) -> bool:
     body = globals()[name]
-    with stand_in.left_out(what):
-        is_right = body()
-        torch.fake.synchronize()
+    with contextlib.nullcontext() if what == "nothing" else stand_in.left_out(what):
+        is_right = body(device)
+        torch.accelerator.synchronize()
     return _agree(is_right)
 
 
 @pytest.mark.parametrize(
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_each_step_of_the_order_is_needed(body, what: str, new_pool, shared: str) -> None:
-    verdicts = stand_in.run(new_pool(2), _judge, shared, name=body.__name__, what=what)
+def test_each_step_of_the_order_is_needed(
+    body, what: str, new_pool, shared: str, device: str
+) -> None:
+    if what != "nothing" or body not in WITHOUT_CONTROL:
+        stand_in.needs_control(device)
+    verdicts = stand_in.run(new_pool(2), _judge, shared, device, name=body.__name__, what=what)
     assert verdicts == [what == "nothing"] * 2
 
 
-def _wait_leaves_the_host_free() -> None:
-    x = torch.ones(SIZE, device="fake")
+def _wait_leaves_the_host_free(device: str) -> None:
+    x = torch.ones(SIZE, device=device)
     if dist.get_rank() == 0:
         work = dist.all_reduce(x, async_op=True)
         assert work.wait()
         y = x + 1
         # The other rank has not called: so nothing of this can have waited for it.
         assert not work.is_completed()
-        assert not torch.fake.current_stream().query()
+        assert not torch.accelerator.current_stream().query()
         dist.send(torch.ones(1), 1)
-        torch.fake.synchronize()
+        torch.accelerator.synchronize()
         assert work.is_completed()
         assert _is_all(y, 3)
     else:
@@ -151,8 +160,8 @@ def _wait_leaves_the_host_free() -> None:
         assert _is_all(x, 2)
 
 
-def test_wait_leaves_the_host_free(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _wait_leaves_the_host_free, shared)
+def test_wait_leaves_the_host_free(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _wait_leaves_the_host_free, shared, device)
 
 
 def _abort_opens_the_gates(what: str) -> bool:
@@ -182,21 +191,21 @@ def test_an_abort_opens_the_gates(what: str, new_pool, shared: str) -> None:
     assert passes == [what == "nothing"] * 2
 
 
-def _deadline_opens_the_gates() -> None:
-    x = torch.ones(SIZE, device="fake")
+def _deadline_opens_the_gates(device: str) -> None:
+    x = torch.ones(SIZE, device=device)
     group = dist.new_group(timeout=datetime.timedelta(seconds=0.3))
     if dist.get_rank() == 1:
         time.sleep(1)
         return
     work = dist.all_reduce(x, group=group, async_op=True)
     assert work.wait()  # nothing is known yet
-    torch.fake.synchronize()
+    torch.accelerator.synchronize()
     with pytest.raises(dist.DistBackendError, match="Timed out"):
         work.wait()
 
 
-def test_a_deadline_opens_the_gates(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _deadline_opens_the_gates, shared)
+def test_a_deadline_opens_the_gates(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _deadline_opens_the_gates, shared, device)
 
 
 def _captured() -> None:
@@ -215,6 +224,22 @@ def _captured() -> None:
 
 def test_a_stream_that_is_recorded_is_refused(new_pool, shared: str) -> None:
     stand_in.run(new_pool(1), _captured, shared)
+
+
+def _captured_by_cuda(device: str) -> None:
+    x = torch.ones(4, device=device)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="recorded for a graph"), torch.cuda.graph(graph):
+        dist.all_reduce(x)
+    dist.all_reduce(x)
+    assert _is_all(x, 1)
+
+
+def test_a_cuda_stream_that_is_recorded_is_refused(new_pool, shared: str, device: str) -> None:
+    if device != "cuda":
+        pytest.skip("needs CUDA's graphs")
+    stand_in.run(new_pool(1), _captured_by_cuda, shared, device)
 
 
 def _futures() -> None:

@@ -1,4 +1,4 @@
-"""DDP with every hook, and FSDP2, on the stand-in accelerator: gradients as on the CPU."""
+"""DDP with every hook, and FSDP2, on a device: gradients as on the CPU."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _gradients(device: str, hook: str | None) -> list[torch.Tensor]:
     return [gradient.cpu() for gradient in seen]
 
 
-def _compare(hooks: list[str | None]) -> None:
+def _compare(device: str, hooks: list[str | None]) -> None:
     for hook in hooks:
-        results, targets = _gradients("fake", hook), _gradients("cpu", hook)
+        results, targets = _gradients(device, hook), _gradients("cpu", hook)
         for i, (result, target) in enumerate(zip(results, targets, strict=True)):
             if hook in ROUNDED_OTHERWISE:
                 torch.testing.assert_close(result, target, rtol=1e-3, atol=1e-4)
@@ -60,9 +60,9 @@ def _compare(hooks: list[str | None]) -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_ddp_has_the_gradients_of_the_cpu(part: int, new_pool, shared: str) -> None:
+def test_ddp_has_the_gradients_of_the_cpu(part: int, new_pool, shared: str, device: str) -> None:
     hooks = [None, *HOOKS][part::4]
-    stand_in.run(new_pool(2), _compare, shared, hooks=hooks)
+    stand_in.run(new_pool(2), _compare, shared, device, hooks=hooks)
 
 
 def _sharded(device: str) -> list[torch.Tensor]:
@@ -81,10 +81,10 @@ def _sharded(device: str) -> list[torch.Tensor]:
     return [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
 
 
-def _compare_sharded() -> None:
-    for result, target in zip(_sharded("fake"), _sharded("cpu"), strict=True):
+def _compare_sharded(device: str) -> None:
+    for result, target in zip(_sharded(device), _sharded("cpu"), strict=True):
         torch.testing.assert_close(result, target)
 
 
-def test_fsdp2_trains_as_on_the_cpu(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _compare_sharded, shared)
+def test_fsdp2_trains_as_on_the_cpu(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _compare_sharded, shared, device)

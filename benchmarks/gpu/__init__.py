@@ -1,0 +1,1 @@
+"""Everything that needs a real GPU: `./dev gpu`, see docs/devices.md."""
