@@ -45,7 +45,9 @@ def add_parser(commands: Any) -> None:
     show.add_argument(
         "file", nargs="?", type=Path, metavar="FILE", help="JSON (the newest of the catalogue)"
     )
-    show.add_argument("--out", type=Path, metavar="PICTURE", help="draw it: a .svg or .png file")
+    output = show.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print its JSON instead of a report")
+    output.add_argument("--out", type=Path, metavar="PICTURE", help="draw it: a .svg or .png file")
     show.set_defaults(run=_show)
 
 
@@ -154,6 +156,9 @@ def _show(options: argparse.Namespace) -> int:
             return 0
     except FabricError as error:
         return _complain(str(error))
+    if options.json:
+        print(json.dumps(fabric, indent=2))
+        return 0
     from q7x2 import show_fabric
 
     show_fabric.show(fabric)
