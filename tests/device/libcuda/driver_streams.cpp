@@ -2,7 +2,9 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <cuda.h>
 
@@ -110,6 +112,30 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* argument, unsigned) {
   if (stream == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   stream->enqueue([=] { callback(stream, CUDA_SUCCESS, argument); });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  if (stream == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  stream->enqueue([=] { function(argument); });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                             unsigned flags) {
+  if (stream == nullptr || flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+  const auto word = fake_cuda::place(address, sizeof(value));
+  if (!word) return CUDA_ERROR_INVALID_VALUE;
+  stream->enqueue([value, at = reinterpret_cast<cuuint32_t*>(word->at)] {
+    const std::atomic_ref<cuuint32_t> now(*at);
+    while (static_cast<int32_t>(now.load(std::memory_order_acquire) - value) < 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;  // it has no graphs
   return CUDA_SUCCESS;
 }
 
