@@ -1,5 +1,5 @@
-# What comes out of the Python environment: the interpreter, torch (target torch_extension) and the
-# UCX wheel (target ucx).
+# What comes out of the Python environment: the interpreter, torch (target torch_extension, minor version
+# torch_minor) and the UCX wheel (target ucx).
 
 if(NOT DEFINED Python_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV}
    AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
@@ -24,6 +24,8 @@ endfunction()
 # By path and not by find_package(Torch), which wants a CUDA toolkit for a CUDA build of torch.
 # The pybind11 headers are the ones torch ships: types cross the border only within one version.
 q7x2_package_directory(torch torch_directory)
+file(STRINGS ${torch_directory}/version.py torch_version REGEX "^__version__ = ")
+string(REGEX MATCH "[0-9]+\\.[0-9]+" torch_minor "${torch_version}")
 add_library(torch_extension INTERFACE)
 target_include_directories(torch_extension SYSTEM INTERFACE
   ${torch_directory}/include ${torch_directory}/include/torch/csrc/api/include)

@@ -35,9 +35,10 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "device"
 
 
 def find() -> pathlib.Path | None:
-    """Return the compiled module; None if it was not built."""
+    """Return the module that was compiled for this version of torch; None if it was not built."""
+    minor = ".".join(torch.__version__.split(".")[:2])
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
-    paths = (DIRECTORY / f"stand_in_accelerator{suffix}" for suffix in suffixes)
+    paths = (DIRECTORY / f"stand_in_accelerator-torch{minor}{suffix}" for suffix in suffixes)
     return next((path for path in paths if path.exists()), None)
 
 
