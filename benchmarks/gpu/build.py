@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu import machine
+from benchmarks.gpu.machine import ROOT
 from benchmarks.gpu.runner import Result, Session, StageFailed
 
-ROOT = Path(__file__).parents[2]
 TARGETS = ("_C", "q7x2_tests", "q7x2_gpu_kernels_bench")
 
 # An editable install of q7x2 would be found before the package in the build directory.
@@ -37,8 +37,6 @@ def run(session: Session) -> Result:
 
 def make_package(build: Path) -> None:
     """Make ``build/python``, which PYTHONPATH can name: q7x2 with its entry points."""
-    import tomllib  # from Python 3.11 on, see needs.py
-
     folder = build / "python"
     shutil.rmtree(folder, ignore_errors=True)
     package = folder / "q7x2"
@@ -46,7 +44,7 @@ def make_package(build: Path) -> None:
     sources = ROOT / "python/q7x2"
     for file in (*sources.glob("*.py"), sources / "py.typed", *build.glob("_C.*.so")):
         (package / file.name).symlink_to(file)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = machine.project()
     metadata = folder / f"q7x2-{project['version']}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(

@@ -11,10 +11,9 @@ import argparse
 from pathlib import Path
 
 from benchmarks.gpu import machine, needs
+from benchmarks.gpu.machine import ROOT
 from benchmarks.gpu.runner import Report, run_stages
 from benchmarks.gpu.stages import STAGES
-
-ROOT = Path(__file__).parents[2]
 
 
 def main(argv: list[str]) -> None:

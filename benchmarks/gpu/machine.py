@@ -6,10 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from benchmarks import facts
 from benchmarks.gpu import needs
+
+ROOT = Path(__file__).parents[2]
 
 # In a process of its own: a context in this one would take memory of the GPU during the stages.
 _ASK = """
@@ -28,7 +31,16 @@ print(json.dumps({
 
 def collect() -> dict[str, Any]:
     """Machine, GPUs, software and commit, ready for JSON."""
-    return {**facts.collect(), **gpus(), "nvcc": _nvcc_version()}
+    checkout = {"q7x2": project()["version"]}  # it need not be installed
+    return {**facts.collect(), **checkout, **gpus(), "nvcc": _nvcc_version()}
+
+
+def project() -> dict[str, Any]:
+    """Return the table ``project`` of pyproject.toml."""
+    import tomllib  # from Python 3.11 on, see needs.py
+
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table
 
 
 def gpus() -> dict[str, Any]:

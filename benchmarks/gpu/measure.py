@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Any
 
@@ -11,6 +12,8 @@ from benchmarks.gpu.runner import Result, Session, StageFailed
 
 KERNEL_GOAL = 0.7  # of a copy of the same bytes: encode, and decode and add
 RANKS_GOAL = 2.0  # int4 beside dense
+_TURNS = 2
+_TRAINING_LIMIT_S = 90  # of one training, so that one that hangs leaves time for the others
 
 
 def kernels(session: Session) -> Result:
@@ -64,10 +67,13 @@ def fsdp(session: Session) -> Result:
 def _training(session: Session, what: str) -> Result:
     cases = _program(session, "benchmarks.gpu.training", "--cases", what)["cases"]
     rows, problems = [], []
-    for _ in range(2):  # in turns, so that a slow phase of the machine meets each of them
+    for _ in range(_TURNS):  # a slow phase of the machine meets all cases alike
         for case in cases:
             try:
-                found = _program(session, "benchmarks.gpu.training", "--what", what, "--case", case)
+                arguments = ("--what", what, "--case", case)
+                found = _program(
+                    session, "benchmarks.gpu.training", *arguments, limit_s=_TRAINING_LIMIT_S
+                )
             except StageFailed as failed:
                 # What another backend cannot do is a result; that q7x2 fails is none.
                 if case.startswith("q7x2"):
@@ -94,10 +100,13 @@ def training_table(what: str, rows: list[dict[str, Any]], problems: list[str]) -
     return "\n".join([*lines, "", *problems]) + "\n"
 
 
-def _program(session: Session, module: str, *arguments: str) -> dict[str, Any]:
+def _program(
+    session: Session, module: str, *arguments: str, limit_s: float = math.inf
+) -> dict[str, Any]:
     """Run a module of this package, and return the JSON object that it prints last."""
     environment = package_environment(session)
-    said = session.call(sys.executable, "-m", module, *arguments, env=environment)
+    command = (sys.executable, "-m", module, *arguments)
+    said = session.call(*command, env=environment, limit_s=limit_s)
     objects = [line for line in said.splitlines() if line.startswith("{")]
     if not objects:
         raise StageFailed(f"{module} printed no result")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import shlex
 import signal
@@ -41,19 +42,25 @@ class Session:
     def __init__(self, build: Path, log: Path, limit_s: float) -> None:
         self.build = build
         self._log = log
-        self._limit_s = limit_s
         self._deadline = time.monotonic() + limit_s
 
-    def call(self, *command: str | Path, env: Mapping[str, str] | None = None) -> str:
+    def call(
+        self,
+        *command: str | Path,
+        env: Mapping[str, str] | None = None,
+        limit_s: float = math.inf,
+    ) -> str:
         """Run ``command`` and return its output, which also goes to the terminal and the log.
 
         Args:
             env: variables beside those of this process.
+            limit_s: seconds that the command may take, if the stage has as many left.
 
         Raises:
-            StageFailed: it exits with another code than 0, or the stage's limit has come. Then the
+            StageFailed: it exits with another code than 0, or does not end in time. Then the
                 command and all its children are killed.
         """
+        allowed = max(0.0, min(limit_s, self._deadline - time.monotonic()))
         words = [str(word) for word in command]
         lines: list[str] = []
         with self._log.open("a") as log:
@@ -81,11 +88,10 @@ class Session:
             reader = threading.Thread(target=read, daemon=True)
             reader.start()
             try:
-                code = process.wait(max(0.0, self._deadline - time.monotonic()))
+                code = process.wait(allowed)
             except subprocess.TimeoutExpired:
-                raise StageFailed(
-                    f"{words[0]} was not finished when the stage's {self._limit_s:g} s were over"
-                ) from None
+                text = f"{shlex.join(words)} was ended after {allowed:.1f} s"
+                raise StageFailed(text) from None
             finally:
                 if process.returncode is None:
                     os.killpg(process.pid, signal.SIGKILL)

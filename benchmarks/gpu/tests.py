@@ -10,16 +10,14 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from benchmarks.gpu import needs
-from benchmarks.gpu.build import ROOT, package_environment, program
+from benchmarks.gpu.build import package_environment, program
+from benchmarks.gpu.machine import ROOT
 from benchmarks.gpu.runner import Result, Session, StageFailed, StageSkipped
 
 # C++ tests that need a GPU have this in their names.
 CUDA_TESTS = "*Cuda*"
-PYTHON_TESTS = (
-    "test_device_collectives.py",
-    "test_device_training.py",
-    "test_device_order.py",
-)
+# Of these, pytest runs the tests that take the fixture `device`.
+PYTHON_TESTS = "test_device_*.py"
 _UCX = {"UCX_MEM_EVENTS": "n"}  # as the Python package has it
 
 
@@ -63,7 +61,7 @@ def python(session: Session) -> Result:
     file.unlink(missing_ok=True)
     session.call(
         *(sys.executable, "-m", "pytest", "--device", "cuda", f"--junit-xml={file}"),
-        *(ROOT / "tests/python" / name for name in PYTHON_TESTS),
+        *sorted((ROOT / "tests/python").glob(PYTHON_TESTS)),
         env=environment,
     )
     return Result({"passed": _passed(file)})
