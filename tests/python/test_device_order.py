@@ -121,9 +121,14 @@ CASES = [(body, what) for body, lacks in BODIES.items() for what in ("nothing", 
 WITHOUT_CONTROL = [_reads_after_the_caller, _writes_after_the_caller, _results_are_awaited]
 
 
+def _without(what: str) -> contextlib.AbstractContextManager[None]:
+    """The streams leave ``what`` out, which only the stand-in's do."""
+    return contextlib.nullcontext() if what == "nothing" else stand_in.left_out(what)
+
+
 def _judge(device: str, name: str, what: str) -> bool:
     body = globals()[name]
-    with contextlib.nullcontext() if what == "nothing" else stand_in.left_out(what):
+    with _without(what):
         is_right = body(device)
         torch.accelerator.synchronize()
     return _agree(is_right)
@@ -164,13 +169,13 @@ def test_wait_leaves_the_host_free(new_pool, shared: str, device: str) -> None:
     stand_in.run(new_pool(2), _wait_leaves_the_host_free, shared, device)
 
 
-def _abort_opens_the_gates(what: str) -> bool:
-    x = torch.ones(SIZE, device="fake")
+def _abort_opens_the_gates(device: str, what: str) -> bool:
+    x = torch.ones(SIZE, device=device)
     dist.barrier()
     if dist.get_rank() == 1:
         time.sleep(0.5)
         return what == "nothing"
-    with stand_in.left_out(what):
+    with _without(what):
         work = dist.all_reduce(x, async_op=True)
         work.wait()
         dist.group.WORLD._get_backend(torch.device("cpu")).abort()
@@ -180,14 +185,16 @@ def _abort_opens_the_gates(what: str) -> bool:
         with pytest.raises(dist.DistBackendError, match="aborted"):
             again.wait(datetime.timedelta(seconds=5))
         patience = time.monotonic() + 2
-        while not torch.fake.current_stream().query() and time.monotonic() < patience:
+        while not torch.accelerator.current_stream().query() and time.monotonic() < patience:
             time.sleep(0.01)
-        return torch.fake.current_stream().query()
+        return torch.accelerator.current_stream().query()
 
 
 @pytest.mark.parametrize("what", ["nothing", "opening"])
-def test_an_abort_opens_the_gates(what: str, new_pool, shared: str) -> None:
-    passes = stand_in.run(new_pool(2), _abort_opens_the_gates, shared, what=what)
+def test_an_abort_opens_the_gates(what: str, new_pool, shared: str, device: str) -> None:
+    if what != "nothing":
+        stand_in.needs_control(device)
+    passes = stand_in.run(new_pool(2), _abort_opens_the_gates, shared, device, what=what)
     assert passes == [what == "nothing"] * 2
 
 
@@ -242,28 +249,29 @@ def test_a_cuda_stream_that_is_recorded_is_refused(new_pool, shared: str, device
     stand_in.run(new_pool(1), _captured_by_cuda, shared, device)
 
 
-def _futures() -> None:
-    x = torch.ones(SIZE, device="fake")
-    with stand_in.copy_rate(1e6):
+def _futures(device: str) -> None:
+    x = torch.ones(SIZE, device=device)
+    with stand_in.copy_rate(1e6) if device == stand_in.NAME else contextlib.nullcontext():
         future = dist.all_reduce(x, async_op=True).get_future()
         doubled = future.then(lambda done: done.value()[0] * 2)
         (result,) = future.wait()
         y = result + 1
         z = doubled.wait() + 1
-        torch.fake.current_stream().synchronize()
+        torch.accelerator.current_stream().synchronize()
     assert _is_all(y, 3)
     assert _is_all(z, 5)
 
 
-def test_futures_follow_the_streams(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _futures, shared)
+def test_futures_follow_the_streams(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _futures, shared, device)
 
 
-def _messages_keep_their_order() -> None:
-    stream = torch.Stream("fake")
+def _messages_keep_their_order(device: str) -> None:
+    stream = torch.Stream(device)
     if dist.get_rank() == 0:
-        with stream, stand_in.paused(stream):
-            x = torch.full((4,), 1.0, device="fake")
+        fake = device == stand_in.NAME
+        with stream, stand_in.paused(stream) if fake else stand_in.slow(stream, 0.05):
+            x = torch.full((4,), 1.0, device=device)
             works = [
                 dist.isend(x, 1, tag=3),
                 dist.isend(torch.full((4,), 2.0), 1, tag=3),
@@ -273,7 +281,7 @@ def _messages_keep_their_order() -> None:
             work.wait()
         dist.barrier()
         return
-    first, second = torch.zeros(4), torch.zeros(4, device="fake")
+    first, second = torch.zeros(4), torch.zeros(4, device=device)
     dist.recv(first, 0, tag=3)
     dist.recv(second, 0, tag=3)
     assert _is_all(first, 1)
@@ -283,5 +291,5 @@ def _messages_keep_their_order() -> None:
     dist.barrier()
 
 
-def test_messages_keep_their_order(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _messages_keep_their_order, shared)
+def test_messages_keep_their_order(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _messages_keep_their_order, shared, device)

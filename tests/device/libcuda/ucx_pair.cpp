@@ -82,12 +82,13 @@ class Peer {
       check(ucp_config_modify(config, name.c_str(), value.c_str()), name.c_str());
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
-    params.features = UCP_FEATURE_TAG;
+    params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
     const ucs_status_t status = ucp_init(&params, config, &context_);
     ucp_config_release(config);
     check(status, "ucp_init");
     ucp_worker_params_t worker_params{};
     check(ucp_worker_create(context_, &worker_params, &worker_), "ucp_worker_create");
+    check(ucp_worker_get_efd(worker_, &events_), "ucp_worker_get_efd");
 
     ucp_address_t* address = nullptr;
     size_t length = 0;
@@ -125,7 +126,7 @@ class Peer {
   /// Goes on to serve the other one until that has said something.
   void serve(int socket) {
     pollfd ready = {socket, POLLIN, 0};
-    while (poll(&ready, 1, 0) == 0) ucp_worker_progress(worker_);
+    while (poll(&ready, 1, 0) == 0) progress(socket);
   }
 
  private:
@@ -136,12 +137,21 @@ class Peer {
     return param;
   }
 
+  /// As q7x2 waits: sleeps until UCX, or the socket if it is not negative, has something to do.
+  void progress(int socket) {
+    if (ucp_worker_progress(worker_) != 0) return;
+    const ucs_status_t status = ucp_worker_arm(worker_);
+    if (status == UCS_ERR_BUSY) return;
+    check(status, "ucp_worker_arm");
+    pollfd ready[] = {{events_, POLLIN, 0}, {socket, POLLIN, 0}};
+    poll(ready, 2, -1);
+  }
+
   void await(ucs_status_ptr_t request, const char* what) {
     if (UCS_PTR_IS_ERR(request)) check(UCS_PTR_STATUS(request), what);
     if (request == nullptr) return;
     ucs_status_t status = UCS_INPROGRESS;
-    while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS)
-      ucp_worker_progress(worker_);
+    while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS) progress(-1);
     ucp_request_free(request);
     check(status, what);
   }
@@ -149,6 +159,7 @@ class Peer {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   ucp_ep_h endpoint_ = nullptr;
+  int events_ = -1;
 };
 
 /// The difference of two counts, field by field.
