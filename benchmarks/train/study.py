@@ -33,7 +33,7 @@ from benchmarks.train.sharded_methods import SHARDED_METHODS
 from benchmarks.train.variants import HELD_OUT, STUDIED, with_references
 
 RANKS = 4
-TIMEOUT_S = 3600
+_CELL_TIMEOUT_S = 3600
 
 _GPT = {
     "layers": 2,
@@ -108,6 +108,7 @@ RECIPES: dict[str, Any] = {
         "another size": {**_TEXT, "layers": 4, "dim": 128},
         "another schedule": {**_TEXT, "schedule": "trapezoid", "warmup": 50},
     },
+    "long": {**_TEXT, "steps": 5000, "every": 100},
 }
 PARTS = tuple(RECIPES)
 TASKS = tuple(RECIPES["accuracy"])
@@ -211,6 +212,10 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 for seed, change in itertools.product(range(choice.seeds), recipe):
                     place = {"change": change, "seed": seed}
                     yield Job(part, place, mine, recipe[change], None, seed, extra=_GPT_TASK)
+            case "long":
+                mine = with_references([label for label in HELD_OUT if label in choice.labels])
+                for seed in range(choice.seeds):
+                    yield Job(part, {"seed": seed}, mine, recipe, None, seed, extra=_GPT_TASK)
             case "hook-cpu":
                 yield Job(part, {}, ours, recipe)
 
@@ -302,15 +307,21 @@ class Study:
         self._write()
 
     def _write(self) -> None:
-        """A line for each cell, so that a change of one is a change of a line."""
+        """A line for each cell, so that a change of one is a change of a line.
+
+        Whoever stops the study finds the file of before or of after.
+        """
         head = json.dumps({"machine": self.machine, "recipes": RECIPES}, indent=1)
         cells = ",\n".join(json.dumps(cell) for cell in self.cells)
-        self.path.write_text(f'{head[:-2]},\n "cells": [\n{cells}\n]}}\n')
+        beside = self.path.with_suffix(".new")
+        beside.write_text(f'{head[:-2]},\n "cells": [\n{cells}\n]}}\n')
+        beside.replace(self.path)
 
 
 def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], None]) -> None:
     path = folder / "spec.json"
     path.write_text(json.dumps(spec))
+    timeout_s = _CELL_TIMEOUT_S * len(spec["labels"])
     command = [sys.executable, "-m", "benchmarks.train.worker", str(path)]
     env = {
         "OMP_NUM_THREADS": "1",
@@ -324,7 +335,7 @@ def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], Non
     with ExitStack() as stack:
         if job.rate:
             lab = stack.enter_context(Lab(Topology(hosts=RANKS, rate=job.rate)))
-            lab.run(command, env=env, timeout_s=TIMEOUT_S, on_line=on_line)
+            lab.run(command, env=env, timeout_s=timeout_s, on_line=on_line)
             return
         shared = {
             **os.environ,
@@ -338,4 +349,4 @@ def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], Non
         environments = [
             {**shared, "RANK": str(rank), "Q7X2_HOST_ID": str(rank)} for rank in range(RANKS)
         ]
-        run_ranks([command] * RANKS, environments, TIMEOUT_S, on_line)
+        run_ranks([command] * RANKS, environments, timeout_s, on_line)

@@ -86,7 +86,7 @@ def goals(study: Study) -> Iterable[Goal]:
 
 
 def section(study: Study, table: Table) -> str:
-    return _variants(study, table) + _held_out(study, table)
+    return _variants(study, table) + _held_out(study, table) + _long(study, table)
 
 
 def _changes(study: Study) -> list[str]:
@@ -149,6 +149,27 @@ def _variants(study: Study, table: Table) -> str:
         "of the method whose option it changes, each beside its own optimizer. An option helps "
         "if this interval is below 0. It does not help if the interval is above "
         f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.\n\n{text}\n"
+    )
+
+
+def _long(study: Study, table: Table) -> str:
+    of = losses(study, "long")
+    rows = []
+    for label, by_seed in of.items():
+        beside = of.get(base_of(label), {})
+        both = [by_seed[seed] - beside[seed] for seed in by_seed if seed in beside]
+        price = "-"
+        if label not in CONTROLS and both:
+            paired = difference(of, label, base_of(label))
+            price = _shown(paired) if paired else f"{both[0]:+.4f}"
+        rows.append((label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
+    if not rows:
+        return ""
+    return (
+        "## A long training\n\n"
+        f"{RECIPES['long']['steps']} steps of the GPT of the part accuracy. Differences are from "
+        "uncompressed training with the same optimizer, paired by seed; an interval needs two "
+        "seeds.\n\n" + table(("method", "seeds", "loss", "difference (95 %)"), rows) + "\n"
     )
 
 

@@ -29,6 +29,7 @@ PARTS = {
     "fsdp-accuracy": sharded.measure_losses,
     "variants": seeds.measure,
     "held-out-study": seeds.measure,
+    "long": seeds.measure,
 }
 
 

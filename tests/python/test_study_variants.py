@@ -110,6 +110,18 @@ def test_defaults_are_judged_where_they_were_not_chosen(tmp_path: Path) -> None:
     assert "| another text | 1-bit Adam | 2 | 1.9545 | +0.0045 (" in report.markdown(study, [])
 
 
+def test_a_long_training_has_a_price_from_one_seed_on(tmp_path: Path) -> None:
+    (job,) = jobs(Choice(["long"], [], [], 1, ["int8"]))
+    assert job.labels == [*CONTROLS, "int8"]
+    assert job.recipe["steps"] == 5000
+    cells = _cells("long", CONTROLS[0], [2.0]) + _cells("long", "int8", [2.003])
+    text = report.markdown(_study(tmp_path / "one.json", cells), [])
+    assert "| int8 | 1 | 2.0030 | +0.0030 |" in text
+    cells = _cells("long", CONTROLS[0], [2.0, 2.1]) + _cells("long", "int8", [2.003, 2.104])
+    text = report.markdown(_study(tmp_path / "two.json", cells), [])
+    assert "| int8 | 2 | 2.0535 | +0.0035 (" in text
+
+
 def test_held_out_trainings_differ_from_the_study_in_one_thing() -> None:
     text = RECIPES["accuracy"]["gpt"]
     recipes = RECIPES["held-out-study"]
