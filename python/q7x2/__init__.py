@@ -39,6 +39,10 @@ from q7x2._tune import Measurement, tune
 if TYPE_CHECKING:
     from q7x2 import comm_hooks, optim
     from q7x2._C import Codec, Options
+    from q7x2._cadence import CadenceFacts, FollowBandwidth, PostLocal, Tighten
+    from q7x2._diloco import DiLoCo
+    from q7x2._diloco_clock import DiLoCoStats
+    from q7x2._diloco_outer import OuterSGD
 
     __version__: str
 
@@ -46,9 +50,13 @@ __all__ = [
     "EF21",
     "Allreduce",
     "Attached",
+    "CadenceFacts",
     "Codec",
     "Compose",
     "Description",
+    "DiLoCo",
+    "DiLoCoStats",
+    "FollowBandwidth",
     "HookEvent",
     "HookOptions",
     "HookStateError",
@@ -56,12 +64,15 @@ __all__ = [
     "Measurement",
     "OneBit",
     "Options",
+    "OuterSGD",
+    "PostLocal",
     "PowerSGD",
     "ProcessGroup",
     "Quantize",
     "Sharded",
     "ShardedStats",
     "SignSGD",
+    "Tighten",
     "TopK",
     "__version__",
     "algorithm",
@@ -83,6 +94,17 @@ __all__ = [
     "tune",
 ]
 
+# Modules that import torch themselves, by the names that users find in this one.
+_LATE = {
+    "CadenceFacts": "_cadence",
+    "DiLoCo": "_diloco",
+    "DiLoCoStats": "_diloco_clock",
+    "FollowBandwidth": "_cadence",
+    "OuterSGD": "_diloco_outer",
+    "PostLocal": "_cadence",
+    "Tighten": "_cadence",
+}
+
 register()
 
 
@@ -95,6 +117,10 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return import_module(f"q7x2.{name}")
+    if name in _LATE:
+        from importlib import import_module
+
+        return getattr(import_module(f"q7x2.{_LATE[name]}"), name)
     if name == "__version__":
         from importlib.metadata import version
 

@@ -125,20 +125,23 @@ print(sorted(n for n in dir(q7x2)), all(getattr(q7x2, n) is not None for n in q7
 q7x2.nothing
 """
     done = python(code)
-    classes = ["Allreduce", "Attached", "Codec", "Compose", "Description"]
-    classes += ["EF21", "HookEvent", "HookOptions"]
+    classes = ["Allreduce", "Attached", "CadenceFacts", "Codec", "Compose", "Description"]
+    classes += ["DiLoCo", "DiLoCoStats", "EF21", "FollowBandwidth", "HookEvent", "HookOptions"]
     classes += [
         "HookStateError",
         "HookStats",
         "Measurement",
         "OneBit",
         "Options",
+        "OuterSGD",
+        "PostLocal",
         "PowerSGD",
         "ProcessGroup",
         "Quantize",
         "Sharded",
         "ShardedStats",
         "SignSGD",
+        "Tighten",
         "TopK",
     ]
     functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks", "describe"]

@@ -1,0 +1,431 @@
+"""DiLoCo on real ranks: equal replicas, hand-written references, what codecs keep, bad options."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from hook_training import batch, net, sum_over_ranks
+from torch import nn
+from values import assert_bits, assert_close, assert_same_on_all_ranks
+
+WEIGHTS_ONLY = q7x2.OuterSGD(lr=1, momentum=0)
+SPARSE = "topk:0.02:reselect+hadamard+int2:g=128"
+
+# The table of docs/cadence.md, with short intervals.
+METHODS: dict[str, dict[str, Any]] = {
+    "local sgd": {"every": 3, "outer": WEIGHTS_ONLY},
+    "averaged momentum": {"every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
+    "post-local": {"every": q7x2.PostLocal(4, 3), "outer": WEIGHTS_ONLY},
+    "slowmo": {
+        "every": 3,
+        "outer": q7x2.OuterSGD(lr=1, momentum=0.5, nesterov=False, divide_by_rate=True),
+    },
+    "diloco": {"every": 3},
+    "streaming": {"every": 6, "fragments": 3, "overlap": 2},
+    "int4": {"every": 6, "fragments": 2, "compressor": "int4", "full_precision": ["*.bias"]},
+    "sparse": {"every": 3, "outer": WEIGHTS_ONLY, "compressor": SPARSE, "residual_decay": 0.95},
+}
+COMPRESSED = {name: options for name, options in METHODS.items() if "compressor" in options}
+EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
+NEEDS_Q7X2 = pytest.mark.beyond("gloo", "has no codecs")
+
+
+def skip_codecs(method: str) -> None:
+    if method in COMPRESSED and dist.get_backend() == "gloo":
+        pytest.skip("gloo has no codecs")
+
+
+def made(
+    model: nn.Module | None = None, lr: float = 1e-3, **options: Any
+) -> tuple[nn.Module, q7x2.DiLoCo]:
+    """A model and its DiLoCo over AdamW."""
+    model = net() if model is None else model
+    return model, q7x2.DiLoCo(model, torch.optim.AdamW(model.parameters(), lr=lr), **options)
+
+
+def backward(model: nn.Module, step: int, rank: int) -> None:
+    dtype = next(model.parameters()).dtype
+    x, y = batch(rank, step, dtype)
+    nn.functional.mse_loss(model(x).float(), y.float()).backward()
+
+
+def train(model: nn.Module, diloco: q7x2.DiLoCo, steps: range, rank: int | None = None) -> None:
+    for step in steps:
+        backward(model, step, dist.get_rank() if rank is None else rank)
+        diloco.step()
+        diloco.zero_grad()
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+def assert_replicas_equal(diloco: q7x2.DiLoCo, model: nn.Module | None = None) -> None:
+    """The shared weights of all ranks, and the model's if it is given."""
+    assert_same_on_all_ranks([flat(diloco.shared_weights.values())])
+    if model is not None:
+        assert_same_on_all_ranks([flat(model.parameters())])
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def after_inner_steps(model: nn.Module, diloco: q7x2.DiLoCo) -> dict[str, torch.Tensor]:
+    """Will hold the weights as the last inner step left them, before anything was shared."""
+    local: dict[str, torch.Tensor] = {}
+    diloco.inner.register_step_post_hook(lambda *_: local.update(weights(model)))
+    return local
+
+
+# ---- replicas ------------------------------------------------------------------------------------
+
+
+@EVERY_METHOD
+@pytest.mark.ranks(3)
+def test_replicas_share_bits_after_each_outer_step(method: str) -> None:
+    skip_codecs(method)
+    model, diloco = made(**METHODS[method])
+    before, outer_steps = weights(model), 0
+    for step in range(13):
+        train(model, diloco, range(step, step + 1))
+        if diloco.stats.outer_steps > outer_steps:
+            outer_steps = diloco.stats.outer_steps
+            is_whole = METHODS[method].get("fragments", 1) == 1
+            assert_replicas_equal(diloco, model if is_whole else None)
+    assert outer_steps >= 4
+    changed = [n for n, w in diloco.shared_weights.items() if not torch.equal(w, before[n])]
+    assert {n for n, w in before.items() if w.numel()} == set(changed)
+
+
+@pytest.mark.ranks(2)
+def test_ranks_start_with_the_weights_of_rank_0() -> None:
+    model, diloco = made(net(seed=dist.get_rank()), every=3)
+    for name, value in weights(net(seed=0)).items():
+        assert_bits(model.get_parameter(name).detach(), value, name)
+        assert_bits(diloco.shared_weights[name], value, name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.ranks(2)
+def test_half_precision_weights_are_shared_in_float32(dtype: torch.dtype) -> None:
+    model = net(dtype=dtype)
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    diloco = q7x2.DiLoCo(model, inner, every=2, outer=WEIGHTS_ONLY)
+    train(model, diloco, range(4))
+    for name, value in diloco.shared_weights.items():
+        assert value.dtype == torch.float32
+        assert_bits(model.get_parameter(name).detach(), value.to(dtype), name)
+    # An outer gradient is a difference between what the dtype holds: 0 if nothing was learnt.
+    shared = diloco.shared_weights
+    diloco.inner.param_groups[0]["lr"] = 0.0
+    train(model, diloco, range(4, 6))
+    for name, value in diloco.shared_weights.items():
+        assert_bits(value, shared[name], name)
+
+
+# ---- hand-written references ---------------------------------------------------------------------
+
+
+@pytest.mark.ranks(3)
+def test_equals_a_hand_written_diloco(world_size: int) -> None:
+    every = 4
+    model, diloco = made(every=every)
+    mine = net()
+    shared = [p.detach().clone().requires_grad_() for p in mine.parameters()]
+    inner = torch.optim.AdamW(mine.parameters(), lr=1e-3)
+    outer = torch.optim.SGD(shared, lr=0.7, momentum=0.9, nesterov=True)
+    for step in range(3 * every):
+        train(model, diloco, range(step, step + 1))
+        backward(mine, step, dist.get_rank())
+        inner.step()
+        inner.zero_grad()
+        if (step + 1) % every == 0:
+            for s, p in zip(shared, mine.parameters(), strict=True):
+                s.grad = s.detach() - p.detach()
+                dist.all_reduce(s.grad)
+                s.grad /= world_size
+            outer.step()
+            with torch.no_grad():
+                for s, p in zip(shared, mine.parameters(), strict=True):
+                    p.copy_(s)
+        for name, p in mine.named_parameters():
+            assert_close(
+                model.get_parameter(name).detach(),
+                p.detach(),
+                f"{step} {name}",
+                rtol=1e-5,
+                atol=1e-6,
+            )
+
+
+def halves() -> nn.Module:
+    """A model whose two layers are its two fragments."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.AvgPool1d(8))
+
+
+@pytest.mark.ranks(2)
+def test_equals_a_hand_written_streaming_diloco(world_size: int) -> None:
+    """Fragments leave at steps 4, 8, 12 ... in turn, arrive 3 steps later, and are blended."""
+    every, overlap, blend = 8, 3, 0.25
+    model, diloco = made(halves(), every=every, fragments=2, overlap=overlap, blend=blend)
+    mine = halves()
+    inner = torch.optim.AdamW(mine.parameters(), lr=1e-3)
+    layers = [list(mine[0].parameters()), list(mine[2].parameters())]
+    shared = [[p.detach().clone().requires_grad_() for p in layer] for layer in layers]
+    outer = [torch.optim.SGD(s, lr=0.7, momentum=0.9, nesterov=True) for s in shared]
+    for step in range(1, 3 * every + overlap + 1):
+        train(model, diloco, range(step, step + 1))
+        backward(mine, step, dist.get_rank())
+        inner.step()
+        inner.zero_grad()
+        if step > overlap and (step - overlap) % (every // 2) == 0:
+            index = ((step - overlap) // (every // 2) - 1) % 2
+            outer[index].step()
+            with torch.no_grad():
+                for s, p in zip(shared[index], layers[index], strict=True):
+                    p.copy_(blend * p + (1 - blend) * s)
+        if step % (every // 2) == 0:
+            index = (step // (every // 2) - 1) % 2
+            for s, p in zip(shared[index], layers[index], strict=True):
+                s.grad = s.detach() - p.detach()
+                dist.all_reduce(s.grad)
+                s.grad /= world_size
+        for name, p in mine.named_parameters():
+            assert_close(
+                model.get_parameter(name).detach(),
+                p.detach(),
+                f"{step} {name}",
+                rtol=1e-4,
+                atol=1e-6,
+            )
+    assert diloco.stats.outer_steps == 6
+
+
+@pytest.mark.parametrize("compressor", [None, "int4"])
+@pytest.mark.ranks(2)
+def test_overlap_changes_when_it_is_waited_for_and_nothing_else(compressor: str | None) -> None:
+    """The same schedule with messages that are waited for at once: the same bits."""
+    if compressor and dist.get_backend() == "gloo":
+        pytest.skip("gloo has no codecs")
+    options = {"every": 6, "fragments": 2, "overlap": 2, "compressor": compressor}
+    runs = []
+    for waits in (False, True):
+        model, diloco = made(**options)
+        for step in range(15):
+            train(model, diloco, range(step, step + 1))
+            if waits:
+                diloco.state_dict()
+        runs.append((weights(model), diloco.shared_weights, diloco.residuals))
+    for late, at_once in zip(*runs, strict=True):
+        for name, value in late.items():
+            assert_bits(value, at_once[name], name)
+
+
+# ---- compression ---------------------------------------------------------------------------------
+
+
+@NEEDS_Q7X2
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+@pytest.mark.parametrize("compressor", ["int8", "hadamard+int2", SPARSE])
+@pytest.mark.ranks(3)
+def test_what_is_sent_and_what_is_kept_are_the_signal(
+    compressor: str, decay: float, world_size: int
+) -> None:
+    """With an outer step that subtracts the mean, n times what it subtracts is what was sent."""
+    model, diloco = made(
+        every=2,
+        outer=WEIGHTS_ONLY,
+        compressor=compressor,
+        residual_decay=decay,
+        full_precision=["norm.*"],
+    )
+    local = after_inner_steps(model, diloco)
+    for step in range(0, 8, 2):
+        shared, kept = diloco.shared_weights, diloco.residuals
+        train(model, diloco, range(step, step + 2))
+        names = list(local)
+        signal = flat(shared[name] - local[name] for name in names)
+        sent = flat(shared[name] - diloco.shared_weights[name] for name in names) * world_size
+        before, after = (
+            flat(residuals.get(name, torch.zeros_like(local[name])) for name in names)
+            for residuals in (kept, diloco.residuals)
+        )
+        given = sum_over_ranks(signal + decay * before)
+        both = sent.double() + sum_over_ranks(after)
+        assert_close(both.float(), given.float(), str(step), rtol=1e-3, atol=1e-5)
+    assert not {name for name in diloco.residuals if name.startswith("norm.")}
+    assert any(residual.any() for residual in diloco.residuals.values())
+
+
+def encoded_bytes(codec_name: str, signal: torch.Tensor) -> int:
+    """Of the messages that the codec makes of a vector."""
+    codec = q7x2.Codec(codec_name)
+    block = 65536
+    blocks = -(-signal.numel() // block)
+    messages = torch.empty(blocks * codec.max_bytes(block), dtype=torch.uint8)
+    return sum(codec.encode(signal.clone(), messages, torch.zeros_like(signal), block=block))
+
+
+@NEEDS_Q7X2
+@pytest.mark.ranks(2)
+def test_sparse_messages_are_a_hundred_times_smaller_than_float32() -> None:
+    """Of the outer gradient of 30 steps. With ``reselect`` the sum is as short as a contribution,
+    so the ratio of messages is that of an all-reduce."""
+    every = 30
+    model, diloco = made(every=every, outer=WEIGHTS_ONLY, compressor=SPARSE)
+    shared, local = diloco.shared_weights, after_inner_steps(model, diloco)
+    train(model, diloco, range(every))
+    signal = torch.cat([(shared[name] - value).flatten() for name, value in local.items()])
+    assert 4 * signal.numel() >= 100 * encoded_bytes(SPARSE, signal)
+    assert diloco.stats.signal_bytes == 4 * signal.numel()
+    assert diloco.stats.message_bytes * 100 <= diloco.stats.signal_bytes
+    assert diloco.stats.message_bytes == pytest.approx(encoded_bytes(SPARSE, signal), rel=0.2)
+
+
+# ---- mistakes ------------------------------------------------------------------------------------
+
+MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"every": 0}, ValueError, "every must be at least 1, got 0"),
+    ({"every": 2.5}, ValueError, "every must be an int of at least 1, got 2.5"),
+    ({"every": 2, "fragments": 3}, ValueError, "every must be at least fragments"),
+    ({"every": 2, "overlap": 2}, ValueError, "every must be at least fragments and more than"),
+    ({"fragments": 0}, ValueError, "fragments must be at least 1"),
+    ({"fragments": 99, "every": 100}, ValueError, "at most the number of parameters"),
+    ({"overlap": -1}, ValueError, "overlap must not be negative"),
+    ({"blend": 1.0}, ValueError, "blend must be at least 0 and less than 1"),
+    ({"residual_decay": 0}, ValueError, "residual_decay must be more than 0 and at most 1"),
+    ({"compressor": "int5"}, ValueError, "compressor: .*int5"),
+    ({"compressor": "sign"}, ValueError, "error feedback, which 'sign' is not"),
+    ({"full_precision": ["nothing.here"]}, ValueError, "no parameter's name matches"),
+    ({"full_precision": "*.bias"}, ValueError, "full_precision must be a tuple or a list"),
+    ({"inner_state": "mean"}, ValueError, "inner_state must be one of keep, average"),
+    ({"inner_state": "average", "overlap": 1}, ValueError, "needs overlap=0"),
+    ({"edges": "everywhere"}, ValueError, "edges"),
+    ({"random_seed": -1}, ValueError, "random_seed must not be negative"),
+    ({"outer": torch.optim.SGD}, TypeError, "outer must be an OuterSGD"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), MISTAKES)
+def test_bad_options_raise_when_it_is_made(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        made(**{"every": 4, **options})
+
+
+def test_bad_models_raise_when_it_is_made() -> None:
+    with pytest.raises(TypeError, match="model must be of type Module"):
+        q7x2.DiLoCo(None, torch.optim.SGD(net().parameters(), lr=1), every=2)
+    with pytest.raises(TypeError, match="inner must be of type Optimizer"):
+        q7x2.DiLoCo(net(), None, every=2)
+    with pytest.raises(
+        ValueError, match=r"expected float32, bfloat16 or float16, got torch\.float64"
+    ):
+        made(net(dtype=torch.float64), every=2)
+    with pytest.raises(ValueError, match="no parameters that need gradients"):
+        made(net().requires_grad_(False), every=2)
+    with pytest.raises(ValueError, match="call init_process_group first"):
+        made(every=2)
+
+
+@pytest.mark.parametrize(
+    ("outer", "message"),
+    [
+        ({"lr": 0}, "lr must be positive"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and less than 1"),
+        ({"nesterov": 1}, "nesterov must be True or False"),
+    ],
+)
+def test_bad_outer_options_raise_when_they_are_made(outer: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        q7x2.OuterSGD(**outer)
+
+
+@pytest.mark.ranks(2)
+def test_ranks_with_other_options_or_models_are_told() -> None:
+    rank = dist.get_rank()
+    with pytest.raises(
+        ValueError, match=r"rank 0 has every=2 where rank 1 of the group has every=3"
+    ):
+        made(every=2 + rank)
+    with pytest.raises(ValueError, match=r"0.weight of shape 4x4 where rank 1 .* of shape 5x4"):
+        made(nn.Sequential(nn.Linear(4, 4 + rank)), every=2)
+
+
+@pytest.mark.beyond("q7x2", "has codecs")
+@pytest.mark.ranks(2)
+def test_a_compressor_needs_q7x2() -> None:
+    with pytest.raises(ValueError, match="needs a group with a q7x2 backend"):
+        made(every=2, compressor="int8")
+
+
+@pytest.mark.ranks(2)
+def test_an_outer_gradient_that_is_not_finite_is_not_applied() -> None:
+    model = net()
+    diloco = q7x2.DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.05), every=2)
+    train(model, diloco, range(3))
+    before = diloco.shared_weights
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            model.last.weight[0, 0] = float("inf")
+    with pytest.raises(FloatingPointError, match="Inf or NaN on some rank"):
+        train(model, diloco, range(3, 4))
+    for name, value in diloco.shared_weights.items():
+        assert_bits(value, before[name], name)
+    assert diloco.stats.rolled_back == 1
+    diloco.zero_grad()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(before[name])
+    train(model, diloco, range(4, 5))  # what was due is done now
+    assert diloco.stats.outer_steps == 2
+    assert_replicas_equal(diloco)
+
+
+def test_fragments_are_balanced_and_none_is_empty() -> None:
+    from q7x2._diloco_fragment import split
+
+    for sizes in itertools.product([0, 1, 7, 100], repeat=5):
+        parameters = [(str(i), torch.empty(size)) for i, size in enumerate(sizes)]
+        for count in range(1, 6):
+            parts = split(parameters, count)
+            assert [each for part in parts for each in part] == parameters
+            assert all(parts)
+            largest = max(sum(p.numel() for _, p in part) for part in parts)
+            assert largest <= sum(sizes) / count + max(sizes)
+
+
+# ---- the example ---------------------------------------------------------------------------------
+
+
+def test_the_example_trains(repository: pathlib.Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    script = str(repository / "examples/train_diloco.py")
+    done = subprocess.run(
+        [*launcher, "--nproc-per-node=2", script, "--steps=8", "--every=4", "--dim=32"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "step 8: loss" in done.stdout
+    assert "2 outer steps" in done.stdout
+    assert re.search(r"1\d\d x fewer bytes than float32", done.stdout), done.stdout
