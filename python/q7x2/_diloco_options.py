@@ -92,7 +92,7 @@ class DiLoCoOptions:
         """What all ranks, and a checkpoint, must have in common, as plain data."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
         del values["edges"]
-        values["every"] = describe(self.every)
+        values["every"] = self.every if isinstance(self.every, int) else describe(self.every)
         return values | {"outer": repr(self.outer), "full_precision": list(self.full_precision)}
 
     def parameters_of(self, model: nn.Module) -> Named:

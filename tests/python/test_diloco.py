@@ -271,6 +271,30 @@ def test_what_is_sent_and_what_is_kept_are_the_signal(
     assert any(residual.any() for residual in diloco.residuals.values())
 
 
+def lost(values: str, numbers: torch.Tensor) -> float:
+    """Of the energy of what ``topk`` selects, the share that these values lose."""
+
+    def kept(codec_name: str) -> torch.Tensor:
+        codec = q7x2.Codec(codec_name)
+        blocks = -(-numbers.numel() // 65536)
+        messages = torch.empty(blocks * codec.max_bytes(65536), dtype=torch.uint8)
+        out = torch.empty_like(numbers)
+        codec.decode(messages, codec.encode(numbers, messages), out)
+        return out
+
+    selected = kept("topk:0.02")
+    return float((kept(f"topk:0.02+{values}") - selected).norm() / selected.norm()) ** 2
+
+
+def test_two_bits_of_selected_numbers_need_a_rotation() -> None:
+    torch.manual_seed(0)
+    normal, heavy = torch.randn(1 << 17), torch.distributions.StudentT(3.0).sample((1 << 17,))
+    for numbers in (normal, heavy):
+        assert lost("hadamard+int2:g=128", numbers) < 0.485**2  # the bound of docs/codecs.md
+    assert lost("int2", heavy) > 0.5
+    assert lost("int2:minmax", heavy) > 0.5
+
+
 def encoded_bytes(codec_name: str, signal: torch.Tensor) -> int:
     """Of the messages that the codec makes of a vector."""
     codec = q7x2.Codec(codec_name)
