@@ -7,7 +7,14 @@ from statistics import median
 
 from benchmarks import facts
 from benchmarks.report import duration
-from benchmarks.train import figures, inference, sharded_report, variants_report, wire
+from benchmarks.train import (
+    cadence_report,
+    figures,
+    inference,
+    sharded_report,
+    variants_report,
+    wire,
+)
 from benchmarks.train.methods import POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.pictures import rates_of
 from benchmarks.train.study import OURS, PARTS, RANKS, RECIPES, TASKS, Study
@@ -33,6 +40,7 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
         _hook_cpu(study),
         variants_report.section(study, _table),
         sharded_report.section(study, _table),
+        cadence_report.section(study, _table),
         "".join(f"![]({name})\n\n" for name in pictures),
     ]
     return "\n".join(section for section in sections if section)
@@ -57,13 +65,9 @@ def _table(head: Row, rows: Iterable[Row]) -> str:
 
 
 def _goals(study: Study) -> str:
-    rows = [
-        *_speed_goals(study),
-        *_accuracy_goals(study),
-        *_other_goals(study),
-        *sharded_report.goals(study),
-        *variants_report.goals(study),
-    ]
+    rows = [*_speed_goals(study), *_accuracy_goals(study), *_other_goals(study)]
+    for part in (sharded_report, cadence_report, variants_report):
+        rows += part.goals(study)
     if not rows:
         return ""
     marks = {True: "reached", False: "missed"}

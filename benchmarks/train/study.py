@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks import facts, launch
 from benchmarks.lab import Lab, Topology
 from benchmarks.processes import free_port, run_ranks
+from benchmarks.train.cadence_methods import CADENCE_METHODS
 from benchmarks.train.methods import (
     BASELINE,
     BY_LABEL,
@@ -101,6 +102,18 @@ RECIPES: dict[str, Any] = {
     },
     "fsdp": {**_GPT, "dim": 256, "layers": 4, "warm_up": 5, "steps": 40},
     "fsdp-accuracy": _TEXT,
+    # DDP trains for `ddp_steps` only: at 20 Mbit/s that takes as long as all others together.
+    "cadence": {
+        **_GPT,
+        "dim": 256,
+        "bucket_mb": 25.0,
+        "interval": 30,
+        "steps": 600,
+        "ddp_steps": 60,
+        "every": 10,
+        "last": 1,
+    },
+    "cadence-accuracy": {**_TEXT, "interval": 30},
     "variants": _TEXT,
     # Each changes one thing that defaults were not chosen by.
     "held-out-study": {
@@ -203,6 +216,14 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 mine = [m.label for m in SHARDED_METHODS if m.backend == "q7x2"]
                 for seed in range(choice.seeds):
                     yield Job(part, {"seed": seed}, mine, recipe, None, seed)
+            case "cadence":
+                mine = [method.label for method in CADENCE_METHODS]
+                for rate in choice.rates:
+                    yield Job(part, {"rate": rate}, mine, recipe, rate)
+            case "cadence-accuracy":
+                mine = [method.label for method in CADENCE_METHODS]
+                for seed in range(choice.seeds):
+                    yield Job(part, {"seed": seed}, mine, recipe, None, seed)
             case "variants":
                 mine = with_references([label for label in STUDIED if label in choice.labels])
                 for seed in range(choice.seeds):
@@ -244,8 +265,8 @@ class Study:
                 )
 
     def of(self, part: str, **place: Any) -> list[dict[str, Any]]:
-        """In the order of METHODS, then of SHARDED_METHODS, then of STUDIED."""
-        every = (*METHODS, *SHARDED_METHODS, *STUDIED.values())
+        """In the order of METHODS, SHARDED_METHODS, CADENCE_METHODS, and then STUDIED."""
+        every = (*METHODS, *SHARDED_METHODS, *CADENCE_METHODS, *STUDIED.values())
         order = {label: i for i, label in enumerate(dict.fromkeys(m.label for m in every))}
         found = [
             cell

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.train import hook_cpu, overlap, seeds, sharded, single_steps, speed
+from benchmarks.train import cadence, hook_cpu, overlap, seeds, sharded, single_steps, speed
 
 PARTS = {
     "speed": speed.measure,
@@ -27,6 +27,8 @@ PARTS = {
     "hook-cpu": hook_cpu.measure,
     "fsdp": sharded.measure_speed,
     "fsdp-accuracy": sharded.measure_losses,
+    "cadence": cadence.measure,
+    "cadence-accuracy": cadence.measure,
     "variants": seeds.measure,
     "held-out-study": seeds.measure,
     "long": seeds.measure,
