@@ -17,6 +17,7 @@ from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
 from q7x2._describe import Description, describe
+from q7x2._embedding_clip import clip_grad_norm_
 from q7x2._flight_recorder import dump, flight_recorder
 from q7x2._fsdp_options import Sharded, ShardedStats
 from q7x2._hook_options import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from q7x2._diloco import DiLoCo
     from q7x2._diloco_clock import DiLoCoStats
     from q7x2._diloco_outer import OuterSGD
+    from q7x2._embedding import EmbeddingStats, ShardedEmbedding
 
     __version__: str
 
@@ -56,6 +58,7 @@ __all__ = [
     "Description",
     "DiLoCo",
     "DiLoCoStats",
+    "EmbeddingStats",
     "FollowBandwidth",
     "HookEvent",
     "HookOptions",
@@ -70,6 +73,7 @@ __all__ = [
     "ProcessGroup",
     "Quantize",
     "Sharded",
+    "ShardedEmbedding",
     "ShardedStats",
     "SignSGD",
     "Tighten",
@@ -79,6 +83,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "attach",
+    "clip_grad_norm_",
     "comm_hooks",
     "describe",
     "dump",
@@ -99,9 +104,11 @@ _LATE = {
     "CadenceFacts": "_cadence",
     "DiLoCo": "_diloco",
     "DiLoCoStats": "_diloco_clock",
+    "EmbeddingStats": "_embedding",
     "FollowBandwidth": "_cadence",
     "OuterSGD": "_diloco_outer",
     "PostLocal": "_cadence",
+    "ShardedEmbedding": "_embedding",
     "Tighten": "_cadence",
 }
 

@@ -126,7 +126,15 @@ q7x2.nothing
 """
     done = python(code)
     classes = ["Allreduce", "Attached", "CadenceFacts", "Codec", "Compose", "Description"]
-    classes += ["DiLoCo", "DiLoCoStats", "EF21", "FollowBandwidth", "HookEvent", "HookOptions"]
+    classes += [
+        "DiLoCo",
+        "DiLoCoStats",
+        "EF21",
+        "EmbeddingStats",
+        "FollowBandwidth",
+        "HookEvent",
+        "HookOptions",
+    ]
     classes += [
         "HookStateError",
         "HookStats",
@@ -139,12 +147,14 @@ q7x2.nothing
         "ProcessGroup",
         "Quantize",
         "Sharded",
+        "ShardedEmbedding",
         "ShardedStats",
         "SignSGD",
         "Tighten",
         "TopK",
     ]
-    functions = ["algorithm", "all_gather", "all_reduce", "attach", "comm_hooks", "describe"]
+    functions = ["algorithm", "all_gather", "all_reduce", "attach", "clip_grad_norm_"]
+    functions += ["comm_hooks", "describe"]
     functions += ["dump", "flight_recorder", "monitored_barrier", "optim", "plan_history"]
     functions += ["reconfigure", "reconfigure_handle", "reconfigure_handles"]
     functions += ["reduce_scatter", "register_accelerator", "tune"]

@@ -1,0 +1,60 @@
+"""How a sharded embedding begins: what all ranks must agree on, and the initial rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from q7x2._embedding_map import RowMap
+from q7x2._fsdp_keys import key_of
+
+# Rows that are initialised at once, with random numbers that depend on the seed and their place.
+_BLOCK = 4096
+
+
+def check_agreement(options: Mapping[str, Any], group: ProcessGroup) -> int:
+    """Compare ``options`` over the ranks, and return rank 0's seed; a collective call.
+
+    Raises:
+        ValueError: A rank has another value than rank 0. All ranks raise it.
+    """
+    seed = int(torch.randint(2**62, ()))
+    everybody: list[Any] = [None] * group.size()
+    mine = {name: str(value) for name, value in options.items()}
+    dist.all_gather_object(everybody, (mine, seed), group)
+    first, seed = everybody[0]
+    for rank, (its, _) in enumerate(everybody):
+        for name, value in its.items():
+            if value != first[name]:
+                raise ValueError(
+                    "all ranks must make the same ShardedEmbedding, but rank 0 of the group has "
+                    f"{name}={first[name]} and rank {rank} has {name}={value}"
+                )
+    return int(seed)
+
+
+@torch.no_grad()
+def fill(
+    local: Tensor, row_map: RowMap, init: Callable[[Tensor], Any], seed: int, padding: int
+) -> None:
+    """Fill ``local``, the rows of this rank, with ``init``, and the row of ``padding`` with zeros.
+
+    Each block of positions has random numbers of its own, so the table does not depend on the
+    number of ranks. The caller's random numbers go on as if nothing had been drawn.
+    """
+    first = row_map.begin // _BLOCK * _BLOCK
+    with torch.random.fork_rng(devices=[]):
+        for begin in range(first, row_map.end, _BLOCK):
+            end = min(begin + _BLOCK, row_map.rows)
+            torch.default_generator.manual_seed(key_of(seed, begin))
+            block = torch.empty(end - begin, local.shape[1], dtype=local.dtype, device="cpu")
+            init(block)
+            low, high = max(begin, row_map.begin), min(end, row_map.end)
+            local[low - row_map.begin : high - row_map.begin] = block[low - begin : high - begin]
+    if row_map.begin <= padding < row_map.end:
+        local[padding - row_map.begin].zero_()
