@@ -16,6 +16,7 @@ COMMANDS = {
     "sweep": "an all-reduce from 4 B to 64 MiB: its times, its bandwidth, a picture",
     "bars": "the figures q7x2 must reach, each measured and judged",
     "train": "speed and accuracy of trainings with communication hooks (root)",
+    "embedding": "communication of an embedding beside DDP over Gloo (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",
