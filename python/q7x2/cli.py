@@ -37,10 +37,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line ``arguments`` (those of the process if None); return the exit status."""
+    """Run the command line ``arguments`` (those of the process if None).
+
+    Returns:
+        The exit status: 0 if the command did what it was asked for. What went wrong is on stderr.
+    """
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
+    except ImportError as error:  # torch, UCX or an optional package is missing or does not fit
+        print(f"q7x2: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone: nobody is left to tell
         return 1

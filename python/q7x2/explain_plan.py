@@ -6,9 +6,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from q7x2 import _fabric_arguments
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def add_parser(commands: Any) -> None:
@@ -98,67 +101,94 @@ def _title(kind: dict[str, Any]) -> str:
 
 
 def print_history(kind: dict[str, Any]) -> None:
-    """Print a table of one kind of call that ``q7x2.plan_history`` returned.
+    """Print one kind of call that ``q7x2.plan_history`` returned, decision by decision.
 
-    A column is a decision: the calls that it counts for, what was known then, and the algorithms
-    that were chosen, marked with ``*``.
+    A decision counts from a call on. Its rows are the algorithms that were measured by then or are
+    chosen by it; ``*`` marks the chosen ones.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    events = kind["events"]
-    table = Table(title=f"{_title(kind)}: {kind['calls']} calls")
-    table.add_column("algorithm", no_wrap=True)
-    table.add_column("predicted", justify="right")
-    for event in events:
-        table.add_column(f"from call {event['call']}", justify="right")
-    for candidate in kind["candidates"]:
-        name = candidate["algorithm"]
-        cells = []
-        for event in events:
+    predicted = {each["algorithm"]: each["predicted"] for each in kind["candidates"]}
+    table = _table("from call", "algorithm", "predicted", "measured", "chosen")
+    for event in kind["events"]:
+        first = f"from call {event['call']}"
+        for name, seconds in predicted.items():
             measured = event["measured"].get(name)
-            time = f"{duration(measured['seconds'])} +- {measured['noise']:.0%}" if measured else ""
-            cells.append(f"{time} *".strip() if name in event["choices"] else time)
-        is_chosen = name in events[-1]["choices"]
-        table.add_row(
-            name,
-            duration(candidate["predicted"]),
-            *cells,
-            style="bold green" if is_chosen else None,
-        )
-    Console().print(table)
+            is_chosen = name in event["choices"]
+            if measured is None and not is_chosen:
+                continue
+            table.add_row(
+                first,
+                name,
+                duration(seconds),
+                f"{duration(measured['seconds'])} +- {measured['noise']:.0%}" if measured else "",
+                "*" if is_chosen else "",
+                style="bold green" if is_chosen else None,
+            )
+            first = ""
+    _print(f"{_title(kind)}: {kind['calls']} calls", table)
 
 
 def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
-    """Print a table of what ``q7x2._C.explain`` returned; ``~`` marks what was not simulated."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    table.add_column("algorithm", no_wrap=True)
-    for name in ("predicted", "measured", "first slice", "slice", "window"):
-        table.add_column(name, justify="right")
-    table.add_column("bottleneck")
-    table.add_column("bytes through it", justify="right")
+    """Print what ``q7x2._C.explain`` returned, a line per candidate, best first."""
+    has_measured = any(each["measured"] is not None for each in candidates)
+    has_edges = any(each["edges"] != "none" for each in candidates)
+    columns = ["algorithm", "predicted"]
+    columns += ["measured"] * has_measured + ["coded"] * has_edges
+    table = _table(*columns, "1st slice", "slices", "bottleneck")
     for number, each in enumerate(candidates):
-        bottleneck, through = "latency", ""
-        if each["bottleneck"] is not None:
-            load = each["loads"][each["bottleneck"]]
-            bottleneck = f"{load['name']}, {load['busy'] / each['seconds']:.0%} busy"
-            through = amount(load["bytes"]) if load["bytes"] else ""
-        coded = "" if each["edges"] == "none" else f", {each['edges']} coded"
+        cells = [each["algorithm"], ("" if each["simulated"] else "~") + duration(each["seconds"])]
+        if has_measured:
+            cells.append("" if each["measured"] is None else duration(each["measured"]))
+        if has_edges:
+            cells.append("" if each["edges"] == "none" else each["edges"])
         table.add_row(
-            each["algorithm"] + coded,
-            ("" if each["simulated"] else "~") + duration(each["seconds"]),
-            "" if each["measured"] is None else duration(each["measured"]),
+            *cells,
             duration(each["first_slice_seconds"]),
-            amount(each["slice_bytes"]),
-            str(each["window"]),
-            bottleneck,
-            through,
+            f"{each['window']} x {amount(each['slice_bytes'])}",
+            _bottleneck(each),
             style="bold green" if number == 0 else None,
         )
-    Console().print(table)
+    _print(title, table)
+    notes = [
+        "~            estimated by the cost model, not simulated",
+        "coded        the edges whose messages are compressed",
+        "1st slice    when the first slice of the result is complete",
+        "slices       how many are in flight, and how many bytes each has",
+        "bottleneck   the busiest resource, for how much of the time, and its bytes",
+    ]
+    print("\n".join(note for note in notes if has_edges or not note.startswith("coded")))
+
+
+def _bottleneck(candidate: dict[str, Any]) -> str:
+    if candidate["bottleneck"] is None:
+        return "latency"
+    load = candidate["loads"][candidate["bottleneck"]]
+    through = f", {amount(load['bytes'])}" if load["bytes"] else ""
+    return f"{load['name']} {load['busy'] / candidate['seconds']:.0%}{through}"
+
+
+def _table(*columns: str) -> Table:
+    """A table without a frame. Only its last column gives way on a narrow terminal."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        is_text = column in ("algorithm", "from call", "coded", "bottleneck", "chosen")
+        table.add_column(
+            column,
+            justify="left" if is_text else "right",
+            no_wrap=column != columns[-1],
+            overflow="fold",
+        )
+    return table
+
+
+def _print(title: str, table: Table) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(Text(title, style="bold"))
+    console.print(table)
 
 
 def amount(count: float) -> str:

@@ -89,7 +89,7 @@ def measure(*, pairs: bool = False, init_method: str = "env://") -> tuple[int, s
         "q7x2",
         init_method=init_method,
         rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
     )
     try:
         world: Any = dist.group.WORLD
@@ -102,7 +102,10 @@ def measure(*, pairs: bool = False, init_method: str = "env://") -> tuple[int, s
 def _probe(options: argparse.Namespace) -> int:
     if "RANK" not in os.environ:
         return _probe_this_host(options)
-    rank, text = measure(pairs=options.pairs, init_method=options.init_method)
+    try:
+        rank, text = measure(pairs=options.pairs, init_method=options.init_method)
+    except (RuntimeError, ValueError) as error:  # a rank is missing or has failed
+        return _complain(f"cannot measure: {error}")
     if rank != 0:
         return 0
     if options.out is not None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from q7x2.show_fabric import counted, memory_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -147,10 +150,6 @@ def _missing_cuda(facts: dict[str, Any], transports: dict[str, list[str]]) -> li
     return sentences
 
 
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
-
-
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The report's lines: section, what, value."""
     torch_cuda = facts["torch"]["cuda"]
@@ -185,7 +184,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str, str]]:
             "",
             device["pci_bus_id"],
             f"{device['name']}, compute capability {device['compute_capability']}, "
-            f"{_gib(device['memory_bytes'])}",
+            f"{memory_size(device['memory_bytes'])}",
         )
         for device in cuda["devices"]
     ]
@@ -199,11 +198,12 @@ def _host_rows(host: dict[str, Any], hwloc_version: str) -> list[tuple[str, str,
         (
             "",
             "topology",
-            f"{host['packages']} package(s), {host['numa_nodes']} NUMA node(s), {host['cores']} "
-            f"core(s), {host['hardware_threads']} hardware thread(s), {host['usable_cpus']} usable "
-            f"(hwloc {hwloc_version})",
+            f"{counted(host['packages'], 'package')}, {counted(host['numa_nodes'], 'NUMA node')}, "
+            f"{counted(host['cores'], 'core')}, "
+            f"{counted(host['hardware_threads'], 'hardware thread')}, "
+            f"{host['usable_cpus']} usable (hwloc {hwloc_version})",
         ),
-        ("", "memory", _gib(host["memory_bytes"])),
+        ("", "memory", memory_size(host["memory_bytes"])),
     ]
     for interface in host["network_interfaces"]:
         speed = interface["megabits_per_second"]
@@ -243,14 +243,17 @@ def _print_report(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = Console(highlight=False)
     console.print(_table(_rows(facts)))
     if "error" in facts:
-        console.print(Text(f"q7x2 cannot be used: {facts['error']}", style="bold red"))
+        # In one piece: it may have a command to copy.
+        error = Text(f"q7x2 cannot be used: {facts['error']}", style="bold red")
+        console.print(error, soft_wrap=True)
         return
     if not facts["missing"]:
         console.print(Text("RDMA and CUDA are both available.", style="green"))
         return
     console.print(Text("Not available here", style="bold"))
     for sentence in facts["missing"]:
-        console.print(Text(f"  - {sentence}"))
+        lines = textwrap.wrap(sentence, max(console.width - 4, 20), break_on_hyphens=False)
+        console.print(Text("  - " + "\n    ".join(lines)))

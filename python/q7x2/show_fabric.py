@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 
+# Characters of a node's text, beside the tree, on a terminal of 80 columns.
+_LINE = 66
+
+
 def rate(bytes_per_second: float) -> str:
     """As links are sold: ``rate(1.25e8)`` is ``"1 Gbit/s"``; nothing known is ``"-"``."""
     bits = 8 * bytes_per_second
@@ -70,11 +74,31 @@ def show(fabric: dict[str, Any], console: Console | None = None) -> None:
         console.print(paragraph, markup=False, highlight=False, soft_wrap=True)
 
 
+def short_names(fabric: dict[str, Any]) -> list[str]:
+    """The names of the hosts, without the domain if all of them have the same one."""
+    names: list[str] = [host["name"] for host in fabric["hosts"]]
+    domains = {name.partition(".")[2] for name in names}
+    return [name.partition(".")[0] for name in names] if len(domains) == 1 else names
+
+
+def counted(count: int, noun: str) -> str:
+    """``counted(2, "core")`` is ``"2 cores"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def memory_size(count: int) -> str:
+    """``memory_size(2**40)`` is ``"1 TiB"``."""
+    size, unit = (count / 2**40, "TiB") if count >= 2**40 else (count / 2**30, "GiB")
+    return f"{size:.3g} {unit}"
+
+
 def _line(name: str, *details: str) -> Text:
+    """A node of the tree. The details are on a line of their own if both need more than one."""
     from rich.text import Text
 
+    listed = ", ".join(detail for detail in details if detail)
     text = Text(name, style="bold")
-    text.append("  " + ", ".join(detail for detail in details if detail), style="not bold")
+    text.append(("\n" if len(name) + len(listed) > _LINE else "  ") + listed, style="not bold")
     return text
 
 
@@ -115,9 +139,17 @@ def _nodes_of(fabric: dict[str, Any], host: int) -> str:
     )
 
 
+def _nic_rate(host: dict[str, Any]) -> str:
+    if not host["egress"]:
+        return ""
+    if host["egress"] == host["ingress"]:
+        return f"NIC {rate(host['egress'])}"
+    return f"NIC out {rate(host['egress'])}, in {rate(host['ingress'])}"
+
+
 def _add_host(branch: Tree, host: dict[str, Any], ranks: str, nodes: str) -> None:
-    nic = f"out {rate(host['egress'])}, in {rate(host['ingress'])}" if host["egress"] else ""
-    node = branch.add(_line(host["name"], ranks, nodes, f"{host['cores']} usable CPUs", nic))
+    cpus = counted(host["cores"], "usable CPU")
+    node = branch.add(_line(host["name"], ranks, nodes, cpus, _nic_rate(host)))
     for rates in host.get("rates", []):
         speeds = [
             f"{verb} {memory_rate(rates[key])}"
@@ -131,11 +163,11 @@ def _add_host(branch: Tree, host: dict[str, Any], ranks: str, nodes: str) -> Non
         node.add(
             _line(
                 hardware["cpu"] or "processor",
-                f"{hardware['packages']} package(s)",
-                f"{hardware['numa_nodes']} NUMA node(s)",
-                f"{hardware['cores']} core(s)",
-                f"{hardware['threads']} hardware thread(s)",
-                f"{hardware['memory'] / 2**30:.3g} GiB",
+                counted(hardware["packages"], "package"),
+                counted(hardware["numa_nodes"], "NUMA node"),
+                counted(hardware["cores"], "core"),
+                counted(hardware["threads"], "hardware thread"),
+                memory_size(hardware["memory"]),
             )
         )
     for name, details in _devices(hardware):
@@ -158,9 +190,12 @@ def _table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column, justify="left" if column in ("link", "from", "to") else "right")
+        is_name = column in ("link", "from", "to")
+        table.add_column(
+            column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold"
+        )
     return table
 
 
@@ -178,7 +213,7 @@ def _costs(fabric: dict[str, Any]) -> Table:
     if fabric["burst"]:
         at_once = f"{fabric['burst'] / 1024:.0f} KiB at once"
         table.add_row("between hosts, after a pause", "", "", at_once, "measured")
-    names = [host["name"] for host in fabric["hosts"]]
+    names = short_names(fabric)
     if any(binding["numa_node"] > 0 for binding in fabric.get("bindings", [])):
         between = fabric["interconnect"]
         table.add_row(
@@ -198,7 +233,7 @@ def _costs(fabric: dict[str, Any]) -> Table:
 def _pairs(fabric: dict[str, Any]) -> Table:
     solo = any(pair["solo"] for pair in fabric["pairs"])
     table = _table("from", "to", "latency", "", "rate", "", *(["alone"] if solo else []))
-    names = [host["name"] for host in fabric["hosts"]]
+    names = short_names(fabric)
     for pair in fabric["pairs"]:
         table.add_row(
             names[pair["from"]],

@@ -1,0 +1,174 @@
+"""What ``q7x2`` prints is whole on a terminal of 80 columns, and errors are exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from q7x2 import cli, explain_plan
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(arguments) == 0
+    return assert_fits(capsys.readouterr().out)
+
+
+def assert_fits(text: str) -> str:
+    too_long = [line for line in text.splitlines() if len(line.rstrip()) > 80]
+    assert too_long == []
+    assert "…" not in text, "a cell was cut"
+    return text
+
+
+def cluster() -> dict[str, Any]:
+    """Eight large hosts with long names, in two racks."""
+    names = [f"gpu-node-{number:04d}.cluster.example.org" for number in range(8)]
+    hardware = {
+        "cpu": "AMD EPYC 9654 96-Core Processor",
+        "packages": 2,
+        "numa_nodes": 8,
+        "cores": 192,
+        "threads": 384,
+        "memory": 3 << 39,
+        "nics": [{"name": "enp65s0f0np0", "addresses": ["10.128.0.21"], "numa_node": 1}],
+    }
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    return {
+        "q7x2_fabric": 1,
+        "ranks": [rank // 4 for rank in range(32)],
+        "racks": [{"up": 1e9, "down": 1e9}] * 2,
+        "links": [{"a": 0, "b": 7, "rate": 1.25e9, "alpha": 2e-5}],
+        "hosts": [
+            {"name": name, "rack": number // 4, "cores": 64, "egress": 1.25e9, "ingress": 1.25e9}
+            | {"hardware": hardware}
+            for number, name in enumerate(names)
+        ],
+        "pairs": [
+            {"from": a, "to": b, "alpha": 3e-5, "alpha_spread": 0.2, "rate": 1.2e9, "solo": 1.2e9}
+            | {"rate_spread": 0.1}
+            for a, b in pairs
+        ],
+    }
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "fabric.json"
+    path.write_text(json.dumps(cluster()))
+    return str(path)
+
+
+# ---- q7x2 plan explain ---------------------------------------------------------------------------
+
+RACKS = ("--op", "all_reduce", "--size", "16M", "--hosts", "8", "--racks", "2")
+SLOW = ("--rate", "200mbit", "--uplink", "50mbit")
+
+
+@pytest.mark.parametrize("codec", [(), ("--codec", "int8")], ids=["dense", "int8"])
+def test_explain_has_a_line_per_candidate(
+    capsys: pytest.CaptureFixture[str], codec: tuple[str, ...]
+) -> None:
+    text = printed(capsys, "plan", "explain", *RACKS, *SLOW, *codec)
+    candidates = json.loads(printed_json(capsys, "plan", "explain", *RACKS, *SLOW, *codec))
+    lines = text.splitlines()
+    for candidate in candidates:
+        (line,) = [each for each in lines if each.split()[:1] == [candidate["algorithm"]]]
+        assert explain_plan.duration(candidate["seconds"]) in line
+        assert "up rack 0" in line
+        assert "MiB" in line
+    assert ("coded" in text) == bool(codec)
+
+
+def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main([*arguments, "--json"]) == 0
+    return capsys.readouterr().out
+
+
+def test_measured_times_have_a_column_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    candidates = json.loads(printed_json(capsys, "plan", "explain", *RACKS, *SLOW))
+    candidates[0]["measured"] = 0.00271
+    explain_plan.print_candidates(candidates, "all_reduce of 16 MiB")
+    text = assert_fits(capsys.readouterr().out)
+    assert "measured" in text
+    assert "2.71 ms" in text
+
+
+def test_a_history_of_many_decisions_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["recursive_doubling", "double_binary_tree", "hierarchical:4"]
+    events = [
+        {
+            "call": 6 * number,
+            "choices": names[: 1 + number % 3],
+            "measured": {name: {"seconds": 0.1 + number, "noise": 0.02} for name in names},
+        }
+        for number in range(12)
+    ]
+    kind = {
+        "collective": "all_reduce",
+        "bytes": 1 << 24,
+        "codec": "",
+        "calls": 100,
+        "candidates": [{"algorithm": name, "predicted": 1.0} for name in names],
+        "events": events,
+    }
+    explain_plan.print_history(kind)
+    text = assert_fits(capsys.readouterr().out)
+    assert all(f"from call {event['call']}" in text for event in events)
+    assert text.count(" *") == sum(len(event["choices"]) for event in events)
+
+
+# ---- q7x2 fabric show ----------------------------------------------------------------------------
+
+
+def test_a_fabric_is_whole(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    text = printed(capsys, "fabric", "show", file)
+    assert "gpu-node-0000 = gpu-node-0007" in text
+    assert "gpu-node-0003.cluster.example.org" in text
+    assert "2 packages, 8 NUMA nodes, 192 cores, 384 hardware threads, 1.5 TiB" in text
+    assert text.count("9.6 Gbit/s") == 2 * 12
+
+
+def test_a_fabric_as_json(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    fabric = json.loads(printed_json(capsys, "fabric", "show", file))
+    assert fabric["ranks"] == cluster()["ranks"]
+    assert fabric["hosts"][7]["name"] == cluster()["hosts"][7]["name"]
+
+
+# ---- q7x2 info -----------------------------------------------------------------------------------
+
+
+def test_info_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "info")
+    assert "Not available here" in text
+    assert "(s)" not in text
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["plan explain --size 1M", "fabric probe"])
+def test_a_ucx_that_is_not_there_is_an_error(command: str, tmp_path: pathlib.Path) -> None:
+    arguments = command.split()
+    if command == "fabric probe":
+        arguments += ["--init-method", f"file://{tmp_path}/store"]
+    done = subprocess.run(
+        [sys.executable, "-m", "q7x2", *arguments],
+        env=os.environ | {"Q7X2_UCX": "/nonexistent", "RANK": "0"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "there is no file /nonexistent" in done.stderr
+    assert "Traceback" not in done.stderr
