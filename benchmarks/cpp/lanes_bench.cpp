@@ -44,7 +44,7 @@ class PiecesTask final : public Task {
 
   std::string name() const override { return "pieces"; }
   void start(Locked& locked) override {
-    for (const auto& job : jobs_) give_out(locked, *job, kJobBytes);
+    for (const auto& job : jobs_) enqueue(locked, *job, kJobBytes);
   }
   void completed(Locked&, uint32_t, size_t, uint64_t) override {}
   void worked(Locked& locked, Job& job) override {

@@ -69,7 +69,8 @@ const float* BlockCoder::as_floats(Workspace& space, const std::byte* elements,
   return space.floats.data();
 }
 
-void BlockCoder::give(const Place& place, size_t count, const std::byte* elements, std::byte* out) {
+void BlockCoder::add_residual(const Place& place, size_t count, const std::byte* elements,
+                              std::byte* out) {
   const Lease lease(*this);
   Workspace& space = *lease;
   const float* values = as_floats(space, elements, count);

@@ -4,10 +4,10 @@
 // once; sums are taken in fp32.
 //
 // An element's error is kept in one place: that of this rank's contribution, or, if this rank owns
-// the element, that of the sum. Both are what this rank still owes for it, and either is added to
-// what it gives next, so the buffer stays right when the owner changes. Where it gives elements as
-// they are, for another rank to add up and encode, it owes nothing afterwards. Which op adds the
-// errors is in the Plan.
+// the element, that of the sum. Both are its residual at this rank, and either is added to what the
+// rank contributes next, so the buffer stays right when the owner changes. If the rank sends
+// elements as they are, for another rank to add up and encode, their residual is zero afterwards.
+// Which op adds the residual is in the Plan.
 //
 // Several threads may use a coder at once, for blocks of different elements. Each works in a
 // workspace of its own.
@@ -73,7 +73,7 @@ class BlockCoder {
 
   /// A block of the tensor that leaves as it is, with its errors: `elements` + errors -> `out`.
   /// What `out` cannot hold of them stays behind. `place` has errors.
-  void give(const Place& place, size_t count, const std::byte* elements, std::byte* out);
+  void add_residual(const Place& place, size_t count, const std::byte* elements, std::byte* out);
   /// The message of an operand's elements, errors added; returns its length.
   size_t encode(const Operand& operand, size_t count, const Place& place, std::byte* message);
   void decode(std::span<const std::byte> message, size_t count, const Place& place,

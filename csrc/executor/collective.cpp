@@ -313,7 +313,7 @@ void CollectiveTask::complete(Locked& locked, Step step) {
   if (!dag_.complete(step)) return;
   Place& place = places_[step.place];
   for (const auto& [source, message] : place.held) {
-    group().give_back(locked, source, message);
+    group().release_message(locked, source, message);
   }
   place.held.clear();
   if (dag_.done()) {
@@ -328,7 +328,7 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
   const int64_t took = book_->clock().end(is_measured_, began_);
   if (is_measured_) page_->record(choice_index_, slicing_.bytes(), took);
   for (const Place& place : places_) {
-    group().runtime().scratch().give_back(place.scratch);
+    group().runtime().scratch().release(place.scratch);
   }
   places_.clear();
   if (staging_) staging_.retire(locked, group());

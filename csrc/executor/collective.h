@@ -155,7 +155,7 @@ class CollectiveTask final : public Task {
   OpJob* copy_coded(Locked& locked, Step step, size_t length);
   OpJob* fold_coded(Locked& locked, Step step, size_t length);
   /// Copies the rank's contribution, with its residual, to a block that is sent as it is.
-  OpJob* give(Step step, const Region& source, const BlockCoder::Place& at);
+  OpJob* add_residual(Step step, const Region& source, const BlockCoder::Place& at);
   /// Whether results are looked at for what is not finite.
   bool inspects(const Op& op) const;
   /// Where the message that an op makes is to be put.

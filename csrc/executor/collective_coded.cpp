@@ -81,7 +81,7 @@ OpJob* CollectiveTask::copy_coded(Locked& locked, Step step, size_t length) {
   const Region source = region(place, block, length);
   const BlockCoder::Place at = coding_place(op, place.slice);
   if (op.takes_residual && !op.destination.is_coded()) {
-    return covers(locked, source, length) ? give(step, source, at) : nullptr;
+    return covers(locked, source, length) ? add_residual(step, source, at) : nullptr;
   }
   if (op.destination.is_coded()) {
     if (!covers(locked, source, length)) return nullptr;
@@ -102,7 +102,7 @@ OpJob* CollectiveTask::copy_coded(Locked& locked, Step step, size_t length) {
 }
 
 // Until the slice is complete nobody writes to the input: a block without a residual is the input.
-OpJob* CollectiveTask::give(Step step, const Region& source, const BlockCoder::Place& at) {
+OpJob* CollectiveTask::add_residual(Step step, const Region& source, const BlockCoder::Place& at) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   std::byte*& given = place.scratch_at[op.destination.index];
@@ -113,7 +113,7 @@ OpJob* CollectiveTask::give(Step step, const Region& source, const BlockCoder::P
   const bool is_staged = staging_.carries(op);
   given = is_staged ? staging_.at(step.place, op) : own_scratch(place, op.destination.index);
   if (is_staged) place.staged[op.stage] = Staged::kOnItsWay;
-  OpJob& job = job_of(step, OpJob::Kind::kGive, source.bytes);
+  OpJob& job = job_of(step, OpJob::Kind::kAddResidual, source.bytes);
   job.from.push_back({.elements = source.data, .message = {}});
   job.at = at;
   job.to = given;

@@ -95,7 +95,7 @@ OpJob* CollectiveTask::fold(Locked& locked, Step step, size_t length) {
 void CollectiveTask::launch(Locked& locked, OpJob& job) {
   const size_t bytes = job.length * std::max<size_t>(job.from.size(), 1);
   if (bytes > kAtOnce) {
-    give_out(locked, job, bytes);
+    enqueue(locked, job, bytes);
     return;
   }
   job.run();
@@ -124,7 +124,7 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
   if (purpose == OpJob::Purpose::kOp && op.destination.is_coded()) {
     place.coded_at[op.destination.index] = {job.to, job.made};
   }
-  jobs_.give_back(job);
+  jobs_.release(job);
   switch (purpose) {
     case OpJob::Purpose::kOp:
       if (op.stage != Op::kNoStage && !place.staged.empty() &&
@@ -148,7 +148,7 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
       return;
     }
     case OpJob::Purpose::kTake:
-      group().give_back(locked, op.peer, message);
+      group().release_message(locked, op.peer, message);
       received(locked, step);
       return;
     case OpJob::Purpose::kInspect:

@@ -22,8 +22,8 @@ void OpJob::work() {
     case Kind::kReduce:
       reduce_tiles();
       break;
-    case Kind::kGive:
-      coder->give(at, count, from[0].elements, to);
+    case Kind::kAddResidual:
+      coder->add_residual(at, count, from[0].elements, to);
       break;
     case Kind::kEncode:
       made = coder->encode(from[0], count, at, to);

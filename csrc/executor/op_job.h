@@ -21,7 +21,7 @@ class OpJob final : public Job {
   enum class Kind : uint8_t {
     kCopy,           ///< elements, or a message as it is
     kReduce,         ///< elements with elements
-    kGive,           ///< elements, with what is still owed of them
+    kAddResidual,    ///< elements and their residual to elements
     kEncode,         ///< elements to a message
     kDecode,         ///< a message to elements
     kFold,           ///< elements and messages to elements
@@ -48,7 +48,7 @@ class OpJob final : public Job {
   BlockCoder* coder = nullptr;
   BlockCoder::Place at;   ///< coded kinds
   bool inspects = false;  ///< looks at the elements that it has written
-  /// kTake: the message, which is given back afterwards.
+  /// kTake: the message, which is released afterwards.
   HostChannel::Message message;
 
   /// What it has made: the length of a message.
@@ -66,7 +66,7 @@ class OpJobs {
  public:
   /// As new, but for the memory of its lists.
   OpJob& take();
-  void give_back(OpJob& job) { free_.push_back(&job); }
+  void release(OpJob& job) { free_.push_back(&job); }
 
  private:
   std::vector<std::unique_ptr<OpJob>> all_;

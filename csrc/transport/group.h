@@ -138,7 +138,7 @@ class Group {
   std::optional<HostChannel::Message> receive_shared(Locked& locked, Task& task, uint32_t token,
                                                      int source, uint64_t tag);
   /// This rank is done with a message's staged bytes.
-  void give_back(Locked& locked, int source, const HostChannel::Message& message);
+  void release_message(Locked& locked, int source, const HostChannel::Message& message);
   /// Frees the staging and the tickets as soon as nobody reads them any more.
   void retire_staging(Locked& locked, HostChannel::Staging staging, std::vector<int> tickets);
   /// What collective number `sequence` is, for ranks that ask: they must agree on `fingerprint`.
@@ -311,7 +311,7 @@ class Group {
   TimePoint next_awaited_inquiry_{};
   std::map<int, Heard> heard_;              // by rank: its last answer about a collective
   std::map<int, Heard> heard_of_messages_;  // by rank: its last answer about messages
-  std::map<int, TimePoint> unanswered_;     // by rank: since when it owes an answer
+  std::map<int, TimePoint> unanswered_;     // by rank: since when its answer is outstanding
   std::map<int, Progress> told_;            // by rank: the last answer to it
   TimePoint next_warning_look_{};
   TimePoint next_warning_{};

@@ -5,7 +5,7 @@
 // and whom the peer waits for, in this call or in the one that it is still in. A rank whose own
 // answer changes tells those who asked. So the name of the rank that is late travels along the
 // chain of those who wait: a rank that does not answer, or that neither has made the call nor
-// waits. A rank may also stop after it has answered. So it owes an answer to each question, and
+// waits. A rank may also stop after it has answered. So it must answer each question, and
 // what others say of it counts more than an old answer of its own.
 //
 // A message is no call of the whole group. A rank that waits for one asks its peer again and again
@@ -93,8 +93,8 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
 
 /// What `rank` has said about `task`, if it has, and has not fallen silent since.
 const Group::Heard* Group::heard_of(Locked& locked, Task& task, int rank) const {
-  const auto owed = unanswered_.find(rank);
-  if (owed != unanswered_.end() && Clock::now() > owed->second + kAnswerTakes) {
+  const auto asked = unanswered_.find(rank);
+  if (asked != unanswered_.end() && Clock::now() > asked->second + kAnswerTakes) {
     return nullptr;
   }
   const bool is_call = task.takes_turn();

@@ -91,8 +91,8 @@ std::optional<HostChannel::Message> Group::receive_shared(Locked& locked, Task& 
   return message;
 }
 
-void Group::give_back(Locked& locked, int source, const HostChannel::Message& message) {
-  mailroom_->give_back(locked, source, message);
+void Group::release_message(Locked& locked, int source, const HostChannel::Message& message) {
+  mailroom_->release_message(locked, source, message);
 }
 
 void Group::retire_staging(Locked& locked, HostChannel::Staging staging, std::vector<int> tickets) {

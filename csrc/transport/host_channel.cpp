@@ -107,7 +107,7 @@ std::optional<HostChannel::Message> HostChannel::take(int member) {
   return message;
 }
 
-void HostChannel::give_back(int member, int ticket) {
+void HostChannel::return_ticket(int member, int ticket) {
   std::atomic<uint32_t>& count =
       own().returned[static_cast<size_t>(member)][static_cast<size_t>(ticket)];
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_release);

@@ -95,7 +95,7 @@ class HostChannel {
   /// of memory that does not exist.
   std::optional<Message> take(int member);
   /// This rank is done with a staged message of `member`.
-  void give_back(int member, int ticket);
+  void return_ticket(int member, int ticket);
   /// Others must wake this rank from now on, or no more.
   void set_asleep(bool asleep);
 

@@ -83,10 +83,10 @@ std::optional<HostChannel::Message> Mailroom::receive(Locked& locked, Task& task
   return std::nullopt;
 }
 
-void Mailroom::give_back(Locked& locked, int source, const HostChannel::Message& message) {
+void Mailroom::release_message(Locked& locked, int source, const HostChannel::Message& message) {
   if (message.ticket != HostChannel::kNoTicket) {
     const int number = member_at_[static_cast<size_t>(source)];
-    channel_->give_back(number, message.ticket);
+    channel_->return_ticket(number, message.ticket);
     wake(locked, number);
   }
 }

@@ -48,7 +48,7 @@ class Mailroom {
   std::optional<HostChannel::Message> receive(Locked& locked, Task& task, uint32_t token,
                                               int source, uint64_t tag);
   /// This rank is done with a message's staged bytes.
-  void give_back(Locked& locked, int source, const HostChannel::Message& message);
+  void release_message(Locked& locked, int source, const HostChannel::Message& message);
   /// Frees the staging and the tickets as soon as nobody reads them any more.
   void retire_staging(Locked& locked, HostChannel::Staging staging, std::vector<int> tickets);
   /// Frees what has been returned since.

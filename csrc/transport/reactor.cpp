@@ -116,7 +116,7 @@ PendingRequest& Reactor::new_request(Locked&, Task& task, RequestList& list, uin
 
 void Reactor::release(Locked&, PendingRequest& pending) {
   pending.list->remove(pending);
-  pool_.give_back(pending);
+  pool_.release(pending);
 }
 
 void Reactor::send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint, uint64_t tag,

@@ -42,7 +42,7 @@ PendingRequest& RequestPool::take() {
   if (free_ == nullptr) {
     blocks_.push_back(std::make_unique<PendingRequest[]>(kBlock));
     for (size_t i = 0; i < kBlock; ++i) {
-      give_back(blocks_.back()[i]);
+      release(blocks_.back()[i]);
     }
   }
   PendingRequest& pending = *free_;
@@ -51,7 +51,7 @@ PendingRequest& RequestPool::take() {
   return pending;
 }
 
-void RequestPool::give_back(PendingRequest& pending) {
+void RequestPool::release(PendingRequest& pending) {
   pending.next = free_;
   free_ = &pending;
 }

@@ -71,7 +71,7 @@ class Completions {
 class RequestPool {
  public:
   PendingRequest& take();
-  void give_back(PendingRequest& pending);
+  void release(PendingRequest& pending);
 
  private:
   PendingRequest* free_ = nullptr;

@@ -35,7 +35,7 @@ ScratchPool::Buffer ScratchPool::take(size_t bytes) {
   return {static_cast<std::byte*>(::operator new (size, std::align_val_t{kAlignment})), size};
 }
 
-void ScratchPool::give_back(Buffer buffer) {
+void ScratchPool::release(Buffer buffer) {
   if (buffer.data == nullptr) {
     return;
   }

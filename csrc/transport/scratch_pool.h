@@ -21,7 +21,7 @@ class ScratchPool {
 
   /// At least `bytes` bytes, 64-byte aligned, contents undefined.
   Buffer take(size_t bytes);
-  void give_back(Buffer buffer);
+  void release(Buffer buffer);
   /// Frees a buffer of any pool for good. Any thread.
   static void destroy(Buffer buffer);
 

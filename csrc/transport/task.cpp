@@ -44,7 +44,7 @@ void Task::set_submitted(Locked&, TimePoint now) {
   }
 }
 
-void Task::give_out(Locked& locked, Job& job, size_t bytes) {
+void Task::enqueue(Locked& locked, Job& job, size_t bytes) {
   group_->runtime().jobs().add(locked, *this, job, bytes);
 }
 

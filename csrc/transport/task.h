@@ -77,7 +77,7 @@ class Task : public std::enable_shared_from_this<Task> {
     TimePoint next_inquiry = TimePoint::max();
     TimePoint warn_at = TimePoint::max();  ///< that it waits for long
     RequestList requests;
-    size_t jobs = 0;                     ///< given out, and not back yet
+    size_t jobs = 0;                     ///< queued or running
     std::optional<size_t> active_index;  ///< among the active tasks
     bool is_started = false;
     uint64_t sequence = 0;                    ///< among the group's tasks that take turns
@@ -124,8 +124,8 @@ class Task : public std::enable_shared_from_this<Task> {
  protected:
   // For hooks.
 
-  /// Hands out work that needs no lock; `worked` follows. `bytes`: see JobQueue::add.
-  void give_out(Locked& locked, Job& job, size_t bytes);
+  /// Queues work that needs no lock; `worked` follows. `bytes`: see JobQueue::add.
+  void enqueue(Locked& locked, Job& job, size_t bytes);
   /// Whether what it reads is on its way to the host; then `inputs_arrived` follows.
   bool awaits_inputs(Locked& locked);
   void set_ready(Locked&, size_t bytes);

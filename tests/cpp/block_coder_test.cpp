@@ -47,7 +47,7 @@ TEST(BlockCoder, ErrorsAreGivenAsFarAsElementsHoldThem) {
 
     const Tensor before = tensor;
     Tensor out(dtype);
-    coder.give({0, errors.data()}, kCount, tensor.bytes.data(), out.bytes.data());
+    coder.add_residual({0, errors.data()}, kCount, tensor.bytes.data(), out.bytes.data());
     EXPECT_EQ(tensor.bytes, before.bytes);
     const std::vector<float> sent = out.values();
     EXPECT_EQ(sent[3], INFINITY);
@@ -60,7 +60,7 @@ TEST(BlockCoder, ErrorsAreGivenAsFarAsElementsHoldThem) {
 
     const std::vector<float> left = errors;
     Tensor again(dtype);
-    coder.give({0, errors.data()}, kCount, out.bytes.data(), again.bytes.data());
+    coder.add_residual({0, errors.data()}, kCount, out.bytes.data(), again.bytes.data());
     EXPECT_EQ(again.values(), sent);
     EXPECT_EQ(errors, left);
   }

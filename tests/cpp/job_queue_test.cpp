@@ -50,7 +50,7 @@ class JobsTask final : public Task {
 
   void start(Locked& locked) override {
     left_ = jobs_.size();
-    for (FunctionJob& job : jobs_) give_out(locked, job, bytes_);
+    for (FunctionJob& job : jobs_) enqueue(locked, job, bytes_);
   }
   void completed(Locked&, uint32_t, size_t, uint64_t) override {}
   void worked(Locked& locked, Job& job) override {

@@ -20,7 +20,7 @@ TEST(ScratchPool, IsAlignedAndLargeEnough) {
     EXPECT_GE(buffer.bytes, bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data) % 64, 0U);
     std::memset(buffer.data, 0xab, buffer.bytes);
-    pool.give_back(buffer);
+    pool.release(buffer);
   }
 }
 
@@ -29,17 +29,17 @@ TEST(ScratchPool, ReusesTheWarmestBuffer) {
   const ScratchPool::Buffer first = pool.take(1000);
   const ScratchPool::Buffer second = pool.take(1000);
   EXPECT_NE(first.data, second.data);
-  pool.give_back(first);
-  pool.give_back(second);
+  pool.release(first);
+  pool.release(second);
   EXPECT_EQ(pool.take(900).data, second.data);
   EXPECT_EQ(pool.take(1024).data, first.data);
-  pool.give_back(first);
-  pool.give_back(second);
+  pool.release(first);
+  pool.release(second);
 }
 
 TEST(ScratchPool, NothingGivenBackIsNothing) {
   ScratchPool pool;
-  pool.give_back({});
+  pool.release({});
   ScratchPool::destroy({});
 }
 
@@ -49,8 +49,8 @@ TEST(ScratchPool, BuffersOutliveNeitherPoolNorLimit) {
   ScratchPool pool;
   std::vector<ScratchPool::Buffer> buffers;
   for (int i = 0; i < 16; ++i) buffers.push_back(pool.take(kBytes));
-  for (const ScratchPool::Buffer& buffer : buffers) pool.give_back(buffer);
-  pool.give_back(pool.take(kBytes));
+  for (const ScratchPool::Buffer& buffer : buffers) pool.release(buffer);
+  pool.release(pool.take(kBytes));
 }
 
 TEST(ScratchPool, BuffersInUseNeverOverlap) {
@@ -72,11 +72,11 @@ TEST(ScratchPool, BuffersInUseNeverOverlap) {
       const auto* bytes = reinterpret_cast<const unsigned char*>(held.back().buffer.data);
       for (size_t k = 0; k < held.back().buffer.bytes; ++k) ASSERT_EQ(bytes[k], held.back().mark);
       random() % 8 == 0 ? ScratchPool::destroy(held.back().buffer)
-                        : pool.give_back(held.back().buffer);
+                        : pool.release(held.back().buffer);
       held.pop_back();
     }
   }
-  for (const Held& each : held) pool.give_back(each.buffer);
+  for (const Held& each : held) pool.release(each.buffer);
 }
 
 }  // namespace
