@@ -182,6 +182,7 @@ bool Driver::stop() {
 }
 
 milliseconds Driver::look(std::vector<pollfd>& events) {
+  reactor_.lock().let_others_first();
   Locked locked(reactor_.lock());
   groups_.set_asleep(locked, false);
   bool any = false;

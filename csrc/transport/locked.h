@@ -4,6 +4,7 @@
 // `Locked&`.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -22,8 +23,14 @@ class ReactorLock {
   ReactorLock(const ReactorLock&) = delete;
   ReactorLock& operator=(const ReactorLock&) = delete;
 
-  /// True: the caller holds it, and makes a `Locked` with std::adopt_lock.
-  bool try_lock() { return mutex_.try_lock(); }
+  /// True: the caller holds it, and makes a `Locked` with std::adopt_lock. False also while another
+  /// thread waits for it, which comes first.
+  bool try_lock() { return !is_wanted() && mutex_.try_lock(); }
+  /// Whether a thread waits for it.
+  bool is_wanted() const { return num_waiting_.load(std::memory_order_relaxed) > 0; }
+  /// For a thread that takes the lock again and again: lets those that wait for it have it first.
+  /// Else it would take the lock back before one of them wakes up.
+  void let_others_first() const;
   /// The proof of whoever holds it now: for UCX's callbacks, which are called by a thread that
   /// holds it. Throws Error(kInternal) if nobody does.
   Locked& held() const;
@@ -33,6 +40,7 @@ class ReactorLock {
 
   const HomeProcess home_;
   std::mutex mutex_;
+  std::atomic<int> num_waiting_{0};
   Locked* holder_ = nullptr;
 };
 
