@@ -67,6 +67,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
   std::vector<std::string> transports(int rank);
   Group& group() { return *group_; }
+  const std::shared_ptr<Group>& group_pointer() const { return group_; }
   /// The choices so far, and how they came about.
   std::vector<PlanBook::Record> plan_records() const;
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.

@@ -10,6 +10,7 @@
 #include "bindings/fabric.h"
 #include "bindings/info.h"
 #include "bindings/ledger.h"
+#include "bindings/ledger_feed.h"
 #include "bindings/plan.h"
 
 namespace {
@@ -39,4 +40,5 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_comm_hooks(module);
   q7x2::bind_plan(module);
   q7x2::bind_ledger(module);
+  q7x2::bind_ledger_feed(module);
 }

@@ -181,11 +181,13 @@ void BlockCoder::fold(std::span<const Operand> operands, size_t count, const Pla
 }
 
 size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t count,
-                                   const Place& place, int divisor, std::byte* message) {
+                                   const Place& place, int divisor, std::byte* message,
+                                   std::chrono::steady_clock::time_point* added_up) {
   const CodecTraits& traits = coding_.codec->traits();
   const Lease lease(*this);
   Workspace& space = *lease;
   add_up(space, operands, count, place, divisor, traits.codes_own);
+  if (added_up != nullptr) *added_up = std::chrono::steady_clock::now();
   EncodeArguments arguments{.values = space.sum.data(),
                             .count = count,
                             .first = place.first,

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -81,9 +82,11 @@ class BlockCoder {
   /// The sum of all operands, in their order, divided by `divisor`, as elements.
   void fold(std::span<const Operand> operands, size_t count, const Place& place, int divisor,
             std::byte* elements);
-  /// The same as a message; returns its length.
+  /// The same as a message; returns its length. `added_up`, if it is not null: is set to the time
+  /// when the sum is there, and encoding begins.
   size_t fold_to_message(std::span<const Operand> operands, size_t count, const Place& place,
-                         int divisor, std::byte* message);
+                         int divisor, std::byte* message,
+                         std::chrono::steady_clock::time_point* added_up = nullptr);
 
   /// Looks for results that are not finite.
   void inspect(const std::byte* elements, size_t count);

@@ -9,6 +9,7 @@
 #include "kernels/reduce.h"
 #include "ledger/call_signature.h"
 #include "ledger/flight_record.h"
+#include "ledger/name_table.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -169,8 +170,13 @@ void CollectiveTask::describe(FlightRecord& record) const {
   record.fingerprint = fingerprint_;
 }
 
-void CollectiveTask::report(FlightRecord& record) const {
-  if (choice_.plan) record.set_plan(choice_.plan->algorithm);
+void CollectiveTask::report(FlightRecord& record, NameTable& names) const {
+  if (choice_.plan) {
+    record.plan = names.number_of(choice_.plan->algorithm);
+    record.predicted = static_cast<float>(choice_.seconds);
+  }
+  if (call_.coding) record.codec = names.number_of(call_.coding.codec->name());
+  record.work = work_;
   record.slices = static_cast<uint32_t>(dag_.num_slices());
   record.slices_done = static_cast<uint32_t>(dag_.slices_done());
 }

@@ -64,7 +64,7 @@ class CollectiveTask final : public Task {
   bool takes_turn() const override { return true; }
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
-  void report(FlightRecord& record) const override;
+  void report(FlightRecord& record, NameTable& names) const override;
   /// Only after `done`.
   const std::string& algorithm() const { return choice_.plan->algorithm; }
 
@@ -202,6 +202,7 @@ class CollectiveTask final : public Task {
   DagWindow dag_;
   std::vector<Place> places_;
   OpJobs jobs_;
+  WorkTimes work_;
   std::vector<Step> awaiting_stage_;  // sends of blocks that are on their way to their stage
   bool is_running_ready_ = false;
 };

@@ -29,6 +29,7 @@ void CollectiveTask::prepare_coder(bool counts) {
 }
 
 void CollectiveTask::select(bool counts) {
+  const TimePoint began = Clock::now();
   const size_t element = element_size(call_.dtype);
   const size_t count = region_begins_.back();
   std::vector<float> chunk(kLargestRead);
@@ -56,9 +57,11 @@ void CollectiveTask::select(bool counts) {
     return chunk.data();
   };
   coder_->select(read, count);
-  if (!counts) return;
-  counts_ = std::make_shared<std::vector<int32_t>>(
-      coder_->count_selected(read, count, granule_of(count, slicing_.longest_part())));
+  if (counts) {
+    counts_ = std::make_shared<std::vector<int32_t>>(
+        coder_->count_selected(read, count, granule_of(count, slicing_.longest_part())));
+  }
+  work_.select += std::chrono::nanoseconds(Clock::now() - began).count();
 }
 
 // If the counts failed, so will this task with its group.

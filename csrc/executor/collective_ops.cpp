@@ -116,6 +116,7 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
               Error(error.code(), std::string(error.what()) + ", in " + name(), error.rank()));
     return;
   }
+  work_ += job.times();
   const Step step = job.step;
   const OpJob::Purpose purpose = job.purpose;
   const HostChannel::Message message = job.message;

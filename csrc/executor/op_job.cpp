@@ -35,12 +35,37 @@ void OpJob::work() {
       coder->fold(from, count, at, divisor, to);
       break;
     case Kind::kFoldToMessage:
-      made = coder->fold_to_message(from, count, at, divisor, to);
+      made =
+          coder->fold_to_message(from, count, at, divisor, to, is_timed() ? &added_up_ : nullptr);
       break;
     case Kind::kInspect:
       break;
   }
   if (inspects) coder->inspect(to, count);
+}
+
+WorkTimes OpJob::times() const {
+  const auto between = [](TimePoint begin, TimePoint end) -> int64_t {
+    return std::chrono::nanoseconds(end - begin).count();
+  };
+  const int64_t took = between(began(), ended());
+  switch (kind) {
+    case Kind::kCopy:
+    case Kind::kGive:
+      return {.copy = took};
+    case Kind::kReduce:
+      return {.reduce = took};
+    case Kind::kEncode:
+      return {.encode = took};
+    case Kind::kDecode:
+    case Kind::kFold:
+    case Kind::kInspect:
+      return {.decode = took};
+    case Kind::kFoldToMessage:
+      if (took == 0) return {};
+      return {.encode = between(added_up_, ended()), .decode = between(began(), added_up_)};
+  }
+  return {};
 }
 
 // What goes on to others is put into shared memory tile by tile, as it leaves the reduction: from

@@ -10,6 +10,7 @@
 
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
+#include "ledger/work_times.h"
 #include "plan/dag_window.h"
 #include "transport/host_channel.h"
 #include "transport/job.h"
@@ -53,12 +54,15 @@ class OpJob final : public Job {
 
   /// What it has made: the length of a message.
   size_t made = 0;
+  /// How long that took, by what was done. Zero if nobody looked at the clock.
+  WorkTimes times() const;
 
  private:
   void work() override;
   void reduce_tiles();
 
   std::vector<const void*> operands_;
+  TimePoint added_up_{};  // kFoldToMessage: when the sum was there
 };
 
 /// Jobs of one task, reused.

@@ -2,7 +2,7 @@
 
 namespace q7x2 {
 
-std::string call_signature(const FlightHead& call, std::string_view title) {
+std::string call_signature(const FlightRecord& call, std::string_view title) {
   const bool reduces = call.collective == Collective::kAllReduce ||
                        call.collective == Collective::kReduce ||
                        call.collective == Collective::kReduceScatter;

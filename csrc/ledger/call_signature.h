@@ -9,6 +9,6 @@
 namespace q7x2 {
 
 /// `title`: what the user calls it; empty: the collective's own name. Empty parts are left out.
-std::string call_signature(const FlightHead& call, std::string_view title = {});
+std::string call_signature(const FlightRecord& call, std::string_view title = {});
 
 }  // namespace q7x2

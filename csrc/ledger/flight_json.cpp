@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -96,13 +97,13 @@ const char* torch_state(const FlightRecord& record) {
   return record.started == 0 ? "scheduled" : "started";
 }
 
-const char* to_string(FlightRecord::Via via) {
+const char* to_string(FlightWaits::Via via) {
   switch (via) {
-    case FlightRecord::Via::kSharedMemory:
+    case FlightWaits::Via::kSharedMemory:
       return "shared memory";
-    case FlightRecord::Via::kUcx:
+    case FlightWaits::Via::kUcx:
       return "UCX";
-    case FlightRecord::Via::kPrivateLink:
+    case FlightWaits::Via::kPrivateLink:
       return "private link";
   }
   return "";
@@ -239,32 +240,48 @@ class Writer {
         json["dtype"] = q7x2::to_string(record.dtype);
         json["reduce"] = q7x2::to_string(record.reduce);
       }
-      json["plan"] = std::string(record.plan_name());
+      json["plan"] = std::string(snapshot_.names.name_of(record.plan));
+      if (record.codec != 0) json["codec"] = std::string(snapshot_.names.name_of(record.codec));
+      if (record.predicted > 0) json["predicted_ns"] = std::llround(double{record.predicted} * 1e9);
+      json["work_ns"] = {{"select", record.work.select},
+                         {"encode", record.work.encode},
+                         {"decode", record.work.decode},
+                         {"reduce", record.work.reduce},
+                         {"copy", record.work.copy}};
       json["slices"] = Json::array({record.slices_done, record.slices});
       json["fingerprint"] = hexadecimal(record.fingerprint);
       if (record.is_internal) json["internal"] = true;
     }
     json["bytes"] = std::max(record.input_bytes, record.output_bytes);
+    json["sent"] = {{"network", record.traffic.sent_network},
+                    {"memory", record.traffic.sent_memory}};
+    json["received"] = {{"network", record.traffic.received_network},
+                        {"memory", record.traffic.received_memory}};
+    json["waited_ns"] = record.waited;
+    if (record.waited_for >= 0) {
+      json["waited_most"] = {{"rank", record.waited_for}, {"percent", record.waited_share}};
+    }
     json["progressed_ns"] = wall(record.progressed);
     json["finished_ns"] = wall(record.finished);
     if (record.state == FlightRecord::State::kFailed) {
       json["error"] = q7x2::to_string(record.error);
     }
-    if (record.num_waits > 0) add_waits(json, record);
+    const auto found = snapshot_.waits.find(record.id);
+    if (found != snapshot_.waits.end() && found->second.count > 0) add_waits(json, found->second);
     return json;
   }
 
-  static void add_waits(Json& json, const FlightRecord& record) {
+  static void add_waits(Json& json, const FlightWaits& known) {
     Json waits = Json::array();
-    const size_t count = std::min<size_t>(record.num_waits, FlightRecord::kMostWaits);
+    const size_t count = std::min<size_t>(known.count, FlightWaits::kMost);
     for (size_t i = 0; i < count; ++i) {
-      const FlightRecord::Wait& wait = record.waits[i];
+      const FlightWaits::Wait& wait = known.waits[i];
       waits.push_back({{"rank", wait.rank},
                        {"for", wait.is_receive ? "receive" : "send"},
                        {"via", to_string(wait.via)}});
     }
     json["waits"] = std::move(waits);
-    json["waits_left_out"] = record.num_waits - count;
+    json["waits_left_out"] = known.count - count;
   }
 
   const FlightSnapshot& snapshot_;

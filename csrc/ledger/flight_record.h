@@ -5,16 +5,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <type_traits>
 
 #include "base/error.h"
 #include "base/types.h"
+#include "ledger/traffic.h"
+#include "ledger/work_times.h"
 
 namespace q7x2 {
 
-/// What every operation writes.
-struct FlightHead {
+struct FlightRecord {
   enum class Kind : uint8_t { kCollective, kSend, kReceive };
   enum class State : uint8_t { kSubmitted, kStarted, kDone, kFailed };
 
@@ -26,9 +26,12 @@ struct FlightHead {
   DType dtype = DType::kBytes;
   ReduceKind reduce = ReduceKind::kSum;
   bool is_internal = false;                ///< q7x2's own: it prepares the call that follows
+  uint8_t waited_share = 0;                ///< percent of `waited` that was for `waited_for`
   ErrorCode error = ErrorCode::kInternal;  ///< if it failed
   int32_t peer = -1;                       ///< the root of a collective, or the peer of a message
   uint32_t tag = 0;                        ///< of a message
+  uint32_t timeout_ms = 0;
+  int32_t waited_for = -1;  ///< the rank for whose messages it waited most; -1: none, or several
   /// Collectives: the same on all ranks. Messages: among those of this rank in the group.
   uint64_t sequence = 0;
   uint64_t input_bytes = 0;
@@ -41,48 +44,47 @@ struct FlightHead {
   int64_t progressed = 0;  ///< a message was sent or received; to some milliseconds
   int64_t finished = 0;
 
-  int64_t timeout_ms = 0;
-  std::array<char, 32> plan{};  ///< the name of the algorithm, cut to fit; empty: not chosen yet
   uint32_t slices = 0;
   uint32_t slices_done = 0;
 
-  uint32_t num_waits = 0;  ///< see FlightRecord; may be more than there is room for
+  WorkTimes work;
+  Traffic traffic;
+  int64_t waited = 0;   ///< nanoseconds; see WaitMeter
+  float predicted = 0;  ///< seconds that the planner expects; 0: it was not asked
+  uint16_t plan = 0;    ///< the algorithm, see FlightRecorder::names; 0: not chosen yet
+  uint16_t codec = 0;   ///< the same; 0: none
 
   bool is_over() const { return state == State::kDone || state == State::kFailed; }
-
-  void set_plan(std::string_view name) {
-    const size_t length = std::min(name.size(), plan.size() - 1);
-    std::copy_n(name.begin(), length, plan.begin());
-    plan[length] = '\0';
-  }
-  std::string_view plan_name() const { return plan.data(); }
+  /// From its start to its end, for operations that are over; nanoseconds.
+  int64_t duration() const { return started == 0 ? 0 : finished - started; }
 };
 
-/// Waits are written only for a failure or a dump, so that other operations touch less memory.
-struct FlightRecord : FlightHead {
+static_assert(std::is_trivially_copyable_v<FlightRecord>);
+static_assert(sizeof(FlightRecord) <= 200, "records are many, and each passes through the cache");
+
+/// The messages that an operation waits for: at the time it failed, or at the time of a snapshot if
+/// it is in progress. They are kept apart, so that other operations touch less memory.
+struct FlightWaits {
   enum class Via : uint8_t { kSharedMemory, kUcx, kPrivateLink };
-  /// A message that the operation waits for.
   struct Wait {
     int32_t rank = -1;  ///< in the group; -1: any
     bool is_receive = false;
     Via via = Via::kUcx;
   };
-  static constexpr size_t kMostWaits = 8;
+  static constexpr size_t kMost = 8;
 
-  // At the time it failed, or at the time of the snapshot if it is in progress.
-  std::array<Wait, kMostWaits> waits{};
+  std::array<Wait, kMost> waits{};
+  uint32_t count = 0;  ///< may be more than there is room for
 
-  void add_wait(const Wait& wait) {
-    const auto end = waits.begin() + std::min<size_t>(num_waits, kMostWaits);
+  void add(const Wait& wait) {
+    const auto end = waits.begin() + std::min<size_t>(count, kMost);
     const bool is_known = std::any_of(waits.begin(), end, [&](const Wait& known) {
       return known.rank == wait.rank && known.is_receive == wait.is_receive;
     });
     if (is_known) return;
-    if (num_waits < kMostWaits) waits[num_waits] = wait;
-    ++num_waits;
+    if (count < kMost) waits[count] = wait;
+    ++count;
   }
 };
-
-static_assert(std::is_trivially_copyable_v<FlightRecord>);
 
 }  // namespace q7x2

@@ -27,11 +27,14 @@ int64_t FlightSnapshot::job_rank() const {
   return static_cast<int64_t>(first.members[static_cast<size_t>(first.rank)].job_rank);
 }
 
-FlightRecorder::FlightRecorder(size_t capacity) : ring_(capacity) {}
+// Memory for failures is had before: one of them may be that there is no memory.
+FlightRecorder::FlightRecorder(size_t capacity)
+    : ring_(capacity), failures_(capacity > 0 ? kFailures : 0) {}
 
 uint32_t FlightRecorder::open(FlightGroup group) {
   if (!is_enabled()) return 0;
   if (groups_.size() >= kManyGroups) forget_closed_groups();
+  counters_.emplace(last_group_ + 1, std::make_unique<GroupCounters>());
   groups_.emplace(++last_group_, std::move(group));
   return last_group_;
 }
@@ -51,15 +54,18 @@ void FlightRecorder::forget_closed_groups() {
   std::erase_if(groups_, [&](const auto& each) {
     return !each.second.is_open && !used.contains(each.first);
   });
+  std::erase_if(counters_, [&](const auto& each) { return !groups_.contains(each.first); });
+  counting_group_ = 0;
+  counting_ = nullptr;
 }
 
 FlightRecord& FlightRecorder::add() {
   FlightRecord& record = ring_[recorded_ % ring_.size()];
-  static_cast<FlightHead&>(record) = {};
+  record = {};
   record.id = ++recorded_;
   // It has left the cache since it was written last; by the next operation it is back.
   const auto* next = reinterpret_cast<const std::byte*>(&ring_[recorded_ % ring_.size()]);
-  for (size_t offset = 0; offset < sizeof(FlightHead); offset += kLine) {
+  for (size_t offset = 0; offset < sizeof(FlightRecord); offset += kLine) {
     __builtin_prefetch(next + offset, /*write=*/1);
   }
   return record;
@@ -81,11 +87,48 @@ const FlightRecord* FlightRecorder::find_call(uint32_t group, uint64_t sequence)
   return is_known ? call : nullptr;
 }
 
-void FlightRecorder::copy_to(std::vector<FlightRecord>& records) const {
+void FlightRecorder::count(const FlightRecord& record) {
+  if (record.group != counting_group_ || counting_ == nullptr) {
+    const auto found = counters_.find(record.group);
+    if (found == counters_.end()) return;
+    counting_group_ = record.group;
+    counting_ = found->second.get();
+  }
+  counting_->add(record);
+}
+
+const GroupCounters* FlightRecorder::find_counters(uint32_t group) const {
+  const auto found = counters_.find(group);
+  return found == counters_.end() ? nullptr : found->second.get();
+}
+
+void FlightRecorder::reset_counters(int64_t now) {
+  for (auto& [group, counters] : counters_) *counters = {};
+  counted_since_ = now;
+}
+
+FlightWaits& FlightRecorder::add_waits(uint64_t id) {
+  Failure& failure = failures_[next_failure_];
+  next_failure_ = (next_failure_ + 1) % failures_.size();
+  failure.id = id;
+  failure.waits = {};
+  return failure.waits;
+}
+
+void FlightRecorder::copy_to(FlightSnapshot& copy) const {
+  copy.capacity = ring_.size();
+  copy.recorded = recorded_;
+  copy.groups = groups_;
+  copy.names = names_;
   if (ring_.empty()) return;
   const size_t count = std::min<uint64_t>(recorded_, ring_.size());
   for (uint64_t i = recorded_ - count; i < recorded_; ++i) {
-    records.push_back(ring_[i % ring_.size()]);
+    copy.records.push_back(ring_[i % ring_.size()]);
+  }
+  for (const Failure& failure : failures_) {
+    if (failure.id != 0 && failure.id > recorded_ - count) {
+      copy.waits.emplace(failure.id, failure.waits);
+    }
   }
 }
 

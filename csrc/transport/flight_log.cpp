@@ -1,10 +1,13 @@
 #include "transport/flight_log.h"
 
+#include <algorithm>
 #include <array>
 #include <cinttypes>
 #include <cstdio>
+#include <new>
 #include <utility>
 
+#include "base/log.h"
 #include "ledger/call_signature.h"
 #include "transport/group.h"
 #include "transport/membership.h"
@@ -48,13 +51,27 @@ void FlightLog::failed(Locked&, uint32_t group, const Error& error) {
   if (writer_ != nullptr) {
     writer_->request("group '" + known->name + "' failed: " + error.what());
   }
+  if (feed_) feed_->wake();
 }
 
 void FlightLog::describe(FlightRecord& record, Task& task) const {
   record.group = task.group().flight();
   record.submitted = nanoseconds(task.submitted());
-  record.timeout_ms = task.timeout().count();
+  record.timeout_ms =
+      static_cast<uint32_t>(std::clamp<int64_t>(task.timeout().count(), 0, UINT32_MAX));
   task.describe(record);
+}
+
+FlightRecord FlightLog::made_again(Locked& locked, Task& task) const {
+  const Task::Record& kept = task.record(locked);
+  FlightRecord record;
+  record.id = kept.flight;
+  record.sequence = kept.sequence;
+  record.state = kept.is_started ? FlightRecord::State::kStarted : FlightRecord::State::kSubmitted;
+  if (task.done() && task.error()) record.state = FlightRecord::State::kFailed;
+  describe(record, task);
+  if (kept.is_started) record.started = record.submitted;
+  return record;
 }
 
 void FlightLog::submitted(Locked& locked, Task& task) {
@@ -76,26 +93,45 @@ void FlightLog::started(Locked& locked, Task& task) {
   record->state = FlightRecord::State::kStarted;
   if (task.takes_turn()) record->sequence = kept.sequence;
   // A task that did not have to wait for its turn spares a look at the clock.
-  record->started = kept.has_waited ? nanoseconds(Clock::now()) : record->submitted;
+  const TimePoint started = kept.has_waited ? Clock::now() : task.submitted();
+  record->started = nanoseconds(started);
+  kept.waits.begin(started);
+}
+
+void FlightLog::report(Locked& locked, FlightRecord& record, Task& task) {
+  const Task::Record& kept = task.record(locked);
+  task.report(record, recorder_.names());
+  record.traffic = kept.traffic;
+  record.waited = kept.waits.nanoseconds();
+  const WaitMeter::Share longest = kept.waits.longest();
+  record.waited_for = longest.rank;
+  if (longest.nanoseconds > 0) {
+    record.waited_share = static_cast<uint8_t>(100 * longest.nanoseconds / record.waited);
+  }
 }
 
 void FlightLog::finished(Locked& locked, Task& task) {
-  FlightRecord* const record = recorder_.find(task.record(locked).flight);
-  if (record == nullptr) return;
+  const uint64_t id = task.record(locked).flight;
+  if (id == 0) return;
+  std::optional<FlightRecord> again;
+  FlightRecord* record = recorder_.find(id);
+  if (record == nullptr) record = &again.emplace(made_again(locked, task));  // it counts
   record->finished = nanoseconds(task.finished());
-  if (record->state == FlightRecord::State::kFailed) return;
-  task.report(*record);
-  record->state = FlightRecord::State::kDone;
-  record->progressed = record->finished;
+  if (record->state != FlightRecord::State::kFailed) {
+    report(locked, *record, task);
+    record->state = FlightRecord::State::kDone;
+    record->progressed = record->finished;
+  }
+  recorder_.count(*record);
 }
 
 void FlightLog::failed(Locked& locked, Task& task) {
   FlightRecord* const record = recorder_.find(task.record(locked).flight);
   if (record == nullptr) return;
-  task.report(*record);
+  report(locked, *record, task);
   record->state = FlightRecord::State::kFailed;
   record->error = task.error()->code();
-  add_waits(locked, *record, task);
+  recorder_.add_waits(record->id) = waits_of(locked, task);
   FlightGroup* const group = recorder_.find_group(record->group);
   const bool is_late = record->error == ErrorCode::kTimeout && !task.takes_turn();
   if (is_late && writer_ != nullptr && group != nullptr && !group->has_late_message) {
@@ -110,18 +146,19 @@ void FlightLog::progressed(Locked& locked, Task& task, TimePoint now) {
   }
 }
 
-void FlightLog::add_waits(Locked& locked, FlightRecord& record, Task& task) {
-  record.num_waits = 0;
+FlightWaits FlightLog::waits_of(Locked& locked, Task& task) {
+  FlightWaits waits;
   const Group& group = task.group();
   for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
-    FlightRecord::Wait wait{.rank = p->peer, .is_receive = p->is_receive};
+    FlightWaits::Wait wait{.rank = p->peer, .is_receive = p->is_receive};
     if (p->wire == Wire::kPrivate) {
-      wait.via = FlightRecord::Via::kPrivateLink;
+      wait.via = FlightWaits::Via::kPrivateLink;
     } else if (p->request == nullptr && p->peer >= 0 && group.shares_memory(p->peer)) {
-      wait.via = FlightRecord::Via::kSharedMemory;
+      wait.via = FlightWaits::Via::kSharedMemory;
     }
-    record.add_wait(wait);
+    waits.add(wait);
   }
+  return waits;
 }
 
 std::string FlightLog::call_text(Locked&, uint32_t group, uint64_t sequence) const {
@@ -136,22 +173,68 @@ void FlightLog::copy_to(Locked& locked, const std::vector<std::shared_ptr<Task>>
     if (task->is_over(locked) || id == 0) continue;
     FlightRecord* record = recorder_.find(id);
     if (record == nullptr) {  // many have come since, but this is the one that matters
-      record = &copy.records.emplace_back();
-      record->id = id;
-      record->sequence = task->record(locked).sequence;
-      record->state = task->record(locked).is_started ? FlightRecord::State::kStarted
-                                                      : FlightRecord::State::kSubmitted;
-      describe(*record, *task);
-      if (task->record(locked).is_started) record->started = record->submitted;
+      record = &copy.records.emplace_back(made_again(locked, *task));
     }
-    task->report(*record);
-    add_waits(locked, *record, *task);
+    report(locked, *record, *task);
+    copy.waits[id] = waits_of(locked, *task);
   }
   copy.process = process_;
-  copy.capacity = recorder_.capacity();
-  copy.recorded = recorder_.recorded();
-  copy.groups = recorder_.groups();
-  recorder_.copy_to(copy.records);
+  recorder_.copy_to(copy);
+}
+
+void FlightLog::stamp(FlightBatch& batch) const {
+  batch.process = process_;
+  batch.steady_now = nanoseconds(Clock::now());
+  batch.wall_now =
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+FlightBatch FlightLog::counters(Locked&, bool reset) {
+  FlightBatch batch;
+  stamp(batch);
+  FlightReader(recorder_).read_groups(batch);
+  if (reset) recorder_.reset_counters(batch.steady_now);
+  return batch;
+}
+
+void FlightLog::follow(Locked&, std::shared_ptr<LedgerFeed> feed) {
+  if (feed_ == feed || !recorder_.is_enabled()) return;
+  feed_ = std::move(feed);
+  reader_.emplace(recorder_);
+}
+
+FlightBatch FlightLog::read(ReactorLock& lock) {
+  constexpr size_t kAtOnce = 256;  // records, while others wait for the lock
+  FlightBatch batch;
+  {
+    const Locked locked(lock);
+    if (reader_) reader_->read_pending(batch);
+  }
+  for (bool is_more = true; is_more;) {
+    const Locked locked(lock);
+    if (!reader_) break;
+    is_more = reader_->read_new(batch, kAtOnce);
+    if (is_more) continue;
+    reader_->read_groups(batch);
+    stamp(batch);
+  }
+  return batch;
+}
+
+void FlightLog::end_feed(Locked&) {
+  if (!feed_) return;
+  try {
+    FlightBatch batch;
+    reader_->read_pending(batch);
+    reader_->read_new(batch, recorder_.capacity());
+    reader_->read_groups(batch);
+    stamp(batch);
+    feed_->add(std::move(batch));
+  } catch (const std::bad_alloc&) {
+    log(Level::kWarn, "there is no memory for the last records of the ledger");
+  }
+  feed_.reset();
+  reader_.reset();
 }
 
 }  // namespace q7x2

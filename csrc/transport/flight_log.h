@@ -2,7 +2,9 @@
 //
 //   Group::submit    a record, with what the task says of itself (Task::describe)
 //   Group::begin     it has started
-//   Task::mark_done  it is done or has failed; a failure keeps which messages it waited for
+//   Task::publish    it is done or has failed; a failure keeps which messages it waited for
+//
+// A ledger may follow the recorder: see LedgerFeed.
 //
 // A group that fails is written to Q7X2_DUMP once, and so is the first of its messages whose
 // deadline passes.
@@ -10,12 +12,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ledger/dump_writer.h"
+#include "ledger/flight_reader.h"
 #include "ledger/flight_recorder.h"
 #include "ledger/flight_settings.h"
+#include "ledger/ledger_feed.h"
 #include "transport/task.h"
 
 namespace q7x2 {
@@ -58,14 +63,31 @@ class FlightLog {
                FlightSnapshot& copy);
   size_t capacity() const { return recorder_.capacity(); }
 
+  /// The counters of all groups that are known, by group. `reset`: they begin again.
+  FlightBatch counters(Locked& locked, bool reset);
+
+  /// From here on `feed` follows the recorder. Nothing if it does already, or nothing is recorded.
+  void follow(Locked&, std::shared_ptr<LedgerFeed> feed);
+  /// For whoever follows: what is new. Takes the lock several times, each time for a short while.
+  FlightBatch read(ReactorLock& lock);
+  /// Leaves the rest to the one who follows. To be called once nothing is recorded any more.
+  void end_feed(Locked& locked);
+
  private:
+  void stamp(FlightBatch& batch) const;
   void describe(FlightRecord& record, Task& task) const;
+  /// Of a task whose record has made room for another.
+  FlightRecord made_again(Locked& locked, Task& task) const;
+  /// What the task has done so far.
+  void report(Locked& locked, FlightRecord& record, Task& task);
   /// Which messages the task waits for.
-  static void add_waits(Locked& locked, FlightRecord& record, Task& task);
+  static FlightWaits waits_of(Locked& locked, Task& task);
 
   FlightRecorder recorder_;
   const uint64_t process_;
   DumpWriter* writer_ = nullptr;
+  std::shared_ptr<LedgerFeed> feed_;    // null: nobody follows
+  std::optional<FlightReader> reader_;  // for the one who follows
 };
 
 }  // namespace q7x2

@@ -25,6 +25,7 @@ void Group::send(Locked& locked, Task& task, uint32_t token, int destination, ui
     reactor.complete(locked, pending, UCS_ERR_UNREACHABLE);
     return;
   }
+  task.record(locked).traffic.sent_network += length;
   reactor.send(locked, pending, peer.link(wire).endpoint(),
                tag | tag::slot_bits(card(destination).slot), data, length);
 }
@@ -72,6 +73,7 @@ bool Group::send_shared(Locked& locked, Task& task, uint32_t token, int destinat
     task.stranded(locked, left_error(destination, task));
     return false;
   }
+  task.record(locked).traffic.sent_memory += length;
   return mailroom_->send(locked, task, token, destination, tag, data, length, ticket);
 }
 
@@ -87,6 +89,8 @@ std::optional<HostChannel::Message> Group::receive_shared(Locked& locked, Task& 
       // All that it ever sent was taken when it left.
       task.stranded(locked, left_error(source, task));
     }
+  } else {
+    task.record(locked).traffic.received_memory += message->length;
   }
   return message;
 }
@@ -107,7 +111,15 @@ bool Group::progress_shared(Locked& locked) {
       update_sharing(locked);
     }
     for (Task* task : std::exchange(stalled_, {})) {
-      any |= !task->is_over(locked) && task->stalled(locked);
+      if (task->is_over(locked)) continue;
+      const bool waited = task->record(locked).jobs == 0;
+      if (!task->stalled(locked)) continue;
+      any = true;
+      if (waited) {
+        WaitMeter& waits = task->record(locked).waits;
+        waits.woken_by(-1);
+        waits.end(Clock::now());
+      }
     }
     if (!waiting_.empty()) {
       mailroom_->free_returned(locked);

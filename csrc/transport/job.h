@@ -4,7 +4,9 @@
 // task is told, with the lock held again. A task with a job out is not done, also after an error.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 
 namespace q7x2 {
@@ -18,8 +20,37 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  using TimePoint = std::chrono::steady_clock::time_point;
+
   /// Without the lock, in any thread. What the work throws is kept for the task.
   void run() noexcept {
+    began_ = ended_ = {};
+    try_work();
+  }
+  /// The same for work that is worth two looks at the clock.
+  void run_timed() noexcept {
+    began_ = std::chrono::steady_clock::now();
+    try_work();
+    ended_ = std::chrono::steady_clock::now();
+  }
+  /// Throws what the work threw.
+  void check() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  // Only after run_timed.
+  TimePoint began() const { return began_; }
+  TimePoint ended() const { return ended_; }
+
+ protected:
+  virtual void work() = 0;
+  /// From inside `work`.
+  bool is_timed() const { return began_ != TimePoint(); }
+
+ private:
+  friend class JobQueue;
+
+  void try_work() noexcept {
     try {
       error_ = nullptr;
       work();
@@ -27,20 +58,12 @@ class Job {
       error_ = std::current_exception();
     }
   }
-  /// Throws what the work threw.
-  void check() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- protected:
-  virtual void work() = 0;
-
- private:
-  friend class JobQueue;
 
   Task* task_ = nullptr;
   size_t bytes_ = 0;
   Job* next_ = nullptr;
+  TimePoint began_{};
+  TimePoint ended_{};
   std::exception_ptr error_;
 };
 

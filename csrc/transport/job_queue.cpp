@@ -92,7 +92,7 @@ bool JobQueue::run_one(const Wanted& wanted) {
   Job* const job = is_empty() ? nullptr : take(wanted);
   if (job == nullptr) return false;
   ++running_;
-  job->run();
+  job->run_timed();
   --running_;
   Locked locked(lock_);
   tasks_.worked(locked, *job->task_, *job);

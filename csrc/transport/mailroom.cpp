@@ -175,7 +175,8 @@ void Mailroom::dispatch(Locked& locked, Member& member, const HostChannel::Messa
   const uint32_t token = pending.token;
   reactor_.release(locked, pending);
   task.record(locked).has_moved = true;
-  task.arrived(locked, token, message);
+  task.record(locked).traffic.received_memory += message.length;
+  task.after_wait(locked, member.who.rank, [&] { task.arrived(locked, token, message); });
 }
 
 bool Mailroom::expects_mail(Locked&) const {

@@ -179,6 +179,7 @@ void Runtime::stop() {
   peers_.close(locked, groups_.all_answered(locked) ? kClosePatience : kClosePatienceForFew);
   reactor_.drop_unexpected(locked, 0, 0);
   tasks_.drain(locked);
+  flights_.end_feed(locked);
 }
 
 // Waits until nothing is unfinished and no callback runs. False: one still does.

@@ -73,6 +73,11 @@ void Task::fail(Locked& locked, const Error& error) {
   }
   is_over_ = true;
   error_ = error;
+  if (!record_.waits.is_ending() && record_.jobs == 0) {
+    const PendingRequest* const first = record_.requests.first();
+    record_.waits.woken_by(first == nullptr ? -1 : first->peer);
+  }
+  record_.waits.end(Clock::now());
   group_->runtime().flights().failed(locked, *this);
   group_->runtime().tasks().cancel(locked, *this);
   group_->runtime().jobs().forget(locked, *this);
@@ -103,6 +108,7 @@ void Task::set_ready(Locked&, size_t bytes) {
 
 void Task::publish(Locked& locked) {
   finished_ = Clock::now();
+  record_.waits.end(finished_);
   done_.store(true, std::memory_order_release);
   Runtime& runtime = group_->runtime();
   runtime.tasks().finished(locked, *this);

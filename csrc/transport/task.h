@@ -12,10 +12,12 @@
 #include <string>
 
 #include "base/error.h"
+#include "ledger/traffic.h"
 #include "transport/host_channel.h"
 #include "transport/job.h"
 #include "transport/locked.h"
 #include "transport/request.h"
+#include "transport/wait_meter.h"
 
 namespace q7x2 {
 
@@ -24,6 +26,7 @@ using TimePoint = Clock::time_point;
 
 class Group;
 class InputLatch;
+class NameTable;
 struct FlightRecord;
 
 /// Life: made by the caller, `Runtime::submit`, started, progressed by whoever drives the reactor,
@@ -64,8 +67,8 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual bool is_recorded() const { return false; }
   /// Fills in what is known when it is submitted: the operation, its sizes, its peer.
   virtual void describe(FlightRecord&) const {}
-  /// Fills in how far it is. Called when it is over, and for a dump.
-  virtual void report(FlightRecord&) const {}
+  /// Fills in how far it is, and what it has computed. Called when it is over, and for a dump.
+  virtual void report(FlightRecord&, NameTable&) const {}
   /// What it waits for, for messages: "messages from rank 1, 3".
   std::string waiting_for() const;
 
@@ -85,6 +88,8 @@ class Task : public std::enable_shared_from_this<Task> {
     uint64_t flight = 0;                      ///< its record in the flight recorder; 0: it has none
     bool has_waited = false;                  ///< for its turn
     bool has_moved = false;  ///< a message was sent or received since the last look
+    Traffic traffic;
+    WaitMeter waits;
   };
   Record& record(Locked&) { return record_; }
   void set_submitted(Locked&, TimePoint now);
@@ -92,6 +97,15 @@ class Task : public std::enable_shared_from_this<Task> {
   bool is_over(Locked&) const { return is_over_; }
   void finish(Locked& locked);
   void fail(Locked& locked, const Error& error);
+  /// Does `step` because of a message from or to `rank`, or of several (-1). That ends a wait,
+  /// unless a job is out.
+  template <typename Step>
+  void after_wait(Locked& locked, int rank, const Step& step) {
+    if (record_.jobs == 0) record_.waits.woken_by(rank);
+    step();
+    // If it is done, it has looked at the clock.
+    if (record_.waits.is_ending() && !is_over(locked)) record_.waits.end(Clock::now());
+  }
   /// A request or a job has come back: it is done if it is over and this was the last.
   void settle(Locked& locked);
 

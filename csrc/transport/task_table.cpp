@@ -49,10 +49,15 @@ void TaskTable::drain(Locked& locked) {
       task.settle(locked);
       continue;
     }
-    task.record(locked).has_moved = true;
+    Task::Record& record = task.record(locked);
+    record.has_moved = true;
     guarded(locked, task, [&] {
       if (pending.status == UCS_OK) {
-        task.completed(locked, pending.token, pending.length, pending.tag);
+        // What comes through shared memory does not come here.
+        if (pending.is_receive) record.traffic.received_network += pending.length;
+        task.after_wait(locked, pending.peer, [&] {
+          task.completed(locked, pending.token, pending.length, pending.tag);
+        });
       } else if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
         task.truncated(locked, pending.token, pending.tag);
       } else if (pending.status != UCS_ERR_CANCELED) {
@@ -64,6 +69,7 @@ void TaskTable::drain(Locked& locked) {
 
 void TaskTable::worked(Locked& locked, Task& task, Job& job) {
   --task.record(locked).jobs;
+  task.record(locked).waits.restart(job.ended());
   if (task.is_over(locked)) {
     task.settle(locked);
     return;
@@ -73,6 +79,7 @@ void TaskTable::worked(Locked& locked, Task& task, Job& job) {
 
 void TaskTable::inputs_arrived(Locked& locked, Task& task) {
   if (!task.is_over(locked)) {
+    task.record(locked).waits.restart(Clock::now());
     guarded(locked, task, [&] { task.inputs_arrived(locked); });
   }
 }

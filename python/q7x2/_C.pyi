@@ -348,6 +348,34 @@ def cuda_info() -> dict[str, Any]:
 def flight_json(reason: str) -> str | None:
     """What the flight recorder holds, as JSON; None if this process has no q7x2 group."""
 
+class LedgerFeed:
+    """What the operations of this process did, for the one who writes it to a file."""
+
+    def __init__(self) -> None: ...
+    def attach(self) -> None:
+        """Follow the groups of this process. Nothing if there are none yet."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a group fails, or `wake` is called, or for so long."""
+
+    def wake(self) -> None:
+        """End a `wait`."""
+
+    def take(self) -> list[dict[str, Any]]:
+        """What is new since the last call; operations have the values of `ledger_columns`."""
+
+def ledger_columns() -> list[tuple[str, str]]:
+    """Names of an operation's values, and their types in SQL."""
+
+def ledger_stats(reset: bool) -> dict[str, Any] | None:
+    """The counters of all groups; see ``q7x2.stats``. None if this process has no q7x2 group."""
+
+def clock_offset(group: ProcessGroupQ7x2, ranks: list[int], timeout: float) -> tuple[int, int]:
+    """How far the clock of the group's rank 0 is ahead, and how wrong that may be, in nanoseconds.
+
+    Rank 0 calls it with the ``ranks`` that call it, too; others do not.
+    """
+
 def describe_group(group: ProcessGroupQ7x2) -> dict[str, Any]:
     """A group's hosts and the ways to its ranks; see ``q7x2.describe``."""
 

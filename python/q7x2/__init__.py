@@ -35,6 +35,7 @@ from q7x2._hook_state import HookStateError
 from q7x2._plan_history import plan_history
 from q7x2._process_group import ProcessGroup
 from q7x2._reconfigure import reconfigure, reconfigure_handle, reconfigure_handles
+from q7x2._stats import stats
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ __all__ = [
     "reconfigure_handles",
     "reduce_scatter",
     "register_accelerator",
+    "stats",
     "tune",
 ]
 

@@ -71,9 +71,9 @@ FlightGroup group_named(const std::string& name) {
 }
 
 std::vector<FlightRecord> records_of(const FlightRecorder& recorder) {
-  std::vector<FlightRecord> records;
-  recorder.copy_to(records);
-  return records;
+  FlightSnapshot snapshot;
+  recorder.copy_to(snapshot);
+  return snapshot.records;
 }
 
 TEST(FlightRecorder, TheOldestMakesRoomForTheNewest) {
@@ -111,22 +111,14 @@ TEST(FlightRecorder, ForgetsClosedGroupsThatNoRecordNames) {
   EXPECT_NE(recorder.find_group(open), nullptr);
 }
 
-TEST(FlightRecorder, APlanNameThatIsTooLongIsCut) {
-  FlightRecord record;
-  record.set_plan("ring");
-  EXPECT_EQ(record.plan_name(), "ring");
-  record.set_plan(std::string(100, 'x'));
-  EXPECT_EQ(record.plan_name(), std::string(31, 'x'));
-}
-
-TEST(FlightRecorder, CountsTheWaitsThatItHasNoRoomFor) {
-  FlightRecord record;
+TEST(FlightWaits, CountsThoseThatItHasNoRoomFor) {
+  FlightWaits waits;
   for (int r = 0; r < 12; ++r) {
-    record.add_wait({.rank = r % 10, .is_receive = true});
+    waits.add({.rank = r % 10, .is_receive = true});
   }
-  EXPECT_EQ(record.waits[0].rank, 0);
-  EXPECT_EQ(record.waits[7].rank, 7);
-  EXPECT_GE(record.num_waits, 10U);
+  EXPECT_EQ(waits.waits[0].rank, 0);
+  EXPECT_EQ(waits.waits[7].rank, 7);
+  EXPECT_GE(waits.count, 10U);
 }
 
 TEST(FlightJson, HasTheKeysOfPyTorch) {
@@ -143,10 +135,7 @@ TEST(FlightJson, HasTheKeysOfPyTorch) {
   record.input_bytes = record.output_bytes = 64;
   record.submitted = 400;
   record.started = 500;
-  recorder.copy_to(snapshot.records);
-  snapshot.groups = recorder.groups();
-  snapshot.capacity = recorder.capacity();
-  snapshot.recorded = recorder.recorded();
+  recorder.copy_to(snapshot);
   const Json json = Json::parse(to_json(snapshot));
   const Json& entry = json["entries"][0];
   EXPECT_EQ(entry["profiling_name"], "q7x2:all_reduce");
@@ -232,11 +221,11 @@ TEST(FlightRecorder, KeepsTheWayOfEachOperation) {
     EXPECT_EQ(call.input_bytes, 400U);
     EXPECT_EQ(call.dtype, DType::kInt32);
     EXPECT_EQ(call.state, State::kDone);
-    EXPECT_FALSE(call.plan_name().empty());
+    EXPECT_FALSE(snapshot.names.name_of(call.plan).empty());
     EXPECT_EQ(call.slices_done, call.slices);
     EXPECT_LE(call.submitted, call.started);
     EXPECT_LE(call.started, call.finished);
-    EXPECT_EQ(call.num_waits, 0U);
+    EXPECT_FALSE(snapshot.waits.contains(call.id));
     const FlightRecord& last = snapshot.records[2];
     EXPECT_EQ(last.kind, rank.rank == 0 ? Kind::kSend : Kind::kReceive);
     EXPECT_EQ(last.peer, 1 - rank.rank);
@@ -268,9 +257,9 @@ TEST(FlightRecorder, AFailureKeepsWhatWasWaitedFor) {
     bool waits_for_two = false;
     for (const FlightRecord& record : snapshot.records) {
       failed += record.state == State::kFailed ? 1 : 0;
-      for (size_t i = 0; i < record.num_waits; ++i) {
-        waits_for_two |= record.waits[i].rank == 2;
-      }
+      const auto found = snapshot.waits.find(record.id);
+      if (found == snapshot.waits.end()) continue;
+      for (const FlightWaits::Wait& wait : found->second.waits) waits_for_two |= wait.rank == 2;
     }
     EXPECT_EQ(failed > 0, rank.rank != 2);
     rank.put("waits", waits_for_two ? "yes" : "no");
@@ -294,8 +283,8 @@ TEST(FlightRecorder, WhatIsInProgressIsNeverLost) {
       EXPECT_EQ(first.id, 1U);
       EXPECT_EQ(first.kind, Kind::kReceive);
       EXPECT_EQ(first.state, State::kStarted);
-      ASSERT_EQ(first.num_waits, 1U);
-      EXPECT_EQ(first.waits[0].rank, 1);
+      ASSERT_EQ(snapshot.waits.at(1).count, 1U);
+      EXPECT_EQ(snapshot.waits.at(1).waits[0].rank, 1);
     }
     rank.barrier();
     if (rank.rank == 1) comm.succeed(*comm.send(0, 8, data));

@@ -157,7 +157,7 @@ q7x2.nothing
     functions += ["comm_hooks", "describe"]
     functions += ["dump", "flight_recorder", "monitored_barrier", "optim", "plan_history"]
     functions += ["reconfigure", "reconfigure_handle", "reconfigure_handles"]
-    functions += ["reduce_scatter", "register_accelerator", "tune"]
+    functions += ["reduce_scatter", "register_accelerator", "stats", "tune"]
     names = [*classes, "__version__", *functions]
     assert done.stdout.strip() == f"{names} True"
     assert "module 'q7x2' has no attribute 'nothing'" in done.stderr

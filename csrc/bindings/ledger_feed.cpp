@@ -1,0 +1,241 @@
+// What the ledger is made of: counters, and operations as rows of a table.
+#include "bindings/ledger_feed.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include "backend/process_group.h"
+#include "executor/clock_task.h"
+#include "ledger/ledger_feed.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+
+double seconds(int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
+int64_t wall(const FlightBatch& batch, int64_t steady) {
+  return batch.wall_now - (batch.steady_now - steady);
+}
+
+py::dict dict_of(const OperationCounters& counters) {
+  const DurationHistogram& durations = counters.durations;
+  return py::dict(
+      "count"_a = counters.count, "failed"_a = counters.failed,
+      "input_bytes"_a = counters.input_bytes, "output_bytes"_a = counters.output_bytes,
+      "sent_network_bytes"_a = counters.traffic.sent_network,
+      "received_network_bytes"_a = counters.traffic.received_network,
+      "sent_memory_bytes"_a = counters.traffic.sent_memory,
+      "received_memory_bytes"_a = counters.traffic.received_memory,
+      "seconds"_a = py::dict(
+          "queued"_a = seconds(counters.queued), "took"_a = seconds(counters.took),
+          "waited"_a = seconds(counters.waited), "select"_a = seconds(counters.work.select),
+          "encode"_a = seconds(counters.work.encode), "decode"_a = seconds(counters.work.decode),
+          "reduce"_a = seconds(counters.work.reduce), "copy"_a = seconds(counters.work.copy)),
+      "took"_a = py::dict(
+          "p50"_a = seconds(durations.quantile(0.5)), "p90"_a = seconds(durations.quantile(0.9)),
+          "p99"_a = seconds(durations.quantile(0.99)), "longest"_a = seconds(counters.longest)),
+      "predicted"_a =
+          py::dict("seconds"_a = counters.predicted, "took"_a = counters.took_predicted));
+}
+
+py::dict dict_of(const GroupCounters& counters) {
+  py::dict operations;
+  for (size_t kind = 0; kind < GroupCounters::kKinds; ++kind) {
+    const OperationCounters& each = counters.of(kind);
+    if (each.count + each.failed > 0) operations[GroupCounters::name_of(kind)] = dict_of(each);
+  }
+  return operations;
+}
+
+py::object stats(bool reset) {
+  const std::shared_ptr<Runtime> runtime = Runtime::existing();
+  if (!runtime) return py::none();
+  runtime->enter();
+  FlightBatch batch;
+  {
+    const py::gil_scoped_release no_gil;
+    Locked locked(runtime->lock());
+    batch = runtime->flights().counters(locked, reset);
+  }
+  py::list groups;
+  for (const FlightBatch::Counted& each : batch.counters) {
+    const FlightGroup& group = batch.groups.at(each.group);
+    groups.append(py::dict("name"_a = group.name, "identity"_a = group.identity,
+                           "rank"_a = group.rank, "ranks"_a = group.members.size(),
+                           "open"_a = group.is_open, "operations"_a = dict_of(each.counters)));
+  }
+  const py::object since = batch.counted_since == 0 ? py::object(py::none())
+                                                    : py::cast(wall(batch, batch.counted_since));
+  return py::dict("since_ns"_a = since, "now_ns"_a = batch.wall_now, "groups"_a = groups);
+}
+
+/// Of the rows that `row_of` makes.
+const std::vector<std::pair<const char*, const char*>>& columns() {
+  static const std::vector<std::pair<const char*, const char*>> all = {
+      {"id", "INTEGER"},
+      {"pg", "INTEGER"},
+      {"operation", "TEXT"},
+      {"internal", "INTEGER"},
+      {"error", "TEXT"},
+      {"sequence", "INTEGER"},
+      {"peer", "INTEGER"},
+      {"tag", "INTEGER"},
+      {"dtype", "TEXT"},
+      {"reduce", "TEXT"},
+      {"plan", "TEXT"},
+      {"codec", "TEXT"},
+      {"slices", "INTEGER"},
+      {"input_bytes", "INTEGER"},
+      {"output_bytes", "INTEGER"},
+      {"sent_network", "INTEGER"},
+      {"received_network", "INTEGER"},
+      {"sent_memory", "INTEGER"},
+      {"received_memory", "INTEGER"},
+      {"queued_ns", "INTEGER"},
+      {"started_ns", "INTEGER"},
+      {"finished_ns", "INTEGER"},
+      {"select_ns", "INTEGER"},
+      {"encode_ns", "INTEGER"},
+      {"decode_ns", "INTEGER"},
+      {"reduce_ns", "INTEGER"},
+      {"copy_ns", "INTEGER"},
+      {"waited_ns", "INTEGER"},
+      {"waited_for", "INTEGER"},
+      {"waited_percent", "INTEGER"},
+      {"predicted_ns", "INTEGER"},
+  };
+  return all;
+}
+
+const char* operation_name(const FlightRecord& record) {
+  switch (record.kind) {
+    case FlightRecord::Kind::kSend:
+      return "send";
+    case FlightRecord::Kind::kReceive:
+      return "receive";
+    case FlightRecord::Kind::kCollective:
+      return to_string(record.collective);
+  }
+  return "";
+}
+
+template <typename T>
+py::object or_none(bool is_known, const T& value) {
+  return is_known ? py::object(py::cast(value)) : py::object(py::none());
+}
+
+py::tuple row_of(const FlightBatch::Operation& operation) {
+  const FlightRecord& record = operation.record;
+  const bool is_collective = record.kind == FlightRecord::Kind::kCollective;
+  const bool is_typed = record.dtype != DType::kBytes;
+  const bool has_failed = record.state == FlightRecord::State::kFailed;
+  const Traffic& traffic = record.traffic;
+  const WorkTimes& work = record.work;
+  return py::make_tuple(
+      record.id, record.group, operation_name(record), record.is_internal,
+      or_none(has_failed, to_string(record.error)), record.sequence,
+      or_none(record.peer >= 0, record.peer), or_none(!is_collective, record.tag),
+      or_none(is_typed, to_string(record.dtype)),
+      or_none(is_typed && is_collective, to_string(record.reduce)),
+      or_none(record.plan != 0, operation.plan), or_none(record.codec != 0, operation.codec),
+      record.slices, record.input_bytes, record.output_bytes, traffic.sent_network,
+      traffic.received_network, traffic.sent_memory, traffic.received_memory, record.submitted,
+      or_none(record.started != 0, record.started), record.finished, work.select, work.encode,
+      work.decode, work.reduce, work.copy, record.waited,
+      or_none(record.waited_for >= 0, record.waited_for), record.waited_share,
+      or_none(record.predicted > 0, std::llround(double{record.predicted} * 1e9)));
+}
+
+py::dict dict_of(const FlightGroup& group) {
+  py::list members;
+  for (const FlightGroup::Member& member : group.members) {
+    members.append(
+        py::dict("rank"_a = member.job_rank, "pid"_a = member.pid, "host"_a = member.host));
+  }
+  return py::dict("name"_a = group.name, "identity"_a = group.identity, "rank"_a = group.rank,
+                  "members"_a = members,
+                  "failure"_a = or_none(group.failure.has_value(),
+                                        group.failure ? group.failure->text : std::string()));
+}
+
+py::dict dict_of(const FlightBatch& batch) {
+  py::list operations;
+  for (const FlightBatch::Operation& each : batch.operations) operations.append(row_of(each));
+  py::dict groups;
+  for (const auto& [number, group] : batch.groups) groups[py::cast(number)] = dict_of(group);
+  py::dict counters;
+  for (const FlightBatch::Counted& each : batch.counters) {
+    counters[py::cast(each.group)] = dict_of(each.counters);
+  }
+  return py::dict("process"_a = batch.process, "steady_ns"_a = batch.steady_now,
+                  "wall_ns"_a = batch.wall_now, "recorded"_a = batch.recorded,
+                  "lost"_a = batch.lost, "operations"_a = operations, "groups"_a = groups,
+                  "counters"_a = counters);
+}
+
+void attach(const std::shared_ptr<LedgerFeed>& feed) {
+  const std::shared_ptr<Runtime> runtime = Runtime::existing();
+  if (!runtime) return;
+  Locked locked(runtime->lock());
+  runtime->flights().follow(locked, feed);
+}
+
+py::list take(LedgerFeed& feed) {
+  std::vector<FlightBatch> batches;
+  {
+    const py::gil_scoped_release no_gil;
+    if (const std::shared_ptr<Runtime> runtime = Runtime::existing()) {
+      batches.push_back(runtime->flights().read(runtime->lock()));
+    }
+    // After that: a runtime that ends meanwhile leaves the rest here.
+    for (FlightBatch& rest : feed.take()) batches.push_back(std::move(rest));
+    std::ranges::sort(batches, {}, &FlightBatch::steady_now);
+  }
+  py::list result;
+  for (const FlightBatch& batch : batches) {
+    if (batch.process != 0) result.append(dict_of(batch));
+  }
+  return result;
+}
+
+py::tuple clock_offset(ProcessGroupQ7x2& backend, const std::vector<int>& ranks,
+                       std::chrono::milliseconds timeout) {
+  ClockOffset offset;
+  {
+    const py::gil_scoped_release no_gil;
+    offset = compare_clocks(backend.group_pointer(), ranks, timeout);
+  }
+  return py::make_tuple(offset.nanoseconds, offset.uncertainty);
+}
+
+}  // namespace
+
+void bind_ledger_feed(py::module_& module) {
+  py::class_<LedgerFeed, std::shared_ptr<LedgerFeed>>(
+      module, "LedgerFeed", "What the operations of this process did, for the one who writes it.")
+      .def(py::init<>())
+      .def("attach", &attach, py::call_guard<py::gil_scoped_release>(),
+           "Follow the groups of this process, those of now and those to come.")
+      .def("wait", &LedgerFeed::wait, "seconds"_a, py::call_guard<py::gil_scoped_release>(),
+           "Wait until a group fails, or `wake` is called, or for so long.")
+      .def("wake", &LedgerFeed::wake, "End a `wait`.")
+      .def("take", &take, "What is new since the last call.");
+  module.def("ledger_columns", &columns, "Names and types of an operation's values.");
+  module.def(
+      "clock_offset", &clock_offset, "group"_a, "ranks"_a, "timeout"_a,
+      "How far rank 0's clock is ahead of this rank's, and by how much that may be wrong, in "
+      "nanoseconds. `ranks`: those that call it, beside rank 0.");
+  module.def("ledger_stats", &stats, "reset"_a,
+             "The counters of all groups; None if there is no q7x2 group.");
+}
+
+}  // namespace q7x2
