@@ -26,7 +26,7 @@ def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
     """Called by torch.distributed for each process group; the first call loads UCX and q7x2."""
     import torch.distributed as dist
 
-    from q7x2._extension import load
+    from q7x2._backend import create_backend
 
     # Its store's connection is the parent's: whatever the child sends there confuses the parent.
     if dist.is_initialized() and dist.group.WORLD is _inherited_world:
@@ -35,7 +35,7 @@ def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
             "destroy_process_group() there, which leaves the parent's group alone, and then "
             "init_process_group() with a store of its own"
         )
-    return load().create_backend(dist_backend_opts, options, in_job=True)
+    return create_backend(dist_backend_opts, options, in_job=True)
 
 
 def register() -> None:

@@ -67,7 +67,7 @@ def ProcessGroup(
 
     from torch._C._distributed_c10d import _DistributedBackendOptions
 
-    from q7x2._extension import load
+    from q7x2._backend import create_backend
 
     given = _DistributedBackendOptions()
     given.store = store
@@ -76,7 +76,7 @@ def ProcessGroup(
     given.timeout = timeout
     given.group_id = name
     given.global_ranks_in_group = []
-    return group_around(load().create_backend(given, options), store, name)
+    return group_around(create_backend(given, options), store, name)
 
 
 def group_around(backend: ProcessGroupQ7x2, store: Store, name: str) -> dist.ProcessGroup:

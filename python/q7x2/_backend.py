@@ -1,0 +1,37 @@
+"""Makes the q7x2 backend of a process group."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
+    """Return a backend, which the ledger follows if ``Q7X2_LEDGER`` asks for one.
+
+    Args:
+        given: torch's ``_DistributedBackendOptions``.
+        options: A ``q7x2.Options``, or None.
+        in_job: The group's ranks have ranks in the job, and may fail with it.
+
+    Raises:
+        ValueError: An option, or a variable of the ledger, has a bad value.
+        torch.distributed.DistBackendError: The group could not be made.
+    """
+    from q7x2._extension import load
+
+    directory = os.environ.get("Q7X2_LEDGER", "")
+    if not directory:
+        return load().create_backend(given, options, in_job=in_job)
+
+    from q7x2 import _ledger
+
+    ledger = _ledger.of_process(directory)
+    # A group that is made later, by reconfigure, is followed as well.
+    has_members = not getattr(given, "enable_reconfigure", False)
+    if has_members:
+        ledger.announce(given)
+    backend = load().create_backend(given, options, in_job=in_job)
+    if has_members:
+        ledger.opened(backend, given)
+    return backend

@@ -1,0 +1,180 @@
+"""The ledger's file of one process: an SQLite database in WAL mode.
+
+One process writes it, from one thread at a time. Others read it meanwhile, and after a crash. The
+tables:
+
+- ``meta``: facts about the process and its machine, by ``key``. ``schema_version`` is the first.
+- ``runtime``: q7x2 in the process. It starts again if a program makes groups after it had none.
+  ``recorded`` operations, of which ``lost`` had left the recorder before they were written.
+- ``pg``: process groups, by ``runtime`` and number.
+- ``operation``: one row per operation that is over. Times are nanoseconds of the host's steady
+  clock (CLOCK_MONOTONIC).
+- ``counter``: the newest counters per group and kind of operation, as ``q7x2.stats()`` has them.
+- ``clock``: how far the steady clock of a group's rank 0 is ahead of this host's.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE runtime (
+    runtime INTEGER PRIMARY KEY, process TEXT UNIQUE, recorded INTEGER, lost INTEGER,
+    steady_ns INTEGER, wall_ns INTEGER);
+CREATE TABLE pg (
+    runtime INTEGER, pg INTEGER, name TEXT, identity TEXT, rank INTEGER, members TEXT,
+    failure TEXT, PRIMARY KEY (runtime, pg));
+CREATE TABLE counter (
+    runtime INTEGER, pg INTEGER, operation TEXT, counters TEXT,
+    PRIMARY KEY (runtime, pg, operation));
+CREATE TABLE clock (
+    group_name TEXT, ranks TEXT, leader INTEGER, offset_ns INTEGER, uncertainty_ns INTEGER,
+    steady_ns INTEGER);
+CREATE TABLE operation (runtime INTEGER, {columns}, PRIMARY KEY (runtime, id)) WITHOUT ROWID;
+"""
+
+# Rows that are removed at once when the file is full, as a share of all.
+_REMOVED = 8
+
+
+class LedgerFile:
+    """Writes one file. ``columns``: names and types of an operation's values.
+
+    Raises:
+        sqlite3.Error: The file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        columns: Sequence[tuple[str, str]],
+        facts: dict[str, Any],
+        limit: int,
+    ) -> None:
+        self.path = path
+        self._limit = limit
+        self._removed = 0
+        self._runtimes: dict[int, int] = {}
+        values = ", ".join("?" * (len(columns) + 1))
+        self._insert = f"INSERT OR REPLACE INTO operation VALUES ({values})"
+        self.connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        run = self.connection.execute
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = NORMAL")
+        run("PRAGMA journal_size_limit = 4194304")
+        tables = _TABLES.format(columns=", ".join(f"{name} {kind}" for name, kind in columns))
+        for statement in tables.split(";"):
+            run(statement)
+        self.set_facts({"schema_version": SCHEMA_VERSION, "removed": 0, **facts})
+
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Set ``meta``'s values."""
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+            [(key, str(value)) for key, value in facts.items()],
+        )
+
+    def write(self, batches: Sequence[dict[str, Any]]) -> None:
+        """Write what ``LedgerFeed.take`` returned: all of it or nothing."""
+        if not batches:
+            return
+        self.connection.execute("BEGIN")
+        try:
+            for batch in batches:
+                self._write(batch)
+            self._keep_to_limit()
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT")
+
+    def _write(self, batch: dict[str, Any]) -> None:
+        run = self.connection.execute
+        runtime = self._runtimes.setdefault(batch["process"], len(self._runtimes))
+        run(
+            "INSERT OR REPLACE INTO runtime VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                runtime,
+                f"{batch['process']:016x}",
+                batch["recorded"],
+                batch["lost"],
+                batch["steady_ns"],
+                batch["wall_ns"],
+            ),
+        )
+        for number, group in batch["groups"].items():
+            members = json.dumps(group["members"])
+            run(
+                "INSERT OR REPLACE INTO pg VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    runtime,
+                    number,
+                    group["name"],
+                    group["identity"],
+                    group["rank"],
+                    members,
+                    group["failure"],
+                ),
+            )
+        self.connection.executemany(
+            self._insert, [(runtime, *operation) for operation in batch["operations"]]
+        )
+        for number, operations in batch["counters"].items():
+            self.connection.executemany(
+                "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
+                [(runtime, number, kind, json.dumps(each)) for kind, each in operations.items()],
+            )
+
+    def add_clock(
+        self,
+        group: str,
+        ranks: Sequence[int],
+        leader: int,
+        offset: tuple[int, int] | None,
+    ) -> None:
+        """Say how far the clock of the first of ``ranks`` is ahead of this host's.
+
+        Args:
+            group: The group's name.
+            ranks: The members' ranks in the job.
+            leader: The job rank of this host whose file has the offset.
+            offset: Nanoseconds and their uncertainty, measured now; None if it was not measured.
+        """
+        self.connection.execute(
+            "INSERT INTO clock VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                group,
+                json.dumps(list(ranks)),
+                leader,
+                *(offset or (None, None)),
+                time.monotonic_ns(),
+            ),
+        )
+
+    def _keep_to_limit(self) -> None:
+        def pragma(name: str) -> int:
+            return int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+        used = (pragma("page_count") - pragma("freelist_count")) * pragma("page_size")
+        if used <= self._limit:
+            return
+        count = self.connection.execute("SELECT COUNT(*) FROM operation").fetchone()[0]
+        removed = self.connection.execute(
+            "DELETE FROM operation WHERE (runtime, id) IN "
+            "(SELECT runtime, id FROM operation ORDER BY runtime, id LIMIT ?)",
+            (-(-count // _REMOVED),),
+        )
+        self._removed += removed.rowcount
+        self.set_facts({"removed": self._removed})
+
+    def close(self) -> None:
+        """Close the file. What a log beside it holds moves into it."""
+        self.connection.close()

@@ -1,0 +1,166 @@
+"""Reads the ledgers of a job: the files that ``Q7X2_LEDGER`` made, on one clock.
+
+The clock is the steady clock of rank 0's host. A file's own times are moved by the offset that its
+host's first rank has measured; if there is none, the hosts' times of day are compared instead, and
+the uncertainty is unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from q7x2._ledger_file import SCHEMA_VERSION
+
+
+class LedgerError(Exception):
+    """A directory has no ledger, or a file is none that this version reads."""
+
+
+@dataclasses.dataclass
+class Ledger:
+    """The ledger of one process.
+
+    ``offset_ns`` is what has to be added to its times, right within ``uncertainty_ns``; that is
+    None if nothing was measured.
+    """
+
+    path: pathlib.Path
+    facts: dict[str, str]
+    rank: int
+    lost: int
+    recorded: int
+    offset_ns: int = 0
+    uncertainty_ns: int | None = None
+
+    def groups(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """The process groups, by runtime and number: ``name``, ``identity``, ``rank``, ``members``,
+        ``failure``."""
+        with _open(self.path) as connection:
+            return {
+                (row["runtime"], row["pg"]): {
+                    **dict(row),
+                    "members": json.loads(row["members"]),
+                }
+                for row in connection.execute("SELECT * FROM pg")
+            }
+
+    def span(self) -> tuple[int, int] | None:
+        """When the first operation was submitted and the last one ended, on rank 0's clock."""
+        with _open(self.path) as connection:
+            begin, end = connection.execute(
+                "SELECT MIN(queued_ns), MAX(finished_ns) FROM operation"
+            ).fetchone()
+        return None if begin is None else (begin + self.offset_ns, end + self.offset_ns)
+
+    def operations(self) -> Iterator[dict[str, Any]]:
+        """The operations by the time of their submission, with the columns of the table.
+
+        ``queued_ns``, ``started_ns`` and ``finished_ns`` are on rank 0's clock.
+        """
+        with _open(self.path) as connection:
+            for row in connection.execute("SELECT * FROM operation ORDER BY queued_ns"):
+                operation = dict(row)
+                for key in ("queued_ns", "started_ns", "finished_ns"):
+                    if operation[key] is not None:
+                        operation[key] += self.offset_ns
+                yield operation
+
+
+def read(directory: pathlib.Path) -> list[Ledger]:
+    """The ledgers in ``directory`` by rank, the newest of each rank.
+
+    Raises:
+        LedgerError: There is none, or one cannot be read.
+    """
+    paths = sorted(directory.glob("q7x2-rank*.sqlite"))
+    if not paths:
+        raise LedgerError(f"{directory} has no ledger; Q7X2_LEDGER={directory} makes one per rank")
+    newest: dict[int, Ledger] = {}
+    for path in paths:
+        ledger = _ledger(path)
+        known = newest.get(ledger.rank)
+        if known is None or _begun(known) < _begun(ledger):
+            newest[ledger.rank] = ledger
+    ledgers = [newest[rank] for rank in sorted(newest)]
+    _align(ledgers)
+    return ledgers
+
+
+def _begun(ledger: Ledger) -> int:
+    return int(ledger.facts["begun_wall_ns"])
+
+
+class _open:
+    """A connection that is closed at the end, with rows by name."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._connection = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+        self._connection.row_factory = sqlite3.Row
+        return self._connection
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def _ledger(path: pathlib.Path) -> Ledger:
+    try:
+        with _open(path) as connection:
+            facts = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+            lost, recorded = connection.execute(
+                "SELECT COALESCE(SUM(lost), 0), COALESCE(SUM(recorded), 0) FROM runtime"
+            ).fetchone()
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path} could not be read: {error}") from error
+    version = facts.get("schema_version")
+    if version != str(SCHEMA_VERSION):
+        raise LedgerError(
+            f"{path} has version {version} of the schema; this q7x2 reads version {SCHEMA_VERSION}"
+        )
+    lost += int(facts["removed"])
+    return Ledger(path, facts, int(facts["rank"]), lost, recorded)
+
+
+def _align(ledgers: Sequence[Ledger]) -> None:
+    """Move all times to the clock of the first ledger's host."""
+    reference = ledgers[0]
+    clocks = {ledger.rank: _clocks(ledger.path) for ledger in ledgers}
+    for ledger in ledgers:
+        measured = _measured(clocks, ledger.rank, reference.rank)
+        if measured is not None:
+            ledger.offset_ns, ledger.uncertainty_ns = measured
+        else:
+            ledger.offset_ns = _boot_time(ledger.path) - _boot_time(reference.path)
+
+
+def _clocks(path: pathlib.Path) -> list[dict[str, Any]]:
+    with _open(path) as connection:
+        rows = connection.execute("SELECT * FROM clock ORDER BY steady_ns").fetchall()
+    return [{**dict(row), "ranks": json.loads(row["ranks"])} for row in rows]
+
+
+def _measured(
+    clocks: dict[int, list[dict[str, Any]]], rank: int, reference: int
+) -> tuple[int, int] | None:
+    """The offset of ``rank``'s host, from a group whose rank 0 is ``reference``."""
+    for row in clocks[rank]:
+        if row["ranks"][0] != reference:
+            continue
+        for other in clocks.get(row["leader"], []):
+            if other["ranks"] == row["ranks"] and other["offset_ns"] is not None:
+                return other["offset_ns"], other["uncertainty_ns"]
+    return None
+
+
+def _boot_time(path: pathlib.Path) -> int:
+    """When the host's steady clock was 0, in nanoseconds since 1970."""
+    with _open(path) as connection:
+        row = connection.execute("SELECT wall_ns - steady_ns FROM runtime").fetchone()
+    return int(row[0]) if row else 0
