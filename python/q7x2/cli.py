@@ -13,7 +13,9 @@ from q7x2 import (
     fabric,
     info,
     plan_files,
+    report,
     simulate,
+    trace,
     tune_collectives,
 )
 
@@ -33,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_parser(commands)
     tune_collectives.add_parser(commands)
     blame.add_parser(commands)
+    trace.add_parser(commands)
+    report.add_parser(commands)
     return parser
 
 

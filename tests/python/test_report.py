@@ -1,0 +1,224 @@
+"""``q7x2 trace`` and ``q7x2 report``: what they make of ledgers that are known."""
+
+from __future__ import annotations
+
+import gzip
+import html.parser
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from q7x2 import _ledger_read, _ledger_summary, _report_page, cli, trace
+from q7x2._extension import load
+from q7x2._ledger_file import LedgerFile
+
+MILLISECOND = 1_000_000
+BEHIND = 7_000_000_000  # the steady clock of rank 1's host
+
+
+def operation(**values: Any) -> dict[str, Any]:
+    """An all-reduce of 4 MiB from 1 ms to 11 ms, of which 6 ms were waiting for rank 1."""
+    known = {
+        "id": 1,
+        "pg": 1,
+        "operation": "all_reduce",
+        "internal": 0,
+        "sequence": 3,
+        "plan": "ring",
+        "slices": 4,
+        "input_bytes": 4 << 20,
+        "output_bytes": 4 << 20,
+        "sent_network": 1 << 20,
+        "received_network": 1 << 20,
+        "sent_memory": 3 << 20,
+        "received_memory": 3 << 20,
+        "queued_ns": 0,
+        "started_ns": MILLISECOND,
+        "finished_ns": 11 * MILLISECOND,
+        "select_ns": 0,
+        "encode_ns": 0,
+        "decode_ns": 0,
+        "reduce_ns": 2 * MILLISECOND,
+        "copy_ns": MILLISECOND,
+        "waited_ns": 6 * MILLISECOND,
+        "waited_for": 1,
+        "waited_percent": 50,
+        "predicted_ns": 5 * MILLISECOND,
+    }
+    return known | values
+
+
+def write_ledger(
+    directory: pathlib.Path, rank: int, operations: list[dict[str, Any]], behind: int = 0
+) -> None:
+    columns = load().ledger_columns()
+    facts = {
+        "rank": rank,
+        "world_size": 2,
+        "host": f"<h{rank}>",
+        "pid": 100 + rank,
+        "begun_wall_ns": 0,
+        "q7x2": "0",
+        "torch": "0",
+        "processor": "a & b",
+        "machine": "x",
+    }
+    file = LedgerFile(directory / f"q7x2-rank{rank}-h-1.sqlite", columns, facts, 1 << 30)
+    for each in operations:
+        for key in ("queued_ns", "started_ns", "finished_ns"):
+            if each[key] is not None:
+                each[key] += 1_000 * MILLISECOND - behind
+    group = {
+        "name": "<g>",
+        "identity": "1.0",
+        "rank": rank,
+        "members": [{"rank": r, "pid": 100 + r, "host": f"h{r}"} for r in range(2)],
+        "failure": None,
+    }
+    batch = {
+        "process": rank,
+        "steady_ns": 0,
+        "wall_ns": 0,
+        "recorded": len(operations),
+        "lost": rank,
+        "operations": [tuple(each.get(name) for name, _ in columns) for each in operations],
+        "groups": {1: group},
+        "counters": {},
+    }
+    file.write([batch])
+    file.add_clock("<g>", [0, 1], rank, (behind, 1500))
+    file.close()
+
+
+@pytest.fixture
+def ledgers(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Rank 1 has one operation more, which overlaps the first and failed before it began."""
+    second = operation(
+        id=2, started_ns=None, error="aborted", waited_ns=0, waited_for=None, predicted_ns=None
+    )
+    write_ledger(tmp_path, 0, [operation()])
+    write_ledger(tmp_path, 1, [operation(waited_for=0), second], BEHIND)
+    return tmp_path
+
+
+def test_the_trace_has_all_ranks_on_one_clock(ledgers: pathlib.Path) -> None:
+    assert cli.main(["trace", str(ledgers)]) == 0
+    events = json.loads((ledgers / "trace.json").read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    calls = [event for event in slices if event["cat"] == "operation"]
+    assert [(call["pid"], call["ts"], call["dur"]) for call in calls] == [
+        (0, 0, 11_000),
+        (1, 0, 11_000),
+        (1, 0, 11_000),
+    ]
+    assert calls[1]["tid"] != calls[2]["tid"]  # they overlap
+    assert calls[0]["args"]["slowest_peer"] == 1
+    assert calls[0]["args"]["plan"] == "ring"
+    assert calls[2]["args"]["error"] == "aborted"
+    phases = [
+        (e["name"], e["ts"], e["dur"]) for e in slices if e["cat"] == "phase" and not e["pid"]
+    ]
+    assert phases == [
+        ("queued", 0, 1000),
+        ("copy", 1000, 1000),
+        ("reduce", 2000, 2000),
+        ("waited", 4000, 6000),
+    ]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {"rank 0 (<h0>, pid 100)", "rank 1 (<h1>, pid 101)"}
+
+
+def test_phases_of_several_threads_stay_inside_the_operation(tmp_path: pathlib.Path) -> None:
+    write_ledger(tmp_path, 0, [operation(reduce_ns=50 * MILLISECOND)])
+    path = tmp_path / "trace.json.gz"
+    assert trace.write(_ledger_read.read(tmp_path), path) == 1
+    with gzip.open(path, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    phases = [event for event in events if event.get("cat") == "phase"]
+    assert max(event["ts"] + event["dur"] for event in phases) <= 11_000
+    (reduce,) = [event for event in phases if event["name"] == "reduce"]
+    assert reduce["args"]["ns"] == 50 * MILLISECOND
+
+
+def test_the_summary_adds_up(ledgers: pathlib.Path) -> None:
+    summary = _ledger_summary.summarize(_ledger_read.read(ledgers))
+    assert summary.seconds == pytest.approx(0.011)
+    assert [each.operations for each in summary.ranks] == [1, 2]
+    assert [each.lost for each in summary.ranks] == [0, 1]
+    assert summary.waited_for == {(0, 1): pytest.approx(0.003), (1, 0): pytest.approx(0.003)}
+    assert summary.phase("waited") == pytest.approx(0.012)
+    assert summary.phase("other") == pytest.approx(0.002)
+    assert sum(summary.phase(phase) for phase in _ledger_summary.PHASES) == pytest.approx(0.02)
+    (kind,) = summary.kinds
+    assert len(kind.durations) == 2
+    assert kind.failed == 1
+    assert kind.network == 3 << 20
+    assert summary.predicted_ratio() == pytest.approx(2)
+    # Of 11 ms, both ranks were in an operation for 10 ms.
+    assert sum(map(sum, (each.values() for each in summary.bins))) == pytest.approx(10 / 11)
+
+
+def test_bins_share_what_spans_several(tmp_path: pathlib.Path) -> None:
+    long = operation(finished_ns=1001 * MILLISECOND, waited_ns=1000 * MILLISECOND, copy_ns=0)
+    write_ledger(tmp_path, 0, [long | {"reduce_ns": 0}])
+    bins = _ledger_summary.summarize(_ledger_read.read(tmp_path)).bins
+    assert len(bins) == 10
+    for each in bins[1:]:
+        assert each["waited"] == pytest.approx(1)
+    assert bins[0]["waited"] == pytest.approx(99.1 / 100.1)
+
+
+class Page(html.parser.HTMLParser):
+    """What a page refers to, and whether its tags match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in ("meta", "line"):
+            self.open.append(tag)
+        self.references += [value or "" for name, value in attributes if name in ("src", "href")]
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone(ledgers: pathlib.Path) -> None:
+    path = ledgers / "page.html"
+    assert cli.main(["report", str(ledgers), "--out", str(path)]) == 0
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert page.references == []
+    assert not page.tags & {"script", "link", "img", "iframe"}
+    assert "url(" not in text
+    assert "prefers-color-scheme:dark" in text
+    assert "&lt;g&gt;" in text
+    assert "<g>" not in text
+    assert "a &amp; b" in text
+    for title in ("Time by phase", "Bytes by kind and link", "Predicted and measured"):
+        assert f"<h2>{title}</h2>" in text
+    assert "rank 0 waited 3 ms for rank 1" in text
+
+
+def test_a_page_of_nothing_is_a_page(tmp_path: pathlib.Path) -> None:
+    write_ledger(tmp_path, 0, [])
+    page = Page(_report_page.page(_ledger_summary.summarize(_ledger_read.read(tmp_path))))
+    assert page.open == []
+
+
+@pytest.mark.parametrize("command", ["trace", "report"])
+def test_a_directory_without_ledgers_is_an_error(
+    command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, str(tmp_path)]) == 1
+    assert "has no ledger" in capsys.readouterr().err
