@@ -1,13 +1,18 @@
-"""Device: for how long does a call on device tensors keep the host, while the other rank is late?
+"""Device: what calls on device tensors cost beside the communication itself.
 
-Two ranks call ``all_reduce`` on tensors of the stand-in accelerator (docs/testing.md). Rank 1 comes
-20 ms late, so the communication takes 20 ms at least. Rank 0 measures how long ``all_reduce`` and
-``wait()`` keep its host, and how long the stream takes to have the result.
+The ranks use tensors of the stand-in accelerator (docs/testing.md). Two parts:
+
+``host``: rank 1 comes 20 ms late, so the communication takes 20 ms at least. Rank 0 measures how
+long ``all_reduce`` and ``wait()`` keep its host, and how long the stream takes to have the result.
+
+``overlap``: two virtual hosts with a link of 1 Gbit/s reduce 64 MiB. The accelerator copies 2 GB/s
+per direction. The time is compared with that of CPU tensors, which pass over the link alone (root).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import statistics
 import sys
@@ -17,25 +22,102 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import facts, report
+from benchmarks.lab import Lab, Topology, unavailable
+from benchmarks.launch import python_path
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
+PARTS = ("host", "overlap")
 LATE = 0.020
-GOAL = 1e-3
+HOST_BYTES = 1 << 20
+HOST_GOAL = 1e-3
+OVERLAP_BYTES = 64 << 20
+OVERLAP_GOAL = 1.1
+LINK = "1gbit"
+COPY_RATE = 2e9  # bytes per second, per direction
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks device", description=__doc__)
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--bytes", type=int, default=1 << 20, help="of the tensor")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--trials", type=int, default=100, help="of the part host")
+    parser.add_argument("--pairs", type=int, default=9, help="of the part overlap")
     parser.add_argument("--out", type=Path, default=RESULTS / "device.json")
     args = parser.parse_args(argv)
+    if "overlap" in args.parts and (problem := unavailable()):
+        raise ValueError(f"the part overlap needs virtual hosts: {problem}")
 
+    machine = facts.collect()
+    console = report.console()
+    report.print_facts(console, machine)
+    results = {}
+    if "host" in args.parts:
+        trials = _host(args.trials)
+        results["host"] = {"bytes": HOST_BYTES, "late": LATE, "trials": trials}
+        console.print(
+            f"all_reduce + wait() of {HOST_BYTES} bytes: the host is kept"
+            f" {_ms([trial['host'] for trial in trials])}, the result is there after"
+            f" {_ms([trial['stream'] for trial in trials])} (goal: {HOST_GOAL * 1e3:g} ms of the"
+            " host)",
+            markup=False,
+        )
+    if "overlap" in args.parts:
+        pairs = _overlap(args.pairs)
+        ratio = statistics.median(pair["device"] / pair["cpu"] for pair in pairs)
+        results["overlap"] = {
+            "bytes": OVERLAP_BYTES,
+            "link": LINK,
+            "copy_rate": COPY_RATE,
+            "ratio": ratio,
+            "pairs": pairs,
+        }
+        console.print(
+            f"all_reduce of {OVERLAP_BYTES} bytes, 2 ranks, {LINK}: device tensors"
+            f" {_ms([pair['device'] for pair in pairs])}, CPU tensors"
+            f" {_ms([pair['cpu'] for pair in pairs])}, {ratio:.3f} times as long (goal:"
+            f" {OVERLAP_GOAL:g}; one after the other: {_in_sequence(pairs):.3f})",
+            markup=False,
+        )
+    report.write_json(args.out, machine, results)
+
+
+def _ms(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds) * 1e3:.3f} ms (at most {max(seconds) * 1e3:.3f} ms)"
+
+
+def _in_sequence(pairs: list[dict[str, float]]) -> float:
+    """How many times as long it would take if the copies came before and after the call."""
+    link = statistics.median(pair["cpu"] for pair in pairs)
+    return (link + 2 * OVERLAP_BYTES / COPY_RATE) / link
+
+
+def _overlap(pairs: int) -> list[dict[str, float]]:
+    """Seconds of rank 0 with tensors on the device and on the CPU, in turns."""
+    with tempfile.TemporaryDirectory(prefix="q7x2-device-") as folder:
+        samples = Path(folder) / "samples.json"
+        spec = {
+            "bytes": OVERLAP_BYTES,
+            "copy_rate": COPY_RATE,
+            "pairs": pairs,
+            "samples": str(samples),
+        }
+        with Lab(Topology(hosts=2, rate=LINK)) as lab:
+            lab.run(
+                [sys.executable, "-m", "benchmarks.device_ranks", json.dumps(spec)],
+                env={"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()},
+                timeout_s=60 + 5 * pairs,
+            )
+        measured: list[dict[str, float]] = json.loads(samples.read_text())
+    return measured
+
+
+def _host(trials: int) -> list[dict[str, float]]:
+    """Seconds of rank 0: of its host, and until its stream has the result."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as directory:
         results: Any = context.Queue()
         ranks = [
-            context.Process(target=_rank, args=(rank, f"file://{directory}/store", args, results))
+            context.Process(target=_rank, args=(rank, f"file://{directory}/store", trials, results))
             for rank in range(2)
         ]
         for process in ranks:
@@ -44,26 +126,11 @@ def main(argv: list[str]) -> None:
             process.join()
         if any(process.exitcode for process in ranks):
             raise ValueError("a rank failed, see above")
-        trials = results.get()
-
-    machine = facts.collect()
-    console = report.console()
-    report.print_facts(console, machine)
-    host = [trial["host"] for trial in trials]
-    stream = [trial["stream"] for trial in trials]
-    console.print(
-        f"all_reduce + wait() of {args.bytes} bytes: the host is kept {_ms(host)}, the result is"
-        f" there after {_ms(stream)} (goal: {GOAL * 1e3:g} ms of the host)",
-        markup=False,
-    )
-    report.write_json(args.out, machine, {"bytes": args.bytes, "late": LATE, "trials": trials})
+        measured: list[dict[str, float]] = results.get()
+    return measured
 
 
-def _ms(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds) * 1e3:.3f} ms (at most {max(seconds) * 1e3:.3f} ms)"
-
-
-def _rank(rank: int, store: str, args: argparse.Namespace, results: Any) -> None:
+def _rank(rank: int, store: str, trials: int, results: Any) -> None:
     sys.path.insert(0, str(ROOT / "tests" / "python"))
     import q7x2
     import stand_in
@@ -73,9 +140,9 @@ def _rank(rank: int, store: str, args: argparse.Namespace, results: Any) -> None
     torch.set_num_threads(1)
     q7x2.register_accelerator(stand_in.NAME, stand_in.load().stream_calls())
     dist.init_process_group("q7x2", init_method=store, rank=rank, world_size=2)
-    tensor = torch.ones(args.bytes // 4, device=stand_in.NAME)
-    trials = []
-    for _ in range(args.trials + 5):
+    tensor = torch.ones(HOST_BYTES // 4, device=stand_in.NAME)
+    measured = []
+    for _ in range(trials + 5):
         torch.accelerator.synchronize()
         dist.barrier()
         begin = time.perf_counter()
@@ -85,7 +152,7 @@ def _rank(rank: int, store: str, args: argparse.Namespace, results: Any) -> None
         work.wait()
         host = time.perf_counter() - begin
         torch.accelerator.synchronize()
-        trials.append({"host": host, "stream": time.perf_counter() - begin})
+        measured.append({"host": host, "stream": time.perf_counter() - begin})
     dist.destroy_process_group()
     if rank == 0:
-        results.put(trials[5:])
+        results.put(measured[5:])

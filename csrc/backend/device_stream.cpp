@@ -19,7 +19,8 @@ const StreamCalls& calls_of(const c10::Device& device) {
 }
 
 // One gate after another: a flag that is there is still there when the gate takes it.
-Gate new_gate() {
+template <typename Make>
+auto new_gate(const Make& make) {
   constexpr int64_t kFlags = 256;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -30,13 +31,21 @@ Gate new_gate() {
     Gate::add_flags(static_cast<std::byte*>(memory.mutable_data_ptr()), kFlags);
     new at::Tensor(std::move(memory));  // stays as long as the process: streams may look at it
   }
-  return Gate();
+  return make();
 }
 
-void open_latch(void* latch) {
-  const std::unique_ptr<std::shared_ptr<InputLatch>> owned(
-      static_cast<std::shared_ptr<InputLatch>*>(latch));
-  (*owned)->open();
+struct Arrival {
+  std::shared_ptr<InputLatch> latch;
+  std::optional<size_t> bytes;  // none: all
+};
+
+void announce(void* arrival) {
+  const std::unique_ptr<Arrival> owned(static_cast<Arrival*>(arrival));
+  if (owned->bytes) {
+    owned->latch->raise(*owned->bytes);
+  } else {
+    owned->latch->open();
+  }
 }
 
 }  // namespace
@@ -68,7 +77,7 @@ DeviceStream::DeviceStream(const DeviceLanes::Lane& lane)
       ready_(lane.in.device_type()),
       read_(lane.in.device_type()),
       done_(lane.in.device_type()),
-      gate_(new_gate()) {
+      end_(new_gate([] { return Gate(); })) {
   const c10::Stream caller =
       c10::impl::VirtualGuardImpl(lane_.in.device_type()).getStream(lane_.in.device());
   int is_capturing = 0;
@@ -88,36 +97,67 @@ void DeviceStream::keep_for(const at::Tensor& tensor, const c10::Stream& stream)
       .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-void DeviceStream::read(const std::vector<Copy>& copies, std::shared_ptr<InputLatch> latch) {
+void DeviceStream::read(
+    const std::vector<std::pair<Passage, std::shared_ptr<InputLatch>>>& passages) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::StreamGuard on_stream(lane_.out);
-  for (const Copy& copy : copies) {
-    at::Tensor host = copy.to;
-    host.copy_(copy.from, /*non_blocking=*/true);
-    keep_for(copy.from, lane_.out);
+  for (const auto& [passage, latch] : passages) {
+    for (size_t k = 0; k < passage.copies.size(); ++k) {
+      for (const Copy& copy : passage.copies[k]) {
+        at::Tensor host = copy.to;
+        host.copy_(copy.from, /*non_blocking=*/true);
+        keep_for(copy.from, lane_.out);
+      }
+      auto arrival = std::make_unique<Arrival>(Arrival{latch, std::nullopt});
+      if (k + 1 < passage.copies.size()) arrival->bytes = passage.strips.begin(k + 1);
+      check_stream_call(calls_.call_host(lane_.out.native_handle(), &announce, arrival.get()),
+                        "a call of a stream to the host");
+      arrival.release();
+    }
   }
   read_.record(lane_.out);
   read_.block(lane_.in);
-  auto argument = std::make_unique<std::shared_ptr<InputLatch>>(std::move(latch));
-  check_stream_call(calls_.call_host(lane_.out.native_handle(), &open_latch, argument.get()),
-                    "a call of a stream to the host");
-  argument.release();
 }
 
 void DeviceStream::await_reads() const {
   read_.synchronize();
 }
 
-void DeviceStream::write(const std::vector<Copy>& copies) {
+std::vector<std::shared_ptr<OutputGate>> DeviceStream::write(const std::vector<Passage>& passages,
+                                                             const std::vector<Copy>& last) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::StreamGuard on_stream(lane_.in);
-  gate_.stop(calls_, lane_.in.native_handle());
+  gates_.reserve(passages.size());
+  for (const Passage& passage : passages) {
+    if (passage.copies.empty()) {
+      gates_.push_back(nullptr);
+      continue;
+    }
+    gates_.push_back(new_gate([&] { return std::make_shared<OutputGate>(passage.strips); }));
+    for (size_t k = 0; k < passage.copies.size(); ++k) {
+      gates_.back()->stop(calls_, lane_.in.native_handle(), k);
+      copy_in(passage.copies[k]);
+    }
+  }
+  end_.stop(calls_, lane_.in.native_handle(), 0);
+  copy_in(last);
+  done_.record(lane_.in);
+  return gates_;
+}
+
+void DeviceStream::copy_in(const std::vector<Copy>& copies) const {
   for (const Copy& copy : copies) {
     at::Tensor result = copy.to;
     result.copy_(copy.from, /*non_blocking=*/true);
     keep_for(result, lane_.in);
   }
-  done_.record(lane_.in);
+}
+
+void DeviceStream::open() noexcept {
+  for (const auto& gate : gates_) {
+    if (gate) gate->open();
+  }
+  end_.open();
 }
 
 void DeviceStream::block_current() const {

@@ -1,14 +1,16 @@
 // DeviceStream: the order of one call on tensors of a device, in the words of c10 alone.
 //
 //   caller's stream: ready ------------------------------------------------ wait(): until done
-//   out:             after ready: copies to the host, the latch opens
-//   the host:                                  the call runs, the gate opens
-//   in:              after ready: waits at the gate ---------- copies to the device, done
+//   out:             after ready: copies strip after strip to the host, and raises the latch
+//   the host:           the call runs on what is there, and opens the gate of each final strip
+//   in:              after ready and out: waits at a gate, copies the strip to the device, ... done
 //
 // The host enqueues all of that at once and goes on. The latch lets the call begin, and the end of
-// the call, whether it succeeded or not, opens the gate. The streams' names say which way data
+// the call, whether it succeeded or not, opens all gates. The streams' names say which way data
 // goes, from the device's side. Nothing else orders the streams, and nothing here is CUDA's: a
 // device offers what device/stream_calls.h says.
+//
+// No result passes before all inputs of the call have left: tensors of a call may share memory.
 #pragma once
 
 #include <map>
@@ -22,6 +24,8 @@
 #include <c10/core/Stream.h>
 
 #include "device/gate.h"
+#include "device/output_gate.h"
+#include "device/strips.h"
 #include "transport/input_latch.h"
 
 namespace q7x2 {
@@ -54,6 +58,11 @@ class DeviceStream {
     at::Tensor from;
     at::Tensor to;
   };
+  /// What passes for one task.
+  struct Passage {
+    Strips strips;
+    std::vector<std::vector<Copy>> copies;  ///< by strip; none: nothing passes
+  };
 
   /// The call reads and writes after what the calling thread's current stream has to do now. Throws
   /// c10::Error if that stream is recorded for a graph.
@@ -61,14 +70,16 @@ class DeviceStream {
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
 
-  /// Begins to copy to pinned memory. Opens `latch` when all is there.
-  void read(const std::vector<Copy>& copies, std::shared_ptr<InputLatch> latch);
+  /// Begins to copy to pinned memory, which raises and at last opens the latch.
+  void read(const std::vector<std::pair<Passage, std::shared_ptr<InputLatch>>>& passages);
   /// Blocks the host until all is there.
   void await_reads() const;
-  /// Has results copied to the device once the gate is open, in this order.
-  void write(const std::vector<Copy>& copies);
+  /// Has results copied to the device, in this order, each strip once it is final, and `last` when
+  /// the call is over. Returns the gates of the passages; null: nothing passes.
+  std::vector<std::shared_ptr<OutputGate>> write(const std::vector<Passage>& passages,
+                                                 const std::vector<Copy>& last);
   /// The call is over. Any thread.
-  void open() noexcept { gate_.open(); }
+  void open() noexcept;
 
   /// The stream on which results become ready.
   const c10::Stream& results() const { return lane_.in; }
@@ -81,13 +92,15 @@ class DeviceStream {
 
  private:
   void keep_for(const at::Tensor& tensor, const c10::Stream& stream) const;
+  void copy_in(const std::vector<Copy>& copies) const;
 
   const DeviceLanes::Lane lane_;
   const StreamCalls& calls_;
   c10::Event ready_;
   c10::Event read_;
   c10::Event done_;
-  Gate gate_;
+  Gate end_;
+  std::vector<std::shared_ptr<OutputGate>> gates_;
 };
 
 }  // namespace q7x2

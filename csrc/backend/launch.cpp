@@ -1,6 +1,7 @@
 // How a call of c10d becomes tasks: each collective fills a `Launch`, and this plans and starts it.
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,12 +9,17 @@
 
 #include "backend/process_group.h"
 #include "executor/call_check.h"
+#include "executor/collective.h"
 #include "executor/plan_call.h"
 
 namespace q7x2 {
 namespace {
 
 thread_local std::string wished_algorithms;
+
+bool is_coded(const CollectiveCall& call) {
+  return bool(call.coding);
+}
 
 }  // namespace
 
@@ -32,12 +38,15 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
                                     launch.profiled_inputs, std::move(launch.results), ++sequence_);
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(launch.calls.size());
-  const std::shared_ptr<InputLatch> inputs =
-      read_device(*launch.buffers, DeviceLanes::kCollectives);
-  // What a codec selects is selected while the task is made.
-  const bool is_coded = std::any_of(launch.calls.begin(), launch.calls.end(),
-                                    [](const CollectiveCall& call) { return bool(call.coding); });
-  if (inputs && is_coded) launch.buffers->stream()->await_reads();
+  std::vector<std::shared_ptr<CollectiveTask>> on_device;  // without what precedes them
+  std::vector<std::shared_ptr<InputLatch>> inputs;
+  if (launch.buffers->device()) {
+    std::vector<TaskMemory> memory;
+    std::ranges::transform(launch.calls, std::back_inserter(memory), memory_of);
+    inputs = read_device(*launch.buffers, memory, DeviceLanes::kCollectives);
+    // What a codec selects is selected while the task is made.
+    if (std::ranges::any_of(launch.calls, is_coded)) launch.buffers->stream()->await_reads();
+  }
   try {
     for (CollectiveCall& call : launch.calls) {
       call.algorithms = algorithms_of_thread();
@@ -45,27 +54,27 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
         for (Region& input : call.input) input = launch.buffers->private_copy(input);
       }
       PlannedCall planned = plan_call(std::move(call), book_, rank_, size_);
-      for (auto& task : CollectiveTask::make(group_, std::move(planned), launch.buffers,
-                                             effective(launch.timeout))) {
-        tasks.push_back(std::move(task));
-      }
-      tasks.back()->set_inputs(inputs);
+      const auto made = CollectiveTask::make(group_, std::move(planned), launch.buffers,
+                                             effective(launch.timeout));
+      tasks.insert(tasks.end(), made.begin(), made.end());
+      if (launch.buffers->device()) on_device.push_back(made.back());
+    }
+    if (launch.buffers->device()) {
+      const auto outputs = launch.buffers->write();
+      for (size_t i = 0; i < on_device.size(); ++i) on_device[i]->set_device(inputs[i], outputs[i]);
     }
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));
   }
   const bool caller_waits = !launch.async_op && launch.buffers->stream() == nullptr;
-  if (launch.buffers->stream() != nullptr) launch.buffers->write();
   return start(work, std::move(tasks), std::move(launch.buffers), caller_waits,
                std::move(launch.after));
 }
 
-std::shared_ptr<InputLatch> ProcessGroupQ7x2::read_device(HostBuffers& buffers, int peer) {
-  if (!buffers.device()) return nullptr;
-  auto latch = std::make_shared<InputLatch>(runtime_);
+std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_device(
+    HostBuffers& buffers, const std::vector<TaskMemory>& tasks, int peer) {
   try {
-    const bool reads = buffers.read(lanes_.lane(*buffers.device(), peer), latch);
-    return reads ? latch : nullptr;
+    return buffers.read(lanes_.lane(*buffers.device(), peer), tasks, runtime_);
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));
   }

@@ -26,8 +26,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::message(OpType type, const char
       group_, sends ? MessageTask::Direction::kSend : MessageTask::Direction::kReceive,
       type == OpType::RECVANYSOURCE ? MessageTask::kAnySource : peer, static_cast<uint32_t>(tag),
       region.data, region.bytes, buffers, timeout_.load());
-  std::shared_ptr<InputLatch> inputs = read_device(*buffers, peer);
-  if (buffers->stream() != nullptr) buffers->write();
+  std::shared_ptr<InputLatch> inputs;
+  if (buffers->device()) {
+    inputs = read_device(*buffers, {memory_of_message(region, sends)}, peer)[0];
+    buffers->write();
+  }
   if (sends) task->set_inputs(in_order(std::move(inputs), peer));
   return start(work, {std::move(task)}, std::move(buffers), /*caller_waits=*/false);
 }

@@ -16,7 +16,7 @@
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
-#include "executor/collective.h"
+#include "executor/collective_call.h"
 #include "fabric/fabric.h"
 #include "plan/plan_book.h"
 #include "transport/group.h"
@@ -235,9 +235,11 @@ class ProcessGroupQ7x2 final : public compat::Backend {
                                        std::vector<std::shared_ptr<Task>> tasks,
                                        std::shared_ptr<HostBuffers> buffers, bool caller_waits,
                                        std::vector<std::shared_ptr<Task>> after = {});
-  /// Begins to copy to the host what a call reads on a device. Returns what opens when it is there;
-  /// null if the call reads nothing on a device. `peer`: see DeviceLanes.
-  std::shared_ptr<InputLatch> read_device(HostBuffers& buffers, int peer);
+  /// Begins to copy to the host what the tasks of a call read on its device: see HostBuffers::read.
+  /// `peer`: see DeviceLanes.
+  std::vector<std::shared_ptr<InputLatch>> read_device(HostBuffers& buffers,
+                                                       const std::vector<TaskMemory>& tasks,
+                                                       int peer);
   /// What a message to `peer` waits for, which itself waits for `inputs`.
   std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;

@@ -147,7 +147,7 @@ Region HostBuffers::output(const at::Tensor& tensor) {
   }
   at::Tensor host = on_host(tensor);
   if (is_on_device(tensor)) {
-    writes_.push_back({host, tensor});
+    mirrors_.add(tensor, host, /*is_read=*/false, /*is_written=*/true);
   } else {
     copies_.emplace_back(host, tensor);
   }
@@ -161,12 +161,13 @@ Region HostBuffers::in_place(const at::Tensor& tensor) {
   if (usable_in_place(tensor) && !taken) {
     return keep(tensor);
   }
-  const Region region = private_copy(tensor);
   if (is_on_device(tensor)) {
-    writes_.push_back({kept_.back(), tensor});
-  } else {
-    copies_.emplace_back(kept_.back(), tensor);
+    at::Tensor host = on_host(tensor);
+    mirrors_.add(tensor, host, /*is_read=*/true, /*is_written=*/true);
+    return keep(std::move(host));
   }
+  const Region region = private_copy(tensor);
+  copies_.emplace_back(kept_.back(), tensor);
   return region;
 }
 
@@ -174,7 +175,7 @@ Region HostBuffers::private_copy(const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor host = on_host(tensor);
   if (is_on_device(tensor)) {
-    reads_.push_back({tensor.detach(), host});
+    mirrors_.add(tensor, host, /*is_read=*/true, /*is_written=*/false);
   } else {
     host.copy_(tensor.detach());
   }
@@ -189,7 +190,7 @@ Region HostBuffers::private_copy(Region region) {
 
 void HostBuffers::also_copy(const at::Tensor& source, const at::Tensor& destination) {
   if (is_on_device(destination) && !source.device().is_cpu()) {
-    writes_.push_back({source, destination});
+    on_device_.push_back({source, destination});
   } else {
     copies_.emplace_back(source, destination);
   }
@@ -200,12 +201,30 @@ void HostBuffers::then(std::function<void()> last, at::Device device) {
   last_ = std::move(last);
 }
 
-bool HostBuffers::read(const DeviceLanes::Lane& lane, std::shared_ptr<InputLatch> latch) {
+std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(const DeviceLanes::Lane& lane,
+                                                           const std::vector<TaskMemory>& tasks,
+                                                           const std::weak_ptr<Runtime>& runtime) {
   stream_ = std::make_unique<DeviceStream>(lane);
-  if (reads_.empty()) return false;
-  stream_->read(reads_, std::move(latch));
-  reads_.clear();
-  return true;
+  tasks_ = tasks;
+  std::vector<std::shared_ptr<InputLatch>> latches;
+  std::vector<std::pair<DeviceStream::Passage, std::shared_ptr<InputLatch>>> passages;
+  for (const TaskMemory& task : tasks_) {
+    DeviceStream::Passage passage = mirrors_.reads_of(task);
+    latches.push_back(passage.copies.empty() ? nullptr : std::make_shared<InputLatch>(runtime));
+    passages.emplace_back(std::move(passage), latches.back());
+  }
+  stream_->read(passages);
+  return latches;
+}
+
+std::vector<std::shared_ptr<OutputGate>> HostBuffers::write() {
+  std::vector<DeviceStream::Passage> passages;
+  for (const TaskMemory& task : tasks_) passages.push_back(mirrors_.writes_of(task));
+  auto gates = stream_->write(passages, on_device_);
+  mirrors_ = {};
+  tasks_.clear();
+  on_device_.clear();
+  return gates;
 }
 
 // On the stream of the results, if they are on a device.

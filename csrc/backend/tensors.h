@@ -10,9 +10,10 @@
 #include <ATen/ATen.h>
 
 #include "backend/device_stream.h"
+#include "backend/mirrors.h"
 #include "backend/torch_compat.h"
 #include "base/types.h"
-#include "executor/collective.h"
+#include "executor/collective_call.h"
 
 namespace q7x2 {
 
@@ -33,8 +34,8 @@ struct Reduction {
 
 /// The host memory one call works on. Contiguous CPU tensors are used where they lie; others
 /// (strided, conjugated) through a contiguous copy, copied back at the end. Tensors on a device are
-/// copied to pinned memory and back in the order of streams, between `read` and the end of the
-/// call. Keeps all of it alive.
+/// copied to pinned memory and back in the order of streams, from `read` to the end of the call.
+/// Keeps all of it alive.
 class HostBuffers {
  public:
   /// Read only.
@@ -58,11 +59,15 @@ class HostBuffers {
 
   /// The device of the call's tensors; none: they are on the CPU.
   std::optional<at::Device> device() const { return device_; }
-  /// Begins to copy to the host what the call reads on a device; `latch` opens when it is there.
-  /// False: the call reads nothing there.
-  bool read(const DeviceLanes::Lane& lane, std::shared_ptr<InputLatch> latch);
-  /// Has the results copied to the device when the call is over.
-  void write() { stream_->write(writes_); }
+  /// Begins to copy to the host what the call's tasks read on its device. Returns for each task
+  /// what tells of the arrivals; null: it reads nothing there.
+  std::vector<std::shared_ptr<InputLatch>> read(const DeviceLanes::Lane& lane,
+                                                const std::vector<TaskMemory>& tasks,
+                                                const std::weak_ptr<Runtime>& runtime);
+  /// Has the results of the tasks of `read` copied to the device. Returns for each task what it
+  /// tells of its progress; null: it writes nothing there. Lets go of the tensors on the device:
+  /// from now on the streams keep their memory.
+  std::vector<std::shared_ptr<OutputGate>> write();
   /// Null: the call's tensors are on the CPU.
   DeviceStream* stream() const { return stream_.get(); }
 
@@ -74,8 +79,9 @@ class HostBuffers {
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // from, to; in order
   std::function<void()> last_;
   std::optional<at::Device> device_;
-  std::vector<DeviceStream::Copy> reads_;
-  std::vector<DeviceStream::Copy> writes_;
+  Mirrors mirrors_;
+  std::vector<TaskMemory> tasks_;
+  std::vector<DeviceStream::Copy> on_device_;  // after all results
   std::unique_ptr<DeviceStream> stream_;
 };
 

@@ -28,20 +28,31 @@ uint32_t* take_flag() {
 
 }  // namespace
 
-Gate::Gate() : flag_(take_flag()), value_(std::atomic_ref(*flag_).load() + 1) {}
+Gate::Gate(uint32_t steps)
+    : flag_(take_flag()), closed_(std::atomic_ref(*flag_).load()), steps_(steps) {}
 
 Gate::~Gate() {
   open();
 }
 
-void Gate::stop(const StreamCalls& calls, void* stream) {
-  check_stream_call(calls.wait_value(stream, flag_, value_), "a wait of a stream for the host");
+void Gate::stop(const StreamCalls& calls, void* stream, uint32_t step) {
+  check_stream_call(calls.wait_value(stream, flag_, closed_ + step + 1),
+                    "a wait of a stream for the host");
+}
+
+// The flag only ever grows: it may serve another gate already.
+void Gate::open(uint32_t steps) noexcept {
+  std::atomic_ref flag(*flag_);
+  uint32_t now = flag.load();
+  while (static_cast<int32_t>(closed_ + steps - now) > 0 &&
+         !flag.compare_exchange_weak(now, closed_ + steps)) {
+  }
 }
 
 // Room for the flag is there: `unused` never grows beyond what add_flags reserved.
 void Gate::open() noexcept {
   if (is_open_.exchange(true)) return;
-  std::atomic_ref(*flag_).store(value_);
+  open(steps_);
   const std::lock_guard lock(flags().mutex);
   flags().unused.push_back(flag_);
 }

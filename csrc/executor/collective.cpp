@@ -123,6 +123,13 @@ CollectiveTask::~CollectiveTask() {
   }
 }
 
+void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs,
+                                std::shared_ptr<OutputGate> outputs) {
+  device_inputs_ = inputs;
+  device_outputs_ = std::move(outputs);
+  set_inputs(std::move(inputs));
+}
+
 void CollectiveTask::adopt(const Choice& choice, bool counts) {
   choice_ = choice;
   slicing_ = Slicing(call_, choice_);
@@ -218,14 +225,20 @@ void CollectiveTask::start(Locked& locked) {
     const Refinement::Figures figures = reviewed_->refinement().figures();
     std::memcpy(memory().data(), figures.data(), sizeof(figures));
   }
-  if (!awaits_inputs(locked)) inputs_arrived(locked);
+  const size_t window = staging_ ? staging_.places() : static_cast<size_t>(choice_.window);
+  dag_ = DagWindow(plan, slicing_.num_slices(), window);
+  awaits_inputs(locked);  // what arrives from now on is told
+  inputs_arrived(locked);
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
+  admit_slices(locked);
+  run_ready(locked);
+}
+
+void CollectiveTask::prepare_places() {
   const Plan& plan = *choice_.plan;
   began_ = book_->clock().begin(is_measured_);
-  const size_t window = staging_ ? staging_.places() : static_cast<size_t>(choice_.window);
-  dag_ = DagWindow(plan, slicing_.num_slices(), window);
   places_.resize(dag_.window());
   size_t scratch_bytes = plan.num_scratch * choice_.part_bytes;
   if (coder_) scratch_bytes += plan.num_coded * coder_->max_bytes();
@@ -235,12 +248,13 @@ void CollectiveTask::inputs_arrived(Locked& locked) {
     if (scratch_bytes > 0) place.scratch = group().runtime().scratch().take(scratch_bytes);
     if (staging_) place.staged.resize(plan.num_stages);
   }
-  admit_slices(locked);
-  run_ready(locked);
 }
 
 void CollectiveTask::admit_slices(Locked& locked) {
   while (dag_.can_admit()) {
+    const size_t read = slicing_.bytes_before(dag_.admitted() + 1);
+    if (device_inputs_ && device_inputs_->arrived() < read) return;
+    if (places_.empty()) prepare_places();
     const uint32_t index = dag_.place_of(dag_.admitted());
     if (staging_ && !staging_.is_returned(index)) {
       if (!is_stalled_) {
@@ -326,7 +340,9 @@ void CollectiveTask::complete(Locked& locked, Step step) {
     complete_last_slice(locked);
     return;
   }
-  if (slicing_.is_flat()) set_ready(locked, slicing_.bytes_before(dag_.slices_done()));
+  const size_t final_bytes = slicing_.bytes_before(dag_.slices_done());
+  if (slicing_.is_flat()) set_ready(locked, final_bytes);
+  if (device_outputs_) device_outputs_->finish(final_bytes);
   admit_slices(locked);
 }
 

@@ -16,6 +16,10 @@
 // announcement of rank 0's choice before the first call of a kind, and reviews of the choice
 // (plan/plan_book.h).
 //
+// Tensors on a device pass through host memory. A slice begins when its input is there, and each
+// slice that is complete lets its part of the result pass to the device. A slice that waits for its
+// input waits for this rank's device alone, so no set of ranks waits for each other in a circle.
+//
 // Where a codec balances the parts of an all-reduce, an all-reduce of counts runs before it, and
 // says how it is cut (plan/owner_ranges.h). Until then the task waits for its turn.
 #pragma once
@@ -31,6 +35,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/output_gate.h"
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
 #include "executor/op_job.h"
@@ -40,6 +45,7 @@
 #include "plan/dag_window.h"
 #include "transport/group.h"
 #include "transport/host_channel.h"
+#include "transport/input_latch.h"
 #include "transport/scratch_pool.h"
 #include "transport/task.h"
 
@@ -59,6 +65,10 @@ class CollectiveTask final : public Task {
   CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned,
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;
+
+  /// Before it is submitted, for tensors on a device: slices begin as `inputs` arrive, and
+  /// `outputs` hears what is final. Null: the call reads, or writes, nothing on a device.
+  void set_device(std::shared_ptr<InputLatch> inputs, std::shared_ptr<OutputGate> outputs);
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
@@ -112,8 +122,10 @@ class CollectiveTask final : public Task {
   bool has_plan();
   /// Takes over what the precursor has brought.
   void take_news();
-  /// Starts slices as far as the window goes and staging is returned.
+  /// Starts slices as far as the window goes, their input is there and staging is returned.
   void admit_slices(Locked& locked);
+  /// Before the first slice: the memory of all places.
+  void prepare_places();
   void run_ready(Locked& locked);
   void run(Locked& locked, Step step);
   void complete(Locked& locked, Step step);
@@ -198,6 +210,8 @@ class CollectiveTask final : public Task {
   std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent
   std::shared_ptr<const Task> counting_;          // adds them over all ranks
   SharedStaging staging_;
+  std::shared_ptr<InputLatch> device_inputs_;
+  std::shared_ptr<OutputGate> device_outputs_;
   bool is_stalled_ = false;
   DagWindow dag_;
   std::vector<Place> places_;

@@ -40,6 +40,11 @@ size_t Slicing::flat_begin(size_t slice, size_t part) const {
   return begin / flat_element_ + choice_->plan->part_begin(bytes / flat_element_, part);
 }
 
+size_t Slicing::bytes_before(size_t slice) const {
+  if (slice >= num_slices_) return bytes_;
+  return is_flat_ ? flat_begin(slice, 0) * flat_element_ : slice * choice_->slice_bytes;
+}
+
 size_t Slicing::first_element(const Block& block, size_t slice) const {
   if (is_flat_) return flat_begin(slice, block.index);
   return slice * choice_->slice_bytes / element_size(call_->dtype);

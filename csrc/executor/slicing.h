@@ -40,8 +40,8 @@ class Slicing {
   Region part(const Block& block, size_t slice) const;
   /// The index of a part's first element in its region.
   size_t first_element(const Block& block, size_t slice) const;
-  /// Flat calls: the bytes before a slice.
-  size_t bytes_before(size_t slice) const { return flat_begin(slice, 0) * flat_element_; }
+  /// The bytes of each region that lie before a slice, or before the end if there is no such slice.
+  size_t bytes_before(size_t slice) const;
   bool is_flat() const { return is_flat_; }
 
  private:

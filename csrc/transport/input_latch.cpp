@@ -13,13 +13,13 @@ void InputLatch::hold(Locked&, std::weak_ptr<Task> task) {
   held_.push_back(std::move(task));
 }
 
-void InputLatch::open() noexcept {
+void InputLatch::raise(size_t bytes) noexcept {
   try {
     const std::shared_ptr<Runtime> runtime = runtime_.lock();
     if (!runtime) return;  // and so there is no task
     {
       Locked locked(runtime->lock());
-      is_open_.store(true, std::memory_order_release);
+      arrived_.store(bytes, std::memory_order_release);
       for (const std::weak_ptr<Task>& held : held_) {
         std::shared_ptr<Task> task = held.lock();
         if (!task) continue;

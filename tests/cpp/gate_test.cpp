@@ -1,11 +1,13 @@
 #include "device/gate.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "device/output_gate.h"
 
 namespace q7x2 {
 namespace {
@@ -42,7 +44,7 @@ TEST(Gate, StreamWaitsUntilItIsOpen) {
   Gate gate;
   EXPECT_FALSE(Gate::has_flag());
   EXPECT_THROW(Gate(), Error);
-  gate.stop(kCalls, &stream);
+  gate.stop(kCalls, &stream, 0);
   EXPECT_FALSE(stream.waits[0].is_over());
   gate.open();
   EXPECT_TRUE(stream.waits[0].is_over());
@@ -55,7 +57,7 @@ TEST(Gate, FlagServesTheNextGateBeforeTheStreamHasPassed) {
   Waits stream;
   for (size_t i = 0; i < 3; ++i) {
     Gate gate;
-    gate.stop(kCalls, &stream);
+    gate.stop(kCalls, &stream, 0);
     EXPECT_FALSE(stream.waits[i].is_over());
     for (size_t earlier = 0; earlier < i; ++earlier) {
       EXPECT_TRUE(stream.waits[earlier].is_over());
@@ -64,12 +66,52 @@ TEST(Gate, FlagServesTheNextGateBeforeTheStreamHasPassed) {
   EXPECT_TRUE(stream.waits[2].is_over());
 }
 
+TEST(Gate, StepsOpenOneAfterTheOther) {
+  add_one_flag();
+  Waits stream;
+  Gate gate(3);
+  for (uint32_t step = 0; step < 3; ++step) gate.stop(kCalls, &stream, step);
+  for (size_t open = 0; open < 3; ++open) {
+    gate.open(static_cast<uint32_t>(open));
+    for (size_t step = 0; step < 3; ++step) EXPECT_EQ(stream.waits[step].is_over(), step < open);
+  }
+  gate.open(1);  // does not close what is open
+  EXPECT_TRUE(stream.waits[1].is_over());
+  gate.open();
+  EXPECT_TRUE(stream.waits[2].is_over());
+  // Another gate has the flag: the first one does not touch it any more.
+  Gate next(2);
+  next.stop(kCalls, &stream, 0);
+  gate.open(3);
+  EXPECT_FALSE(stream.waits[3].is_over());
+}
+
+TEST(OutputGate, StripIsOpenWhenAllOfItIsFinal) {
+  add_one_flag();
+  Waits stream;
+  const std::vector<size_t> regions{5 << 20, 2 << 20};
+  OutputGate gate{Strips(regions)};
+  ASSERT_EQ(gate.strips().count(), 7U);
+  for (size_t k = 0; k < gate.strips().count(); ++k) gate.stop(kCalls, &stream, k);
+  const auto open = [&] {
+    return std::ranges::count_if(stream.waits, [](const auto& wait) { return wait.is_over(); });
+  };
+  gate.finish(gate.strips().begin(1) - 1);
+  EXPECT_EQ(open(), 0);
+  gate.finish(gate.strips().begin(3));
+  EXPECT_EQ(open(), 3);
+  gate.finish((5 << 20) - 1);
+  EXPECT_EQ(open(), 6);
+  gate.finish(5 << 20);
+  EXPECT_EQ(open(), 7);
+}
+
 TEST(Gate, StreamThatRefusesIsAnError) {
   add_one_flag();
   StreamCalls calls = kCalls;
   calls.wait_value = [](void*, const uint32_t*, uint32_t) { return 7; };
   Gate gate;
-  EXPECT_THROW(gate.stop(calls, nullptr), Error);
+  EXPECT_THROW(gate.stop(calls, nullptr, 0), Error);
 }
 
 TEST(Accelerators, AreRegisteredOnceAndComplete) {

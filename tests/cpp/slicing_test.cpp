@@ -53,6 +53,7 @@ TEST(Slicing, FlatPartsAreTheBufferInOrder) {
         }
       }
       EXPECT_EQ(next, data.data() + data.size());
+      EXPECT_EQ(slicing.bytes_before(slicing.num_slices()), data.size());
     }
   }
 }
@@ -67,6 +68,8 @@ TEST(Slicing, BlockedPartsAreCutEachByItself) {
   call.output = {{nullptr, 0}, {nullptr, 0}, {nullptr, 0}};
   const Slicing slicing(call, choice);
   EXPECT_EQ(slicing.num_slices(), 3U);
+  EXPECT_EQ(slicing.bytes_before(2), 128U);
+  EXPECT_EQ(slicing.bytes_before(3), 130U);
   for (int i = 0; i < 3; ++i) {
     const Block block = Block::input(i);
     const Region& whole = slicing.whole(block);

@@ -2,6 +2,7 @@
 // non_blocking=True leaves the host free, and every other one blocks it.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -22,6 +23,7 @@ struct Engine {
 };
 
 std::atomic<double> rate{0};
+std::array<std::atomic<uint64_t>, 2> copied;  // by direction
 
 template <typename Copy>
 void at_rate(c10::DeviceIndex device, Direction direction, size_t bytes, const Copy& copy) {
@@ -30,6 +32,7 @@ void at_rate(c10::DeviceIndex device, Direction direction, size_t bytes, const C
       (*engines)[static_cast<size_t>(device)][direction].is_busy);
   const auto begin = std::chrono::steady_clock::now();
   copy();
+  copied[direction] += bytes;
   if (const double limit = rate; limit > 0) {
     std::this_thread::sleep_until(
         begin + std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -88,6 +91,10 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 void set_copy_rate(double bytes_per_second) {
   rate = bytes_per_second;
+}
+
+Copied copied_bytes() {
+  return {.to_device = copied[kToDevice], .to_host = copied[kToHost]};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

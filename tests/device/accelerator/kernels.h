@@ -22,4 +22,11 @@ void launch(c10::DeviceIndex device, std::function<void()> work);
 /// another; 0: as fast as they can.
 void set_copy_rate(double bytes_per_second);
 
+/// Between the host and all devices so far, counted when a copy is complete.
+struct Copied {
+  uint64_t to_device;
+  uint64_t to_host;
+};
+Copied copied_bytes();
+
 }  // namespace accelerator

@@ -26,6 +26,10 @@ PYBIND11_MODULE(stand_in_accelerator, module) {
       "synchronize", [](int device) { synchronize_device(static_cast<c10::DeviceIndex>(device)); },
       py::arg("device"), no_gil);
   module.def("set_copy_rate", &set_copy_rate, py::arg("bytes_per_second"));
+  module.def("copied_bytes", [] {
+    const Copied copied = copied_bytes();
+    return py::make_tuple(copied.to_host, copied.to_device);
+  });
 
   module.def("stream_calls", [] { return py::capsule(stream_calls(), "q7x2.stream_calls"); });
   py::enum_<LeftOut>(module, "LeftOut")
@@ -44,6 +48,9 @@ PYBIND11_MODULE(stand_in_accelerator, module) {
   };
   module.def("pause", [=](int device, int64_t stream) { queue(device, stream).pause(); });
   module.def("resume", [=](int device, int64_t stream) { queue(device, stream).resume(); });
+  module.def("step", [=](int device, int64_t stream, size_t operations) {
+    queue(device, stream).step(operations);
+  });
   module.def("slow_down", [=](int device, int64_t stream, double seconds) {
     queue(device, stream).slow_down(std::chrono::duration<double>(seconds));
   });

@@ -35,7 +35,8 @@ void Queue::enqueue(std::function<void()> work) {
 void Queue::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return !work_.empty() && !is_paused_; });
+    changed_.wait(lock, [this] { return !work_.empty() && (!is_paused_ || steps_ > 0); });
+    if (is_paused_) --steps_;
     std::function<void()> work = std::move(work_.front());
     work_.pop_front();
     is_busy_ = true;
@@ -77,6 +78,13 @@ void Queue::pause() {
 void Queue::resume() {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_paused_ = false;
+  steps_ = 0;
+  changed_.notify_all();
+}
+
+void Queue::step(size_t operations) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  steps_ += operations;
   changed_.notify_all();
 }
 

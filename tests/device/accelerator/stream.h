@@ -53,6 +53,8 @@ class Queue {
 
   void pause();
   void resume();
+  /// A paused stream does so many more operations.
+  void step(size_t operations);
   /// Each operation takes so much longer.
   void slow_down(std::chrono::duration<double> by) { extra_ = by.count(); }
   /// What is_capturing says of it.
@@ -67,6 +69,7 @@ class Queue {
   bool is_started_ = false;
   bool is_busy_ = false;
   bool is_paused_ = false;
+  size_t steps_ = 0;  // that it does all the same
   std::exception_ptr error_;
   std::atomic<double> extra_{0};
 };
