@@ -51,7 +51,7 @@ WorkTimes OpJob::times() const {
   const int64_t took = between(began(), ended());
   switch (kind) {
     case Kind::kCopy:
-    case Kind::kGive:
+    case Kind::kAddResidual:
       return {.copy = took};
     case Kind::kReduce:
       return {.reduce = took};
