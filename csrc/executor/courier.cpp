@@ -101,12 +101,18 @@ void run(Group& group, const std::shared_ptr<Task>& task) {
 
 }  // namespace
 
+// A task without any time would have no deadline.
+std::chrono::milliseconds GroupCourier::left() const {
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()),
+                  std::chrono::milliseconds(1));
+}
+
 void GroupCourier::send(int rank, const std::string& text) {
-  run(*group_, std::make_shared<SendText>(group_, rank, text, timeout_));
+  run(*group_, std::make_shared<SendText>(group_, rank, text, left()));
 }
 
 std::string GroupCourier::receive(int rank) {
-  const auto task = std::make_shared<ReceiveText>(group_, rank, max_bytes_, timeout_);
+  const auto task = std::make_shared<ReceiveText>(group_, rank, max_bytes_, left());
   run(*group_, task);
   return task->take();
 }

@@ -54,7 +54,7 @@ std::vector<std::string> gather_descriptions(const std::shared_ptr<Group>& group
                                              const ProbeOptions& options) {
   const std::vector<int> leaders = placement.leaders();
   const auto host = static_cast<size_t>(placement.host_of[static_cast<size_t>(group->rank())]);
-  GroupCourier courier(group, kMaxFabricBytes, options.timeout);
+  GroupCourier courier(group, kMaxFabricBytes, Clock::now() + options.timeout);
   return gather(courier, leaders, static_cast<int>(host), to_json(describe_host()));
 }
 
@@ -62,7 +62,7 @@ std::vector<std::string> gather_descriptions(const std::shared_ptr<Group>& group
 class ResultCourier final : public Courier {
  public:
   ResultCourier(const std::shared_ptr<Group>& group, const ProbeOptions& options)
-      : me_(group, options), courier_(group, kMaxFabricBytes, options.timeout) {}
+      : me_(group, options), courier_(group, kMaxFabricBytes, Clock::now() + options.timeout) {}
 
   void send(int rank, const std::string& text) override {
     me_.send_value(rank, kConductTag, Order{.act = Act::kEnd});

@@ -229,7 +229,7 @@ void check_decision(const std::string& decision) {
 std::string decided(const std::shared_ptr<Group>& group, const SurveyOptions& options) {
   const std::vector<int> order = placement_of(*group).order();
   const auto position = static_cast<int>(std::ranges::find(order, group->rank()) - order.begin());
-  GroupCourier courier(group, kMaxFabricBytes, options.timeout);
+  GroupCourier courier(group, kMaxFabricBytes, group->begun() + options.timeout);
   const Announcement mine{options.build, own_binding()};
   const std::vector<std::string> announcements = gather(courier, order, position, mine.encode());
   if (group->rank() != 0) {

@@ -25,9 +25,9 @@ namespace q7x2 {
 struct SurveyOptions {
   /// Called with one sentence where something failed that the group can do without.
   std::function<void(const std::string&)> warn;
-  std::string torch;               ///< its version, for the record
-  std::string build = build_id();  ///< ranks of another build are refused
-  std::chrono::milliseconds timeout{30'000};
+  std::string torch;                          ///< its version, for the record
+  std::string build = build_id();             ///< ranks of another build are refused
+  std::chrono::milliseconds timeout{30'000};  ///< of the making of the group, and of a probe
 };
 
 /// All ranks of a new group call it. Throws on all ranks what went wrong on rank 0,

@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 7;
+constexpr uint32_t kVersion = 8;
 
 class Writer {
  public:
@@ -146,7 +146,7 @@ std::string join_list(const std::vector<std::string>& texts) {
 Card::Renewed Card::connection(uint64_t other) const {
   const auto it = std::find_if(renewed.begin(), renewed.end(),
                                [&](const Renewed& one) { return one.process == other; });
-  return it == renewed.end() ? Renewed{other, 0, 0} : *it;
+  return it == renewed.end() ? Renewed{.process = other} : *it;
 }
 
 std::string encode_renewed(const std::vector<Card::Renewed>& renewed) {
@@ -156,6 +156,7 @@ std::string encode_renewed(const std::vector<Card::Renewed>& renewed) {
     out.put(connection.process);
     out.put(connection.incarnation);
     out.put(connection.opened);
+    out.put(connection.opened_beside);
   }
   return out.take();
 }
@@ -169,6 +170,7 @@ std::vector<Card::Renewed> decode_renewed(std::string_view bytes) {
     connection.process = in.get<uint64_t>();
     connection.incarnation = in.get<uint32_t>();
     connection.opened = in.get<uint32_t>();
+    connection.opened_beside = in.get<uint32_t>();
     renewed.push_back(connection);
   }
   if (!in.at_end()) {

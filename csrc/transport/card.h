@@ -27,12 +27,13 @@ struct Card {
   std::string algorithms;  ///< to which collectives are confined, "ring,sra"; empty: to none
   std::string memory;      ///< key of its HostChannel's segment; empty where it has none yet
   /// Connections that the rank will not use any more because they broke: with which process, the
-  /// number of the one to come, and how many of those before it the rank has opened. Empty if none
-  /// ever broke.
+  /// number of the one to come, and how many of those before it the rank has opened, over the
+  /// shared network and over a private link. Empty if none ever broke.
   struct Renewed {
     uint64_t process = 0;
     uint32_t incarnation = 0;
     uint32_t opened = 0;
+    uint32_t opened_beside = 0;
   };
   std::vector<Renewed> renewed;
 

@@ -65,13 +65,13 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
   groups_.housekeep(locked, now);
   tasks_.expire_late(locked, now);
   tasks_.drain(locked);
+  if (peers_.has_suspects()) {
+    next_housekeeping_ = std::min(now + kHousekeepingPeriod, peers_.bury_due(locked));
+  }
 }
 
 milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) const {
-  if (peers_.has_suspects()) {
-    return kHousekeepingPeriod;
-  }
-  TimePoint end = peers_.look_due(locked);
+  TimePoint end = std::min(peers_.look_due(locked), peers_.bury_due(locked));
   for (const auto& task : tasks_.active(locked)) {
     if (task->done()) continue;
     if (task->is_over(locked)) return kHousekeepingPeriod;

@@ -102,6 +102,11 @@ bool FailureDetector::answers(const void* who, TimePoint now) const {
   return found != heartbeats_.end() && found->second->answers(now);
 }
 
+bool FailureDetector::is_out_of_reach(const void* who, TimePoint now) const {
+  const auto found = heartbeats_.find(who);
+  return found != heartbeats_.end() && found->second->is_out_of_reach(now);
+}
+
 std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
   std::vector<Notice> notices;
   const auto note = [&](const void* who, const Heartbeat& heartbeat,

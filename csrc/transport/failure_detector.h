@@ -60,6 +60,9 @@ class FailureDetector {
   size_t num_heartbeats() const { return heartbeats_.size(); }
   /// Whether the process's host, another than this one, has answered lately.
   bool answers(const void* who, TimePoint now) const;
+  /// Whether the process's host, another than this one, is watched and has not answered lately, or
+  /// not yet.
+  bool is_out_of_reach(const void* who, TimePoint now) const;
 
   /// Any thread. Becomes readable when there is something to look at.
   int fd() const { return epoll_; }

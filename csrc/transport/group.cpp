@@ -23,10 +23,11 @@ std::shared_ptr<Group> Group::create(Runtime& runtime, int rank, int world_size,
   return WireUp(runtime, rank, world_size, name, exchange, await).run(eager, algorithms);
 }
 
-Group::Group(Runtime& runtime, int slot, Membership members)
+Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
     : runtime_(runtime),
       slot_(slot),
       members_(std::move(members)),
+      begun_(begun),
       departed_(static_cast<size_t>(world_size())),
       wires_(static_cast<size_t>(world_size()), Wire::kShared),
       memory_refusals_(static_cast<size_t>(world_size())) {}
@@ -83,26 +84,6 @@ Peer* Group::failed_member(Locked&) const {
 void Group::record(const std::vector<uint64_t>& job_ranks) {
   Locked locked(runtime_.lock());
   flight_ = runtime_.flights().open(locked, members_, job_ranks);
-}
-
-void Group::leave() {
-  Locked locked(runtime_.lock());
-  if (closed_) {
-    return;
-  }
-  closed_ = true;
-  fail_tasks(locked,
-             Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
-  for (int r = 0; r < world_size() && !error_; ++r) {
-    if (r != rank() && members_.peer(r).life.is_alive()) {
-      Control goodbye = control_to(r, ControlType::kGoodbye);
-      goodbye.sequence = sequence_;
-      runtime_.controls().send(locked, members_.peer(r), goodbye);
-    }
-  }
-  runtime_.flights().close(locked, flight_);
-  runtime_.groups().close(locked, slot_, all_answer());
-  runtime_.tasks().drain(locked);
 }
 
 // ---------------------------------------------------------------------------------- connections
@@ -200,6 +181,16 @@ void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_
   }
 }
 
+// What they had sent was received before their connections were closed.
+bool Group::waits_for_the_dead(Locked& locked, Task& task) const {
+  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->peer < 0) return false;
+    const Peer& peer = members_.peer(p->peer);
+    if (!peer.has_ended || !peer.life.is_dead()) return false;
+  }
+  return true;
+}
+
 // Of a receive from any rank nobody knows who sends.
 void Group::cut_off(Locked& locked, Task& task) {
   std::set<int> ranks;
@@ -267,13 +258,17 @@ void Group::spread(Locked& locked, const Error& error) {
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   for (const int r : ranks) {
     if (!has_left(r) && members_.peer(r).life.is_alive() && connect(locked, r)) {
-      Control control = control_to(r, ControlType::kAbort);
-      control.code = error.code();
-      control.subject = error.rank();
-      control.text = error.what();
-      runtime_.controls().send(locked, members_.peer(r), control);
+      tell(locked, r, error);
     }
   }
+}
+
+void Group::tell(Locked& locked, int rank, const Error& error) {
+  Control control = control_to(rank, ControlType::kAbort);
+  control.code = error.code();
+  control.subject = error.rank();
+  control.text = error.what();
+  runtime_.controls().send(locked, members_.peer(rank), control);
 }
 
 // All that a rank sent before it failed arrives before it says so. Where nobody receives it, its
@@ -349,45 +344,6 @@ void Group::handle(Locked& locked, const Control& control) {
       hear_answer(locked, control);
       return;
   }
-}
-
-// A collective that it has not begun cannot end. Of those that it has begun, it has sent all that
-// others need.
-void Group::peer_left(Locked& locked, int rank, uint64_t sequence) {
-  if (mailroom_) {
-    progress_shared(locked);  // what it wrote before it left
-  }
-  departed_[static_cast<size_t>(rank)] = sequence;
-  first_missed_ = std::min(first_missed_, sequence);
-  std::vector<std::shared_ptr<Task>> stranded;
-  for (const auto& task : runtime_.tasks().active(locked)) {
-    if (&task->group() != this || task->is_over(locked)) {
-      continue;
-    }
-    bool needs_it = task->takes_turn() && task->record(locked).sequence >= sequence;
-    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr && !needs_it;
-         p = p->next) {
-      needs_it = p->peer == rank;
-    }
-    if (needs_it) {
-      stranded.push_back(task);
-    }
-  }
-  for (const auto& task : stranded) {
-    task->stranded(locked, left_error(rank, *task));
-  }
-}
-
-/// A rank that left before it began collective number `sequence`; -1: there is none.
-int Group::find_departed(uint64_t sequence) const {
-  const auto found = std::find_if(departed_.begin(), departed_.end(),
-                                  [&](const auto& begun) { return begun && *begun <= sequence; });
-  return found == departed_.end() ? -1 : static_cast<int>(found - departed_.begin());
-}
-
-Error Group::left_error(int rank, const Task& task) const {
-  return Error(ErrorCode::kPeerLeft,
-               describe(rank) + " has left the group, but " + task.name() + " needs it", rank);
 }
 
 }  // namespace q7x2

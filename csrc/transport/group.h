@@ -36,8 +36,9 @@ class Group {
                                        const std::string& name, const Exchange& exchange,
                                        const Await& await, bool eager,
                                        const std::string& algorithms = {});
-  /// For WireUp. `slot`: reserved in the group table, and the group's from here on.
-  Group(Runtime& runtime, int slot, Membership members);
+  /// For WireUp. `slot`: reserved in the group table, and the group's from here on. `begun`: when
+  /// its ranks began to make it.
+  Group(Runtime& runtime, int slot, Membership members, TimePoint begun);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -57,6 +58,8 @@ class Group {
   int ranks_on_host() const { return static_cast<int>(members_.host_ranks().size()); }
   bool one_host() const { return ranks_on_host() == world_size(); }
   int slot() const { return slot_; }
+  /// When this rank began to make the group.
+  TimePoint begun() const { return begun_; }
   /// Its number in the flight recorder; 0: it is not recorded.
   uint32_t flight() const { return flight_; }
 
@@ -157,6 +160,8 @@ class Group {
 
   // For the transport.
 
+  /// It has neither failed nor left.
+  bool is_usable(Locked&) const { return !error_ && !closed_; }
   void forget_job_ranks(Locked&) { job_ranks_.reset(); }
   /// Adds the other members by what the job calls them, if the group is one of a job.
   void add_job_members(Locked&, std::unordered_map<uint64_t, Peer*>& members) const;
@@ -183,6 +188,8 @@ class Group {
   void forget_shared(Locked& locked, Task& task);
   /// A request towards `rank` failed; -1: towards any.
   void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
+  /// Whether all that is on its way for a task belongs to processes that have ended.
+  bool waits_for_the_dead(Locked& locked, Task& task) const;
   /// A task is over, but for long a peer has not let go of its memory. Closing the connection by
   /// force ends that. It costs all groups that use the connection.
   void cut_off(Locked& locked, Task& task);
@@ -198,6 +205,14 @@ class Group {
     int rank = -1;
   };
   Lateness lateness(Locked& locked, Task& task);
+  /// Asks `rank`, for which this process waits elsewhere, whom it waits for itself.
+  void ask_whom_it_awaits(Locked& locked, int rank);
+  /// Who keeps `rank` waiting, as it has said since then, for a person: "; rank 1 (pid 41 on host
+  /// a) of group 'default_pg' is late: its host answers". Empty: nobody, as far as it has said.
+  std::string late_behind(Locked& locked, int rank, TimePoint since) const;
+  /// The process because of which the program does not go on in this group. Null: none, as far as
+  /// this is known.
+  const Peer* awaited_peer(Locked& locked) const;
 
   /// A control message, from whoever sent it.
   void handle(Locked& locked, const Control& control);
@@ -220,14 +235,17 @@ class Group {
 
   // group.cpp: life and death.
   void fail_tasks(Locked& locked, const Error& error);
-  void peer_left(Locked& locked, int rank, uint64_t sequence);
   void watch_neighbours(Locked& locked);
   void drop_mail(Locked& locked);
+  void spread(Locked& locked, const Error& error);
+  Control control_to(int rank, ControlType type) const;
+  void tell(Locked& locked, int rank, const Error& error);
+
+  // group_departure.cpp: ranks that leave.
+  void peer_left(Locked& locked, int rank, uint64_t sequence);
   bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)].has_value(); }
   int find_departed(uint64_t sequence) const;
   Error left_error(int rank, const Task& task) const;
-  void spread(Locked& locked, const Error& error);
-  Control control_to(int rank, ControlType type) const;
 
   // group_turns.cpp: which collectives run.
   void begin(Locked& locked, const std::shared_ptr<Task>& task);
@@ -253,9 +271,10 @@ class Group {
   Task* find_running(Locked& locked, uint64_t sequence) const;
   std::set<int> awaited_ranks(Locked& locked, Task& task) const;
   std::set<int> late_ranks(Locked& locked, Task& task) const;
-  /// As far as is known when the group ends.
-  bool all_answer() const;
+  /// Whether a rank was late when the group ended: it may not take what is sent to it.
+  bool ended_late() const;
   std::string why_late(Locked& locked, Task& task, int rank) const;
+  int awaited_here(Locked& locked) const;
   int awaited_now(Locked& locked) const;
   void reply(Locked& locked, int rank, uint64_t sequence);
   void hear_answer(Locked& locked, const Control& answer);
@@ -266,6 +285,7 @@ class Group {
   const int slot_;
   uint32_t flight_ = 0;
   const Membership members_;
+  const TimePoint begun_;
   // By rank: how many collectives it had begun when it left in good order. Nothing: it is here.
   std::vector<std::optional<uint64_t>> departed_;
   uint64_t first_missed_ = kNever;            // the first collective that one of them has not begun

@@ -171,11 +171,14 @@ Error Group::disagreement(int a, const std::string& what_a_did, int b,
                a == rank() ? b : a);
 }
 
-// Collective number `sequence`, which this rank has begun. A complete one is known to the flight
+// Collective number `sequence`, which this rank has called. A complete one is known to the flight
 // recorder, if that is not switched off.
 std::string Group::call_name(Locked& locked, uint64_t sequence) const {
   if (const Task* const task = find_running(locked, sequence)) {
     return task->name();
+  }
+  if (sequence >= sequence_ && sequence - sequence_ < waiting_.size()) {
+    return waiting_[sequence - sequence_]->name();
   }
   const std::string call = runtime_.flights().call_text(locked, flight_, sequence);
   return call.empty() ? "a collective that is complete" : call;

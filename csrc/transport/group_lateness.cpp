@@ -106,12 +106,8 @@ const Group::Heard* Group::heard_of(Locked& locked, Task& task, int rank) const 
   return is_of_this ? &heard->second : nullptr;
 }
 
-bool Group::all_answer() const {
-  if (!error_) return true;
-  for (int r = 0; r < world_size(); ++r) {
-    if (r != rank() && members_.peer(r).is_silent) return false;
-  }
-  return error_->code() != ErrorCode::kTimeout;
+bool Group::ended_late() const {
+  return error_ && error_->code() == ErrorCode::kTimeout;
 }
 
 std::string Group::why_late(Locked& locked, Task& task, int rank) const {
@@ -155,8 +151,20 @@ Group::Progress Group::own_progress(Locked& locked, uint64_t sequence) const {
   return {sequence, CallState::kWaiting, late.empty() ? -1 : *late.begin()};
 }
 
-/// Because of whom the program does not go on; -1: because of nobody, as far as this is known.
+/// Because of whom the program does not go on, whatever group it waits in; -1: because of no member
+/// of this one, as far as this is known.
 int Group::awaited_now(Locked& locked) const {
+  const Peer* peer = awaited_peer(locked);
+  if (peer == nullptr) peer = runtime_.groups().awaited_peer(locked);
+  return peer == nullptr ? -1 : members_.rank_of(peer->card.process);
+}
+
+const Peer* Group::awaited_peer(Locked& locked) const {
+  const int rank = awaited_here(locked);
+  return rank < 0 || rank == this->rank() ? nullptr : &members_.peer(rank);
+}
+
+int Group::awaited_here(Locked& locked) const {
   if (awaited_ >= 0) {
     const auto heard = heard_of_messages_.find(awaited_);
     const bool names_another = heard != heard_of_messages_.end() &&
@@ -185,15 +193,17 @@ void Group::reply(Locked& locked, int rank, uint64_t sequence) {
   answer.state = progress.state;
   answer.subject = progress.waits_for;
   if (sequence != kNoCall) {
-    answer.text = what_it_did(locked, sequence);
+    if (progress.state != CallState::kNotMade) answer.text = what_it_did(locked, sequence);
     told_[rank] = progress;
   }
   runtime_.controls().send(locked, members_.peer(rank), answer);
 }
 
 void Group::hear_answer(Locked& locked, const Control& answer) {
+  // An answer from before the call, on its way since then, does not say what the call is.
+  const bool has_called = answer.state != CallState::kNotMade;
   if (disagreement_ && disagreement_->peer == answer.sender &&
-      disagreement_->sequence == answer.sequence) {
+      disagreement_->sequence == answer.sequence && has_called) {
     fail(locked, disagreement(rank(), "called " + disagreement_->call, answer.sender, answer.text));
     return;
   }
@@ -217,6 +227,22 @@ void Group::correct_answers(Locked& locked) {
       reply(locked, other, told.sequence);
     }
   }
+}
+
+void Group::ask_whom_it_awaits(Locked& locked, int rank) {
+  if (connect(locked, rank)) ask(locked, rank, kNoCall, "the making of another group");
+}
+
+std::string Group::late_behind(Locked& locked, int rank, TimePoint since) const {
+  const auto heard = heard_of_messages_.find(rank);
+  if (heard == heard_of_messages_.end() || heard->second.at < since ||
+      !heard->second.progress.names_another(this->rank())) {
+    return "";
+  }
+  const int late = heard->second.progress.waits_for;
+  const std::string life = runtime_.peers().why_late(locked, members_.peer(late));
+  return "; " + describe(late) + " of group '" + name() + "' is late" +
+         (life.empty() ? "" : ": " + life);
 }
 
 void Group::set_awaited(int rank) {

@@ -43,8 +43,8 @@ void GroupTable::open(Locked& locked, int number, Group& group) {
   }
 }
 
-void GroupTable::close(Locked& locked, int number, bool all_answer) {
-  all_answered_ = all_answer;
+void GroupTable::close(Locked& locked, int number, bool ended_late) {
+  ended_late_ = ended_late;
   Slot& slot = slots_[static_cast<size_t>(number)];
   std::erase(sharing_, slot.group);
   std::erase_if(early_, [&](const Control& control) { return control.slot == number; });
@@ -141,6 +141,23 @@ void GroupTable::forget_job_ranks(Locked& locked) {
   for (const Slot& slot : slots_) {
     if (slot.group != nullptr) slot.group->forget_job_ranks(locked);
   }
+}
+
+Group* GroupTable::find_common(Locked& locked, uint64_t process) const {
+  for (const Slot& slot : slots_) {
+    const bool is_common = slot.group != nullptr && slot.group->is_usable(locked) &&
+                           slot.group->membership().rank_of(process) >= 0;
+    if (is_common) return slot.group;
+  }
+  return nullptr;
+}
+
+const Peer* GroupTable::awaited_peer(Locked& locked) const {
+  for (const Slot& slot : slots_) {
+    const Peer* const peer = slot.group == nullptr ? nullptr : slot.group->awaited_peer(locked);
+    if (peer != nullptr) return peer;
+  }
+  return nullptr;
 }
 
 void GroupTable::housekeep(Locked& locked, TimePoint now) {

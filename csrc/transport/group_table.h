@@ -30,11 +30,10 @@ class GroupTable {
   int reserve(Locked& locked);
   /// The slot's group is there: what arrived for it is handled.
   void open(Locked& locked, int slot, Group& group);
-  /// Frees the slot, whether its group was opened or not; `all_answer`: no member is known to be
-  /// silent or late.
-  void close(Locked& locked, int slot, bool all_answer);
+  /// Frees the slot, whether its group was opened or not; `ended_late`: because a member was late.
+  void close(Locked& locked, int slot, bool ended_late);
   /// Of the last group that was closed.
-  bool all_answered(Locked&) const { return all_answered_; }
+  bool ended_late(Locked&) const { return ended_late_; }
 
   /// Gives the control messages that have arrived to their groups. False: there were none.
   bool deliver(Locked& locked);
@@ -46,6 +45,11 @@ class GroupTable {
   std::vector<Peer*> failed_members(Locked& locked) const;
   /// The job gives its ranks other names: no member is found by its old one any more.
   void forget_job_ranks(Locked& locked);
+  /// A group that has not failed and has this process as a member; null: there is none.
+  Group* find_common(Locked& locked, uint64_t process) const;
+  /// The process because of which the program does not go on in some group; null: there is none, as
+  /// far as this is known.
+  const Peer* awaited_peer(Locked& locked) const;
   /// Now and then: groups look whether their ranks disagree.
   void housekeep(Locked& locked, TimePoint now);
   /// Without the lock, at the end of the process: every group leaves in good order.
@@ -76,7 +80,7 @@ class GroupTable {
   ControlPlane& controls_;
   std::vector<Slot> slots_;
   int next_ = 0;
-  bool all_answered_ = true;
+  bool ended_late_ = false;
   std::vector<Control> early_;  // for slots without a group
   std::vector<Group*> sharing_;
   bool asleep_ = false;

@@ -64,7 +64,11 @@ class Heartbeat {
   /// When `look` must be called at the latest; max: it does not matter.
   TimePoint due() const;
   /// The host has answered lately.
-  bool answers(TimePoint now) const { return !is_over_ && clock_.silence(now) < limit_ / 2; }
+  bool answers(TimePoint now) const {
+    return !is_over_ && clock_.was_heard() && clock_.silence(now) < limit_ / 2;
+  }
+  /// The host has not answered lately, or not yet, although it should.
+  bool is_out_of_reach(TimePoint now) const { return !is_over_ && !answers(now); }
 
  private:
   enum class Line { kDown, kCalling, kGreeting, kUp };

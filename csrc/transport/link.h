@@ -19,6 +19,8 @@ class Link {
 
   bool exists() const { return worker_ != nullptr; }
   UcpWorker& worker() const { return *worker_; }
+  /// Of the peer's worker.
+  const std::string& address() const { return address_; }
 
   bool is_open() const { return endpoint_ != nullptr; }
   const UcpEndpoint& endpoint() const { return *endpoint_; }

@@ -27,7 +27,8 @@
 //   calls to the store       9,600    50,000   50,000    per second, if all ranks wait
 //
 // For new_group the processes are known before they join, from the default group
-// (process_lookout.h).
+// (process_lookout.h). A rank that does not come may itself wait in a group that both are in. So it
+// is asked for whom, and messages name the rank that is really late.
 #pragma once
 
 #include <string>
@@ -53,6 +54,13 @@ class Lookout {
   virtual void forget() = 0;
   /// Those of all that are watched which are lost. Called often; costs little if there are none.
   virtual std::vector<Loss> losses() = 0;
+  /// Asks the processes of `ranks`, which are late, whom they wait for elsewhere. Called now and
+  /// then while the wait is long.
+  virtual void ask(const std::vector<int>& ranks) = 0;
+  /// Who keeps `rank` waiting, as it has said since it was asked, to be added to a message that it
+  /// is late: "; rank 1 (pid 41 on host a) of group 'default_pg' is late: its host answers". Empty:
+  /// nobody, as far as it has said.
+  virtual std::string late_behind(int rank) = 0;
 };
 
 }  // namespace q7x2

@@ -19,6 +19,12 @@ int Membership::rank_of(const Peer& peer) const {
   return found == peers_.end() ? -1 : static_cast<int>(found - peers_.begin());
 }
 
+int Membership::rank_of(uint64_t process) const {
+  const auto found = std::find_if(cards_.begin(), cards_.end(),
+                                  [&](const Card& card) { return card.process == process; });
+  return found == cards_.end() ? -1 : static_cast<int>(found - cards_.begin());
+}
+
 std::string Membership::describe(int rank) const {
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(card(rank).pid) + " on " +
          card(rank).hostname + ")";

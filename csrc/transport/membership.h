@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ class Membership {
   Peer& peer(int rank) const { return *peers_[static_cast<size_t>(rank)]; }
   /// -1: it is no member.
   int rank_of(const Peer& peer) const;
+  /// By its random number; -1: it is no member.
+  int rank_of(uint64_t process) const;
   /// "rank 3 (pid 41 on host a)".
   std::string describe(int rank) const;
 

@@ -61,6 +61,8 @@ class PeerLife {
   }
   /// Its grace is over.
   bool is_due(TimePoint now) const { return is_suspect() && now >= dies_at_; }
+  /// When it will be, if it is suspect.
+  TimePoint dies_at() const { return dies_at_; }
   void die() { state_ = State::kDead; }
 
  private:

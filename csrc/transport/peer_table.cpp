@@ -1,5 +1,6 @@
 #include "transport/peer_table.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -12,6 +13,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kAcknowledgementPause{200};
+// At the end: how long a host that was called lately may take to answer for the first time.
+constexpr std::chrono::milliseconds kConnecting{10};
 // Each is one break that the other end has not noticed.
 constexpr int kMostToCatchUp = 1000;
 
@@ -39,9 +42,11 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   if (slot && slot->incarnation >= incarnation) {
     return *slot;
   }
-  uint32_t opened_before = 0;
+  Peer::Opened shared;
+  Peer::Opened beside;
   if (slot) {
-    opened_before = slot->opened_before + (slot->was_opened ? 1 : 0);
+    shared.before = slot->opened_shared.all();
+    beside.before = slot->opened_beside.all();
     if (!slot->life.is_dead()) {
       // The other end noticed first.
       suspect(locked, *slot, "its connection broke");
@@ -54,7 +59,8 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   peer.table = this;
   peer.card = card;
   peer.incarnation = incarnation;
-  peer.opened_before = opened_before;
+  peer.opened_shared = shared;
+  peer.opened_beside = beside;
   peer.same_host = same_host;
   peer.shared = Link(reactor_.worker(), card.address);
   if (!same_host) {
@@ -80,19 +86,24 @@ std::vector<Card::Renewed> PeerTable::renew(Locked& locked) {
       die(locked, *peer);
     }
     if (broken || peer->incarnation > 0) {
+      const auto opened = [&](const Peer::Opened& path) {
+        return broken ? path.all() : path.before;
+      };
       connections.push_back({process, peer->incarnation + (broken ? 1 : 0),
-                             peer->opened_before + (broken && peer->was_opened ? 1 : 0)});
+                             opened(peer->opened_shared), opened(peer->opened_beside)});
     }
   }
   return connections;
 }
 
-void PeerTable::catch_up(Locked&, Peer& peer, uint32_t opened) {
+void PeerTable::catch_up(Locked&, Peer& peer, Wire wire, uint32_t opened) {
   const auto ignore = [](void*, ucp_ep_h, ucs_status_t) {};
-  for (int i = 0; i < kMostToCatchUp && !peer.was_opened && peer.opened_before < opened; ++i) {
+  const Link& link = peer.link(wire);
+  Peer::Opened& own = peer.opened(wire);
+  for (int i = 0; i < kMostToCatchUp && !own.now && own.before < opened; ++i) {
     try {
-      const UcpEndpoint closed_at_once(reactor_.worker(), peer.card.address, ignore, nullptr);
-      ++peer.opened_before;
+      const UcpEndpoint closed_at_once(link.worker(), link.address(), ignore, nullptr);
+      ++own.before;
     } catch (const Error&) {
       return;  // opening the one that matters says why
     }
@@ -108,7 +119,7 @@ bool PeerTable::connect(Locked& locked, Peer& peer) {
   }
   try {
     peer.shared.open(on_shared_error, &peer);
-    peer.was_opened = true;
+    peer.opened_shared.now = true;
     watch(peer, Wire::kShared);
     return true;
   } catch (const Error& error) {
@@ -120,6 +131,7 @@ bool PeerTable::connect(Locked& locked, Peer& peer) {
 bool PeerTable::connect_beside(Locked&, Peer& peer) {
   try {
     peer.beside.open(on_beside_error, &peer);
+    peer.opened_beside.now = true;
   } catch (const Error&) {
     return false;
   }
@@ -182,6 +194,16 @@ void PeerTable::bury(Locked& locked, TimePoint now, const std::function<void()>&
   }
 }
 
+PeerTable::TimePoint PeerTable::bury_due(Locked&) const {
+  TimePoint due = TimePoint::max();
+  if (has_suspects()) {
+    for (const auto& [process, peer] : peers_) {
+      if (peer->life.is_suspect()) due = std::min(due, peer->life.dies_at());
+    }
+  }
+  return due;
+}
+
 void PeerTable::die(Locked& locked, Peer& peer) {
   peer.life.die();
   detector_.forget(&peer.watched_shared);
@@ -233,14 +255,40 @@ void PeerTable::on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t statu
   }
 }
 
-void PeerTable::close(Locked& locked, std::chrono::milliseconds patience) {
-  const TimePoint give_up = Clock::now() + patience;
-  // A socket that is closed with bytes that nobody read resets the connection, and what the peer's
-  // kernel still lacks, because a packet was lost, is lost with it.
-  while (!reactor_.is_all_acknowledged(locked) && Clock::now() < give_up) {
+bool PeerTable::takes_messages(const Peer& peer, TimePoint now) const {
+  return peer.life.is_alive() && !detector_.is_out_of_reach(&peer.watched_shared, now);
+}
+
+// A socket that is closed with bytes that nobody read resets the connection, and what the peer's
+// kernel still lacks, because a packet was lost, is lost with it.
+void PeerTable::await_acknowledgements(Locked& locked, TimePoint give_up) {
+  const TimePoint connected_by = Clock::now() + kConnecting;
+  for (;;) {
+    const TimePoint now = Clock::now();
+    detector_.look(now);  // for the answers; what else it finds concerns nobody any more
+    bool all_reached = true;
+    for (const auto& [process, peer] : peers_) {
+      if (peer->life.is_alive() && !takes_messages(*peer, now)) {
+        all_reached = false;
+        if (now >= connected_by) {
+          peer->shared.cut();
+          peer->beside.cut();
+        }
+      }
+    }
+    const bool is_settled = all_reached || now >= connected_by;
+    if (now >= give_up || (is_settled && reactor_.is_all_acknowledged(locked))) {
+      return;
+    }
     reactor_.progress(locked);
     std::this_thread::sleep_for(kAcknowledgementPause);
   }
+}
+
+void PeerTable::close(Locked& locked, std::chrono::milliseconds patience) {
+  const TimePoint give_up = Clock::now() + patience;
+  await_acknowledgements(locked, give_up);
+  const TimePoint now = Clock::now();
   std::vector<void*> closing;
   const auto start = [&](Link& link, bool flush) {
     if (void* request = link.close(flush)) {
@@ -248,8 +296,9 @@ void PeerTable::close(Locked& locked, std::chrono::milliseconds patience) {
     }
   };
   for (const auto& [process, peer] : peers_) {
-    start(peer->shared, /*flush=*/peer->life.is_alive());
-    start(peer->beside, /*flush=*/peer->relies_on_beside && peer->life.is_alive());
+    const bool flush = takes_messages(*peer, now);
+    start(peer->shared, flush);
+    start(peer->beside, flush && peer->relies_on_beside);
   }
   while (!closing.empty() && Clock::now() < give_up) {
     reactor_.progress(locked);

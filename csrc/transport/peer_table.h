@@ -32,8 +32,15 @@ struct Peer {
   PeerTable* table = nullptr;
   Card card;
   uint32_t incarnation = 0;
-  uint32_t opened_before = 0;  ///< how many incarnations before this one were opened
-  bool was_opened = false;     ///< this one
+  /// How many connections over one path were opened at this end.
+  struct Opened {
+    uint32_t before = 0;  ///< incarnations before this one
+    bool now = false;     ///< this one
+
+    uint32_t all() const { return before + (now ? 1 : 0); }
+  };
+  Opened opened_shared;
+  Opened opened_beside;
   bool same_host = false;
   PeerLife life;
 
@@ -58,6 +65,7 @@ struct Peer {
   bool watches_beside = false;
 
   Link& link(Wire wire) { return wire == Wire::kPrivate ? beside : shared; }
+  Opened& opened(Wire wire) { return wire == Wire::kPrivate ? opened_beside : opened_shared; }
 };
 
 class PeerTable {
@@ -80,8 +88,9 @@ class PeerTable {
   std::vector<Card::Renewed> renew(Locked& locked);
 
   /// UCX counts the connections to a peer, and takes those for one that have the same number at
-  /// both ends. A peer that has opened `opened` before this incarnation is caught up with.
-  void catch_up(Locked& locked, Peer& peer, uint32_t opened);
+  /// both ends. A peer that has opened `opened` over this path before this incarnation is caught up
+  /// with. The path must exist.
+  void catch_up(Locked& locked, Peer& peer, Wire wire, uint32_t opened);
 
   /// Opens the shared link. False: the peer cannot be reached, and is suspect now.
   bool connect(Locked& locked, Peer& peer);
@@ -101,6 +110,8 @@ class PeerTable {
   /// Those whose grace is over die. `look` is called before that, once for each: it receives what
   /// they had sent.
   void bury(Locked& locked, TimePoint now, const std::function<void()>& look);
+  /// When the first grace ends; max: nobody is suspect.
+  TimePoint bury_due(Locked&) const;
 
   /// Any thread. Has grown when some peer became suspect or its process has ended.
   uint64_t num_losses() const { return num_losses_.load(std::memory_order_acquire); }
@@ -120,12 +131,16 @@ class PeerTable {
   /// Empty: nothing.
   std::string why_late(Locked&, const Peer& peer) const;
 
-  /// Closes all connections, with patience for what is still being sent.
+  /// Closes all connections, with patience for what is still being sent to hosts that answer.
   void close(Locked& locked, std::chrono::milliseconds patience);
 
  private:
   void watch(Peer& peer, Wire wire, bool believes_refusals = false);
   void die(Locked& locked, Peer& peer);
+  /// Until the kernels of all peers have what was sent. Connections to hosts that do not answer are
+  /// closed by force instead.
+  void await_acknowledgements(Locked& locked, TimePoint give_up);
+  bool takes_messages(const Peer& peer, TimePoint now) const;
   static void on_shared_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
 

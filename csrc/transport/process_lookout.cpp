@@ -112,4 +112,54 @@ void ProcessLookout::look(const Watched& watched, bool is_of_job) {
   }
 }
 
+// ---------------------------------------------------------------------------------- who is late
+
+Group* ProcessLookout::group_with(Locked& locked, uint64_t process) const {
+  return runtime_->groups().find_common(locked, process);
+}
+
+void ProcessLookout::ask(const std::vector<int>& ranks) {
+  if (!runtime_) {
+    return;
+  }
+  {
+    Locked locked(runtime_->lock());
+    for (const Watched& watched : job_) {
+      if (std::find(ranks.begin(), ranks.end(), watched.rank) == ranks.end()) {
+        continue;
+      }
+      hear(locked, watched);
+      if (Group* const group = group_with(locked, watched.process)) {
+        asked_.try_emplace(watched.rank, Asked{Clock::now(), ""});
+        group->ask_whom_it_awaits(locked, group->membership().rank_of(watched.process));
+      }
+    }
+  }
+  runtime_->parking().wake_driver();  // which hears the answers
+}
+
+std::string ProcessLookout::late_behind(int rank) {
+  const auto found = asked_.find(rank);
+  if (found == asked_.end()) {
+    return "";
+  }
+  Locked locked(runtime_->lock());
+  for (const Watched& watched : job_) {
+    if (watched.rank == rank) hear(locked, watched);
+  }
+  return found->second.late_behind;
+}
+
+// A rank that stops waiting just before this one's deadline has named the right one before.
+void ProcessLookout::hear(Locked& locked, const Watched& watched) {
+  const auto asked = asked_.find(watched.rank);
+  Group* const group = group_with(locked, watched.process);
+  if (asked == asked_.end() || group == nullptr) {
+    return;
+  }
+  std::string late =
+      group->late_behind(locked, group->membership().rank_of(watched.process), asked->second.since);
+  if (!late.empty()) asked->second.late_behind = std::move(late);
+}
+
 }  // namespace q7x2

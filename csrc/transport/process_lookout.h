@@ -9,6 +9,7 @@
 // A connection that broke is no loss, because the new group will have another one.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,6 +23,8 @@
 
 namespace q7x2 {
 
+class Group;
+class Locked;
 class Runtime;
 
 class ProcessLookout final : public Lookout {
@@ -33,6 +36,8 @@ class ProcessLookout final : public Lookout {
   void watch(int rank, const std::string& card, const std::string& own, bool also_far) override;
   void forget() override { joined_.clear(); }
   std::vector<Loss> losses() override;
+  void ask(const std::vector<int>& ranks) override;
+  std::string late_behind(int rank) override;
 
  private:
   struct Watched {
@@ -44,6 +49,9 @@ class ProcessLookout final : public Lookout {
 
   void add_job(const std::vector<uint64_t>& job_ranks);
   void look(const Watched& watched, bool is_of_job);
+  /// The group in which a member of the job can be asked; null: there is none.
+  Group* group_with(Locked& locked, uint64_t process) const;
+  void hear(Locked& locked, const Watched& watched);
 
   std::optional<Card> card_of(int rank, const std::string& published) const;
 
@@ -54,6 +62,12 @@ class ProcessLookout final : public Lookout {
   uint64_t seen_ = 0;              // of PeerTable::num_losses
   bool is_new_ = true;             // somebody is watched since the last look
   std::vector<Loss> losses_;
+  // By rank: since when it is asked, and its last answer that named somebody.
+  struct Asked {
+    std::chrono::steady_clock::time_point since;
+    std::string late_behind;
+  };
+  std::map<int, Asked> asked_;
 };
 
 }  // namespace q7x2

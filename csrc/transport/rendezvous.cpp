@@ -43,6 +43,7 @@ Rendezvous::Rendezvous(KeyStore& store, Options options)
         return std::move(options);
       }()),
       children_(children_of(options_.rank, options_.size, options_.branches)),
+      deadline_(Clock::now() + options_.timeout),
       nonce_(random_nonce()) {}
 
 std::vector<std::string> Rendezvous::exchange(const std::string& what, const std::string& mine,

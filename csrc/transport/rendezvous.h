@@ -76,7 +76,7 @@ class Rendezvous {
     int rank = 0;
     int size = 1;
     std::string group;                     ///< its name, for messages
-    std::chrono::milliseconds timeout{0};  ///< of each exchange
+    std::chrono::milliseconds timeout{0};  ///< of everything, from construction on
     /// Called at each pause; may throw to end the wait.
     std::function<void()> check_interrupt = [] {};
     /// Watches processes until the epoch is committed. Null: nobody is watched.
@@ -175,6 +175,8 @@ class Rendezvous {
   std::vector<int> missing_of(const std::string& what, const std::vector<int>& ranks);
   TimePoint warning_due() const;
   void warn_of(const std::vector<int>& ranks) const;
+  void ask(const std::vector<int>& ranks) const;
+  std::string late_behind(const std::vector<int>& ranks) const;
   Error late(const std::vector<int>& ranks, const std::string& what) const;
   int first_missing(const std::string& what);
 
@@ -213,6 +215,7 @@ class Rendezvous {
   KeyStore& store_;
   const Options options_;
   const std::vector<int> children_;
+  const TimePoint deadline_;
   const std::string nonce_;  // tells this process from others of the same rank
   std::string card_;
   int64_t epoch_ = 0;  // the newest that this rank has seen

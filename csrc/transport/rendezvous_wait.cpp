@@ -1,5 +1,7 @@
 // How a rank waits for the store and for other ranks, and whom it names if it waits in vain.
 #include <algorithm>
+#include <numeric>
+#include <set>
 #include <thread>
 
 #include "base/log.h"
@@ -29,6 +31,10 @@ constexpr microseconds kPausePerRank{60};
 constexpr std::chrono::milliseconds kLeastPatience{500};
 constexpr std::chrono::milliseconds kMostPatience{10'000};
 constexpr int kMostSpeakers = 64;
+// So long before the warning, ranks that are late are asked whom they wait for; and from then on
+// so often.
+constexpr std::chrono::milliseconds kAnswerTakes{200};
+constexpr std::chrono::milliseconds kAsksAgain{400};
 
 std::string list_ranks(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -53,16 +59,16 @@ microseconds Rendezvous::pause_of(int size) {
 bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
                       const std::string& what, const std::vector<int>& ranks) {
   const auto started = Clock::now();
-  const auto deadline = started + options_.timeout;
   auto next_look = started + options_.pause;
   auto next_slice = started + options_.slice;
   auto warns_at = warning_due();
+  auto asks_at = warns_at == TimePoint::max() ? warns_at : warns_at - kAnswerTakes;
   const microseconds first = std::min(
       std::clamp(options_.size * kFirstPausePerRank, kFirstPause, kMostFirstPause), options_.pause);
   const auto nap = [&] {
     const auto now = Clock::now();
     const auto waited = std::chrono::duration_cast<microseconds>(now - started);
-    const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
+    const auto left = std::chrono::duration_cast<microseconds>(deadline_ - now);
     return std::min(std::max(left, microseconds(0)), std::clamp(waited / 3, first, options_.pause));
   };
   while (!store_.wait(keys, nap())) {
@@ -78,11 +84,15 @@ bool Rendezvous::wait(const std::vector<std::string>& keys, const Look& look,
         return false;
       }
     }
+    if (now >= asks_at) {
+      asks_at = now + kAsksAgain;
+      ask(missing_of(what, ranks));
+    }
     if (now >= warns_at) {
       warns_at = TimePoint::max();
       warn_of(missing_of(what, ranks));
     }
-    if (Clock::now() < deadline) {
+    if (Clock::now() < deadline_) {
       continue;
     }
     throw late(missing_of(what, ranks), committed_      ? " joined, but did not go on"
@@ -114,7 +124,20 @@ void Rendezvous::warn_of(const std::vector<int>& ranks) const {
   log(Level::kWarn, "group '" + options_.group + "': rank " + std::to_string(options_.rank) +
                         " of " + std::to_string(options_.size) + " waits for " + list_ranks(ranks) +
                         ", which " + (ranks.size() == 1 ? "is" : "are") +
-                        " late in making the group");
+                        " late in making the group" + late_behind(ranks));
+}
+
+// A rank that is late may itself wait for another one elsewhere.
+void Rendezvous::ask(const std::vector<int>& ranks) const {
+  if (options_.lookout != nullptr) options_.lookout->ask(ranks);
+}
+
+std::string Rendezvous::late_behind(const std::vector<int>& ranks) const {
+  std::set<std::string> texts;
+  for (const int r : ranks) {
+    if (options_.lookout != nullptr) texts.insert(options_.lookout->late_behind(r));
+  }
+  return std::accumulate(texts.begin(), texts.end(), std::string());
 }
 
 /// `ranks` have not done what they were waited for.
@@ -124,7 +147,7 @@ Error Rendezvous::late(const std::vector<int>& ranks, const std::string& what) c
   for (const int r : ranks) {
     text += options_.explain_missing(r);
   }
-  return error(ErrorCode::kTimeout, text, ranks.front());
+  return error(ErrorCode::kTimeout, text + late_behind(ranks), ranks.front());
 }
 
 int Rendezvous::first_missing(const std::string& what) {
@@ -138,7 +161,6 @@ int Rendezvous::first_missing(const std::string& what) {
 
 void Rendezvous::wait_for(const std::function<int()>& missing, const Check& check) {
   const Heeding heeding(*this, check);
-  const auto deadline = Clock::now() + options_.timeout;
   auto next_look = Clock::now() + options_.pause;
   auto warns_at = warning_due();
   auto nap = kShortestNap;
@@ -154,7 +176,7 @@ void Rendezvous::wait_for(const std::function<int()>& missing, const Check& chec
       warns_at = TimePoint::max();
       warn_of({rank});
     }
-    if (Clock::now() >= deadline) {
+    if (Clock::now() >= deadline_) {
       throw late({rank}, " joined, but did not go on");
     }
     next_look = Clock::now() + options_.pause;

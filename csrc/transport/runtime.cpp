@@ -19,9 +19,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kShutdownPatience{1000};
-// For what peers have not taken yet at the end; and where one of them does not answer any more.
+// For what peers have not taken yet at the end; and if one of them was late.
 constexpr milliseconds kClosePatience{1000};
-constexpr milliseconds kClosePatienceForFew{10};
+constexpr milliseconds kClosePatienceForLate{10};
 // At the end of the process: for callbacks to return, and for threads that are on their way out of
 // a call to arrive in the host program before it goes. A callback that was stuck for so long may be
 // on its way out because another rank gives up at the same time.
@@ -176,7 +176,7 @@ void Runtime::stop() {
   }
   dumps_.reset();
   Locked locked(lock());
-  peers_.close(locked, groups_.all_answered(locked) ? kClosePatience : kClosePatienceForFew);
+  peers_.close(locked, groups_.ended_late(locked) ? kClosePatienceForLate : kClosePatience);
   reactor_.drop_unexpected(locked, 0, 0);
   tasks_.drain(locked);
   flights_.end_feed(locked);

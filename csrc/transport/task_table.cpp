@@ -13,7 +13,7 @@ namespace {
 
 // How long what is on its way for a task that is over may take to end by itself. A live peer that
 // has failed the group too lets go within a round trip.
-constexpr std::chrono::milliseconds kQuiet{40};
+constexpr std::chrono::milliseconds kQuiet{30};
 
 }  // namespace
 
@@ -94,7 +94,9 @@ void TaskTable::expire_late(Locked& locked, TimePoint now) {
     }
     if (!task->is_over(locked) && now >= record.deadline) {
       late.push_back(task);
-    } else if (!task->done() && now - kQuiet >= record.over_since) {
+    } else if (!task->done() && task->is_over(locked) &&
+               (now - kQuiet >= record.over_since ||
+                (record.jobs == 0 && task->group().waits_for_the_dead(locked, *task)))) {
       held_up.push_back(task);
     }
   }

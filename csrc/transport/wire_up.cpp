@@ -85,7 +85,7 @@ WireUp::WireUp(Runtime& runtime, int rank, int world_size, const std::string& na
 WireUp::~WireUp() {
   if (runtime_.forked()) return;
   Locked locked(runtime_.lock());
-  if (slot_ >= 0) runtime_.groups().close(locked, slot_, /*all_answer=*/false);
+  if (slot_ >= 0) runtime_.groups().close(locked, slot_, /*ended_late=*/true);
   channel_.reset();  // keys of peers' memory are the worker's
 }
 
@@ -95,8 +95,8 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
   Membership members = meet(cards);
   renew_connections(members, std::move(cards));
   // Not under the lock, which it takes when it goes.
-  std::shared_ptr<Group> group(new Group(runtime_, std::exchange(slot_, -1), std::move(members)),
-                               destroy);
+  std::shared_ptr<Group> group(
+      new Group(runtime_, std::exchange(slot_, -1), std::move(members), begun_), destroy);
   group->open();
   try {
     share_memory(*group);
@@ -228,9 +228,9 @@ void WireUp::renew_connections(const Membership& members, std::vector<Card> card
   }
   Locked locked(runtime_.lock());
   for (int r = 0; r < world_size_; ++r) {
+    renewed_.push_back(cards[static_cast<size_t>(r)].connection(mine_.process));
     if (r != rank_) {
-      const uint32_t opened = cards[static_cast<size_t>(r)].connection(mine_.process).opened;
-      runtime_.peers().catch_up(locked, members.peer(r), opened);
+      runtime_.peers().catch_up(locked, members.peer(r), Wire::kShared, renewed_.back().opened);
     }
   }
 }
@@ -383,6 +383,8 @@ void WireUp::find_private_links(Group& group) {
       peer.beside = Link(runtime_.reactor().private_worker(locked, nics[network->first]),
                          theirs[network->second]);
       peer.beside_address = members.card(r).beside[network->second].address;
+      runtime_.peers().catch_up(locked, peer, Wire::kPrivate,
+                                renewed_[static_cast<size_t>(r)].opened_beside);
     }
   }
 }

@@ -9,6 +9,7 @@
 // Nothing here decides how the ranks exchange: that is the Rendezvous.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -56,6 +57,7 @@ class WireUp {
   /// Throws Error(kMismatch) unless they are the cards of one group, and this rank's among them.
   std::vector<Card> verified(const std::vector<std::string>& bytes) const;
   Membership meet(std::vector<Card> cards);
+  /// Keeps in `renewed_` what the ranks say of their connections to this one.
   void renew_connections(const Membership& members, std::vector<Card> cards);
   /// Null where there is no shared memory to be had: the messages go through UCX's transports.
   std::unique_ptr<HostChannel> new_channel(int members);
@@ -71,7 +73,9 @@ class WireUp {
   const std::string name_;
   const Exchange& exchange_;
   const Await& await_;
+  const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   Card mine_;
+  std::vector<Card::Renewed> renewed_;    // by rank
   int slot_ = -1;                         // until the group has it
   std::unique_ptr<HostChannel> channel_;  // until the group has it
   std::string no_channel_;                // why there is none

@@ -30,7 +30,7 @@ Card example() {
   card.transports = "posix, sysv, tcp";
   card.algorithms = "ring,aggregator:2";
   card.memory = std::string("\0key", 4);
-  card.renewed = {{0xfedcba9876543210ULL, 3, 2}};
+  card.renewed = {{0xfedcba9876543210ULL, 3, 2, 1}};
   return card;
 }
 
@@ -59,6 +59,7 @@ void expect_equal(const Card& a, const Card& b) {
     EXPECT_EQ(a.renewed[i].process, b.renewed[i].process);
     EXPECT_EQ(a.renewed[i].incarnation, b.renewed[i].incarnation);
     EXPECT_EQ(a.renewed[i].opened, b.renewed[i].opened);
+    EXPECT_EQ(a.renewed[i].opened_beside, b.renewed[i].opened_beside);
   }
 }
 

@@ -19,11 +19,12 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/owned_fd.h"
+#include "deaf_port.h"
 
 namespace q7x2 {
 namespace {
 
+using test::DeafPort;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
@@ -45,33 +46,9 @@ Heartbeat::Target target_of(const FailureDetector& detector, uint64_t process) {
   return {.process = process, .address = INADDR_LOOPBACK, .port = detector.port(), .key = kKey};
 }
 
-/// A port of this host that does not answer: its queue of connections is full.
-class Deaf {
- public:
-  Deaf() {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(socket_, any, length), 0);
-    EXPECT_EQ(::listen(socket_, 0), 0);
-    EXPECT_EQ(::getsockname(socket_, any, &length), 0);
-    port_ = ntohs(address.sin_port);
-    for (int i = 0; i < 4; ++i) {
-      callers_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
-      ::connect(callers_.back(), any, length);
-    }
-  }
-  Heartbeat::Target target() const {
-    return {.process = kPeer, .address = INADDR_LOOPBACK, .port = port_};
-  }
-
- private:
-  OwnedFd socket_{::socket(AF_INET, SOCK_STREAM, 0)};
-  uint16_t port_ = 0;
-  std::vector<OwnedFd> callers_;
-};
+Heartbeat::Target deaf_target(const DeafPort& deaf) {
+  return {.process = kPeer, .address = INADDR_LOOPBACK, .port = deaf.port()};
+}
 
 bool eventually(const std::function<bool()>& condition) {
   const auto give_up = Clock::now() + kPatience;
@@ -117,6 +94,7 @@ TEST(FailureDetector, APeerThatRunsIsAlive) {
   pair.look_for(milliseconds(1500));
   EXPECT_TRUE(pair.notices.empty());
   EXPECT_TRUE(pair.me->answers(&pair.who, Clock::now()));
+  EXPECT_FALSE(pair.me->is_out_of_reach(&pair.who, Clock::now()));
 }
 
 TEST(FailureDetector, ALookIsNotNeededMoreOftenThanEightTimesInTheLimit) {
@@ -192,6 +170,7 @@ TEST(FailureDetector, AProcessThatLeavesInGoodOrderIsNoFailure) {
   pair.look_for(milliseconds(600));
   EXPECT_TRUE(pair.notices.empty());
   EXPECT_FALSE(pair.me->answers(&pair.who, Clock::now()));
+  EXPECT_FALSE(pair.me->is_out_of_reach(&pair.who, Clock::now())) << "nobody watches it any more";
 }
 
 TEST(FailureDetector, AConnectionThatThePeerGivesUpIsBroken) {
@@ -212,14 +191,15 @@ TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {
   FailureDetector me(kMe, kKey);
   char who = 0;
   const auto start = Clock::now();
-  const Deaf deaf;
-  me.watch_host(deaf.target(), &who, start);
+  const DeafPort deaf;
+  me.watch_host(deaf_target(deaf), &who, start);
   std::vector<FailureDetector::Notice> notices;
   ASSERT_TRUE(eventually([&] {
     notices = me.look(Clock::now());
     return !notices.empty();
   }));
-  EXPECT_GE(Clock::now() - start, milliseconds(487));
+  EXPECT_GE(Clock::now() - start, milliseconds(475));
+  EXPECT_TRUE(me.is_out_of_reach(&who, Clock::now()));
   EXPECT_FALSE(notices[0].was_reached);
   EXPECT_EQ(notices[0].who, &who);
   EXPECT_EQ(notices[0].evidence, Evidence::kSilent);
@@ -232,8 +212,8 @@ TEST(FailureDetector, WithoutALimitNobodyIsSilent) {
   FailureDetector me(kMe, kKey);
   char who = 0;
   auto now = Clock::now();
-  const Deaf deaf;
-  me.watch_host(deaf.target(), &who, now);
+  const DeafPort deaf;
+  me.watch_host(deaf_target(deaf), &who, now);
   for (int i = 0; i < 100; ++i) {
     now += std::chrono::minutes(1);
     EXPECT_TRUE(me.look(now).empty());

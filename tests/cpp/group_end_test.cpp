@@ -21,6 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using test::buffer;
 using test::Comm;
+using test::kLong;
 using test::Rank;
 using test::run_ranks;
 using test::RunOptions;
@@ -197,6 +198,45 @@ TEST(Leave, AtTheEndIsNoFailure) {
       }
     });
   }
+}
+
+/// Rank 0 sends before it hears of it. The memory is let go without closing the connection, which
+/// another group uses. A process that does not get a processor for long may be taken for late, so
+/// there are several attempts.
+TEST(Leave, WhatIsOnItsWayToTheRankIsDropped) {
+  run_ranks(2, [](Rank& rank) {
+    bool has_survived = false;
+    for (int i = 0; i < 5 && !has_survived; ++i) {
+      const std::string number = std::to_string(i);
+      Comm other(rank.group("other" + number));
+      const auto group = rank.group("short" + number);
+      Comm comm(group);
+      const auto data = buffer<int32_t>(1'000'000);
+      comm.succeed(*(rank.rank == 0 ? comm.send(1, 0, data) : comm.receive(0, 0, data)));
+      if (rank.rank == 0) {
+        const auto task = std::make_shared<MessageTask>(group, MessageTask::Direction::kSend, 1, 1,
+                                                        test::region(*data).data,
+                                                        test::region(*data).bytes, data, kLong);
+        {
+          Locked locked(rank.runtime().lock());
+          rank.barrier();
+          rank.barrier();
+          rank.runtime().tasks().submit(locked, task);
+        }
+        rank.runtime().wake();
+        expect_error(comm.failure(*task), ErrorCode::kPeerLeft, 1);
+        rank.put("survived" + number, other.group().error() ? "no" : "yes");
+      } else {
+        rank.barrier();
+        comm.group().leave();
+        rank.barrier();
+      }
+      has_survived = rank.get(0, "survived" + number) == "yes";
+      if (has_survived) other.succeed(*other.barrier());
+    }
+    EXPECT_TRUE(has_survived);
+    rank.barrier();
+  });
 }
 
 TEST(Leave, FailsWhatIsInProgressHere) {

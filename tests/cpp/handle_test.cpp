@@ -42,7 +42,7 @@ TEST(Handle, CarriesTheProcessAndItsRank) {
   card.world_size = 3;
   card.memory = "key";
   card.algorithms = "ring";
-  card.renewed = {{1, 2, 1}};
+  card.renewed = {{1, 2, 1, 0}};
   const Handle handle = Handle::decode(Handle{card, 5}.encode(kSecret), kSecret);
   EXPECT_EQ(handle.rank, 5);
   EXPECT_EQ(handle.card.encode(), example().encode()) << "what belongs to a group is left out";

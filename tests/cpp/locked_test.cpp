@@ -2,6 +2,7 @@
 #include "transport/locked.h"
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -32,6 +33,7 @@ TEST(ReactorLock, AThreadThatTakesItAgainAndAgainGivesWay) {
   for (int i = 1; i <= kRounds; ++i) {
     round = i;
     await_wish(lock);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // now it sleeps
     locked.reset();
     lock.let_others_first();
     locked = std::make_unique<Locked>(lock);

@@ -12,6 +12,7 @@
 
 #include "comm.h"
 #include "ranks.h"
+#include "transport/control.h"
 
 namespace q7x2 {
 namespace {
@@ -120,6 +121,40 @@ TEST(Mismatch, PiecesThatAreEmptyOnOneSide) {
 TEST(Mismatch, Collectives) {
   expect_mismatch([](Comm& comm, bool odd) -> std::shared_ptr<Task> {
     return odd ? comm.barrier() : all_reduce_of(comm, 100);
+  });
+}
+
+// A rank that waits asks, and may be answered before its peer makes the call. If a message that
+// does not fit arrives meanwhile, that answer is still on its way when the rank asks again.
+TEST(Mismatch, AnAnswerFromBeforeTheCallDoesNotSayWhatTheCallIs) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    rank.barrier();
+    if (rank.rank == 1) {
+      const std::shared_ptr<Task> task = all_reduce_of(comm, 100);
+      {
+        Locked locked(rank.runtime().lock());
+        Control answer;
+        answer.type = ControlType::kAnswer;
+        answer.sender = 0;
+        answer.receiver = 1;
+        answer.process = comm.group().card(0).process;
+        answer.sequence = task->record(locked).sequence;
+        comm.group().disagree(locked, *task, 0);
+        answer.state = CallState::kNotMade;
+        comm.group().handle(locked, answer);
+        EXPECT_FALSE(task->is_over(locked));
+        answer.state = CallState::kWaiting;
+        answer.text = "called a barrier";
+        comm.group().handle(locked, answer);
+        EXPECT_TRUE(task->is_over(locked));
+      }
+      const std::string text = comm.failure(*task).what();
+      EXPECT_NE(text.find("called all_reduce (sequence 1, 400 bytes"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 0 (pid "), std::string::npos) << text;
+      EXPECT_NE(text.find("called a barrier"), std::string::npos) << text;
+    }
+    rank.barrier();
   });
 }
 

@@ -5,11 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "deaf_port.h"
 #include "ranks.h"
 
 namespace q7x2 {
@@ -120,11 +123,32 @@ TEST(PeerTable, CountsWhatWasOpenedBefore) {
     EXPECT_EQ(opened(), 1U);
 
     Peer& third = bench.table.meet(locked, card, false, 2);
-    bench.table.catch_up(locked, third, 4);
+    bench.table.catch_up(locked, third, Wire::kShared, 4);
     EXPECT_EQ(opened(), 4U) << "the peer had opened all";
     EXPECT_FALSE(third.shared.is_open());
-    bench.table.catch_up(locked, third, 2);
+    bench.table.catch_up(locked, third, Wire::kShared, 2);
     EXPECT_EQ(opened(), 4U) << "the peer catches up";
+  });
+}
+
+TEST(PeerTable, CountsThePrivateLinksThatWereOpenedBefore) {
+  run_bench([](Bench& bench) {
+    Locked locked(bench.reactor.lock());
+    const Card card = bench.card(kProcess);
+    UcpWorker& worker = bench.reactor.worker();
+    Peer& first = bench.table.meet(locked, card, false, 0);
+    first.beside = Link(worker, worker.address());
+    ASSERT_TRUE(bench.table.connect_beside(locked, first));
+    bench.table.suspect(locked, first, "it broke");
+    const Card::Renewed renewed = bench.table.renew(locked).front();
+    EXPECT_EQ(renewed.opened, 0U) << "only the private link was opened";
+    EXPECT_EQ(renewed.opened_beside, 1U);
+
+    Peer& second = bench.table.meet(locked, card, false, 1);
+    second.beside = Link(worker, worker.address());
+    bench.table.catch_up(locked, second, Wire::kPrivate, 3);
+    EXPECT_EQ(bench.table.renew(locked).front().opened_beside, 3U);
+    EXPECT_FALSE(second.beside.is_open());
   });
 }
 
@@ -171,6 +195,36 @@ TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
     EXPECT_TRUE(bench.table.renew(locked).empty()) << "there is nothing to connect to";
     Peer& gone = bench.table.meet(locked, bench.card(kOther, child), true, 0);
     EXPECT_TRUE(gone.life.is_suspect()) << "it had ended before";
+  });
+}
+
+// Its peer neither progresses UCX nor answers heartbeats, so what is sent to it never ends.
+TEST(PeerTable, AHostThatDoesNotAnswerIsNotWaitedForAtTheEnd) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("UCX_TLS", "tcp", 1);
+    if (rank.rank == 1) {
+      Reactor idle({});
+      rank.put("address", idle.worker().address());
+      rank.barrier();
+      return;
+    }
+    ::setenv("Q7X2_SILENCE", "60", 1);
+    Bench bench;
+    const test::DeafPort deaf;
+    Card card = bench.card(kProcess);
+    card.address = rank.get(1, "address");
+    card.heartbeat_address = INADDR_LOOPBACK;
+    card.heartbeat_port = deaf.port();
+    {
+      Locked locked(bench.reactor.lock());
+      Peer& peer = bench.table.meet(locked, card, /*same_host=*/false, 0);
+      ASSERT_TRUE(bench.table.connect(locked, peer));
+      bench.reactor.send_message(locked, peer.shared.endpoint(), 0, "what nobody takes");
+      const TimePoint began = Clock::now();
+      bench.table.close(locked, std::chrono::seconds(30));
+      EXPECT_LT(Clock::now() - began, std::chrono::seconds(15));
+    }
+    rank.barrier();
   });
 }
 

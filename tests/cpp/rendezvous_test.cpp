@@ -116,6 +116,38 @@ TEST(Rendezvous, AllFindEachOther) {
   }
 }
 
+/// Rank 1 is late twice, each time by less than the timeout.
+TEST(Rendezvous, AllExchangesHaveOneDeadline) {
+  SharedStore store;
+  Client clients[] = {Client(store), Client(store)};
+  const auto rendezvous = [&](int rank) {
+    Rendezvous::Options options = options_of(rank, 2);
+    options.timeout = milliseconds(1000);
+    return std::make_unique<Rendezvous>(clients[rank], std::move(options));
+  };
+  const auto first = rendezvous(0);
+  std::thread other([&] {
+    std::this_thread::sleep_for(milliseconds(600));
+    const auto second = rendezvous(1);
+    second->exchange("card", "1", [] {});
+    std::this_thread::sleep_for(milliseconds(800));
+    try {
+      second->exchange("later", "1", [] {});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+    }
+  });
+  try {
+    first->exchange("card", "0", [] {});
+    first->exchange("later", "0", [] {});
+    ADD_FAILURE() << "the second exchange had a deadline of its own";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+    EXPECT_EQ(error.rank(), 1) << error.what();
+  }
+  other.join();
+}
+
 TEST(Rendezvous, TheSameNameAgainAndAgain) {
   SharedStore store;
   for (int attempt = 0; attempt < 50; ++attempt) {
@@ -268,7 +300,7 @@ TEST(Rendezvous, AWaitForSomethingElseEndsToo) {
     });
     Client client(store);
     Rendezvous::Options options = options_of(0, 2);
-    options.timeout = milliseconds(fails ? 20'000 : 30);
+    options.timeout = milliseconds(fails ? 20'000 : 300);
     Rendezvous rendezvous(client, options);
     rendezvous.exchange("card", "a", [] {});
     other.join();

@@ -63,6 +63,10 @@ class TownLookout final : public Lookout {
     }
     return losses;
   }
+  void ask(const std::vector<int>& ranks) override { asked_.insert(ranks.begin(), ranks.end()); }
+  std::string late_behind(int rank) override {
+    return asked_.contains(rank) ? "; rank " + std::to_string(rank + 100) + " is late" : "";
+  }
   size_t most() const { return most_; }
 
  private:
@@ -73,6 +77,7 @@ class TownLookout final : public Lookout {
   Town& town_;
   std::map<int, Watched> watched_;
   size_t most_ = 0;
+  std::set<int> asked_;
 };
 
 /// A process that is a rank of the group. When it is killed, the town knows.
@@ -209,6 +214,36 @@ TEST(RendezvousWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
       EXPECT_EQ(process->cards[3], card_of(1, 3));
     }
     ASSERT_FALSE(HasFailure()) << "victim " << victim;
+  }
+}
+
+/// A rank that is late may itself wait for another one, which the errors of the others name.
+TEST(RendezvousWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
+  SharedStore store;
+  Town town;
+  std::vector<std::string> texts(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      Client client(store);
+      TownLookout lookout(town);
+      Rendezvous rendezvous(client, {.rank = r,
+                                     .size = 3,
+                                     .group = "g",
+                                     .timeout = milliseconds(800),
+                                     .lookout = &lookout,
+                                     .pause = milliseconds(2)});
+      try {
+        rendezvous.exchange("card", card_of(0, r), [] {});
+      } catch (const Error& error) {
+        texts[static_cast<size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : texts) {
+    EXPECT_NE(text.find("rank 2 did not join"), std::string::npos) << text;
+    EXPECT_NE(text.find("; rank 102 is late"), std::string::npos) << text;
   }
 }
 

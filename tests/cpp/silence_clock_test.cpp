@@ -8,7 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLimit{2000};
-constexpr milliseconds kSilent{1950};  // so that all have raised when the limit is over
+constexpr milliseconds kSilent{1900};  // so that all have raised when the limit is over
 const SilenceClock::TimePoint kStart{std::chrono::hours(1)};
 
 TEST(SilenceClock, AHostThatNeverAnswersIsDoubtfulAndThenSilent) {
@@ -25,7 +25,9 @@ TEST(SilenceClock, AnAnswerStartsAnew) {
   SilenceClock clock(kLimit, kStart);
   const auto heard = kStart + milliseconds(1500);
   clock.look(heard);
+  EXPECT_FALSE(clock.was_heard());
   clock.hear(heard);
+  EXPECT_TRUE(clock.was_heard());
   EXPECT_FALSE(clock.is_doubtful(heard));
   EXPECT_EQ(clock.silent_at(), heard + kSilent);
   clock.hear(kStart);

@@ -29,8 +29,8 @@ Card example(Random& random) {
   card.transports = "posix, tcp";
   card.memory = text(random, 40);
   for (uint64_t i = random() % 3; i > 0; --i) {
-    card.renewed.push_back(
-        {random(), static_cast<uint32_t>(random()), static_cast<uint32_t>(random())});
+    card.renewed.push_back({random(), static_cast<uint32_t>(random()),
+                            static_cast<uint32_t>(random()), static_cast<uint32_t>(random())});
   }
   return card;
 }

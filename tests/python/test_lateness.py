@@ -97,3 +97,19 @@ def test_a_message_that_its_sender_does_not_send(computes: bool, late: int) -> N
             time.sleep(4)
         with contextlib.suppress(RuntimeError):
             work.wait()
+
+
+@pytest.mark.ranks(3, fresh=True)
+def test_a_new_group_waits_for_the_rank_that_keeps_the_others_in_another_group() -> None:
+    """Rank 0 does not come to the new group: it waits for rank 1 in the group of the two."""
+    pair = dist.new_group([0, 1], timeout=timedelta(seconds=20))
+    dist.barrier()
+    if dist.get_rank() == 2:
+        with pytest.raises(RuntimeError, match="rank 0 did not join") as raised:
+            dist.new_group(timeout=timedelta(seconds=2))
+        late = re.findall(r"rank (\d+) \([^)]*\) of group '\w+' is late", str(raised.value))
+        assert late == ["1"]
+        return
+    if dist.get_rank() == 1:
+        time.sleep(4)
+    dist.barrier(pair)

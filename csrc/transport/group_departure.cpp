@@ -1,0 +1,70 @@
+// How ranks leave a group in good order, and what that means for the others.
+#include <algorithm>
+
+#include "transport/group.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+
+void Group::leave() {
+  Locked locked(runtime_.lock());
+  if (closed_) {
+    return;
+  }
+  closed_ = true;
+  fail_tasks(locked,
+             Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
+  for (int r = 0; r < world_size() && !error_; ++r) {
+    if (r != rank() && members_.peer(r).life.is_alive()) {
+      Control goodbye = control_to(r, ControlType::kGoodbye);
+      goodbye.sequence = sequence_;
+      runtime_.controls().send(locked, members_.peer(r), goodbye);
+    }
+  }
+  runtime_.flights().close(locked, flight_);
+  runtime_.groups().close(locked, slot_, ended_late());
+  runtime_.tasks().drain(locked);
+}
+
+// A collective that it has not begun cannot end. Of those that it has begun, it has sent all that
+// others need.
+void Group::peer_left(Locked& locked, int rank, uint64_t sequence) {
+  if (mailroom_) {
+    progress_shared(locked);  // what it wrote before it left
+  }
+  departed_[static_cast<size_t>(rank)] = sequence;
+  first_missed_ = std::min(first_missed_, sequence);
+  std::vector<std::shared_ptr<Task>> stranded;
+  for (const auto& task : runtime_.tasks().active(locked)) {
+    if (&task->group() != this || task->is_over(locked)) {
+      continue;
+    }
+    bool needs_it = task->takes_turn() && task->record(locked).sequence >= sequence;
+    for (const PendingRequest* p = task->record(locked).requests.first(); p != nullptr && !needs_it;
+         p = p->next) {
+      needs_it = p->peer == rank;
+    }
+    if (needs_it) {
+      stranded.push_back(task);
+    }
+  }
+  for (const auto& task : stranded) {
+    task->stranded(locked, left_error(rank, *task));
+  }
+  // It drops what was on its way to it, so that these tasks are done.
+  if (!stranded.empty()) tell(locked, rank, left_error(rank, *stranded.front()));
+}
+
+/// A rank that left before it began collective number `sequence`; -1: there is none.
+int Group::find_departed(uint64_t sequence) const {
+  const auto found = std::find_if(departed_.begin(), departed_.end(),
+                                  [&](const auto& begun) { return begun && *begun <= sequence; });
+  return found == departed_.end() ? -1 : static_cast<int>(found - departed_.begin());
+}
+
+Error Group::left_error(int rank, const Task& task) const {
+  return Error(ErrorCode::kPeerLeft,
+               describe(rank) + " has left the group, but " + task.name() + " needs it", rank);
+}
+
+}  // namespace q7x2
