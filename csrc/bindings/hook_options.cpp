@@ -1,7 +1,10 @@
 #include "bindings/hook_options.h"
 
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <pybind11/stl.h>
@@ -9,7 +12,8 @@
 
 #include "bindings/value_error.h"
 #include "comm_hooks/composed.h"
-#include "comm_hooks/hooks.h"
+#include "comm_hooks/compressing_hook.h"
+#include "comm_hooks/dense.h"
 #include "comm_hooks/signal.h"
 
 namespace q7x2 {
@@ -26,13 +30,14 @@ void bind_compressing(py::module_& module) {
                                  "What all compressing hooks can be asked for.")
       .def(py::init([](uint64_t start_iter, uint64_t burst_every, uint64_t burst_steps,
                        bool use_error_feedback, const std::string& signal, double momentum,
-                       double kept_momentum, double clip_norm) {
+                       double kept_momentum, double clip_norm, std::vector<bool> whole) {
              CompressingOptions options;
              options.signal = {signal, momentum, kept_momentum};
              or_value_error([&] { return make_signal(options.signal, 1); });
              options.full_precision = {start_iter, burst_every, burst_steps};
              options.error_feedback = use_error_feedback;
              options.clip_norm = clip_norm;
+             options.whole = std::move(whole);
              return options;
            }),
            py::kw_only(), py::arg("start_iter") = defaults.full_precision.start,
@@ -41,7 +46,7 @@ void bind_compressing(py::module_& module) {
            py::arg("use_error_feedback") = defaults.error_feedback,
            py::arg("signal") = defaults.signal.name, py::arg("momentum") = defaults.signal.momentum,
            py::arg("kept_momentum") = defaults.signal.kept_momentum,
-           py::arg("clip_norm") = defaults.clip_norm)
+           py::arg("clip_norm") = defaults.clip_norm, py::arg("whole") = defaults.whole)
       .def_property_readonly(
           "start_iter", [](const CompressingOptions& self) { return self.full_precision.start; })
       .def_property_readonly(
@@ -58,69 +63,94 @@ void bind_compressing(py::module_& module) {
       .def_readonly("clip_norm", &CompressingOptions::clip_norm);
 }
 
-void bind_codec_options(py::module_& module) {
-  const CodecOptions defaults;
-  py::class_<CodecOptions>(module, "CodecOptions", "The compressor that goes through codecs.")
-      .def(
-          py::init([](const std::vector<std::pair<uint64_t, std::string>>& stages,
-                      std::vector<bool> whole, bool per_parameter, std::vector<std::string> choices,
-                      uint64_t choose_every, double critical_change, bool over_stock,
-                      const std::string& edges, uint64_t random_seed) {
-            CodecOptions options;
-            for (const auto& [step, codec] : stages) options.stages.push_back({step, codec});
-            options.whole = std::move(whole);
-            options.per_parameter = per_parameter;
-            options.choices = std::move(choices);
-            options.choose_every = choose_every;
-            options.critical_change = critical_change;
-            options.over_stock = over_stock;
-            options.edges = or_value_error([&] { return parse_edge_wish(edges); });
-            options.seed = random_seed;
-            return options;
-          }),
-          py::kw_only(), py::arg("stages"), py::arg("whole"),
-          py::arg("per_parameter") = defaults.per_parameter, py::arg("choices") = defaults.choices,
-          py::arg("choose_every") = defaults.choose_every,
-          py::arg("critical_change") = defaults.critical_change,
-          py::arg("over_stock") = defaults.over_stock, py::arg("edges") = to_string(defaults.edges),
-          py::arg("random_seed") = defaults.seed);
+// ---- compressors, by their descriptions
+
+const char* expected(const bool&) {
+  return "True or False";
+}
+const char* expected(const int64_t&) {
+  return "an int";
+}
+const char* expected(const uint64_t&) {
+  return "an int from 0 to 2**64 - 1";
+}
+const char* expected(const double&) {
+  return "a number";
+}
+const char* expected(const std::string&) {
+  return "a string";
+}
+const char* expected(const std::vector<int64_t>&) {
+  return "a tuple or a list of ints";
+}
+const char* expected(const std::vector<std::string>&) {
+  return "a tuple or a list of strings";
+}
+const char* expected(const std::vector<std::pair<uint64_t, std::string>>&) {
+  return "a tuple or a list of pairs of an int and a string";
+}
+const char* expected(const std::optional<at::ScalarType>&) {
+  return "a torch.dtype or None";
 }
 
-void bind_low_rank(py::module_& module) {
-  const LowRankOptions defaults;
-  py::class_<LowRankOptions>(module, "LowRankOptions", "PowerSGD, matrix by matrix.")
-      .def(
-          py::init([](std::vector<int64_t> ranks, int64_t default_rank, double min_compression_rate,
-                      bool warm_start, uint64_t reset_every, bool alternating,
-                      std::optional<at::ScalarType> factor_dtype, uint64_t random_seed) {
-            return LowRankOptions{std::move(ranks), default_rank, min_compression_rate,
-                                  warm_start,       reset_every,  alternating,
-                                  factor_dtype,     random_seed};
-          }),
-          py::kw_only(), py::arg("ranks"), py::arg("default_rank") = defaults.default_rank,
-          py::arg("min_compression_rate") = defaults.min_compression_rate,
-          py::arg("warm_start") = defaults.warm_start,
-          py::arg("reset_every") = defaults.reset_every,
-          py::arg("alternating") = defaults.alternating, py::arg("factor_dtype") = py::none(),
-          py::arg("random_seed") = defaults.seed)
-      .def_readonly("min_compression_rate", &LowRankOptions::min_compression_rate)
-      .def_readonly("warm_start", &LowRankOptions::warm_start)
-      .def_readonly("reset_every", &LowRankOptions::reset_every)
-      .def_readonly("alternating", &LowRankOptions::alternating)
-      .def_readonly("random_seed", &LowRankOptions::seed);
+/// Throws py::value_error for a value of another type than the option's.
+OptionValue value_of(const OptionField& field, const py::handle& given) {
+  return std::visit(
+      [&](const auto& preset) -> OptionValue {
+        using T = std::decay_t<decltype(preset)>;
+        constexpr bool is_number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+        py::detail::make_caster<T> caster;
+        const bool fits = !(is_number && py::isinstance<py::bool_>(given)) &&
+                          caster.load(given, /*convert=*/std::is_same_v<T, double>);
+        if (!fits) {
+          throw py::value_error(field.name + " must be " + expected(preset) + ", got " +
+                                std::string(py::repr(given)));
+        }
+        return OptionValue(py::detail::cast_op<T>(caster));
+      },
+      field.preset);
+}
 
-  const FlatLowRankOptions flat;
-  py::class_<FlatLowRankOptions>(module, "FlatLowRankOptions", "PowerSGD of whole buckets.")
-      .def(py::init([](int64_t rank, std::vector<bool> absent, bool warm_start,
-                       std::optional<at::ScalarType> factor_dtype, uint64_t random_seed) {
-             return FlatLowRankOptions{rank, std::move(absent), warm_start, factor_dtype,
-                                       random_seed};
-           }),
-           py::kw_only(), py::arg("rank") = flat.rank, py::arg("absent"),
-           py::arg("warm_start") = flat.warm_start, py::arg("factor_dtype") = py::none(),
-           py::arg("random_seed") = flat.seed)
-      .def_readonly("warm_start", &FlatLowRankOptions::warm_start)
-      .def_readonly("random_seed", &FlatLowRankOptions::seed);
+OptionValues values_of(const CompressorKind& kind, const py::dict& given) {
+  OptionValues values;
+  for (const auto& [key, value] : given) {
+    const auto name = py::cast<std::string>(key);
+    const OptionField& field =
+        or_value_error([&] { return find_field(kind.fields, kind.name, name); });
+    values[name] = value_of(field, value);
+  }
+  return values;
+}
+
+void bind_compressors(py::module_& module) {
+  py::class_<OptionField>(module, "OptionField", "One option of a compressor.")
+      .def_readonly("name", &OptionField::name)
+      .def_readonly("doc", &OptionField::doc)
+      .def_readonly("default", &OptionField::preset)
+      .def(
+          "check",
+          [](const OptionField& self, const py::handle& value) {
+            or_value_error([&] { self.check(value_of(self, value)); });
+          },
+          py::arg("value"));
+  py::class_<CompressorKind>(module, "CompressorKind", "A compressor that hooks may have.")
+      .def_readonly("name", &CompressorKind::name)
+      .def_readonly("doc", &CompressorKind::doc)
+      .def_readonly("lanes", &CompressorKind::lanes)
+      .def_readonly("fields", &CompressorKind::fields);
+  module.def("compressor_kinds", [] {
+    const auto kinds = compressor_kinds();
+    return std::vector<CompressorKind>(kinds.begin(), kinds.end());
+  });
+  module.def(
+      "compressing_hook",
+      [](const CompressingOptions& options, const std::string& compressor, const py::dict& values) {
+        return or_value_error([&] {
+          const CompressorKind& kind = find_compressor(compressor);
+          return HookFactory{compressing_hook(options, kind.with(values_of(kind, values)))};
+        });
+      },
+      py::arg("options"), py::arg("compressor"), py::arg("values"));
 }
 
 }  // namespace
@@ -128,18 +158,13 @@ void bind_low_rank(py::module_& module) {
 void bind_hook_options(py::module_& module) {
   py::class_<HookFactory>(module, "HookFactory", "An algorithm and its options.");
   bind_compressing(module);
-  bind_codec_options(module);
-  bind_low_rank(module);
-
-  module.def(
-      "compressing_hook",
-      [](const CompressingOptions& options, const CompressorOptions& compressor) {
-        return HookFactory{compressing_hook(options, compressor)};
-      },
-      py::arg("options"), py::arg("compressor"));
+  bind_compressors(module);
   module.def(
       "dense_hook",
-      [](std::optional<at::ScalarType> dtype) { return HookFactory{dense_hook(dtype)}; },
+      [](std::optional<at::ScalarType> dtype) {
+        return HookFactory{
+            [dtype](const HookContext& context) { return make_dense(context, dtype); }};
+      },
       py::arg("dtype"));
   module.def(
       "composed_hook",

@@ -19,20 +19,51 @@
 //   memory        one fp32 copy of the coded parameters, two if steps may be skipped
 // Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et al., "Error feedback
 // fixes SignSGD and other gradient compression schemes", 2019.
-#include "comm_hooks/codec_compressor.h"
-
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "backend/process_group.h"
 #include "comm_hooks/codec_choice.h"
+#include "comm_hooks/compressors.h"
 #include "comm_hooks/stock_all_reduce.h"
 #include "kernels/random.h"
+#include "plan/edge_coding.h"
 
 namespace q7x2 {
 namespace {
 
 constexpr size_t kResidual = 0;
+
+struct CodecOptions {
+  std::vector<std::pair<uint64_t, std::string>> stages;
+  bool per_parameter = true;
+  std::vector<std::string> choices;
+  uint64_t choose_every = 1;
+  double critical_change = 0;
+  bool over_stock = false;
+  std::string edges = to_string(EdgeWish::kAuto);
+  uint64_t random_seed = 0;
+};
+
+OptionFields<CodecOptions> codec_fields() {
+  return OptionFields<CodecOptions>()
+      .add("stages", &CodecOptions::stages,
+           "Codecs (docs/codecs.md) and the steps from which they hold; the first from step 0.")
+      .add("per_parameter", &CodecOptions::per_parameter,
+           "Groups of elements that share a scale, and selections, lie within one parameter each: "
+           "a layer of small gradients does not starve beside one of large gradients.")
+      .add("choices", &CodecOptions::choices,
+           "Codecs beside the stage's, from which each gradient gets its own; none: the stage's.")
+      .add("choose_every", &CodecOptions::choose_every, "Steps between two choices.", {.least = 1})
+      .add("critical_change", &CodecOptions::critical_change,
+           "Choose by how a norm has changed, by this share; 0: by what each choice loses.",
+           {.least = 0})
+      .add("over_stock", &CodecOptions::over_stock,
+           "Use the collectives that every process group has, and not q7x2's own.")
+      .add("edges", &CodecOptions::edges, "Which messages of q7x2's own are compressed.")
+      .add("random_seed", &CodecOptions::random_seed, "Of codecs that round or sample at random.");
+}
 
 /// Gradients of one bucket that go through one codec: consecutive ones of the exchange.
 struct Part {
@@ -47,20 +78,20 @@ struct Part {
 
 class CodecCompressor final : public Compressor {
  public:
-  CodecCompressor(const HookContext& context, CodecOptions options, bool error_feedback,
-                  uint64_t first_step)
-      : Compressor(context),
+  /// Throws Error(kInvalidArgument) for a codec that does not exist, cannot keep errors (with error
+  /// feedback) or cannot travel over stock collectives, and for edges that do not exist.
+  CodecCompressor(const HookContext& context, const CompressingOptions& compressing,
+                  CodecOptions options)
+      : Compressor(context, compressing),
         options_(std::move(options)),
-        error_feedback_(error_feedback),
+        edges_(parse_edge_wish(options_.edges)),
         stages_(all_stages()),
         choices_(all_choices()),
         choice_(context, choices_,
-                ChoiceRule{first_step, options_.choose_every, options_.critical_change}) {}
+                ChoiceRule{compressing.full_precision.start, options_.choose_every,
+                           options_.critical_change}) {}
 
   size_t lanes() const override { return options_.over_stock ? StockAllReduce::kLanes : 1; }
-  bool takes(size_t parameter) const override {
-    return parameter >= options_.whole.size() || !options_.whole[parameter];
-  }
 
   /// Gradients of one codec that may share a message lie together.
   void arrange(const Bucket& bucket, std::vector<size_t>& coded) const override {
@@ -103,7 +134,7 @@ class CodecCompressor final : public Compressor {
 
   std::vector<CodecPtr> all_stages() const {
     std::vector<CodecPtr> stages;
-    for (const auto& stage : options_.stages) stages.push_back(checked(stage.codec));
+    for (const auto& [first_step, codec] : options_.stages) stages.push_back(checked(codec));
     return stages;
   }
 
@@ -117,7 +148,7 @@ class CodecCompressor final : public Compressor {
 
   CodecPtr checked(const std::string& name) const {
     std::shared_ptr<const Codec> codec = Codec::make(name);
-    if (error_feedback_ && !codec->traits().keeps_error) {
+    if (compressing_.error_feedback && !codec->traits().keeps_error) {
       throw Error(ErrorCode::kInvalidArgument,
                   "codec '" + codec->name() + "' cannot keep errors: turn error feedback off");
     }
@@ -131,12 +162,12 @@ class CodecCompressor final : public Compressor {
   CodecPtr codec_of(size_t number, uint64_t step) const {
     if (CodecPtr chosen = choice_.chosen(number)) return chosen;
     size_t stage = 0;
-    while (stage + 1 < stages_.size() && options_.stages[stage + 1].first_step <= step) ++stage;
+    while (stage + 1 < stages_.size() && options_.stages[stage + 1].first <= step) ++stage;
     return stages_[stage];
   }
 
   const CodecOptions options_;
-  const bool error_feedback_;
+  const EdgeWish edges_;
   const std::vector<CodecPtr> stages_;
   const std::vector<CodecPtr> choices_;  // the first: the first stage's
   CodecChoice choice_;
@@ -256,13 +287,13 @@ class CodecEncoding final : public Encoding {
   // ---- the sums
 
   uint64_t seed_of(size_t part) const {
-    return mix_keys(compressor_.options_.seed + exchange_.bucket.index, part);
+    return mix_keys(compressor_.options_.random_seed + exchange_.bucket.index, part);
   }
 
   HookCollective coded_sum(const Part& part, size_t index) const {
     ProcessGroupQ7x2::CodedOptions how;
     how.codec = part.codec->name();
-    how.edges = compressor_.options_.edges;
+    how.edges = compressor_.edges_;
     if (part.residual.defined()) how.errors = {part.residual};
     how.seed = seed_of(index);
     how.step = exchange_.bucket.step;
@@ -293,16 +324,18 @@ class CodecEncoding final : public Encoding {
 
   // ---- a codec for each gradient
 
-  /// [gradient, columns of `CodecChoice::measure`], in fp32.
+  /// [gradient, columns of `CodecChoice::measure`], in fp32. The host waits for a device once.
   at::Tensor measure() const {
-    std::vector<float> errors;
+    std::vector<at::Tensor> parts;
     for (const Part& part : parts_) {
-      at::Tensor values = part.message.to(at::kFloat);
-      if (part.residual.defined()) values = values + part.residual;
-      values = values.cpu();
-      for (size_t i = part.first; i < part.first + part.count; ++i) {
-        compressor_.choice_.measure(in(values, part, i), errors);
-      }
+      const at::Tensor values = part.message.to(at::kFloat);
+      parts.push_back(part.residual.defined() ? values + part.residual : values);
+    }
+    const at::Tensor all = (parts.size() == 1 ? parts[0] : at::cat(parts)).cpu();
+    std::vector<float> errors;
+    for (size_t i = 0; i < exchange_.coded.size(); ++i) {
+      const auto& [first, length] = exchange_.memory->places[i];
+      compressor_.choice_.measure(all.narrow(0, first, length), errors);
     }
     return at::tensor(errors).to(parts_[0].message.device());
   }
@@ -330,9 +363,14 @@ std::unique_ptr<Encoding> CodecCompressor::begin(BucketExchange& exchange) {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_codec_compressor(const HookContext& context, CodecOptions options,
-                                                  bool error_feedback, uint64_t first_step) {
-  return std::make_unique<CodecCompressor>(context, std::move(options), error_feedback, first_step);
+CompressorKind codec_compressor() {
+  return describe_compressor("codec", "Any codec: quantised, the largest elements, one bit.",
+                             StockAllReduce::kLanes, codec_fields(),
+                             [](const HookContext& context, const CompressingOptions& compressing,
+                                const CodecOptions& options) {
+                               return std::make_unique<CodecCompressor>(context, compressing,
+                                                                        options);
+                             });
 }
 
 }  // namespace q7x2

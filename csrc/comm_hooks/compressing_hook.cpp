@@ -360,9 +360,11 @@ class CompressingHook final : public Hook {
 
 }  // namespace
 
-std::unique_ptr<Hook> make_compressing(const HookContext& context, CompressingOptions options,
-                                       std::unique_ptr<Compressor> compressor) {
-  return std::make_unique<CompressingHook>(context, std::move(options), std::move(compressor));
+MakeHook compressing_hook(CompressingOptions options, MakeCompressor make_compressor) {
+  return [options = std::move(options), make_compressor = std::move(make_compressor)](
+             const HookContext& context) -> std::unique_ptr<Hook> {
+    return std::make_unique<CompressingHook>(context, options, make_compressor(context, options));
+  };
 }
 
 }  // namespace q7x2

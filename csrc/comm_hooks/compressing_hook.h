@@ -3,26 +3,13 @@
 
 #include <memory>
 
-#include "comm_hooks/compressor.h"
+#include "comm_hooks/compressors.h"
 #include "comm_hooks/hook.h"
-#include "comm_hooks/schedule.h"
-#include "comm_hooks/signal.h"
 
 namespace q7x2 {
 
-/// What all compressing hooks can be asked for.
-struct CompressingOptions {
-  FullPrecision full_precision;
-  /// What a compressor loses is added to the next gradient.
-  bool error_feedback = true;
-  SignalOptions signal;
-  /// The largest norm (L2) that a gradient may have on one rank, before it is divided by the number
-  /// of ranks; 0: any.
-  double clip_norm = 0;
-};
-
-/// Throws Error(kInvalidArgument) for a signal that does not exist.
-std::unique_ptr<Hook> make_compressing(const HookContext& context, CompressingOptions options,
-                                       std::unique_ptr<Compressor> compressor);
+/// A signal, a compressor and the memory between them. What it returns throws
+/// Error(kInvalidArgument) for a signal that does not exist, and for what the compressor refuses.
+MakeHook compressing_hook(CompressingOptions options, MakeCompressor make_compressor);
 
 }  // namespace q7x2

@@ -6,13 +6,14 @@
 //
 //   encode -> collectives -> fold -> collectives -> ... -> decode -> finish
 //
-// A new compressor is one file with these two classes, and one line in hooks.cpp.
+// A new compressor is one file with these two classes, and one line in compressors.cpp.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "comm_hooks/compressing_options.h"
 #include "comm_hooks/memory.h"
 
 namespace q7x2 {
@@ -80,12 +81,15 @@ class Encoding {
 /// Memory's.
 class Compressor : public Stateful {
  public:
-  using Stateful::Stateful;
+  Compressor(const HookContext& context, const CompressingOptions& compressing)
+      : Stateful(context), compressing_(compressing) {}
 
   /// Rounds of a bucket, at most.
   virtual size_t lanes() const = 0;
   /// The mask: whether it compresses the gradient of this parameter. Others travel whole.
-  virtual bool takes(size_t parameter) const = 0;
+  bool takes(size_t parameter) const {
+    return !compressing_.is_whole(parameter) && can_take(parameter);
+  }
   /// Puts positions of gradients into the order in which the messages have them.
   virtual void arrange(const Bucket& bucket, std::vector<size_t>& coded) const {
     static_cast<void>(bucket);
@@ -106,6 +110,15 @@ class Compressor : public Stateful {
   virtual std::unique_ptr<Encoding> begin(BucketExchange& exchange) = 0;
   /// Writes residuals that are kept in another form into the pieces of memory.
   virtual void write_down() {}
+
+ protected:
+  /// Whether it can compress a gradient of this parameter's shape.
+  virtual bool can_take(size_t parameter) const {
+    static_cast<void>(parameter);
+    return true;
+  }
+
+  const CompressingOptions compressing_;
 };
 
 }  // namespace q7x2

@@ -12,12 +12,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "comm_hooks/compressors.h"
 #include "comm_hooks/factor_message.h"
-#include "comm_hooks/low_rank.h"
 #include "comm_hooks/orthonormal.h"
 
 namespace q7x2 {
@@ -25,6 +26,23 @@ namespace {
 
 constexpr size_t kResidual = 0;
 constexpr const char* kBasis = "basis_by_bucket";
+
+struct FlatLowRankOptions {
+  int64_t rank = 1;
+  bool warm_start = true;
+  std::optional<at::ScalarType> factor_dtype;
+  uint64_t random_seed = 0;
+};
+
+OptionFields<FlatLowRankOptions> flat_low_rank_fields() {
+  return OptionFields<FlatLowRankOptions>()
+      .add("rank", &FlatLowRankOptions::rank, "Of the approximation of a bucket.", {.least = 1})
+      .add("warm_start", &FlatLowRankOptions::warm_start,
+           "Each step starts from the last one's factor, and not from a random one.")
+      .add("factor_dtype", &FlatLowRankOptions::factor_dtype,
+           "What factors are rounded to on the wire; None: what they are computed in.")
+      .add("random_seed", &FlatLowRankOptions::random_seed, "Of random factors.");
+}
 
 /// Columns and rows of the smallest square that holds so many elements.
 int64_t side_of(int64_t numel) {
@@ -35,13 +53,11 @@ int64_t side_of(int64_t numel) {
 
 class FlatLowRank final : public Compressor {
  public:
-  FlatLowRank(const HookContext& context, FlatLowRankOptions options)
-      : Compressor(context), options_(std::move(options)) {}
+  FlatLowRank(const HookContext& context, const CompressingOptions& compressing,
+              FlatLowRankOptions options)
+      : Compressor(context, compressing), options_(std::move(options)) {}
 
   size_t lanes() const override { return 2; }
-  bool takes(size_t parameter) const override {
-    return parameter >= options_.absent.size() || !options_.absent[parameter];
-  }
   bool looks_for_nonfinite() const override { return true; }
   bool finishes_late() const override { return true; }
   std::unique_ptr<Encoding> begin(BucketExchange& exchange) override;
@@ -81,11 +97,11 @@ class FlatLowRank final : public Compressor {
     at::Tensor& basis = bases_[bucket.index];
     if (options_.warm_start && basis.defined() && basis.size(0) == side) return basis;
     at::Generator generator = at::detail::createCPUGenerator(
-        options_.seed + bucket.index +
+        options_.random_seed + bucket.index +
         0x9e3779b97f4a7c15U * (options_.warm_start ? 0 : iterations_));
     const int64_t rank = std::min(options_.rank, side);
     basis = at::randn({side, rank}, generator, at::kFloat).to(bucket.buffer.device());
-    make_orthonormal(basis.unsqueeze(0));
+    make_orthonormal({basis.unsqueeze(0)});
     return basis;
   }
 
@@ -120,7 +136,7 @@ class FlatEncoding final : public Encoding {
 
   MessageRound fold() override {
     const PhaseTimer timer = exchange_.bucket.time("project");
-    make_orthonormal(p_.unsqueeze(0));
+    make_orthonormal({p_.unsqueeze(0)});
     q_ = at::mm(p_.t(), matrix_).t().contiguous();
     message_ = FactorMessage(q_.flatten(), 0, compressor_.options_.factor_dtype);
     return {message_.sum(), Rest::kNone};
@@ -143,7 +159,7 @@ class FlatEncoding final : public Encoding {
   void finish() override {
     const PhaseTimer timer = exchange_.bucket.time("orthonormalise");
     const at::Tensor is_used = q_.ne(0).any();  // else no rank used the bucket: its basis stays
-    make_orthonormal(q_.unsqueeze(0));
+    make_orthonormal({q_.unsqueeze(0)});
     compressor_.next_bases_[exchange_.bucket.index] = at::where(is_used, q_, basis_);
   }
 
@@ -177,9 +193,14 @@ std::unique_ptr<Encoding> FlatLowRank::begin(BucketExchange& exchange) {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_flat_low_rank(const HookContext& context,
-                                               FlatLowRankOptions options) {
-  return std::make_unique<FlatLowRank>(context, std::move(options));
+CompressorKind flat_low_rank_compressor() {
+  return describe_compressor("flat_low_rank",
+                             "Whole buckets as products of two thin matrices: batched PowerSGD.", 2,
+                             flat_low_rank_fields(),
+                             [](const HookContext& context, const CompressingOptions& compressing,
+                                const FlatLowRankOptions& options) {
+                               return std::make_unique<FlatLowRank>(context, compressing, options);
+                             });
 }
 
 }  // namespace q7x2

@@ -30,8 +30,10 @@
 // optimization", 2019.
 #include "comm_hooks/low_rank.h"
 
+#include <memory>
 #include <utility>
 
+#include "comm_hooks/compressors.h"
 #include "comm_hooks/factor_message.h"
 #include "comm_hooks/matrix_products.h"
 #include "comm_hooks/matrix_stacks.h"
@@ -40,13 +42,34 @@
 namespace q7x2 {
 namespace {
 
+OptionFields<LowRankOptions> low_rank_fields() {
+  return OptionFields<LowRankOptions>()
+      .add("ranks", &LowRankOptions::ranks,
+           "Of the approximation, by parameter number; 0 sends that gradient whole.")
+      .add("default_rank", &LowRankOptions::default_rank, "Beyond the end of `ranks`.",
+           {.least = 0})
+      .add("min_compression_rate", &LowRankOptions::min_compression_rate,
+           "A matrix is compressed if that makes it more than this many times smaller.",
+           {.above = 0})
+      .add("warm_start", &LowRankOptions::warm_start,
+           "Each step starts from the last one's factor, and not from a random one.")
+      .add("reset_every", &LowRankOptions::reset_every,
+           "With `warm_start`: every so many compressed steps start from random factors; 0: none.")
+      .add("alternating", &LowRankOptions::alternating,
+           "One collective per step: the two halves of the power iteration take turns.")
+      .add("factor_dtype", &LowRankOptions::factor_dtype,
+           "What factors are rounded to on the wire; None: what they are computed in.")
+      .add("random_seed", &LowRankOptions::random_seed, "Of random factors.");
+}
+
 class LowRank final : public Compressor {
  public:
-  LowRank(const HookContext& context, LowRankOptions options)
-      : Compressor(context), options_(std::move(options)), stacks_(context, options_) {}
+  LowRank(const HookContext& context, const CompressingOptions& compressing, LowRankOptions options)
+      : Compressor(context, compressing),
+        options_(std::move(options)),
+        stacks_(context, options_) {}
 
   size_t lanes() const override { return options_.alternating ? 1 : 2; }
-  bool takes(size_t parameter) const override { return stacks_.shape_of(parameter).rank > 0; }
   void arrange(const Bucket& bucket, std::vector<size_t>& coded) const override {
     stacks_.arrange(bucket, coded);
   }
@@ -63,6 +86,9 @@ class LowRank final : public Compressor {
   void abort() override { stacks_.abort(); }
   void save(HookState& shared, HookState&) const override { stacks_.save(shared); }
   void load(const HookState& shared, const HookState&) override { stacks_.load(shared); }
+
+ protected:
+  bool can_take(size_t parameter) const override { return stacks_.shape_of(parameter).rank > 0; }
 
  private:
   friend class LowRankEncoding;
@@ -84,9 +110,9 @@ class LowRankEncoding final : public Encoding {
     const PhaseTimer timer = exchange_.bucket.time("encode");
     message_ = new_message(exchange_.side_numel(), first_is_left_, first_);
     exchange_.pack_side(message_.elements().narrow(0, 0, exchange_.side_numel()));
+    if (stacks_.restarts()) stacks_.randomise(layout_, exchange_);
     for (size_t i = 0; i < layout_.stacks.size(); ++i) {
       Stack& stack = *layout_.stacks[i];
-      if (stacks_.restarts()) stacks_.randomise(stack, exchange_);
       std::vector<at::Tensor> gradients = matrices_of(stack);
       for (size_t row = 0; row < gradients.size(); ++row) {
         if (exchange_.idle[stack.members[row]]) gradients[row] = at::Tensor();
@@ -103,7 +129,7 @@ class LowRankEncoding final : public Encoding {
   MessageRound fold() override {
     {
       const PhaseTimer timer = exchange_.bucket.time("orthonormalise");
-      for (const at::Tensor& p : first_) make_orthonormal(p);
+      make_orthonormal(first_);
     }
     const PhaseTimer timer = exchange_.bucket.time("project");
     message_ = new_message(0, false, second_);
@@ -133,13 +159,14 @@ class LowRankEncoding final : public Encoding {
   void finish() override {
     const PhaseTimer timer = exchange_.bucket.time("orthonormalise");
     const auto& products = options_.alternating ? first_ : second_;
+    std::vector<at::Tensor> moved;  // copies, because the products were paid
+    for (const at::Tensor& product : products) moved.push_back(product.clone());
+    make_orthonormal(moved);
     for (size_t i = 0; i < layout_.stacks.size(); ++i) {
       Stack& stack = *layout_.stacks[i];
-      at::Tensor moved = products[i].clone();  // the products were paid
-      make_orthonormal(moved);
       const at::Tensor is_used = products[i].ne(0).flatten(1).any(1).view({-1, 1, 1});
       const at::Tensor& last = options_.alternating ? stack.other_basis : stack.basis;
-      stack.next_basis = at::where(is_used, moved, last);
+      stack.next_basis = at::where(is_used, moved[i], last);
     }
   }
 
@@ -191,8 +218,14 @@ std::unique_ptr<Encoding> LowRank::begin(BucketExchange& exchange) {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_low_rank(const HookContext& context, LowRankOptions options) {
-  return std::make_unique<LowRank>(context, std::move(options));
+CompressorKind low_rank_compressor() {
+  return describe_compressor("low_rank",
+                             "Gradients of matrices as products of two thin ones: PowerSGD.", 2,
+                             low_rank_fields(),
+                             [](const HookContext& context, const CompressingOptions& compressing,
+                                const LowRankOptions& options) {
+                               return std::make_unique<LowRank>(context, compressing, options);
+                             });
 }
 
 }  // namespace q7x2

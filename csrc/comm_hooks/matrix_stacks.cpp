@@ -69,13 +69,13 @@ bool MatrixStacks::restarts() const {
 at::Tensor MatrixStacks::initial_basis(size_t number, uint64_t iteration) const {
   const std::string& name = context_.parameters[number].name;
   const MatrixShape matrix = shape_of(number);
-  at::Generator generator =
-      at::detail::createCPUGenerator(hash_of(name.empty() ? std::to_string(number) : name) +
-                                     options_.seed + 0x9e3779b97f4a7c15U * start_of(iteration));
+  at::Generator generator = at::detail::createCPUGenerator(
+      hash_of(name.empty() ? std::to_string(number) : name) + options_.random_seed +
+      0x9e3779b97f4a7c15U * start_of(iteration));
   const at::Tensor random =
       at::randn({1, is_left(iteration) ? matrix.m : matrix.n, matrix.rank}, generator, at::kFloat)
           .to(compute_dtype(context_.parameters[number].dtype));
-  make_orthonormal(random);
+  make_orthonormal({random});
   return random.squeeze(0);
 }
 
@@ -159,11 +159,22 @@ void MatrixStacks::remember(const Stack& stack, const std::vector<size_t>& param
   }
 }
 
-void MatrixStacks::randomise(Stack& stack, const BucketExchange& exchange) const {
-  stack.basis = at::empty_like(stack.basis);  // the last one may be a factor of what was paid
-  for (size_t row = 0; row < stack.members.size(); ++row) {
-    stack.basis[static_cast<int64_t>(row)].copy_(
-        initial_basis(exchange.gradient(stack.members[row]).parameter, iterations_));
+void MatrixStacks::randomise(StackLayout& layout, const BucketExchange& exchange) const {
+  std::vector<at::Tensor> bases;
+  for (const auto& stack : layout.stacks) {
+    for (const size_t member : stack->members) {
+      bases.push_back(initial_basis(exchange.gradient(member).parameter, iterations_).flatten());
+    }
+  }
+  if (bases.empty()) return;
+  // All in one copy, for which the host waits once. It is a new tensor, because the last basis may
+  // be a factor of what was paid.
+  const at::Tensor all = at::cat(bases).to(exchange.bucket.buffer.device());
+  int64_t offset = 0;
+  for (const auto& stack : layout.stacks) {
+    const int64_t numel = stack->basis.numel();
+    stack->basis = all.narrow(0, offset, numel).view(stack->basis.sizes());
+    offset += numel;
   }
 }
 

@@ -69,7 +69,7 @@ class MatrixStacks {
   bool first_is_left() const { return is_left(iterations_); }
   /// This step starts from random bases, and not from the last one's.
   bool restarts() const;
-  void randomise(Stack& stack, const BucketExchange& exchange) const;
+  void randomise(StackLayout& layout, const BucketExchange& exchange) const;
 
   /// Residuals are matrices then, and nothing is paid of them.
   void write_down();

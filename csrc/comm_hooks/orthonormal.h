@@ -1,13 +1,15 @@
 // Orthonormal bases of batches of tall matrices.
 #pragma once
 
+#include <vector>
+
 #include <ATen/ATen.h>
 
 namespace q7x2 {
 
-/// Replaces each [n, r] matrix (r <= n) of a [batch, n, r] tensor by an orthonormal basis of a
+/// Replaces each [n, r] matrix (r <= n) of each [batch, n, r] tensor by an orthonormal basis of a
 /// space that has its columns in it, whatever its rank: a zero matrix gets some basis too. The same
-/// bits give the same bits.
-void make_orthonormal(at::Tensor matrices);
+/// bits give the same bits. The host waits for a device once, however many batches there are.
+void make_orthonormal(const std::vector<at::Tensor>& batches);
 
 }  // namespace q7x2

@@ -141,9 +141,11 @@ class CompressingOptions:
         momentum: float = 0.0,
         kept_momentum: float = 0.0,
         clip_norm: float = 0.0,
+        whole: list[bool] = ...,
     ) -> None:
         """``burst_every`` 0: no bursts. ``signal``: what is compressed: gradient, accumulated,
         averaged, lion, global or difference (csrc/comm_hooks/signal.h); ValueError for another.
+        ``whole``: by parameter number: its gradient is never compressed.
         """
 
     @property
@@ -163,72 +165,39 @@ class CompressingOptions:
     @property
     def clip_norm(self) -> float: ...
 
-class CodecOptions:
-    """The compressor that goes through codecs."""
+class OptionField:
+    """One option of a compressor, as C++ describes it."""
 
-    def __init__(
-        self,
-        *,
-        stages: list[tuple[int, str]],
-        whole: list[bool],
-        per_parameter: bool = True,
-        choices: list[str] = ...,
-        choose_every: int = 1,
-        critical_change: float = 0.0,
-        over_stock: bool = False,
-        edges: str = "auto",
-        random_seed: int = 0,
-    ) -> None:
-        """``stages``: codecs and the steps from which they hold. ``whole``: by parameter."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def doc(self) -> str: ...
+    @property
+    def default(self) -> Any: ...
+    def check(self, value: Any) -> None:
+        """Raise ValueError, which says what is expected, if the value does not fit."""
 
-class LowRankOptions:
-    """PowerSGD, matrix by matrix."""
+class CompressorKind:
+    """A compressor that hooks may have."""
 
-    def __init__(
-        self,
-        *,
-        ranks: list[int],
-        default_rank: int = 1,
-        min_compression_rate: float = 2.0,
-        warm_start: bool = True,
-        reset_every: int = 0,
-        alternating: bool = False,
-        factor_dtype: torch.dtype | None = None,
-        random_seed: int = 0,
-    ) -> None: ...
     @property
-    def min_compression_rate(self) -> float: ...
+    def name(self) -> str: ...
     @property
-    def warm_start(self) -> bool: ...
+    def doc(self) -> str: ...
     @property
-    def reset_every(self) -> int: ...
-    @property
-    def alternating(self) -> bool: ...
-    @property
-    def random_seed(self) -> int: ...
+    def lanes(self) -> int:
+        """Process groups that it needs, at most."""
 
-class FlatLowRankOptions:
-    """PowerSGD of whole buckets."""
-
-    def __init__(
-        self,
-        *,
-        rank: int = 1,
-        absent: list[bool],
-        warm_start: bool = True,
-        factor_dtype: torch.dtype | None = None,
-        random_seed: int = 0,
-    ) -> None: ...
     @property
-    def warm_start(self) -> bool: ...
-    @property
-    def random_seed(self) -> int: ...
+    def fields(self) -> list[OptionField]: ...
 
+def compressor_kinds() -> list[CompressorKind]: ...
 def compressing_hook(
-    options: CompressingOptions,
-    compressor: CodecOptions | LowRankOptions | FlatLowRankOptions,
+    options: CompressingOptions, compressor: str, values: dict[str, Any]
 ) -> HookFactory:
-    """A signal, a compressor and the memory between them."""
+    """A signal, a compressor and the memory between them. ``values``: of the compressor's options;
+    ValueError for an option that does not exist, or a value that does not fit.
+    """
 
 def dense_hook(dtype: torch.dtype | None) -> HookFactory:
     """The dense all-reduce, rounded to ``dtype`` on the way."""

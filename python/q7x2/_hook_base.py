@@ -121,11 +121,17 @@ class FullPrecision:
         """And not something that the hook makes of them."""
         return True
 
-    def _compressing(self, job: Job, **own: Any) -> Any:
-        """The C++ struct ``CompressingOptions``, with arguments of this hook's own."""
+    def _compressing_hook(
+        self, job: Job, compressor: str, values: Mapping[str, Any], **compressing: Any
+    ) -> Any:
+        """The C++ hook with the compressor of this name, and with these values of its options.
+
+        ``compressing``: arguments of the C++ struct ``CompressingOptions``.
+        """
         from q7x2._extension import load
 
-        return load().CompressingOptions(**{**self._schedule(), **own, **job.signal})
+        options = load().CompressingOptions(**{**self._schedule(), **compressing, **job.signal})
+        return load().compressing_hook(options, compressor, dict(values))
 
     def _schedule(self) -> dict[str, int]:
         """Those of the C++ struct ``CompressingOptions``."""

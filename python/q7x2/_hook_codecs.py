@@ -11,11 +11,10 @@ from q7x2._option_checks import (
     check_codec,
     check_edges,
     check_factor,
+    check_fields,
     check_flags,
     check_positive,
     check_ratio,
-    check_seed,
-    check_strings,
     check_whole,
 )
 
@@ -44,10 +43,9 @@ class Coded(FullPrecision):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_flags(per_parameter=self.per_parameter)
+        check_fields("codec", self)
         if self.compress_vectors is not None:
             check_flags(compress_vectors=self.compress_vectors)
-        check_seed("random_seed", self.random_seed)
         check_edges("edges", self.edges)
 
     def recipe(self) -> dict[str, Any]:
@@ -79,26 +77,23 @@ class Coded(FullPrecision):
         **compressing: Any,
     ) -> Any:
         """``compressing``: arguments of the C++ struct ``CompressingOptions``."""
-        from q7x2._extension import load
-
         check_patterns(self.full_precision, job.parameters, "full_precision")
         if self.edges != "auto" and not job.on_q7x2:
             raise ValueError(
                 f"edges are chosen by q7x2's own groups: expected 'auto', got {self.edges!r}"
             )
-        module = load()
-        codec = module.CodecOptions(
-            stages=list(stages),
-            whole=[self._is_whole(job, *each) for each in job.parameters],
-            per_parameter=self.per_parameter,
-            choices=list(choices),
-            choose_every=choose_every,
-            critical_change=critical_change,
-            over_stock=not job.on_q7x2,
-            edges=self.edges,
-            random_seed=self.random_seed,
-        )
-        return module.compressing_hook(self._compressing(job, **compressing), codec)
+        codec = {
+            "stages": list(stages),
+            "per_parameter": self.per_parameter,
+            "choices": list(choices),
+            "choose_every": choose_every,
+            "critical_change": critical_change,
+            "over_stock": not job.on_q7x2,
+            "edges": self.edges,
+            "random_seed": self.random_seed,
+        }
+        whole = [self._is_whole(job, *each) for each in job.parameters]
+        return self._compressing_hook(job, "codec", codec, whole=whole, **compressing)
 
 
 # What a codec's name alone stands for where gradients are sent (part "variants" of the study).
@@ -136,10 +131,8 @@ class Quantize(Coded):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_codec("codec", self.codec)
-        check_strings("choices", self.choices)
         for choice in self.choices:
             check_codec("choices", choice)
-        check_whole("choose_every", self.choose_every, 1)
         if self.critical_change is not None:
             check_positive("critical_change", self.critical_change)
             if len(self.choices) != 1:

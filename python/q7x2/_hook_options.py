@@ -3,6 +3,7 @@
 from q7x2._hook_base import HookOptions, Job
 from q7x2._hook_codecs import LionUpdate, OneBit, Quantize, SignSGD, TopK
 from q7x2._hook_compose import Allreduce, Compose
+from q7x2._hook_compressed import Compressed
 from q7x2._hook_momentum import EF21, MeanMomentum
 from q7x2._hook_power_sgd import PowerSGD
 
@@ -10,6 +11,7 @@ __all__ = [
     "EF21",
     "Allreduce",
     "Compose",
+    "Compressed",
     "HookOptions",
     "Job",
     "LionUpdate",

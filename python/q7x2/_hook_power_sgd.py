@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from q7x2._hook_base import FullPrecision, Job, check_patterns, matches
-from q7x2._option_checks import check_flags, check_positive, check_seed, check_whole
+from q7x2._option_checks import check_fields, check_flags, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +51,8 @@ class PowerSGD(FullPrecision):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("min_compression_rate", self.min_compression_rate)
-        check_flags(
-            use_error_feedback=self.use_error_feedback,
-            warm_start=self.warm_start,
-            alternating=self.alternating,
-            batched=self.batched,
-        )
-        check_seed("random_seed", self.random_seed)
+        check_fields("low_rank", self)
+        check_flags(use_error_feedback=self.use_error_feedback, batched=self.batched)
         if self.factors not in ("fp32", "bf16", "fp16"):
             raise ValueError(f"factors must be 'fp32', 'bf16' or 'fp16', got {self.factors!r}")
         if self.batched and (self.alternating or self.full_precision or not self._has_one_rank):
@@ -101,20 +95,20 @@ class PowerSGD(FullPrecision):
     def factory(self, job: Job) -> Any:
         import torch
 
-        from q7x2._extension import load
-
-        module = load()
-        factor_dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.factors]
-        options = self._compressing(job, use_error_feedback=self.use_error_feedback)
+        factors = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.factors]
+        compressing = {
+            "use_error_feedback": self.use_error_feedback,
+            "whole": [not job.owns(name) for name, _ in job.parameters],
+        }
+        shared = {
+            "warm_start": self.warm_start,
+            "factor_dtype": factors,
+            "random_seed": self.random_seed,
+        }
         if self.batched:
-            flat = module.FlatLowRankOptions(
-                rank=self.rank,
-                absent=[not job.owns(name) for name, _ in job.parameters],
-                warm_start=self.warm_start,
-                factor_dtype=factor_dtype,
-                random_seed=self.random_seed,
+            return self._compressing_hook(
+                job, "flat_low_rank", {"rank": self.rank, **shared}, **compressing
             )
-            return module.compressing_hook(options, flat)
         if job.are_shards:
             raise ValueError(
                 "PowerSGD needs matrices, and FSDP2's shards are none: expected batched=True"
@@ -122,14 +116,12 @@ class PowerSGD(FullPrecision):
         check_patterns(self.full_precision, job.parameters, "full_precision")
         if isinstance(self.rank, Mapping):
             check_patterns(list(self.rank), job.parameters, "rank")
-        low_rank = module.LowRankOptions(
-            ranks=[self.rank_of(name) if job.owns(name) else 0 for name, _ in job.parameters],
-            default_rank=self.rank if isinstance(self.rank, int) else 0,
-            min_compression_rate=self.min_compression_rate,
-            warm_start=self.warm_start,
-            reset_every=self.reset_every or 0,
-            alternating=self.alternating,
-            factor_dtype=factor_dtype,
-            random_seed=self.random_seed,
-        )
-        return module.compressing_hook(options, low_rank)
+        low_rank = {
+            "ranks": [self.rank_of(name) if job.owns(name) else 0 for name, _ in job.parameters],
+            "default_rank": self.rank if isinstance(self.rank, int) else 0,
+            "min_compression_rate": self.min_compression_rate,
+            "reset_every": self.reset_every or 0,
+            "alternating": self.alternating,
+            **shared,
+        }
+        return self._compressing_hook(job, "low_rank", low_rank, **compressing)

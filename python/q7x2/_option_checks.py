@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -73,6 +74,28 @@ def check_edges(name: str, value: Any) -> None:
         load().check_edges(value if isinstance(value, str) else repr(value))
     except ValueError as error:
         raise ValueError(str(error).replace("edges", name, 1)) from None
+
+
+def compressor_kind(name: Any) -> Any:
+    """The description of a compressor, from C++; ValueError, which lists all, for another name."""
+    from q7x2._extension import load
+
+    kinds = {kind.name: kind for kind in load().compressor_kinds()}
+    if name not in kinds:
+        raise ValueError(f"expected a compressor, one of {', '.join(kinds)}, got {name!r}")
+    return kinds[name]
+
+
+def check_fields(compressor: str, options: Any) -> None:
+    """Raise ValueError unless fields of a dataclass fit the compressor's options of their name.
+
+    None is what an option has by default.
+    """
+    mine = {field.name for field in dataclasses.fields(options)}
+    for field in compressor_kind(compressor).fields:
+        value = getattr(options, field.name) if field.name in mine else None
+        if value is not None:
+            field.check(value)
 
 
 def _is_number(value: Any) -> bool:

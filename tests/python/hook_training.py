@@ -61,6 +61,7 @@ HOOKS = {
     "dgc": q7x2.TopK(0.1, momentum=0.5, clip_norm=1.0, start_iter=0),
     "ef21": q7x2.EF21("int4:g=128", momentum=0.5),
     "onebit": q7x2.OneBit(start_iter=3),
+    "cyclic": q7x2.Compressed("cyclic_top_k", {"ratio": 0.1}, burst_every=4),
     "sign": q7x2.SignSGD(),
     "composed": q7x2.Compose(
         {

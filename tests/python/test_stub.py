@@ -63,17 +63,35 @@ def test_the_stub_has_the_arguments_of_the_module(name: str) -> None:
 
 def test_options_have_the_defaults_of_the_structs() -> None:
     module = load()
-    compressing, low_rank = module.CompressingOptions(), module.LowRankOptions(ranks=[])
-    flat = module.FlatLowRankOptions(absent=[])
+    compressing = module.CompressingOptions()
     for name in ("start_iter", "burst_steps", "use_error_feedback"):
         assert getattr(q7x2.Quantize(), name) == getattr(compressing, name), name
     assert q7x2.Quantize().burst_every is None
     assert compressing.burst_every == 0
-    for name in ("min_compression_rate", "warm_start", "alternating", "random_seed"):
-        assert getattr(q7x2.PowerSGD(), name) == getattr(low_rank, name), name
-    assert q7x2.PowerSGD().reset_every is None
-    assert low_rank.reset_every == 0
-    for name in ("warm_start", "random_seed"):
-        assert getattr(q7x2.PowerSGD(batched=True), name) == getattr(flat, name), name
     with pytest.raises(ValueError, match="one of gradient, accumulated, averaged, lion, global"):
         module.CompressingOptions(signal="gradients")
+
+
+# What Python's classes choose otherwise than the C++ structs.
+OTHERWISE = {"choose_every", "rank"}
+
+
+@pytest.mark.parametrize(
+    ("compressor", "hook"),
+    [
+        ("codec", q7x2.Quantize()),
+        ("low_rank", q7x2.PowerSGD()),
+        ("flat_low_rank", q7x2.PowerSGD(batched=True)),
+    ],
+)
+def test_hooks_have_the_defaults_of_their_compressors(compressor: str, hook: Any) -> None:
+    (kind,) = (kind for kind in load().compressor_kinds() if kind.name == compressor)
+    compared = 0
+    for field in kind.fields:
+        if field.name in OTHERWISE or not hasattr(hook, field.name):
+            continue
+        mine = getattr(hook, field.name)
+        empty = (None, ()) if not field.default else ()
+        assert mine == field.default or mine in empty, field.name
+        compared += 1
+    assert compared >= 2

@@ -25,6 +25,7 @@ PYBIND11_MODULE(stand_in_accelerator, module) {
   module.def(
       "synchronize", [](int device) { synchronize_device(static_cast<c10::DeviceIndex>(device)); },
       py::arg("device"), no_gil);
+  module.def("host_waits", &host_waits);
   module.def("set_copy_rate", &set_copy_rate, py::arg("bytes_per_second"));
   module.def("copied_bytes", [] {
     const Copied copied = copied_bytes();

@@ -12,6 +12,7 @@ thread_local c10::DeviceIndex device_of_thread = 0;
 thread_local std::array<c10::StreamId, kDevices> streams_of_thread{};
 
 std::atomic<uint64_t> taken[kDevices][2];
+std::atomic<uint64_t> waits{0};
 
 c10::DeviceIndex checked(c10::DeviceIndex device) {
   TORCH_CHECK(device >= 0 && device < kDevices, "the stand-in accelerator has ", int{kDevices},
@@ -64,6 +65,7 @@ bool Queue::is_idle() {
 }
 
 void Queue::synchronize() {
+  ++waits;
   // What is enqueued while this waits is not waited for.
   record(*this)->wait();
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -96,6 +98,10 @@ Queue& queue_of(c10::DeviceIndex device, c10::StreamId stream) {
 
 c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), id);
+}
+
+uint64_t host_waits() {
+  return waits;
 }
 
 void synchronize_device(c10::DeviceIndex device) {

@@ -83,6 +83,8 @@ inline bool is_high_priority(const c10::Stream& stream) {
   return stream.id() > kPoolStreams;
 }
 void synchronize_device(c10::DeviceIndex device);
+/// How often a thread of the host has waited for a stream so far, in this process.
+uint64_t host_waits();
 
 // Of the calling thread.
 c10::DeviceIndex current_device();

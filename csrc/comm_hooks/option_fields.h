@@ -1,0 +1,90 @@
+// The options of a compressor, described once: Python reads, checks and documents them by this.
+//
+//   struct Options {
+//     double ratio = 0.01;
+//     uint64_t random_seed = 0;
+//   };
+//   OptionFields<Options>()
+//       .add("ratio", &Options::ratio, "Of elements that are sent.", {.above = 0, .most = 1})
+//       .add("random_seed", &Options::random_seed, "Of samples.");
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+namespace q7x2 {
+
+/// What an option may hold.
+using OptionValue =
+    std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>,
+                 std::vector<std::string>, std::vector<std::pair<uint64_t, std::string>>,
+                 std::optional<at::ScalarType>>;
+
+/// By name.
+using OptionValues = std::map<std::string, OptionValue>;
+
+/// Where a number must lie.
+struct OptionRange {
+  double above = -std::numeric_limits<double>::infinity();  ///< exclusive
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+};
+
+/// One option.
+struct OptionField {
+  std::string name;
+  std::string doc;     ///< one sentence
+  OptionValue preset;  ///< the default, of the option's type
+  OptionRange range;
+
+  /// Throws Error(kInvalidArgument), which says what is expected, for a number out of the range.
+  void check(const OptionValue& value) const;
+};
+
+/// Throws Error(kInvalidArgument), which lists the options of `owner`, for a name that none has.
+const OptionField& find_field(const std::vector<OptionField>& fields, const std::string& owner,
+                              const std::string& name);
+
+/// The fields of a struct whose default constructor makes the presets.
+template <typename Options>
+class OptionFields {
+ public:
+  template <typename T>
+  OptionFields& add(const char* name, T Options::*member, const char* doc, OptionRange range = {}) {
+    fields_.push_back({name, doc, Options{}.*member, range});
+    setters_.push_back([member](Options& options, const OptionValue& value) {
+      options.*member = std::get<T>(value);
+    });
+    return *this;
+  }
+
+  const std::vector<OptionField>& fields() const { return fields_; }
+
+  /// `values` have the types of the presets, and names of fields. Throws Error(kInvalidArgument)
+  /// for one out of its range.
+  Options make(const OptionValues& values) const {
+    Options options;
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      const auto value = values.find(fields_[i].name);
+      if (value == values.end()) continue;
+      fields_[i].check(value->second);
+      setters_[i](options, value->second);
+    }
+    return options;
+  }
+
+ private:
+  std::vector<OptionField> fields_;
+  std::vector<std::function<void(Options&, const OptionValue&)>> setters_;
+};
+
+}  // namespace q7x2
