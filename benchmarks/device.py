@@ -105,7 +105,7 @@ def _overlap(pairs: int) -> list[dict[str, float]]:
             lab.run(
                 [sys.executable, "-m", "benchmarks.device_ranks", json.dumps(spec)],
                 env={"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()},
-                timeout_s=60 + 5 * pairs,
+                timeout_s=600,
             )
         measured: list[dict[str, float]] = json.loads(samples.read_text())
     return measured

@@ -17,8 +17,8 @@ namespace {
 
 thread_local std::string wished_algorithms;
 
-bool is_coded(const CollectiveCall& call) {
-  return bool(call.coding);
+bool balances(const CollectiveCall& call) {
+  return call.coding && call.coding.codec->spec().balanced;
 }
 
 }  // namespace
@@ -44,8 +44,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
     std::vector<TaskMemory> memory;
     std::ranges::transform(launch.calls, std::back_inserter(memory), memory_of);
     inputs = read_device(*launch.buffers, memory, DeviceLanes::kCollectives);
-    // What a codec selects is selected while the task is made.
-    if (std::ranges::any_of(launch.calls, is_coded)) launch.buffers->stream()->await_reads();
+    // Parts are balanced by what the input holds, which is counted while the task is made.
+    if (std::ranges::any_of(launch.calls, balances)) launch.buffers->stream()->await_reads();
   }
   try {
     for (CollectiveCall& call : launch.calls) {

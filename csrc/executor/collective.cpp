@@ -111,7 +111,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned
   if (is_reduction(call_.collective)) {
     check_reducible(call_.dtype, call_.reduce, call_.divisor);
   }
-  // What is selected is selected in the caller's thread. Without a codec the number of the call
+  // What is counted is selected in the caller's thread. Without a codec the number of the call
   // decides, which it does not have yet.
   if (call_.coding && page_->is_settled()) adopt(page_->choice(), planned.counting != nullptr);
 }
@@ -232,6 +232,7 @@ void CollectiveTask::start(Locked& locked) {
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
+  if (!is_selected(locked)) return;
   admit_slices(locked);
   run_ready(locked);
 }

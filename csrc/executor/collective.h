@@ -20,8 +20,11 @@
 // slice that is complete lets its part of the result pass to the device. A slice that waits for its
 // input waits for this rank's device alone, so no set of ranks waits for each other in a circle.
 //
+// A codec that selects looks at the whole input before the first slice: one more job.
+//
 // Where a codec balances the parts of an all-reduce, an all-reduce of counts runs before it, and
-// says how it is cut (plan/owner_ranges.h). Until then the task waits for its turn.
+// says how it is cut (plan/owner_ranges.h). Until then the task waits for its turn. What is counted
+// is selected in the caller's thread, while the task is made.
 #pragma once
 
 #include <chrono>
@@ -61,7 +64,7 @@ class CollectiveTask final : public Task {
                                                            std::chrono::milliseconds timeout);
 
   /// The memory in the call must stay until `keep_alive` is dropped, which happens when the task
-  /// goes. With a codec that selects, reads the whole input at once, in the caller's thread.
+  /// goes. With a codec that balances parts, reads the whole input at once.
   CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned,
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;
@@ -157,10 +160,22 @@ class CollectiveTask final : public Task {
 
   // collective_coded.cpp: ops on coded blocks, selections, balanced parts.
 
+  /// What `select` does, as a job.
+  class SelectionJob final : public Job {
+   public:
+    explicit SelectionJob(CollectiveTask& task) : task_(task) {}
+
+   private:
+    void work() override { task_.select(/*counts=*/false); }
+    CollectiveTask& task_;
+  };
+
   void prepare_coder(bool counts);
   /// Passes over the tensor as the codec wants it, and counts what is sent where parts are
   /// balanced.
   void select(bool counts);
+  /// False until what is sent is selected. Begins with that when all of the input is there.
+  bool is_selected(Locked& locked);
   /// False until the counts of all ranks are there.
   bool cut_by_counts();
   bool touches_coded(const Op& op) const;
@@ -205,7 +220,9 @@ class CollectiveTask final : public Task {
   int64_t began_ = 0;  // by the book's clock
   Slicing slicing_;
   uint64_t fingerprint_ = 0;
-  std::unique_ptr<BlockCoder> coder_;    // of coded calls
+  std::unique_ptr<BlockCoder> coder_;        // of coded calls
+  std::unique_ptr<SelectionJob> selection_;  // until it has run
+  bool is_selecting_ = false;
   std::vector<uint64_t> region_begins_;  // coded: the elements of the input before each region
   std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent
   std::shared_ptr<const Task> counting_;          // adds them over all ranks

@@ -25,7 +25,20 @@ void CollectiveTask::prepare_coder(bool counts) {
     region_begins_.push_back(region_begins_.back() + region.bytes / element_size(call_.dtype));
   }
   if (choice_.plan->edges == Edges::kNone) return;
-  if (call_.coding.codec->traits().selects || counts) select(counts);
+  if (counts) {
+    select(counts);
+  } else if (call_.coding.codec->traits().selects) {
+    selection_ = std::make_unique<SelectionJob>(*this);
+  }
+}
+
+bool CollectiveTask::is_selected(Locked& locked) {
+  if (!selection_) return true;
+  if (!is_selecting_ && (!device_inputs_ || device_inputs_->is_open())) {
+    is_selecting_ = true;
+    give_out(locked, *selection_, region_begins_.back() * element_size(call_.dtype));
+  }
+  return false;
 }
 
 void CollectiveTask::select(bool counts) {

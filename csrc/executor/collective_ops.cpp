@@ -103,6 +103,12 @@ void CollectiveTask::launch(Locked& locked, OpJob& job) {
 }
 
 void CollectiveTask::worked(Locked& locked, Job& job) {
+  if (&job == selection_.get()) {
+    job.check();
+    selection_.reset();
+    inputs_arrived(locked);
+    return;
+  }
   accept(locked, static_cast<OpJob&>(job));
   run_ready(locked);
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -51,11 +52,16 @@ struct Device {
 };
 
 std::shared_ptr<CollectiveTask> begin(Comm& comm, const Buffer<float>& data, const Device& device,
-                                      const std::shared_ptr<InputLatch>& latch) {
+                                      const std::shared_ptr<InputLatch>& latch,
+                                      const std::string& codec) {
   CollectiveCall call;
   call.collective = Collective::kAllReduce;
   call.input = call.output = {region(*data)};
   call.dtype = DType::kFloat32;
+  if (!codec.empty()) {
+    call.coding.codec = Codec::make(codec);
+    call.coding.edges = EdgeWish::kAll;
+  }
   const auto tasks = comm.make(std::move(call), data);
   EXPECT_EQ(tasks.size(), 1U);
   tasks[0]->set_device(latch, device.gate);
@@ -77,7 +83,7 @@ TEST(DevicePassage, SlicesBeginAsTheirInputArrives) {
     Device device;
     const Buffer<float> data = buffer<float>(kElements, static_cast<float>(rank.rank + 1));
     const auto latch = std::make_shared<InputLatch>(Runtime::existing());
-    const auto task = begin(comm, data, device, latch);
+    const auto task = begin(comm, data, device, latch, "");
     const size_t half = device.strips.count() / 2;
     latch->raise(device.strips.begin(half));
     wait_for_strip(comm, *task, device, 0);
@@ -91,6 +97,25 @@ TEST(DevicePassage, SlicesBeginAsTheirInputArrives) {
     EXPECT_EQ(data->back(), 3.0F);
     device.gate->open();
     EXPECT_TRUE(device.stream.passes(device.strips.count() - 1));
+  });
+}
+
+// Nothing is sent of what a codec selects before all of the input is there.
+TEST(DevicePassage, SelectionsWaitForTheWholeInput) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    Device device;
+    const Buffer<float> data = buffer<float>(kElements);
+    const auto latch = std::make_shared<InputLatch>(Runtime::existing());
+    const auto task = begin(comm, data, device, latch, "topk:0.001");
+    latch->raise(device.strips.begin(device.strips.count() - 1));
+    EXPECT_FALSE(comm.group().runtime().wait(*task, Clock::now() + std::chrono::milliseconds(50)));
+    rank.barrier();
+    EXPECT_FALSE(device.stream.passes(0));
+    (*data)[kElements - 1] = 1;  // arrives last, and is all there is
+    latch->open();
+    comm.succeed(*task);
+    EXPECT_EQ(data->back(), 2.0F);
   });
 }
 

@@ -154,6 +154,25 @@ def test_results_pass_while_inputs_arrive(new_pool, shared: str) -> None:
     stand_in.run(new_pool(2), _results_pass_while_inputs_arrive, shared)
 
 
+def _compressed_calls_leave_the_host_free(codec: str) -> None:
+    expected = torch.arange(float(SEVERAL)) % 255
+    doubled = expected.to("fake")
+    with stand_in.paused(torch.fake.current_stream()):
+        # A call that waited for its input here would never return.
+        doubled.mul_(2)
+        work = q7x2.all_reduce(doubled, codec, step=1, edges="all", async_op=True)
+        assert work is not None
+        work.wait()
+        result = doubled.clone()
+    q7x2.all_reduce(expected.mul_(2), codec, step=1, edges="all")
+    assert_bits(result.cpu(), expected, f"the sum with {codec}")
+
+
+@pytest.mark.parametrize("codec", ["int4", "bf16", "topk:0.01"])
+def test_compressed_calls_leave_the_host_free(codec: str, new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _compressed_calls_leave_the_host_free, shared, codec=codec)
+
+
 # --------------------------------------------------------------------- what a lost step breaks
 
 
