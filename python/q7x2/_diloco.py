@@ -187,6 +187,7 @@ class DiLoCo:
 
     @property
     def stats(self) -> DiLoCoStats:
+        """What it has done on this rank since it was made."""
         return self._clock.stats()
 
     def _plan_interval(self) -> None:
