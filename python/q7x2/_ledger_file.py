@@ -15,6 +15,7 @@ tables:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import sqlite3
@@ -43,6 +44,8 @@ CREATE TABLE operation (runtime INTEGER, {columns}, PRIMARY KEY (runtime, id)) W
 
 # Rows that are removed at once when the file is full, as a share of all.
 _REMOVED = 8
+# Seconds that a write waits for a reader that holds the file.
+_PATIENCE = 0.5
 
 
 class LedgerFile:
@@ -65,7 +68,9 @@ class LedgerFile:
         self._runtimes: dict[int, int] = {}
         values = ", ".join("?" * (len(columns) + 1))
         self._insert = f"INSERT OR REPLACE INTO operation VALUES ({values})"
-        self.connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self.connection = sqlite3.connect(
+            path, timeout=_PATIENCE, check_same_thread=False, isolation_level=None
+        )
         run = self.connection.execute
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = NORMAL")
@@ -176,5 +181,7 @@ class LedgerFile:
         self.set_facts({"removed": self._removed})
 
     def close(self) -> None:
-        """Close the file. What a log beside it holds moves into it."""
+        """Close the file. It needs no log beside it then, unless somebody reads it right now."""
+        with contextlib.suppress(sqlite3.OperationalError):
+            self.connection.execute("PRAGMA journal_mode = DELETE")
         self.connection.close()

@@ -12,7 +12,8 @@ from typing import Any
 from q7x2._ledger_read import Ledger
 
 PHASES = ("waited", "copy", "reduce", "encode", "decode", "other")
-"""Of an operation from its start to its end; ``other`` is what remains."""
+"""Of an operation from its start to its end; ``other`` is what remains: a job
+waits for a thread, or its thread for a processor."""
 
 _MOST_BINS = 60
 
@@ -114,9 +115,9 @@ class _Collector:
             ledger.rank, ledger.facts["host"], ledger.uncertainty_ns, lost=ledger.lost
         )
         groups = ledger.groups()
-        for group in groups.values():
-            if group["failure"]:
-                self._failures.add(f"group '{group['name']}': {group['failure']}")
+        for each in groups.values():
+            if each["failure"]:
+                self._failures.add(f"group '{each['name']}': {each['failure']}")
         for operation in ledger.operations():
             group = groups.get((operation["runtime"], operation["pg"]))
             self._count(operation, "unknown" if group is None else group["name"])

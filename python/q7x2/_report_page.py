@@ -15,7 +15,7 @@ _TEXTS = {
     "reduce": "reducing",
     "encode": "encoding",
     "decode": "decoding",
-    "other": "other",
+    "other": "waiting for a thread",
 }
 # A table that has more ranks, or rows, than that shows the largest.
 _MOST_RANKS = 64
@@ -93,9 +93,8 @@ def _tiles(summary: Summary) -> str:
         ("over networks", _bytes(network)),
         ("through memory", _bytes(memory)),
         ("measured / predicted", "—" if ratio is None else f"{ratio:.2f}"),
+        ("operations lost", f"{lost:,}"),
     ]
-    if lost:
-        tiles.append(("operations lost", f"{lost:,}"))
     return (
         '<div class="tiles">'
         + "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in tiles)

@@ -70,6 +70,7 @@ dist.destroy_process_group()
         tmp_path,
         env=environment(tmp_path),
     )
+    assert len(list((tmp_path / "ledger").iterdir())) == 2  # no logs beside the files
     ledgers = ledgers_of(tmp_path, 2)
     for ledger in ledgers:
         assert ledger.lost == 0
