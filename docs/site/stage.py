@@ -1,0 +1,83 @@
+"""Copies what the site shows into a folder, with the layout of the repository.
+
+    python docs/site/stage.py FOLDER
+
+MkDocs wants all pages below one folder, but README.md, CHANGELOG.md and the reports of benchmarks
+lie outside of docs/. The copy has every page, and every file that a page links to. So links work on
+the site as they do in the repository. ``docs/api.md`` is made here: one entry per public name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)")
+RUN = re.compile(r"^(```+\w+) run$", re.M)  # what the tests run
+MODULES = ("q7x2.optim", "q7x2.comm_hooks", "q7x2.torchft")
+
+
+def pages() -> list[Path]:
+    """The Markdown files of the repository, without those of its hosting site."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [ROOT / name for name in listed.stdout.split() if not name.startswith(".")]
+
+
+def linked_files(page: Path) -> list[Path]:
+    """Files of the repository that ``page`` links to, beside other pages."""
+    targets = (page.parent / target for target in LINK.findall(page.read_text()))
+    return [target.resolve() for target in targets if target.is_file() and target.suffix != ".md"]
+
+
+def public_names() -> list[str]:
+    """``q7x2.__all__``, read without importing it."""
+    tree = ast.parse((ROOT / "python/q7x2/__init__.py").read_text())
+    (value,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    names: list[str] = ast.literal_eval(value)
+    return [name for name in names if name != "__version__" and f"q7x2.{name}" not in MODULES]
+
+
+def api_page() -> str:
+    """A page of directives for mkdocstrings."""
+    lines = ["# Python interface", "", "What does each public name take, return and raise?", ""]
+    lines += ["[reference.md](reference.md) has a table of the options of hooks.", ""]
+    lines += [f"::: q7x2.{name}" for name in public_names()]
+    lines += [f"::: {module}" for module in MODULES]
+    return "\n".join(lines).replace("\n:::", "\n\n:::") + "\n"
+
+
+def stage(folder: Path) -> None:
+    """Fill ``folder``, which is emptied before."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for page in pages():
+        for file in (page, *linked_files(page)):
+            target = folder / file.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        copy = folder / page.relative_to(ROOT)
+        copy.write_text(RUN.sub(r"\1", page.read_text()))
+    (folder / "docs" / "api.md").write_text(api_page())
+    style = folder / "docs" / "site" / "site.css"
+    style.parent.mkdir(parents=True)
+    shutil.copyfile(ROOT / "docs" / "site" / "site.css", style)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    stage(Path(sys.argv[1]))
