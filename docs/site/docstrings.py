@@ -1,6 +1,6 @@
 """A griffe extension: reads two habits of the docstrings that Markdown does not have.
 
-Examples that begin with ``>>>`` become code. A role such as ``:class:`Quantize` `` becomes the name.
+Examples that begin with ``>>>`` become code. Roles such as ``:class:`Quantize` `` become names.
 """
 
 from __future__ import annotations
