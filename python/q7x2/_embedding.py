@@ -256,10 +256,17 @@ class ShardedEmbedding(nn.Module):
         self._shard.rows.copy_(table.index_select(0, mine))
 
     def extra_repr(self) -> str:
+        optimizer = None if self.optimizer is None else type(self.optimizer).__name__
         return (
-            f"{self.rows}, {self.dim}, owned_rows={len(self._shard.rows)}, "
-            f"optimizer={type(self.optimizer).__name__}, staleness={self.staleness}"
+            f"{self.rows}, {self.dim}, owned_rows={len(self._shard.rows)}, optimizer={optimizer}, "
+            f"staleness={self.staleness}"
         )
+
+    def __getattr__(self, name: str) -> Any:
+        # torch.distributed.checkpoint.state_dict takes each key of a state for an attribute.
+        if "_updates" in self.__dict__ and name in state_of.names(self._shard):
+            return state_of.take(self._shard, self._exchange)[name]
+        return super().__getattr__(name)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShardedEmbedding:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ the indices and u times the bytes of a row, less the share that the rank itself 
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ def group_like(group: ProcessGroup, device: torch.device) -> ProcessGroup:
         ranks,
         timeout=_timeout_of(backend),
         backend=config,
-        pg_options=backend.options if is_all_q7x2 else None,
+        pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
         use_local_synchronization=len(ranks) < dist.get_world_size(),
     )
     return made

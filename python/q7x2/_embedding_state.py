@@ -2,9 +2,9 @@
 
     rows               (rows, dim)   the rows, by position
     row_multiplier     ()            the map of rows to positions
-    optimizer.lr       ()            the learning rate
-    optimizer.step     ()            the steps, if the optimizer counts them
-    optimizer.NAME     (rows, dim)   what the optimizer keeps for each row, by position
+    optimizer_lr       ()            the learning rate
+    optimizer_step     ()            the steps, if the optimizer counts them
+    optimizer_NAME     (rows, dim)   what the optimizer keeps for each row, by position
 
 What is by position is a DTensor of one range per rank. DCP loads it on any number of ranks, and the
 optimizer's state follows the rows.
@@ -40,8 +40,8 @@ def names(shard: Shard) -> list[str]:
     """The keys that :func:`take` returns."""
     if shard.optimizer is None:
         return ["rows", "row_multiplier"]
-    states = [f"optimizer.{name}" for name in shard.row_states]
-    return ["rows", "row_multiplier", "optimizer.lr", "optimizer.step", *states]
+    states = [f"optimizer_{name}" for name in shard.row_states]
+    return ["rows", "row_multiplier", "optimizer_lr", "optimizer_step", *states]
 
 
 def take(shard: Shard, exchange: Exchange) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def take(shard: Shard, exchange: Exchange) -> dict[str, Any]:
     }
     if shard.optimizer is not None:
         rate = float(shard.optimizer.param_groups[0]["lr"])
-        state["optimizer.lr"] = torch.tensor(rate, dtype=torch.float64)
-        state["optimizer.step"] = torch.tensor(shard.step)
+        state["optimizer_lr"] = torch.tensor(rate, dtype=torch.float64)
+        state["optimizer_step"] = torch.tensor(shard.step)
         for name, tensor in shard.row_states.items():
-            state[f"optimizer.{name}"] = distributed(tensor, exchange)
+            state[f"optimizer_{name}"] = distributed(tensor, exchange)
     return state
 
 
@@ -67,7 +67,7 @@ def load(state: Mapping[str, Any], shard: Shard, row_map: RowMap) -> list[str]:
     by position. If something is wrong, nothing has changed.
     """
     targets = {"rows": shard.rows}
-    targets |= {f"optimizer.{name}": tensor for name, tensor in shard.row_states.items()}
+    targets |= {f"optimizer_{name}": tensor for name, tensor in shard.row_states.items()}
     problems = []
     parts = {}
     for name in targets.keys() & state.keys():
@@ -88,10 +88,10 @@ def load(state: Mapping[str, Any], shard: Shard, row_map: RowMap) -> list[str]:
         return problems
     for name, part in parts.items():
         targets[name].copy_(part)
-    if shard.optimizer is not None and "optimizer.lr" in state:
-        shard.optimizer.param_groups[0]["lr"] = float(state["optimizer.lr"])
-    if "optimizer.step" in state:
-        shard.step = int(state["optimizer.step"])
+    if shard.optimizer is not None and "optimizer_lr" in state:
+        shard.optimizer.param_groups[0]["lr"] = float(state["optimizer_lr"])
+    if "optimizer_step" in state:
+        shard.step = int(state["optimizer_step"])
     return []
 
 

@@ -157,9 +157,9 @@ def body_an_owner_dies(folder: str, where: str) -> None:
     resumed = Reference(embedding.table(), "adam", 2)
     state = embedding.state_dict()
     resumed.optimizer.state[resumed.table] = {
-        "step": int(state["optimizer.step"]),
+        "step": int(state["optimizer_step"]),
         **{
-            name: by_row(embedding, state[f"optimizer.{name}"].full_tensor())
+            name: by_row(embedding, state[f"optimizer_{name}"].full_tensor())
             for name in ("exp_avg", "exp_avg_sq")
         },
     }
@@ -183,6 +183,7 @@ def by_row(embedding: q7x2.ShardedEmbedding, whole: torch.Tensor) -> torch.Tenso
     return whole[embedding._exchange.map.positions(torch.arange(ROWS))]
 
 
+@pytest.mark.beyond("gloo", "errors do not name the rank, and groups do not shrink")
 @pytest.mark.parametrize("where", ["pull", "push", "stale"])
 def test_an_owner_dies_and_training_resumes_from_the_checkpoint(
     new_pool, backend, shared: str, where: str
