@@ -36,7 +36,7 @@ bool CollectiveTask::is_selected(Locked& locked) {
   if (!selection_) return true;
   if (!is_selecting_ && (!device_inputs_ || device_inputs_->is_open())) {
     is_selecting_ = true;
-    give_out(locked, *selection_, region_begins_.back() * element_size(call_.dtype));
+    enqueue(locked, *selection_, region_begins_.back() * element_size(call_.dtype));
   }
   return false;
 }

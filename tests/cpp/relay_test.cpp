@@ -80,7 +80,7 @@ TEST(Relay, GathersAndSpreadsBetweenRanks) {
   test::run_ranks(5, [](test::Rank& rank) {
     // Ranks 0 and 3 are on one host, the others on another.
     ::setenv("Q7X2_HOST_ID", rank.rank % 3 == 0 ? "a" : "b", 1);
-    GroupCourier courier(rank.group(), size_t{1} << 20, kTimeout);
+    GroupCourier courier(rank.group(), size_t{1} << 20, Clock::now() + kTimeout);
     const std::vector<int> order = {0, 3, 1, 2, 4};
     const auto position = static_cast<int>(std::ranges::find(order, rank.rank) - order.begin());
     for (const size_t bytes : {0, 1, 40, 41, 100'000}) {
@@ -110,7 +110,7 @@ ErrorCode failure(const std::function<void()>& body) {
 TEST(Relay, ATextThatIsTooLongIsRefused) {
   test::run_ranks(2, [](test::Rank& rank) {
     const auto group = rank.group();
-    GroupCourier courier(group, rank.rank == 0 ? 100 : 1000, kTimeout);
+    GroupCourier courier(group, rank.rank == 0 ? 100 : 1000, Clock::now() + kTimeout);
     if (rank.rank == 0) {
       EXPECT_EQ(failure([&] { courier.receive(1); }), ErrorCode::kMismatch);
       group->leave();
