@@ -15,11 +15,10 @@ from torch.optim import Optimizer
 
 from q7x2 import _embedding_state as state_of
 from q7x2._embedding_exchange import BAD_INDEX, BAD_TENSOR, Exchange, group_like
-from q7x2._embedding_map import MOST_ROWS, RowMap
+from q7x2._embedding_map import RowMap
 from q7x2._embedding_shard import MakeOptimizer, Shard
-from q7x2._embedding_start import check_agreement, fill
+from q7x2._embedding_start import check_agreement, check_options, fill
 from q7x2._embedding_updates import Updates
-from q7x2._option_checks import check_flags, check_whole
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,8 @@ class ShardedEmbedding(nn.Module):
 
     Raises:
         TypeError: ``optimizer`` makes something else, or ``dtype`` is not of floats.
-        ValueError: An argument is out of range, or ranks have different ones.
+        ValueError: An argument is out of range, or ranks have different ones. If the arguments of
+            one rank are wrong, all ranks raise.
     """
 
     def __init__(
@@ -103,26 +103,23 @@ class ShardedEmbedding(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_whole("rows", rows, 1, MOST_ROWS)
-        check_whole("dim", dim, 1)
-        check_whole("staleness", staleness, 0)
-        check_flags(average=average)
-        if padding_idx is not None:
-            check_whole("padding_idx", padding_idx, 0, rows - 1)
-        dtype = torch.get_default_dtype() if dtype is None else dtype
-        if not dtype.is_floating_point:
-            raise TypeError(f"dtype must be a floating point dtype, got {dtype}")
         where = torch.get_default_device() if device is None else torch.device(device)
+        dtype = torch.get_default_dtype() if dtype is None else dtype
         group = dist.group.WORLD if group is None else group
         if group is None:
             raise ValueError("no default process group: call init_process_group first")
         own = group_like(group, where)
-        row_map = RowMap(rows, own.size(), own.rank())
-        local = torch.empty(row_map.end - row_map.begin, dim, device=where, dtype=dtype)
-        self._shard = Shard(local, optimizer)
-        options = {"rows": rows, "dim": dim, "dtype": dtype, "padding_idx": padding_idx}
-        options |= {"staleness": staleness, "average": average, "optimizer": self._shard.recipe}
-        seed = check_agreement(options, own)
+        options: dict[str, Any] = {"rows": rows, "dim": dim, "dtype": dtype}
+        options |= {"padding_idx": padding_idx, "staleness": staleness, "average": average}
+        try:
+            check_options(**options)
+            row_map = RowMap(rows, own.size(), own.rank())
+            local = torch.empty(row_map.end - row_map.begin, dim, device=where, dtype=dtype)
+            self._shard = Shard(local, optimizer)
+        except (TypeError, ValueError) as problem:
+            check_agreement({}, own, problem)
+            raise
+        seed = check_agreement({**options, "optimizer": self._shard.recipe}, own)
         self.rows, self.dim = rows, dim
         self.padding_idx, self.staleness, self.average = padding_idx, staleness, average
         self._exchange = Exchange(row_map, own, local.device)

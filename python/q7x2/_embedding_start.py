@@ -10,25 +10,51 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from q7x2._embedding_map import RowMap
+from q7x2._embedding_map import MOST_ROWS, RowMap
 from q7x2._fsdp_keys import key_of
+from q7x2._option_checks import check_flags, check_whole
 
 # Rows that are initialised at once, with random numbers that depend on the seed and their place.
 _BLOCK = 4096
 
 
-def check_agreement(options: Mapping[str, Any], group: ProcessGroup) -> int:
+def check_options(
+    rows: int, dim: int, dtype: torch.dtype, padding_idx: int | None, staleness: int, average: bool
+) -> None:
+    """Raises ValueError or TypeError for arguments of a ShardedEmbedding that are out of range."""
+    check_whole("rows", rows, 1, MOST_ROWS)
+    check_whole("dim", dim, 1)
+    check_whole("staleness", staleness, 0)
+    check_flags(average=average)
+    if padding_idx is not None:
+        check_whole("padding_idx", padding_idx, 0, rows - 1)
+    if not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating point dtype, got {dtype}")
+
+
+def check_agreement(
+    options: Mapping[str, Any], group: ProcessGroup, problem: Exception | None = None
+) -> int:
     """Compare ``options`` over the ranks, and return rank 0's seed; a collective call.
 
+    Args:
+        problem: What is wrong with the options of this rank, so that the others hear of it.
+
     Raises:
-        ValueError: A rank has another value than rank 0. All ranks raise it.
+        ValueError: Another rank has a problem, or a rank has another value than rank 0.
     """
     seed = int(torch.randint(2**62, ()))
     everybody: list[Any] = [None] * group.size()
     mine = {name: str(value) for name, value in options.items()}
-    dist.all_gather_object(everybody, (mine, seed), group)
-    first, seed = everybody[0]
-    for rank, (its, _) in enumerate(everybody):
+    said = "" if problem is None else f"{type(problem).__name__}: {problem}"
+    dist.all_gather_object(everybody, (mine, seed, said), group)
+    if problem is not None:
+        return seed
+    for rank, (_, _, said) in enumerate(everybody):
+        if said:
+            raise ValueError(f"rank {rank} of the group cannot make its ShardedEmbedding: {said}")
+    first, seed, _ = everybody[0]
+    for rank, (its, _, _) in enumerate(everybody):
         for name, value in its.items():
             if value != first[name]:
                 raise ValueError(

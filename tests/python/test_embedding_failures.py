@@ -80,6 +80,17 @@ def test_ranks_that_make_different_ones_raise_everywhere() -> None:
         make("sgd", staleness=dist.get_rank())
 
 
+@pytest.mark.ranks(3)
+def test_a_rank_with_wrong_arguments_is_named_by_the_others() -> None:
+    rows = 0 if dist.get_rank() == 1 else ROWS
+    match = "rows must be at least 1, got 0"
+    if rows > 0:
+        match = f"rank 1 of the group cannot make its ShardedEmbedding: ValueError: {match}"
+    with pytest.raises(ValueError, match=match):
+        q7x2.ShardedEmbedding(rows, DIM, optimizer=OPTIMIZERS["sgd"])
+    make("sgd")
+
+
 @pytest.mark.ranks(1)
 def test_calls_out_of_order() -> None:
     embedding = make("sgd")
