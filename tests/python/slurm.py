@@ -81,7 +81,8 @@ class Slurm:
         (self._folder / "slurm.conf").write_text(settings)
         # The virtual hosts have no cgroups; version 1 is not looked for unless it is used.
         (self._folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        self._daemon(daemons, "munged", ["munged", "--foreground", "--force", *options])
+        munged = ["setpriv", "--pdeathsig", "KILL", "--", "munged", "--foreground", "--force"]
+        self._daemon(daemons, "munged", [*munged, *options])
         self._daemon(daemons, "slurmctld", [*self._lab.enter(0), "slurmctld", "-D"])
         for host in range(hosts):
             self._daemon(daemons, f"slurmd-h{host}", [*self._lab.enter(host), "slurmd", "-D"])
