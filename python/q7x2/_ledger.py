@@ -64,16 +64,14 @@ class Ledger:
 
     def _open(self, rank: int, described: dict[str, Any]) -> None:
         rank = int(os.environ.get("RANK", rank))
-        name = f"q7x2-rank{rank}-{platform.node()}-{os.getpid()}.sqlite"
+        path = _free(self._directory, f"q7x2-rank{rank}-{platform.node()}-{os.getpid()}")
         facts = {
             "rank": rank,
             "world_size": os.environ.get("WORLD_SIZE", described["world_size"]),
             **machine_facts(),
         }
         self._thread = threading.Thread(target=self._run, name="q7x2-ledger", daemon=True)
-        self._file = LedgerFile(
-            self._directory / name, self._module.ledger_columns(), facts, self._limit
-        )
+        self._file = LedgerFile(path, self._module.ledger_columns(), facts, self._limit)
         self._thread.start()
         # In the children of multiprocessing, which run nothing of `atexit`, too.
         from multiprocessing import util
@@ -257,6 +255,16 @@ def _directory(text: str) -> pathlib.Path:
     if not os.access(directory, os.W_OK | os.X_OK):
         raise ValueError(f"Q7X2_LEDGER={text}: expected a directory that can be written to")
     return directory
+
+
+def _free(directory: pathlib.Path, stem: str) -> pathlib.Path:
+    """A path that does not exist; an earlier process may have had this one's number."""
+    path = directory / f"{stem}.sqlite"
+    number = 2
+    while path.exists():
+        path = directory / f"{stem}-{number}.sqlite"
+        number += 1
+    return path
 
 
 def _limit(text: str) -> int:

@@ -72,7 +72,9 @@ class Ledger:
 
 
 def read(directory: pathlib.Path) -> list[Ledger]:
-    """The ledgers in ``directory`` by rank, the newest of each rank.
+    """The ledgers of the newest job in ``directory``, by rank.
+
+    Of each rank the newest counts, and of these all that are linked by groups to the newest one.
 
     Raises:
         LedgerError: There is none, or one cannot be read.
@@ -86,9 +88,23 @@ def read(directory: pathlib.Path) -> list[Ledger]:
         known = newest.get(ledger.rank)
         if known is None or _begun(known) < _begun(ledger):
             newest[ledger.rank] = ledger
-    ledgers = [newest[rank] for rank in sorted(newest)]
+    ledgers = _of_one_job([newest[rank] for rank in sorted(newest)])
     _align(ledgers)
     return ledgers
+
+
+def _of_one_job(ledgers: Sequence[Ledger]) -> list[Ledger]:
+    identities = {
+        ledger.rank: {group["identity"] for group in ledger.groups().values()} for ledger in ledgers
+    }
+    reached = {max(ledgers, key=_begun).rank}
+    known: set[str] = set()
+    while True:
+        known.update(*(identities[rank] for rank in reached))
+        linked = {rank for rank, those in identities.items() if those & known}
+        if linked <= reached:
+            return [ledger for ledger in ledgers if ledger.rank in reached]
+        reached |= linked
 
 
 def _begun(ledger: Ledger) -> int:

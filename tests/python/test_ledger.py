@@ -156,6 +156,33 @@ dist.destroy_process_group()
         assert json.loads(counters[0])["count"] == 300  # of all, also of those that are lost
 
 
+def test_an_earlier_job_in_the_directory_does_not_count(tmp_path: pathlib.Path) -> None:
+    program = """
+import os, pathlib, platform
+directory = pathlib.Path(os.environ["Q7X2_LEDGER"])
+directory.mkdir(exist_ok=True)
+# Of an earlier process with the number of this one.
+(directory / f"q7x2-rank{os.environ['RANK']}-{platform.node()}-{os.getpid()}.sqlite").touch()
+"""
+    for ranks in (3, 2):
+        harness.run_script(
+            (program if ranks == 2 else "")
+            + BEGIN
+            + """
+dist.barrier()
+dist.destroy_process_group()
+""",
+            ranks,
+            tmp_path,
+            env=environment(tmp_path),
+        )
+        for path in (tmp_path / "ledger").iterdir():
+            if path.stat().st_size == 0:
+                path.unlink()
+        assert len(_ledger_read.read(tmp_path / "ledger")) == ranks
+    assert len(list((tmp_path / "ledger").iterdir())) == 5
+
+
 def test_a_program_that_makes_groups_again_has_one_file(tmp_path: pathlib.Path) -> None:
     harness.run_script(
         BEGIN
@@ -290,7 +317,7 @@ dist.destroy_process_group()
             ["sh", "-c", shell, "sh", sys.executable, str(path)],
             ranks_per_host=2,
             env=environment(tmp_path),
-            timeout_s=60,
+            timeout_s=120,
         )
     for ledger in ledgers_of(tmp_path, 4):
         assert ledger.uncertainty_ns is not None
