@@ -24,8 +24,8 @@ HOOKS = {
 }
 
 
-# Waits of a step with one bucket beyond those of DDP: flags of zeros, two checks for Inf and NaN, two
-# flags of lost rank with PowerSGD; lists of numbers that go to the device or come from it.
+# Waits of a step with one bucket, beyond those without compression: flags of zeros, two checks for
+# Inf and NaN, flags of lost rank before and after, numbers that go to the device or come from it.
 MOST = 8
 
 
