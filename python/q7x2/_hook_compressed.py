@@ -28,7 +28,7 @@ class Compressed(FullPrecision):
     """
 
     compressor: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | None = None
     compress_vectors: bool = field(default=False, kw_only=True)
     use_error_feedback: bool = field(default=True, kw_only=True)
 
@@ -38,13 +38,14 @@ class Compressed(FullPrecision):
             compress_vectors=self.compress_vectors, use_error_feedback=self.use_error_feedback
         )
         fields = {each.name: each for each in compressor_kind(self.compressor).fields}
-        for name, value in self.options.items():
+        given = {} if self.options is None else self.options
+        for name, value in given.items():
             if name not in fields:
                 raise ValueError(
                     f"{self.compressor} has no option {name!r}: expected one of {', '.join(fields)}"
                 )
             fields[name].check(value)
-        whole = {name: self.options.get(name, each.default) for name, each in fields.items()}
+        whole = {name: given.get(name, each.default) for name, each in fields.items()}
         object.__setattr__(self, "options", whole)
 
     @staticmethod

@@ -1,6 +1,7 @@
 // Messages that arrived before anybody asked for them, in memory of this process.
 #include "transport/early_messages.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -17,12 +18,21 @@ constexpr uint64_t kExact = ~uint64_t{0};
 
 class EarlyMessagesTest : public ::testing::Test {
  protected:
-  /// Sends to itself; a long message needs a progress for each of its fragments.
+  /// Sends to itself, and returns when the message is there.
   void send(uint64_t tag, const std::vector<uint8_t>& bytes) {
+    early_.take_from(worker_);  // what came before
+    ASSERT_FALSE(has_more());
     ucp_request_param_t param{};
     void* request = ucp_tag_send_nbx(to_me_.get(), bytes.data(), bytes.size(), tag, &param);
     ASSERT_FALSE(UCS_PTR_IS_ERR(request));
-    for (int i = 0; i < 100; ++i) worker_.progress();
+    const auto is_sent = [&] {
+      return request == nullptr || ucp_request_check_status(request) != UCS_INPROGRESS;
+    };
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!is_sent() || !has_more()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      worker_.progress();
+    }
     if (request != nullptr) {
       EXPECT_EQ(ucp_request_check_status(request), UCS_OK);
       ucp_request_free(request);

@@ -242,10 +242,11 @@ def test_a_stopped_process_is_late_and_not_dead(connected: Lab) -> None:
     """
     results, _ = run(connected, main, env={"Q7X2_SILENCE": "0.5", "DEADLINE": "8"})
     all_done(results)
-    warnings = [line for result in survivors(results) for line in result.lines if "warning" in line]
-    assert warnings
+    lines = [line for result in survivors(results) for line in result.lines]
+    # Ranks of a busy machine may also be late in making the group.
+    warnings = [line for line in lines if line.startswith("q7x2: warning: all_reduce ")]
+    assert warnings, lines
     for line in warnings:
-        assert line.startswith("q7x2: warning: all_reduce "), line
         assert f"rank {VICTIM} (" in line
         assert "is late: its host answers" in line
 

@@ -43,6 +43,14 @@ c10::IValue with_tensors(const c10::IValue& value, const Replace& replace) {
   return value;
 }
 
+// Runs `op`: its results replace the arguments on `stack`. The arguments must outlive that, because
+// torch's boxing drops them before it returns references to the outputs among them, if there are
+// several (linalg_cholesky_ex.L).
+void call(const c10::OperatorHandle& op, Stack& stack) {
+  const Stack kept = stack;
+  op.callBoxed(stack);
+}
+
 // Python's numbers do not decide the type of a result.
 void keep_number(const at::Tensor& from, const at::Tensor& to) {
   if (from.unsafeGetTensorImpl()->is_wrapped_number()) {
@@ -134,7 +142,7 @@ class Call {
     });
     try {
       const at::AutoDispatchBelowADInplaceOrView below;
-      op_.callBoxed(stack);
+      call(op_, stack);
     } catch (const std::exception&) {
       return std::nullopt;  // if the arguments are wrong, the CPU says so
     }
@@ -177,7 +185,7 @@ class Call {
     }
     launch(device_->index(),
            [op = op_, stack = cpu_arguments(), targets = std::move(targets)]() mutable {
-             op.callBoxed(stack);
+             call(op, stack);
              for (size_t i = 0; i < targets.size(); ++i) {
                if (targets[i]) fill(*targets[i], stack[i]);
              }
@@ -200,7 +208,7 @@ class Call {
     Stack stack = cpu_arguments();
     {
       const at::AutoDispatchBelowADInplaceOrView below;
-      op_.callBoxed(stack);
+      call(op_, stack);
     }
     for (size_t i = 0; i < stack.size(); ++i) {
       if (const auto given = argument_returned_as(i)) {
