@@ -11,6 +11,8 @@ import os
 import warnings
 from typing import Any
 
+from q7x2._backend import create_backend
+
 _inherited_world: Any = None
 """In a forked child: the default process group that it has a copy of."""
 
@@ -25,8 +27,6 @@ def _remember_world() -> None:
 def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
     """Called by torch.distributed for each process group; the first call loads UCX and q7x2."""
     import torch.distributed as dist
-
-    from q7x2._backend import create_backend
 
     # Its store's connection is the parent's: whatever the child sends there confuses the parent.
     if dist.is_initialized() and dist.group.WORLD is _inherited_world:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from q7x2._backend import create_backend
+
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch._C._distributed_c10d import Store
@@ -66,8 +68,6 @@ def ProcessGroup(
         raise ValueError(f"rank must be from 0 to {size - 1}, got {rank}")
 
     from torch._C._distributed_c10d import _DistributedBackendOptions
-
-    from q7x2._backend import create_backend
 
     given = _DistributedBackendOptions()
     given.store = store

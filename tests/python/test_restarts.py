@@ -113,8 +113,9 @@ def restart(scenario: str, backend: str, directory: pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((directory / "result.json").read_text())
     assert result["attempt"] == 1, "one restart is enough"
-    # The collective of a rank that raises may be complete before it has left.
-    assert result["resumed"] in ((5, 6) if where == "collective" else (0,))
+    # Step 5. But torchrun may end rank 0 before it has saved that step, and the collective of a
+    # rank that raises may be complete before it has left.
+    assert result["resumed"] in ((4, 5, 6) if where == "collective" else (0,))
     expected = float(sum(rank + step for rank in range(RANKS) for step in range(10)))
     assert result["weights"] == [expected] * 1000
 
