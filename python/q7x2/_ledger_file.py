@@ -53,6 +53,7 @@ class LedgerFile:
 
     Raises:
         sqlite3.Error: The file cannot be written.
+        OSError: The file cannot be made.
     """
 
     def __init__(
@@ -68,17 +69,30 @@ class LedgerFile:
         self._runtimes: dict[int, int] = {}
         values = ", ".join("?" * (len(columns) + 1))
         self._insert = f"INSERT OR REPLACE INTO operation VALUES ({values})"
-        self.connection = sqlite3.connect(
-            path, timeout=_PATIENCE, check_same_thread=False, isolation_level=None
-        )
-        run = self.connection.execute
-        run("PRAGMA journal_mode = WAL")
-        run("PRAGMA synchronous = NORMAL")
-        run("PRAGMA journal_size_limit = 4194304")
+        # Under another name until it has its tables, so that whoever finds the file can read it.
+        unfinished = path.with_suffix(".new")
+        unfinished.unlink(missing_ok=True)
+        self.connection = self._connect(unfinished)
         tables = _TABLES.format(columns=", ".join(f"{name} {kind}" for name, kind in columns))
         for statement in tables.split(";"):
-            run(statement)
+            self.connection.execute(statement)
         self.set_facts({"schema_version": SCHEMA_VERSION, "removed": 0, **facts})
+        self.connection.close()
+        unfinished.replace(path)
+
+        self.connection = self._connect(path)
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = NORMAL",
+            "journal_size_limit = 4194304",
+        ):
+            self.connection.execute(f"PRAGMA {pragma}")
+
+    @staticmethod
+    def _connect(path: pathlib.Path) -> sqlite3.Connection:
+        return sqlite3.connect(
+            path, timeout=_PATIENCE, check_same_thread=False, isolation_level=None
+        )
 
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Set ``meta``'s values."""
