@@ -65,6 +65,7 @@ class Compressed(FullPrecision):
 
     def factory(self, job: Job) -> Any:
         check_patterns(self.full_precision, job.parameters, "full_precision")
+        assert self.options is not None  # filled when the hook was made
         keeps_vectors = not job.are_shards and not self.compress_vectors
         whole = [
             self._is_whole(job, name, parameter) or (keeps_vectors and parameter.dim() < 2)
