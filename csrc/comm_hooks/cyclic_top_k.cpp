@@ -121,7 +121,7 @@ class CyclicTopKEncoding final : public Encoding {
   }
 
  private:
-  /// This rank's contribution to the mean, and what it still owed.
+  /// This rank's contribution to the mean, with its residual.
   void load() {
     const Memory::Piece& memory = *exchange_.memory;
     x_ = at::empty({memory.numel}, exchange_.bucket.buffer.options().dtype(at::kFloat));

@@ -164,7 +164,7 @@ class FlatEncoding final : public Encoding {
   }
 
  private:
-  /// This rank's contribution to the mean, and what it still owed.
+  /// This rank's contribution to the mean, with its residual.
   void load() {
     const Memory::Piece& memory = *exchange_.memory;
     const int64_t side = side_of(memory.numel);

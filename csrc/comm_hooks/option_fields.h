@@ -6,7 +6,7 @@
 //   };
 //   OptionFields<Options>()
 //       .add("ratio", &Options::ratio, "Of elements that are sent.", {.above = 0, .most = 1})
-//       .add("random_seed", &Options::random_seed, "Of samples.");
+//       .add("random_seed", &Options::random_seed, "Seed of the samples, equal on all ranks.");
 #pragma once
 
 #include <cstdint>

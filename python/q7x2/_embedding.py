@@ -14,11 +14,12 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from q7x2 import _embedding_state as state_of
-from q7x2._embedding_exchange import BAD_INDEX, BAD_TENSOR, Exchange, group_like
+from q7x2._embedding_exchange import BAD_INDEX, BAD_TENSOR, Exchange
 from q7x2._embedding_map import RowMap
 from q7x2._embedding_shard import MakeOptimizer, Shard
 from q7x2._embedding_start import check_agreement, check_options, fill
 from q7x2._embedding_updates import Updates
+from q7x2._groups import group_like
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ the indices and u times the bytes of a row, less the share that the rank itself 
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,33 +20,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
 from q7x2._embedding_map import RowMap
-from q7x2._groups import ranks_of
-from q7x2._hook_runner import _timeout_of
 
 # What can be wrong with a batch, as it travels with the counts.
 BAD_INDEX = 1
 BAD_TENSOR = 2
-
-
-def group_like(group: ProcessGroup, device: torch.device) -> ProcessGroup:
-    """A group with the ranks, backend, options and timeout of ``group``; a collective call.
-
-    Collectives of an embedding run beside those of DDP's backward. In a group of their own their
-    order does not depend on DDP's.
-    """
-    ranks = ranks_of(group)
-    backend = group._get_backend(device)
-    backend = getattr(backend, "wrapped_pg", backend)
-    config = dist.get_backend_config(group)
-    is_all_q7x2 = all(pair.endswith(":q7x2") for pair in config.split(","))
-    made: ProcessGroup = dist.new_group(
-        ranks,
-        timeout=_timeout_of(backend),
-        backend=config,
-        pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
-        use_local_synchronization=len(ranks) < dist.get_world_size(),
-    )
-    return made
 
 
 def sum_rows(index: Tensor, values: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
 
 
@@ -46,3 +49,39 @@ def ranks_of(group: ProcessGroup) -> list[int]:
     if group is dist.group.WORLD:
         return list(range(group.size()))
     return dist.get_process_group_ranks(group)
+
+
+def group_like(group: ProcessGroup, device: torch.device) -> ProcessGroup:
+    """A new group with the ranks, backend, options and timeout of ``group``; a collective call.
+
+    Collectives that run beside those of ``group`` need a group of their own, in which their order
+    does not depend on the others.
+
+    Args:
+        device: Whose backend tells the options and the timeout.
+    """
+    import torch.distributed as dist
+
+    ranks = ranks_of(group)
+    backend = group._get_backend(device)
+    backend = getattr(backend, "wrapped_pg", backend)
+    config = dist.get_backend_config(group)
+    is_all_q7x2 = all(pair.endswith(":q7x2") for pair in config.split(","))
+    made: ProcessGroup = dist.new_group(
+        ranks,
+        timeout=_timeout_of(backend),
+        backend=config,
+        pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
+        # Ranks outside of a smaller group do not come here.
+        use_local_synchronization=len(ranks) < dist.get_world_size(),
+    )
+    return made
+
+
+def _timeout_of(backend: Any) -> timedelta | None:
+    """None: its default, since not every backend tells."""
+    try:
+        timeout: timedelta = backend.options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return timeout

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from q7x2._groups import ranks_of
+from q7x2._groups import group_like, ranks_of
 
 if TYPE_CHECKING:
     import torch
@@ -115,35 +113,13 @@ def make_runner(
     if any(p.is_complex() for _, p in parameters) and not isinstance(hook, Allreduce):
         raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
     _check_agreement(hook, group, parameters, threads, step)
-    ranks = ranks_of(group)
-    backend = group._get_backend(device or parameters[0][1].device)
-    backend = getattr(backend, "wrapped_pg", backend)
-    on_q7x2 = backend.name() == "q7x2"
-    config = dist.get_backend_config(group)
-    is_all_q7x2 = all(pair.endswith(":q7x2") for pair in config.split(","))
+    device = device or parameters[0][1].device
+    backend = group._get_backend(device)
+    on_q7x2 = getattr(backend, "wrapped_pg", backend).name() == "q7x2"
     factory = hook.factory(Job(parameters, on_q7x2, are_shards))
     with _unchecked():
-        lanes = [
-            dist.new_group(
-                ranks,
-                timeout=_timeout_of(backend),
-                backend=config,
-                pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
-                # Ranks outside of a smaller group do not come here.
-                use_local_synchronization=len(ranks) < dist.get_world_size(),
-            )
-            for _ in range(hook.lanes(on_q7x2))
-        ]
+        lanes = [group_like(group, device) for _ in range(hook.lanes(on_q7x2))]
     return load().HookRunner(lanes, parameters, factory, threads, serves_many_models, may_skip)
-
-
-def _timeout_of(backend: Any) -> timedelta | None:
-    """None: its default, since not every backend tells."""
-    try:
-        timeout: timedelta = backend.options._timeout
-    except (AttributeError, RuntimeError):
-        return None
-    return timeout
 
 
 @contextmanager
