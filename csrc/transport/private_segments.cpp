@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -59,25 +58,25 @@ void restrict_files() {
 
 }  // namespace
 
-// A line of an attached segment: "7f00-7f10 rw-s 00000000 00:01 32770 /SYSV00000000 (deleted)",
-// where the inode is the number.
-std::set<int> attached_segments() {
+// The kernel's list of all segments is short. /proc/self/maps, which names those that are attached,
+// has a thousand lines in a process with torch.
+std::set<int> created_segments() {
   std::set<int> numbers;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const size_t name = line.find("/SYSV");
-    if (name == std::string::npos) continue;
-    const size_t end = line.find_last_not_of(' ', name - 1);
-    const size_t begin = line.rfind(' ', end) + 1;
-    numbers.insert(std::atoi(line.c_str() + begin));
+  shm_info summary{};
+  const int last = ::shmctl(0, SHM_INFO, reinterpret_cast<shmid_ds*>(&summary));
+  if (last < 0) cannot("segments of shared memory");
+  for (int index = 0; index <= last; ++index) {
+    shmid_ds segment{};
+    const int number = ::shmctl(index, SHM_STAT, &segment);  // fails for those of other users
+    if (number >= 0 && segment.shm_cpid == ::getpid()) numbers.insert(number);
   }
   return numbers;
 }
 
-PrivateSegments::PrivateSegments() : known_(attached_segments()) {}
+PrivateSegments::PrivateSegments() : known_(created_segments()) {}
 
 void PrivateSegments::restrict_newer() const {
-  for (const int number : attached_segments()) {
+  for (const int number : created_segments()) {
     if (!known_.contains(number)) {
       restrict_segment(number);
     }

@@ -21,7 +21,8 @@ class PrivateSegments {
   const std::set<int> known_;  // numbers of SysV segments
 };
 
-/// The numbers of the SysV segments that this process has attached.
-std::set<int> attached_segments();
+/// The numbers of the SysV segments that this process has made. Throws Error(kTransport) where the
+/// kernel does not tell.
+std::set<int> created_segments();
 
 }  // namespace q7x2

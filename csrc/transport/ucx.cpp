@@ -70,8 +70,23 @@ Config read_config() {
   return {config, ucp_config_release};
 }
 
+// UCX_TLS.
+std::string transports_of(const ucp_config_t* config) {
+  const std::string settings =
+      "\n" + printed([&](std::FILE* out) {
+        ucp_config_print(config, out, nullptr, UCS_CONFIG_PRINT_CONFIG);
+      });
+  constexpr std::string_view kTls = "\nUCX_TLS=";
+  const size_t found = settings.find(kTls);
+  if (found == std::string::npos) {
+    return "all";
+  }
+  const size_t begin = found + kTls.size();
+  return settings.substr(begin, settings.find('\n', begin) - begin);
+}
+
 void exclude(ucp_config_t* config, const std::set<std::string>& without) {
-  const std::string allowed = configured_transports();
+  const std::string allowed = transports_of(config);
   const auto left = without_transports(allowed, without);
   if (!left) {
     throw Error(ErrorCode::kTransport, "UCX_TLS=" + allowed + " leaves no other transport");
@@ -89,18 +104,7 @@ void check_ucx(ucs_status_t status, std::string_view what) {
 }
 
 std::string configured_transports() {
-  const Config config = read_config();
-  const std::string settings =
-      "\n" + printed([&](std::FILE* out) {
-        ucp_config_print(config.get(), out, nullptr, UCS_CONFIG_PRINT_CONFIG);
-      });
-  constexpr std::string_view kTls = "\nUCX_TLS=";
-  const size_t found = settings.find(kTls);
-  if (found == std::string::npos) {
-    return "all";
-  }
-  const size_t begin = found + kTls.size();
-  return settings.substr(begin, settings.find('\n', begin) - begin);
+  return transports_of(read_config().get());
 }
 
 UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_only,
