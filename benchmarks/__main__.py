@@ -17,6 +17,7 @@ COMMANDS = {
     "bars": "the figures q7x2 must reach, each measured and judged",
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "embedding": "communication of an embedding beside DDP over Gloo (root)",
+    "policy": "advice beside a sweep, and trainings that diverge (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",
@@ -30,7 +31,7 @@ COMMANDS = {
     "pages": "the tables of figures in README.md and docs/, written from the results files",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
-PACKAGES = ("faults", "gpu", "lab", "train")
+PACKAGES = ("faults", "gpu", "lab", "policy", "train")
 
 
 def main(argv: list[str]) -> int:

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.train import wire
 
 AddHook = Callable[[DistributedDataParallel, bool], "q7x2.Attached | None"]
+MakePolicy = Callable[[], q7x2.Policy]
 Recipe = dict[str, Any]
 MakeOptimizer = Callable[[DistributedDataParallel, Recipe], torch.optim.Optimizer]
 
@@ -49,11 +50,12 @@ def none(_: DistributedDataParallel, at_once: bool) -> None:
     return None
 
 
-def ours(options: q7x2.HookOptions) -> AddHook:
+def ours(options: q7x2.HookOptions, policy: MakePolicy | None = None) -> AddHook:
     late = {"start_iter": 0} if hasattr(options, "start_iter") else {}
 
     def add(ddp: DistributedDataParallel, at_once: bool) -> q7x2.Attached:
-        return q7x2.attach(ddp, replace(options, **late) if at_once else options)  # type: ignore[type-var]
+        hook = replace(options, **late) if at_once else options  # type: ignore[type-var]
+        return q7x2.attach(ddp, hook, policy=policy() if policy else None)
 
     return add
 
@@ -125,7 +127,11 @@ METHODS = (
     Method("int8", "q7x2", ours(q7x2.Quantize("int8")), wire.grouped(8, 512)),
     Method("int6", "q7x2", ours(q7x2.Quantize("int6")), wire.grouped(6, 512)),
     Method("int4", "q7x2", ours(q7x2.Quantize("int4:g=128")), wire.grouped(4, 128)),
-    Method("int4 or int2 or int8", "q7x2", ours(q7x2.Quantize("int4", choices=_CHOICES))),
+    Method(
+        "int4 or int2 or int8",
+        "q7x2",
+        ours(q7x2.Quantize("int4"), lambda: q7x2.BitAllocation("int4", _CHOICES)),
+    ),
     Method("1-bit SGD", "q7x2", ours(q7x2.OneBit())),
     Method(
         "1-bit Adam",

@@ -12,7 +12,16 @@ import q7x2
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.train.methods import ADAM, BY_LABEL, UNCOMPRESSED, Method, Recipe, none, ours
+from benchmarks.train.methods import (
+    ADAM,
+    BY_LABEL,
+    UNCOMPRESSED,
+    MakePolicy,
+    Method,
+    Recipe,
+    none,
+    ours,
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +39,10 @@ _AVERAGED = "AdamW of the momentum"
 _AVERAGED_LATE = "AdamW of the momentum after 100 steps"
 
 
-def _changed(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
-    return Variant(label, "q7x2", ours(hook), tasks=("gpt",), of=of)
+def _changed(
+    label: str, of: str, hook: q7x2.HookOptions, policy: MakePolicy | None = None
+) -> Variant:
+    return Variant(label, "q7x2", ours(hook, policy), tasks=("gpt",), of=of)
 
 
 def _following(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
@@ -124,9 +135,14 @@ VARIANTS = (
     _changed(
         "int8, or hadamard+int2:g=128 if norms settle",
         "int8",
-        q7x2.Quantize(
-            "int8", choices=["hadamard+int2:g=128"], choose_every=20, critical_change=0.5
-        ),
+        q7x2.Quantize("int8"),
+        lambda: q7x2.Accordion("int8", "hadamard+int2:g=128", every=20),
+    ),
+    _changed(
+        "PowerSGD 8, or 2 if norms settle",
+        "PowerSGD 8",
+        q7x2.PowerSGD(rank=8),
+        lambda: q7x2.Accordion(8, 2, every=20),
     ),
     _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
     _changed("PowerSGD 8, embedding by int8", "PowerSGD 8", _byte_embedding(q7x2.PowerSGD(rank=8))),

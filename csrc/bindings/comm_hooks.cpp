@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/hook_options.h"
+#include "bindings/value_error.h"
 #include "comm_hooks/runner.h"
 
 namespace q7x2 {
@@ -50,6 +51,33 @@ py::dict stats_dict(HookRunner& runner) {
   return py::dict("steps"_a = stats.steps, "skipped_steps"_a = stats.skipped_steps,
                   "buckets"_a = stats.buckets, "gradient_bytes"_a = stats.gradient_bytes,
                   "message_bytes"_a = stats.message_bytes, "cpu_seconds"_a = stats.cpu_seconds);
+}
+
+py::object facts_dict(HookRunner& runner) {
+  std::optional<StepFacts> facts;
+  without_gil([&] { facts = runner.take_facts(); });
+  if (!facts) return py::none();
+  py::dict gradients;
+  for (const auto& [number, one] : facts->gradients) {
+    gradients[py::int_(number)] = py::make_tuple(one.gradient, one.residual, one.uses, one.errors);
+  }
+  return py::dict("step"_a = facts->step, "is_finite"_a = facts->is_finite,
+                  "step_seconds"_a = facts->times.step, "wire_seconds"_a = facts->times.wire,
+                  "gradients"_a = gradients);
+}
+
+/// (whole, skip, compressor) for each parameter.
+using TreatmentRows = std::vector<std::tuple<bool, bool, std::string>>;
+
+void decide(HookRunner& runner, const TreatmentRows& rows, bool measures,
+            std::vector<std::string> candidates) {
+  Decision decision;
+  for (const auto& [whole, skip, compressor] : rows) {
+    decision.treatments.push_back({whole, skip, compressor});
+  }
+  decision.measures = measures;
+  decision.candidates = std::move(candidates);
+  or_value_error([&] { without_gil([&] { runner.decide(std::move(decision)); }); });
 }
 
 py::list events_list(HookRunner& runner) {
@@ -119,6 +147,8 @@ void bind_comm_hooks(py::module_& module) {
            })
       .def("load", &HookRunner::load, py::arg("shared"), py::arg("local"), py::arg("step"),
            py::call_guard<py::gil_scoped_release>())
+      .def("decide", &decide, py::arg("treatments"), py::arg("measures"), py::arg("candidates"))
+      .def("take_facts", &facts_dict)
       .def("stats", &stats_dict)
       .def("trace", &HookRunner::trace, py::arg("enabled"),
            py::call_guard<py::gil_scoped_release>())

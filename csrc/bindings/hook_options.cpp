@@ -11,6 +11,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/value_error.h"
+#include "comm_hooks/bit_allocation.h"
 #include "comm_hooks/composed.h"
 #include "comm_hooks/compressing_hook.h"
 #include "comm_hooks/dense.h"
@@ -153,12 +154,26 @@ void bind_compressors(py::module_& module) {
       py::arg("options"), py::arg("compressor"), py::arg("values"));
 }
 
+/// Of each gradient the squared norm, and for each choice (bytes, squared error).
+using CostRows = std::vector<std::pair<double, std::vector<std::pair<double, double>>>>;
+
+std::vector<std::optional<size_t>> choose_codecs_of(const CostRows& rows) {
+  std::vector<GradientCosts> gradients;
+  for (const auto& [norm, choices] : rows) {
+    GradientCosts& gradient = gradients.emplace_back();
+    gradient.norm = norm;
+    for (const auto& [bytes, error] : choices) gradient.choices.push_back({bytes, error});
+  }
+  return choose_codecs(gradients);
+}
+
 }  // namespace
 
 void bind_hook_options(py::module_& module) {
   py::class_<HookFactory>(module, "HookFactory", "An algorithm and its options.");
   bind_compressing(module);
   bind_compressors(module);
+  module.def("choose_codecs", &choose_codecs_of, py::arg("gradients"));
   module.def(
       "dense_hook",
       [](std::optional<at::ScalarType> dtype) {

@@ -1,6 +1,7 @@
 // What hooks do with a bucket, apart from its collectives.
 #include <cmath>
 
+#include "base/error.h"
 #include "comm_hooks/hook.h"
 #include "comm_hooks/runner.h"
 
@@ -15,6 +16,13 @@ bool all_finite(const at::Tensor& tensor) {
 
 bool fits(const at::Tensor& results) {
   return results.scalar_type() != at::kHalf || all_finite(results);
+}
+
+void Hook::check(size_t parameter, const Treatment& treatment) const {
+  if (!treatment.skip && treatment.compressor.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the hook of " + context_.parameters[parameter].name +
+                  " compresses nothing: a policy can only leave its gradient whole");
 }
 
 HookCollective HookCollective::sum(const at::Tensor& message) {
@@ -39,6 +47,11 @@ PhaseTimer::~PhaseTimer() {
 
 void Bucket::overflowed() {
   runner_.overflowed_ = true;
+}
+
+void Bucket::note_facts(size_t parameter, GradientFacts facts, const StepTimes& times) {
+  runner_.facts_.gradients[parameter] = std::move(facts);
+  runner_.facts_.times = times;
 }
 
 Bucket Bucket::part(CollectiveSink& sink) const {

@@ -20,27 +20,26 @@
 // Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et al., "Error feedback
 // fixes SignSGD and other gradient compression schemes", 2019.
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
 #include "backend/process_group.h"
-#include "comm_hooks/codec_choice.h"
 #include "comm_hooks/compressors.h"
+#include "comm_hooks/held_state.h"
 #include "comm_hooks/stock_all_reduce.h"
+#include "kernels/codec.h"
 #include "kernels/random.h"
 #include "plan/edge_coding.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr size_t kResidual = 0;
+using CodecPtr = std::shared_ptr<const Codec>;
 
 struct CodecOptions {
   std::vector<std::pair<uint64_t, std::string>> stages;
   bool per_parameter = true;
-  std::vector<std::string> choices;
-  uint64_t choose_every = 1;
-  double critical_change = 0;
   bool over_stock = false;
   std::string edges = to_string(EdgeWish::kAuto);
   uint64_t random_seed = 0;
@@ -53,12 +52,6 @@ OptionFields<CodecOptions> codec_fields() {
       .add("per_parameter", &CodecOptions::per_parameter,
            "Groups of elements that share a scale, and selections, lie within one parameter each: "
            "a layer of small gradients does not starve beside one of large gradients.")
-      .add("choices", &CodecOptions::choices,
-           "Codecs beside the stage's, from which each gradient gets its own; none: the stage's.")
-      .add("choose_every", &CodecOptions::choose_every, "Steps between two choices.", {.least = 1})
-      .add("critical_change", &CodecOptions::critical_change,
-           "Choose by how a norm has changed, by this share; 0: by what each choice loses.",
-           {.least = 0})
       .add("over_stock", &CodecOptions::over_stock,
            "Use the collectives that every process group has, and not q7x2's own.")
       .add("edges", &CodecOptions::edges, "Which messages of q7x2's own are compressed.")
@@ -85,11 +78,7 @@ class CodecCompressor final : public Compressor {
       : Compressor(context, compressing),
         options_(std::move(options)),
         edges_(parse_edge_wish(options_.edges)),
-        stages_(all_stages()),
-        choices_(all_choices()),
-        choice_(context, choices_,
-                ChoiceRule{compressing.full_precision.start, options_.choose_every,
-                           options_.critical_change}) {}
+        stages_(all_stages()) {}
 
   size_t lanes() const override { return options_.over_stock ? StockAllReduce::kLanes : 1; }
 
@@ -111,13 +100,8 @@ class CodecCompressor final : public Compressor {
 
   std::unique_ptr<Encoding> begin(BucketExchange& exchange) override;
 
-  void commit() override { choice_.commit(); }
-  void abort() override { choice_.abort(); }
-  void rescale(double factor) override { choice_.rescale(factor); }
-  void save(HookState& shared, HookState&) const override {
-    choice_.save(shared, [this](size_t number) { return takes(number); });
-  }
-  void load(const HookState& shared, const HookState&) override { choice_.load(shared); }
+  /// `level`: a codec's name.
+  void check(size_t, const std::string& level) const override { decided(level); }
 
  private:
   friend class CodecEncoding;
@@ -138,14 +122,6 @@ class CodecCompressor final : public Compressor {
     return stages;
   }
 
-  std::vector<CodecPtr> all_choices() const {
-    std::vector<CodecPtr> choices;
-    if (options_.choices.empty()) return choices;
-    choices.push_back(stages_.front());
-    for (const std::string& choice : options_.choices) choices.push_back(checked(choice));
-    return choices;
-  }
-
   CodecPtr checked(const std::string& name) const {
     std::shared_ptr<const Codec> codec = Codec::make(name);
     if (compressing_.error_feedback && !codec->traits().keeps_error) {
@@ -159,8 +135,16 @@ class CodecCompressor final : public Compressor {
     return codec;
   }
 
+  /// The codec of this name, which a policy has decided on.
+  CodecPtr decided(const std::string& name) const {
+    auto found = decided_.find(name);
+    if (found == decided_.end()) found = decided_.emplace(name, checked(name)).first;
+    return found->second;
+  }
+
   CodecPtr codec_of(size_t number, uint64_t step) const {
-    if (CodecPtr chosen = choice_.chosen(number)) return chosen;
+    const std::string& level = context_.decision.of(number).compressor;
+    if (!level.empty()) return decided(level);
     size_t stage = 0;
     while (stage + 1 < stages_.size() && options_.stages[stage + 1].first <= step) ++stage;
     return stages_[stage];
@@ -169,8 +153,7 @@ class CodecCompressor final : public Compressor {
   const CodecOptions options_;
   const EdgeWish edges_;
   const std::vector<CodecPtr> stages_;
-  const std::vector<CodecPtr> choices_;  // the first: the first stage's
-  CodecChoice choice_;
+  mutable std::map<std::string, CodecPtr> decided_;  // by name
 };
 
 class CodecEncoding final : public Encoding {
@@ -196,12 +179,8 @@ class CodecEncoding final : public Encoding {
       const PhaseTimer timer = bucket.time("pack");
       for (Part& part : parts_) pack(part);
       if (exchange_.side_numel() > 0) {
-        exchange_.pack_side(at::empty({exchange_.side_numel()}, bucket.buffer.options()));
+        exchange_.pack_side(exchange_.new_side());
         round.collectives.push_back(HookCollective::sum(exchange_.side));
-      }
-      if (!parts_.empty() && compressor_.choice_.measures_at(bucket.step)) {
-        errors_ = measure();
-        round.collectives.push_back(HookCollective::sum(errors_));
       }
     }
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -239,7 +218,6 @@ class CodecEncoding final : public Encoding {
   void decode() override {
     const PhaseTimer timer = exchange_.bucket.time("decode");
     for (auto& one : over_stock_) one->finish();
-    if (errors_.defined()) note_errors();
     for (const Part& part : parts_) {
       at::Tensor message = part.message;
       if (part.codec->spec().value.kind == ValueKind::kSign) message.mul_(exchange_.scale);
@@ -322,37 +300,9 @@ class CodecEncoding final : public Encoding {
     std::ranges::move(from, std::back_inserter(to));
   }
 
-  // ---- a codec for each gradient
-
-  /// [gradient, columns of `CodecChoice::measure`], in fp32. The host waits for a device once.
-  at::Tensor measure() const {
-    std::vector<at::Tensor> parts;
-    for (const Part& part : parts_) {
-      const at::Tensor values = part.message.to(at::kFloat);
-      parts.push_back(part.residual.defined() ? values + part.residual : values);
-    }
-    const at::Tensor all = (parts.size() == 1 ? parts[0] : at::cat(parts)).cpu();
-    std::vector<float> errors;
-    for (size_t i = 0; i < exchange_.coded.size(); ++i) {
-      const auto& [first, length] = exchange_.memory->places[i];
-      compressor_.choice_.measure(all.narrow(0, first, length), errors);
-    }
-    return at::tensor(errors).to(parts_[0].message.device());
-  }
-
-  void note_errors() {
-    const at::Tensor sums = errors_.cpu();
-    const float* row = sums.const_data_ptr<float>();
-    for (size_t i = 0; i < exchange_.coded.size(); ++i) {
-      compressor_.choice_.note(exchange_.bucket.step, exchange_.gradient(i).parameter, row);
-      row += compressor_.choice_.columns();
-    }
-  }
-
   CodecCompressor& compressor_;
   BucketExchange& exchange_;
   std::vector<Part> parts_;
-  at::Tensor errors_;
   std::vector<std::unique_ptr<StockAllReduce>> over_stock_;
   size_t folds_ = 0;
 };

@@ -75,6 +75,10 @@ class ComposedHook final : public Hook {
     if (!all_finite(bucket.buffer)) bucket.overflowed();
   }
 
+  void check(size_t parameter, const Treatment& treatment) const override {
+    hooks_[owner_of(parameter)]->check(parameter, treatment);
+  }
+
   void commit() override {
     for (const auto& hook : hooks_) hook->commit();
   }
@@ -110,6 +114,10 @@ class ComposedHook final : public Hook {
   }
 
  private:
+  size_t owner_of(size_t parameter) const {
+    return parameter < owners_.size() ? owners_[parameter] : hooks_.size() - 1;
+  }
+
   void load_all(const HookState& shared, const HookState& local) {
     for (size_t i = 0; i < hooks_.size(); ++i) {
       hooks_[i]->load(of(shared, prefix(i)), of(local, prefix(i)));
@@ -130,7 +138,7 @@ class ComposedHook final : public Hook {
     std::vector<std::unique_ptr<Share>> by_hook(hooks_.size());
     for (size_t i = 0; i < bucket.gradients.size(); ++i) {
       const size_t number = bucket.gradients[i].parameter;
-      auto& share = by_hook[number < owners_.size() ? owners_[number] : hooks_.size() - 1];
+      auto& share = by_hook[owner_of(number)];
       if (!share) share = std::make_unique<Share>(bucket);
       share->positions.push_back(i);
     }

@@ -4,6 +4,9 @@
 //   full precision                 what is kept is added, and the bucket is summed
 //   else                           signal -> compressor -> mean, and what was lost into the memory
 //
+// Policies (treatment.h) can leave single gradients out of that. Such a gradient travels whole,
+// with its residual, beside what is never compressed; or it is skipped, and waits in its residual.
+//
 // Gradients of zeros. For a parameter that no rank used, DDP drops what was reduced. So a rank
 // keeps the residual of such a gradient until it has one to send along. Where all ranks have zeros,
 // zeros must come out; compressors that do not see to that by themselves have the ranks count who
@@ -19,18 +22,16 @@
 #include <utility>
 
 #include "base/error.h"
+#include "comm_hooks/exchange_facts.h"
 #include "comm_hooks/gradient_flags.h"
-#include "comm_hooks/signal.h"
+#include "comm_hooks/held_state.h"
+#include "comm_hooks/signal_exchange.h"
 
 namespace q7x2 {
 
 namespace {
 
-constexpr size_t kResidual = 0;  // the memory's kind of it, with error feedback
 constexpr const char* kScale = "scale";
-
-/// What the memory held for idle gradients before the step: by position, then by kind.
-using Held = std::vector<std::pair<size_t, std::vector<at::Tensor>>>;
 
 class CompressingHook final : public Hook {
  public:
@@ -52,11 +53,15 @@ class CompressingHook final : public Hook {
   size_t lanes() const override { return compressor_->lanes(); }
 
   Phases reduce(Bucket& bucket) override {
-    const bool in_full = options_.full_precision.at(bucket.step);
+    const bool in_full = travels_in_full(bucket);
     if ((in_full && !memory_.any() && !signal_) || !has_coded(bucket)) {
       bucket.buffer.mul_(mean_share());
       clip(bucket);
-      co_await bucket.all_reduce(bucket.buffer, Rest::kNone);
+      BucketExchange plain(bucket);
+      divide_whole(plain);
+      measure(plain, BucketExchange(bucket));
+      co_await bucket.all(summed_as_it_is(plain), Rest::kNone);
+      note_facts(plain, {}, context_);
       if (!all_finite(bucket.buffer)) bucket.overflowed();
       std::vector<size_t> all(bucket.gradients.size());
       std::iota(all.begin(), all.end(), size_t{0});
@@ -65,25 +70,41 @@ class CompressingHook final : public Hook {
     }
 
     BucketExchange exchange(bucket);
-    divide(exchange);
+    BucketExchange left_out(bucket);
+    divide(exchange, left_out, in_full);
     exchange.share = exchange.mean_share = mean_share();
     exchange.scale = scale_;
-    if (in_full || signal_ || options_.clip_norm > 0 || !compressor_->multiplies()) {
+    const bool leaves_out = !left_out.coded.empty();
+    if (in_full || signal_ || options_.clip_norm > 0 || leaves_out || !compressor_->multiplies()) {
       bucket.buffer.mul_(mean_share());
       exchange.share = 1;
       clip(bucket);
     }
     Held held;
+    Held held_out;
     SignalState state;
+    SignalState state_out;
     std::unique_ptr<Encoding> encoding;
     MessageRound round;
     {
       const PhaseTimer timer = bucket.time(in_full ? "encode" : "pack");
       find_idle(exchange);
-      held = hold(exchange);
-      if (signal_ && !(in_full && follows())) emit(exchange, state);
+      held = hold_idle(exchange, *compressor_);
+      if (signal_ && !(in_full && follows())) emit(exchange, *signal_, state);
+      if (leaves_out) {
+        find_idle(left_out);
+        held_out = hold_idle(left_out, *compressor_);
+        if (signal_) emit(left_out, *signal_, state_out);
+      }
+      measure(exchange, left_out);
+      if (leaves_out) leave_out(left_out, context_.decision, exchange.whole);
       if (in_full) {
         round = in_full_precision(exchange);
+      } else if (exchange.coded.empty()) {
+        if (exchange.side_numel() > 0) {
+          exchange.pack_side(exchange.new_side());
+          round.collectives.push_back(HookCollective::sum(exchange.side));
+        }
       } else {
         encoding = compressor_->begin(exchange);
       }
@@ -108,13 +129,20 @@ class CompressingHook final : public Hook {
       for (size_t i = 0; i < unused.size(); ++i) {
         if (unused[i]) clear(exchange, i);
       }
-      if (signal_) receive(exchange, state, in_full);
+      note_facts(exchange, left_out.coded, context_);
+      if (signal_) receive(exchange, *signal_, state, in_full);
       follow_whole(bucket, exchange.whole, in_full);
-      restore(exchange, held);
-      if (exchange.values.defined()) {
-        for (size_t i = 0; i < exchange.coded.size(); ++i) {
-          exchange.gradient(i).flat.copy_(exchange.source(i));
+      restore_idle(exchange, held);
+      take_values(exchange);
+      if (leaves_out) {
+        if (signal_) {
+          for (size_t i = 0; i < left_out.coded.size(); ++i) {
+            left_out.source(i).copy_(left_out.gradient(i).flat);
+          }
+          receive(left_out, *signal_, state_out, in_full);
         }
+        restore_idle(left_out, held_out);
+        take_values(left_out);
       }
       const bool is_looked_at = encoding && compressor_->looks_for_nonfinite();
       if (!(is_looked_at ? fits(bucket.buffer) : all_finite(bucket.buffer))) bucket.overflowed();
@@ -122,6 +150,23 @@ class CompressingHook final : public Hook {
     if (encoding && compressor_->finishes_late()) {
       bucket.reduced();
       encoding->finish();
+    }
+  }
+
+  void check(size_t parameter, const Treatment& treatment) const override {
+    const std::string& name = context_.parameters[parameter].name;
+    if (follows() && (treatment.whole || treatment.skip)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the hook of " + name +
+                      " sends what all ranks remember: a policy can only choose its compressor");
+    }
+    if (treatment.skip && (signal_ || !options_.error_feedback)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the gradient of " + name +
+                      " can be skipped only by a hook that keeps residuals of gradients");
+    }
+    if (!treatment.compressor.empty() && compressor_->takes(parameter)) {
+      compressor_->check(parameter, treatment.compressor);
     }
   }
 
@@ -177,7 +222,6 @@ class CompressingHook final : public Hook {
   }
   /// Optimizers get a momentum, and so for all parameters.
   bool follows() const { return signal_ && signal_->is_shared(); }
-  size_t momentum_kind() const { return options_.error_feedback ? 1 : 0; }
   double mean_share() const { return 1.0 / context_.world_size; }
 
   bool has_coded(const Bucket& bucket) const {
@@ -186,16 +230,67 @@ class CompressingHook final : public Hook {
     });
   }
 
+  bool is_left_out(size_t parameter) const {
+    const Treatment& treatment = context_.decision.of(parameter);
+    return treatment.whole || treatment.skip;
+  }
+
+  /// By the schedule, or because policies leave all of its gradients whole.
+  bool travels_in_full(const Bucket& bucket) const {
+    if (options_.full_precision.at(bucket.step)) return true;
+    return !follows() && std::ranges::all_of(bucket.gradients, [this](const Gradient& gradient) {
+      return !compressor_->takes(gradient.parameter) ||
+             context_.decision.of(gradient.parameter).whole;
+    });
+  }
+
   /// What is compressed and what is not, and where the memory has it.
-  void divide(BucketExchange& exchange) {
+  void divide(BucketExchange& exchange, BucketExchange& left_out, bool in_full) {
     const Bucket& bucket = exchange.bucket;
     for (size_t i = 0; i < bucket.gradients.size(); ++i) {
-      const bool is_coded = compressor_->takes(bucket.gradients[i].parameter);
-      (is_coded ? exchange.coded : exchange.whole).push_back(i);
+      const size_t parameter = bucket.gradients[i].parameter;
+      if (!compressor_->takes(parameter)) {
+        exchange.whole.push_back(i);
+      } else {
+        (!in_full && is_left_out(parameter) ? left_out : exchange).coded.push_back(i);
+      }
     }
     compressor_->arrange(bucket, exchange.coded);
     exchange.memory = &memory_.piece(bucket, exchange.coded);
-    exchange.has_residual = options_.error_feedback;
+    exchange.has_residual = left_out.has_residual = options_.error_feedback;
+    if (!left_out.coded.empty()) {
+      left_out.memory = &memory_.piece(bucket, left_out.coded, Memory::Part::kLeftOut);
+    }
+  }
+
+  /// Of a bucket that is summed as it is: which of its gradients could be compressed.
+  void divide_whole(BucketExchange& exchange) const {
+    for (size_t i = 0; i < exchange.bucket.gradients.size(); ++i) {
+      const bool is_coded = compressor_->takes(exchange.bucket.gradients[i].parameter);
+      if (is_coded) exchange.coded.push_back(i);
+    }
+  }
+
+  /// What policies want to know, if they do.
+  void measure(BucketExchange& exchange, const BucketExchange& left_out) {
+    if (!context_.decision.measures) return;
+    if (exchange.has_residual) compressor_->write_down();
+    measure_exchange(exchange, left_out.coded.empty() ? nullptr : &left_out, context_, scale_);
+  }
+
+  /// The bucket, and beside it what was measured.
+  static std::vector<HookCollective> summed_as_it_is(const BucketExchange& exchange) {
+    std::vector<HookCollective> collectives{HookCollective::sum(exchange.bucket.buffer)};
+    if (exchange.facts.defined()) collectives.push_back(HookCollective::sum(exchange.facts));
+    return collectives;
+  }
+
+  /// What came out for a signal becomes the gradients.
+  static void take_values(const BucketExchange& exchange) {
+    if (!exchange.values.defined()) return;
+    for (size_t i = 0; i < exchange.coded.size(); ++i) {
+      exchange.gradient(i).flat.copy_(exchange.source(i));
+    }
   }
 
   void find_idle(BucketExchange& exchange) const {
@@ -208,84 +303,7 @@ class CompressingHook final : public Hook {
     exchange.idle = are_zero(flats);
   }
 
-  /// What idle gradients have in the memory: they get it back after the step.
-  Held hold(const BucketExchange& exchange) {
-    Held held;
-    const Memory::Piece& memory = *exchange.memory;
-    for (size_t i = 0; i < exchange.idle.size(); ++i) {
-      if (!exchange.idle[i] || memory.now.empty()) continue;
-      if (held.empty()) compressor_->write_down();
-      std::vector<at::Tensor>& kept = held.emplace_back(i, std::vector<at::Tensor>()).second;
-      for (size_t kind = 0; kind < memory.now.size(); ++kind) {
-        const at::Tensor now = memory.now_of(kind, i);
-        kept.push_back(memory.has_copy(kind) ? now : now.clone());
-      }
-    }
-    return held;
-  }
-
-  void restore(const BucketExchange& exchange, const Held& held) const {
-    for (const auto& [i, kept] : held) {
-      for (size_t kind = 0; kind < kept.size(); ++kind) {
-        at::Tensor next = exchange.memory->next_of(kind, i);
-        // An idle gradient's residual was not sent, but its owner's roundings may be in it.
-        if (options_.error_feedback && kind == kResidual) {
-          next.add_(kept[kind]);
-        } else {
-          next.copy_(kept[kind]);
-        }
-      }
-    }
-  }
-
   // ---- the signal
-
-  void emit(BucketExchange& exchange, SignalState& state) const {
-    const Memory::Piece& memory = *exchange.memory;
-    exchange.values = at::empty({memory.numel}, memory.now[momentum_kind()].options());
-    for (size_t i = 0; i < exchange.coded.size(); ++i) {
-      memory.at(exchange.values, i).copy_(exchange.gradient(i).flat);
-    }
-    state.values = exchange.values;
-    give_memory(memory, state);
-    if (options_.error_feedback && signal_->masks()) {
-      const at::Tensor& residual = memory.now[kResidual];
-      state.owed = memory.has_copy(kResidual) ? residual : residual.clone();
-    }
-    signal_->emit(state);
-    for (size_t i = 0; i < exchange.idle.size(); ++i) {
-      if (exchange.idle[i]) exchange.source(i).zero_();
-    }
-  }
-
-  /// What the signal works on beside the values.
-  void give_memory(const Memory::Piece& memory, SignalState& state) const {
-    const size_t kind = momentum_kind();
-    state.now = memory.now[kind];
-    state.next = memory.next[kind];
-    if (signal_->keeps_own()) {
-      state.own = memory.now[kind + 1];
-      state.own_next = memory.next[kind + 1];
-    }
-    if (options_.error_feedback) state.left = memory.next[kResidual];
-  }
-
-  void receive(BucketExchange& exchange, SignalState& state, bool in_full) const {
-    const Memory::Piece& memory = *exchange.memory;
-    if (!in_full) {
-      signal_->receive(state);
-    } else if (follows()) {
-      state.values = at::empty({memory.numel}, memory.now[momentum_kind()].options());
-      for (size_t i = 0; i < exchange.coded.size(); ++i) {
-        memory.at(state.values, i).copy_(exchange.gradient(i).flat);
-      }
-      give_memory(memory, state);
-      if (options_.error_feedback && memory.has_copy(kResidual)) {
-        memory.next[kResidual].copy_(memory.now[kResidual]);
-      }
-      signal_->follow(state);
-    }
-  }
 
   /// Gradients that travel whole have the momentum of those that do not.
   void follow_whole(const Bucket& bucket, const std::vector<size_t>& whole, bool in_full) {
@@ -306,7 +324,6 @@ class CompressingHook final : public Hook {
 
   /// Nothing stays behind: residuals leave with what is sent.
   MessageRound in_full_precision(BucketExchange& exchange) {
-    Bucket& bucket = exchange.bucket;
     if (options_.error_feedback && !follows()) {
       compressor_->write_down();
       for (size_t i = 0; i < exchange.coded.size(); ++i) {
@@ -315,10 +332,10 @@ class CompressingHook final : public Hook {
         next.zero_();
       }
     }
-    if (!exchange.values.defined()) return {{HookCollective::sum(bucket.buffer)}, Rest::kNone};
+    if (!exchange.values.defined()) return {summed_as_it_is(exchange), Rest::kNone};
     MessageRound round;
     if (exchange.side_numel() > 0) {
-      exchange.pack_side(at::empty({exchange.side_numel()}, bucket.buffer.options()));
+      exchange.pack_side(exchange.new_side());
       round.collectives.push_back(HookCollective::sum(exchange.side));
     }
     round.collectives.push_back(HookCollective::sum(exchange.values));

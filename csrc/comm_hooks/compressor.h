@@ -35,7 +35,8 @@ struct BucketExchange {
   at::Tensor values;
   /// Set by the compressor: zeros may not come out as zeros, so the ranks count who has others.
   bool counts_uses = false;
-  at::Tensor side;  ///< of `side_numel()`: the whole gradients, and behind them the counts
+  at::Tensor facts;  ///< fp32, what this rank has measured; undefined: nothing
+  at::Tensor side;   ///< of `side_numel()`: the whole gradients, then the counts, then the facts
 
   /// What is sent of the i-th of `coded`, and where its mean belongs.
   at::Tensor source(size_t i) const {
@@ -44,11 +45,13 @@ struct BucketExchange {
   const Gradient& gradient(size_t i) const { return bucket.gradients[coded[i]]; }
 
   int64_t side_numel() const;
-  /// Makes `side` of `to`, which has as many elements, and any floating-point type.
+  /// A tensor for `pack_side`: of the bucket's type, or fp32 if that is too narrow for the facts.
+  at::Tensor new_side() const;
+  /// Makes `side` of `to`, which has as many elements, and any type that is wide enough.
   void pack_side(const at::Tensor& to);
-  /// The sums of `side` are there: the whole gradients become their means. Returns which of `coded`
-  /// are idle on all ranks, if that was counted.
-  std::vector<bool> unpack_side() const;
+  /// The sums of `side` are there: the whole gradients become their means, and the facts those of
+  /// all ranks. Returns which of `coded` are idle on all ranks, if that was counted.
+  std::vector<bool> unpack_side();
 };
 
 /// Collectives that start together.
@@ -90,6 +93,8 @@ class Compressor : public Stateful {
   bool takes(size_t parameter) const {
     return !compressing_.is_whole(parameter) && can_take(parameter);
   }
+  /// Throws Error(kInvalidArgument) for what a policy must not ask of it: a codec or a rank.
+  virtual void check(size_t parameter, const std::string& level) const;
   /// Puts positions of gradients into the order in which the messages have them.
   virtual void arrange(const Bucket& bucket, std::vector<size_t>& coded) const {
     static_cast<void>(bucket);

@@ -29,11 +29,10 @@
 #include <vector>
 
 #include "comm_hooks/compressors.h"
+#include "comm_hooks/held_state.h"
 
 namespace q7x2 {
 namespace {
-
-constexpr size_t kResidual = 0;
 
 struct CyclicTopKOptions {
   double ratio = 0.01;
@@ -76,7 +75,7 @@ class CyclicTopKEncoding final : public Encoding {
     load();
     MessageRound round;
     if (exchange_.side_numel() > 0) {
-      exchange_.pack_side(at::empty({exchange_.side_numel()}, exchange_.bucket.buffer.options()));
+      exchange_.pack_side(exchange_.new_side());
       round.collectives.push_back(HookCollective::sum(exchange_.side));
     }
     const HookContext& context = compressor_.context_;

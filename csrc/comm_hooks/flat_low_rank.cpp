@@ -19,12 +19,12 @@
 
 #include "comm_hooks/compressors.h"
 #include "comm_hooks/factor_message.h"
+#include "comm_hooks/held_state.h"
 #include "comm_hooks/orthonormal.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr size_t kResidual = 0;
 constexpr const char* kBasis = "basis_by_bucket";
 
 struct FlatLowRankOptions {

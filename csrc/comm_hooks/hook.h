@@ -12,7 +12,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "comm_hooks/facts.h"
 #include "comm_hooks/phases.h"
+#include "comm_hooks/treatment.h"
 
 namespace q7x2 {
 
@@ -117,6 +119,8 @@ class Bucket {
   void reduced() { sink_->reduced(); }
   /// A reduced gradient has Inf or NaN, on all ranks: GradScaler will skip this step.
   void overflowed();
+  /// What all ranks together have measured; policies get it when the step is over.
+  void note_facts(size_t parameter, GradientFacts facts, const StepTimes& times);
   /// A bucket of the same step, empty, whose collectives go to `sink`.
   Bucket part(CollectiveSink& sink) const;
 
@@ -138,6 +142,8 @@ struct HookContext {
   /// A gradient scaler skips steps: what a step changes must be undone exactly.
   bool may_skip = false;
   std::vector<Parameter> parameters;  ///< grows where DDP reduces one that nobody has named
+  Decision decision;                  ///< of policies; it changes between steps only
+  StepTimes last_step;
 };
 
 /// The tensors that a hook remembers: state["residual"]["layer.weight"].
@@ -188,6 +194,8 @@ class Hook : public Stateful {
   virtual size_t lanes() const { return 1; }
   /// Replaces `bucket.buffer` by its mean over the ranks.
   virtual Phases reduce(Bucket& bucket) = 0;
+  /// Throws Error(kInvalidArgument) for a treatment that the hook cannot give this parameter.
+  virtual void check(size_t parameter, const Treatment& treatment) const;
 };
 
 using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;

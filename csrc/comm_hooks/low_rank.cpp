@@ -24,6 +24,9 @@
 // only what the basis is not orthogonal to. `reset_every` starts again from random factors now and
 // then, a plain form of what PowerSGD+ (arXiv 2509.11254, 2025) does with singular vectors.
 //
+// A policy can lower the rank of a matrix and raise it again. A lower rank keeps the first columns
+// of the basis, which follow the largest directions; a higher one adds random columns.
+//
 // It wins wherever the network is slower than three passes over the gradients, for matrices of low
 // rank, which those of dense layers are. Embeddings of rare tokens are not.
 // Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
@@ -75,6 +78,10 @@ class LowRank final : public Compressor {
   }
   at::ScalarType memory_dtype(at::ScalarType gradients) const override {
     return MatrixStacks::compute_dtype(gradients);
+  }
+  /// `level`: a rank.
+  void check(size_t parameter, const std::string& level) const override {
+    stacks_.check_rank(parameter, level);
   }
   bool multiplies() const override { return true; }
   bool looks_for_nonfinite() const override { return true; }

@@ -10,7 +10,7 @@
 namespace q7x2 {
 
 struct LowRankOptions {
-  std::vector<int64_t> ranks;
+  std::vector<int64_t> ranks;  ///< the largest that a policy may ask for
   int64_t default_rank = 1;
   double min_compression_rate = 2;
   bool warm_start = true;

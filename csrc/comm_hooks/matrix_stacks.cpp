@@ -1,6 +1,7 @@
 #include "comm_hooks/matrix_stacks.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -31,16 +32,31 @@ std::optional<at::Tensor> find(const HookState& state, const char* kind, const s
   return tensor->second;
 }
 
-/// As many rows at each turn, so that any state can be loaded into the tensors of another.
-at::Tensor padded(const at::Tensor& basis, int64_t rows) {
-  const at::Tensor all = basis.new_zeros({rows, basis.size(1)});
-  all.narrow(0, 0, basis.size(0)).copy_(basis);
+/// As many rows at each turn and as many columns at each rank, so that any state can be loaded into
+/// the tensors of another.
+at::Tensor padded(const at::Tensor& basis, int64_t rows, int64_t columns) {
+  const at::Tensor all = basis.new_zeros({rows, columns});
+  all.narrow(0, 0, basis.size(0)).narrow(1, 0, basis.size(1)).copy_(basis);
   return all;
+}
+
+/// The columns of a saved basis: behind the last of its rank there are zeros.
+at::Tensor without_zeros(const at::Tensor& padded) {
+  const auto columns = padded.ne(0).any(0).sum().item<int64_t>();
+  return padded.narrow(1, 0, std::max<int64_t>(columns, 1)).clone();
+}
+
+/// The rank that a policy's text stands for; 0 if it is none.
+int64_t rank_in(const std::string& text) {
+  int64_t rank = 0;
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, rank);
+  return error == std::errc() && last == end && rank > 0 ? rank : 0;
 }
 
 }  // namespace
 
-MatrixShape MatrixStacks::shape_of(size_t number) const {
+MatrixShape MatrixStacks::largest_shape_of(size_t number) const {
   const std::vector<int64_t>& shape = context_.parameters[number].shape;
   if (shape.size() < 2) return {};
   MatrixShape matrix;
@@ -55,6 +71,22 @@ MatrixShape MatrixStacks::shape_of(size_t number) const {
     matrix.rank = 0;
   }
   return matrix;
+}
+
+MatrixShape MatrixStacks::shape_of(size_t number) const {
+  MatrixShape matrix = largest_shape_of(number);
+  const std::string& level = context_.decision.of(number).compressor;
+  if (!level.empty()) matrix.rank = std::min(matrix.rank, rank_in(level));
+  return matrix;
+}
+
+void MatrixStacks::check_rank(size_t number, const std::string& rank) const {
+  const int64_t wanted =
+      number < options_.ranks.size() ? options_.ranks[number] : options_.default_rank;
+  if (rank_in(rank) > 0 && rank_in(rank) <= wanted) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "expected a rank from 1 to " + std::to_string(wanted) + ", that of the hook, for " +
+                  context_.parameters[number].name + ", got '" + rank + "'");
 }
 
 uint64_t MatrixStacks::start_of(uint64_t iteration) const {
@@ -80,9 +112,23 @@ at::Tensor MatrixStacks::initial_basis(size_t number, uint64_t iteration) const 
 }
 
 MatrixStacks::Bases MatrixStacks::bases_of(size_t number) const {
-  if (number < bases_.size() && bases_[number].basis.defined()) return bases_[number];
+  if (number < bases_.size() && bases_[number].basis.defined()) {
+    const auto& [basis, other] = bases_[number];
+    return {fitted(basis, number, iterations_),
+            options_.alternating ? fitted(other, number, iterations_ + 1) : at::Tensor()};
+  }
   return {initial_basis(number, iterations_),
           options_.alternating ? initial_basis(number, iterations_ + 1) : at::Tensor()};
+}
+
+at::Tensor MatrixStacks::fitted(const at::Tensor& basis, size_t number, uint64_t iteration) const {
+  const int64_t rank = shape_of(number).rank;
+  if (basis.size(1) >= rank) return basis.narrow(1, 0, rank);
+  at::Tensor random = initial_basis(number, iteration).to(basis.device());
+  const at::Tensor added = random.narrow(1, basis.size(1), rank - basis.size(1));
+  const at::Tensor wider = at::cat({basis, added}, 1).unsqueeze(0);
+  make_orthonormal({wider});
+  return wider.squeeze(0);
 }
 
 void MatrixStacks::arrange(const Bucket& bucket, std::vector<size_t>& coded) const {
@@ -100,13 +146,23 @@ void MatrixStacks::arrange(const Bucket& bucket, std::vector<size_t>& coded) con
   }
 }
 
+bool MatrixStacks::has_ranks_of_now(const StackLayout& layout,
+                                    const BucketExchange& exchange) const {
+  return std::ranges::all_of(layout.stacks, [&](const auto& stack) {
+    return std::ranges::all_of(stack->members, [&](size_t member) {
+      return shape_of(exchange.gradient(member).parameter) == stack->shape;
+    });
+  });
+}
+
 StackLayout& MatrixStacks::layout_of(const BucketExchange& exchange) {
   const Memory::Piece& memory = *exchange.memory;
   StackLayout& layout = layouts_[exchange.bucket.index];
-  const bool is_known = layout.serial == memory.serial;
+  const bool is_known = layout.serial == memory.serial && has_ranks_of_now(layout, exchange);
   layout.used = true;
   if (is_known) return layout;
 
+  for (const auto& stack : layout.stacks) q7x2::write_down(*stack, mean_share());
   layout.serial = memory.serial;
   layout.stacks.clear();
   std::vector<size_t> parameters;
@@ -234,8 +290,9 @@ void MatrixStacks::save(HookState& shared) const {
     const std::string& name = context_.parameters[number].name;
     const Bases bases = bases_of(number);
     const int64_t rows = options_.alternating ? std::max(matrix.n, matrix.m) : bases.basis.size(0);
-    shared["basis"][name] = padded(bases.basis, rows);
-    if (options_.alternating) shared["other_basis"][name] = padded(bases.other, rows);
+    const int64_t columns = largest_shape_of(number).rank;
+    shared["basis"][name] = padded(bases.basis, rows, columns);
+    if (options_.alternating) shared["other_basis"][name] = padded(bases.other, rows, columns);
   }
   shared["iterations"]["count"] = at::scalar_tensor(static_cast<int64_t>(iterations_), at::kLong);
 }
@@ -253,13 +310,13 @@ void MatrixStacks::load(const HookState& shared) {
       if (!saved) return initial_basis(number, iteration);
       const int64_t its = is_left(iteration) ? matrix.m : matrix.n;
       const int64_t rows = options_.alternating ? std::max(matrix.n, matrix.m) : its;
-      const std::vector<int64_t> shape{rows, matrix.rank};
+      const std::vector<int64_t> shape{rows, largest_shape_of(number).rank};
       if (saved->sizes() != at::IntArrayRef(shape)) {
         throw Error(ErrorCode::kInvalidArgument, std::string("expected the ") + kind + " of " +
                                                      name + " in shape " + c10::str(shape) +
                                                      ", got " + c10::str(saved->sizes()));
       }
-      return saved->narrow(0, 0, its).clone();
+      return without_zeros(saved->narrow(0, 0, its));
     };
     loaded[number].basis = take("basis", count);
     if (options_.alternating) loaded[number].other = take("other_basis", count + 1);

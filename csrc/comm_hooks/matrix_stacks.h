@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm_hooks/compressor.h"
@@ -56,8 +57,10 @@ class MatrixStacks {
   MatrixStacks(const HookContext& context, const LowRankOptions& options)
       : context_(context), options_(options) {}
 
-  /// Of the parameter of this number.
+  /// Of the parameter of this number, with the rank that holds in this step.
   MatrixShape shape_of(size_t number) const;
+  /// Throws Error(kInvalidArgument) unless `rank` is a number from 1 to that of the options.
+  void check_rank(size_t number, const std::string& rank) const;
   static at::ScalarType compute_dtype(at::ScalarType gradients) {
     return gradients == at::kDouble ? at::kDouble : at::kFloat;
   }
@@ -92,6 +95,11 @@ class MatrixStacks {
   /// Depends on the seed, the parameter's name and the iteration's start only.
   at::Tensor initial_basis(size_t number, uint64_t iteration) const;
   Bases bases_of(size_t number) const;
+  bool has_ranks_of_now(const StackLayout& layout, const BucketExchange& exchange) const;
+  /// With as many columns as the rank has now.
+  at::Tensor fitted(const at::Tensor& basis, size_t number, uint64_t iteration) const;
+  /// With the rank of the options.
+  MatrixShape largest_shape_of(size_t number) const;
   double mean_share() const { return 1.0 / context_.world_size; }
   /// Drops the layouts of buckets that DDP does not have any more.
   void forget_unused();

@@ -11,10 +11,10 @@ bool Memory::is_kept(size_t number) const {
   return keeps_(number) && c10::multiply_integers(context_.parameters[number].shape) > 0;
 }
 
-Memory::Piece& Memory::piece(const Bucket& bucket, const std::vector<size_t>& order) {
+Memory::Piece& Memory::piece(const Bucket& bucket, const std::vector<size_t>& order, Part part) {
   std::vector<size_t> parameters;
   for (const size_t i : order) parameters.push_back(bucket.gradients[i].parameter);
-  const auto found = pieces_.find(bucket.index);
+  const auto found = pieces_.find({bucket.index, part});
   if (found != pieces_.end() && found->second.parameters == parameters) {
     found->second.used = true;
     return found->second;
@@ -43,7 +43,7 @@ Memory::Piece& Memory::piece(const Bucket& bucket, const std::vector<size_t>& or
     }
   }
   piece.used = true;
-  return pieces_[bucket.index] = std::move(piece);
+  return pieces_[{bucket.index, part}] = std::move(piece);
 }
 
 void Memory::forget_unused() {

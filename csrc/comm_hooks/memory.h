@@ -61,9 +61,15 @@ class Memory {
         dtype_of_(std::move(dtype_of)),
         write_down_(std::move(write_down)) {}
 
+  /// Which gradients of a bucket lie together.
+  enum class Part {
+    kCoded,
+    kLeftOut,  ///< a policy leaves them whole, or skips them
+  };
+
   /// The state of the gradients at these positions of the bucket, in this order. Their `next` is to
   /// be written in this step.
-  Piece& piece(const Bucket& bucket, const std::vector<size_t>& order);
+  Piece& piece(const Bucket& bucket, const std::vector<size_t>& order, Part part = Part::kCoded);
   /// `next` becomes the state.
   void commit();
   /// The step has not happened.
@@ -86,8 +92,8 @@ class Memory {
   const std::function<bool(size_t)> keeps_;
   const std::function<at::ScalarType(at::ScalarType)> dtype_of_;
   const std::function<void()> write_down_;
-  std::map<size_t, Piece> pieces_;                // by index of the bucket
-  std::vector<std::vector<at::Tensor>> tensors_;  // by number and kind; views of pieces
+  std::map<std::pair<size_t, Part>, Piece> pieces_;  // by index of the bucket
+  std::vector<std::vector<at::Tensor>> tensors_;     // by number and kind; views of pieces
   uint64_t serials_ = 0;
   bool any_ = false;
 };

@@ -200,7 +200,7 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job,
       overflowed_ = true;
       end_step();
     }
-    in_step_ = true;
+    if (!in_step_) begin_step();
     last_bucket_came_ |= b.is_last;
     b.step = step_;
   } else {
@@ -240,6 +240,9 @@ void HookRunner::end_reductions() {
 
 void HookRunner::end_step() {
   const bool keep = !overflowed_;
+  facts_.step = step_;
+  facts_.is_finite = keep;
+  last_facts_ = std::exchange(facts_, {});
   in_step_ = last_bucket_came_ = overflowed_ = false;
   ++step_;
   keep ? hook_->commit() : hook_->abort();
@@ -269,6 +272,7 @@ void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> col
   lanes_.start(job.ticket, lane, [this, &job, lane, collectives = std::move(collectives), urgency] {
     const c10::OptionalStreamGuard on_stream(stream_);
     job.collectives_begin = monotonic_seconds();
+    if (under_way_++ == 0) wire_begin_ = job.collectives_begin;
     // The runner may be gone when they end: its worker, stopped, then drops this.
     const auto left = std::make_shared<std::atomic<size_t>>(collectives.size());
     const auto resume_at_last = [this, left, worker = worker_, ticket = job.ticket,
@@ -297,6 +301,7 @@ void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> col
 }
 
 void HookRunner::end_collectives(HookJob& job) {
+  if (--under_way_ == 0) wire_seconds_ += monotonic_seconds() - wire_begin_;
   if (job.start_error) std::rethrow_exception(job.start_error);
   // They are over: this throws what went wrong, or has the stream wait for them.
   for (const auto& work : job.works) work->wait();
@@ -356,6 +361,7 @@ void HookRunner::load(const HookState& shared, const HookState& local, uint64_t 
   between_steps([&] {
     hook_->load(shared, local);
     step_ = step;
+    last_facts_.reset();
   });
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -89,6 +90,12 @@ class HookRunner {
   void save(HookState& shared, HookState& local, uint64_t& step);
   void load(const HookState& shared, const HookState& local, uint64_t step);
 
+  /// What holds from the next step on, equal on all ranks. Throws Error(kInvalidArgument) for what
+  /// the hook cannot do, and has then changed nothing.
+  void decide(Decision decision);
+  /// Of the last step; none if no step has ended since the last call. Any time.
+  std::optional<StepFacts> take_facts();
+
   HookStats stats();
   /// Records what the worker and the lanes do, from now on.
   void trace(bool enabled);
@@ -113,6 +120,7 @@ class HookRunner {
   void fail(HookJob& job, std::exception_ptr error);
   void start_collectives(HookJob& job, std::vector<HookCollective> collectives, Rest rest);
   void end_collectives(HookJob& job);
+  void begin_step();
   void end_step();
   void between_steps(const std::function<void()>& task);
   /// The worker's stream waits for what the calling thread's has to do now. Any thread.
@@ -138,6 +146,13 @@ class HookRunner {
   bool last_bucket_came_ = false;
   bool overflowed_ = false;  // in this step
   std::exception_ptr failure_;
+
+  StepFacts facts_;                      // of the step in flight
+  std::optional<StepFacts> last_facts_;  // of the last one
+  double step_begin_ = 0;                // seconds of the monotonic clock
+  double wire_begin_ = 0;
+  size_t under_way_ = 0;     // rounds of collectives
+  double wire_seconds_ = 0;  // of the step in flight, with a round under way
 
   HookStats stats_;
   bool tracing_ = false;

@@ -1,4 +1,5 @@
-// When a compressing hook sends full precision.
+// When a compressing hook sends full precision: a policy that needs no facts. It has the step only,
+// so C++ asks it without Python. What other policies decide (treatment.h) comes on top.
 #pragma once
 
 #include <cstdint>

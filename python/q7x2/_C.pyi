@@ -120,6 +120,15 @@ class HookRunner:
         """Copies: what all ranks share, what is this one's own, the number of steps."""
 
     def load(self, shared: _HookState, local: _HookState, step: int) -> None: ...
+    def decide(
+        self, treatments: list[tuple[bool, bool, str]], measures: bool, candidates: list[str]
+    ) -> None:
+        """What holds from the next step on, equal on all ranks: (whole, skip, compressor) by
+        parameter; see ``csrc/comm_hooks/treatment.h``. ValueError for what the hook cannot do."""
+
+    def take_facts(self) -> dict[str, Any] | None:
+        """Of the last step; None if no step has ended since the last call."""
+
     def stats(self) -> dict[str, Any]: ...
     def trace(self, enabled: bool) -> None: ...
     def take_events(self) -> list[dict[str, Any]]: ...
@@ -198,6 +207,11 @@ def compressing_hook(
     """A signal, a compressor and the memory between them. ``values``: of the compressor's options;
     ValueError for an option that does not exist, or a value that does not fit.
     """
+
+def choose_codecs(gradients: list[tuple[float, list[tuple[float, float]]]]) -> list[int | None]:
+    """The choice of each gradient, from its squared norm and (bytes, squared error) of each choice;
+    None for a gradient of zeros. The bytes are fewest for no more relative error than the first
+    choices have together."""
 
 def dense_hook(dtype: torch.dtype | None) -> HookFactory:
     """The dense all-reduce, rounded to ``dtype`` on the way."""

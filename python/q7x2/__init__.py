@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from q7x2._accelerators import register_accelerator
+from q7x2._advise import Advice, Proposal, advise
 from q7x2._algorithm import algorithm
 from q7x2._attach import attach
 from q7x2._attached import Attached, HookEvent, HookStats
+from q7x2._attached_policy import Observation
 from q7x2._autoload import register
 from q7x2._barrier import monitored_barrier
 from q7x2._coded import all_gather, all_reduce, reduce_scatter
@@ -34,6 +36,21 @@ from q7x2._hook_options import (
 )
 from q7x2._hook_state import HookStateError
 from q7x2._plan_history import plan_history
+from q7x2._policy import (
+    Decision,
+    DivergenceError,
+    Facts,
+    GradientFacts,
+    Policy,
+    PolicyEvent,
+    Treatment,
+    Verdict,
+)
+from q7x2._policy_accordion import Accordion
+from q7x2._policy_bits import BitAllocation
+from q7x2._policy_budget import ErrorBudget
+from q7x2._policy_cadence import Accumulate
+from q7x2._policy_plot import plot_policy
 from q7x2._process_group import ProcessGroup
 from q7x2._reconfigure import reconfigure, reconfigure_handle, reconfigure_handles
 from q7x2._stats import stats
@@ -52,28 +69,41 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EF21",
+    "Accordion",
+    "Accumulate",
+    "Advice",
     "Allreduce",
     "Attached",
+    "BitAllocation",
     "CadenceFacts",
     "Codec",
     "Compose",
     "Compressed",
+    "Decision",
     "Description",
     "DiLoCo",
     "DiLoCoStats",
+    "DivergenceError",
     "EmbeddingStats",
+    "ErrorBudget",
+    "Facts",
     "FollowBandwidth",
+    "GradientFacts",
     "HookEvent",
     "HookOptions",
     "HookStateError",
     "HookStats",
     "Measurement",
+    "Observation",
     "OneBit",
     "Options",
     "OuterSGD",
+    "Policy",
+    "PolicyEvent",
     "PostLocal",
     "PowerSGD",
     "ProcessGroup",
+    "Proposal",
     "Quantize",
     "Sharded",
     "ShardedEmbedding",
@@ -81,7 +111,10 @@ __all__ = [
     "SignSGD",
     "Tighten",
     "TopK",
+    "Treatment",
+    "Verdict",
     "__version__",
+    "advise",
     "algorithm",
     "all_gather",
     "all_reduce",
@@ -94,6 +127,7 @@ __all__ = [
     "monitored_barrier",
     "optim",
     "plan_history",
+    "plot_policy",
     "reconfigure",
     "reconfigure_handle",
     "reconfigure_handles",

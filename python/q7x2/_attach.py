@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 from q7x2._attached import Attached
 from q7x2._fsdp_options import Sharded
 from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
+from q7x2._policy_driver import PolicyDriver, checked_policies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from torch.distributed import ProcessGroup
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
     from q7x2._hook_options import HookOptions
+    from q7x2._policy import Policy
 
 
 def attach(
@@ -25,6 +29,7 @@ def attach(
     threads: int = 1,
     replicas: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    policy: Policy | Sequence[Policy] | None = None,
 ) -> Attached:
     """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
 
@@ -50,14 +55,16 @@ def attach(
             first parameter group. They came from gradients that were to be applied at an earlier
             rate, and are sent times its ratio to the present one (Zheng et al., 2019). For hooks
             that send gradients, without ``clip_norm``. None: residuals are sent as they are.
+        policy: Of a DistributedDataParallel: who decides how each gradient travels, and how often
+            (docs/policy.md). With several, later ones replace what earlier ones decided.
 
     Raises:
         RuntimeError: The model has a hook already.
-        TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook`` or
-            ``scaler`` not what they should be.
+        TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook``,
+            ``policy`` or ``scaler`` not what they should be.
         ValueError: ``replicas`` is missing, or one too many; FSDP does all reductions itself; ranks
-            attach different hooks; or parameters are complex, which only :class:`Allreduce` takes,
-            or were frozen after DDP had been made.
+            attach different hooks; parameters are complex, which only :class:`Allreduce` takes,
+            or were frozen after DDP had been made; or the hook cannot do what a policy decides.
     """
     import torch.distributed as dist
     from torch.distributed.fsdp import FSDPModule
@@ -73,7 +80,10 @@ def attach(
         raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
     if optimizer is not None:
         _check_follows_rate(ddp, hook)
+    policies = checked_policies(policy)
     if isinstance(ddp, FSDPModule):
+        if policies:
+            raise ValueError("policy is for a DistributedDataParallel, got an FSDPModule")
         from q7x2._attached_sharded import attach_sharded
 
         return attach_sharded(ddp, hook, replicas, scaler, threads)
@@ -90,12 +100,17 @@ def attach(
         )
     parameters = reduced_parameters(ddp)
     runner = make_runner(hook, group, parameters, threads, may_skip=scaler is not None)
+    driver = PolicyDriver(policies, parameters) if policies else None
+    if driver is not None:
+        driver.start(runner, 0)
     register(ddp, runner, hook)
     rank, world_size = place_in(group)
     attached = Attached(
         runner, hook, parameters, rank, world_size, scaler, part=part_of(group), threads=threads
     )
     attached._follow(ddp, optimizer)
+    if driver is not None:
+        attached._obey(ddp, driver)
     return attached
 
 

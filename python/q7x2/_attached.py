@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from q7x2 import _hook_state
+from q7x2._attached_policy import ObeysPolicies
 from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
+from q7x2._policy_driver import PolicyDriver, snapshots_in
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +53,7 @@ class HookEvent:
     end: float
 
 
-class Attached:
+class Attached(ObeysPolicies):
     """A hook at work on one model; made by :func:`attach`.
 
     It is a ``torch.distributed.checkpoint`` Stateful. State can be read and changed between steps
@@ -149,6 +151,9 @@ class Attached:
             step=step,
         )
         local = _hook_state.without_lost_ranks(local)
+        if self._driver is not None:
+            self._driver.start(runner, step)
+            self._model = ddp
         runner.load(shared, local, step)
         register(ddp, runner, self.options)
         self._move(ddp, runner, place_in(ddp.process_group), part_of(ddp.process_group))
@@ -202,7 +207,9 @@ class Attached:
         return self._state(shared, ranks, step) | {"world_size": world_size}
 
     def _state(self, shared: Any, local: Any, step: int) -> dict[str, Any]:
+        policies = {} if self._driver is None else {"policies": self._driver.to_text()}
         return {
+            **policies,
             "format": _hook_state.FORMAT,
             "version": _hook_state.VERSION,
             "hook": type(self.options).__name__,
@@ -232,9 +239,13 @@ class Attached:
         _hook_state.check(whole, type(self.options).__name__, self.options.recipe(), self._shapes)
         local = _hook_state.local_part(whole, self._rank, self._world_size, self._keys)
         shared = _hook_state.unpacked(self._keys.take(whole["shared"]))
+        before = self._load_policies(whole)
         try:
             self._runner.load(shared, local, whole["step"])
         except RuntimeError as error:
+            if self._driver is not None:
+                self._driver.load(before)
+                self._driver.start(self._runner, self._runner.step)
             raise _hook_state.HookStateError(str(error)) from error
         self._rate = whole.get("rate") or None
         # Residuals are as large as the gradients they came from; without a scaler to follow, the
@@ -253,6 +264,28 @@ class Attached:
         if optimizer is not None:
             self._optimizer = optimizer
             self._before_forward(model, self._follow_rate)
+
+    def _obey(self, ddp: DistributedDataParallel, driver: PolicyDriver) -> None:
+        self._driver, self._model = driver, ddp
+        self._before_forward(ddp, lambda: driver.follow(self._runner))
+
+    def _load_policies(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Policies come first: what they decide is part of the state. Returns what they had."""
+        if self._driver is None:
+            if "policies" in state:
+                raise _hook_state.HookStateError(
+                    "the state was saved with policies: attach the hook with them, or remove "
+                    "'policies' from the state to go on without"
+                )
+            return []
+        before = self._driver.snapshot()
+        if "policies" in state:
+            try:
+                self._driver.load(snapshots_in(state["policies"]))
+            except ValueError as error:
+                raise _hook_state.HookStateError(str(error)) from error
+        self._driver.start(self._runner, state["step"])
+        return before
 
     def _follow_rate(self) -> None:
         """Residuals are what parameters still lack, divided by the rate of the next step."""

@@ -70,10 +70,6 @@ class Coded(FullPrecision):
         self,
         job: Job,
         stages: Sequence[tuple[int, str]],
-        *,
-        choices: Sequence[str] = (),
-        choose_every: int = 1,
-        critical_change: float = 0.0,
         **compressing: Any,
     ) -> Any:
         """``compressing``: arguments of the C++ struct ``CompressingOptions``."""
@@ -85,9 +81,6 @@ class Coded(FullPrecision):
         codec = {
             "stages": list(stages),
             "per_parameter": self.per_parameter,
-            "choices": list(choices),
-            "choose_every": choose_every,
-            "critical_change": critical_change,
             "over_stock": not job.on_q7x2,
             "edges": self.edges,
             "random_seed": self.random_seed,
@@ -100,6 +93,16 @@ class Coded(FullPrecision):
 _MEASURED_BEST = {"int4": "hadamard+int4:g=128"}
 
 
+def measured_best(codec: str) -> str:
+    """The full name of a codec of gradients."""
+    return _MEASURED_BEST.get(codec, codec)
+
+
+@renamed(
+    choices="policy=q7x2.BitAllocation(...) of q7x2.attach",
+    choose_every="every of q7x2.BitAllocation",
+    critical_change="policy=q7x2.Accordion(...) of q7x2.attach",
+)
 @dataclass(frozen=True)
 class Quantize(Coded):
     """Gradients through a codec, what it loses kept and added to the next ones.
@@ -108,47 +111,23 @@ class Quantize(Coded):
         codec: Its name: ``"int8"``, ``"int4:g=512"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
             takes it. But ``"int4"`` alone stands for ``"hadamard+int4:g=128"``, rotated and in
             groups of 128, with which the measured trainings ended lower; see docs/hooks.md.
-        choices: Further codecs, for example ``("int2:g=128", "int8:g=128")`` beside
-            ``"int4:g=128"``. Each gradient then gets the one among all that makes the bytes of all
-            fewest while their relative squared errors together are no more than those of ``codec``
-            alone (Markov et al., L-GreCo, 2024).
-        choose_every: Steps between two such choices.
-        critical_change: Choose by change instead: a gradient goes through ``codec`` if its norm,
-            residual included, has changed by at least this share since the last choice, and else
-            through the one codec in ``choices``, which should be stronger (Agarwal et al.,
-            Accordion, 2020). None: choose by errors.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased
             unless the codec rounds at random (``"int4:sr"``).
         random_seed: Of the codec's random numbers.
     """
 
     codec: str = "int8"
-    choices: Sequence[str] = field(default=(), kw_only=True)
-    choose_every: int = field(default=200, kw_only=True)
-    critical_change: float | None = field(default=None, kw_only=True)
     use_error_feedback: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_codec("codec", self.codec)
-        for choice in self.choices:
-            check_codec("choices", choice)
-        if self.critical_change is not None:
-            check_positive("critical_change", self.critical_change)
-            if len(self.choices) != 1:
-                raise ValueError(
-                    f"critical_change chooses between codec and one other: expected one codec in "
-                    f"choices, got {len(self.choices)}"
-                )
         check_flags(use_error_feedback=self.use_error_feedback)
 
     def factory(self, job: Job) -> Any:
         return self._coded(
             job,
-            [(0, _MEASURED_BEST.get(self.codec, self.codec))],
-            choices=[_MEASURED_BEST.get(choice, choice) for choice in self.choices],
-            choose_every=self.choose_every,
-            critical_change=self.critical_change or 0.0,
+            [(0, measured_best(self.codec))],
             use_error_feedback=self.use_error_feedback,
         )
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from q7x2 import (
+    advise_training,
     blame,
     draw_plan,
     explain_plan,
@@ -34,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     plan_files.add_parsers(actions)
     simulate.add_parser(commands)
     tune_collectives.add_parser(commands)
+    advise_training.add_parser(commands)
     blame.add_parser(commands)
     trace.add_parser(commands)
     report.add_parser(commands)

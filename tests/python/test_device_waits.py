@@ -20,7 +20,6 @@ HOOKS = {
     "topk": q7x2.TopK(0.1, start_iter=0),
     "cyclic": q7x2.Compressed("cyclic_top_k", {"ratio": 0.1}),
     "int4": q7x2.Quantize("int4"),
-    "adaptive": q7x2.Quantize("int4", choices=["int8"], choose_every=1),
 }
 
 

@@ -348,7 +348,7 @@ def test_debug_detail(name: str) -> None:
     assert_same_on_all_ranks([p.grad for p in ddp.parameters()])
 
 
-@pytest.mark.parametrize("name", ["powersgd", "alternating", "batched", "int8", "topk", "adaptive"])
+@pytest.mark.parametrize("name", ["powersgd", "alternating", "batched", "int8", "topk"])
 @pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
 @pytest.mark.ranks(2, 3)
 def test_nothing_is_lost(name: str, options: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ def test_options_have_the_defaults_of_the_structs() -> None:
 
 
 # What Python's classes choose otherwise than the C++ structs.
-OTHERWISE = {"choose_every", "rank"}
+OTHERWISE = {"rank"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""`python -m benchmarks policy`: advice beside a sweep, and trainings that diverge."""

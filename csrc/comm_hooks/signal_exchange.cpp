@@ -1,0 +1,66 @@
+#include "comm_hooks/signal_exchange.h"
+
+#include "comm_hooks/held_state.h"
+
+namespace q7x2 {
+namespace {
+
+size_t momentum_kind(const BucketExchange& exchange) {
+  return exchange.has_residual ? 1 : 0;
+}
+
+/// What the signal works on beside the values.
+void give_memory(const BucketExchange& exchange, const Signal& signal, SignalState& state) {
+  const Memory::Piece& memory = *exchange.memory;
+  const size_t kind = momentum_kind(exchange);
+  state.now = memory.now[kind];
+  state.next = memory.next[kind];
+  if (signal.keeps_own()) {
+    state.own = memory.now[kind + 1];
+    state.own_next = memory.next[kind + 1];
+  }
+  if (exchange.has_residual) state.left = memory.next[kResidual];
+}
+
+at::Tensor copied_gradients(const BucketExchange& exchange) {
+  const Memory::Piece& memory = *exchange.memory;
+  const at::Tensor copy = at::empty({memory.numel}, memory.now[momentum_kind(exchange)].options());
+  for (size_t i = 0; i < exchange.coded.size(); ++i) {
+    memory.at(copy, i).copy_(exchange.gradient(i).flat);
+  }
+  return copy;
+}
+
+}  // namespace
+
+void emit(BucketExchange& exchange, const Signal& signal, SignalState& state) {
+  const Memory::Piece& memory = *exchange.memory;
+  exchange.values = copied_gradients(exchange);
+  state.values = exchange.values;
+  give_memory(exchange, signal, state);
+  if (exchange.has_residual && signal.masks()) {
+    const at::Tensor& residual = memory.now[kResidual];
+    state.owed = memory.has_copy(kResidual) ? residual : residual.clone();
+  }
+  signal.emit(state);
+  for (size_t i = 0; i < exchange.idle.size(); ++i) {
+    if (exchange.idle[i]) exchange.source(i).zero_();
+  }
+}
+
+void receive(const BucketExchange& exchange, const Signal& signal, SignalState& state,
+             bool in_full) {
+  const Memory::Piece& memory = *exchange.memory;
+  if (!in_full) {
+    signal.receive(state);
+  } else if (signal.is_shared()) {
+    state.values = copied_gradients(exchange);
+    give_memory(exchange, signal, state);
+    if (exchange.has_residual && memory.has_copy(kResidual)) {
+      memory.next[kResidual].copy_(memory.now[kResidual]);
+    }
+    signal.follow(state);
+  }
+}
+
+}  // namespace q7x2

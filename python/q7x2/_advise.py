@@ -1,0 +1,224 @@
+"""``advise``: measure a training and its network, and propose how to communicate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from q7x2._advise_measure import cores_per_rank, measure_computing, measure_reducing
+from q7x2._advise_model import Computing, Reducing, accumulation, buckets_of, step_seconds
+from q7x2._option_checks import check_positive, check_whole
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed import ProcessGroup
+
+    from q7x2._hook_options import HookOptions
+
+_BUCKETS_MB = (1, 5, 25, 100)
+_WORTH = 1.05  # a proposal that is faster by less is not worth its price in accuracy
+_MOST_BACKWARDS = 1024
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One way to communicate, and what it is predicted to cost.
+
+    Attributes:
+        hook: What to give to :func:`attach`.
+        bucket_cap_mb: What to give to ``DistributedDataParallel``.
+        step_seconds: Of a forward and backward with its reduction, without the optimizer.
+        reduce_seconds: Of the reduction alone, with nothing beside it.
+        accumulate: Backwards per reduction with which communication costs at most ``overhead`` of
+            the computing time: :class:`Accumulate`, or a batch as many times larger.
+        local_steps: The interval of local SGD or :class:`DiLoCo` with which messages of as many
+            bytes, that nothing hides, cost at most ``overhead`` of the computing time.
+    """
+
+    hook: HookOptions
+    bucket_cap_mb: float
+    step_seconds: float
+    reduce_seconds: float
+    accumulate: int
+    local_steps: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What :func:`advise` found. ``print`` shows it as text.
+
+    Attributes:
+        proposals: The fastest first.
+        compute_seconds: Of a forward and backward without communication, on the slowest rank.
+        gradient_bytes: Of all gradients, on one rank.
+        dense_seconds: Of the fastest proposal that compresses nothing.
+        overhead: What ``accumulate`` and ``local_steps`` of the proposals aim at.
+    """
+
+    proposals: Sequence[Proposal]
+    compute_seconds: float
+    gradient_bytes: int
+    dense_seconds: float
+    overhead: float
+
+    @property
+    def best(self) -> Proposal:
+        """The fastest one; it compresses nothing if compression does not pay."""
+        if self.compression_pays:
+            return self.proposals[0]
+        return next(p for p in self.proposals if p.step_seconds == self.dense_seconds)
+
+    @property
+    def compression_pays(self) -> bool:
+        """The fastest proposal is more than 5 % faster than the fastest dense one."""
+        return self.dense_seconds > _WORTH * self.proposals[0].step_seconds
+
+    def __str__(self) -> str:
+        from q7x2.explain_plan import amount, duration
+
+        lines = [
+            f"{amount(self.gradient_bytes)} of gradients, "
+            f"{duration(self.compute_seconds)} of computing per step",
+            f"{'step':>9} {'reduce':>9} {'bucket':>7} {'accumulate':>10} {'local steps':>11}  hook",
+        ]
+        lines += [
+            f"{duration(p.step_seconds):>9} {duration(p.reduce_seconds):>9} "
+            f"{p.bucket_cap_mb:>4g} MB {p.accumulate:>10} {p.local_steps:>11}  {p.hook!r}"
+            for p in self.proposals
+        ]
+        if self.compression_pays:
+            lines.append(
+                f"Compression pays: {self.dense_seconds / self.proposals[0].step_seconds:.2f} x "
+                "faster steps. Its price in accuracy is in docs/hooks.md."
+            )
+        else:
+            lines.append("Compression does not pay here: train without it.")
+        return "\n".join(lines)
+
+
+def advise(
+    model: nn.Module,
+    step: Callable[[], Any],
+    *,
+    group: ProcessGroup | None = None,
+    hooks: Sequence[HookOptions] | None = None,
+    buckets_mb: Sequence[float] = _BUCKETS_MB,
+    repeats: int = 3,
+    overhead: float = 0.1,
+) -> Advice:
+    """Measure one training on its network, and predict how long steps take with each hook.
+
+    >>> advice = q7x2.advise(model, lambda: loss_of(model(x), y).backward())
+    >>> print(advice)
+    >>> ddp = DistributedDataParallel(model, bucket_cap_mb=advice.best.bucket_cap_mb)
+    >>> hook = q7x2.attach(ddp, advice.best.hook)
+
+    It is a collective call. It measures when each gradient is ready in a step without
+    communication, and how long each hook takes to reduce these gradients in one bucket and in
+    many. From this it predicts steps for all sizes of buckets. The weights do not change.
+
+    Args:
+        model: The model itself, not in a DistributedDataParallel.
+        step: Runs one forward and backward of ``model`` on a batch of the usual size.
+        group: The process group. The default group if None.
+        hooks: Those to propose. By default dense, bf16, int8, int4 and PowerSGD of rank 8 and 4.
+        buckets_mb: Sizes of DDP's buckets to propose, in MiB.
+        repeats: Steps and reductions of each kind that are measured, after those that warm up.
+        overhead: The share of the computing time that communication may cost with ``accumulate``
+            and ``local_steps`` of a proposal.
+
+    Raises:
+        TypeError: ``model`` is a DistributedDataParallel.
+        ValueError: An option is out of its range, ``model`` has no parameters to train, or
+            ``step`` made no gradients.
+    """
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from q7x2._hook_options import Allreduce
+
+    if isinstance(model, DistributedDataParallel):
+        raise TypeError("advise needs the model itself, not a DistributedDataParallel of it")
+    check_whole("repeats", repeats, 1)
+    check_positive("overhead", overhead)
+    if not buckets_mb:
+        raise ValueError("buckets_mb must have at least one size")
+    for size in buckets_mb:
+        check_positive("buckets_mb", size)
+    group = dist.group.WORLD if group is None else group
+    if group is None:
+        raise ValueError("no default process group: call init_process_group first")
+    candidates = list(_candidates() if hooks is None else hooks)
+    if not any(_is_dense(hook) for hook in candidates):
+        candidates.insert(0, Allreduce())
+
+    computing = measure_computing(model, step, group, repeats)
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    gradients = [(name, p.grad.detach().clone()) for name, p in named if p.grad is not None]
+    if len(gradients) < len(named) or not named:
+        missing = next((name for name, p in named if p.grad is None), "any parameter")
+        raise ValueError(f"step made no gradient of {missing}: it must run forward and backward")
+    model.zero_grad(set_to_none=True)
+    cores = cores_per_rank(group)
+    proposals = []
+    for hook in candidates:
+        reducing = measure_reducing(gradients, hook, group, repeats)
+        proposals += _proposals(hook, computing, reducing, buckets_mb, cores, overhead)
+    # All ranks measured the same, so a stable order is the same on all of them.
+    proposals.sort(key=lambda proposal: proposal.step_seconds)
+    dense = min(p.step_seconds for p in proposals if _is_dense(p.hook))
+    return Advice(proposals, computing.seconds, sum(computing.bytes), dense, overhead)
+
+
+def _candidates() -> list[HookOptions]:
+    import torch
+
+    from q7x2._hook_options import Allreduce, PowerSGD, Quantize
+
+    return [
+        Allreduce(),
+        Allreduce(dtype=torch.bfloat16),
+        Quantize("int8"),
+        Quantize("int4"),
+        PowerSGD(rank=8, start_iter=0),
+        PowerSGD(rank=4, start_iter=0),
+    ]
+
+
+def _is_dense(hook: HookOptions) -> bool:
+    from q7x2._hook_options import Allreduce
+
+    return isinstance(hook, Allreduce) and hook.dtype is None
+
+
+def _proposals(
+    hook: HookOptions,
+    computing: Computing,
+    reducing: Reducing,
+    buckets_mb: Sequence[float],
+    cores: float,
+    overhead: float,
+) -> list[Proposal]:
+    total = sum(computing.bytes)
+    proposals = []
+    seen = set()
+    for size in sorted(buckets_mb):
+        buckets = buckets_of(computing.bytes, round(size * (1 << 20)))
+        if len(buckets) in seen:  # larger caps make no other buckets
+            continue
+        seen.add(len(buckets))
+        seconds = step_seconds(computing, reducing, buckets, cores)
+        alone = reducing.per_bucket * len(buckets) + reducing.per_byte * total
+        proposals.append(
+            Proposal(
+                hook,
+                size,
+                seconds,
+                alone,
+                accumulation(computing.seconds, seconds, overhead, _MOST_BACKWARDS),
+                max(1, math.ceil(alone / (overhead * computing.seconds))),
+            )
+        )
+    return proposals

@@ -1,0 +1,104 @@
+"""How long a training step takes, predicted from what was measured of its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Computing:
+    """One forward and backward without communication, on the slowest rank.
+
+    Attributes:
+        seconds: From its beginning to its end.
+        ready: By parameter, in the model's order: when its gradient was ready, from the beginning.
+        bytes: By parameter, of its gradient.
+        cpu_seconds: Of a core, of all threads.
+    """
+
+    seconds: float
+    ready: Sequence[float]
+    bytes: Sequence[int]
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Reducing:
+    """What a hook needs to reduce gradients, with nothing else to do.
+
+    Attributes:
+        per_bucket: Seconds, for each bucket.
+        per_byte: Seconds, for each byte of the gradients.
+        cpu_seconds: Of a core, for all gradients, in the hook's thread.
+    """
+
+    per_bucket: float
+    per_byte: float
+    cpu_seconds: float
+
+    @classmethod
+    def through(
+        cls, few: tuple[int, float], many: tuple[int, float], total: int, cpu_seconds: float
+    ) -> Reducing:
+        """The straight line through two measurements: (buckets, seconds) of ``total`` bytes."""
+        per_bucket = 0.0
+        if many[0] > few[0]:
+            per_bucket = max(0.0, (many[1] - few[1]) / (many[0] - few[0]))
+        per_byte = max(0.0, few[1] - few[0] * per_bucket) / max(total, 1)
+        return cls(per_bucket, per_byte, cpu_seconds)
+
+
+def buckets_of(sizes: Sequence[int], cap: int) -> list[list[int]]:
+    """DDP's buckets, as lists of positions: from the last parameter to the first.
+
+    Args:
+        sizes: Bytes of the gradients, in the model's order.
+        cap: A bucket ends with the gradient that makes it at least so many bytes.
+    """
+    buckets: list[list[int]] = [[]]
+    filled = 0
+    for position in reversed(range(len(sizes))):
+        if filled >= cap:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(position)
+        filled += sizes[position]
+    return buckets
+
+
+def step_seconds(
+    computing: Computing, reducing: Reducing, buckets: Sequence[Sequence[int]], cores: float
+) -> float:
+    """One forward and backward with its reduction.
+
+    Buckets are reduced one after the other, in their order, each not before its last gradient is
+    ready. And the hook's thread needs a core that computing does not have: ranks that share cores
+    cannot be faster than the work of all of them on these cores.
+
+    Args:
+        cores: Of the host, for each of its ranks.
+    """
+    end = 0.0
+    for bucket in buckets:
+        ready = max(computing.ready[position] for position in bucket)
+        size = sum(computing.bytes[position] for position in bucket)
+        end = max(end, ready) + reducing.per_bucket + size * reducing.per_byte
+    work = (computing.cpu_seconds + reducing.cpu_seconds) / max(cores, 1e-9)
+    return max(end, computing.seconds, work)
+
+
+def accumulation(computing_seconds: float, seconds: float, overhead: float, most: int) -> int:
+    """The fewest backwards per reduction with which communication costs at most a share.
+
+    Args:
+        computing_seconds: Of one backward without communication.
+        seconds: Of one with a reduction.
+        overhead: The share of the computing time that communication may cost.
+        most: The largest answer.
+    """
+    beyond = max(0.0, seconds - computing_seconds)
+    if beyond <= overhead * computing_seconds:
+        return 1
+    return min(most, math.ceil(beyond / (overhead * computing_seconds)))

@@ -1,0 +1,78 @@
+"""``q7x2.advise``: the model of a step, and what is measured for it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import q7x2
+import torch
+from q7x2._advise_model import Computing, Reducing, accumulation, buckets_of, step_seconds
+from torch import nn
+
+COMPUTING = Computing(
+    seconds=1.0, ready=[1.0, 0.8, 0.6, 0.4], bytes=[100, 100, 100, 100], cpu_seconds=1.0
+)
+
+
+def test_buckets_are_filled_from_the_last_parameter() -> None:
+    assert buckets_of([100] * 4, 1) == [[3], [2], [1], [0]]
+    assert buckets_of([100] * 4, 150) == [[3, 2], [1, 0]]
+    assert buckets_of([100] * 4, 400) == [[3, 2, 1, 0]]
+    assert buckets_of([10, 300, 10], 20) == [[2, 1], [0]]
+
+
+def test_buckets_wait_for_their_gradients_and_for_each_other() -> None:
+    def seconds(per_byte: float, cap: int, per_bucket: float = 0.0, cores: float = 2) -> float:
+        reducing = Reducing(per_bucket, per_byte, cpu_seconds=0.5)
+        return step_seconds(COMPUTING, reducing, buckets_of(COMPUTING.bytes, cap), cores)
+
+    assert seconds(0.0, 100) == 1.0
+    assert math.isclose(seconds(0.001, 100), 1.1)  # all but the last bucket is hidden
+    assert math.isclose(seconds(0.001, 400), 1.4)  # nothing is
+    assert math.isclose(seconds(0.01, 100), 0.4 + 4.0)  # the network is the bottleneck
+    assert math.isclose(seconds(0.0, 100, per_bucket=0.3), 0.4 + 4 * 0.3)
+    assert math.isclose(seconds(0.0, 100, cores=0.5), 3.0)  # the cores are
+
+
+def test_measurements_make_a_straight_line() -> None:
+    reducing = Reducing.through((1, 1.5), (5, 3.5), total=1000, cpu_seconds=0.1)
+    assert math.isclose(reducing.per_bucket, 0.5)
+    assert math.isclose(reducing.per_byte, 0.001)
+    assert Reducing.through((1, 1.0), (5, 0.9), 1000, 0.1).per_bucket == 0  # noise
+    assert Reducing.through((1, 1.0), (1, 1.0), 1000, 0.1).per_byte == 0.001
+
+
+def test_accumulation_hides_what_is_beyond_computing() -> None:
+    assert accumulation(1.0, 1.05, 0.1, 100) == 1
+    assert accumulation(1.0, 1.5, 0.1, 100) == 5
+    assert accumulation(1.0, 1e6, 0.1, 100) == 100
+
+
+@pytest.mark.ranks(2)
+def test_proposals_are_predicted_and_equal_on_all_ranks() -> None:
+    import torch.distributed as dist
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
+    before = [p.clone() for p in model.parameters()]
+    x = torch.randn(32, 64)
+    hooks = [q7x2.Quantize("int4"), q7x2.PowerSGD(rank=4, start_iter=0)]
+    advice = q7x2.advise(model, lambda: model(x).square().mean().backward(), hooks=hooks, repeats=1)
+    assert {type(p.hook) for p in advice.proposals} == {
+        q7x2.Allreduce,
+        q7x2.Quantize,
+        q7x2.PowerSGD,
+    }
+    assert advice.gradient_bytes == 4 * sum(p.numel() for p in model.parameters())
+    steps = [p.step_seconds for p in advice.proposals]
+    assert steps == sorted(steps)
+    assert advice.compute_seconds <= steps[0]
+    assert "step" in str(advice)
+    assert isinstance(advice.best.hook, q7x2.Allreduce) != advice.compression_pays
+    everybody = [None] * 2
+    dist.all_gather_object(everybody, repr(advice))
+    assert everybody[0] == everybody[1]
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    with pytest.raises(ValueError, match=r"step made no gradient of 0\.weight"):
+        q7x2.advise(model, lambda: None, hooks=hooks, repeats=1)

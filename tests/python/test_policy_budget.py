@@ -1,0 +1,136 @@
+"""``ErrorBudget``: levels that follow errors and validation losses, and trainings rolled back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from hook_training import SMALL_BUCKETS, attached, backward, sgd
+from policy_training import given, gradients_of, step_of
+from torch import nn
+from values import assert_same_on_all_ranks
+
+
+@pytest.mark.ranks(2)
+def test_errors_beyond_the_budget_tighten_single_gradients() -> None:
+    policy = q7x2.ErrorBudget(
+        ["int2:g=128", "int4:g=128", "int8:g=128", "whole"], layer_error=0.3, measure_every=1
+    )
+    ddp, _ = given(q7x2.Quantize("int8:g=128"), policy, 2)
+    for step in range(6):
+        noise = gradients_of(step, 2)
+        step_of(ddp, [noise[0], noise[1].sign()])  # int2 loses nothing of the second one
+    alarms = {event.parameter for event in policy.history if event.kind == "alarm"}
+    assert alarms == {"layers.0"}
+    assert policy.level == "int2:g=128"
+    assert policy.snapshot()["tighter"]["layers.0"] >= 1
+
+
+def test_a_dense_probe_moves_the_level() -> None:
+    def treatments(*losses: float) -> list[Any]:
+        """After validations before a probe, between its halves and after it."""
+        policy = q7x2.ErrorBudget([1, 2, 4], start=1, probe_every=1, probe_steps=10)
+        policy.bind({"w": 4})
+        seen = []
+        for step, loss in zip((0, 10, 20), losses, strict=True):
+            assert policy.validation_due(step) == (step > 0)
+            policy.observe(loss, step)
+            treatment = policy.decide(step, None).parameters["w"]
+            seen.append("whole" if treatment.whole else treatment.compressor)
+        return seen
+
+    assert treatments(9.0, 8.9, 8.0) == [2, "whole", 4]  # the dense half was faster
+    assert treatments(9.0, 8.0, 7.5) == [2, "whole", 1]  # it was slower
+    assert treatments(9.0, 8.0, 6.95) == [2, "whole", 2]  # a little faster
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            self.first = nn.Linear(32, 64)
+            self.last = nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+def _data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(32, 32, generator=generator)
+    return x, torch.sin(2 * x)
+
+
+def _loss(model: nn.Module, seed: int) -> torch.Tensor:
+    x, y = _data(seed)
+    return nn.functional.mse_loss(model(x), y)
+
+
+def train(policy: Any, kick: int | None, seed: int = 0) -> tuple[float, Any, Any]:
+    """240 steps with a validation each 20; at the step ``kick`` the learning rate rises 30 fold."""
+    ddp, hook = attached(q7x2.Quantize("int8"), Small(), attach={"policy": policy})
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2, momentum=0.9)
+    hook.guard(model=ddp, optimizer=optimizer)
+    rank, noticed = dist.get_rank(), []
+    for step in range(240):
+        if step == kick:
+            for group in optimizer.param_groups:
+                group["lr"] *= 30
+        optimizer.zero_grad()
+        _loss(ddp, 10_000 * seed + 2 * step + rank).backward()
+        optimizer.step()
+        if step % 20 == 19:
+            with torch.no_grad():
+                seen = hook.observe(_loss(ddp.module, 999_999).item())
+            if seen.rolled_back:
+                noticed.append(step)
+    with torch.no_grad():
+        return _loss(ddp.module, 999_998).item(), noticed, ddp
+
+
+@pytest.mark.ranks(2)
+def test_a_forced_divergence_is_noticed_and_undone() -> None:
+    def budget(start: int) -> Any:
+        return q7x2.ErrorBudget(["int2:g=128", "int8"], start=start)
+
+    policy = budget(0)
+    loss, noticed, ddp = train(policy, kick=65)
+    assert noticed == [79]  # the first validation after it
+    assert policy.level == "int8"
+    kinds = [event.kind for event in policy.history]
+    assert kinds.count("divergence") == kinds.count("roll_back") == 1
+    assert_same_on_all_ranks(list(ddp.parameters()))
+    assert len(q7x2.plot_policy(policy).axes) == 3
+    tight = [train(budget(1), None, seed)[0] for seed in (0, 1)]
+    noise = abs(tight[0] - tight[1])
+    assert abs(loss - tight[0]) < max(3 * noise, 0.1 * tight[0]), (loss, tight)
+
+
+@pytest.mark.ranks(2)
+def test_a_divergence_that_nothing_helps_against_is_an_error() -> None:
+    policy = q7x2.ErrorBudget(["int2", "int8"])
+    ddp, hook = attached(q7x2.Quantize("int8"), attach={"policy": policy}, **SMALL_BUCKETS)
+    with pytest.raises(RuntimeError, match="there is no snapshot"):
+        hook.roll_back()
+    hook.observe(1.0)
+    with pytest.raises(q7x2.DivergenceError, match=r"hook\.guard"):
+        hook.observe(math.inf if dist.get_rank() == 0 else 1.0)
+    optimizer = sgd(ddp)
+    hook.guard(model=ddp, optimizer=optimizer)
+    for _ in range(4):
+        backward(ddp, 0)
+        optimizer.step()
+        assert hook.observe(math.nan).rolled_back
+        assert hook.step == 0
+    with pytest.raises(q7x2.DivergenceError, match="has diverged 5 times"):
+        hook.observe(math.nan)
+    with pytest.raises(TypeError, match="state_dict and load_state_dict, got int"):
+        hook.guard(model=3)
+    _, plain = attached(q7x2.Quantize("int8"))
+    with pytest.raises(RuntimeError, match="attached with a policy"):
+        plain.observe(1.0)
