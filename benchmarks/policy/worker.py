@@ -47,7 +47,7 @@ def advise(spec: dict[str, Any]) -> dict[str, Any]:
         trained.append(ddp)
         cells.append(
             {
-                "hook": repr(proposal.hook),
+                "hook": proposal.hook_text,
                 "bucket_mb": proposal.bucket_cap_mb,
                 "predicted": proposal.step_seconds,
                 "accumulate": proposal.accumulate,

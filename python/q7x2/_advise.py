@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from q7x2._advise_measure import cores_per_rank, measure_computing, measure_reducing
@@ -43,6 +43,18 @@ class Proposal:
     reduce_seconds: float
     accumulate: int
     local_steps: int
+
+    @property
+    def hook_text(self) -> str:
+        """The hook as one would write it, without options that have their defaults."""
+        if not is_dataclass(self.hook):
+            return repr(self.hook)
+        given = [
+            f"{each.name}={getattr(self.hook, each.name)!r}"
+            for each in fields(self.hook)
+            if getattr(self.hook, each.name) != each.default
+        ]
+        return f"{type(self.hook).__name__}({', '.join(given)})"
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class Advice:
         ]
         lines += [
             f"{duration(p.step_seconds):>9} {duration(p.reduce_seconds):>9} "
-            f"{p.bucket_cap_mb:>4g} MB {p.accumulate:>10} {p.local_steps:>11}  {p.hook!r}"
+            f"{p.bucket_cap_mb:>4g} MB {p.accumulate:>10} {p.local_steps:>11}  {p.hook_text}"
             for p in self.proposals
         ]
         if self.compression_pays:

@@ -104,11 +104,13 @@ def _reduce(
     repeats: int,
 ) -> tuple[float, float]:
     """Seconds of a reduction on the slowest rank, and CPU seconds of the hook's thread."""
+    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from q7x2._attach import attach
 
     names, tensors = [name for name, _ in gradients], [tensor for _, tensor in gradients]
+    before_groups = set(_groups())
     model = _given(names, tensors)
     ddp = DistributedDataParallel(model, process_group=group, bucket_cap_mb=cap / (1 << 20))
     attached = attach(ddp, hook)
@@ -132,9 +134,19 @@ def _reduce(
         else:
             seconds.append(max(0.0, (end - again) - (between - begin)))
     cpu = (sum(attached.stats.cpu_seconds.values()) - before) / repeats
-    attached.detach()
     slowest, cpu = _slowest([statistics.median(seconds), cpu], group)
+    attached.detach()
+    del ddp, attached
+    for lane in _groups():  # the hook's own, in the order in which all ranks made them
+        if lane not in before_groups:
+            dist.destroy_process_group(lane)
     return slowest, cpu
+
+
+def _groups() -> list[ProcessGroup]:
+    import torch.distributed as dist
+
+    return list(dist.distributed_c10d._world.pg_map)
 
 
 def _given(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> nn.Module:

@@ -102,6 +102,7 @@ def attach(
     runner = make_runner(hook, group, parameters, threads, may_skip=scaler is not None)
     driver = PolicyDriver(policies, parameters) if policies else None
     if driver is not None:
+        driver.check(runner)
         driver.start(runner, 0)
     register(ddp, runner, hook)
     rank, world_size = place_in(group)

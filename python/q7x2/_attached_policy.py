@@ -132,6 +132,7 @@ class ObeysPolicies:
         driver, model = self._required("observe")
         loss = _mean(float(validation_loss), model)
         step = self._runner.step
+        driver.follow(self._runner)
         if driver.observe(loss, step) is Verdict.GOOD:
             if self._snapshots is not None:
                 self.snapshot()

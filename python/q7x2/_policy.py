@@ -147,6 +147,10 @@ class Policy:
     def bind(self, parameters: Mapping[str, int]) -> None:
         """Get to know the model: elements by parameter name. Called once, before all others."""
 
+    def possible(self) -> Sequence[Decision]:
+        """Examples of all treatments that it may decide on: :func:`attach` checks them."""
+        return ()
+
     def decide(self, step: int, facts: Facts | None) -> Decision:
         """Decide how gradients travel from the reduction ``step`` on.
 

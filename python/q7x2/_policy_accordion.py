@@ -61,6 +61,12 @@ class Accordion(Policy):
     def bind(self, parameters: Mapping[str, int]) -> None:
         self._mine = named(parameters, self.names)
 
+    def possible(self) -> Sequence[Decision]:
+        return [
+            Decision(dict.fromkeys(self._mine, Treatment(level)))
+            for level in (self.mild, self.strong)
+        ]
+
     def decide(self, step: int, facts: Facts | None) -> Decision:
         if facts is not None and facts.gradients and facts.is_finite and self._is_due(facts.step):
             self._choose(facts)

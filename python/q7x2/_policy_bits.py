@@ -49,6 +49,12 @@ class BitAllocation(Policy):
     def bind(self, parameters: Mapping[str, int]) -> None:
         self._numels = {name: parameters[name] for name in named(parameters, self.names)}
 
+    def possible(self) -> Sequence[Decision]:
+        return [
+            Decision(dict.fromkeys(self._numels, Treatment(codec)), candidates=self.codecs)
+            for codec in self.codecs
+        ]
+
     def decide(self, step: int, facts: Facts | None) -> Decision:
         if facts is not None and self._has_all(facts):
             self._choose(facts)

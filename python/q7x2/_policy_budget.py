@@ -87,6 +87,10 @@ class ErrorBudget(Policy):
     def bind(self, parameters: Mapping[str, int]) -> None:
         self._mine = named(parameters, self.names)
 
+    def possible(self) -> Sequence[Decision]:
+        levels = [*self.levels, *([] if self._probe is None else [WHOLE])]
+        return [Decision(dict.fromkeys(self._mine, _at(level))) for level in levels]
+
     def decide(self, step: int, facts: Facts | None) -> Decision:
         if facts is not None and facts.gradients and facts.is_finite:
             self._steer(facts)
@@ -94,13 +98,9 @@ class ErrorBudget(Policy):
             return Decision({name: Treatment(whole=True) for name in self._mine})
         watches = self.layer_error is not None or self.total_error is not None
         return Decision(
-            {name: self._treatment(name) for name in self._mine},
+            {name: _at(self.levels[self._position(name)]) for name in self._mine},
             measures=watches and step % self.measure_every == 0,
         )
-
-    def _treatment(self, name: str) -> Treatment:
-        level = self.levels[self._position(name)]
-        return Treatment(whole=True) if level == WHOLE else Treatment(level)
 
     def _position(self, name: str) -> int:
         return min(self._level + self._tighter.get(name, 0), len(self.levels) - 1)
@@ -187,6 +187,10 @@ class ErrorBudget(Policy):
         self._tighter, self._lowest = dict(snapshot["tighter"]), snapshot["lowest"]
         if self._probe is not None and snapshot["probe"]:
             self._probe.load(snapshot["probe"])
+
+
+def _at(level: str | int) -> Treatment:
+    return Treatment(whole=True) if level == WHOLE else Treatment(level)
 
 
 def _checked(levels: Sequence[str | int]) -> list[str | int]:

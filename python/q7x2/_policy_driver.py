@@ -42,9 +42,14 @@ class PolicyDriver:
         Raises:
             ValueError: The hook cannot do what a policy decided.
         """
-        runner.take_facts()
         self._last = None
         self._decide(runner, step, None)
+
+    def check(self, runner: Any) -> None:
+        """Raise ValueError unless the hook can do all that the policies may decide."""
+        for policy in self.policies:
+            for decision in policy.possible():
+                runner.decide(self._rows(decision), False, [])
 
     def follow(self, runner: Any) -> None:
         """Decide if a reduction has ended since the last call."""
@@ -69,12 +74,14 @@ class PolicyDriver:
     def _decide(self, runner: Any, step: int, facts: Facts | None) -> None:
         merged = merge([policy.decide(step, facts) for policy in self.policies])
         self.cadence = merged.cadence
-        plain = Treatment()
-        rows = [_row(merged.parameters.get(name, plain)) for name in self.names]
-        told = (rows, merged.measures, list(merged.candidates))
+        told = (self._rows(merged), merged.measures, list(merged.candidates))
         if told != self._last:
             runner.decide(*told)
             self._last, self._candidates = told, told[2]
+
+    def _rows(self, decision: Decision) -> list[tuple[bool, bool, str]]:
+        plain = Treatment()
+        return [_row(decision.parameters.get(name, plain)) for name in self.names]
 
     def observe(self, loss: float, step: int) -> Verdict:
         """What the policies together say: one is enough for a divergence."""

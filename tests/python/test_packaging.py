@@ -159,7 +159,11 @@ q7x2.nothing
     functions += ["dump", "flight_recorder", "monitored_barrier", "optim", "plan_history"]
     functions += ["reconfigure", "reconfigure_handle", "reconfigure_handles"]
     functions += ["reduce_scatter", "register_accelerator", "stats", "tune"]
-    names = [*classes, "__version__", *functions]
+    classes += ["Accordion", "Accumulate", "Advice", "BitAllocation", "Decision", "DivergenceError"]
+    classes += ["ErrorBudget", "Facts", "GradientFacts", "Observation", "Policy", "PolicyEvent"]
+    classes += ["Proposal", "Treatment", "Verdict"]
+    functions += ["advise", "plot_policy"]
+    names = sorted([*classes, "__version__", *functions])
     assert done.stdout.strip() == f"{names} True"
     assert "module 'q7x2' has no attribute 'nothing'" in done.stderr
 

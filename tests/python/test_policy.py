@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from hook_training import Given, attached, backward
 from policy_training import Script, given, gradients_of, mean_of, step_of, treated
+from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 HOOKS = {
@@ -170,10 +172,38 @@ def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             given(hook, Script({0: treated(_0=treatment)}))
+    for policy, message in (
+        (q7x2.Accordion(8, 2), "expected a rank from 1 to 4"),
+        (q7x2.Accordion("int8", "int2"), "expected a rank from 1 to 4"),
+        (q7x2.ErrorBudget([1, 2, 8]), "expected a rank from 1 to 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            given(q7x2.PowerSGD(rank=4), policy)
     with pytest.raises(TypeError, match=r"policy must be a q7x2\.Policy"):
         given(q7x2.Quantize(), "int8")
     with pytest.raises(ValueError, match="names: no parameter's name matches 'head"):
         given(q7x2.Quantize(), q7x2.Accordion("int8", "int2", names=["head.*"]))
+
+
+@pytest.mark.ranks(2)
+def test_decisions_hold_for_a_model_over_another_group() -> None:
+    ranks = {0: 4, 2: 2}
+    policy = Script({s: treated(_0=q7x2.Treatment(r)) for s, r in ranks.items()})
+    ddp, hook = given(q7x2.PowerSGD(rank=4, start_iter=0), policy, 1)
+    for step in range(3):
+        step_of(ddp, gradients_of(step, 1))
+    moved = DDP(copy.deepcopy(ddp.module), process_group=dist.new_group())
+    sent = hook.stats.message_bytes
+    step_of(ddp, gradients_of(3, 1))
+    sent = hook.stats.message_bytes - sent
+    state = hook.state_dict()
+    hook.rebind(moved)
+    assert hook.step == 4
+    assert_bits(
+        residuals(hook)["layers.0"], next(iter(state["local"].values()))["residual"]["layers.0"]
+    )
+    step_of(moved, gradients_of(4, 1))
+    assert hook.stats.message_bytes == sent  # rank 2 still
 
 
 @pytest.mark.ranks(2)

@@ -30,6 +30,23 @@ def test_errors_beyond_the_budget_tighten_single_gradients() -> None:
     assert policy.snapshot()["tighter"]["layers.0"] >= 1
 
 
+def test_an_error_of_all_gradients_tightens_the_common_level() -> None:
+    policy = q7x2.ErrorBudget(["int2", "int4", "int8"], total_error=0.5)
+    policy.bind({"a": 4, "b": 4})
+
+    def level_after(step: int, residual: float) -> str | int:
+        gradient = q7x2.GradientFacts(1.0, residual, 2)
+        policy.decide(step + 1, q7x2.Facts(step, gradients={"a": gradient, "b": gradient}))
+        return policy.level
+
+    assert level_after(0, 0.4) == "int2"
+    assert level_after(10, 0.6) == "hadamard+int4:g=128"
+    assert level_after(20, 0.4) == "hadamard+int4:g=128"
+    assert [level_after(step, 0.6) for step in (30, 40)] == ["int8", "int8"]
+    assert [e.step for e in policy.history if e.kind == "alarm"] == [11, 31, 41]
+    assert policy.decide(41, q7x2.Facts(40, is_finite=False)).parameters["a"].compressor == "int8"
+
+
 def test_a_dense_probe_moves_the_level() -> None:
     def treatments(*losses: float) -> list[Any]:
         """After validations before a probe, between its halves and after it."""
