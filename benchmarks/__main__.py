@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "embedding": "communication of an embedding beside DDP over Gloo (root)",
     "policy": "advice beside a sweep, and trainings that diverge (root)",
+    "kfac": "steps and seconds to a loss with K-FAC, SGD and Adam; bytes of inverses",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from q7x2._diloco_clock import DiLoCoStats
     from q7x2._diloco_outer import OuterSGD
     from q7x2._embedding import EmbeddingStats, ShardedEmbedding
+    from q7x2._kfac import KFAC, KFACStats
 
     __version__: str
 
@@ -72,6 +73,7 @@ __all__ = [
     "Accordion",
     "Accumulate",
     "Advice",
+    "KFAC",
     "Allreduce",
     "Attached",
     "BitAllocation",
@@ -93,6 +95,7 @@ __all__ = [
     "HookOptions",
     "HookStateError",
     "HookStats",
+    "KFACStats",
     "Measurement",
     "Observation",
     "OneBit",
@@ -144,6 +147,8 @@ _LATE = {
     "DiLoCoStats": "_diloco_clock",
     "EmbeddingStats": "_embedding",
     "FollowBandwidth": "_cadence",
+    "KFAC": "_kfac",
+    "KFACStats": "_kfac",
     "OuterSGD": "_diloco_outer",
     "PostLocal": "_cadence",
     "ShardedEmbedding": "_embedding",

@@ -14,10 +14,11 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from q7x2 import _embedding_state as state_of
+from q7x2._agreement import check_agreement
 from q7x2._embedding_exchange import BAD_INDEX, BAD_TENSOR, Exchange
 from q7x2._embedding_map import RowMap
 from q7x2._embedding_shard import MakeOptimizer, Shard
-from q7x2._embedding_start import check_agreement, check_options, fill
+from q7x2._embedding_start import check_options, fill
 from q7x2._embedding_updates import Updates
 from q7x2._groups import group_like
 
@@ -118,9 +119,12 @@ class ShardedEmbedding(nn.Module):
             local = torch.empty(row_map.end - row_map.begin, dim, device=where, dtype=dtype)
             self._shard = Shard(local, optimizer)
         except (TypeError, ValueError) as problem:
-            check_agreement({}, own, problem)
+            check_agreement("ShardedEmbedding", {}, own, problem)
             raise
-        seed = check_agreement({**options, "optimizer": self._shard.recipe}, own)
+        options["optimizer"] = self._shard.recipe
+        seed = check_agreement(
+            "ShardedEmbedding", options, own, shared=int(torch.randint(2**62, ()))
+        )
         self.rows, self.dim = rows, dim
         self.padding_idx, self.staleness, self.average = padding_idx, staleness, average
         self._exchange = Exchange(row_map, own, local.device)

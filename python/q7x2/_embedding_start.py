@@ -1,14 +1,12 @@
-"""How a sharded embedding begins: what all ranks must agree on, and the initial rows."""
+"""How a sharded embedding begins: what its options may be, and the initial rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from q7x2._embedding_map import MOST_ROWS, RowMap
 from q7x2._fsdp_keys import key_of
@@ -30,38 +28,6 @@ def check_options(
         check_whole("padding_idx", padding_idx, 0, rows - 1)
     if not dtype.is_floating_point:
         raise TypeError(f"dtype must be a floating point dtype, got {dtype}")
-
-
-def check_agreement(
-    options: Mapping[str, Any], group: ProcessGroup, problem: Exception | None = None
-) -> int:
-    """Compare ``options`` over the ranks, and return rank 0's seed; a collective call.
-
-    Args:
-        problem: What is wrong with the options of this rank, so that the others hear of it.
-
-    Raises:
-        ValueError: Another rank has a problem, or a rank has another value than rank 0.
-    """
-    seed = int(torch.randint(2**62, ()))
-    everybody: list[Any] = [None] * group.size()
-    mine = {name: str(value) for name, value in options.items()}
-    said = "" if problem is None else f"{type(problem).__name__}: {problem}"
-    dist.all_gather_object(everybody, (mine, seed, said), group)
-    if problem is not None:
-        return seed
-    for rank, (_, _, said) in enumerate(everybody):
-        if said:
-            raise ValueError(f"rank {rank} of the group cannot make its ShardedEmbedding: {said}")
-    first, seed, _ = everybody[0]
-    for rank, (its, _, _) in enumerate(everybody):
-        for name, value in its.items():
-            if value != first[name]:
-                raise ValueError(
-                    "all ranks must make the same ShardedEmbedding, but rank 0 of the group has "
-                    f"{name}={first[name]} and rank {rank} has {name}={value}"
-                )
-    return int(seed)
 
 
 @torch.no_grad()

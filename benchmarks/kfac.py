@@ -1,0 +1,185 @@
+"""Steps and seconds to the same loss with SGD, Adam and K-FAC, and the bytes of its inverses.
+
+Ranks on this machine train a CNN on scikit-learn's digits with DDP over q7x2, one optimizer after
+the other, from the same weights and with the same batches. A training ends at the target loss on
+what is held out. The bytes that a rank receives are counted for the broadcasts of all inverses, and
+for an all-gather of the same ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import facts, launch, report
+from benchmarks.processes import free_port, run_ranks
+
+RESULTS = Path(__file__).parent / "results"
+# By label: the best of a few settings that were tried with 64 images per step and a width of 8.
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1, "momentum": 0.9},
+    "Adam": {"lr": 0.016},
+    "K-FAC": {"lr": 0.1, "momentum": 0.9, "damping": 0.03, "kl_clip": 0.01},
+}
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks kfac", description=__doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=16, help="of a rank")
+    parser.add_argument("--width", type=int, default=32, help="channels of the first layer")
+    parser.add_argument("--target", type=float, default=0.1, help="the loss to be reached")
+    parser.add_argument("--steps", type=int, default=1000, help="at most")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS / "kfac.json")
+    args = parser.parse_args(argv)
+    spec = {name: getattr(args, name) for name in ("batch", "width", "target", "steps", "seeds")}
+    with tempfile.TemporaryDirectory(prefix="q7x2-kfac-") as folder:
+        out = Path(folder) / "figures.json"
+        command = [sys.executable, "-m", "benchmarks.kfac", json.dumps(spec), str(out)]
+        job = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": launch.python_path(launch.ROOT / "examples"),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(args.ranks),
+        }
+        environments = [dict(os.environ) | job | {"RANK": str(r)} for r in range(args.ranks)]
+        run_ranks([command] * args.ranks, environments, timeout_s=3600)
+        figures = json.loads(out.read_text())
+    machine = facts.collect()
+    report.write_json(args.out, machine, {**spec, "ranks": args.ranks, **figures})
+    console = report.console()
+    report.print_facts(console, machine)
+    for label, runs in figures["trainings"].items():
+        console.print(sentence(label, runs), markup=False)
+    received = figures["received"]
+    console.print(
+        f"inverses, received per rank: {received['broadcast'] / 1e6:.3f} MB by broadcasts, "
+        f"{received['all_gather'] / 1e6:.3f} MB by an all-gather"
+    )
+
+
+def sentence(label: str, runs: list[dict[str, Any]]) -> str:
+    """The medians of an optimizer's trainings, for a person."""
+    reached = [run for run in runs if run["steps"] is not None]
+    if len(reached) < len(runs):
+        return f"{label:6} reached the target in {len(reached)} of {len(runs)} trainings"
+    steps = statistics.median(run["steps"] for run in runs)
+    seconds = statistics.median(run["seconds"] for run in runs)
+    return f"{label:6} {steps:6.0f} steps, {report.duration(seconds):>8} to the target"
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any], out: Path) -> None:
+    """Rank 0 writes the figures to ``out``."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("q7x2")
+    trainings: dict[str, list[dict[str, Any]]] = {label: [] for label in OPTIMIZERS}
+    received: dict[str, int] = {}
+    for seed in range(spec["seeds"]):
+        for label in OPTIMIZERS:
+            run, optimizer = train(label, spec, seed)
+            trainings[label].append(run)
+            if label == "K-FAC" and not received:
+                received = count_bytes(optimizer)
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps({"trainings": trainings, "received": received}))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(label: str, spec: dict[str, Any], seed: int) -> tuple[dict[str, Any], Any]:
+    """Steps and seconds to the target, None and the whole time if it is not reached."""
+    import q7x2
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from benchmarks.train.tasks import Digits
+
+    task = Digits({"batch": spec["batch"], "width": spec["width"]})
+    torch.manual_seed(seed)
+    model = task.model()
+    ddp = DistributedDataParallel(model)
+    made = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam}
+    options = OPTIMIZERS[label]
+    optimizer: Any = (
+        q7x2.KFAC(ddp, **options) if label == "K-FAC" else made[label](ddp.parameters(), **options)
+    )
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    batches = task.batches(rank, world_size, seed)
+    held_out = task.held_out(rank, world_size)
+    seconds = 0.0
+    for step in range(1, spec["steps"] + 1):
+        dist.barrier()
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        task.loss(ddp, next(batches)).backward()
+        optimizer.step()
+        seconds += time.perf_counter() - begin
+        with torch.no_grad():
+            total = task.score(model, held_out)
+        dist.all_reduce(total)
+        loss, _, count = total.tolist()
+        if loss / count <= spec["target"]:
+            return {"steps": step, "seconds": seconds}, optimizer
+    return {"steps": None, "seconds": seconds}, optimizer
+
+
+def count_bytes(optimizer: Any) -> dict[str, int]:
+    """What this rank receives, summed over the ranks and divided by their number."""
+    import torch
+    import torch.distributed as dist
+    from q7x2._kfac_exchange import Inversion, exchange_inverses, owners_of, triangle
+
+    group, device = optimizer.group, torch.device("cpu")
+    dims = [dim for layer in optimizer._layers for dim in layer.dims]
+    due = [Inversion(dim, lambda dim=dim: torch.eye(dim)) for dim in dims]  # type: ignore[misc]
+    owners = owners_of(dims, group.size())
+    shares = [0] * group.size()
+    for dim, owner in zip(dims, owners, strict=True):
+        shares[owner] += triangle(dim)
+    mine = torch.zeros(max(shares))
+    everybody = torch.zeros(max(shares) * group.size())
+
+    def received(call: Any) -> int:
+        dist.barrier()
+        before = _received()
+        call()
+        total = torch.tensor(_received() - before)
+        dist.all_reduce(total)
+        return int(total) // group.size()
+
+    return {
+        "broadcast": received(lambda: exchange_inverses(due, device, group)),
+        "all_gather": received(lambda: dist.all_gather_into_tensor(everybody, mine)),
+    }
+
+
+def _received() -> int:
+    """Bytes of broadcasts and all-gathers that this process has received."""
+    import q7x2
+
+    return sum(
+        counted["received_network_bytes"] + counted["received_memory_bytes"]
+        for group in q7x2.stats()["groups"]
+        for kind, counted in group["operations"].items()
+        if kind in ("broadcast", "all_gather")
+    )
+
+
+if __name__ == "__main__":
+    rank_main(json.loads(sys.argv[1]), Path(sys.argv[2]))
