@@ -19,6 +19,7 @@ COMMANDS = {
     "embedding": "communication of an embedding beside DDP over Gloo (root)",
     "policy": "advice beside a sweep, and trainings that diverge (root)",
     "kfac": "steps and seconds to a loss with K-FAC, SGD and Adam; bytes of inverses",
+    "late": "times of steps while one rank is stopped now and then",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",

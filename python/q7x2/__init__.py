@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from q7x2._diloco_outer import OuterSGD
     from q7x2._embedding import EmbeddingStats, ShardedEmbedding
     from q7x2._kfac import KFAC, KFACStats
+    from q7x2._quorum import Quorum, QuorumStats
 
     __version__: str
 
@@ -108,6 +109,8 @@ __all__ = [
     "ProcessGroup",
     "Proposal",
     "Quantize",
+    "Quorum",
+    "QuorumStats",
     "Sharded",
     "ShardedEmbedding",
     "ShardedStats",
@@ -151,6 +154,8 @@ _LATE = {
     "KFACStats": "_kfac",
     "OuterSGD": "_diloco_outer",
     "PostLocal": "_cadence",
+    "Quorum": "_quorum",
+    "QuorumStats": "_quorum",
     "ShardedEmbedding": "_embedding",
     "Tighten": "_cadence",
 }

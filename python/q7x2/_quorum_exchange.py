@@ -1,0 +1,400 @@
+"""One step after the other is closed by the ranks that are there; the others find it closed.
+
+In each step every rank sends its contribution to all others. When enough are there, the ranks vote
+which of them count (``_quorum_vote``), and each adds those up by itself, in the order of the ranks.
+So all ranks have the same bits, and no rank is needed by all others::
+
+    rank 0   contribution ---- PROPOSE {0,1,2} -- ACCEPT -- decided: sum of 0, 1, 2
+    rank 1   contribution ------------------------ ACCEPT -- decided: sum of 0, 1, 2
+    rank 2   contribution ------------------------ ACCEPT -- decided: sum of 0, 1, 2
+    rank 3   (stopped) ............................................ ASK: the step is closed
+
+A rank that is far behind asks for the state of a rank that is not (WANT, STATE). It gets it right
+after a step was closed, so both begin the next one together.
+
+A rank sends contributions only to ranks that it has heard of since the last step but one, and one
+at a time. So what waits for a stopped rank is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from q7x2._quorum_mail import Letter, Mail
+from q7x2._quorum_vote import Ballot, Kind, Value, Vote
+
+MOST_RANKS = 62  # bits of a mask
+_REMEMBERED = 4096  # decisions, for ranks that are behind
+
+
+class Other(IntEnum):
+    """Kinds of messages beside those of votes."""
+
+    CONTRIBUTION = 11  # with a payload
+    ASK = 12  # the sender waits for the end of its step
+    DECIDED = 13  # the value of a step
+    NEED = 14  # the sender lacks the contributions of the mask
+    WANT = 15  # the sender is behind and wants a state
+    STATE = 16  # with a payload: the state before the step
+    DONE = 17  # the sender takes part in no further step
+
+
+WIDTH = 9  # kind, step, step of the sender, origin, ballot, accepted, mask, leader, weight
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one rank adds to a step.
+
+    Attributes:
+        values: Float32, a vector.
+        weight: Samples that it stands for, at least 0.
+    """
+
+    values: Tensor
+    weight: float
+
+
+@dataclass(frozen=True)
+class Closed:
+    """How a step ended.
+
+    Attributes:
+        mask: The ranks that count, one bit per rank; 0 if ``state`` is given.
+        contributions: Those of the mask, by rank.
+        state: The state of another rank, after which this one goes on; a vector of uint8.
+        step: The step that comes next.
+    """
+
+    mask: int
+    contributions: dict[int, Contribution]
+    state: Tensor | None
+    step: int
+
+
+@dataclass
+class Timing:
+    """Of a quorum, in seconds.
+
+    Attributes:
+        grace: How long the leader waits for more than enough contributions.
+        takeover: How long ranks with enough contributions wait for the leader.
+        timeout: How long a rank waits for the end of a step.
+    """
+
+    grace: float
+    takeover: float
+    timeout: float
+
+
+@dataclass
+class _Wait:
+    """What a rank does when in a step, by ``time.monotonic()``."""
+
+    begun: float = field(default_factory=time.monotonic)
+    enough: float | None = None  # since when there are enough contributions
+    proposed: float | None = None  # since when there is a proposal that lacks contributions
+    takeovers: int = 0
+    asked: float = field(default_factory=time.monotonic)
+    behind: float | None = None  # since when the decision is known, and contributions are missing
+    wanted: float = 0.0
+
+
+class Exchange:
+    """The steps of one rank. All ranks make it together.
+
+    Args:
+        numel: Of a contribution.
+        is_enough: Whether the contributions of a mask suffice to close a step.
+        state: Makes the state that a rank gets which is behind, a vector of uint8.
+        step: The first step; equal on all ranks.
+    """
+
+    def __init__(
+        self,
+        mail: Mail,
+        numel: int,
+        is_enough: Callable[[int], bool],
+        state: Callable[[], Tensor],
+        timing: Timing,
+        step: int = 0,
+    ) -> None:
+        self._mail, self._numel, self._state = mail, numel, state
+        self._is_enough, self._timing = is_enough, timing
+        self.step = step
+        self._vote = Vote(mail.rank, mail.world_size, leader=0)
+        self._decided: dict[int, Value] = {}
+        # By step and rank: those of this step, and early ones of the next.
+        self._contributions: dict[tuple[int, int], Contribution] = {}
+        self._early: list[Letter] = []  # of the vote of a later step
+        self._own: dict[int, Contribution] = {}  # by step: this one and the last
+        self._sent: dict[int, set[int]] = {}  # by step: to whom
+        self._heard = dict.fromkeys(mail.peers, step)  # the furthest step of each rank
+        self._need: dict[int, int] = {}  # by rank: contributions of this step that it lacks
+        self._wanting: set[int] = set()
+        self._arrived: tuple[int, int, Tensor] | None = None
+        self._done: set[int] = set()
+        self._is_done = False
+
+    # ---- what a rank does ------------------------------------------------------------------------
+
+    def close(self, mine: Contribution | None) -> Closed:
+        """Take part in the current step until it is closed.
+
+        Args:
+            mine: None: this rank adds nothing, but helps to close the step.
+
+        Raises:
+            TimeoutError: Too few ranks took part within the timeout.
+            torch.distributed.DistBackendError: A rank died, or another failure of the group.
+        """
+        rank, wait = self._mail.rank, _Wait()
+        if mine is not None and self.step not in self._own:
+            # After a step that timed out, others may hold what this rank sent in it.
+            self._own[self.step], self._sent[self.step] = mine, set()
+            self._contributions[self.step, rank] = mine
+        early, self._early = self._early, []
+        for letter in early:
+            self._hear(letter)
+        self._ask()
+        while True:
+            self._say(self._vote.accept(self._held))
+            if (value := self._vote.decided) and not value.mask & ~self._held:
+                return self._advance(value)
+            if self._arrived is not None:
+                return self._jump()
+            self._offer()
+            self._act(wait)
+            self._receive(self._timing.takeover / 4)
+
+    def serve(self) -> None:
+        """Give this rank's state to ranks that are behind, if it is this rank's turn.
+
+        To be called after what a step has brought is applied.
+        """
+        rank = self._mail.rank
+        is_mine = rank == (min({*self._done, rank}) if self._is_done else self._vote.leader)
+        for peer in self._wanting if is_mine else ():
+            payload, leader = self._state(), self._vote.leader
+            self._post(peer, Other.STATE, self.step, leader=leader, payload=payload)
+            self._heard[peer] = max(self._heard[peer], self.step)
+        self._wanting.clear()
+
+    def finish(self) -> None:
+        """Wait until all ranks have called it, and help those that are behind.
+
+        Raises the same as :meth:`close`.
+        """
+        self._is_done = True
+        begun, said = time.monotonic(), 0.0
+        while len(self._done) < len(self._mail.peers):
+            now = time.monotonic()
+            if now - begun > self._timing.timeout:
+                missing = sorted(set(self._mail.peers) - self._done)
+                raise TimeoutError(
+                    f"finish() timed out after {self._timing.timeout:g} s, waiting for ranks "
+                    f"{', '.join(map(str, missing))}"
+                )
+            if now - said > self._timing.takeover:
+                said = now
+                for peer in self._mail.peers:
+                    self._post(peer, Other.DONE, self.step)
+            self._receive(self._timing.takeover)
+            self.serve()
+        for peer in self._mail.peers:
+            self._post(peer, Other.DONE, self.step)
+        self._mail.leave()
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def _act(self, wait: _Wait) -> None:
+        """What is due by the clock."""
+        now, timing, vote = time.monotonic(), self._timing, self._vote
+        if now - wait.begun > timing.timeout:
+            missing = [r for r in self._mail.peers if not self._held >> r & 1]
+            raise TimeoutError(
+                f"step {self.step} timed out after {timing.timeout:g} s, waiting for ranks "
+                f"{', '.join(map(str, missing)) or 'that vote'}"
+            )
+        if now - wait.asked > timing.takeover:
+            wait.asked = now
+            self._ask()
+            self._ask_for_contributions(wait, now)
+        if vote.decided or max(self._heard.values()) > self.step:
+            if wait.behind is None:
+                wait.behind = now
+            is_far = max(self._heard.values()) > self.step + 1
+            if (is_far or now - wait.behind > timing.takeover) and now - wait.wanted > 1.0:
+                wait.wanted = now
+                for peer in self._mail.peers:
+                    self._post(peer, Other.WANT, self.step)
+            return
+        if not self._is_enough(self._held):
+            return
+        if wait.enough is None:
+            wait.enough = now
+        is_whole = self._held == (1 << self._mail.world_size) - 1
+        if is_whole or now - wait.enough >= timing.grace:
+            self._say(vote.lead(self._held))
+        # Ranks take turns, so that one of them succeeds before the next one tries.
+        turn = (self._mail.rank - vote.leader - 1) % self._mail.world_size
+        patience = timing.grace + timing.takeover * (1 + turn) * (1 + wait.takeovers)
+        if now - wait.enough > patience:
+            wait.takeovers += 1
+            wait.enough = now
+            self._say(vote.take_over())
+
+    def _ask(self) -> None:
+        for peer in self._mail.peers:
+            self._post(peer, Other.ASK, self.step)
+
+    def _ask_for_contributions(self, wait: _Wait, now: float) -> None:
+        """What a proposal counts and has not come from its own rank for long, from another one."""
+        proposal, source = self._vote.proposal, self._vote.source
+        missing = proposal[1].mask & ~self._held if proposal else 0
+        if not missing or source == self._mail.rank:
+            wait.proposed = None
+        elif wait.proposed is None:
+            wait.proposed = now
+        elif now - wait.proposed > 5 * self._timing.takeover:
+            wait.proposed = now
+            self._post(source, Other.NEED, self.step, mask=missing)
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    @property
+    def _held(self) -> int:
+        return sum(1 << rank for step, rank in self._contributions if step == self.step)
+
+    def _receive(self, seconds: float) -> None:
+        letter = self._mail.receive(seconds)
+        if letter is not None:
+            self._hear(letter)
+
+    def _hear(self, letter: Letter) -> None:
+        kind, step, at, origin, ballot, accepted, mask, leader, weight = letter.header
+        sender = letter.sender
+        self._heard[sender] = max(self._heard[sender], at)
+        if kind == Other.CONTRIBUTION:
+            self._take(step, origin, letter, weight)
+        elif kind == Other.ASK:
+            if step < self.step and step in self._decided:
+                value = self._decided[step]
+                self._post(sender, Other.DECIDED, step, mask=value.mask, leader=value.leader)
+            elif step == self.step:
+                self._say(self._vote.repeat(sender))
+        elif kind == Other.DECIDED and step == self.step:
+            self._vote.decided = Value(mask, leader)
+        elif kind == Other.NEED and step == self.step:
+            self._need[sender] = mask
+        elif kind == Other.WANT and step < self.step:
+            self._wanting.add(sender)
+        elif kind == Other.STATE and letter.payload is not None:
+            if step > self.step and (self._arrived is None or step > self._arrived[0]):
+                self._arrived = step, leader, letter.payload
+        elif kind == Other.DONE:
+            self._done.add(sender)
+        elif kind < Other.CONTRIBUTION and step == self.step:
+            message = Ballot(Kind(kind), ballot, Value(mask, leader), accepted=accepted)
+            self._say(self._vote.hear(sender, message, self._held))
+        elif kind < Other.CONTRIBUTION and step == self.step + 1:
+            self._early.append(letter)
+
+    def _take(self, step: int, origin: int, letter: Letter, weight: int) -> None:
+        payload = letter.payload
+        if payload is None or payload.numel() != 4 * self._numel:
+            raise RuntimeError(
+                f"rank {letter.sender} sent a contribution of "
+                f"{0 if payload is None else payload.numel()} bytes, expected {4 * self._numel}"
+            )
+        if step in (self.step, self.step + 1) and 0 <= origin < self._mail.world_size:
+            values = payload.view(torch.float32)
+            real = torch.tensor(weight).view(torch.float64).item()
+            self._contributions.setdefault((step, origin), Contribution(values, real))
+
+    def _offer(self) -> None:
+        """Send contributions to whoever takes them now."""
+        for step, mine in self._own.items():
+            for peer in self._mail.peers:
+                is_near = self._heard[peer] >= step - 1
+                if is_near and peer not in self._sent[step] and not self._mail.is_loading(peer):
+                    self._sent[step].add(peer)
+                    self._give(peer, step, self._mail.rank, mine)
+        for peer, mask in list(self._need.items()):
+            for rank in range(self._mail.world_size):
+                held = self._contributions.get((self.step, rank))
+                if mask >> rank & 1 and held is not None and not self._mail.is_loading(peer):
+                    self._need[peer] &= ~(1 << rank)
+                    self._give(peer, self.step, rank, held)
+
+    def _give(self, peer: int, step: int, origin: int, what: Contribution) -> None:
+        weight = int(torch.tensor(what.weight, dtype=torch.float64).view(torch.int64))
+        payload = what.values.view(torch.uint8)
+        self._post(peer, Other.CONTRIBUTION, step, origin=origin, weight=weight, payload=payload)
+
+    def _say(self, ballots: list[Ballot]) -> None:
+        for b in ballots:
+            for peer in self._mail.peers if b.to is None else [b.to]:
+                self._post(
+                    peer,
+                    b.kind,
+                    self.step,
+                    ballot=b.ballot,
+                    accepted=b.accepted,
+                    mask=b.value.mask,
+                    leader=b.value.leader,
+                )
+
+    def _post(
+        self,
+        peer: int,
+        kind: int,
+        step: int,
+        *,
+        origin: int = 0,
+        ballot: int = 0,
+        accepted: int = -1,
+        mask: int = 0,
+        leader: int = 0,
+        weight: int = 0,
+        payload: Tensor | None = None,
+    ) -> None:
+        header = [int(kind), step, self.step, origin, ballot, accepted, mask, leader, weight]
+        self._mail.send(peer, header, payload)
+
+    # ---- the next step ---------------------------------------------------------------------------
+
+    def _advance(self, value: Value) -> Closed:
+        counted = {
+            rank: self._contributions[self.step, rank]
+            for rank in range(self._mail.world_size)
+            if value.mask >> rank & 1
+        }
+        self._decided[self.step] = value
+        self._decided.pop(self.step - _REMEMBERED, None)
+        self._begin(self.step + 1, value.leader)
+        return Closed(value.mask, counted, None, self.step)
+
+    def _jump(self) -> Closed:
+        assert self._arrived is not None
+        step, leader, state = self._arrived
+        self._begin(step, leader)
+        self._ask()  # so that all know that this rank is back
+        return Closed(0, {}, state, step)
+
+    def _begin(self, step: int, leader: int) -> None:
+        self.step, self._arrived = step, None
+        self._vote = Vote(self._mail.rank, self._mail.world_size, leader)
+        self._need.clear()
+        for kept in (self._own, self._sent):
+            for old in [each for each in kept if each < step - 1]:
+                del kept[old]
+        for key in [each for each in self._contributions if each[0] < step]:
+            del self._contributions[key]
+        self._early = [letter for letter in self._early if letter.header[1] >= step]

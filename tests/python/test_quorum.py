@@ -1,0 +1,298 @@
+"""Steps that wait for no rank in particular: stopped ranks, late ranks, codes, equal replicas."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from q7x2._quorum_exchange import Other
+from q7x2._quorum_vote import Kind
+from torch import nn
+from values import assert_bits, assert_close, assert_same_on_all_ranks
+
+ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
+PLAIN: dict[str, Any] = {"timeout": 40.0, "grace": 0.2}
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
+
+
+def batch(part: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(1000 * step + part))
+    return x, torch.tanh(x[:, :8])
+
+
+def made(**options: Any) -> tuple[nn.Module, q7x2.Quorum]:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return model, q7x2.Quorum(model, optimizer, **PLAIN | options)
+
+
+def backward(model: nn.Module, quorum: q7x2.Quorum) -> None:
+    for part in quorum.parts:
+        x, y = batch(part.index, quorum.steps)
+        (nn.functional.mse_loss(model(x), y) * part.weight).backward()
+
+
+def train(model: nn.Module, quorum: q7x2.Quorum, steps: int) -> None:
+    while quorum.steps < steps:
+        backward(model, quorum)
+        quorum.step()
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def reference(count: Callable[[int], list[int]], steps: int) -> nn.Module:
+    """One process that takes the mean of the parts that count in each step."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in count(step):
+            x, y = batch(part, step)
+            (nn.functional.mse_loss(model(x), y) / len(count(step))).backward()
+        optimizer.step()
+    return model
+
+
+def pids() -> list[int]:
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, os.getpid())
+    return everybody
+
+
+# ---- nobody is late ------------------------------------------------------------------------------
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_steps_of_all_ranks_are_those_of_one_process_with_all_batches(world_size: int) -> None:
+    model, quorum = made(need=3)
+    train(model, quorum, 6)
+    quorum.finish()
+    assert quorum.stats.counted == 6
+    assert_same_on_all_ranks([flat(model)])
+    expected = reference(lambda _: list(range(world_size)), 6)
+    torch.testing.assert_close(flat(model), flat(expected), rtol=1e-4, atol=1e-5)
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_gradients_are_weighted_by_samples() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    quorum = q7x2.Quorum(model, sgd, need=3, timeout=40.0)
+    before = model.weight.detach().clone()
+    rank = dist.get_rank()
+    model.weight.grad = torch.full((1, 2), float(rank))
+    quorum.step(samples=rank + 1)
+    assert_close(model.weight.detach(), before - (0 * 1 + 1 * 2 + 2 * 3) / 6)
+    quorum.finish()
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_a_gradient_that_is_not_finite_raises_on_all_ranks_and_changes_nothing() -> None:
+    model, quorum = made(need=3)
+    before = flat(model)
+    backward(model, quorum)
+    if dist.get_rank() == 1:
+        next(model.parameters()).grad[0, 0] = math.nan
+    with pytest.raises(FloatingPointError, match="the gradient of step 0 has Inf or NaN"):
+        quorum.step()
+    assert_bits(flat(model), before)
+    train(model, quorum, 2)
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
+
+
+# ---- ranks that are stopped ----------------------------------------------------------------------
+
+
+def stop_in(quorum: q7x2.Quorum, kind: int, step: int) -> None:
+    """Stops this process when it has sent its first message of the kind in the step."""
+    mail = quorum._exchange._mail
+    send, is_over = mail.send, False
+
+    def sent(peer: int, header: Any, payload: Any = None) -> None:
+        nonlocal is_over
+        send(peer, header, payload)
+        if header[0] == kind and header[1] == step and not is_over:
+            is_over = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    mail.send = sent  # type: ignore[method-assign]
+
+
+@ONLY_Q7X2
+@pytest.mark.parametrize("stopped", [0, 3])
+@pytest.mark.parametrize("at", [Other.ASK, Other.CONTRIBUTION, Kind.PROPOSE, Kind.ACCEPT])
+@pytest.mark.ranks(4, deadline=120)
+def test_no_step_waits_for_a_rank_that_is_stopped(at: int, stopped: int) -> None:
+    """The others take five steps, and only then does it go on; it ends with the same weights."""
+    model, quorum = made()
+    processes, rank = pids(), dist.get_rank()
+    if rank == stopped:
+        stop_in(quorum, at, 3)
+    train(model, quorum, 8)
+    if rank != stopped and not (stopped == 3 and at == Kind.PROPOSE):
+        os.kill(processes[stopped], signal.SIGCONT)
+    train(model, quorum, 12)
+    quorum.finish()
+    assert quorum.steps == 12
+    assert_same_on_all_ranks([flat(model)])
+    stats = quorum.stats
+    assert stats.counted + stats.missed + stats.skipped == 12
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3, deadline=120)
+def test_a_rank_far_behind_takes_the_state_of_another_and_counts_again() -> None:
+    model, quorum = made(grace=5.0)
+    processes, rank = pids(), dist.get_rank()
+    quorum._exchange._timing.grace = 0.0
+    if rank == 2:
+        train(model, quorum, 2)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    train(model, quorum, 10)
+    if rank == 0:
+        os.kill(processes[2], signal.SIGCONT)
+    quorum._exchange._timing.grace = 5.0
+    while quorum.steps < 1000:  # until the late rank has counted, which all see
+        backward(model, quorum)
+        closed = quorum._exchange.step
+        quorum.step()
+        if quorum._exchange._decided.get(closed, (0,))[0] == 7:
+            break
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
+    if rank == 2:
+        assert quorum.stats.skipped + quorum.stats.missed >= 8
+
+
+def body_lose_a_rank(victim: int) -> None:
+    """A dead rank ends the group, and the others begin anew where they are."""
+    model, quorum = made(need=3)
+    train(model, quorum, 3)
+    if dist.get_rank() == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(dist.DistBackendError):
+        train(model, quorum, 1000)
+    dist.shrink_group([victim])
+    quorum = q7x2.Quorum(model, quorum.optimizer, **PLAIN, steps=3)
+    train(model, quorum, 6)
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
+
+
+@ONLY_Q7X2
+def test_a_rank_that_dies_ends_the_group_and_the_others_make_a_new_quorum(
+    new_pool: Any, backend: str
+) -> None:
+    pool = new_pool(4)
+    pool.start(
+        body_lose_a_rank, harness.GroupSpec(backend, key="quorum", timeout=60), 120, victim=0
+    )
+    outcomes = pool.collect(stop_on_failure=False)
+    text = "\n".join(outcome.describe() for outcome in outcomes)
+    assert [o.kind for o in outcomes] == ["died", "ok", "ok", "ok"], text
+
+
+# ---- codes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "copies"), [(4, 2), (6, 3), (5, 2), (7, 3), (4, 4), (3, 1)])
+def test_any_ranks_but_copies_less_one_have_the_exact_sum(ranks: int, copies: int) -> None:
+    from itertools import combinations
+
+    from q7x2._quorum_code import Code
+
+    code = Code(ranks, copies)
+    parts = torch.randn(ranks, 100, generator=torch.Generator().manual_seed(0))
+    sums = []
+    for rank in range(ranks):
+        assert len(code.parts(rank)) == copies
+        sums.append(sum(part.weight * parts[part.index] for part in code.parts(rank)))
+    exact = parts.double().sum(0)
+    for present in combinations(range(ranks), ranks - copies + 1):
+        coefficients = code.coefficients(sum(1 << rank for rank in present))
+        assert coefficients is not None
+        decoded = sum(coefficients[rank] * sums[rank] for rank in present)
+        torch.testing.assert_close(decoded.double(), exact, rtol=1e-4, atol=1e-4)
+    if ranks % copies:
+        assert code.coefficients((1 << (ranks - copies)) - 1) is None
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(4, deadline=120)
+def test_coded_steps_are_exact_while_a_rank_is_stopped(world_size: int) -> None:
+    model, quorum = made(copies=2)
+    processes, rank = pids(), dist.get_rank()
+    if rank == 1:
+        stop_in(quorum, Other.ASK, 2)
+    train(model, quorum, 6)
+    if rank == 0:
+        os.kill(processes[1], signal.SIGCONT)
+    train(model, quorum, 8)
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
+    expected = reference(lambda _: list(range(world_size)), 8)
+    torch.testing.assert_close(flat(model), flat(expected), rtol=1e-4, atol=1e-5)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_mistakes_raise_when_it_is_made() -> None:
+    for error, options in (
+        ("need must be at least 2", {"need": 1}),
+        ("need must be at most 3", {"need": 4}),
+        ("need must be None with copies", {"need": 2, "copies": 2}),
+        ("copies must be at most 3", {"copies": 4}),
+        ("grace must not be negative", {"grace": -1.0}),
+        ("takeover must be positive", {"takeover": 0.0}),
+        ("timeout must be positive", {"timeout": 0.0}),
+        ("late must be one of drop, keep", {"late": "lose"}),
+        ("'drop' with copies", {"late": "keep", "copies": 2}),
+        ("the same Quorum, but rank 0", {"need": 2 + (dist.get_rank() == 1)}),
+    ):
+        with pytest.raises(ValueError, match=error):
+            made(**options)
+    with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
+        q7x2.Quorum(net(), None)  # type: ignore[arg-type]
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(2)
+def test_two_ranks_are_no_quorum() -> None:
+    with pytest.raises(ValueError, match="a quorum needs 3 to 62 ranks, got 2"):
+        made()
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_a_step_without_enough_ranks_raises_at_its_timeout_and_can_be_tried_again() -> None:
+    model, quorum = made(need=3, timeout=0.5)
+    backward(model, quorum)
+    if dist.get_rank() != 2:
+        with pytest.raises(TimeoutError, match=r"step 0 timed out after 0\.5 s, waiting for .* 2"):
+            quorum.step()
+    quorum._exchange._timing.timeout = 40.0
+    dist.barrier()
+    train(model, quorum, 2)
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
