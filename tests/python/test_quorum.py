@@ -118,6 +118,36 @@ def test_a_gradient_that_is_not_finite_raises_on_all_ranks_and_changes_nothing()
     assert_same_on_all_ranks([flat(model)])
 
 
+@ONLY_Q7X2
+@pytest.mark.parametrize("late", ["drop", "keep"])
+@pytest.mark.ranks(3)
+def test_what_becomes_of_a_late_gradient(late: str) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    quorum = q7x2.Quorum(model, sgd, need=2, late=late, grace=0.0, timeout=40.0)
+    start = model.weight.detach().clone()
+
+    def step(gradient: float) -> None:
+        model.weight.grad = torch.full((1, 1), gradient)
+        quorum.step()
+
+    if dist.get_rank() == 2:
+        dist.barrier()
+        step(6.0)  # the others have closed step 0; it waits for the end of step 1, too
+    else:
+        step(1.0)
+        dist.barrier()
+        step(1.0)
+    assert quorum.steps == 2
+    assert_close(model.weight.detach(), start - 2)
+    quorum._exchange._timing.grace = 20.0
+    step(3.0)
+    quorum.finish()
+    assert_close(model.weight.detach(), start - 2 - (3 if late == "drop" else 3 + 6 / 3))
+    assert quorum.stats.staleness == 0
+    assert quorum.stats.missed == (2 if dist.get_rank() == 2 else 0)
+
+
 # ---- ranks that are stopped ----------------------------------------------------------------------
 
 
