@@ -27,6 +27,7 @@ COMMANDS = {
     "groups": "the short calls of one group beside the long ones of another",
     "faults": "how soon ranks are released when others fail, beside the contract",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
+    "causes": "whether q7x2 why names the cause of slow steps that was put in (root)",
     "recorder": "what the flight recorder costs",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",

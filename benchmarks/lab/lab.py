@@ -184,6 +184,12 @@ class Lab:
             )
         return totals
 
+    def set_rate(self, host: int, rate: str) -> None:
+        """Shape the NIC of a host anew, in both directions; labs that are UNSHAPED cannot."""
+        bits_per_second(rate)
+        for namespace, interface in ((self._host(host), "eth0"), (self.switch, f"h{host}")):
+            _shape("change", namespace, interface, rate)
+
     @property
     def switch(self) -> str:
         """The network namespace of the bridges; the port of host N is its interface hN."""
@@ -272,12 +278,16 @@ def _cable(one: tuple[str, str], other: tuple[str, str], rate: str) -> None:
     )
     for namespace, interface in (one, other):
         if rate != UNSHAPED:
-            queue = int(bits_per_second(rate) / 8 * _QUEUE_S) + _BURST_BYTES
-            call(
-                *("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", "tbf"),
-                *("rate", rate, "burst", f"{_BURST_BYTES}b", "limit", str(queue)),
-            )
+            _shape("add", namespace, interface, rate)
         call("ip", "-n", namespace, "link", "set", interface, "up")
+
+
+def _shape(action: str, namespace: str, interface: str, rate: str) -> None:
+    queue = int(bits_per_second(rate) / 8 * _QUEUE_S) + _BURST_BYTES
+    call(
+        *("tc", "-n", namespace, "qdisc", action, "dev", interface, "root", "tbf"),
+        *("rate", rate, "burst", f"{_BURST_BYTES}b", "limit", str(queue)),
+    )
 
 
 def _in_pid_namespace(pid: int) -> bool:

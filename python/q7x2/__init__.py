@@ -35,6 +35,7 @@ from q7x2._hook_options import (
     TopK,
 )
 from q7x2._hook_state import HookStateError
+from q7x2._log_step import log_step
 from q7x2._plan_history import plan_history
 from q7x2._policy import (
     Decision,
@@ -130,6 +131,7 @@ __all__ = [
     "describe",
     "dump",
     "flight_recorder",
+    "log_step",
     "monitored_barrier",
     "optim",
     "plan_history",

@@ -18,6 +18,7 @@ import warnings
 from typing import Any
 
 from q7x2._ledger_file import LedgerFile
+from q7x2._ledger_samples import Sampler
 
 _PERIOD = 1.0
 # The end of the process waits so long for a file system that does not answer.
@@ -36,6 +37,9 @@ class Ledger:
         self._limit = limit
         self._module = module
         self._feed = module.LedgerFeed()
+        self._sampler = Sampler()
+        self._accelerator = ""
+        self._steps: list[tuple[int, float | None]] = []  # that are not written yet
         self._lock = threading.Lock()  # guards the file
         self._file: LedgerFile | None = None
         self._thread: threading.Thread | None = None
@@ -72,6 +76,7 @@ class Ledger:
         }
         self._thread = threading.Thread(target=self._run, name="q7x2-ledger", daemon=True)
         self._file = LedgerFile(path, self._module.ledger_columns(), facts, self._limit)
+        self._file.add_sample(self._sampler.take())
         self._thread.start()
         # In the children of multiprocessing, which run nothing of `atexit`, too.
         from multiprocessing import util
@@ -107,10 +112,25 @@ class Ledger:
         if self._file is None:
             return
         batches = self._feed.take()
+        # Others may append meanwhile.
+        steps = self._steps[:]
+        del self._steps[: len(steps)]
         try:
             self._file.write([each for each in batches if each["operations"] or each["groups"]])
+            if steps:
+                self._file.add_steps(steps)
+            self._file.add_sample(self._sampler.take())
+            if not self._accelerator:
+                self._accelerator = _accelerator()
+                if self._accelerator:
+                    self._file.set_facts({"accelerator": self._accelerator})
         except sqlite3.Error as error:
             self._give_up(error)
+
+    def log_step(self, loss: float | None) -> None:
+        """A step ends now. Any thread."""
+        if self._file is not None:
+            self._steps.append((time.monotonic_ns(), loss))
 
     def _give_up(self, error: sqlite3.Error) -> None:
         self._file = None
@@ -174,6 +194,12 @@ class _Forks:
 _forks: _Forks | None = None
 
 
+def log_step(loss: float | None) -> None:
+    """For ``q7x2.log_step``."""
+    if _current is not None:
+        _current.log_step(loss)
+
+
 def of_process(directory: str) -> Ledger:
     """The ledger of this process, which is made if there is none yet.
 
@@ -214,11 +240,22 @@ def machine_facts() -> dict[str, Any]:
         "machine": platform.machine(),
         "processor": _processor(),
         "processors": os.cpu_count(),
+        "accelerator": "",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "q7x2": version("q7x2"),
         "begun_wall_ns": time.time_ns(),
     }
+
+
+def _accelerator() -> str:
+    """The kind of device whose runtime the program has started; empty if there is none.
+
+    It does not look for devices, because that would start the runtime, and break later forks.
+    """
+    import torch
+
+    return next((kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_initialized()), "")
 
 
 def _processor() -> str:

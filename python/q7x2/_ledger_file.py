@@ -11,6 +11,8 @@ tables:
   clock (CLOCK_MONOTONIC).
 - ``counter``: the newest counters per group and kind of operation, as ``q7x2.stats()`` has them.
 - ``clock``: how far the steady clock of a group's rank 0 is ahead of this host's.
+- ``step``: the ends of steps, with losses, as the program gave them to ``q7x2.log_step``.
+- ``sample``: totals of the process and its machine, one row per second; ``network`` is JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-SCHEMA_VERSION = 1
+from q7x2._ledger_samples import Sample
+
+SCHEMA_VERSION = 2
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
@@ -39,6 +43,10 @@ CREATE TABLE counter (
 CREATE TABLE clock (
     group_name TEXT, ranks TEXT, leader INTEGER, offset_ns INTEGER, uncertainty_ns INTEGER,
     steady_ns INTEGER);
+CREATE TABLE step (steady_ns INTEGER, loss REAL);
+CREATE TABLE sample (
+    steady_ns INTEGER, cpu_ns INTEGER, main_cpu_ns INTEGER, main_delay_ns INTEGER,
+    memory_bytes INTEGER, energy_uj INTEGER, network TEXT);
 CREATE TABLE operation (runtime INTEGER, {columns}, PRIMARY KEY (runtime, id)) WITHOUT ROWID;
 """
 
@@ -151,6 +159,25 @@ class LedgerFile:
                 "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
                 [(runtime, number, kind, json.dumps(each)) for kind, each in operations.items()],
             )
+
+    def add_sample(self, sample: Sample) -> None:
+        """Write one sample."""
+        self.connection.execute(
+            "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                sample.steady_ns,
+                sample.cpu_ns,
+                sample.main_cpu_ns,
+                sample.main_delay_ns,
+                sample.memory_bytes,
+                sample.energy_uj,
+                json.dumps(sample.network),
+            ),
+        )
+
+    def add_steps(self, steps: Sequence[tuple[int, float | None]]) -> None:
+        """Write ends of steps: times of the steady clock in nanoseconds, and losses."""
+        self.connection.executemany("INSERT INTO step VALUES (?, ?)", steps)
 
     def add_clock(
         self,

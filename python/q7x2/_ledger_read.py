@@ -15,6 +15,31 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from q7x2._ledger_file import SCHEMA_VERSION
+from q7x2._ledger_samples import Sample
+
+COMPLETED = (
+    "runtime",
+    "pg",
+    "operation",
+    "internal",
+    "sequence",
+    "codec",
+    "queued_ns",
+    "started_ns",
+    "finished_ns",
+    "select_ns",
+    "encode_ns",
+    "decode_ns",
+    "reduce_ns",
+    "copy_ns",
+    "waited_ns",
+    "waited_for",
+    "waited_percent",
+    "sent_network",
+    "sent_memory",
+    "input_bytes",
+)
+"""What ``Ledger.completed`` has of an operation."""
 
 
 class LedgerError(Exception):
@@ -69,6 +94,44 @@ class Ledger:
                     if operation[key] is not None:
                         operation[key] += self.offset_ns
                 yield operation
+
+    def completed(self) -> Iterator[tuple[Any, ...]]:
+        """What succeeded, by the time of its end, with the values that ``COMPLETED`` names.
+
+        Much faster than ``operations``. Times are on rank 0's clock.
+        """
+        offset = self.offset_ns
+        columns = ", ".join(
+            f"{name} + {offset}" if name in ("queued_ns", "started_ns", "finished_ns") else name
+            for name in COMPLETED
+        )
+        with _open(self.path) as connection:
+            connection.row_factory = None
+            yield from connection.execute(
+                f"SELECT {columns} FROM operation WHERE error IS NULL AND started_ns IS NOT NULL "
+                "ORDER BY finished_ns"
+            )
+
+    def steps(self) -> list[tuple[int, float | None]]:
+        """Ends of steps on rank 0's clock and losses, as ``q7x2.log_step`` was told."""
+        with _open(self.path) as connection:
+            rows = connection.execute("SELECT steady_ns, loss FROM step ORDER BY steady_ns")
+            return [(row[0] + self.offset_ns, row[1]) for row in rows]
+
+    def samples(self) -> list[Sample]:
+        """The samples, with times on rank 0's clock."""
+        with _open(self.path) as connection:
+            rows = connection.execute("SELECT * FROM sample ORDER BY steady_ns").fetchall()
+        return [
+            Sample(
+                **{
+                    **dict(row),
+                    "steady_ns": row["steady_ns"] + self.offset_ns,
+                    "network": json.loads(row["network"]),
+                }
+            )
+            for row in rows
+        ]
 
 
 def read(directory: pathlib.Path) -> list[Ledger]:

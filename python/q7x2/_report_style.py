@@ -3,10 +3,12 @@
 STYLE = """
 :root{color-scheme:light dark;--back:#fff;--text:#1c2024;--dim:#5f6770;--line:#dfe3e8;
 --card:#f6f7f9;--waited:#9aa3ad;--copy:#3f7fbf;--reduce:#3a9a6a;--encode:#d1495b;--decode:#e08e2b;--other:#c9ced4;
---network:#3f7fbf;--memory:#3a9a6a;--bad:#b3261e}
+--network:#3f7fbf;--memory:#3a9a6a;--bad:#b3261e;
+--compute:#8d7fc7;--straggler:#a8443c;--launch:#c9a227}
 @media (prefers-color-scheme:dark){:root{--back:#14171a;--text:#e6e9ec;--dim:#9aa3ad;--line:#2c3238;
 --card:#1d2125;--waited:#6f7882;--copy:#5b9bd8;--reduce:#55b888;--encode:#e56b7c;--decode:#f0a650;
---other:#40474e;--network:#5b9bd8;--memory:#55b888;--bad:#ff8a80}}
+--other:#40474e;--network:#5b9bd8;--memory:#55b888;--bad:#ff8a80;
+--compute:#a396dd;--straggler:#e0776d;--launch:#e3c15c}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--text);font:15px/1.45 system-ui,sans-serif}
 main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
@@ -25,6 +27,9 @@ section{margin-top:36px}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}
 .waited{background:var(--waited)}.copy{background:var(--copy)}.reduce{background:var(--reduce)}
 .encode{background:var(--encode)}.decode{background:var(--decode)}.other{background:var(--other)}
+.compute{background:var(--compute)}.straggler{background:var(--straggler)}.launch{background:var(--launch)}
+.serialisation{background:var(--encode)}.queueing{background:var(--other)}.wire{background:var(--network)}
+.reduction{background:var(--reduce)}
 .network{background:var(--network)}.memory{background:var(--memory)}
 .chart{display:flex;height:220px}
 .axis{display:flex;flex-direction:column;justify-content:space-between;text-align:right;width:44px;
@@ -34,6 +39,10 @@ border-bottom:1px solid var(--line);
 background:linear-gradient(var(--line),var(--line)) 0 50%/100% 1px no-repeat}
 .columns div{flex:1;min-width:0;display:flex;flex-direction:column;justify-content:flex-end}
 .columns i{display:block}
+.columns svg{width:100%;height:100%}
+.columns polyline{fill:none;stroke:var(--copy);stroke-width:2;vector-effect:non-scaling-stroke}
+ol{margin:0;padding-left:22px}
+.bars+.legend{margin-top:22px}
 .times{display:flex;justify-content:space-between;margin:6px 0 0 44px;font-size:12px;
 color:var(--dim)}
 .bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:6px 12px;

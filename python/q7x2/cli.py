@@ -18,6 +18,7 @@ from q7x2 import (
     simulate,
     trace,
     tune_collectives,
+    why,
 )
 
 
@@ -39,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     blame.add_parser(commands)
     trace.add_parser(commands)
     report.add_parser(commands)
+    why.add_parser(commands)
     return parser
 
 

@@ -7,9 +7,6 @@ import pathlib
 import sys
 from typing import Any
 
-from q7x2 import _ledger_read, _report_page
-from q7x2._ledger_summary import summarize
-
 
 def add_parser(commands: Any) -> None:
     """Add ``report`` to the subcommands of the ``q7x2`` command."""
@@ -24,9 +21,13 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from q7x2 import _causes, _ledger_read, _report_page
+    from q7x2._ledger_summary import summarize
+
     path: pathlib.Path = options.out or options.directory / "report.html"
     try:
-        page = _report_page.page(summarize(_ledger_read.read(options.directory)))
+        ledgers = _ledger_read.read(options.directory)
+        page = _report_page.page(summarize(ledgers), _causes.analyse(ledgers))
         path.write_text(page, encoding="utf-8")
     except (_ledger_read.LedgerError, OSError) as error:
         print(f"q7x2 report: {error}", file=sys.stderr)

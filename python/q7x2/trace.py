@@ -14,10 +14,10 @@ import json
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from q7x2 import _ledger_read
-from q7x2._ledger_read import Ledger
+if TYPE_CHECKING:
+    from q7x2._ledger_read import Ledger
 
 _PHASES = ("encode", "copy", "reduce", "decode", "waited")
 _MOST_TRACKS = 64
@@ -41,6 +41,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from q7x2 import _ledger_read
+
     path: pathlib.Path = options.out or options.directory / "trace.json"
     try:
         ledgers = _ledger_read.read(options.directory)

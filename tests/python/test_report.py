@@ -6,89 +6,12 @@ import gzip
 import html.parser
 import json
 import pathlib
-from typing import Any
 
 import pytest
-from q7x2 import _ledger_read, _ledger_summary, _report_page, cli, trace
-from q7x2._extension import load
-from q7x2._ledger_file import LedgerFile
+from ledger_files import MILLISECOND, operation, write_ledger
+from q7x2 import _causes, _ledger_read, _ledger_summary, _report_page, cli, trace
 
-MILLISECOND = 1_000_000
 BEHIND = 7_000_000_000  # the steady clock of rank 1's host
-
-
-def operation(**values: Any) -> dict[str, Any]:
-    """An all-reduce of 4 MiB from 1 ms to 11 ms, of which 6 ms were waiting for rank 1."""
-    known = {
-        "id": 1,
-        "pg": 1,
-        "operation": "all_reduce",
-        "internal": 0,
-        "sequence": 3,
-        "plan": "ring",
-        "slices": 4,
-        "input_bytes": 4 << 20,
-        "output_bytes": 4 << 20,
-        "sent_network": 1 << 20,
-        "received_network": 1 << 20,
-        "sent_memory": 3 << 20,
-        "received_memory": 3 << 20,
-        "queued_ns": 0,
-        "started_ns": MILLISECOND,
-        "finished_ns": 11 * MILLISECOND,
-        "select_ns": 0,
-        "encode_ns": 0,
-        "decode_ns": 0,
-        "reduce_ns": 2 * MILLISECOND,
-        "copy_ns": MILLISECOND,
-        "waited_ns": 6 * MILLISECOND,
-        "waited_for": 1,
-        "waited_percent": 50,
-        "predicted_ns": 5 * MILLISECOND,
-    }
-    return known | values
-
-
-def write_ledger(
-    directory: pathlib.Path, rank: int, operations: list[dict[str, Any]], behind: int = 0
-) -> None:
-    columns = load().ledger_columns()
-    facts = {
-        "rank": rank,
-        "world_size": 2,
-        "host": f"<h{rank}>",
-        "pid": 100 + rank,
-        "begun_wall_ns": 0,
-        "q7x2": "0",
-        "torch": "0",
-        "processor": "a & b",
-        "machine": "x",
-    }
-    file = LedgerFile(directory / f"q7x2-rank{rank}-h-1.sqlite", columns, facts, 1 << 30)
-    for each in operations:
-        for key in ("queued_ns", "started_ns", "finished_ns"):
-            if each[key] is not None:
-                each[key] += 1_000 * MILLISECOND - behind
-    group = {
-        "name": "<g>",
-        "identity": "1.0",
-        "rank": rank,
-        "members": [{"rank": r, "pid": 100 + r, "host": f"h{r}"} for r in range(2)],
-        "failure": None,
-    }
-    batch = {
-        "process": rank,
-        "steady_ns": 0,
-        "wall_ns": 0,
-        "recorded": len(operations),
-        "lost": rank,
-        "operations": [tuple(each.get(name) for name, _ in columns) for each in operations],
-        "groups": {1: group},
-        "counters": {},
-    }
-    file.write([batch])
-    file.add_clock("<g>", [0, 1], rank, (behind, 1500))
-    file.close()
 
 
 @pytest.fixture
@@ -212,7 +135,8 @@ def test_the_page_stands_alone(ledgers: pathlib.Path) -> None:
 
 def test_a_page_of_nothing_is_a_page(tmp_path: pathlib.Path) -> None:
     write_ledger(tmp_path, 0, [])
-    page = Page(_report_page.page(_ledger_summary.summarize(_ledger_read.read(tmp_path))))
+    ledgers = _ledger_read.read(tmp_path)
+    page = Page(_report_page.page(_ledger_summary.summarize(ledgers), _causes.analyse(ledgers)))
     assert page.open == []
 
 

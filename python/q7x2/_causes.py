@@ -1,0 +1,207 @@
+"""Why steps take as long as they do: parts of the critical path by who is to blame.
+
+Time in which programs compute is no cause: it is what steps are for. The rest is:
+
+- *processor*: a rank gets too little processor time, so that others wait for it. Its main thread
+  waited for a processor, beyond what a rank that runs as long as it waits at the median of the
+  others, for at least half of the time by which it was late. If all ranks wait for processors for
+  long, the whole machine has too few, and no rank is named.
+- *straggler*: a rank is late, and processors are not the reason.
+- *launch*: a rank is idle before it launches what others wait for.
+- *codec*: encoding, decoding, and selecting what is sent.
+- *link*: bytes on their way. The link is the one whose messages were waited for longest. If most of
+  that waiting has one host at one end, the host's network is named.
+- *reduction*, *memory*: arithmetic of reductions, and copying.
+- *queue*: operations wait for others before them, or for a thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from q7x2 import _critical_path, _steps
+from q7x2._critical_path import PARTS, Link, StepPath
+from q7x2._idle import RankUse, rank_use
+from q7x2._ledger_read import Ledger
+from q7x2._steps import Steps
+from q7x2._timeline import Timeline
+
+# Of the waiting between hosts, if more has one host at an end, it is that host's network.
+_ONE_HOST = 0.6
+# Seconds of waiting for a processor per second of running.
+_CROWDED = 0.5
+# Of a step: less is not worth a line.
+_LEAST_SHARE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """One cause.
+
+    Attributes:
+        kind: See the module.
+        who: A rank, the name of a codec or of a host, two hosts, or None.
+        seconds: On the critical path, per step.
+        text: A sentence.
+    """
+
+    kind: str
+    who: int | str | tuple[str, str] | None
+    seconds: float
+    text: str
+
+
+@dataclasses.dataclass
+class Analysis:
+    """The critical path of a job.
+
+    Attributes:
+        steps: The paths of all steps. If the job has no steps, one path of the whole job.
+        boundaries: Where the steps are from.
+        causes: The costliest first.
+        uses: By the index of a rank.
+    """
+
+    steps: list[StepPath]
+    boundaries: Steps
+    causes: list[Cause]
+    uses: list[RankUse]
+
+    def seconds(self) -> float:
+        """The mean of a step's time; 0 if there are no operations."""
+        return statistics.fmean(step.seconds for step in self.steps) if self.steps else 0.0
+
+    def part(self, name: str) -> float:
+        """The mean of a part of a step, in seconds."""
+        return statistics.fmean(step.parts[name] for step in self.steps) if self.steps else 0.0
+
+
+def analyse(ledgers: Sequence[Ledger]) -> Analysis:
+    """Find the steps, their critical paths, and the causes."""
+    timeline = Timeline(ledgers)
+    boundaries = _steps.find(ledgers, timeline)
+    begin, end = timeline.span()
+    ends, last = boundaries.ends, boundaries.last
+    if len(ends) < 2:
+        finished = [each.times[-1] if len(each) else 0 for each in timeline.ranks]
+        ends, last = [begin, end], [finished.index(max(finished))]
+    uses = [
+        rank_use(ledger, operations, ends[0], ends[-1])
+        for ledger, operations in zip(ledgers, timeline.ranks, strict=True)
+    ]
+    paths = [
+        _critical_path.walk(timeline, uses, since, until, rank)
+        for since, until, rank in zip(ends, ends[1:], last, strict=False)
+        if until > since
+    ]
+    return Analysis(paths, boundaries, _causes(timeline, uses, paths), uses)
+
+
+def _causes(timeline: Timeline, uses: Sequence[RankUse], paths: Sequence[StepPath]) -> list[Cause]:
+    blamed: defaultdict[tuple[str, int | str | Link], float] = defaultdict(float)
+    totals = dict.fromkeys(PARTS, 0.0)
+    for path in paths:
+        for who, seconds in path.blamed.items():
+            blamed[who] += seconds / len(paths)
+        for part, seconds in path.parts.items():
+            totals[part] += seconds / len(paths)
+    step = sum(path.seconds for path in paths) / max(len(paths), 1)
+    causes = []
+    crowded = 0.0
+    late: dict[int, float] = {}
+    queued: dict[int, float] = {}
+    for index, operations in enumerate(timeline.ranks):
+        rank = operations.rank
+        made_wait = blamed["straggler", rank]
+        lacking = _shortage(uses, index)
+        if lacking is not None and lacking * step >= made_wait / 2 and made_wait > 0:
+            text = (
+                f"rank {rank} gets too little processor time: its main thread waits for a "
+                f"processor {100 * (uses[index].delay or 0):.0f} % of the time"
+            )
+            seconds = made_wait + blamed["queueing", rank]
+            causes.append(Cause("processor", rank, seconds, text))
+        elif is_crowded(uses):
+            crowded += made_wait + blamed["queueing", rank]
+        else:
+            late[rank] = made_wait
+            queued[rank] = blamed["queueing", rank]
+    text = "ranks wait for processors: there are too few for all processes of the machine"
+    causes.append(Cause("processor", None, crowded, text))
+    launch = {each.rank: blamed["launch", each.rank] for each in timeline.ranks}
+    causes += [_of_ranks("straggler", late), _of_ranks("queue", queued)]
+    causes.append(_of_ranks("launch", launch))
+    for codec in timeline.codecs:
+        text = f"the codec {codec} takes long to encode, decode or select"
+        causes.append(Cause("codec", codec, blamed["serialisation", codec], text))
+    links = {who: each for (part, who), each in blamed.items() if part == "wire"}
+    causes.append(_link(timeline, links, totals["wire"]))
+    causes.append(Cause("reduction", None, totals["reduction"], "reductions take long"))
+    text = "copying takes long: memory is the bottleneck"
+    causes.append(Cause("memory", None, totals["memory"], text))
+    found = [cause for cause in causes if cause.seconds > _LEAST_SHARE * step]
+    return sorted(found, key=lambda cause: -cause.seconds)
+
+
+_RANK_TEXTS = {
+    "straggler": "{} late to collectives, and computes until then",
+    "queue": "operations of {} wait for their turn or for a thread",
+    "launch": "{} late to launch: nothing computes there or waits for a processor, but for data, a "
+    "lock or a timer",
+}
+
+
+def _of_ranks(kind: str, seconds: dict[int, float]) -> Cause:
+    """One rank, if most of the time is its own; all of them otherwise."""
+    total = sum(seconds.values())
+    rank = max(seconds, key=seconds.__getitem__, default=None)
+    if rank is not None and seconds[rank] > total / 2:
+        who = f"rank {rank}" if kind == "queue" else f"rank {rank} comes"
+        return Cause(kind, rank, seconds[rank], _RANK_TEXTS[kind].format(who))
+    who = "several ranks" if kind == "queue" else "now one rank, now another comes"
+    return Cause(kind, None, total, _RANK_TEXTS[kind].format(who))
+
+
+def is_crowded(uses: Sequence[RankUse]) -> bool:
+    """Whether main threads wait for processors for long: the median of the ranks."""
+    known = [each for each in (use.starved() for use in uses) if each is not None]
+    return bool(known) and statistics.median(known) > _CROWDED
+
+
+def _shortage(uses: Sequence[RankUse], index: int) -> float | None:
+    """Of a rank's time: how long it waits for a processor beyond what is usual for others."""
+    mine = uses[index]
+    others = [use.starved() for i, use in enumerate(uses) if i != index]
+    known = [each for each in others if each is not None]
+    if mine.ran is None or mine.delay is None or not known:
+        return None
+    return mine.delay - mine.ran * statistics.median(known)
+
+
+def _link(timeline: Timeline, links: dict[int | str | Link, float], seconds: float) -> Cause:
+    hosts = {each.rank: each.host for each in timeline.ranks}
+    between: defaultdict[tuple[str, str], float] = defaultdict(float)
+    inside: defaultdict[str, float] = defaultdict(float)
+    ends: defaultdict[str, float] = defaultdict(float)
+    for who, taken in links.items():
+        if not isinstance(who, tuple) or who[0] not in hosts or who[1] not in hosts:
+            continue
+        sender, receiver = hosts[who[0]], hosts[who[1]]
+        if sender == receiver:
+            inside[sender] += taken
+        else:
+            between[sender, receiver] += taken
+            ends[sender] += taken
+            ends[receiver] += taken
+    if sum(inside.values()) >= sum(between.values()):
+        host = max(inside, key=inside.__getitem__, default=None)
+        text = "messages between ranks of one host take long"
+        return Cause("link", host, seconds, text if host is None else f"{text}, mostly on {host}")
+    host = max(ends, key=ends.__getitem__)
+    pair = max(between, key=between.__getitem__)
+    if len(ends) > 2 and ends[host] >= _ONE_HOST * sum(between.values()):
+        return Cause("link", host, seconds, f"the network of host {host} takes long")
+    return Cause("link", pair, seconds, f"the network from {pair[0]} to {pair[1]} takes long")

@@ -1,0 +1,97 @@
+"""The sections of the report about steps: the critical path, its causes, and the loss."""
+
+from __future__ import annotations
+
+import statistics
+from html import escape
+
+from q7x2._causes import Analysis
+from q7x2._critical_path import PARTS, StepPath
+from q7x2._report_charts import bar, bars, columns, legend, line, section
+from q7x2._units import percent_text, time_text
+from q7x2.why import TEXTS
+
+_MOST_COLUMNS = 60
+_MOST_POINTS = 400
+_MOST_CAUSES = 6
+_ORIGINS = {
+    "logged": "The ends of steps are those that the program gave to <code>q7x2.log_step</code>.",
+    "estimated": "The ends of steps are estimated from operations that repeat.",
+    "none": "No steps were found, so this is the path of the whole job.",
+}
+
+
+def sections(analysis: Analysis) -> list[str]:
+    """Those about steps."""
+    if not analysis.steps or analysis.seconds() == 0:
+        return []
+    return [
+        section("Why a step takes that long", _note(analysis), _causes(analysis)),
+        section(
+            "Critical path",
+            "What the time of a step is spent on, over all ranks. The parts add up to the step.",
+            _parts(analysis) + _over_steps(analysis.steps),
+        ),
+        section("Loss", "The mean over the ranks, over the seconds of the job.", _loss(analysis)),
+    ]
+
+
+def _note(analysis: Analysis) -> str:
+    number = len(analysis.steps)
+    what = "The job" if analysis.boundaries.origin == "none" else f"{number:,} steps; the mean"
+    return f"{what} takes {time_text(analysis.seconds())}. {_ORIGINS[analysis.boundaries.origin]}"
+
+
+def _causes(analysis: Analysis) -> str:
+    rows = "".join(
+        f"<li>{escape(cause.text)}: {time_text(cause.seconds)} per step "
+        f"({percent_text(cause.seconds, analysis.seconds())})</li>"
+        for cause in analysis.causes[:_MOST_CAUSES]
+    )
+    return f"<ol>{rows}</ol>" if rows else ""
+
+
+def _parts(analysis: Analysis) -> str:
+    seconds = analysis.seconds()
+    rows = []
+    for part in PARTS:
+        taken = analysis.part(part)
+        value = f"{time_text(taken)}, {percent_text(taken, seconds)}"
+        rows.append(bar(part, [(part, taken / seconds)], value, TEXTS))
+    return bars(rows)
+
+
+def _over_steps(steps: list[StepPath]) -> str:
+    if len(steps) < 2:
+        return ""
+    number = min(len(steps), _MOST_COLUMNS)
+    bins, titles = [], []
+    for index in range(number):
+        first, end = index * len(steps) // number, (index + 1) * len(steps) // number
+        chosen = steps[first:end]
+        each = {part: statistics.fmean(s.parts[part] for s in chosen) * 1e3 for part in PARTS}
+        bins.append(each)
+        parts = ", ".join(f"{part} {time_text(ms / 1e3)}" for part, ms in each.items() if ms > 0)
+        titles.append(f"steps {first + 1} to {end}: {parts}")
+    below = ("step 1", f"step {len(steps) // 2:,}", f"step {len(steps):,}")
+    return legend({part: TEXTS[part] for part in reversed(PARTS)}) + columns(
+        bins, PARTS, titles, below, " ms"
+    )
+
+
+def _loss(analysis: Analysis) -> str:
+    known = [
+        ((step.end_ns - analysis.steps[0].begin_ns) * 1e-9, loss)
+        for step, loss in zip(analysis.steps, analysis.boundaries.losses, strict=False)
+        if loss is not None and loss == loss
+    ]
+    if len(known) < 2:
+        return ""
+    number = min(len(known), _MOST_POINTS)
+    points = [known[index * (len(known) - 1) // (number - 1)] for index in range(number)]
+    lowest = min(known, key=lambda point: point[1])
+    last = time_text(known[-1][0])
+    return (
+        f"<p>The lowest loss is {lowest[1]:.6g}, after {time_text(lowest[0])}; "
+        f"the last one is {known[-1][1]:.6g}.</p>" + line(points, (time_text(known[0][0]), last))
+    )
