@@ -122,11 +122,11 @@ class Bench {
         .values = values_.floats(), .count = kCount, .shared_key = 7, .rounding_key = 8};
     ValueBlock with_residual = block;
     with_residual.add = with_residual.error = error_.floats();
-    FoldSources sources;
-    sources.num = kMessages + 1;
-    sources.of[0].values = values_.floats();
+    Fold fold;
+    fold.num = kMessages + 1;
+    fold.of[0].values = values_.floats();
     for (int n = 0; n < kMessages; ++n) {
-      sources.of[n + 1].body = bodies.bytes() + static_cast<size_t>(n) * body_bytes;
+      fold.of[n + 1].body = bodies.bytes() + static_cast<size_t>(n) * body_bytes;
       encode_values_cuda(spec, block, bodies.bytes() + static_cast<size_t>(n) * body_bytes,
                          nullptr);
     }
@@ -141,7 +141,7 @@ class Bench {
         {"decode and add", 2 * kNumbers + body_bytes,
          [&] { decode_values_cuda(spec, body, out_.floats(), kCount, 0, 7, true, nullptr); }},
         {"fold of 4", 3 * kNumbers + (kMessages + 1) * body_bytes,
-         [&] { fold_values_cuda(spec, sources, with_residual, body, nullptr); }},
+         [&] { fold_values_cuda(spec, fold, with_residual, {.body = body}, nullptr); }},
     };
     for (const Call& call : calls) measure_call(codec, call);
   }

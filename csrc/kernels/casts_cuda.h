@@ -67,18 +67,14 @@ __device__ T cast_sum(float sum, float scale, float& error) {
   return code;
 }
 
-/// Encodes the numbers that `four_of` and `one_of` give, and what is added to them.
+/// Encodes the numbers that `four_of` and `one_of` give; `block` says where the error goes.
 template <class T, class FourOf, class OneOf>
 __device__ void encode_casts_of(const ValueBlock& block, uint8_t* body, FourOf four_of,
                                 OneOf one_of) {
   for_each_four(
       block.count,
       [&](size_t i) {
-        Four<float> sums = four_of(i);
-        if (block.add != nullptr) {
-          const Four<float> add = load_four(block.add + i);
-          for (int k = 0; k < 4; ++k) sums.of[k] += add.of[k];
-        }
+        const Four<float> sums = four_of(i);
         Four<float> error = {};
         if (block.error != nullptr) error = load_four(block.error + i);
         Four<T> codes;
@@ -89,7 +85,7 @@ __device__ void encode_casts_of(const ValueBlock& block, uint8_t* body, FourOf f
         if (block.error != nullptr) store_four(block.error + i, error);
       },
       [&](size_t i) {
-        const float sum = block.add == nullptr ? one_of(i) : one_of(i) + block.add[i];
+        const float sum = one_of(i);
         float error = block.error == nullptr ? 0 : block.error[i];
         set_code_at(body, i, cast_sum<T>(sum, block.error_scale, error));
         if (block.error != nullptr) block.error[i] = error;
@@ -99,8 +95,18 @@ __device__ void encode_casts_of(const ValueBlock& block, uint8_t* body, FourOf f
 template <class T>
 __global__ void __launch_bounds__(kThreads) encode_casts(ValueBlock block, uint8_t* body) {
   encode_casts_of<T>(
-      block, body, [&](size_t i) { return load_four(block.values + i); },
-      [&](size_t i) { return block.values[i]; });
+      block, body,
+      [&](size_t i) {
+        Four<float> sums = load_four(block.values + i);
+        if (block.add != nullptr) {
+          const Four<float> add = load_four(block.add + i);
+          for (int k = 0; k < 4; ++k) sums.of[k] += add.of[k];
+        }
+        return sums;
+      },
+      [&](size_t i) {
+        return block.add == nullptr ? block.values[i] : block.values[i] + block.add[i];
+      });
 }
 
 template <class T>

@@ -1,7 +1,7 @@
-// What the owner of a block does, as one kernel: it decodes the messages of the others, adds them
-// and its own numbers in the order of the ranks, and encodes the sum. Sums stay in registers, or in
-// shared memory if groups are rotated: messages
-// are read once, and the result and its error are written once.
+// What the owner of a block does, as one kernel: it adds up its residual, the messages of the
+// others and its own numbers, in the order of the ranks, divides by their number for a mean, and
+// encodes the sum or stores it. Sums stay in registers, or in shared memory if groups are rotated:
+// messages are read once, and the result and its error are written once.
 #include <string>
 
 #include "base/error.h"
@@ -17,18 +17,26 @@ __device__ const uint8_t* body_of(const FoldSource& source) {
   return reinterpret_cast<const uint8_t*>(source.body);
 }
 
+/// Nothing is lost of a sum that is stored. What is not finite leaves the error as it was.
+__device__ void store_sum(const ValueBlock& block, float* to, size_t i, float sum) {
+  to[i] = sum;
+  if (block.error != nullptr && is_finite(sum)) block.error[i] = 0;
+}
+
 template <class Coder, class Variant>
 __global__ void __launch_bounds__(kThreads)
-    fold_groups(Coder coder, ValueSpec spec, FoldSources sources, ValueBlock block, uint8_t* body) {
+    fold_groups(Coder coder, ValueSpec spec, Fold fold, ValueBlock block, FoldTarget to) {
   constexpr int kRows = Variant::kRows;
   constexpr bool kRotated = Variant::kRotated;
   __shared__ BlockMemory<kRows, kRotated> memory;
   for_each_group(spec, block.count, [&](const Place& place) {
     auto team = team_of_thread<kRows>(memory.codes, place.count);
     auto sums = sums_of_team(memory);
-    for (int n = 0; n < sources.num; ++n) {
-      const FoldSource& source = sources.of[n];
-      const auto take = [&](auto i, float value) { sums[i] = n == 0 ? value : sums[i] + value; };
+    bool is_first = block.add == nullptr;
+    if (!is_first) team.each([&](auto i) { sums[i] = block.add[place.first + i.element]; });
+    for (int n = 0; n < fold.num; ++n) {
+      const FoldSource& source = fold.of[n];
+      const auto take = [&](auto i, float value) { sums[i] = is_first ? value : sums[i] + value; };
       if (source.body == nullptr) {
         team.each([&](auto i) { take(i, source.values[place.first + i.element]); });
       } else {
@@ -36,11 +44,15 @@ __global__ void __launch_bounds__(kThreads)
                                                    block.first, block.shared_key);
         team.each([&](auto i) { take(i, values[i]); });
       }
+      is_first = false;
     }
-    if (block.add != nullptr) {
-      team.each([&](auto i) { sums[i] += block.add[place.first + i.element]; });
+    if (fold.divisor != 1) team.each([&](auto i) { sums[i] /= fold.divisor; });
+    if (to.body == nullptr) {
+      team.each([&](auto i) { store_sum(block, to.values, place.first + i.element, sums[i]); });
+    } else {
+      encode_sums<kRotated>(team, coder, spec, block, sums, reinterpret_cast<uint8_t*>(to.body),
+                            place);
     }
-    encode_sums<kRotated>(team, coder, spec, block, sums, body, place);
   });
 }
 
@@ -59,49 +71,64 @@ __device__ float one_of(const FoldSource& source, size_t i) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    fold_casts(FoldSources sources, ValueBlock block, uint8_t* body) {
-  encode_casts_of<T>(
-      block, body,
+__device__ Four<float> four_sums(const Fold& fold, const float* add, size_t i) {
+  Four<float> sums = add != nullptr ? load_four(add + i) : four_of<T>(fold.of[0], i);
+  for (int n = add != nullptr ? 0 : 1; n < fold.num; ++n) {
+    const Four<float> values = four_of<T>(fold.of[n], i);
+    for (int k = 0; k < 4; ++k) sums.of[k] += values.of[k];
+  }
+  if (fold.divisor != 1) {
+    for (int k = 0; k < 4; ++k) sums.of[k] /= fold.divisor;
+  }
+  return sums;
+}
+
+template <class T>
+__device__ float one_sum(const Fold& fold, const float* add, size_t i) {
+  float sum = add != nullptr ? add[i] : one_of<T>(fold.of[0], i);
+  for (int n = add != nullptr ? 0 : 1; n < fold.num; ++n) sum += one_of<T>(fold.of[n], i);
+  return fold.divisor != 1 ? sum / fold.divisor : sum;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) fold_casts(Fold fold, ValueBlock block, FoldTarget to) {
+  const auto four = [&](size_t i) { return four_sums<T>(fold, block.add, i); };
+  const auto one = [&](size_t i) { return one_sum<T>(fold, block.add, i); };
+  if (to.body != nullptr) {
+    encode_casts_of<T>(block, reinterpret_cast<uint8_t*>(to.body), four, one);
+    return;
+  }
+  for_each_four(
+      block.count,
       [&](size_t i) {
-        Four<float> sums = four_of<T>(sources.of[0], i);
-        for (int n = 1; n < sources.num; ++n) {
-          const Four<float> values = four_of<T>(sources.of[n], i);
-          for (int k = 0; k < 4; ++k) sums.of[k] += values.of[k];
-        }
-        return sums;
+        const Four<float> sums = four(i);
+        for (size_t k = 0; k < 4; ++k) store_sum(block, to.values, i + k, sums.of[k]);
       },
-      [&](size_t i) {
-        float sum = one_of<T>(sources.of[0], i);
-        for (int n = 1; n < sources.num; ++n) sum += one_of<T>(sources.of[n], i);
-        return sum;
-      });
+      [&](size_t i) { store_sum(block, to.values, i, one(i)); });
 }
 
 }  // namespace
 
-void fold_values_cuda(const ValueSpec& spec, const FoldSources& sources, const ValueBlock& block,
-                      std::byte* body, void* stream) {
-  if (sources.num < 1 || sources.num > kMostFolded) {
+void fold_values_cuda(const ValueSpec& spec, const Fold& fold, const ValueBlock& block,
+                      const FoldTarget& to, void* stream) {
+  if (fold.num < 1 || fold.num > kMostFolded) {
     throw Error(ErrorCode::kInvalidArgument, "a fold takes 1 to " + std::to_string(kMostFolded) +
-                                                 " contributions, not " +
-                                                 std::to_string(sources.num));
+                                                 " contributions, not " + std::to_string(fold.num));
   }
   if (block.count == 0) return;
   constexpr const char* kWhat = "adding messages on the GPU";
-  auto* bytes = reinterpret_cast<uint8_t*>(body);
   with_kind(
       spec,
       [&](auto code) {
         device::launch(kWhat, fold_casts<decltype(code)>,
-                       shape_for(block.count, size_t{4} * kThreads), stream, sources, block, bytes);
+                       shape_for(block.count, size_t{4} * kThreads), stream, fold, block, to);
       },
       [&](auto coder) {
         using Coder = decltype(coder);
         with_variant<Coder>(spec, [&](auto variant) {
           device::launch(kWhat, fold_groups<Coder, decltype(variant)>,
                          shape_for(num_groups(spec, block.count), kTeams), stream, coder, spec,
-                         sources, block, bytes);
+                         fold, block, to);
         });
       });
 }

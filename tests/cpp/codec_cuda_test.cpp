@@ -49,6 +49,7 @@ TEST(CodecCuda, AgreesWithTheCpuBitByBit) {
     for (const size_t count : {1, 31, 513, 4097, 100000}) expect_cpu_bits<OnDevice>(name, count);
     for (const size_t offset : {1, 2, 4}) expect_cpu_bits_at_offset<OnDevice>(name, 5000, offset);
     for (const bool feedback : {false, true}) expect_cpu_fold<OnDevice>(name, 100000, feedback);
+    expect_cpu_sum<OnDevice>(name, 100000);
   }
 }
 

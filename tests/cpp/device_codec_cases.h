@@ -105,59 +105,113 @@ void expect_cpu_bits_at_offset(const std::string& name, size_t count, size_t off
   expect_same_numbers({result.begin() + 1, result.end()}, out);
 }
 
-/// Three messages and the owner's own numbers, which come second, added and encoded again.
+/// Three messages of other ranks, and the owner's own numbers, which come second in the sum.
+struct FoldCase {
+  static constexpr uint64_t kFirst = 4096;
+  static constexpr uint64_t kShared = 7;
+  static constexpr float kDivisor = 3;  // no power of two: a quotient is rounded
+
+  FoldCase(const std::string& name, size_t count)
+      : spec(parse_codec(name).value),
+        bytes(value_bytes(spec, count)),
+        messages(3 * bytes),
+        own(wild(count, 9)),
+        residual(normal(count, 2, 0.1F)) {
+    for (size_t n = 0; n < 3; ++n) {
+      const std::vector<float> values = wild(count, static_cast<unsigned>(n) + 5);
+      dispatched_value_kernels().encode(spec,
+                                        {.values = values.data(),
+                                         .count = count,
+                                         .first = kFirst,
+                                         .shared_key = kShared,
+                                         .rounding_key = n},
+                                        messages.data() + n * bytes);
+    }
+  }
+
+  /// Step by step on the CPU, in the order of executor/block_coder.cpp.
+  std::vector<float> sum(bool feedback) const {
+    std::vector<float> sum = feedback ? residual : std::vector<float>(own.size());
+    const auto decode = [&](size_t n, bool add) {
+      dispatched_value_kernels().decode(spec, messages.data() + n * bytes, sum.data(), sum.size(),
+                                        kFirst, kShared, add);
+    };
+    decode(0, feedback);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += own[i];
+    decode(1, true);
+    decode(2, true);
+    for (float& each : sum) each /= kDivisor;
+    return sum;
+  }
+
+  Fold fold(const std::byte* messages_there, const float* own_there) const {
+    Fold fold;
+    fold.num = 4;
+    fold.divisor = kDivisor;
+    fold.of[0].body = messages_there;
+    fold.of[1].values = own_there;
+    fold.of[2].body = messages_there + bytes;
+    fold.of[3].body = messages_there + 2 * bytes;
+    return fold;
+  }
+
+  ValueSpec spec;
+  size_t bytes;  // of a message
+  std::vector<std::byte> messages;
+  std::vector<float> own;
+  std::vector<float> residual;
+};
+
+/// The mean as a message.
 template <template <class> class Memory>
 void expect_cpu_fold(const std::string& name, size_t count, bool feedback) {
   SCOPED_TRACE(name + ", " + std::to_string(count) + " elements, a fold");
-  const ValueKernels& cpu = dispatched_value_kernels();
-  const ValueSpec spec = parse_codec(name).value;
-  const size_t bytes = value_bytes(spec, count);
-  constexpr uint64_t kFirst = 4096;
-  constexpr uint64_t kShared = 7;
-  std::vector<std::byte> messages(3 * bytes);
-  for (size_t n = 0; n < 3; ++n) {
-    const std::vector<float> values = wild(count, static_cast<unsigned>(n) + 5);
-    cpu.encode(spec,
-               {.values = values.data(),
-                .count = count,
-                .first = kFirst,
-                .shared_key = kShared,
-                .rounding_key = n},
-               messages.data() + n * bytes);
-  }
-  const std::vector<float> own = wild(count, 9);
-  const std::vector<float> residual = normal(count, 2, 0.1F);
-
-  std::vector<float> sum(count);
-  std::vector<float> kept = residual;
-  std::vector<std::byte> expected(bytes);
-  cpu.decode(spec, messages.data(), sum.data(), count, kFirst, kShared, false);
-  for (size_t i = 0; i < count; ++i) sum[i] += own[i];
-  cpu.decode(spec, messages.data() + bytes, sum.data(), count, kFirst, kShared, true);
-  cpu.decode(spec, messages.data() + 2 * bytes, sum.data(), count, kFirst, kShared, true);
+  const FoldCase given(name, count);
+  const std::vector<float> sum = given.sum(feedback);
+  std::vector<float> kept = given.residual;
+  std::vector<std::byte> expected(given.bytes);
   ValueBlock block = {.count = count,
-                      .first = kFirst,
-                      .error_scale = 0.5F,
-                      .shared_key = kShared,
+                      .first = FoldCase::kFirst,
+                      .error_scale = FoldCase::kDivisor,
+                      .shared_key = FoldCase::kShared,
                       .rounding_key = 8};
   ValueBlock there = block;
   block.values = sum.data();
-  if (feedback) block.add = block.error = kept.data();
-  cpu.encode(spec, block, expected.data());
+  if (feedback) block.error = kept.data();
+  dispatched_value_kernels().encode(given.spec, block, expected.data());
 
-  const Memory<std::byte> messages_there(messages);
-  const Memory<float> own_there(own);
-  const Memory<float> kept_there(residual);
-  const Memory<std::byte> body_there(std::vector<std::byte>(bytes, std::byte{0}));
+  const Memory<std::byte> messages_there(given.messages);
+  const Memory<float> own_there(given.own);
+  const Memory<float> kept_there(given.residual);
+  const Memory<std::byte> body_there(std::vector<std::byte>(given.bytes, std::byte{0}));
   if (feedback) there.add = there.error = kept_there.get();
-  FoldSources sources;
-  sources.num = 4;
-  sources.of[0].body = messages_there.get();
-  sources.of[1].values = own_there.get();
-  sources.of[2].body = messages_there.get() + bytes;
-  sources.of[3].body = messages_there.get() + 2 * bytes;
-  fold_values_cuda(spec, sources, there, body_there.get(), nullptr);
+  fold_values_cuda(given.spec, given.fold(messages_there.get(), own_there.get()), there,
+                   {.body = body_there.get()}, nullptr);
   EXPECT_EQ(body_there.copy(), expected);
+  EXPECT_TRUE(same_bits(kept_there.copy(), kept));
+}
+
+/// The mean as numbers. The residual is in it then, unless it is not finite.
+template <template <class> class Memory>
+void expect_cpu_sum(const std::string& name, size_t count) {
+  SCOPED_TRACE(name + ", " + std::to_string(count) + " elements, a sum");
+  const FoldCase given(name, count);
+  const std::vector<float> sum = given.sum(true);
+  std::vector<float> kept = given.residual;
+  for (size_t i = 0; i < count; ++i) kept[i] = std::isfinite(sum[i]) ? 0 : kept[i];
+
+  const Memory<std::byte> messages_there(given.messages);
+  const Memory<float> own_there(given.own);
+  const Memory<float> kept_there(given.residual);
+  const Memory<float> sum_there(std::vector<float>(count, 0));
+  fold_values_cuda(given.spec, given.fold(messages_there.get(), own_there.get()),
+                   {.count = count,
+                    .first = FoldCase::kFirst,
+                    .add = kept_there.get(),
+                    .error = kept_there.get(),
+                    .shared_key = FoldCase::kShared},
+                   {.values = sum_there.get()}, nullptr);
+  expect_same_numbers(sum_there.copy(), sum);
   EXPECT_TRUE(same_bits(kept_there.copy(), kept));
 }
 

@@ -1,5 +1,6 @@
 // CUDA's codec kernels, run as fibres: the bits of the CPU's codec, in each order of threads, and
 // no races.
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ TEST_P(CodecKernels, FoldAsTheCpuDoes) {
       for (const bool feedback : {false, true}) {
         expect_cpu_fold<OnFibres>(GetParam(), count, feedback);
       }
+      expect_cpu_sum<OnFibres>(GetParam(), count);
     }
   });
 }
@@ -72,13 +74,28 @@ TEST_P(CodecKernels, AreReportedWithoutTheirBarriers) {
   });
 }
 
+TEST(CodecKernel, FindsWhatIsNotFinite) {
+  for (const size_t count : {1, 31, 5000}) {
+    std::vector<float> values = normal(count, 1);
+    uint32_t found = 0;
+    find_nonfinite_cuda(values.data(), count, &found, nullptr);
+    EXPECT_EQ(found, 0U) << count << " numbers";
+    for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
+      values[count / 2] = bad;
+      found = 0;
+      find_nonfinite_cuda(values.data(), count, &found, nullptr);
+      EXPECT_EQ(found, 1U) << bad << " among " << count << " numbers";
+    }
+  }
+}
+
 TEST(CodecKernel, RefusesAFoldOfNothingOrTooMany) {
   const ValueSpec spec = parse_codec("int8").value;
   for (const int num : {0, kMostFolded + 1}) {
-    FoldSources sources;
-    sources.num = num;
+    Fold fold;
+    fold.num = num;
     try {
-      fold_values_cuda(spec, sources, {.count = 8}, nullptr, nullptr);
+      fold_values_cuda(spec, fold, {.count = 8}, {}, nullptr);
       ADD_FAILURE() << num << " contributions were taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);

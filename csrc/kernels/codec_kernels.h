@@ -1,0 +1,63 @@
+// CodecKernels: the value stage on a device, as functions that enqueue work on a stream.
+//
+// They give the bytes and the numbers of the CPU (kernels/value_codec.h), from the same element
+// functions and group procedure. CUDA has its own (kernels/codec_cuda.h). The package of another
+// accelerator may register some, compiled with this header of the same version. Without any,
+// compressed calls on its tensors use the codecs of the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/value_codec.h"
+
+namespace q7x2 {
+
+/// One rank's contribution: a message's body, or, if that is null, numbers as they are.
+struct FoldSource {
+  const std::byte* body = nullptr;
+  const float* values = nullptr;
+};
+inline constexpr int kMostFolded = 64;
+/// A sum of contributions, in their order, divided by `divisor`.
+struct Fold {
+  FoldSource of[kMostFolded];
+  int num = 0;
+  float divisor = 1;
+};
+/// Where the sum goes: to a message's body, or, if that is null, to numbers.
+struct FoldTarget {
+  std::byte* body = nullptr;
+  float* values = nullptr;
+};
+
+/// All functions enqueue on `stream`, which is what c10::Stream::native_handle returns, and return.
+/// Pointers are to memory of the stream's device; bodies may begin at any byte. They throw Error.
+struct CodecKernels {
+  /// Of this struct, in bytes.
+  uint64_t size = 0;
+  void (*encode)(const ValueSpec& spec, const ValueBlock& block, std::byte* body,
+                 void* stream) = nullptr;
+  /// `add`: to what `out` holds.
+  void (*decode)(const ValueSpec& spec, const std::byte* body, float* out, size_t count,
+                 uint64_t first, uint64_t shared_key, bool add, void* stream) = nullptr;
+  /// The sum begins with `block.add`, if it is not null. `block.error` receives what the target's
+  /// message loses; if the target is numbers, zeros. All bodies are of `block.count` numbers from
+  /// `block.first` on; `block.values` is not used. Throws Error(kInvalidArgument) for fewer than
+  /// one contribution or more than kMostFolded.
+  void (*fold)(const ValueSpec& spec, const Fold& fold, const ValueBlock& block,
+               const FoldTarget& to, void* stream) = nullptr;
+  /// Sets *found, in pinned host memory, to 1 if one of the numbers is not finite.
+  void (*find_nonfinite)(const float* values, size_t count, uint32_t* found,
+                         void* stream) = nullptr;
+};
+
+/// For tensors on `device_type`, such as "npu". `kernels` must stay. Throws Error(kInvalidArgument)
+/// if a function is missing, or if others are registered already.
+void register_codec_kernels(const std::string& device_type, const CodecKernels& kernels);
+
+/// Null: there are none.
+const CodecKernels* codec_kernels(const std::string& device_type);
+
+}  // namespace q7x2
