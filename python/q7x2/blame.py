@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+import math
 import pathlib
 import statistics
 import sys
@@ -41,6 +43,10 @@ class Verdict:
     text: str
     at: float
 
+    def as_json(self) -> dict[str, Any]:
+        """``at`` is null if there is no trouble: JSON has no infinity."""
+        return {"text": self.text, "at": self.at if math.isfinite(self.at) else None}
+
 
 def add_parser(commands: Any) -> None:
     """Add ``blame`` to the subcommands of the ``q7x2`` command."""
@@ -51,6 +57,7 @@ def add_parser(commands: Any) -> None:
         "and on SIGUSR2; q7x2.dump(path) writes it on request.",
     )
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR", help="with the dumps")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
     parser.add_argument(
         "--torch",
         type=pathlib.Path,
@@ -65,11 +72,15 @@ def _run(options: argparse.Namespace) -> int:
 
     try:
         dumps = _dumps.read(options.directory)
-        for verdict in verdicts(_dumps.groups(dumps)):
-            print(verdict.text)
+        found = verdicts(_dumps.groups(dumps))
+        if options.json:
+            print(json.dumps([verdict.as_json() for verdict in found], indent=2))
+        else:
+            print("\n".join(verdict.text for verdict in found))
         if options.torch:
             paths = _torch_trace.write(dumps, options.torch)
-            print(f"{len(paths)} file(s) for PyTorch: torchfrtrace {options.torch}")
+            count = f"{len(paths)} file(s) for PyTorch: torchfrtrace {options.torch}"
+            print(count, file=sys.stderr if options.json else sys.stdout)
     except (OSError, ValueError) as error:
         print(f"q7x2 blame: {error}", file=sys.stderr)
         return 1

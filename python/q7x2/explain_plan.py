@@ -13,6 +13,17 @@ from q7x2 import _fabric_arguments
 if TYPE_CHECKING:
     from rich.table import Table
 
+# All other columns have figures, which stand at the right.
+_TEXT_COLUMNS = (
+    "algorithm",
+    "bottleneck",
+    "chosen",
+    "coded",
+    "collective",
+    "from call",
+    "resource",
+)
+
 
 def add_parser(commands: Any) -> None:
     """Add ``explain`` to the subcommands of ``q7x2 plan``."""
@@ -107,7 +118,7 @@ def print_history(kind: dict[str, Any]) -> None:
     chosen by it; ``*`` marks the chosen ones.
     """
     predicted = {each["algorithm"]: each["predicted"] for each in kind["candidates"]}
-    table = _table("from call", "algorithm", "predicted", "measured", "chosen")
+    table = table_of("from call", "algorithm", "predicted", "measured", "chosen")
     for event in kind["events"]:
         first = f"from call {event['call']}"
         for name, seconds in predicted.items():
@@ -124,7 +135,7 @@ def print_history(kind: dict[str, Any]) -> None:
                 style="bold green" if is_chosen else None,
             )
             first = ""
-    _print(f"{_title(kind)}: {kind['calls']} calls", table)
+    print_table(f"{_title(kind)}: {kind['calls']} calls", table)
 
 
 def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
@@ -133,7 +144,7 @@ def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
     has_edges = any(each["edges"] != "none" for each in candidates)
     columns = ["algorithm", "predicted"]
     columns += ["measured"] * has_measured + ["coded"] * has_edges
-    table = _table(*columns, "1st slice", "slices", "bottleneck")
+    table = table_of(*columns, "1st slice", "slices", "bottleneck")
     for number, each in enumerate(candidates):
         cells = [each["algorithm"], ("" if each["simulated"] else "~") + duration(each["seconds"])]
         if has_measured:
@@ -147,7 +158,7 @@ def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
             _bottleneck(each),
             style="bold green" if number == 0 else None,
         )
-    _print(title, table)
+    print_table(title, table)
     notes = [
         "~            estimated by the cost model, not simulated",
         "coded        the edges whose messages are compressed",
@@ -166,13 +177,13 @@ def _bottleneck(candidate: dict[str, Any]) -> str:
     return f"{load['name']} {load['busy'] / candidate['seconds']:.0%}{through}"
 
 
-def _table(*columns: str) -> Table:
-    """A table without a frame. Only its last column gives way on a narrow terminal."""
+def table_of(*columns: str) -> Table:
+    """A table without a frame. On a narrow terminal only its last column is folded."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in columns:
-        is_text = column in ("algorithm", "from call", "coded", "bottleneck", "chosen")
+        is_text = column in _TEXT_COLUMNS
         table.add_column(
             column,
             justify="left" if is_text else "right",
@@ -182,7 +193,8 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _print(title: str, table: Table) -> None:
+def print_table(title: str, table: Table) -> None:
+    """Print a bold line, and the table below it."""
     from rich.console import Console
     from rich.text import Text
 

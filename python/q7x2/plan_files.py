@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def add_parsers(commands: Any) -> None:
         epilog="The exit status is 1 if the file is refused. docs/own_plans.md has the format.",
     )
     check.add_argument("file", type=Path, metavar="FILE", help='"-": the standard input')
+    check.add_argument("--json", action="store_true", help="print JSON instead of sentences")
     check.set_defaults(run=_check)
 
 
@@ -59,7 +61,7 @@ def _check(options: argparse.Namespace) -> int:
     except (OSError, RuntimeError, ValueError) as error:
         print(f"q7x2 plan check: {options.file}: {error}", file=sys.stderr)
         return 1
-    print(describe(proven))
+    print(json.dumps(proven, indent=2) if options.json else describe(proven))
     return 0
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from q7x2 import _fabric_arguments
-from q7x2.explain_plan import amount, duration
+from q7x2.explain_plan import amount, duration, print_table, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +29,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--algorithm", default="", metavar="NAMES", help="the best of these; default: of all"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--timeline", type=Path, metavar="FILE", help="draw it: .svg, .png, .pdf")
     parser.set_defaults(run=_run)
 
@@ -41,7 +43,10 @@ def _run(options: argparse.Namespace) -> int:
         best = load().explain(
             options.op, options.size, fabric, root, options.algorithm, simulate=True
         )[0]
-        _print(best, f"{options.op} of {amount(options.size)}")
+        if options.json:
+            print(json.dumps(best, indent=2))
+        else:
+            _print(best, f"{options.op} of {amount(options.size)}")
         if options.timeline:
             steps = load().timeline(
                 options.op,
@@ -60,17 +65,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print(best: dict[str, Any], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console.print(
-        f"{title} by {best['algorithm']}: {duration(best['seconds'])}, the first slice of "
-        f"{amount(best['slice_bytes'])} after {duration(best['first_slice_seconds'])}"
-    )
-    table = Table(title="Busiest resources")
-    for name in ("resource", "bytes", "busy", "share of the time"):
-        table.add_column(name, justify="left" if name == "resource" else "right")
+    table = table_of("resource", "bytes", "busy", "share of the time")
     loads = sorted(best["loads"], key=lambda load: -load["busy"])
     for load in loads[:10]:
         table.add_row(
@@ -79,7 +74,11 @@ def _print(best: dict[str, Any], title: str) -> None:
             duration(load["busy"]),
             f"{load['busy'] / best['seconds']:.0%}",
         )
-    console.print(table)
+    print_table(
+        f"{title} by {best['algorithm']}: {duration(best['seconds'])}, the first slice of "
+        f"{amount(best['slice_bytes'])} after {duration(best['first_slice_seconds'])}",
+        table,
+    )
 
 
 def draw(steps: list[dict[str, Any]]) -> Figure:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import sys
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from q7x2 import _fabric_arguments
 from q7x2._tune import Measurement, tune
 from q7x2._tune_request import COLLECTIVES, SIZES
-from q7x2.explain_plan import amount, duration
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from q7x2.explain_plan import amount, duration, print_table, table_of
 
 
 def add_parser(commands: Any) -> None:
@@ -50,6 +48,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="for each collective and size (%(default)s)"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the Fabric here as well")
     parser.set_defaults(run=_run)
 
@@ -81,30 +80,24 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         dist.destroy_process_group()
     if rank == 0:
-        from rich.console import Console
-
-        Console().print(table(results))
+        if options.json:
+            print(json.dumps([dataclasses.asdict(each) for each in results], indent=2))
+        else:
+            print_measurements(results)
     return 0
 
 
-def table(results: list[Measurement]) -> Table:
-    """The measurements for a person, the chosen ones marked."""
-    from rich.table import Table
-
-    shown = Table()
-    for name in ("collective", "algorithm"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("size", "predicted", "measured"):
-        shown.add_column(name, justify="right")
-    for _, calls in groupby(results, lambda each: (each.collective, each.bytes)):
-        for each in calls:
-            shown.add_row(
-                each.collective,
-                each.algorithm,
-                amount(each.bytes),
-                duration(each.predicted),
-                duration(each.measured),
-                style="bold green" if each.chosen else None,
-            )
-        shown.add_section()
-    return shown
+def print_measurements(results: list[Measurement]) -> None:
+    """Print one line per measurement; ``*`` marks the algorithm that is chosen for the call."""
+    table = table_of("collective", "size", "algorithm", "predicted", "measured", "chosen")
+    for each in results:
+        table.add_row(
+            each.collective,
+            amount(each.bytes),
+            each.algorithm,
+            duration(each.predicted),
+            duration(each.measured),
+            "*" if each.chosen else "",
+            style="bold green" if each.chosen else None,
+        )
+    print_table("measured on these ranks", table)

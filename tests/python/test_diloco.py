@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import pathlib
-import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -357,24 +352,3 @@ def test_fragments_are_balanced_and_none_is_empty() -> None:
             assert all(parts)
             largest = max(sum(p.numel() for _, p in part) for part in parts)
             assert largest <= sum(sizes) / count + max(sizes)
-
-
-# ---- the example ---------------------------------------------------------------------------------
-
-
-def test_the_example_trains(repository: pathlib.Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    script = str(repository / "examples/train_diloco.py")
-    done = subprocess.run(
-        [*launcher, "--nproc-per-node=2", script, "--steps=8", "--every=4", "--dim=32"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "step 8: loss" in done.stdout
-    assert "2 outer steps" in done.stdout
-    assert re.search(r"1\d\d x fewer bytes than float32", done.stdout), done.stdout

@@ -202,19 +202,6 @@ class TestCorpus:
         assert torch.equal(samplers[0].generator.get_state(), samplers[1].generator.get_state())
 
 
-class TestEmbedding:
-    def test_learns_and_sends_a_small_part_of_the_table(self, backend: str) -> None:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        job = run([*launcher, str(EXAMPLES / "embedding.py")])
-        assert job.returncode == 0, job.stdout
-        said = re.search(r"loss (\S+) -> (\S+), (\S+)% of the table", job.stdout)
-        assert said is not None, job.stdout
-        first, last, share = map(float, said.groups())
-        assert first == pytest.approx(0.69, abs=0.05)  # log 2: nothing is known
-        assert last < first - 0.05
-        assert 0 < share < 5
-
-
 class TestDemo:
     @pytest.mark.parametrize(("error", "status"), [(0.0, 0), (1e-7, 0), (1e-3, 1), (math.nan, 1)])
     def test_exits_with_1_when_losses_differ(

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pytest
-from q7x2 import cli, explain_plan
+from q7x2 import _tune, cli, explain_plan, tune_collectives
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +172,61 @@ def test_a_ucx_that_is_not_there_is_an_error(command: str, tmp_path: pathlib.Pat
     assert done.returncode == 1
     assert "there is no file /nonexistent" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# ---- q7x2 simulate, tune, plan check, blame ------------------------------------------------------
+
+RING = ("simulate", "--size", "16M", "--algorithm", "ring")
+
+
+def test_a_simulation_is_whole_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    best = json.loads(printed_json(capsys, *RING, "--json"))
+    text = printed(capsys, *RING)
+    assert f"by ring: {explain_plan.duration(best['seconds'])}," in text.replace("\n", " ")
+    assert "share of the time" in text
+
+
+def test_measurements_of_tune_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    call = {"collective": "reduce_scatter", "bytes": 16 << 20, "predicted": 1.0, "measured": 2.0}
+    names = ("double_binary_tree", "hierarchical:16")
+    results = [_tune.Measurement(algorithm=n, chosen=n in names[:1], **call) for n in names]
+    tune_collectives.print_measurements(results)
+    lines = assert_fits(capsys.readouterr().out).splitlines()
+    chosen = [line for line in lines if line.rstrip().endswith("*")]
+    assert [line.split()[3] for line in chosen] == ["double_binary_tree"]
+
+
+def test_what_is_proven_as_json(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    plan = str(tmp_path / "ring.json")
+    assert cli.main(["plan", "export", "--algorithm", "ring", "--ranks", "2", "-o", plan]) == 0
+    proven = json.loads(printed_json(capsys, "plan", "check", plan, "--json"))
+    assert proven["algorithm"].startswith("file:ring@")
+    assert proven["contributors"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fabric", "show", "/nonexistent.json"),
+        ("fabric", "show", "{file}", "--out", "/nonexistent/fabric.svg"),
+        ("fabric", "probe", "--ranks", "0"),
+        ("plan", "draw", "--algorithm", "ring", "--out", "/nonexistent/plan.svg"),
+        ("plan", "explain", "--size", "16M", "--algorithm", "rung"),
+        ("plan", "export", "--algorithm", "ring", "--ranks", "0"),
+        ("plan", "check", "{file}", "--json"),
+        ("simulate", "--size", "16M", "--fabric", "/nonexistent.json", "--json"),
+        ("tune",),
+        ("blame", "/nonexistent", "--json"),
+        ("trace", "/nonexistent"),
+        ("report", "/nonexistent"),
+    ],
+    ids=lambda arguments: "-".join(arguments[:2]),
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    assert cli.main([argument.format(file=file) for argument in arguments]) == 1
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.startswith("q7x2 ")
+    assert "Traceback" not in streams.err

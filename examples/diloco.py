@@ -1,6 +1,6 @@
 """The demo's language model with SparseLoCo: ranks talk once in 30 steps, and send 2 % of that.
 
-    torchrun --nproc-per-node=2 examples/train_diloco.py --steps 300
+    torchrun --nproc-per-node=2 examples/diloco.py --steps 300
 
 Try --every 100, --compressor int4 or --compressor none; docs/cadence.md explains the options.
 """
