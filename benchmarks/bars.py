@@ -41,14 +41,14 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--block-seconds", type=float, default=0.3, help="length of a turn")
     parser.add_argument("--out", type=Path, default=RESULTS / "bars.json")
     args = parser.parse_args(argv)
-    wanted = _chosen(args.only.split(","), names) if args.only else names
+    wanted = names_like(args.only.split(","), names) if args.only else names
 
     console = report.console()
     machine = facts.collect()
     report.print_facts(console, machine)
     rows = []
     runs: dict[launch.Job, list[dict[str, Any]]] = {}
-    bounds = _bounds(console, [bar for bar in BARS if bar.name in wanted])
+    bounds = measured_bounds(console, [bar for bar in BARS if bar.name in wanted])
     for bar in BARS:
         if bar.name not in wanted:
             continue
@@ -80,7 +80,8 @@ def main(argv: list[str]) -> None:
     console.print(f"written: {args.out}, {markdown}, {picture}")
 
 
-def _chosen(patterns: Iterable[str], names: list[str]) -> list[str]:
+def names_like(patterns: Iterable[str], names: list[str]) -> list[str]:
+    """The names that match; raises ValueError for a pattern that matches none."""
     chosen = []
     for pattern in patterns:
         matched = [name for name in names if fnmatchcase(name, pattern)]
@@ -90,7 +91,7 @@ def _chosen(patterns: Iterable[str], names: list[str]) -> list[str]:
     return chosen
 
 
-def _bounds(console: Console, bars: list[Bar]) -> dict[Topology | None, dict[str, Any]]:
+def measured_bounds(console: Console, bars: list[Bar]) -> dict[Topology | None, dict[str, Any]]:
     """What iperf3 measures on the virtual hosts of the bars that ask for it."""
     topologies = list(dict.fromkeys(bar.topology for bar in bars if bar.bound and bar.topology))
     if not topologies or lab_unavailable():
@@ -170,8 +171,8 @@ def _measure(
     if bar.against == BLOCK_ORDER:
         in_blocks = _run(replace(job, placement=None), runs)
         measured = [_beside(cells, subject, in_blocks) for cells in measured]
-    cells = min(measured, key=lambda each: _figures(bar, subject, each, bound)[0]["against_time"])
-    figures = _figures(bar, subject, cells, bound)
+    cells = min(measured, key=lambda each: figures_of(bar, subject, each, bound)[0]["against_time"])
+    figures = figures_of(bar, subject, cells, bound)
     # The size at which it looks worst stands for all.
     worst = min(figures, key=lambda each: float(each["ratio"]))
     row: dict[str, Any] = {"bar": asdict(bar), "what": bar.what, "goal": bar.goal}
@@ -216,7 +217,7 @@ def _beside(
     ]
 
 
-def _figures(
+def figures_of(
     bar: Bar,
     ours: str,
     cells: list[dict[str, Any]],

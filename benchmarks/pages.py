@@ -91,7 +91,7 @@ def _speed() -> str:
         keys = ("time", "against_time", "cpu_seconds", "against_cpu_seconds")
         ours, theirs, *cpu = (report.duration(figures[key]) for key in keys)
         lines.append([what, ours, theirs, _times(figures["ratio"]), *cpu])
-    return _markdown(head, lines) + _busy(rows[name] for name, _, _ in _SPEED)
+    return _markdown(head, lines) + note_on_load(rows[name] for name, _, _ in _SPEED)
 
 
 def _links() -> str:
@@ -114,10 +114,10 @@ def _links() -> str:
                     f"{rate_each_way(row) / bound:.0%}" if bound else "",
                 ]
             )
-    return _markdown(head, lines) + _busy(used)
+    return _markdown(head, lines) + note_on_load(used)
 
 
-def _busy(rows: Iterable[dict[str, Any]]) -> str:
+def note_on_load(rows: Iterable[dict[str, Any]]) -> str:
     """A warning that names the rows that were measured while others used the machine."""
     rows = list(rows)
     busy = [r for r in rows if r["machine"]["load_average"][0] > _BUSY * r["machine"]["cores"]]

@@ -34,7 +34,7 @@ class LeakWatch:
             now = site.ask(member, "resources")
             history = self._held.setdefault(member.log.name, [])
             if len(history) >= _FIRST_CASES:
-                leaks += _grown(f"rank {member.rank}", history[:_FIRST_CASES], now)
+                leaks += growth(f"rank {member.rank}", history[:_FIRST_CASES], now)
             history.append(now)
         return leaks
 
@@ -47,7 +47,8 @@ class LeakWatch:
         ]
 
 
-def _grown(who: str, first: list[Resources], now: Resources) -> list[str]:
+def growth(who: str, first: list[Resources], now: Resources) -> list[str]:
+    """What a process holds more of than in its first cases, beyond the slack: a sentence each."""
     grown = []
     for what in ("fds", "threads", "segments", "rss"):
         before = max(getattr(each, what) for each in first)

@@ -268,7 +268,7 @@ class _Tuner:
             for i in random.Random(turn).sample(range(len(trials)), len(trials)):
                 row[i] = self._seconds(call, trials[i].algorithm, repeat)
         ranks = on_all(self._group, lambda: mine)
-        return _usual(
+        return usual_seconds(
             [[max(r[turn][i] for r in ranks) for i in range(len(trials))] for turn in range(rounds)]
         )
 
@@ -329,11 +329,11 @@ class _Tuner:
                 ) from None
 
 
-def _usual(rounds: list[list[float]]) -> list[float]:
-    """Of each column, its median beside the others of its round, times the median round.
+def usual_seconds(rounds: list[list[float]]) -> list[float]:
+    """The usual time of each column of ``rounds``: one row per round, one column per algorithm.
 
-    A machine that is slower for a while is so for all algorithms of a round; the medians of the
-    times themselves might fall into other whiles for each of them.
+    Each time is divided by the geometric mean of its round. The result is the median of these
+    ratios, times the median round. Medians of raw times mix fast and slow phases of the machine.
     """
     logs = [[math.log(seconds) for seconds in row] for row in rounds]
     means = [statistics.fmean(row) for row in logs]

@@ -74,7 +74,7 @@ def load() -> UcxLibrary:
                 f"is used, or unset Q7X2_UCX to share its UCX"
             )
         return UcxLibrary("process", present)
-    with _guest_settings():
+    with guest_settings():
         if wanted is None:
             _load_system()
         else:
@@ -162,7 +162,7 @@ def _loaded() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _guest_settings() -> Iterator[None]:
+def guest_settings() -> Iterator[None]:
     """The guest settings in the environment, as far as the user has not set them."""
     added = {key: value for key, value in _GUEST_SETTINGS.items() if key not in os.environ}
     os.environ.update(added)

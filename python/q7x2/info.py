@@ -61,7 +61,7 @@ def collect() -> dict[str, Any]:
         facts["error"] = str(error)
         facts["missing"] = []
     else:
-        facts["missing"] = _missing(facts)
+        facts["missing"] = missing(facts)
     return facts
 
 
@@ -92,7 +92,8 @@ def _has(transports: Iterable[str], names: tuple[str, ...]) -> bool:
     return any(transport.split("_")[0] in names for transport in transports)
 
 
-def _missing(facts: dict[str, Any]) -> list[str]:
+def missing(facts: dict[str, Any]) -> list[str]:
+    """What RDMA, CUDA or shared memory lack on the machine of ``facts``; one sentence each."""
     transports = _transports(facts)
     sentences = []
     if not _has(transports, _SHARED_MEMORY_TRANSPORTS):

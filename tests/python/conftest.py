@@ -13,6 +13,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks share the cores; inherite
 
 import harness
 
+# What --quick runs: a file or two for each layer, which end within seconds.
+QUICK = (
+    "test_codec.py",
+    "test_codecs.py",
+    "test_coded.py",
+    "test_collectives.py",
+    "test_ddp.py",
+    "test_errors.py",
+    "test_groups.py",
+    "test_hooks_coded.py",
+    "test_hooks_state.py",
+    "test_moving_collectives.py",
+    "test_p2p.py",
+    "test_reducing_collectives.py",
+    "test_reference.py",
+    "test_verdicts.py",
+    "test_work.py",
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", default="q7x2", help="the c10d backend under test")
@@ -23,6 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="whose tensors the tests of devices take; with cuda no other tests run",
     )
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+    parser.addoption(
+        "--quick", action="store_true", help="some files, and of their world sizes the smallest"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,6 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "beyond(backend, reason): what a named other backend does not do"
     )
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    is_left_out = collection_path.suffix == ".py" and collection_path.name not in QUICK
+    return True if config.getoption("--quick") and is_left_out else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -64,7 +91,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if "world_size" not in metafunc.fixturenames:
         metafunc.fixturenames.append("world_size")
-    metafunc.parametrize("world_size", mark.args or (2,), ids=lambda n: f"{n}r", indirect=True)
+    sizes = mark.args or (2,)
+    if metafunc.config.getoption("--quick"):
+        sizes = (min((size for size in sizes if size > 1), default=1),)
+    metafunc.parametrize("world_size", sizes, ids=lambda n: f"{n}r", indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)

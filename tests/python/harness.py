@@ -41,6 +41,7 @@ __all__ = [
     "current_rank",
     "run_script",
     "script",
+    "wait_until",
 ]
 
 # Modules that the fork server imports once. None of them starts a thread or opens a device; the
@@ -112,6 +113,14 @@ class RankFailure(AssertionError):
                 told.setdefault(outcome.trace, outcome.rank)
         text = "\n".join(parts)
         super().__init__(f"ranks {bad} of {len(self.outcomes)} failed\n{text}")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Return when ``condition`` holds; raises AssertionError after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"nothing happened within {seconds} s"
+        time.sleep(0.01)
 
 
 def name_of(body: Callable[..., Any]) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from values import WORLDS
+from values import WORLDS, meet
 
 
 @pytest.mark.ranks(*WORLDS)
@@ -32,9 +32,14 @@ def test_barrier_async() -> None:
 
 @pytest.mark.ranks(*WORLDS)
 def test_monitored_barrier(backend: str) -> None:
-    barrier = _monitored_barrier(backend)
-    barrier()
-    barrier(wait_all_ranks=True)
+    """Rank 0 leaves when all have come. Who came last says so in the store before it comes."""
+    store = dist.distributed_c10d._get_default_store()
+    last = dist.get_world_size() - 1
+    for turn, wait_all_ranks in enumerate((False, True)):
+        if dist.get_rank() == last:
+            store.set(f"{backend}, {last}: turn {turn}", "1")
+        _monitored_barrier(backend)(wait_all_ranks=wait_all_ranks)
+        assert store.check([f"{backend}, {last}: turn {turn}"])
 
 
 @pytest.mark.ranks(3, fresh=True)
@@ -42,14 +47,14 @@ def test_monitored_barrier_names_the_absent(backend: str) -> None:
     from datetime import timedelta
 
     if dist.get_rank() == 2:
-        time.sleep(2.5)
-        return
+        return meet()
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError, match=r"(?i)rank 2"):
             _monitored_barrier(backend)(timeout=timedelta(seconds=1))
     else:
         with pytest.raises(RuntimeError):
             _monitored_barrier(backend)(timeout=timedelta(seconds=1))
+    return meet()
 
 
 @pytest.mark.ranks(4, fresh=True)
@@ -57,14 +62,14 @@ def test_monitored_barrier_names_all_absent(backend: str) -> None:
     from datetime import timedelta
 
     if dist.get_rank() in (1, 3):
-        time.sleep(2.5)
-        return
+        return meet()
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError, match=r"(?i)ranks? 1, 3"):
             _monitored_barrier(backend)(timeout=timedelta(seconds=1), wait_all_ranks=True)
     else:
         with pytest.raises(RuntimeError):
             _monitored_barrier(backend)(timeout=timedelta(seconds=1), wait_all_ranks=True)
+    return meet()
 
 
 def _monitored_barrier(backend: str):

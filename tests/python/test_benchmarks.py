@@ -25,14 +25,14 @@ def test_rows_of_one_run_take_their_own_sizes() -> None:
     rows = [bar for bar in goals.BARS if bar.name.startswith("network-2-10gbit-")]
     assert [bar.sizes for bar in rows] == [("64K",), ("1M",), ("16M",)]
     cells = [cell(65536, 1, 10), cell(2**20, 1, 2), cell(2**24, 2, 3)]
-    found = [bars._figures(bar, "q7x2", cells) for bar in rows]
+    found = [bars.figures_of(bar, "q7x2", cells) for bar in rows]
     assert [[each["size"] for each in figures] for figures in found] == [[65536], [2**20], [2**24]]
     assert [figures[0]["ratio"] for figures in found] == [10, 2, 1.5]
 
 
 def test_the_line_needs_as_long_for_several_ranks_of_a_host() -> None:
     (bar,) = [bar for bar in goals.BARS if bar.name == "hosts-2x4-line"]
-    (figures,) = bars._figures(bar, "q7x2", [{**cell(2**24, 0.14, 1), "hosts": 2}])
+    (figures,) = bars.figures_of(bar, "q7x2", [{**cell(2**24, 0.14, 1), "hosts": 2}])
     assert figures["against_time"] == pytest.approx(2**24 * 8 / 1e9)
     assert figures["ratio"] == pytest.approx(2**24 * 8 / 1e9 / 0.14)
 
@@ -44,7 +44,7 @@ def test_interleaved_ranks_are_compared_with_block_order() -> None:
     cells = [cell(2**24, 0.2, 1)]
     del cells[0]["backends"]["gloo"]
     beside = bars._beside(cells, "q7x2", [cell(2**24, 0.15, 1)])
-    (figures,) = bars._figures(bar, "q7x2", beside)
+    (figures,) = bars.figures_of(bar, "q7x2", beside)
     assert (figures["time"], figures["against_time"]) == (0.2, 0.15)
     assert figures["ratio"] == pytest.approx(0.75)
 
@@ -54,26 +54,28 @@ def test_the_start_of_a_group_is_measured_phase_by_phase() -> None:
     assert [each["op"] for each in cells] == list(startup.PHASES)
     rows = [bar for bar in goals.BARS if bar.name.startswith("start-")]
     for bar in rows:
-        (figures,) = bars._figures(bar, "q7x2", cells)
+        (figures,) = bars.figures_of(bar, "q7x2", cells)
         assert figures["time"] > 0 < figures["against_time"]
         assert bar.what == f"{bar.op}, 32 ranks, one host"
 
 
 def test_rows_are_chosen_by_patterns() -> None:
     names = [bar.name for bar in goals.BARS]
-    fast = bars._chosen(["network-2-*", "latency-2"], names)
+    fast = bars.names_like(["network-2-*", "latency-2"], names)
     assert len(fast) == len(goals.FAST_RATES) * len(goals.FAST_GOALS) + 2
     with pytest.raises(ValueError, match=r"no bar network-9-\*; there are latency-2"):
-        bars._chosen(["network-9-*"], names)
+        bars.names_like(["network-9-*"], names)
 
 
 def test_rows_of_a_busy_machine_are_named() -> None:
     def row(name: str, load: float) -> dict:
         return {"bar": {"name": name}, "machine": {"load_average": [load, 0, 0], "cores": 2}}
 
-    assert pages._busy([row("a", 1), row("b", 5)]) == ""
-    assert pages._busy([row("a", 1), row("b", 7)]).endswith("busy with other work: `b`.\n")
-    assert pages._busy([row("a", 7), row("b", 7)]).endswith("busy with other work: all rows.\n")
+    assert pages.note_on_load([row("a", 1), row("b", 5)]) == ""
+    assert pages.note_on_load([row("a", 1), row("b", 7)]).endswith("busy with other work: `b`.\n")
+    assert pages.note_on_load([row("a", 7), row("b", 7)]).endswith(
+        "busy with other work: all rows.\n"
+    )
 
 
 def test_iperf3_reports_both_directions() -> None:
@@ -97,7 +99,7 @@ def test_without_iperf3_the_bound_is_left_out_and_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(bars, "lab_unavailable", lambda: None)
     rows = [bar for bar in goals.BARS if bar.bound]
-    assert bars._bounds(console(), rows) == {}
+    assert bars.measured_bounds(console(), rows) == {}
     assert "iperf3 not found: apt-get install iperf3" in capsys.readouterr().out
 
 
@@ -112,7 +114,7 @@ def test_a_failing_iperf3_costs_only_its_own_bound(
     monkeypatch.setattr(bars, "lab_unavailable", lambda: None)
     monkeypatch.setattr(iperf, "unavailable", lambda: None)
     monkeypatch.setattr(iperf, "both_ways", both_ways)
-    bounds = bars._bounds(console(), [bar for bar in goals.BARS if bar.bound])
+    bounds = bars.measured_bounds(console(), [bar for bar in goals.BARS if bar.bound])
     rates = sorted(each.rate for each in bounds if each)
     assert rates == ["10gbit", "2.5gbit", "25gbit", "unshaped"]
     assert "2 hosts x 5gbit: iperf3 gave no rates" in capsys.readouterr().out

@@ -139,9 +139,12 @@ def test_ddp_join_with_uneven_inputs(world_size: int) -> None:
 def test_ddp_in_a_subgroup_each() -> None:
     group = [dist.new_group([r]) for r in range(2)][dist.get_rank()]
     torch.manual_seed(dist.get_rank())
-    ddp = DDP(Plain(), process_group=group)
-    loss_of(ddp, batch(dist.get_rank(), 0)).backward()
-    dist.barrier()
+    alone = Plain()
+    ddp = DDP(copy.deepcopy(alone), process_group=group)
+    for model in (alone, ddp):
+        loss_of(model, batch(dist.get_rank(), 0)).backward()
+    for ours, expected in zip(ddp.parameters(), alone.parameters(), strict=True):
+        assert_bits(ours.grad, expected.grad)  # not averaged with the other rank's
 
 
 @pytest.mark.ranks(2)

@@ -68,6 +68,16 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
     assert broken == []
 
 
+def test_every_test_file_has_a_topic() -> None:
+    page = (ROOT / "docs/testing.md").read_text()
+    table = page.split("## Which file tests what")[1].split("## Rules for tests")[0]
+    rows = "".join(line.rsplit("|", 2)[1] for line in table.splitlines() if line[:1] == "|")
+    listed = re.findall(r"`(\w+)`", rows.split("---", 1)[1])
+    assert sorted(listed) == sorted(
+        path.stem.removeprefix("test_") for path in ROOT.glob("tests/python/test_*.py")
+    )
+
+
 def test_tables_of_figures_are_those_of_the_results() -> None:
     used = set()
     for page in PAGES:

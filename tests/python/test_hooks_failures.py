@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pathlib
 import signal
 import time
 from datetime import timedelta
@@ -123,11 +124,12 @@ def test_ranks_that_are_at_different_steps_cannot_go_on() -> None:
     assert isinstance(at_work, q7x2.Attached)
 
 
-def _lose_a_peer() -> str:
+def _lose_a_peer(ready: str) -> str:
     ddp, _ = attached(q7x2.PowerSGD(rank=2, start_iter=0), **SMALL_BUCKETS)
     backward(ddp, 0)
     if dist.get_rank() == 1:
-        time.sleep(60)
+        pathlib.Path(ready).touch()
+        time.sleep(60)  # it is killed
     try:
         backward(ddp, 1)
     except Exception as error:
@@ -136,10 +138,11 @@ def _lose_a_peer() -> str:
 
 
 @pytest.mark.beyond("gloo", "waits for its time-out")
-def test_a_peer_that_dies_ends_the_backward(new_pool: Any, backend: str) -> None:
+def test_a_peer_that_dies_ends_the_backward(new_pool: Any, backend: str, shared: str) -> None:
     pool = new_pool(2)
-    pool.start(_lose_a_peer, harness.GroupSpec(backend=backend))
-    time.sleep(3)
+    ready = pathlib.Path(shared) / "rank 1 is about to be killed"
+    pool.start(_lose_a_peer, harness.GroupSpec(backend=backend), ready=str(ready))
+    harness.wait_until(ready.exists)
     pool.signal(1, signal.SIGKILL)
     outcomes = pool.collect(stop_on_failure=False)
     assert outcomes[1].kind == "died"

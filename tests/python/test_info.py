@@ -103,48 +103,48 @@ def test_ucx_settings_of_the_user_show() -> None:
 
 
 def test_nothing_is_missing_on_a_complete_host(gpu_host: dict[str, Any]) -> None:
-    assert info._missing(gpu_host) == []
+    assert info.missing(gpu_host) == []
 
 
 def test_an_adapter_and_the_wheel_points_to_another_ucx(gpu_host: dict[str, Any]) -> None:
     gpu_host["ucx"] |= {"origin": "wheel", "resources": ["tcp/eth0", "posix/memory", "cuda_ipc/0"]}
-    (sentence,) = info._missing(gpu_host)
+    (sentence,) = info.missing(gpu_host)
     assert "mlx5_0" in sentence
     assert "Q7X2_UCX=system" in sentence
 
 
 def test_an_adapter_that_the_systems_ucx_does_not_use(gpu_host: dict[str, Any]) -> None:
     gpu_host["ucx"]["resources"].remove("rc_mlx5/mlx5_0:1")
-    (sentence,) = info._missing(gpu_host)
+    (sentence,) = info.missing(gpu_host)
     assert "UCX_NET_DEVICES" in sentence
 
 
 def test_no_adapter_is_said(gpu_host: dict[str, Any]) -> None:
     gpu_host["host"]["rdma_devices"] = []
     gpu_host["ucx"]["resources"].remove("rc_mlx5/mlx5_0:1")
-    (sentence,) = info._missing(gpu_host)
+    (sentence,) = info.missing(gpu_host)
     assert "no RDMA adapter" in sentence
 
 
 def test_a_gpu_without_a_driver(gpu_host: dict[str, Any]) -> None:
     gpu_host["cuda"] |= {"driver": None, "devices": [], "problem": "no CUDA driver"}
-    (sentence,) = info._missing(gpu_host)
+    (sentence,) = info.missing(gpu_host)
     assert "Install the NVIDIA driver for H100" in sentence
 
 
 def test_a_build_without_cuda(gpu_host: dict[str, Any]) -> None:
     gpu_host["cuda"] = {"built": False, "driver": None, "problem": "", "devices": []}
-    (sentence,) = info._missing(gpu_host)
+    (sentence,) = info.missing(gpu_host)
     assert "Q7X2_CUDA=ON" in sentence
 
 
 def test_torch_without_cuda(gpu_host: dict[str, Any]) -> None:
     gpu_host["torch"]["cuda"] = None
-    (sentence,) = info._missing(gpu_host)
+    (sentence,) = info.missing(gpu_host)
     assert "build without CUDA" in sentence
 
 
 def test_ucx_without_cuda(gpu_host: dict[str, Any]) -> None:
     gpu_host["ucx"]["resources"].remove("cuda_copy/cuda")
-    (sentence,) = info._missing(gpu_host)
+    (sentence,) = info.missing(gpu_host)
     assert "staged through the host" in sentence

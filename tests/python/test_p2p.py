@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from values import SIZES, assert_bits, blank, f32, moved_dtypes, payload, strided
+from values import SIZES, assert_bits, blank, f32, meet, moved_dtypes, payload, strided
 
 
 @pytest.mark.ranks(2, 3, 4)
@@ -82,15 +82,19 @@ def test_tags_out_of_order(posted: str) -> None:
     size = 5000
     if dist.get_rank() == 0:
         if posted == "receives first":
-            time.sleep(0.2)
+            meet()
         works = [dist.isend(payload(tag, size, f32), 1, tag=tag) for tag in tags]
+        if posted == "sends first":
+            meet()
         for work in works:
             work.wait()
     else:
         if posted == "sends first":
-            time.sleep(0.2)
+            meet()
         received = {tag: blank(size, f32) for tag in sorted(tags, reverse=True)}
         works = [dist.irecv(received[tag], 0, tag=tag) for tag in received]
+        if posted == "receives first":
+            meet()
         for work in works:
             work.wait()
         for tag, tensor in received.items():
@@ -311,8 +315,7 @@ def test_receive_that_nobody_answers_times_out() -> None:
         with pytest.raises(RuntimeError, match=r"(?i)time"):
             work.wait(timedelta(seconds=0.5))
         assert time.monotonic() - start < 5
-    else:
-        time.sleep(1.0)
+    meet()
 
 
 @pytest.mark.beyond("gloo", "crashes")
@@ -335,11 +338,11 @@ def test_wrong_ranks() -> None:
 def test_message_longer_than_the_buffer_is_an_error() -> None:
     if dist.get_rank() == 0:
         dist.isend(torch.ones(100), 1).wait()
-        time.sleep(0.5)
     else:
         received = torch.zeros(10)
         with pytest.raises(RuntimeError):
             dist.recv(received, 0)
+    meet()
 
 
 @pytest.mark.ranks(2)

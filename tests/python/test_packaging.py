@@ -263,7 +263,7 @@ def test_the_users_own_ucx_settings_win() -> None:
     code = """
 import os
 from q7x2 import _ucx
-with _ucx._guest_settings():
+with _ucx.guest_settings():
     print(os.environ["UCX_LOG_LEVEL"], os.environ["UCX_MEM_EVENTS"])
 print(os.environ["UCX_LOG_LEVEL"], "UCX_MEM_EVENTS" in os.environ)
 """

@@ -17,7 +17,7 @@ import harness
 import pytest
 import torch
 import torch.distributed as dist
-from values import assert_bits
+from values import assert_bits, meet
 
 from benchmarks.processes import free_port
 
@@ -145,12 +145,14 @@ AGAIN = """
         dist.all_reduce(total)
         assert total[0] == dist.get_world_size()
         dist.destroy_process_group()
+    print("all rounds")
 """
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_init_and_destroy_on_the_same_port(backend, tmp_path, world_size) -> None:
-    harness.run_script(AGAIN, world_size, tmp_path, 120, args=[backend])
+    for result in harness.run_script(AGAIN, world_size, tmp_path, 120, args=[backend]):
+        assert result.stdout.strip() == "all rounds", result.describe()
 
 
 @pytest.mark.ranks(3, init="none", fresh=True)
@@ -225,7 +227,7 @@ def test_a_group_after_a_reset(world_size: int) -> None:
         total = torch.ones(100_000)
         dist.all_reduce(total, group=before)
         assert total[0] == world_size
-        time.sleep(0.2)  # for the others to have their results as well
+        meet()  # the others have their results as well
         if rank == turn % world_size:
             assert reset_connections() > 0
         with pytest.raises(RuntimeError, match="rank"):
@@ -249,7 +251,7 @@ def test_a_reset_costs_only_groups_that_used_it(world_size: int) -> None:
     for group in (pair, both):
         if dist.get_rank() in dist.get_process_group_ranks(group):
             dist.all_reduce(torch.ones(100_000), group=group)
-    time.sleep(0.2)  # for the others to have their results as well
+    meet()  # the others have their results as well
     if dist.get_rank() == 2:
         assert reset_connections() > 0
     with pytest.raises(RuntimeError, match="rank"):

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from q7x2 import _tune, cli, fabric, tune_collectives
+from q7x2 import _tune, cli, fabric
 from q7x2._tune_request import COLLECTIVES
 from values import assert_bits, integers
 
@@ -73,10 +72,10 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, victims: set[str], seconds: float
     monkeypatch.setattr(_tune._Tuner, "_seconds", slower)
 
 
-def test_a_slow_while_of_the_machine_does_not_decide() -> None:
+def test_a_slow_phase_of_the_machine_does_not_decide() -> None:
     """The second takes longer in all rounds but one, and its median time is the lesser one."""
     rounds = [[1.0, 1.1], [1.0, 1.1], [8.0, 1.1], [8.0, 8.8], [8.0, 8.8]]
-    first, second = _tune._usual(rounds)
+    first, second = _tune.usual_seconds(rounds)
     assert second / first == pytest.approx(1.1)
 
 
@@ -337,9 +336,3 @@ def test_the_command_wants_torchrun(
     monkeypatch.delenv("RANK", raising=False)
     assert cli.main(["tune"]) == 1
     assert "torchrun" in capsys.readouterr().err
-
-
-def test_the_table_marks_what_is_chosen() -> None:
-    ring = q7x2.Measurement("all_reduce", 2**20, "ring", 2e-3, 1e-3, True)
-    shown = tune_collectives.table([ring, replace(ring, algorithm="sra", chosen=False)])
-    assert [row.style for row in shown.rows] == ["bold green", None]

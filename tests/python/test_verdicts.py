@@ -9,7 +9,7 @@ import pytest
 from benchmarks.faults import table
 from benchmarks.faults.contract import CELLS, EVENTS, pairs
 from benchmarks.faults.resources import Resources
-from benchmarks.faults.soak import _grown
+from benchmarks.faults.soak import growth
 from benchmarks.faults.verdict import Verdict, judge_error, judge_lateness, judge_signatures
 from benchmarks.faults.workload import Raised, Report
 
@@ -98,9 +98,9 @@ def test_a_row_is_met_or_not() -> None:
 
 def test_leaks_are_found() -> None:
     before = [Resources(fds=50, threads=5, segments=1, rss=1 << 28)] * 3
-    assert _grown("rank 0", before, before[0]) == []
+    assert growth("rank 0", before, before[0]) == []
     leaking = Resources(fds=80, threads=20, segments=4, rss=1 << 30)
-    assert len(_grown("rank 0", before, leaking)) == 4
+    assert len(growth("rank 0", before, leaking)) == 4
 
 
 def test_every_event_and_cell_is_tried() -> None:

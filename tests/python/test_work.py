@@ -244,11 +244,12 @@ def test_operations_from_several_threads() -> None:
 
 @pytest.mark.ranks(2)
 def test_work_objects_by_the_thousand() -> None:
-    tensor = torch.zeros(1)
-    works = [dist.all_reduce(tensor.clone(), async_op=True) for _ in range(2000)]
+    tensors = [torch.full((1,), float(i)) for i in range(2000)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     works[-1].wait()
     for work in works:
         work.wait()
+    assert_bits(torch.cat(tensors), 2.0 * torch.arange(2000))
 
 
 @pytest.mark.ranks(2)

@@ -37,6 +37,20 @@ GLOO_MOVES = [
     *REAL,
 ]
 
+
+def meet() -> None:
+    """Return when every rank of the default group has called it. It sends no message of the group.
+
+    The default store is what the ranks meet at, so it also works after the group has failed.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    calls, ranks = store.add("met", 1), dist.get_world_size()
+    turn = (calls - 1) // ranks
+    if calls % ranks == 0:
+        store.set(f"all met {turn}", "1")
+    store.wait([f"all met {turn}"])
+
+
 # Sizes around the borders of vectors, cache lines, pages and the switch points of algorithms.
 SIZES = [0, 1, 2, 3, 7, 17, 64, 1023, 4097, 65537]
 
