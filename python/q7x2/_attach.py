@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from q7x2._attached import Attached
 from q7x2._fsdp_options import Sharded
 from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
-from q7x2._policy_driver import PolicyDriver, checked_policies
+from q7x2._policy_driver import PolicyDriver, check_same_policies, checked_policies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +63,9 @@ def attach(
         TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook``,
             ``policy`` or ``scaler`` not what they should be.
         ValueError: ``replicas`` is missing, or one too many; FSDP does all reductions itself; ranks
-            attach different hooks; parameters are complex, which only :class:`Allreduce` takes,
-            or were frozen after DDP had been made; or the hook cannot do what a policy decides.
+            attach different hooks or policies; parameters are complex, which only
+            :class:`Allreduce` takes, or were frozen after DDP had been made; or the hook cannot do
+            what a policy decides.
     """
     import torch.distributed as dist
     from torch.distributed.fsdp import FSDPModule
@@ -100,6 +101,7 @@ def attach(
         )
     parameters = reduced_parameters(ddp)
     runner = make_runner(hook, group, parameters, threads, may_skip=scaler is not None)
+    check_same_policies(policies, group)
     driver = PolicyDriver(policies, parameters) if policies else None
     if driver is not None:
         driver.check(runner)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from q7x2._cadence import describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class DivergenceError(RuntimeError):
@@ -141,8 +147,22 @@ class Policy:
         history: What it did and noticed, oldest first.
     """
 
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = args, options
+        return made
+
     def __init__(self) -> None:
         self.history: list[PolicyEvent] = []
+
+    def __repr__(self) -> str:
+        """What it was made with: :func:`attach` compares it between the ranks."""
+        args, options = self._made_with
+        given = [_text(each) for each in args]
+        given += [f"{name}={_text(value)}" for name, value in options.items()]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def bind(self, parameters: Mapping[str, int]) -> None:
         """Get to know the model: elements by parameter name. Called once, before all others."""
@@ -196,6 +216,11 @@ class Policy:
         history = self.history
         self.load(snapshot)
         self.history = history
+
+
+def _text(value: Any) -> str:
+    """Equal on all ranks: without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", describe(value))
 
 
 def named(parameters: Mapping[str, int], patterns: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from q7x2._policy import Decision, Facts, GradientFacts, Policy, Treatment, Verd
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
 
 
 class PolicyDriver:
@@ -136,6 +137,20 @@ def merge(decisions: Sequence[Decision]) -> Decision:
         any(decision.measures for decision in decisions),
         tuple(candidates),
     )
+
+
+def check_same_policies(policies: Sequence[Policy], group: ProcessGroup) -> None:
+    """Raise ValueError, on all ranks, where one has other policies than another."""
+    import torch.distributed as dist
+
+    everybody: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, repr(list(policies)), group)
+    for rank, theirs in enumerate(everybody):
+        if theirs != everybody[0]:
+            raise ValueError(
+                f"all ranks must attach the same policies, but rank 0 has {everybody[0]} and rank "
+                f"{rank} of the group has {theirs}"
+            )
 
 
 def checked_policies(policy: Policy | Sequence[Policy] | None) -> list[Policy]:

@@ -10,6 +10,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from hook_training import Given, attached, backward
 from policy_training import Script, given, gradients_of, mean_of, step_of, treated
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -179,10 +180,30 @@ def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             given(q7x2.PowerSGD(rank=4), policy)
+    assert repr(q7x2.Accumulate(q7x2.FollowBandwidth(0.2))).startswith(
+        "Accumulate(FollowBandwidth(share=0.2,"
+    )
     with pytest.raises(TypeError, match=r"policy must be a q7x2\.Policy"):
         given(q7x2.Quantize(), "int8")
     with pytest.raises(ValueError, match="names: no parameter's name matches 'head"):
         given(q7x2.Quantize(), q7x2.Accordion("int8", "int2", names=["head.*"]))
+
+
+@pytest.mark.ranks(2)
+def test_distributed_checkpoints_have_policies(shared: str) -> None:
+    def fresh() -> tuple[Any, Any, Any]:
+        policy = q7x2.Accordion(4, 2, every=1)
+        return policy, *given(q7x2.PowerSGD(rank=4, start_iter=0), policy, 1)
+
+    policy, ddp, hook = fresh()
+    for step in range(3):
+        step_of(ddp, gradients_of(step, 1))
+    assert policy.snapshot()["settled"] == {"layers.0": True}
+    dcp.save({"hook": hook}, checkpoint_id=shared)
+    again, other, its = fresh()
+    dcp.load({"hook": its}, checkpoint_id=shared)
+    assert again.snapshot() == policy.snapshot()
+    assert_bits(step_of(other, gradients_of(3, 1))[0], step_of(ddp, gradients_of(3, 1))[0])
 
 
 @pytest.mark.ranks(2)
@@ -204,6 +225,15 @@ def test_decisions_hold_for_a_model_over_another_group() -> None:
     )
     step_of(moved, gradients_of(4, 1))
     assert hook.stats.message_bytes == sent  # rank 2 still
+
+
+@pytest.mark.ranks(2)
+def test_ranks_must_attach_the_same_policies() -> None:
+    policy = q7x2.Accordion("int8", "int2", every=1 + dist.get_rank())
+    with pytest.raises(
+        ValueError, match=r"rank 0 has \[Accordion\('int8', 'int2', every=1\)\] and"
+    ):
+        given(q7x2.Quantize("int8"), policy)
 
 
 @pytest.mark.ranks(2)
