@@ -59,8 +59,8 @@ def advise_sentence(rate: str, result: dict[str, Any]) -> str:
     ratio = chosen["measured"] / best["measured"]
     verdict = "met" if ratio <= GOAL else "missed"
     return (
-        f"{rate}: {chosen['hook']}, {chosen['bucket_mb']:g} MB: predicted "
-        f"{report.duration(chosen['predicted'])}, measured {report.duration(chosen['measured'])}; "
+        f"{rate}: {chosen['hook']}, {chosen['bucket_mb']:g} MB: advised "
+        f"{report.duration(chosen['advised'])}, measured {report.duration(chosen['measured'])}; "
         f"best of the sweep {best['hook']}, {best['bucket_mb']:g} MB: "
         f"{report.duration(best['measured'])}; {ratio:.2f} x, {verdict}"
     )

@@ -28,7 +28,7 @@ _LEVELS = ("int2:g=128", "int8")
 
 
 def advise(spec: dict[str, Any]) -> dict[str, Any]:
-    """All proposals with their predicted times, and the median times of real steps."""
+    """All proposals with their times as advised, and the median times of real steps."""
     width = spec["width"]
     torch.manual_seed(0)
     layers = [layer for _ in range(_LAYERS) for layer in (nn.Linear(width, width), nn.Tanh())]
@@ -38,7 +38,7 @@ def advise(spec: dict[str, Any]) -> dict[str, Any]:
     def backward(of: nn.Module) -> None:
         of(x).square().mean().backward()
 
-    advice = q7x2.advise(model, lambda: backward(model))
+    advice = q7x2.advise(model, backward)
     cells = []
     trained = []
     for proposal in advice.proposals:
@@ -49,7 +49,8 @@ def advise(spec: dict[str, Any]) -> dict[str, Any]:
             {
                 "hook": proposal.hook_text,
                 "bucket_mb": proposal.bucket_cap_mb,
-                "predicted": proposal.step_seconds,
+                "advised": proposal.step_seconds,
+                "tried": proposal.is_measured,
                 "accumulate": proposal.accumulate,
                 "seconds": [],
             }

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from q7x2._advise_measure import cores_per_rank, measure_computing, measure_reducing
+from q7x2._advise_measure import (
+    cores_per_rank,
+    measure_computing,
+    measure_reducing,
+    measure_step,
+)
 from q7x2._advise_model import Computing, Reducing, accumulation, buckets_of, step_seconds
 from q7x2._option_checks import check_positive, check_whole
 
@@ -30,6 +35,7 @@ class Proposal:
         hook: What to give to :func:`attach`.
         bucket_cap_mb: What to give to ``DistributedDataParallel``.
         step_seconds: Of a forward and backward with its reduction, without the optimizer.
+        is_measured: ``step_seconds`` is the time of real steps, not a prediction.
         reduce_seconds: Of the reduction alone, with nothing beside it.
         accumulate: Backwards per reduction with which communication costs at most ``overhead`` of
             the computing time: :class:`Accumulate`, or a batch as many times larger.
@@ -43,6 +49,7 @@ class Proposal:
     reduce_seconds: float
     accumulate: int
     local_steps: int
+    is_measured: bool = False
 
     @property
     def hook_text(self) -> str:
@@ -62,10 +69,10 @@ class Advice:
     """What :func:`advise` found. ``print`` shows it as text.
 
     Attributes:
-        proposals: The fastest first.
+        proposals: Those whose steps were measured, the fastest first; then the predicted ones.
         compute_seconds: Of a forward and backward without communication, on the slowest rank.
         gradient_bytes: Of all gradients, on one rank.
-        dense_seconds: Of the fastest proposal that compresses nothing.
+        dense_seconds: Of the fastest measured proposal that compresses nothing.
         overhead: What ``accumulate`` and ``local_steps`` of the proposals aim at.
     """
 
@@ -80,7 +87,7 @@ class Advice:
         """The fastest one; it compresses nothing if compression does not pay."""
         if self.compression_pays:
             return self.proposals[0]
-        return next(p for p in self.proposals if p.step_seconds == self.dense_seconds)
+        return next(p for p in self.proposals if is_dense(p.hook))
 
     @property
     def compression_pays(self) -> bool:
@@ -93,13 +100,16 @@ class Advice:
         lines = [
             f"{amount(self.gradient_bytes)} of gradients, "
             f"{duration(self.compute_seconds)} of computing per step",
-            f"{'step':>9} {'reduce':>9} {'bucket':>7} {'accumulate':>10} {'local steps':>11}  hook",
+            f"{'step':>9}   {'reduce':>9} {'bucket':>7} {'accumulate':>10} {'local steps':>11}  "
+            "hook",
         ]
         lines += [
-            f"{duration(p.step_seconds):>9} {duration(p.reduce_seconds):>9} "
+            f"{duration(p.step_seconds):>9}{' *' if p.is_measured else '  '} "
+            f"{duration(p.reduce_seconds):>9} "
             f"{p.bucket_cap_mb:>4g} MB {p.accumulate:>10} {p.local_steps:>11}  {p.hook_text}"
             for p in self.proposals
         ]
+        lines.append("* measured, the others are predicted")
         if self.compression_pays:
             lines.append(
                 f"Compression pays: {self.dense_seconds / self.proposals[0].step_seconds:.2f} x "
@@ -112,32 +122,37 @@ class Advice:
 
 def advise(
     model: nn.Module,
-    step: Callable[[], Any],
+    step: Callable[[nn.Module], Any],
     *,
     group: ProcessGroup | None = None,
     hooks: Sequence[HookOptions] | None = None,
     buckets_mb: Sequence[float] = _BUCKETS_MB,
     repeats: int = 3,
+    trials: int = 4,
     overhead: float = 0.1,
 ) -> Advice:
-    """Measure one training on its network, and predict how long steps take with each hook.
+    """Measure one training on its network, and say how long steps take with each hook.
 
-    >>> advice = q7x2.advise(model, lambda: loss_of(model(x), y).backward())
+    >>> advice = q7x2.advise(model, lambda model: loss_of(model(x), y).backward())
     >>> print(advice)
     >>> ddp = DistributedDataParallel(model, bucket_cap_mb=advice.best.bucket_cap_mb)
     >>> hook = q7x2.attach(ddp, advice.best.hook)
 
     It is a collective call. It measures when each gradient is ready in a step without
     communication, and how long each hook takes to reduce these gradients in one bucket and in
-    many. From this it predicts steps for all sizes of buckets. The weights do not change.
+    many. From this it predicts steps for all sizes of buckets, and runs real steps with the best
+    proposals. The weights do not change; buffers may, as in all steps.
 
     Args:
         model: The model itself, not in a DistributedDataParallel.
-        step: Runs one forward and backward of ``model`` on a batch of the usual size.
+        step: Runs one forward and backward of the model that it is given, ``model`` or a
+            DistributedDataParallel of it, on a batch of the usual size.
         group: The process group. The default group if None.
         hooks: Those to propose. By default dense, bf16, int8, int4 and PowerSGD of rank 8 and 4.
         buckets_mb: Sizes of DDP's buckets to propose, in MiB.
         repeats: Steps and reductions of each kind that are measured, after those that warm up.
+        trials: Proposals that are tried in real steps: those with the shortest predictions. The
+            best dense one is tried too.
         overhead: The share of the computing time that communication may cost with ``accumulate``
             and ``local_steps`` of a proposal.
 
@@ -154,6 +169,7 @@ def advise(
     if isinstance(model, DistributedDataParallel):
         raise TypeError("advise needs the model itself, not a DistributedDataParallel of it")
     check_whole("repeats", repeats, 1)
+    check_whole("trials", trials, 1)
     check_positive("overhead", overhead)
     if not buckets_mb:
         raise ValueError("buckets_mb must have at least one size")
@@ -163,7 +179,7 @@ def advise(
     if group is None:
         raise ValueError("no default process group: call init_process_group first")
     candidates = list(_candidates() if hooks is None else hooks)
-    if not any(_is_dense(hook) for hook in candidates):
+    if not any(is_dense(hook) for hook in candidates):
         candidates.insert(0, Allreduce())
 
     computing = measure_computing(model, step, group, repeats)
@@ -178,10 +194,19 @@ def advise(
     for hook in candidates:
         reducing = measure_reducing(gradients, hook, group, repeats)
         proposals += _proposals(hook, computing, reducing, buckets_mb, cores, overhead)
-    # All ranks measured the same, so a stable order is the same on all of them.
+    # All ranks have the same figures, so a stable order is the same on all of them.
     proposals.sort(key=lambda proposal: proposal.step_seconds)
-    dense = min(p.step_seconds for p in proposals if _is_dense(p.hook))
-    return Advice(proposals, computing.seconds, sum(computing.bytes), dense, overhead)
+    best_dense = next(p for p in proposals if is_dense(p.hook))
+    tried = [p for i, p in enumerate(proposals) if i < trials or p is best_dense]
+    others = [p for p in proposals if p not in tried]
+    for i, p in enumerate(tried):
+        seconds = measure_step(model, step, p.hook, p.bucket_cap_mb, group, repeats)
+        needed = accumulation(computing.seconds, seconds, overhead, _MOST_BACKWARDS)
+        tried[i] = replace(p, step_seconds=seconds, accumulate=needed, is_measured=True)
+    model.zero_grad(set_to_none=True)
+    tried.sort(key=lambda proposal: proposal.step_seconds)
+    dense = min(p.step_seconds for p in tried if is_dense(p.hook))
+    return Advice([*tried, *others], computing.seconds, sum(computing.bytes), dense, overhead)
 
 
 def _candidates() -> list[HookOptions]:
@@ -199,7 +224,8 @@ def _candidates() -> list[HookOptions]:
     ]
 
 
-def _is_dense(hook: HookOptions) -> bool:
+def is_dense(hook: HookOptions) -> bool:
+    """Whether the hook compresses nothing."""
     from q7x2._hook_options import Allreduce
 
     return isinstance(hook, Allreduce) and hook.dtype is None

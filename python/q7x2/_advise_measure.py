@@ -1,15 +1,17 @@
-"""What ``advise`` measures: one step without communication, and reductions without a step."""
+"""What ``advise`` measures: computing alone, reductions alone, and real steps."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from q7x2._advise_model import Computing, Reducing, buckets_of
+from q7x2._groups import end_group
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +40,7 @@ def cores_per_rank(group: ProcessGroup) -> float:
 
 
 def measure_computing(
-    model: nn.Module, step: Callable[[], None], group: ProcessGroup, repeats: int
+    model: nn.Module, step: Callable[[nn.Module], Any], group: ProcessGroup, repeats: int
 ) -> Computing:
     """Run ``step`` on all ranks at the same time; the last gradients stay in ``model``."""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -60,7 +62,7 @@ def measure_computing(
             model.zero_grad(set_to_none=True)
             _meet(group)
             begin, cpu = time.monotonic(), time.process_time()
-            step()
+            step(model)
             _finish(parameters[0])
             end = time.monotonic()
             # A parameter without a gradient is ready when the backward ends, as in DDP.
@@ -96,6 +98,42 @@ def measure_reducing(
     return Reducing.through(first, last, total, measured[len(few)][1])
 
 
+def measure_step(
+    model: nn.Module,
+    step: Callable[[nn.Module], Any],
+    hook: HookOptions,
+    bucket_cap_mb: float,
+    group: ProcessGroup,
+    repeats: int,
+) -> float:
+    """Seconds of real steps of ``model`` with ``hook``, on the slowest rank."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from q7x2._attach import attach
+
+    parameter = next(model.parameters())
+    with _groups_of_its_own(parameter.device):
+        ddp = DistributedDataParallel(
+            model,
+            process_group=group,
+            bucket_cap_mb=bucket_cap_mb,
+            init_sync=False,  # weights stay as they are
+        )
+        attached = attach(ddp, hook)
+        seconds = []
+        for warm_up in (True, True, *[False] * repeats):
+            ddp.zero_grad(set_to_none=True)
+            _meet(group)
+            begin = time.monotonic()
+            step(ddp)
+            _finish(parameter)
+            if not warm_up:
+                seconds.append(time.monotonic() - begin)
+        attached.detach()
+        del ddp, attached
+    return _slowest([statistics.median(seconds)], group)[0]
+
+
 def _reduce(
     gradients: Sequence[tuple[str, torch.Tensor]],
     hook: HookOptions,
@@ -104,49 +142,51 @@ def _reduce(
     repeats: int,
 ) -> tuple[float, float]:
     """Seconds of a reduction on the slowest rank, and CPU seconds of the hook's thread."""
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from q7x2._attach import attach
 
     names, tensors = [name for name, _ in gradients], [tensor for _, tensor in gradients]
-    before_groups = set(_groups())
-    model = _given(names, tensors)
-    ddp = DistributedDataParallel(model, process_group=group, bucket_cap_mb=cap / (1 << 20))
-    attached = attach(ddp, hook)
-    seconds = []
-    for warm_up in (True, True, *[False] * repeats):
-        _meet(group)
-        begin = time.monotonic()
-        with ddp.no_sync():
+    with _groups_of_its_own(tensors[0].device):
+        model = _given(names, tensors)
+        ddp = DistributedDataParallel(model, process_group=group, bucket_cap_mb=cap / (1 << 20))
+        attached = attach(ddp, hook)
+        seconds = []
+        for warm_up in (True, True, *[False] * repeats):  # buckets change after the first step
+            _meet(group)
+            begin = time.monotonic()
+            with ddp.no_sync():
+                ddp().backward()
+            _finish(tensors[0])
+            between = time.monotonic()
+            ddp.zero_grad(set_to_none=True)
+            _meet(group)
+            again = time.monotonic()
             ddp().backward()
-        _finish(tensors[0])
-        between = time.monotonic()
-        ddp.zero_grad(set_to_none=True)
-        _meet(group)
-        again = time.monotonic()
-        ddp().backward()
-        _finish(tensors[0])
-        end = time.monotonic()
-        ddp.zero_grad(set_to_none=True)
-        if warm_up:  # DDP lays its buckets out anew after the first step
-            before = sum(attached.stats.cpu_seconds.values())
-        else:
-            seconds.append(max(0.0, (end - again) - (between - begin)))
-    cpu = (sum(attached.stats.cpu_seconds.values()) - before) / repeats
+            _finish(tensors[0])
+            end = time.monotonic()
+            ddp.zero_grad(set_to_none=True)
+            if warm_up:
+                before = sum(attached.stats.cpu_seconds.values())
+            else:
+                seconds.append(max(0.0, (end - again) - (between - begin)))
+        cpu = (sum(attached.stats.cpu_seconds.values()) - before) / repeats
+        attached.detach()
+        del ddp, attached
     slowest, cpu = _slowest([statistics.median(seconds), cpu], group)
-    attached.detach()
-    del ddp, attached
-    for lane in _groups():  # the hook's own, in the order in which all ranks made them
-        if lane not in before_groups:
-            dist.destroy_process_group(lane)
     return slowest, cpu
 
 
-def _groups() -> list[ProcessGroup]:
+@contextmanager
+def _groups_of_its_own(device: torch.device) -> Iterator[None]:
+    """Process groups that hooks make in here end with it."""
     import torch.distributed as dist
 
-    return list(dist.distributed_c10d._world.pg_map)
+    groups = dist.distributed_c10d._world.pg_map
+    before = set(groups)
+    yield
+    for lane in [group for group in groups if group not in before]:  # in the order of all ranks
+        end_group(lane, device)
 
 
 def _given(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> nn.Module:

@@ -31,23 +31,33 @@ class Reducing:
     Attributes:
         per_bucket: Seconds, for each bucket.
         per_byte: Seconds, for each byte of the gradients.
+        drain_per_byte: Seconds, for each byte of the last bucket: the work on a bucket that
+            happens at the same time as messages of the next one, and has none to hide behind.
         cpu_seconds: Of a core, for all gradients, in the hook's thread.
     """
 
     per_bucket: float
     per_byte: float
+    drain_per_byte: float
     cpu_seconds: float
 
     @classmethod
     def through(
         cls, few: tuple[int, float], many: tuple[int, float], total: int, cpu_seconds: float
     ) -> Reducing:
-        """The straight line through two measurements: (buckets, seconds) of ``total`` bytes."""
-        per_bucket = 0.0
-        if many[0] > few[0]:
-            per_bucket = max(0.0, (many[1] - few[1]) / (many[0] - few[0]))
-        per_byte = max(0.0, few[1] - few[0] * per_bucket) / max(total, 1)
-        return cls(per_bucket, per_byte, cpu_seconds)
+        """What fits two measurements, (buckets, seconds) of ``total`` bytes in equal buckets.
+
+        If many buckets take longer, each of them costs something. If they are faster, they hide
+        something of each other.
+        """
+        (n, few_seconds), (m, many_seconds) = few, many
+        per_bucket = drain = 0.0
+        if m > n and many_seconds >= few_seconds:
+            per_bucket = (many_seconds - few_seconds) / (m - n)
+        elif m > n:
+            drain = min(few_seconds, (few_seconds - many_seconds) / (1 / n - 1 / m))
+        rest = max(0.0, few_seconds - n * per_bucket - drain / n)
+        return cls(per_bucket, rest / total, drain / total, cpu_seconds)
 
 
 def buckets_of(sizes: Sequence[int], cap: int) -> list[list[int]]:
@@ -81,10 +91,12 @@ def step_seconds(
         cores: Of the host, for each of its ranks.
     """
     end = 0.0
+    size = 0
     for bucket in buckets:
         ready = max(computing.ready[position] for position in bucket)
         size = sum(computing.bytes[position] for position in bucket)
         end = max(end, ready) + reducing.per_bucket + size * reducing.per_byte
+    end += size * reducing.drain_per_byte
     work = (computing.cpu_seconds + reducing.cpu_seconds) / max(cores, 1e-9)
     return max(end, computing.seconds, work)
 

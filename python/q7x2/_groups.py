@@ -78,6 +78,20 @@ def group_like(group: ProcessGroup, device: torch.device) -> ProcessGroup:
     return made
 
 
+def end_group(group: ProcessGroup, device: torch.device) -> None:
+    """Destroy a group that :func:`group_like` made; a collective call.
+
+    ``destroy_process_group`` asks the group's default backend, and warns if there is none: a group
+    whose backends are named by device has none until it is told.
+    """
+    import torch.distributed as dist
+
+    backend = group._get_backend(device)
+    name = getattr(backend, "wrapped_pg", backend).name()
+    group._set_default_backend(dist.Backend.backend_type_map[name])
+    dist.destroy_process_group(group)
+
+
 def _timeout_of(backend: Any) -> timedelta | None:
     """None: its default, since not every backend tells."""
     try:

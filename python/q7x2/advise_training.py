@@ -18,14 +18,18 @@ def add_parser(commands: Any) -> None:
         "advise",
         help="under torchrun: propose hook, buckets and cadence for a training",
         description="Measures a training's computing and communication on all ranks of a "
-        "torchrun, and predicts the time of a step with each hook and size of bucket.",
+        "torchrun, predicts the time of a step with each hook and size of bucket, and tries the "
+        "best ones.",
         epilog="for example: torchrun --nproc-per-node 4 -m q7x2 advise train:setup, where setup() "
-        "returns (model, step), and step() runs one forward and backward of the model",
+        "returns (model, step), and step(model) runs one forward and backward",
     )
     parser.add_argument("setup", metavar="MODULE:FUNCTION", help="returns (model, step)")
     parser.add_argument("--backend", default="q7x2", help="of the process group (%(default)s)")
     parser.add_argument(
         "--repeats", type=int, default=3, help="measured steps of each kind (%(default)s)"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=4, help="proposals to try in real steps (%(default)s)"
     )
     parser.add_argument(
         "--overhead",
@@ -42,20 +46,26 @@ def _run(options: argparse.Namespace) -> int:
 
     if "RANK" not in os.environ:
         print("q7x2 advise runs on all ranks of a job: start it with torchrun", file=sys.stderr)
-        return 2
+        return 1
     module, _, function = options.setup.partition(":")
     if not function:
         print(f"expected MODULE:FUNCTION, got {options.setup!r}", file=sys.stderr)
-        return 2
+        return 1
     sys.path.insert(0, str(Path.cwd()))
     setup = getattr(importlib.import_module(module), function, None)
     if setup is None:
         print(f"module {module} has no function {function!r}", file=sys.stderr)
-        return 2
+        return 1
     dist.init_process_group(options.backend)
     try:
         model, step = setup()
-        advice = advise(model, step, repeats=options.repeats, overhead=options.overhead)
+        advice = advise(
+            model,
+            step,
+            repeats=options.repeats,
+            trials=options.trials,
+            overhead=options.overhead,
+        )
         if dist.get_rank() == 0:
             print(advice)
     except ValueError as error:

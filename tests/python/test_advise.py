@@ -7,6 +7,7 @@ import math
 import pytest
 import q7x2
 import torch
+from q7x2 import cli
 from q7x2._advise_model import Computing, Reducing, accumulation, buckets_of, step_seconds
 from torch import nn
 
@@ -24,7 +25,7 @@ def test_buckets_are_filled_from_the_last_parameter() -> None:
 
 def test_buckets_wait_for_their_gradients_and_for_each_other() -> None:
     def seconds(per_byte: float, cap: int, per_bucket: float = 0.0, cores: float = 2) -> float:
-        reducing = Reducing(per_bucket, per_byte, cpu_seconds=0.5)
+        reducing = Reducing(per_bucket, per_byte, drain_per_byte=0.0, cpu_seconds=0.5)
         return step_seconds(COMPUTING, reducing, buckets_of(COMPUTING.bytes, cap), cores)
 
     assert seconds(0.0, 100) == 1.0
@@ -35,12 +36,17 @@ def test_buckets_wait_for_their_gradients_and_for_each_other() -> None:
     assert math.isclose(seconds(0.0, 100, cores=0.5), 3.0)  # the cores are
 
 
-def test_measurements_make_a_straight_line() -> None:
-    reducing = Reducing.through((1, 1.5), (5, 3.5), total=1000, cpu_seconds=0.1)
-    assert math.isclose(reducing.per_bucket, 0.5)
-    assert math.isclose(reducing.per_byte, 0.001)
-    assert Reducing.through((1, 1.0), (5, 0.9), 1000, 0.1).per_bucket == 0  # noise
-    assert Reducing.through((1, 1.0), (1, 1.0), 1000, 0.1).per_byte == 0.001
+@pytest.mark.parametrize(
+    ("few", "many"), [((1, 1.5), (5, 3.5)), ((1, 2.0), (5, 1.2)), ((2, 1.0), (2, 1.0))]
+)
+def test_a_prediction_fits_what_was_measured(
+    few: tuple[int, float], many: tuple[int, float]
+) -> None:
+    reducing = Reducing.through(few, many, total=1000, cpu_seconds=0.1)
+    for count, seconds in (few, many):
+        at_once = Computing(0.0, [0.0] * count, [1000 // count] * count, 0.0)
+        buckets = buckets_of(at_once.bytes, 1)
+        assert math.isclose(step_seconds(at_once, reducing, buckets, 1.0), seconds)
 
 
 def test_accumulation_hides_what_is_beyond_computing() -> None:
@@ -59,7 +65,11 @@ def test_proposals_are_predicted_and_equal_on_all_ranks() -> None:
     x = torch.randn(32, 64)
     hooks = [q7x2.Quantize("int4"), q7x2.PowerSGD(rank=4, start_iter=0)]
     groups = len(dist.distributed_c10d._world.pg_map)
-    advice = q7x2.advise(model, lambda: model(x).square().mean().backward(), hooks=hooks, repeats=1)
+
+    def step(of: nn.Module) -> None:
+        of(x).square().mean().backward()
+
+    advice = q7x2.advise(model, step, hooks=hooks, repeats=1, trials=2)
     assert {type(p.hook) for p in advice.proposals} == {
         q7x2.Allreduce,
         q7x2.Quantize,
@@ -67,9 +77,14 @@ def test_proposals_are_predicted_and_equal_on_all_ranks() -> None:
     }
     assert len(dist.distributed_c10d._world.pg_map) == groups
     assert advice.gradient_bytes == 4 * sum(p.numel() for p in model.parameters())
-    steps = [p.step_seconds for p in advice.proposals]
-    assert steps == sorted(steps)
-    assert advice.compute_seconds <= steps[0]
+    tried = [p for p in advice.proposals if p.is_measured]
+    assert len(tried) in (2, 3)
+    assert any(isinstance(p.hook, q7x2.Allreduce) for p in tried)
+    assert list(advice.proposals[: len(tried)]) == tried
+    for some in (tried, advice.proposals[len(tried) :]):
+        steps = [p.step_seconds for p in some]
+        assert steps == sorted(steps)
+    assert not any(p._backward_hooks for p in model.parameters())
     assert "PowerSGD(start_iter=0)" in str(advice)
     assert isinstance(advice.best.hook, q7x2.Allreduce) != advice.compression_pays
     everybody = [None] * 2
@@ -77,4 +92,25 @@ def test_proposals_are_predicted_and_equal_on_all_ranks() -> None:
     assert everybody[0] == everybody[1]
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     with pytest.raises(ValueError, match=r"step made no gradient of 0\.weight"):
-        q7x2.advise(model, lambda: None, hooks=hooks, repeats=1)
+        q7x2.advise(model, lambda of: None, hooks=hooks, repeats=1)
+
+
+@pytest.mark.parametrize(
+    ("setup", "message"),
+    [
+        ("train:setup", "start it with torchrun"),
+        ("math", "expected MODULE:FUNCTION, got 'math'"),
+        ("math:nothing", "module math has no function 'nothing'"),
+    ],
+)
+def test_the_command_says_what_is_missing(
+    setup: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    if "math" in setup:
+        monkeypatch.setenv("RANK", "0")
+    assert cli.main(["advise", setup]) == 1
+    assert message in capsys.readouterr().err
