@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from q7x2._embedding import EmbeddingStats, ShardedEmbedding
     from q7x2._kfac import KFAC, KFACStats
     from q7x2._quorum import Quorum, QuorumStats
+    from q7x2._quorum_diloco import QuorumDiLoCo, QuorumDiLoCoStats
 
     __version__: str
 
@@ -111,6 +112,8 @@ __all__ = [
     "Proposal",
     "Quantize",
     "Quorum",
+    "QuorumDiLoCo",
+    "QuorumDiLoCoStats",
     "QuorumStats",
     "Sharded",
     "ShardedEmbedding",
@@ -157,6 +160,8 @@ _LATE = {
     "OuterSGD": "_diloco_outer",
     "PostLocal": "_cadence",
     "Quorum": "_quorum",
+    "QuorumDiLoCo": "_quorum_diloco",
+    "QuorumDiLoCoStats": "_quorum_diloco",
     "QuorumStats": "_quorum",
     "ShardedEmbedding": "_embedding",
     "Tighten": "_cadence",

@@ -136,7 +136,7 @@ class Fragment:
         numel = self.weights.numel()
         extra = sum(tensor.numel() for tensor in inner_state)
         sums = self.weights.new_empty(numel + extra + reports.WIDTH * group.size())
-        self._write_difference(sums[:numel])
+        self.write_difference(sums[:numel])
         offset = numel
         for tensor in inner_state:
             sums[offset : offset + tensor.numel()] = tensor.flatten()
@@ -160,7 +160,7 @@ class Fragment:
             self.flight.watch(work)
         self.flight.watch(dist.all_reduce(sums[self._coded_numel :], group=group, async_op=True))
 
-    def _write_difference(self, out: Tensor) -> None:
+    def write_difference(self, out: Tensor) -> None:
         """Of the shared weights, as the parameters' dtypes hold them, and the parameters."""
         shared, difference = views(self.weights, self.parameters), views(out, self.parameters)
         for name, p in self.parameters:

@@ -16,8 +16,9 @@ from q7x2._agreement import check_agreement
 from q7x2._groups import backend_of
 from q7x2._option_checks import check_positive, check_whole
 from q7x2._quorum_code import Code, Part
-from q7x2._quorum_exchange import MOST_RANKS, WIDTH, Closed, Contribution, Exchange, Timing
+from q7x2._quorum_exchange import WIDTH, Closed, Contribution, Exchange
 from q7x2._quorum_mail import Mail
+from q7x2._quorum_options import checked
 
 _LATE = ("drop", "keep")
 
@@ -103,20 +104,13 @@ class Quorum:
         backend = backend_of(group, "Quorum")
         assert group is not None
         size = group.size()
-        if not 3 <= size <= MOST_RANKS:
-            raise ValueError(f"a quorum needs 3 to {MOST_RANKS} ranks, got {size}")
         check_whole("copies", copies, 1, size)
-        least = size // 2 + 1
         if copies > 1 and need is not None:
             raise ValueError("need must be None with copies, which say how many gradients suffice")
-        need = max(least, size - max(copies, 2) + 1) if need is None else need
-        check_whole("need", need, least, size)
-        if not isinstance(grace, (int, float)) or grace < 0:
-            raise ValueError(f"grace must not be negative, got {grace!r}")
-        check_positive("takeover", takeover)
+        if copies > 2:
+            need = max(size // 2 + 1, size - copies + 1)
+        need, timing = checked(need, grace, takeover, timeout, backend)
         check_whole("steps", steps, 0)
-        if timeout is not None:
-            check_positive("timeout", timeout)
         if late not in _LATE or (copies > 1 and late == "keep"):
             raise ValueError(
                 f"late must be one of {', '.join(_LATE)}, and 'drop' with copies, got {late!r}"
@@ -128,15 +122,14 @@ class Quorum:
         options: dict[str, Any] = {"need": need, "copies": copies, "late": late, "steps": steps}
         options["parameters"] = shapes
         check_agreement("Quorum", options, group)
-        seconds = backend.options._timeout.total_seconds() if timeout is None else timeout
         self._start(group)
         self._numel = sum(p.numel() for _, p in self._parameters)
         self._exchange = Exchange(
             Mail(group, WIDTH),
-            self._numel,
+            (4 * self._numel, 4 * self._numel),
             self._is_enough,
             self._state,
-            Timing(grace, takeover, seconds),
+            timing,
             steps,
         )
         self._kept: Tensor | None = None
@@ -185,7 +178,7 @@ class Quorum:
         check_positive("samples", samples)
         begin, before = time.monotonic(), self.steps
         gradient = self._gradient()
-        closed = self._exchange.close(Contribution(gradient, float(samples)))
+        closed = self._exchange.close(Contribution(gradient.view(torch.uint8), float(samples)))
         counts = bool(closed.mask >> self._rank & 1)
         self._kept = None
         if not counts and closed.state is None and self._late == "keep":
@@ -244,7 +237,7 @@ class Quorum:
         mean = torch.zeros(self._numel)
         for rank, each in closed.contributions.items():
             if shares[rank]:
-                mean.add_(each.values, alpha=shares[rank])
+                mean.add_(each.data.view(torch.float32), alpha=shares[rank])
         is_finite = bool(torch.isfinite(mean).all())
         if is_finite:
             for (_, p), view in zip(self._parameters, self._views(mean), strict=True):

@@ -53,11 +53,11 @@ class Contribution:
     """What one rank adds to a step.
 
     Attributes:
-        values: Float32, a vector.
+        data: A vector of uint8.
         weight: Samples that it stands for, at least 0.
     """
 
-    values: Tensor
+    data: Tensor
     weight: float
 
 
@@ -110,7 +110,7 @@ class Exchange:
     """The steps of one rank. All ranks make it together.
 
     Args:
-        numel: Of a contribution.
+        lengths: The least and the greatest number of bytes of a contribution.
         is_enough: Whether the contributions of a mask suffice to close a step.
         state: Makes the state that a rank gets which is behind, a vector of uint8.
         step: The first step; equal on all ranks.
@@ -119,13 +119,13 @@ class Exchange:
     def __init__(
         self,
         mail: Mail,
-        numel: int,
+        lengths: tuple[int, int],
         is_enough: Callable[[int], bool],
         state: Callable[[], Tensor],
         timing: Timing,
         step: int = 0,
     ) -> None:
-        self._mail, self._numel, self._state = mail, numel, state
+        self._mail, self._lengths, self._state = mail, lengths, state
         self._is_enough, self._timing = is_enough, timing
         self.step = step
         self._vote = Vote(mail.rank, mail.world_size, leader=0)
@@ -307,16 +307,16 @@ class Exchange:
             self._early.append(letter)
 
     def _take(self, step: int, origin: int, letter: Letter, weight: int) -> None:
-        payload = letter.payload
-        if payload is None or payload.numel() != 4 * self._numel:
+        data = torch.empty(0) if letter.payload is None else letter.payload
+        least, most = self._lengths
+        if not least <= data.numel() <= most:
             raise RuntimeError(
-                f"rank {letter.sender} sent a contribution of "
-                f"{0 if payload is None else payload.numel()} bytes, expected {4 * self._numel}"
+                f"rank {letter.sender} sent a contribution of {data.numel()} bytes, expected "
+                f"{least} to {most}"
             )
         if step in (self.step, self.step + 1) and 0 <= origin < self._mail.world_size:
-            values = payload.view(torch.float32)
             real = torch.tensor(weight).view(torch.float64).item()
-            self._contributions.setdefault((step, origin), Contribution(values, real))
+            self._contributions.setdefault((step, origin), Contribution(data, real))
 
     def _offer(self) -> None:
         """Send contributions to whoever takes them now."""
@@ -335,8 +335,7 @@ class Exchange:
 
     def _give(self, peer: int, step: int, origin: int, what: Contribution) -> None:
         weight = int(torch.tensor(what.weight, dtype=torch.float64).view(torch.int64))
-        payload = what.values.view(torch.uint8)
-        self._post(peer, Other.CONTRIBUTION, step, origin=origin, weight=weight, payload=payload)
+        self._post(peer, Other.CONTRIBUTION, step, origin=origin, weight=weight, payload=what.data)
 
     def _say(self, ballots: list[Ballot]) -> None:
         for b in ballots:

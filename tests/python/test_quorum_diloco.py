@@ -1,0 +1,202 @@
+"""DiLoCo by a quorum: like DiLoCo if nobody is late, tokens, codecs, stopped and slow ranks."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import signal
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from hook_training import batch, net
+from torch import nn
+from values import assert_bits, assert_close, assert_same_on_all_ranks
+
+ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
+SPARSE = "topk:0.05+hadamard+int2:g=128"
+PLAIN: dict[str, Any] = {"every": 3, "timeout": 40.0, "grace": 10.0}
+
+
+def made(**options: Any) -> tuple[nn.Module, q7x2.QuorumDiLoCo]:
+    model = net()
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return model, q7x2.QuorumDiLoCo(model, inner, **PLAIN | options)
+
+
+def train(model: nn.Module, diloco: Any, outer_steps: int, step: int = 0) -> None:
+    while diloco.outer_steps < outer_steps:
+        x, y = batch(dist.get_rank(), step)
+        nn.functional.mse_loss(model(x), y).backward()
+        diloco.step()
+        diloco.zero_grad()
+        step += 1
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def pids() -> list[int]:
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, os.getpid())
+    return everybody
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_it_is_diloco_if_nobody_is_late() -> None:
+    model, diloco = made()
+    train(model, diloco, 3)
+    diloco.finish()
+    assert_same_on_all_ranks([flat(model)])
+    other = net()
+    inner = torch.optim.AdamW(other.parameters(), lr=1e-3)
+    reference = q7x2.DiLoCo(other, inner, every=3)
+    for step in range(9):
+        x, y = batch(dist.get_rank(), step)
+        nn.functional.mse_loss(other(x), y).backward()
+        reference.step()
+        reference.zero_grad()
+    assert_close(flat(model), flat(other), rtol=1e-4, atol=1e-5)
+    stats = diloco.stats
+    assert (stats.steps, stats.counted, stats.missed, stats.staleness) == (9, 3, 0, 0)
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_a_training_with_a_codec_goes_on_from_a_state_with_the_same_bits() -> None:
+    options = {"compressor": SPARSE, "residual_decay": 0.9, "full_precision": ["norm.*"]}
+    model, diloco = made(**options)
+    train(model, diloco, 2)
+    state = diloco.state_dict()
+    assert state["residual"].abs().max() > 0
+    assert diloco.stats.message_bytes < 2 * 4 * state["weights"].numel() / 8
+    again = net(seed=3)
+    inner = torch.optim.AdamW(again.parameters(), lr=1e-3)
+    inner.load_state_dict(copy.deepcopy(diloco.inner.state_dict()))
+    resumed = q7x2.QuorumDiLoCo(again, inner, **PLAIN | options, state=state)
+    assert_bits(flat(again), flat(model))
+    for each, trained in ((diloco, model), (resumed, again)):
+        train(trained, each, 4, step=6)
+        each.finish()
+    assert_bits(flat(again), flat(model))
+    assert_same_on_all_ranks([flat(model)])
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_outer_gradients_are_weighted_by_tokens() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    start = model.weight.detach().clone()
+    dist.broadcast(start, 0)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    average = q7x2.OuterSGD(lr=1, momentum=0)
+    diloco = q7x2.QuorumDiLoCo(model, inner, **PLAIN | {"every": 1, "outer": average})
+    rank = dist.get_rank()
+    model.weight.grad = torch.full((1, 1), float(rank))
+    diloco.step(tokens=rank + 1)
+    assert_close(model.weight.detach(), start - (0 * 1 + 1 * 2 + 2 * 3) / 6)
+    diloco.finish()
+
+
+@ONLY_Q7X2
+@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.ranks(3)
+def test_what_a_late_rank_has_learnt_counts_later_within_the_bound(staleness: int) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    options = {"every": 1, "outer": q7x2.OuterSGD(lr=1, momentum=0), "grace": 0.0, "need": 2}
+    diloco = q7x2.QuorumDiLoCo(model, inner, **PLAIN | options, staleness=staleness)
+    start = model.weight.detach().clone()
+
+    def step(gradient: float) -> None:
+        model.weight.grad = torch.full((1, 1), gradient)
+        diloco.step()
+
+    if dist.get_rank() == 2:
+        dist.barrier()
+        step(6.0)  # the others have taken this outer step without it
+        assert diloco.stats.staleness == 1
+        assert_close(model.weight.detach(), start - 1 - 6 * staleness)
+    else:
+        step(1.0)
+        assert_close(model.weight.detach(), start - 1)
+        dist.barrier()
+    diloco._exchange._timing.grace = 20.0
+    step(3.0)
+    diloco.finish()
+    # The late rank's weight is that of its two steps if both count.
+    shares = (3 + 3 + 3) / 3 if staleness == 0 else (3 + 3 + 2 * (6 + 3)) / 4
+    assert_close(model.weight.detach(), start - 1 - shares)
+    assert diloco.stats.staleness == 0
+
+
+@ONLY_Q7X2
+@pytest.mark.parametrize("stopped", [0, 2])
+@pytest.mark.ranks(3, deadline=120)
+def test_no_outer_step_waits_for_a_rank_that_is_stopped(stopped: int) -> None:
+    model, diloco = made(grace=0.1, takeover=0.1, compressor="int8")
+    processes, rank = pids(), dist.get_rank()
+    train(model, diloco, 1)
+    if rank == stopped:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    train(model, diloco, 5)
+    if rank == 1:
+        os.kill(processes[stopped], signal.SIGCONT)
+    train(model, diloco, 8)
+    diloco.finish()
+    assert_same_on_all_ranks([flat(model)])
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_slower_ranks_take_fewer_steps_if_balanced() -> None:
+    model, diloco = made(every=6, balance=True)
+    rank, leave = dist.get_rank(), diloco._leave
+
+    def slower(step: int) -> Any:
+        diloco._computed = diloco._steps * (3.0 if rank == 2 else 1.0)
+        return leave(step)
+
+    diloco._leave = slower  # type: ignore[method-assign]
+    train(model, diloco, 2)
+    assert diloco.interval == (2 if rank == 2 else 6)
+    assert diloco.stats.steps == (8 if rank == 2 else 12)
+    diloco.finish()
+    assert_same_on_all_ranks([flat(model)])
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_an_outer_gradient_that_is_not_finite_raises_on_all_ranks() -> None:
+    model, diloco = made(every=1)
+    before = flat(model)
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            next(p for p in model.parameters() if p.numel()).view(-1)[0] = math.inf
+    with pytest.raises(FloatingPointError, match="outer gradient 0 has Inf or NaN"):
+        diloco.step()
+    assert_bits(flat(model), before)
+    train(model, diloco, 2)
+    diloco.finish()
+    assert_same_on_all_ranks([flat(model)])
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_mistakes_raise_when_it_is_made() -> None:
+    for error, options in (
+        ("every must be an int", {"every": q7x2.PostLocal(3, 4)}),
+        ("staleness must not be negative", {"staleness": -1}),
+        ("need must be at least 2", {"need": 1}),
+        ("balance must be True or False", {"balance": 2}),
+        ("divide_by_rate needs the rates", {"outer": q7x2.OuterSGD(divide_by_rate=True)}),
+        ("must be a codec with error feedback", {"compressor": "sign"}),
+        ("the same QuorumDiLoCo, but rank 0", {"every": 3 + dist.get_rank()}),
+    ):
+        with pytest.raises(ValueError, match=error):
+            made(**options)
