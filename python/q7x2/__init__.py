@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from q7x2 import comm_hooks, optim
     from q7x2._C import Codec, Options
     from q7x2._cadence import CadenceFacts, FollowBandwidth, PostLocal, Tighten
+    from q7x2._delayed import DelayedUpdates, DelayedUpdatesStats
     from q7x2._diloco import DiLoCo
     from q7x2._diloco_clock import DiLoCoStats
     from q7x2._diloco_outer import OuterSGD
@@ -85,6 +86,8 @@ __all__ = [
     "Compose",
     "Compressed",
     "Decision",
+    "DelayedUpdates",
+    "DelayedUpdatesStats",
     "Description",
     "DiLoCo",
     "DiLoCoStats",
@@ -151,6 +154,8 @@ __all__ = [
 # Modules that import torch themselves, by the names that users find in this one.
 _LATE = {
     "CadenceFacts": "_cadence",
+    "DelayedUpdates": "_delayed",
+    "DelayedUpdatesStats": "_delayed",
     "DiLoCo": "_diloco",
     "DiLoCoStats": "_diloco_clock",
     "EmbeddingStats": "_embedding",

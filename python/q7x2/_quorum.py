@@ -19,6 +19,7 @@ from q7x2._quorum_code import Code, Part
 from q7x2._quorum_exchange import WIDTH, Closed, Contribution, Exchange
 from q7x2._quorum_mail import Mail
 from q7x2._quorum_options import checked
+from q7x2._trained import trained_parameters
 
 _LATE = ("drop", "keep")
 
@@ -115,7 +116,7 @@ class Quorum:
             raise ValueError(
                 f"late must be one of {', '.join(_LATE)}, and 'drop' with copies, got {late!r}"
             )
-        self._parameters = _parameters_of(model)
+        self._parameters = trained_parameters(model, torch.device("cpu"))
         self.optimizer, self.need, self._late = optimizer, need, late
         self._rank, self._code = group.rank(), Code(size, copies)
         shapes = [(name, tuple(p.shape), p.dtype) for name, p in self._parameters]
@@ -274,17 +275,3 @@ class Quorum:
         for name, p in self._parameters:
             p.copy_(values["weights"][name])
         self.optimizer.load_state_dict(values["optimizer"])
-
-
-def _parameters_of(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Those that are trained, by name; ValueError unless they can be."""
-    parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    if not parameters:
-        raise ValueError("the model has no parameters that need gradients")
-    for name, p in parameters:
-        if type(p.data) is not Tensor or p.device.type != "cpu" or not p.is_floating_point():
-            raise ValueError(
-                f"parameter {name!r}: expected a plain tensor of floats on the CPU, got a "
-                f"{type(p.data).__name__} of {p.dtype} on {p.device}"
-            )
-    return parameters
