@@ -40,7 +40,7 @@ class RankUse:
 
 def rank_use(ledger: Ledger, operations: RankOperations, begin: int, end: int) -> RankUse:
     """The shares between two times on rank 0's clock, in nanoseconds."""
-    samples = [each for each in ledger.samples() if each.main_cpu_ns is not None]
+    samples = [each for each in ledger.samples if each.main_cpu_ns is not None]
     if end <= begin or len(samples) < 2:
         return RankUse(0.0, None, None)
     ran = _between(samples, [each.main_cpu_ns or 0 for each in samples], begin, end)

@@ -8,6 +8,7 @@ the uncertainty is unknown.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import sqlite3
@@ -17,29 +18,7 @@ from typing import Any
 from q7x2._ledger_file import SCHEMA_VERSION
 from q7x2._ledger_samples import Sample
 
-COMPLETED = (
-    "runtime",
-    "pg",
-    "operation",
-    "internal",
-    "sequence",
-    "codec",
-    "queued_ns",
-    "started_ns",
-    "finished_ns",
-    "select_ns",
-    "encode_ns",
-    "decode_ns",
-    "reduce_ns",
-    "copy_ns",
-    "waited_ns",
-    "waited_for",
-    "waited_percent",
-    "sent_network",
-    "sent_memory",
-    "input_bytes",
-)
-"""What ``Ledger.completed`` has of an operation."""
+_TIMES = ("queued_ns", "started_ns", "finished_ns")
 
 
 class LedgerError(Exception):
@@ -90,27 +69,31 @@ class Ledger:
         with _open(self.path) as connection:
             for row in connection.execute("SELECT * FROM operation ORDER BY queued_ns"):
                 operation = dict(row)
-                for key in ("queued_ns", "started_ns", "finished_ns"):
+                for key in _TIMES:
                     if operation[key] is not None:
                         operation[key] += self.offset_ns
                 yield operation
 
-    def completed(self) -> Iterator[tuple[Any, ...]]:
-        """What succeeded, by the time of its end, with the values that ``COMPLETED`` names.
+    def rows(self, columns: Sequence[str], condition: str = "TRUE") -> Iterator[tuple[Any, ...]]:
+        """Some values of operations, as tuples. Much faster than ``operations``.
 
-        Much faster than ``operations``. Times are on rank 0's clock.
+        Args:
+            columns: Names of the table's columns, or SQL expressions. Times, if asked for by their
+                names, are on rank 0's clock.
+            condition: What must hold, and how rows are ordered, in SQL.
         """
-        offset = self.offset_ns
-        columns = ", ".join(
-            f"{name} + {offset}" if name in ("queued_ns", "started_ns", "finished_ns") else name
-            for name in COMPLETED
+        chosen = ", ".join(
+            f"{name} + {self.offset_ns}" if name in _TIMES else name for name in columns
         )
         with _open(self.path) as connection:
             connection.row_factory = None
-            yield from connection.execute(
-                f"SELECT {columns} FROM operation WHERE error IS NULL AND started_ns IS NOT NULL "
-                "ORDER BY finished_ns"
-            )
+            yield from connection.execute(f"SELECT {chosen} FROM operation WHERE {condition}")
+
+    def sent(self) -> tuple[int, int]:
+        """Bytes that all operations sent through networks, and through shared memory."""
+        columns = ("COALESCE(SUM(sent_network), 0)", "COALESCE(SUM(sent_memory), 0)")
+        ((network, memory),) = self.rows(columns)
+        return network, memory
 
     def steps(self) -> list[tuple[int, float | None]]:
         """Ends of steps on rank 0's clock and losses, as ``q7x2.log_step`` was told."""
@@ -118,8 +101,9 @@ class Ledger:
             rows = connection.execute("SELECT steady_ns, loss FROM step ORDER BY steady_ns")
             return [(row[0] + self.offset_ns, row[1]) for row in rows]
 
+    @functools.cached_property
     def samples(self) -> list[Sample]:
-        """The samples, with times on rank 0's clock."""
+        """The samples, with times on rank 0's clock, which has to be known before."""
         with _open(self.path) as connection:
             rows = connection.execute("SELECT * FROM sample ORDER BY steady_ns").fetchall()
         return [

@@ -16,6 +16,31 @@ PHASES = ("waited", "copy", "reduce", "encode", "decode", "other")
 waits for a thread, or its thread for a processor."""
 
 _MOST_BINS = 60
+# Of an operation: what `_Collector._count` takes.
+_COUNTED = (
+    "operation",
+    "internal",
+    "plan",
+    "codec",
+    "input_bytes",
+    "output_bytes",
+    "sent_network",
+    "sent_memory",
+    "error",
+    "finished_ns - started_ns",
+    "waited_ns",
+    "predicted_ns",
+)
+_COLUMNS = (
+    "runtime",
+    "pg",
+    *_COUNTED,
+    "waited_for",
+    "waited_percent",
+    "started_ns",
+    "finished_ns",
+    *(f"{phase}_ns" for phase in PHASES[:-1]),
+)
 
 
 @dataclasses.dataclass
@@ -118,55 +143,77 @@ class _Collector:
         for each in groups.values():
             if each["failure"]:
                 self._failures.add(f"group '{each['name']}': {each['failure']}")
-        for operation in ledger.operations():
-            group = groups.get((operation["runtime"], operation["pg"]))
-            self._count(operation, "unknown" if group is None else group["name"])
-            self._add_phases(operation, totals)
+        waits: defaultdict[tuple[int, int, int], float] = defaultdict(float)
+        for row in ledger.rows(_COLUMNS):
+            runtime, pg, *counted = row[: 2 + len(_COUNTED)]
+            group = groups.get((runtime, pg))
+            self._count("unknown" if group is None else group["name"], *counted)
+            waited_for, percent, started, finished, *times = row[2 + len(_COUNTED) :]
+            if started is not None:
+                self._add_phases(totals, started, finished, times)
             totals.operations += 1
-            totals.sent_network += operation["sent_network"]
-            totals.sent_memory += operation["sent_memory"]
-            if operation["waited_for"] is not None and group is not None:
-                peer = group["members"][operation["waited_for"]]["rank"]
-                waited = operation["waited_ns"] * operation["waited_percent"] * 1e-11
-                self._waited_for[ledger.rank, peer] += waited
+            if waited_for is not None and group is not None:
+                waits[runtime, pg, waited_for] += times[0] * percent * 1e-11
+        for (runtime, pg, waited_for), seconds in waits.items():
+            peer = groups[runtime, pg]["members"][waited_for]["rank"]
+            self._waited_for[ledger.rank, peer] += seconds
+        totals.sent_network, totals.sent_memory = ledger.sent()
         self._ranks.append(totals)
 
-    def _count(self, operation: dict[str, Any], group: str) -> None:
-        name = "preparation" if operation["internal"] else operation["operation"]
-        size = max(operation["input_bytes"], operation["output_bytes"])
-        plan, codec = operation["plan"] or "", operation["codec"] or ""
-        key = group, name, plan, codec, size.bit_length()
+    def _count(
+        self,
+        group: str,
+        name: str,
+        internal: int,
+        plan: str | None,
+        codec: str | None,
+        input_bytes: int,
+        output_bytes: int,
+        network: int,
+        memory: int,
+        error: str | None,
+        took: int | None,
+        waited: int,
+        predicted: int | None,
+    ) -> None:
+        size = max(input_bytes, output_bytes)
+        key = group, name, internal, plan, codec, size.bit_length()
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = Kind(group, name, plan, codec, size)
-        kind.bytes = max(kind.bytes, size)
-        kind.network += operation["sent_network"]
-        kind.memory += operation["sent_memory"]
-        if operation["error"] is not None:
+            shown = "preparation" if internal else name
+            kind = self._kinds[key] = Kind(group, shown, plan or "", codec or "", size)
+        if size > kind.bytes:
+            kind.bytes = size
+        kind.network += network
+        kind.memory += memory
+        if error is not None or took is None:
             kind.failed += 1
             return
-        took = operation["finished_ns"] - operation["started_ns"]
         kind.durations.append(took)
-        kind.waited += operation["waited_ns"]
-        if operation["predicted_ns"] is not None:
-            kind.predicted += operation["predicted_ns"]
+        kind.waited += waited
+        if predicted is not None:
+            kind.predicted += predicted
             kind.took_predicted += took
 
-    def _add_phases(self, operation: dict[str, Any], totals: RankTotals) -> None:
-        started, finished = operation["started_ns"], operation["finished_ns"]
-        if started is None:
-            return
-        times = [operation[f"{phase}_ns"] for phase in PHASES[:-1]]
+    def _add_phases(
+        self, totals: RankTotals, started: int, finished: int, times: list[int]
+    ) -> None:
+        """``times``: those of the phases, without the last one, which is what remains."""
+        phases = totals.phases
         times.append(max(finished - started - sum(times), 0))
         for phase, taken in zip(PHASES, times, strict=True):
-            totals.phases[phase] += taken * 1e-9
+            phases[phase] += taken * 1e-9
         width = self._length / self._bins
         first = int((started - self._begin) / width)
         last = min(int((finished - self._begin) / width), self._bins - 1)
+        if first == last:
+            for row, taken in zip(self._phases, times, strict=True):
+                row[first] += taken
+            return
         for index in range(first, last + 1):
             left = self._begin + index * width
             part = min(finished, left + width) - max(started, left)
-            share = part / (finished - started) if finished > started else 1.0
+            share = part / (finished - started)
             for row, taken in zip(self._phases, times, strict=True):
                 row[index] += share * taken
 

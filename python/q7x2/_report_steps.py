@@ -7,12 +7,11 @@ from html import escape
 
 from q7x2._causes import Analysis
 from q7x2._critical_path import PARTS, StepPath
-from q7x2._report_charts import bar, bars, columns, legend, line, section
+from q7x2._report_charts import bar, bars, columns, legend, section
 from q7x2._units import percent_text, time_text
 from q7x2.why import TEXTS
 
 _MOST_COLUMNS = 60
-_MOST_POINTS = 400
 _MOST_CAUSES = 6
 _ORIGINS = {
     "logged": "The ends of steps are those that the program gave to <code>q7x2.log_step</code>.",
@@ -22,9 +21,9 @@ _ORIGINS = {
 
 
 def sections(analysis: Analysis) -> list[str]:
-    """Those about steps."""
+    """Those about steps; empty if there are no operations."""
     if not analysis.steps or analysis.seconds() == 0:
-        return []
+        return ["", ""]
     return [
         section("Why a step takes that long", _note(analysis), _causes(analysis)),
         section(
@@ -32,7 +31,6 @@ def sections(analysis: Analysis) -> list[str]:
             "What the time of a step is spent on, over all ranks. The parts add up to the step.",
             _parts(analysis) + _over_steps(analysis.steps),
         ),
-        section("Loss", "The mean over the ranks, over the seconds of the job.", _loss(analysis)),
     ]
 
 
@@ -76,22 +74,4 @@ def _over_steps(steps: list[StepPath]) -> str:
     below = ("step 1", f"step {len(steps) // 2:,}", f"step {len(steps):,}")
     return legend({part: TEXTS[part] for part in reversed(PARTS)}) + columns(
         bins, PARTS, titles, below, " ms"
-    )
-
-
-def _loss(analysis: Analysis) -> str:
-    known = [
-        ((step.end_ns - analysis.steps[0].begin_ns) * 1e-9, loss)
-        for step, loss in zip(analysis.steps, analysis.boundaries.losses, strict=False)
-        if loss is not None and loss == loss
-    ]
-    if len(known) < 2:
-        return ""
-    number = min(len(known), _MOST_POINTS)
-    points = [known[index * (len(known) - 1) // (number - 1)] for index in range(number)]
-    lowest = min(known, key=lambda point: point[1])
-    last = time_text(known[-1][0])
-    return (
-        f"<p>The lowest loss is {lowest[1]:.6g}, after {time_text(lowest[0])}; "
-        f"the last one is {known[-1][1]:.6g}.</p>" + line(points, (time_text(known[0][0]), last))
     )

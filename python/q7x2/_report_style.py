@@ -4,15 +4,16 @@ STYLE = """
 :root{color-scheme:light dark;--back:#fff;--text:#1c2024;--dim:#5f6770;--line:#dfe3e8;
 --card:#f6f7f9;--waited:#9aa3ad;--copy:#3f7fbf;--reduce:#3a9a6a;--encode:#d1495b;--decode:#e08e2b;--other:#c9ced4;
 --network:#3f7fbf;--memory:#3a9a6a;--bad:#b3261e;
---compute:#8d7fc7;--straggler:#a8443c;--launch:#c9a227}
+--compute:#8d7fc7;--straggler:#8c5a2b;--reduction:#1f7a8c;--launch:#c9a227}
 @media (prefers-color-scheme:dark){:root{--back:#14171a;--text:#e6e9ec;--dim:#9aa3ad;--line:#2c3238;
 --card:#1d2125;--waited:#6f7882;--copy:#5b9bd8;--reduce:#55b888;--encode:#e56b7c;--decode:#f0a650;
 --other:#40474e;--network:#5b9bd8;--memory:#55b888;--bad:#ff8a80;
---compute:#a396dd;--straggler:#e0776d;--launch:#e3c15c}}
+--compute:#a396dd;--straggler:#c08a55;--reduction:#4fb3c4;--launch:#e3c15c}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--text);font:15px/1.45 system-ui,sans-serif}
 main{max-width:1100px;margin:0 auto;padding:24px 16px 64px}
-h1{font-size:24px;line-height:1.25;margin:0 0 4px}
+main.wider{max-width:1500px}
+h1{font-size:24px;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}
 h2{font-size:18px;margin:0 0 2px}
 section{margin-top:36px}
 .note{color:var(--dim);margin:0 0 12px;font-size:14px}
@@ -29,7 +30,7 @@ section{margin-top:36px}
 .encode{background:var(--encode)}.decode{background:var(--decode)}.other{background:var(--other)}
 .compute{background:var(--compute)}.straggler{background:var(--straggler)}.launch{background:var(--launch)}
 .serialisation{background:var(--encode)}.queueing{background:var(--other)}.wire{background:var(--network)}
-.reduction{background:var(--reduce)}
+.reduction{background:var(--reduction)}
 .network{background:var(--network)}.memory{background:var(--memory)}
 .chart{display:flex;height:220px}
 .axis{display:flex;flex-direction:column;justify-content:space-between;text-align:right;width:44px;
@@ -60,14 +61,24 @@ color:var(--dim)}
 background:var(--copy);border:1px solid var(--back)}
 .across{grid-column:2;display:flex;justify-content:space-between}
 .name{grid-column:2;text-align:center}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto;margin-bottom:12px}
+.multiples,.pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:16px 32px}
+.pair>div>section{margin-top:28px}
+.pair>div:has(>h2.run):before{display:none}
+.pair .tiles{grid-template-columns:repeat(2,1fr)}
+h3{font-size:14px;font-weight:500;color:var(--dim);margin:0 0 12px}
+h2.run{margin-top:28px;overflow-wrap:anywhere}
+ul{margin:0 0 12px;padding-left:22px;overflow-wrap:anywhere}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;white-space:nowrap}
 th,td{padding:5px 10px;text-align:left;border-bottom:1px solid var(--line)}
 th{color:var(--dim);font-weight:500}
 .heat{margin-top:16px}
 .heat th,.heat td{padding:0;width:26px;height:26px;text-align:center;border:1px solid var(--back)}
 .heat td{background:color-mix(in srgb,var(--encode) calc(var(--share)*100%),var(--card))}
-@media (max-width:700px){.tiles{grid-template-columns:repeat(2,1fr)}}
+@media (max-width:700px){.multiples,.pair{grid-template-columns:minmax(0,1fr)}
+h2.run{display:none}.pair>div::before{content:attr(data-job);font-size:13px;color:var(--dim);
+border-top:1px solid var(--line);padding-top:8px;margin-top:12px;display:block}
+.tiles{grid-template-columns:repeat(2,1fr)}}
 @media (max-width:520px){.bars{grid-template-columns:minmax(70px,max-content) 1fr max-content;
 font-size:13px}.chart{height:180px}h1{font-size:20px}}
 """

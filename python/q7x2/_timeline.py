@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from q7x2._ledger_read import COMPLETED, Ledger
+from q7x2._ledger_read import Ledger
 
 _ROW_BITS = 24
 _OVERLAPPED_SHARE = 0.01
@@ -39,6 +39,8 @@ _NUMBERS = (
     "sent_memory",
     "input_bytes",
 )
+_COLUMNS = ("runtime", "pg", "operation", "internal", "sequence", "codec", "waited_for", *_NUMBERS)
+_SUCCEEDED = "error IS NULL AND started_ns IS NOT NULL ORDER BY finished_ns"
 
 
 @dataclasses.dataclass
@@ -139,12 +141,12 @@ class Timeline:
         self.index = {each.rank: index for index, each in enumerate(self.ranks)}
 
     def _add(self, ledger: Ledger) -> None:
-        at = {name: position for position, name in enumerate(COMPLETED)}
+        at = {name: position for position, name in enumerate(_COLUMNS)}
         groups = ledger.groups()
-        rows = list(ledger.completed())
+        rows = list(ledger.rows(_COLUMNS, _SUCCEEDED))
         if len(rows) >= 1 << _ROW_BITS:
             raise ValueError(f"{ledger.path} has more than {1 << _ROW_BITS} operations")
-        columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [()] * len(COMPLETED)
+        columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
         operations = RankOperations(
             rank=ledger.rank,
             host=ledger.facts["host"],

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from q7x2 import (
     advise_training,
     blame,
+    cost,
     draw_plan,
     explain_plan,
     fabric,
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_parser(commands)
     report.add_parser(commands)
     why.add_parser(commands)
+    cost.add_parser(commands)
     return parser
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from q7x2._report_page import Job
 
 
 def add_parser(commands: Any) -> None:
@@ -16,21 +19,43 @@ def add_parser(commands: Any) -> None:
         epilog="Q7X2_LEDGER=DIR makes each rank of a job write its ledger there.",
     )
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR", help="with the ledgers")
+    parser.add_argument(
+        "other", type=pathlib.Path, metavar="DIR", nargs="?", help="another job, to be compared"
+    )
     parser.add_argument("--out", type=pathlib.Path, help="the file to write (DIR/report.html)")
+    parser.add_argument("--prices", type=pathlib.Path, metavar="FILE", help="prices as TOML")
+    parser.add_argument(
+        "--target-loss", type=float, metavar="LOSS", help="what it cost to reach this loss"
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from q7x2 import _causes, _ledger_read, _report_page
-    from q7x2._ledger_summary import summarize
+    from q7x2 import _ledger_read, _report_page, _solution
 
     path: pathlib.Path = options.out or options.directory / "report.html"
+    directories = [options.directory] + ([options.other] if options.other else [])
     try:
-        ledgers = _ledger_read.read(options.directory)
-        page = _report_page.page(summarize(ledgers), _causes.analyse(ledgers))
-        path.write_text(page, encoding="utf-8")
-    except (_ledger_read.LedgerError, OSError) as error:
+        if options.target_loss is not None and options.prices is None:
+            raise ValueError("--target-loss needs --prices")
+        jobs = [_job(each, options) for each in directories]
+        path.write_text(_report_page.page(jobs), encoding="utf-8")
+    except (_ledger_read.LedgerError, _solution.TargetError, ValueError, OSError) as error:
         print(f"q7x2 report: {error}", file=sys.stderr)
         return 1
     print(path)
     return 0
+
+
+def _job(directory: pathlib.Path, options: argparse.Namespace) -> Job:
+    from q7x2 import _causes, _ledger_read, _report_page, _solution
+    from q7x2._ledger_summary import summarize
+    from q7x2._prices import Prices
+
+    prices = None if options.prices is None else Prices.read(options.prices)
+    ledgers = _ledger_read.read(directory)
+    analysis = _causes.analyse(ledgers)
+    costs = None
+    if prices is not None:
+        costs = _solution.costs(ledgers, analysis, prices, options.target_loss)
+    return _report_page.Job(str(directory), ledgers, summarize(ledgers), analysis, prices, costs)

@@ -6,10 +6,11 @@ import gzip
 import html.parser
 import json
 import pathlib
+import re
 
 import pytest
-from ledger_files import MILLISECOND, operation, write_ledger
-from q7x2 import _causes, _ledger_read, _ledger_summary, _report_page, cli, trace
+from ledger_files import MILLISECOND, Training, operation, write_ledger
+from q7x2 import _ledger_read, _ledger_summary, cli, trace
 
 BEHIND = 7_000_000_000  # the steady clock of rank 1's host
 
@@ -104,7 +105,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        if tag not in ("meta", "line"):
+        if tag not in ("meta", "line", "polyline"):
             self.open.append(tag)
         self.references += [value or "" for name, value in attributes if name in ("src", "href")]
 
@@ -135,9 +136,36 @@ def test_the_page_stands_alone(ledgers: pathlib.Path) -> None:
 
 def test_a_page_of_nothing_is_a_page(tmp_path: pathlib.Path) -> None:
     write_ledger(tmp_path, 0, [])
-    ledgers = _ledger_read.read(tmp_path)
-    page = Page(_report_page.page(_ledger_summary.summarize(ledgers), _causes.analyse(ledgers)))
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert Page((tmp_path / "report.html").read_text()).open == []
+
+
+def test_two_jobs_are_side_by_side(tmp_path: pathlib.Path) -> None:
+    fast, slow = tmp_path / "fast", tmp_path / "slow"
+    for directory, late in ((fast, {}), (slow, {2: ("compute", 20.0)})):
+        directory.mkdir()
+        Training(late=late, loss_every=2, watts=100).write(directory)
+    prices = tmp_path / "prices.toml"
+    prices.write_text("node_hour = 2\nkwh = 0.3\n")
+    out = tmp_path / "both.html"
+    arguments = ["report", str(fast), str(slow), "--out", str(out), "--prices", str(prices)]
+    assert cli.main([*arguments, "--target-loss", "0.1"]) == 0
+    text = out.read_text()
+    page = Page(text)
     assert page.open == []
+    assert page.references == []
+    for title in ("Critical path", "Loss", "Costs", "Operations"):
+        assert text.count(f"<h2>{title}</h2>") == 2
+    rows = dict(re.findall(r"<tr><td>(.*?)</td>.*?([^<>]*)</td></tr>", text))
+    assert float(rows["step"].rstrip(" %")) == pytest.approx(100 * 20 / 26, rel=0.1)
+    assert rows["money"].startswith("+")
+    assert f"<li>{slow}: rank 2 comes late" in text
+
+
+def test_a_long_run_has_a_small_page(tmp_path: pathlib.Path) -> None:
+    Training(ranks=8, steps=300, buckets=2, loss_every=1, watts=100).write(tmp_path)
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("command", ["trace", "report"])
