@@ -20,6 +20,7 @@ COMMANDS = {
     "policy": "advice beside a sweep, and trainings that diverge (root)",
     "kfac": "steps and seconds to a loss with K-FAC, SGD and Adam; bytes of inverses",
     "late": "times of steps while one rank is stopped now and then",
+    "blocks": "all-reduces that leave out blocks of zeros, beside dense ones (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",

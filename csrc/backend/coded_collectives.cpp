@@ -17,6 +17,8 @@ namespace {
 
 constexpr const char* kNone = "none";
 constexpr const char* kAuto = "auto";
+/// No codec: blocks of zeros are left out.
+constexpr const char* kBlocks = "blocks";
 /// Sends fp32 as it is, and takes errors along.
 constexpr const char* kExact = "fp32";
 /// What "auto" chooses from.
@@ -126,6 +128,7 @@ void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tensors,
                                                                   const CodedOptions& opts) {
+  if (opts.codec == kBlocks) return block_all_reduce(tensors, opts);
   const Complain fn = enter("coded_all_reduce");
   check_coded(fn, tensors, opts);
   const uint64_t step = opts.step.value_or(coded_calls_++);

@@ -25,6 +25,7 @@
 namespace q7x2 {
 
 class Assembly;
+struct SparseCall;
 
 class ProcessGroupQ7x2 final : public compat::Backend {
  public:
@@ -229,6 +230,9 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   };
 
   c10::intrusive_ptr<c10d::Work> launch(Launch launch);
+  /// The same for calls that have no Plan. `memory`: of each call, on the host.
+  c10::intrusive_ptr<c10d::Work> launch_sparse(Launch launch, std::vector<SparseCall> calls,
+                                               const std::vector<TaskMemory>& memory);
   c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
                                          std::vector<at::Tensor>& tensors, int peer, int tag);
   c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
@@ -281,6 +285,9 @@ class ProcessGroupQ7x2 final : public compat::Backend {
                                               const std::vector<at::Tensor>& inputs,
                                               const CodedOptions& opts, uint64_t step);
 
+  /// The all-reduce that leaves out blocks of zeros; see executor/sparse_all_reduce.h.
+  c10::intrusive_ptr<c10d::Work> block_all_reduce(std::vector<at::Tensor>& tensors,
+                                                  const CodedOptions& opts);
   void add_all_reduce(Launch& launch, const at::Tensor& tensor, const Reduction& reduction);
   void add_all_gather(Launch& launch, const at::Tensor& input,
                       const std::vector<at::Tensor>& outputs);

@@ -1,14 +1,56 @@
 // The all-reduce of sparse COO tensors.
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
+#include "base/digest.h"
+#include "executor/row_source.h"
+#include "executor/sparse_call.h"
 
 namespace q7x2 {
+namespace {
 
-// The sum of COO tensors: everybody gathers everybody's indices and values, and adds them in rank
-// order. Two rounds, because the numbers of non-zeros differ; the second cannot start before the
-// first is there, so the call blocks for it.
+/// The number of each non-zero's row: its place among all combinations of sparse indices.
+at::Tensor row_numbers(const at::Tensor& coalesced) {
+  const at::Tensor indices = coalesced.indices();
+  at::Tensor numbers = indices[0];
+  for (int64_t d = 1; d < coalesced.sparse_dim(); ++d) {
+    numbers = numbers * coalesced.size(d) + indices[d];
+  }
+  return numbers.contiguous();
+}
+
+at::Tensor indices_of(const at::Tensor& numbers, at::IntArrayRef sparse_sizes) {
+  at::Tensor indices =
+      at::empty({static_cast<int64_t>(sparse_sizes.size()), numbers.numel()}, at::kLong);
+  at::Tensor rest = numbers;
+  for (size_t d = sparse_sizes.size(); d-- > 0;) {
+    at::Tensor its = indices[static_cast<int64_t>(d)];
+    if (d == 0) {
+      its.copy_(rest);
+    } else {
+      its.copy_(rest.remainder(sparse_sizes[d]));
+      rest = rest.div(sparse_sizes[d], "floor");
+    }
+  }
+  return indices;
+}
+
+uint64_t rows_of(const Complain& fn, const at::Tensor& tensor) {
+  int64_t rows = 1;
+  for (int64_t d = 0; d < tensor.sparse_dim(); ++d) {
+    require(fn, !__builtin_mul_overflow(rows, tensor.size(d), &rows),
+            c10::str("the sparse dimensions of shape ", tensor.sizes(),
+                     " have more than 2**63 - 1 combinations of indices"));
+  }
+  return static_cast<uint64_t>(rows);
+}
+
+}  // namespace
+
+// Each rank aggregates its share of the rows, and only rows that some rank has travel
+// (executor/sparse_all_reduce.h). Gradients of one rank for the same row are added first.
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
     Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const Complain fn = enter("allreduce_sparse");
@@ -20,87 +62,60 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   c10d::assertTypeAndSizesMatch(fn, tensors);
   TORCH_CHECK(opts.reduceOp == c10d::ReduceOp::SUM,
               "unsupported reduction operation (allreduce_sparse only works with ReduceOp.SUM)");
+  require(fn, tensors[0].sparse_dim() > 0, "expected a tensor with a sparse dimension");
   const c10::AutoGradMode no_grad(false);
   at::Tensor input = tensors[0].detach().cpu();
   for (size_t i = 1; i < tensors.size(); ++i) {
     input = input + tensors[i].detach().cpu();
   }
+  const uint64_t rows = rows_of(fn, input);
   input = input.coalesce();
-  const at::Tensor indices = input.indices().contiguous();
+  const at::Tensor numbers = row_numbers(input);
   const at::Tensor values = input.values().contiguous();
-
-  // Dimensions and sizes of everybody, so that a disagreement is an error and not a wrong sum.
-  constexpr int64_t kMaxDims = 64;
-  TORCH_CHECK(input.dim() <= kMaxDims, "ProcessGroupQ7x2::allreduce_sparse: at most ", kMaxDims,
-              " dimensions, got ", input.dim());
-  at::Tensor metadata = at::zeros({kMaxDims + 4}, at::kLong);
-  auto* fields = metadata.mutable_data_ptr<int64_t>();
-  fields[0] = input.sparse_dim();
-  fields[1] = input.dense_dim();
-  fields[2] = input._nnz();
-  fields[3] = static_cast<int64_t>(input.scalar_type());
-  std::copy(input.sizes().begin(), input.sizes().end(), fields + 4);
-  at::Tensor all_metadata = at::empty({size_, metadata.numel()}, at::kLong);
-  c10d::AllgatherOptions gather_opts;
-  gather_opts.timeout = opts.timeout;
-  gather_opts.asyncOp = false;
-  _allgather_base(all_metadata, metadata, gather_opts)->wait();
-
-  int64_t longest = 0;
-  for (int rank = 0; rank < size_; ++rank) {
-    const auto* theirs = all_metadata[rank].const_data_ptr<int64_t>();
-    TORCH_CHECK(theirs[0] == fields[0] && theirs[1] == fields[1] && theirs[3] == fields[3] &&
-                    std::equal(fields + 4, fields + 4 + kMaxDims, theirs + 4),
-                "ProcessGroupQ7x2::allreduce_sparse: rank ", rank,
-                " has another shape or dtype than rank ", rank_,
-                ": sparse dimensions, dense dimensions, sizes and dtype must be equal");
-    longest = std::max(longest, theirs[2]);
+  auto sizes = input.sizes().vec();
+  const int64_t sparse_dim = input.sparse_dim();
+  size_t row_bytes = values.element_size();
+  for (int64_t d = sparse_dim; d < input.dim(); ++d) {
+    row_bytes *= static_cast<size_t>(input.size(d));
   }
+  Digest agreed;
+  agreed.add_all(sizes);
+  agreed.add(static_cast<uint64_t>(sparse_dim));
 
-  // Padded to the longest, which keeps it one collective for each.
-  const auto padded = [&](const at::Tensor& part, int64_t dim) {
-    auto sizes = part.sizes().vec();
-    sizes[static_cast<size_t>(dim)] = longest;
-    at::Tensor full = at::zeros(sizes, part.options());
-    full.narrow(dim, 0, part.size(dim)).copy_(part);
-    return full;
-  };
-  const at::Tensor my_indices = padded(indices, 1);
-  const at::Tensor my_values = padded(values, 0);
-  auto all_indices = std::make_shared<Tensors>();
-  auto all_values = std::make_shared<Tensors>();
   Launch call{c10d::OpType::_ALLREDUCE_SPARSE,
               "q7x2:sparse_all_reduce",
               tensors,
               {tensors},
               opts.timeout,
               opts.asyncOp};
-  for (int rank = 0; rank < size_; ++rank) {
-    all_indices->push_back(at::empty_like(my_indices));
-    all_values->push_back(at::empty_like(my_values));
-  }
-  add_all_gather(call, my_indices, *all_indices);
-  add_all_gather(call, my_values, *all_values);
+  const auto given = std::make_shared<ListedRows>(
+      std::span(numbers.const_data_ptr<int64_t>(), static_cast<size_t>(numbers.numel())),
+      static_cast<const std::byte*>(values.const_data_ptr()), row_bytes, rows, size_);
+  SparseCall sum{.rows = given,
+                 .dtype = reducible_dtype(values),
+                 .agreed = agreed.value(),
+                 .bytes = values.nbytes() + numbers.nbytes(),
+                 .title = c10::str("all_reduce of a sparse ", at::IntArrayRef(sizes)),
+                 .plan = "sparse_rows"};
   call.buffers->then(
-      [=, outputs = tensors, sizes = input.sizes().vec(), size = size_] {
-        Tensors kept_indices;
-        Tensors kept_values;
-        for (int rank = 0; rank < size; ++rank) {
-          const int64_t count = all_metadata[rank][2].item<int64_t>();
-          const auto r = static_cast<size_t>(rank);
-          kept_indices.push_back((*all_indices)[r].narrow(1, 0, count));
-          kept_values.push_back((*all_values)[r].narrow(0, 0, count));
-        }
-        const at::Tensor sum =
-            at::sparse_coo_tensor(at::cat(kept_indices, 1), at::cat(kept_values, 0), sizes,
-                                  kept_values[0].options().layout(at::kSparse))
-                .coalesce();
+      [given, numbers, values, sizes, sparse_dim, outputs = tensors] {
+        const auto count = static_cast<int64_t>(given->result_rows());
+        at::Tensor result_numbers = at::empty({count}, at::kLong);
+        std::vector<int64_t> shape(sizes.begin() + sparse_dim, sizes.end());
+        shape.insert(shape.begin(), count);
+        at::Tensor result_values = at::empty(shape, values.options());
+        given->collect(result_numbers.mutable_data_ptr<int64_t>(),
+                       static_cast<std::byte*>(result_values.mutable_data_ptr()));
+        const at::Tensor result = at::_sparse_coo_tensor_unsafe(
+            indices_of(result_numbers,
+                       at::IntArrayRef(sizes.data(), static_cast<size_t>(sparse_dim))),
+            result_values, sizes, values.options().layout(at::kSparse), /*is_coalesced=*/true);
         for (at::Tensor output : outputs) {
-          output.copy_(sum);
+          output.copy_(result);
         }
       },
       tensors[0].device());
-  return launch(std::move(call));
+  return launch_sparse(std::move(call), {std::move(sum)}, {TaskMemory{}});
 }
 
 }  // namespace q7x2

@@ -12,6 +12,7 @@
 
 #include "bindings/value_error.h"
 #include "comm_hooks/bit_allocation.h"
+#include "comm_hooks/block_sparse.h"
 #include "comm_hooks/composed.h"
 #include "comm_hooks/compressing_hook.h"
 #include "comm_hooks/dense.h"
@@ -181,6 +182,14 @@ void bind_hook_options(py::module_& module) {
             [dtype](const HookContext& context) { return make_dense(context, dtype); }};
       },
       py::arg("dtype"));
+  module.def(
+      "block_sparse_hook",
+      [](double dense_above) {
+        return HookFactory{[dense_above](const HookContext& context) {
+          return make_block_sparse(context, dense_above);
+        }};
+      },
+      py::arg("dense_above"));
   module.def(
       "composed_hook",
       [](const std::vector<HookFactory>& factories, std::vector<size_t> owners) {

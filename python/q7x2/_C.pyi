@@ -216,6 +216,10 @@ def choose_codecs(gradients: list[tuple[float, list[tuple[float, float]]]]) -> l
 def dense_hook(dtype: torch.dtype | None) -> HookFactory:
     """The dense all-reduce, rounded to ``dtype`` on the way."""
 
+def block_sparse_hook(dense_above: float) -> HookFactory:
+    """Blocks of zeros are left out of gradients whose share of other blocks is below
+    ``dense_above``."""
+
 def composed_hook(hooks: list[HookFactory], owners: list[int]) -> HookFactory:
     """``owners``: for each parameter, the position of its hook."""
 

@@ -25,6 +25,7 @@ from q7x2._fsdp_options import Sharded, ShardedStats
 from q7x2._hook_options import (
     EF21,
     Allreduce,
+    BlockSparse,
     Compose,
     Compressed,
     HookOptions,
@@ -81,6 +82,7 @@ __all__ = [
     "Allreduce",
     "Attached",
     "BitAllocation",
+    "BlockSparse",
     "CadenceFacts",
     "Codec",
     "Compose",

@@ -92,9 +92,10 @@ def all_reduce(
     Args:
         tensor: Floating point, dense; of any shape and length. Or a list of them, each by itself.
         codec: The codec's name: ``"fp16"``, ``"int4:g=128:sr"``, ``"topk:0.01+int8"``. ``"none"``
-            sends the tensor as it is. ``"auto"`` takes what the planner expects to be fastest
-            within ``max_error``, which may be no codec. docs/codecs.md has them all. Equal on all
-            ranks.
+            sends the tensor as it is. ``"blocks"`` sends no blocks of zeros, and loses nothing: for
+            tensors that are mostly zero, of any dtype that can be summed; see docs/omnireduce.md.
+            ``"auto"`` takes what the planner expects to be fastest within ``max_error``, which may
+            be no codec. docs/codecs.md has them all. Equal on all ranks.
         op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
         group: The default group if None.
         async_op: Return a work at once.
@@ -119,7 +120,8 @@ def all_reduce(
 
     Raises:
         RuntimeError: A codec of that name does not exist (the message lists those that do), a
-            tensor is not of floats, a residual does not fit, or ranks disagree about the call.
+            tensor is not of floats, a residual does not fit, ranks disagree about the call, or
+            ``"blocks"`` has another argument than ``op``, ``group`` and ``async_op``.
         ValueError: The group has no q7x2 backend, there are no such ``edges``, or another argument
             is out of range.
     """

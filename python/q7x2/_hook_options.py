@@ -1,6 +1,7 @@
 """What a user can ask of a communication hook: one class for each algorithm."""
 
 from q7x2._hook_base import HookOptions, Job
+from q7x2._hook_block_sparse import BlockSparse
 from q7x2._hook_codecs import LionUpdate, OneBit, Quantize, SignSGD, TopK
 from q7x2._hook_compose import Allreduce, Compose
 from q7x2._hook_compressed import Compressed
@@ -10,6 +11,7 @@ from q7x2._hook_power_sgd import PowerSGD
 __all__ = [
     "EF21",
     "Allreduce",
+    "BlockSparse",
     "Compose",
     "Compressed",
     "HookOptions",

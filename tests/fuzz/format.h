@@ -62,5 +62,6 @@ std::vector<Format> assembly_formats();
 std::vector<Format> codec_formats();
 std::vector<Format> fabric_formats();
 std::vector<Format> plan_formats();
+std::vector<Format> row_formats();
 
 }  // namespace q7x2::fuzz

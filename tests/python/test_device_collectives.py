@@ -108,6 +108,14 @@ def _strided(device: str, size: int, dtype: torch.dtype) -> list[torch.Tensor]:
     return [x]
 
 
+def _blocks(device: str, size: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    x = integers(dist.get_rank(), size, dtype)
+    x[size // 8 : -size // 8] = 0
+    x = x.to(device)
+    q7x2.all_reduce(x, "blocks")
+    return [x]
+
+
 CALLS = [
     _all_reduce,
     _reduce,
@@ -119,6 +127,7 @@ CALLS = [
     _messages,
     _coalesced,
     _strided,
+    _blocks,
 ]
 
 

@@ -16,7 +16,7 @@ from q7x2 import cli, optim
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference.md").read_text()
 HOOKS = ("Allreduce", "Quantize", "PowerSGD", "TopK", "OneBit", "SignSGD", "EF21", "Compose")
-HOOKS += ("Compressed",)
+HOOKS += ("Compressed", "BlockSparse")
 
 
 def section(title: str) -> str:

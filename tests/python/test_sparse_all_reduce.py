@@ -49,3 +49,55 @@ def test_all_reduce_sparse_two_sparse_dimensions(world_size: int) -> None:
     tensor = of(me).coalesce()
     dist.all_reduce(tensor)
     assert_bits(tensor.to_dense(), sum(of(r).to_dense() for r in range(world_size)))
+
+
+def _drawn(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of which most ranks have the hot ones, some twice; not coalesced."""
+    generator = torch.Generator().manual_seed(rank)
+    rows = (torch.rand(300, generator=generator) ** 4 * 2_000).long()
+    values = torch.randn(300, 6, generator=generator).mul(8)
+    return torch.sparse_coo_tensor(rows[None], values.to(dtype), (2_000, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.ranks(2, 3)
+def test_overlapping_rows_have_the_bits_of_gloo(dtype: torch.dtype) -> None:
+    mine = _drawn(dist.get_rank(), dtype)
+    gloo = mine.clone()
+    dist.all_reduce(gloo, group=dist.new_group(backend="gloo"))
+    dist.all_reduce(mine)
+    gloo = gloo.coalesce()
+    assert mine.is_coalesced()
+    assert torch.equal(mine.indices(), gloo.indices())
+    assert_bits(mine.values(), gloo.values())
+
+
+@pytest.mark.ranks(3)
+def test_16_bit_sums_are_rounded_once(world_size: int) -> None:
+    mine = _drawn(dist.get_rank(), torch.bfloat16)
+    dist.all_reduce(mine)
+    parts = [_drawn(rank, torch.bfloat16).coalesce() for rank in range(world_size)]
+    expected = sum(part.to_dense().float() for part in parts).bfloat16()
+    assert_bits(mine.to_dense(), expected)
+
+
+@pytest.mark.ranks(2)
+def test_sparse_calls_do_not_block(world_size: int) -> None:
+    """A rank may wait for another call of the other rank between the call and its wait."""
+    mine = _drawn(dist.get_rank(), f32)
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(mine, async_op=True)
+        dist.send(torch.ones(1), 1)
+        work.wait()
+    else:
+        dist.recv(torch.zeros(1), 0)
+        dist.all_reduce(mine)
+    expected = sum(_drawn(rank, f32).coalesce().to_dense() for rank in range(world_size))
+    assert_bits(mine.to_dense(), expected)
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_other_shapes_are_a_disagreement() -> None:
+    size = 4 + dist.get_rank()
+    with pytest.raises(dist.DistBackendError, match=r"sparse \[4, 4\]"):
+        dist.all_reduce(torch.eye(size).to_sparse())

@@ -1,0 +1,77 @@
+// The all-reduce of dense tensors that leaves out blocks of zeros.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/argument_checks.h"
+#include "backend/process_group.h"
+#include "executor/sparse_all_reduce.h"
+
+namespace q7x2 {
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::block_all_reduce(Tensors& tensors,
+                                                                  const CodedOptions& opts) {
+  const Complain fn = enter("block_all_reduce");
+  require(fn, !tensors.empty(), "requires non-empty tensor list");
+  check_dense(fn, tensors);
+  const auto op = static_cast<c10d::ReduceOp::RedOpType>(opts.op);
+  require(fn, op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG,
+          "'blocks' is for a SUM or an AVG");
+  require(fn, opts.errors.empty(), "'blocks' loses nothing, and takes no residual");
+  require(fn, !opts.refuses_nonfinite,
+          "'blocks' does not look at results: nonfinite must be "
+          "\"propagate\"");
+  require(
+      fn, opts.edges == EdgeWish::kAuto,
+      "'blocks' has no edges to choose: expected auto, got " + std::string(to_string(opts.edges)));
+  const Reduction reduction(opts.op, size_);
+  Launch call{c10d::OpType::ALLREDUCE,
+              "q7x2:block_all_reduce",
+              tensors,
+              {tensors},
+              opts.timeout,
+              opts.async_op};
+  std::vector<SparseCall> calls;
+  std::vector<TaskMemory> memory;
+  for (const at::Tensor& tensor : tensors) {
+    const DType dtype = reducible_dtype(tensor);
+    const Region region = call.buffers->in_place(tensor);
+    calls.push_back(
+        {.rows = std::make_shared<BlockRows>(std::span(region.data, region.bytes), size_),
+         .dtype = dtype,
+         .divisor = reduction.divisor,
+         .agreed = region.bytes,
+         .bytes = region.bytes,
+         .title = "all_reduce of blocks",
+         .plan = "blocks"});
+    memory.push_back({.reads = {{region}}, .writes = {{region}}, .in_strips = false});
+  }
+  return launch_sparse(std::move(call), std::move(calls), memory);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch_sparse(
+    Launch launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory) {
+  auto work =
+      c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
+                                    launch.profiled_inputs, std::move(launch.results), ++sequence_);
+  std::vector<std::shared_ptr<InputLatch>> inputs(calls.size());
+  if (launch.buffers->device()) {
+    inputs = read_device(*launch.buffers, memory, DeviceLanes::kCollectives);
+  }
+  std::vector<std::shared_ptr<Task>> tasks;
+  try {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const auto task = std::make_shared<SparseAllReduceTask>(
+          group_, std::move(calls[i]), launch.buffers, effective(launch.timeout));
+      task->set_inputs(std::move(inputs[i]));
+      tasks.push_back(task);
+    }
+    if (launch.buffers->device()) launch.buffers->write();
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+  const bool caller_waits = !launch.async_op && launch.buffers->stream() == nullptr;
+  return start(work, std::move(tasks), std::move(launch.buffers), caller_waits);
+}
+
+}  // namespace q7x2

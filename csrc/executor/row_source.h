@@ -1,0 +1,101 @@
+// Where the rows of a sparse all-reduce come from, and where its result goes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/row_streams.h"
+
+namespace q7x2 {
+
+/// One rank's rows. Threads may use different streams at once. In one stream `next` and `read` may
+/// run beside `write`, which then is for positions before those.
+class RowSource {
+ public:
+  RowSource(RowStreams streams, size_t row_bytes) : streams_(streams), row_bytes_(row_bytes) {}
+  virtual ~RowSource() = default;
+  RowSource(const RowSource&) = delete;
+  RowSource& operator=(const RowSource&) = delete;
+
+  const RowStreams& streams() const { return streams_; }
+  size_t row_bytes() const { return row_bytes_; }
+
+  /// The first position at `from` or beyond where this rank has a row; RowStreams::kEnd: none.
+  virtual uint64_t next(int owner, size_t stream, uint64_t from) const = 0;
+  /// The same, with rows of zeros. A source that does not keep such rows has none.
+  virtual uint64_t next_of_all(int owner, size_t stream, uint64_t from) const {
+    return next(owner, stream, from);
+  }
+  /// Copies the row at a position that `next` or `next_of_all` gave.
+  virtual void read(int owner, size_t stream, uint64_t position, std::byte* to) const = 0;
+  /// A row of the result. The rows of a stream come in ascending order.
+  virtual void write(int owner, size_t stream, uint64_t position, const std::byte* from) = 0;
+  /// A row that a rank does not send has the value zero, and not none.
+  virtual bool is_dense() const = 0;
+
+ private:
+  const RowStreams streams_;
+  const size_t row_bytes_;
+};
+
+/// A dense tensor in blocks; the last one may be shorter. Blocks whose bits are all zero are left
+/// out. The result replaces the tensor.
+class BlockRows final : public RowSource {
+ public:
+  /// Of a block.
+  static constexpr size_t kBytes = 1024;
+
+  BlockRows(std::span<std::byte> tensor, int world_size);
+
+  uint64_t next(int owner, size_t stream, uint64_t from) const override;
+  uint64_t next_of_all(int owner, size_t stream, uint64_t from) const override;
+  void read(int owner, size_t stream, uint64_t position, std::byte* to) const override;
+  void write(int owner, size_t stream, uint64_t position, const std::byte* from) override;
+  bool is_dense() const override { return true; }
+
+ private:
+  std::span<std::byte> block(uint64_t row) const;
+
+  const std::span<std::byte> tensor_;
+};
+
+/// Rows that are listed by their numbers: a coalesced COO tensor. The result is collected beside.
+class ListedRows final : public RowSource {
+ public:
+  /// `numbers`: ascending, each less than `rows`. `values`: a row for each. Both must stay.
+  ListedRows(std::span<const int64_t> numbers, const std::byte* values, size_t row_bytes,
+             uint64_t rows, int world_size);
+
+  uint64_t next(int owner, size_t stream, uint64_t from) const override;
+  void read(int owner, size_t stream, uint64_t position, std::byte* to) const override;
+  void write(int owner, size_t stream, uint64_t position, const std::byte* from) override;
+  bool is_dense() const override { return false; }
+
+  // When the call is complete.
+
+  size_t result_rows() const;
+  /// Writes the result: its numbers, ascending, and its rows.
+  void collect(int64_t* numbers, std::byte* values) const;
+
+ private:
+  struct Entry {
+    uint64_t position;
+    size_t index;  // among the given rows
+  };
+  struct Lane {
+    std::vector<Entry> given;
+    std::vector<uint64_t> positions;  // of the result
+    std::vector<std::byte> rows;
+  };
+  size_t lane(int owner, size_t stream) const {
+    return static_cast<size_t>(owner) * streams().streams() + stream;
+  }
+  static std::vector<Entry>::const_iterator find(const Lane& lane, uint64_t from);
+
+  const std::byte* const values_;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,32 @@
+"""A tiny run of `python -m benchmarks blocks`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import blocks
+from benchmarks import lab as lab_package
+
+
+@pytest.mark.skipif(bool(lab_package.unavailable()), reason=str(lab_package.unavailable()))
+def test_blocks_of_zeros_are_not_sent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "blocks.json"
+    small = ["--hosts", "2", "--rate", "1gbit", "--size", "2M", "--rounds", "1"]
+    blocks.main([*small, "--zeros", "0.95,0", "--out", str(out)])
+    sparse, dense = json.loads(out.read_text())["cases"]
+    size = 2 << 20
+    # Its own blocks to their owners, and the sum of its share to the other rank.
+    assert 0.07 * size < sparse["ways"][blocks.OURS]["bytes_sent"] < 0.12 * size
+    assert dense["ways"][blocks.OURS]["bytes_sent"] < 1.05 * size
+    said = capsys.readouterr().out
+    assert "95% zero" in said
+    assert "goal 0.95 x" in said
+
+
+@pytest.mark.parametrize("zeros", ["", "1.5", "-1"])
+def test_shares_are_checked(zeros: str) -> None:
+    with pytest.raises(ValueError, match="--zeros must be shares from 0 to 1"):
+        blocks.main([f"--zeros={zeros}"])
