@@ -45,6 +45,7 @@ def net(seed: int = 0, dtype: torch.dtype = torch.float32) -> Net:
 HOOKS = {
     "dense": q7x2.Allreduce(),
     "bf16": q7x2.Allreduce(dtype=torch.bfloat16),
+    "blocks": q7x2.BlockSparse(),
     "powersgd": q7x2.PowerSGD(rank=4, start_iter=0),
     "rank 1": q7x2.PowerSGD(rank=1, start_iter=0),
     "alternating": q7x2.PowerSGD(rank=2, alternating=True, start_iter=0),
@@ -74,7 +75,9 @@ HOOKS = {
 
 # The hooks that remember something between steps.
 STATEFUL = [
-    pytest.param(hook, id=name) for name, hook in HOOKS.items() if name not in ("dense", "bf16")
+    pytest.param(hook, id=name)
+    for name, hook in HOOKS.items()
+    if name not in ("dense", "bf16", "blocks")
 ]
 
 # Of Net's 18000 parameters: seven buckets or so.

@@ -125,7 +125,7 @@ print(sorted(n for n in dir(q7x2)), all(getattr(q7x2, n) is not None for n in q7
 q7x2.nothing
 """
     done = python(code)
-    classes = ["Allreduce", "Attached", "CadenceFacts", "Codec", "Compose"]
+    classes = ["Allreduce", "Attached", "BlockSparse", "CadenceFacts", "Codec", "Compose"]
     classes += ["Compressed", "Description"]
     classes += [
         "DiLoCo",
