@@ -23,6 +23,7 @@ from benchmarks.lab import unavailable as lab_unavailable
 from benchmarks.lab.topology import bits_per_second
 from benchmarks.ops import OPS
 from benchmarks.processes import RanksFailed
+from benchmarks.raw import raw_path, read_raw, write_raw
 
 _VERDICTS = {True: "yes", False: "no", report.UNDECIDED: report.UNDECIDED}
 _STYLES: dict[bool | str | None, str] = {True: "green", False: "red", report.UNDECIDED: "yellow"}
@@ -70,14 +71,14 @@ def main(argv: list[str]) -> None:
             console.print(f"{bar.name}: {failure}", style="red", markup=False)
             rows.append(_not_measured(bar, str(failure).splitlines()[0]))
         # After each row: a run that is stopped keeps what it has measured.
-        report.write_json(args.out, machine, {"rows": _with_others(rows, machine, args.out)})
+        _write(args.out, machine, rows)
     _print(console, rows)
     rows = _with_others(rows, machine, args.out)
     markdown = args.out.with_suffix(".md")
     markdown.write_text(_markdown(rows))
     picture = args.out.with_suffix(".png")
     plots.draw_goals(rows, picture)
-    console.print(f"written: {args.out}, {markdown}, {picture}")
+    console.print(f"written: {args.out}, {raw_path(args.out)}, {markdown}, {picture}")
 
 
 def names_like(patterns: Iterable[str], names: list[str]) -> list[str]:
@@ -108,6 +109,17 @@ def measured_bounds(console: Console, bars: list[Bar]) -> dict[Topology | None, 
             # The rows are still worth having.
             console.print(f"{topology.describe()}: {failure}", style="red", markup=False)
     return bounds
+
+
+def _write(out: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the figures of the rows to `out`, and beside it all that was measured for them."""
+    raw = raw_path(out)
+    cells = read_raw(raw) if raw.exists() else {}
+    cells |= {row["bar"]["name"]: row.get("cells", []) for row in rows}
+    short = [{key: row[key] for key in row if key != "cells"} for row in rows]
+    every = _with_others(short, machine, out)
+    report.write_json(out, machine, {"rows": every})
+    write_raw(raw, {row["bar"]["name"]: cells.get(row["bar"]["name"], []) for row in every})
 
 
 def _with_others(

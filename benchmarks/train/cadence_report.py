@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.train import figures, inference
+from benchmarks.train import final_losses, inference
 from benchmarks.train.cadence_methods import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
+from benchmarks.train.final_losses import Goal
 from benchmarks.train.methods import BASELINE
 from benchmarks.train.study import RECIPES, Study
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
-Goal = tuple[str, str, str, bool]
 
+_ACCURACY = "cadence-accuracy"
 _SLOW = "20mbit"
 _FEWER_BYTES, _UTILISATION, _SOONER = 100.0, 0.95, 30.0  # what is to be reached
 
@@ -68,14 +69,8 @@ def goals(study: Study) -> Iterable[Goal]:
             f"{times[best]:.1f} x",
             times[best] >= _SOONER,
         )
-    paired = _differences(study, DILOCO).get(SPARSE)
-    if paired is not None:
-        yield (
-            f"final loss of {SPARSE} against DiLoCo in fp32",
-            "within seed noise",
-            f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})",
-            paired.p_not_worse < 0.05,
-        )
+    if paired := final_losses.differences(study, _ACCURACY, DILOCO).get(SPARSE):
+        yield final_losses.goal(f"final loss of {SPARSE} against DiLoCo in fp32", paired)
 
 
 def section(study: Study, table: Table) -> str:
@@ -115,37 +110,18 @@ def _speed(study: Study, table: Table) -> str:
     )
 
 
-def _differences(study: Study, base_label: str) -> dict[str, inference.Paired]:
-    """Of each method: how its final loss differs from another method's, paired by seed."""
-    losses: dict[str, dict[int, float]] = {}
-    for cell in study.of("cadence-accuracy"):
-        losses.setdefault(cell["label"], {})[cell["seed"]] = cell["final_loss"]
-    base = losses.get(base_label, {})
-    if len(base) < 2:
-        return {}
-    margin = figures.MARGIN * inference.spread(list(base.values()))
-    results = {}
-    for label, own in losses.items():
-        seeds = sorted(own.keys() & base.keys())
-        if label != base_label and len(seeds) > 1:
-            results[label] = inference.paired([own[s] - base[s] for s in seeds], margin)
-    return results
-
-
 def _losses(study: Study, table: Table) -> str:
-    against_ddp = _differences(study, BASELINE)
+    against_ddp = final_losses.differences(study, _ACCURACY, BASELINE)
     rows = []
     for label in (method.label for method in CADENCE_METHODS):
-        own = [cell["final_loss"] for cell in study.of("cadence-accuracy", label=label)]
+        own = [cell["final_loss"] for cell in study.of(_ACCURACY, label=label)]
         paired = against_ddp.get(label)
         if own:
-            difference = "-"
-            if paired is not None:
-                difference = f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})"
+            difference = final_losses.interval(paired) if paired else "-"
             rows.append((label, f"{len(own)}", f"{mean(own):.4f}", difference))
     if not rows:
         return ""
-    recipe = RECIPES["cadence-accuracy"]
+    recipe = RECIPES[_ACCURACY]
     return (
         "## Cadence: losses\n\n"
         f"{recipe['steps']} steps, outer steps every {recipe['interval']}; the mean held-out loss "

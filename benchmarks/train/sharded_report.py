@@ -7,14 +7,15 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.report import duration
-from benchmarks.train import figures, inference
+from benchmarks.train import final_losses, inference
+from benchmarks.train.final_losses import Goal
 from benchmarks.train.sharded_methods import COMPRESSED, FSDP_GLOO, FSDP_Q7X2
 from benchmarks.train.study import RECIPES, Study
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
-Goal = tuple[str, str, str, bool]
 _Interval = tuple[float, float, float]
 
+_ACCURACY = "fsdp-accuracy"
 _SHORTER, _BYTES = 3.5, 0.25  # what the compressed steps must reach
 _RATES = ("100mbit", "1gbit")
 
@@ -38,22 +39,6 @@ def _shorter(study: Study, rate: str, label: str) -> _Interval:
     return inference.median_interval([a / b for a, b in pairs])
 
 
-def _differences(study: Study) -> dict[str, tuple[float, inference.Paired]]:
-    """Of each method: the mean final loss, and how it differs from uncompressed FSDP2's."""
-    losses: dict[str, dict[int, float]] = {}
-    for cell in study.of("fsdp-accuracy"):
-        losses.setdefault(cell["label"], {})[cell["seed"]] = cell["final_loss"]
-    base = losses.get(FSDP_Q7X2, {})
-    margin = figures.MARGIN * inference.spread(list(base.values()))
-    results = {}
-    for label, own in losses.items():
-        seeds = sorted(set(own) & set(base))
-        if len(seeds) > 1:
-            paired = inference.paired([own[s] - base[s] for s in seeds], margin)
-            results[label] = (mean(own.values()), paired)
-    return results
-
-
 def goals(study: Study) -> Iterable[Goal]:
     for rate in _rates(study):
         if rate not in _RATES:
@@ -74,14 +59,8 @@ def goals(study: Study) -> Iterable[Goal]:
                 f"{share:.3f} x",
                 share <= _BYTES,
             )
-    if COMPRESSED in (results := _differences(study)):
-        _, paired = results[COMPRESSED]
-        yield (
-            f"final loss of FSDP2, {COMPRESSED}",
-            "within seed noise",
-            f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})",
-            paired.p_not_worse < 0.05,
-        )
+    if paired := final_losses.differences(study, _ACCURACY, FSDP_Q7X2).get(COMPRESSED):
+        yield final_losses.goal(f"final loss of FSDP2, {COMPRESSED}", paired)
 
 
 def section(study: Study, table: Table) -> str:
@@ -123,21 +102,18 @@ def _speed(study: Study, table: Table) -> str:
 
 
 def _losses(study: Study, table: Table) -> str:
-    rows = [
-        (
-            label,
-            f"{loss:.4f}",
-            "-"
-            if label == FSDP_Q7X2
-            else f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})",
-            "-" if label == FSDP_Q7X2 else f"{paired.p_not_worse:.3f}",
-        )
-        for label, (loss, paired) in _differences(study).items()
-    ]
+    against_bf16 = final_losses.differences(study, _ACCURACY, FSDP_Q7X2)
+    rows = []
+    for label in dict.fromkeys(cell["label"] for cell in study.of(_ACCURACY)):
+        own = [cell["final_loss"] for cell in study.of(_ACCURACY, label=label)]
+        paired = against_bf16.get(label)
+        difference = final_losses.interval(paired) if paired else "-"
+        p = f"{paired.p_not_worse:.3f}" if paired else "-"
+        rows.append((label, f"{mean(own):.4f}", difference, p))
     if not rows:
         return ""
-    recipe = RECIPES["fsdp-accuracy"]
-    seeds = len({cell["seed"] for cell in study.of("fsdp-accuracy")})
+    recipe = RECIPES[_ACCURACY]
+    seeds = len({cell["seed"] for cell in study.of(_ACCURACY)})
     return (
         "## FSDP2: losses\n\n"
         f"{recipe['steps']} steps, {seeds} seeds; the mean held-out loss of the last "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bars, goals, iperf, openmpi, pages, startup, sweep
+from benchmarks import bars, goals, iperf, openmpi, pages, raw, startup, sweep
 from benchmarks import lab as lab_package
 from benchmarks.lab import LabError, Topology
 from benchmarks.report import console
@@ -128,6 +128,20 @@ def test_iperf3_stays_within_the_rate_of_the_link() -> None:
     measured = iperf.both_ways(Topology(hosts=2, rate="100mbit"))["bits_per_second"]
     assert len(measured) == 2
     assert all(2e7 < rate < 1.1e8 for rate in measured)
+
+
+def test_figures_of_bars_are_those_of_the_raw_data(repository: Path, tmp_path: Path) -> None:
+    file = repository / "benchmarks/results/bars.json"
+    rows, cells = json.loads(file.read_text())["rows"], raw.read_raw(raw.raw_path(file))
+    assert list(cells) == [row["bar"]["name"] for row in rows]
+    for row in rows:
+        if "time" in row:
+            subject = row["bar"]["subject"] or goals.SUBJECT
+            each = cells[row["bar"]["name"]]
+            sizes = [c for c in each if (c["op"], c["size"]) == (row["bar"]["op"], row["size"])]
+            assert [c["backends"][subject]["median"] for c in sizes] == [row["time"]]
+    raw.write_raw(tmp_path / "again.gz", cells)
+    assert (tmp_path / "again.gz").read_bytes() == raw.raw_path(file).read_bytes()
 
 
 def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
