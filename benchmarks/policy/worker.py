@@ -107,16 +107,18 @@ def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
         with torch.no_grad():
             return float(task.loss(ddp.module, held_out))
 
-    for step in range(steps):
-        if is_forced and step == kick:
+    is_kicked = not is_forced
+    while hook.step < steps:  # steps that were rolled back are made again
+        if not is_kicked and hook.step == kick:
+            is_kicked = True
             for group in optimizer.param_groups:
                 group["lr"] *= 30
         task.loss(ddp, next(batches)).backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step % _EVERY == _EVERY - 1:
+        if hook.step % _EVERY == 0:
+            validations += is_forced and hook.step > kick
             rolled_back = hook.observe(validate()).rolled_back
-            validations += step >= kick
             if rolled_back and noticed is None:
                 noticed = validations
     final = torch.tensor([validate()], dtype=torch.float64)

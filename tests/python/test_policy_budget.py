@@ -94,8 +94,9 @@ def train(policy: Any, kick: int | None, seed: int = 0) -> tuple[float, Any, Any
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2, momentum=0.9)
     hook.guard(model=ddp, optimizer=optimizer)
     rank, noticed = dist.get_rank(), []
-    for step in range(240):
+    while (step := hook.step) < 240:
         if step == kick:
+            kick = None
             for group in optimizer.param_groups:
                 group["lr"] *= 30
         optimizer.zero_grad()
@@ -106,6 +107,7 @@ def train(policy: Any, kick: int | None, seed: int = 0) -> tuple[float, Any, Any
                 seen = hook.observe(_loss(ddp.module, 999_999).item())
             if seen.rolled_back:
                 noticed.append(step)
+                assert seen.step == hook.step == 60
     with torch.no_grad():
         return _loss(ddp.module, 999_998).item(), noticed, ddp
 
