@@ -37,6 +37,7 @@ from q7x2._hook_options import (
 )
 from q7x2._hook_state import HookStateError
 from q7x2._log_step import log_step
+from q7x2._metrics import Scalars, serve_metrics
 from q7x2._plan_history import plan_history
 from q7x2._policy import (
     Decision,
@@ -120,6 +121,7 @@ __all__ = [
     "QuorumDiLoCo",
     "QuorumDiLoCoStats",
     "QuorumStats",
+    "Scalars",
     "Sharded",
     "ShardedEmbedding",
     "ShardedStats",
@@ -149,6 +151,7 @@ __all__ = [
     "reconfigure_handles",
     "reduce_scatter",
     "register_accelerator",
+    "serve_metrics",
     "stats",
     "tune",
 ]

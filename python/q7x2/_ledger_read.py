@@ -89,6 +89,18 @@ class Ledger:
             connection.row_factory = None
             yield from connection.execute(f"SELECT {chosen} FROM operation WHERE {condition}")
 
+    def newest(self, columns: Sequence[str], most: int, since_ns: int) -> Iterator[tuple[Any, ...]]:
+        """As ``rows``, of the newest ``most`` operations those that ended after ``since_ns``.
+
+        ``since_ns`` is on rank 0's clock. It takes equally long for short and long files.
+        """
+        newest = "(SELECT MAX(runtime) FROM operation)"
+        condition = (
+            f"runtime = {newest} AND finished_ns + {self.offset_ns} > {since_ns} AND "
+            f"id > (SELECT MAX(id) FROM operation WHERE runtime = {newest}) - {most}"
+        )
+        return self.rows(columns, condition)
+
     def sent(self) -> tuple[int, int]:
         """Bytes that all operations sent through networks, and through shared memory."""
         columns = ("COALESCE(SUM(sent_network), 0)", "COALESCE(SUM(sent_memory), 0)")
@@ -101,21 +113,34 @@ class Ledger:
             rows = connection.execute("SELECT steady_ns, loss FROM step ORDER BY steady_ns")
             return [(row[0] + self.offset_ns, row[1]) for row in rows]
 
+    def last_samples(self, seconds: float) -> list[Sample]:
+        """The samples of the last ``seconds`` and the one before, as ``samples`` has them."""
+        with _open(self.path) as connection:
+            rows = connection.execute(
+                "SELECT * FROM sample ORDER BY rowid DESC LIMIT ?", (int(seconds) + 2,)
+            ).fetchall()
+        return [self._sample(row) for row in reversed(rows)]
+
+    def written_wall_ns(self) -> int:
+        """The host's time of day when the ledger was written last, nanoseconds since 1970."""
+        with _open(self.path) as connection:
+            row = connection.execute(
+                "SELECT MAX(wall_ns - steady_ns) + (SELECT MAX(steady_ns) FROM sample) FROM runtime"
+            ).fetchone()
+        return int(row[0] or 0)
+
+    def _sample(self, row: sqlite3.Row) -> Sample:
+        values = dict(row)
+        values["steady_ns"] += self.offset_ns
+        values["network"] = json.loads(values["network"])
+        return Sample(**values)
+
     @functools.cached_property
     def samples(self) -> list[Sample]:
         """The samples, with times on rank 0's clock, which has to be known before."""
         with _open(self.path) as connection:
             rows = connection.execute("SELECT * FROM sample ORDER BY steady_ns").fetchall()
-        return [
-            Sample(
-                **{
-                    **dict(row),
-                    "steady_ns": row["steady_ns"] + self.offset_ns,
-                    "network": json.loads(row["network"]),
-                }
-            )
-            for row in rows
-        ]
+        return [self._sample(row) for row in rows]
 
 
 def read(directory: pathlib.Path) -> list[Ledger]:

@@ -17,6 +17,7 @@ from q7x2 import (
     plan_files,
     report,
     simulate,
+    top,
     trace,
     tune_collectives,
     why,
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_parser(commands)
     why.add_parser(commands)
     cost.add_parser(commands)
+    top.add_parser(commands)
     return parser
 
 

@@ -147,6 +147,7 @@ q7x2.nothing
         "PowerSGD",
         "ProcessGroup",
         "Quantize",
+        "Scalars",
         "Sharded",
         "ShardedEmbedding",
         "ShardedStats",
@@ -156,9 +157,9 @@ q7x2.nothing
     ]
     functions = ["algorithm", "all_gather", "all_reduce", "attach", "clip_grad_norm_"]
     functions += ["comm_hooks", "describe"]
-    functions += ["dump", "flight_recorder", "monitored_barrier", "optim", "plan_history"]
-    functions += ["reconfigure", "reconfigure_handle", "reconfigure_handles"]
-    functions += ["reduce_scatter", "register_accelerator", "stats", "tune"]
+    functions += ["dump", "flight_recorder", "log_step", "monitored_barrier", "optim"]
+    functions += ["plan_history", "reconfigure", "reconfigure_handle", "reconfigure_handles"]
+    functions += ["reduce_scatter", "register_accelerator", "serve_metrics", "stats", "tune"]
     classes += ["Accordion", "Accumulate", "Advice", "BitAllocation", "Decision", "DivergenceError"]
     classes += ["ErrorBudget", "Facts", "GradientFacts", "Observation", "Policy", "PolicyEvent"]
     classes += ["Proposal", "Treatment", "Verdict"]
