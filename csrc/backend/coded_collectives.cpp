@@ -95,20 +95,27 @@ std::shared_ptr<const Codec> ProcessGroupQ7x2::cheapest_codec(CollectiveCall cal
   return best;
 }
 
+std::shared_ptr<const Codec> ProcessGroupQ7x2::codec_of(const CollectiveCall& call,
+                                                        const CodedOptions& opts) {
+  std::shared_ptr<const Codec> chosen;
+  if (opts.codec == kAuto) {
+    chosen = cheapest_codec(call, opts.max_error);
+  } else if (opts.codec != kNone) {
+    chosen = codec(opts.codec);
+  }
+  if (chosen == nullptr && (!opts.errors.empty() || opts.refuses_nonfinite)) {
+    chosen = codec(kExact);
+  }
+  return chosen;
+}
+
 void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size_t index,
                                   uint64_t step, size_t regions) {
   CollectiveCall& call = launch.calls.back();
   Coding& coding = call.coding;
   const bool has_errors = !opts.errors.empty();
   coding.edges = opts.edges;
-  if (opts.codec == kAuto) {
-    coding.codec = cheapest_codec(call, opts.max_error);
-  } else if (opts.codec != kNone) {
-    coding.codec = codec(opts.codec);
-  }
-  if (coding.codec == nullptr && (has_errors || opts.refuses_nonfinite)) {
-    coding.codec = codec(kExact);
-  }
+  coding.codec = codec_of(call, opts);
   if (coding.codec == nullptr) {
     return;
   }
@@ -138,6 +145,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
   if (adds_integers(opts)) {
     return add_integers(std::move(call), tensors, tensors, opts, step);
   }
+  choose_device(call, Collective::kAllReduce, tensors, tensors, opts);
   for (size_t i = 0; i < tensors.size(); ++i) {
     add_all_reduce(call, tensors[i], reduction);
     add_coding(call, opts, i, step, 1);
@@ -167,6 +175,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
   if (adds_integers(opts)) {
     return add_integers(std::move(call), outputs, inputs, opts, step);
   }
+  choose_device(call, Collective::kReduceScatter, inputs, outputs, opts);
   for (size_t i = 0; i < inputs.size(); ++i) {
     add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
                        reduction);
@@ -198,6 +207,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outpu
     require(fn, outputs[i].numel() == inputs[i].numel() * size_,
             c10::str("output ", i, " must have world size times the elements of its input: ",
                      inputs[i].numel() * size_, ", got ", outputs[i].numel()));
+  }
+  choose_device(call, Collective::kAllGather, inputs, outputs, opts);
+  for (size_t i = 0; i < inputs.size(); ++i) {
     add_into_tensor(call, outputs[i], inputs[i]);
     call.calls.back().dtype = reducible_dtype(inputs[i]);
     add_coding(call, opts, i, step, 1);

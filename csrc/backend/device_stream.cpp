@@ -6,16 +6,13 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "backend/work_stream.h"
+
 namespace q7x2 {
 namespace {
 
 std::string name_of(const c10::Device& device) {
   return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
-}
-
-const StreamCalls& calls_of(const c10::Device& device) {
-  check_device(device);
-  return *stream_calls(name_of(device));
 }
 
 // One gate after another: a flag that is there is still there when the gate takes it.
@@ -34,20 +31,6 @@ auto new_gate(const Make& make) {
   return make();
 }
 
-struct Arrival {
-  std::shared_ptr<InputLatch> latch;
-  std::optional<size_t> bytes;  // none: all
-};
-
-void announce(void* arrival) {
-  const std::unique_ptr<Arrival> owned(static_cast<Arrival*>(arrival));
-  if (owned->bytes) {
-    owned->latch->raise(*owned->bytes);
-  } else {
-    owned->latch->open();
-  }
-}
-
 }  // namespace
 
 void check_device(const c10::Device& device) {
@@ -57,6 +40,11 @@ void check_device(const c10::Device& device) {
               device);
 }
 
+const StreamCalls& calls_of(const c10::Device& device) {
+  check_device(device);
+  return *stream_calls(name_of(device));
+}
+
 DeviceLanes::Lane DeviceLanes::lane(c10::Device device, int peer) {
   const std::lock_guard lock(mutex_);
   const auto key = std::pair(device.index(), peer);
@@ -64,9 +52,8 @@ DeviceLanes::Lane DeviceLanes::lane(c10::Device device, int peer) {
   if (found != lanes_.end() && found->second.in.device_type() == device.type()) {
     return found->second;
   }
-  const c10::impl::VirtualGuardImpl impl(device.type());
-  const Lane made{impl.getStreamFromGlobalPool(device, /*isHighPriority=*/true),
-                  impl.getStreamFromGlobalPool(device, /*isHighPriority=*/true)};
+  const c10::Stream out = take_stream(device);
+  const Lane made{out, take_stream(device)};
   lanes_.insert_or_assign(key, made);
   return made;
 }
@@ -108,11 +95,10 @@ void DeviceStream::read(
         host.copy_(copy.from, /*non_blocking=*/true);
         keep_for(copy.from, lane_.out);
       }
-      auto arrival = std::make_unique<Arrival>(Arrival{latch, std::nullopt});
-      if (k + 1 < passage.copies.size()) arrival->bytes = passage.strips.begin(k + 1);
-      check_stream_call(calls_.call_host(lane_.out.native_handle(), &announce, arrival.get()),
-                        "a call of a stream to the host");
-      arrival.release();
+      const bool is_last = k + 1 == passage.copies.size();
+      Completion::post_after(
+          calls_, lane_.out.native_handle(),
+          is_last ? latch->arrival() : latch->arrival(passage.strips.begin(k + 1)));
     }
   }
   read_.record(lane_.out);

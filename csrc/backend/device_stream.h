@@ -32,6 +32,8 @@ namespace q7x2 {
 
 /// Throws c10::Error unless `device` is the CPU or an accelerator that q7x2 takes tensors of.
 void check_device(const c10::Device& device);
+/// Of an accelerator. Throws as `check_device`.
+const StreamCalls& calls_of(const c10::Device& device);
 
 /// The streams of a group's calls. Those of one lane open their gates in any order but pass them in
 /// the order of the calls: collectives share a lane, and so do the messages of one peer.
@@ -43,8 +45,7 @@ class DeviceLanes {
   };
   static constexpr int kCollectives = -2;
 
-  /// `peer`: kCollectives, a rank, or -1 for messages from any rank. The streams come from the pool
-  /// of high priority, which users' own streams rarely do.
+  /// `peer`: kCollectives, a rank, or -1 for messages from any rank.
   Lane lane(c10::Device device, int peer);
 
  private:

@@ -43,6 +43,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   if (launch.buffers->device()) {
     std::vector<TaskMemory> memory;
     std::ranges::transform(launch.calls, std::back_inserter(memory), memory_of);
+    for (TaskMemory& each : memory) each.on_device = launch.coding_device.has_value();
     inputs = read_device(*launch.buffers, memory, DeviceLanes::kCollectives);
     // Parts are balanced by what the input holds, which is counted while the task is made.
     if (std::ranges::any_of(launch.calls, balances)) launch.buffers->stream()->await_reads();
@@ -61,7 +62,13 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
     }
     if (launch.buffers->device()) {
       const auto outputs = launch.buffers->write();
-      for (size_t i = 0; i < on_device.size(); ++i) on_device[i]->set_device(inputs[i], outputs[i]);
+      for (size_t i = 0; i < on_device.size(); ++i) {
+        if (launch.coding_device) {
+          on_device[i]->set_device(inputs[i], *launch.coding_device);
+        } else {
+          on_device[i]->set_device(inputs[i], outputs[i]);
+        }
+      }
     }
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));
@@ -74,7 +81,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
 std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_device(
     HostBuffers& buffers, const std::vector<TaskMemory>& tasks, int peer) {
   try {
-    return buffers.read(lanes_.lane(*buffers.device(), peer), tasks, runtime_);
+    return buffers.read(lanes_.lane(*buffers.device(), peer), tasks, runtime_->completions());
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));
   }

@@ -23,8 +23,9 @@ struct TaskMemory {
   };
   std::vector<Piece> reads;
   std::vector<Piece> writes;
-  size_t element = 1;     ///< the bytes in which the task counts; a divisor of Strips::kUnit
-  bool in_strips = true;  ///< it can begin with a part of what it reads
+  size_t element = 1;      ///< the bytes in which the task counts; a divisor of Strips::kUnit
+  bool in_strips = true;   ///< it can begin with a part of what it reads
+  bool on_device = false;  ///< it reads and writes there, and nothing passes
 };
 
 /// Its buffers, and the residuals of a compressed call.

@@ -17,6 +17,7 @@
 #include "backend/torch_compat.h"
 #include "backend/work.h"
 #include "executor/collective_call.h"
+#include "executor/device_coder.h"
 #include "fabric/fabric.h"
 #include "plan/plan_book.h"
 #include "transport/group.h"
@@ -226,7 +227,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     bool async_op = true;
     std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
     std::vector<CollectiveCall> calls = {};
-    std::vector<std::shared_ptr<Task>> after = {};  // must be complete as well
+    std::vector<std::shared_ptr<Task>> after = {};   // must be complete as well
+    std::optional<CodingDevice> coding_device = {};  // where its tensors stay; none: on the host
   };
 
   c10::intrusive_ptr<c10d::Work> launch(Launch launch);
@@ -275,6 +277,11 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   void await_calls(std::chrono::milliseconds timeout) const;
   /// Null where sending as it is takes the least time.
   std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
+  /// What compresses the messages of a call; null: they are sent as they are.
+  std::shared_ptr<const Codec> codec_of(const CollectiveCall& call, const CodedOptions& opts);
+  /// Decides where the elements of a compressed call are, before it is described.
+  void choose_device(Launch& launch, Collective collective, const std::vector<at::Tensor>& inputs,
+                     const std::vector<at::Tensor>& outputs, const CodedOptions& opts);
   /// Says how the call that was added last, of tensor `index`, is compressed, if it is. Errors are
   /// divided into `regions` equal parts.
   void add_coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step,

@@ -11,9 +11,8 @@
 namespace q7x2 {
 namespace {
 
-bool usable_in_place(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
-         !tensor.is_neg();
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 // A contiguous one of the same shape, on the host.
@@ -131,6 +130,11 @@ bool HostBuffers::is_on_device(const at::Tensor& tensor) {
   return true;
 }
 
+bool HostBuffers::is_usable_in_place(const at::Tensor& tensor) {
+  return is_plain(tensor) &&
+         (tensor.device().is_cpu() || (stays_on_device_ && is_on_device(tensor)));
+}
+
 Region HostBuffers::keep(at::Tensor host) {
   const Region region{static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
   kept_.push_back(std::move(host));
@@ -138,11 +142,11 @@ Region HostBuffers::keep(at::Tensor host) {
 }
 
 Region HostBuffers::input(const at::Tensor& tensor) {
-  return usable_in_place(tensor) ? keep(tensor) : private_copy(tensor);
+  return is_usable_in_place(tensor) ? keep(tensor) : private_copy(tensor);
 }
 
 Region HostBuffers::output(const at::Tensor& tensor) {
-  if (usable_in_place(tensor)) {
+  if (is_usable_in_place(tensor)) {
     return keep(tensor);
   }
   at::Tensor host = on_host(tensor);
@@ -158,7 +162,7 @@ Region HostBuffers::in_place(const at::Tensor& tensor) {
   const bool taken = std::any_of(kept_.begin(), kept_.end(), [&](const at::Tensor& other) {
     return other.const_data_ptr() == tensor.const_data_ptr();
   });
-  if (usable_in_place(tensor) && !taken) {
+  if (is_usable_in_place(tensor) && !taken) {
     return keep(tensor);
   }
   if (is_on_device(tensor)) {
@@ -201,16 +205,17 @@ void HostBuffers::then(std::function<void()> last, at::Device device) {
   last_ = std::move(last);
 }
 
-std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(const DeviceLanes::Lane& lane,
-                                                           const std::vector<TaskMemory>& tasks,
-                                                           const std::weak_ptr<Runtime>& runtime) {
+std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(
+    const DeviceLanes::Lane& lane, const std::vector<TaskMemory>& tasks,
+    const std::shared_ptr<CompletionQueue>& queue) {
   stream_ = std::make_unique<DeviceStream>(lane);
   tasks_ = tasks;
   std::vector<std::shared_ptr<InputLatch>> latches;
   std::vector<std::pair<DeviceStream::Passage, std::shared_ptr<InputLatch>>> passages;
   for (const TaskMemory& task : tasks_) {
     DeviceStream::Passage passage = mirrors_.reads_of(task);
-    latches.push_back(passage.copies.empty() ? nullptr : std::make_shared<InputLatch>(runtime));
+    if (task.on_device) passage.copies.resize(1);
+    latches.push_back(passage.copies.empty() ? nullptr : std::make_shared<InputLatch>(queue));
     passages.emplace_back(std::move(passage), latches.back());
   }
   stream_->read(passages);

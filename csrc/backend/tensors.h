@@ -50,6 +50,9 @@ class HostBuffers {
 
   /// After `copy_back`, copies `source` to `destination` too.
   void also_copy(const at::Tensor& source, const at::Tensor& destination);
+  /// From now on regions of tensors on a device are memory of that device, which the host does not
+  /// touch. Tensors must be contiguous, and occur in the call once.
+  void stay_on_device() { stays_on_device_ = true; }
   /// Runs `last` after all copies. It writes to tensors on `device`.
   void then(std::function<void()> last, at::Device device);
   /// Whether the host has to do something at the end.
@@ -60,10 +63,11 @@ class HostBuffers {
   /// The device of the call's tensors; none: they are on the CPU.
   std::optional<at::Device> device() const { return device_; }
   /// Begins to copy to the host what the call's tasks read on its device. Returns for each task
-  /// what tells of the arrivals; null: it reads nothing there.
+  /// what tells of the arrivals, or, if it stays on the device, that its tensors are ready; null:
+  /// it reads nothing there.
   std::vector<std::shared_ptr<InputLatch>> read(const DeviceLanes::Lane& lane,
                                                 const std::vector<TaskMemory>& tasks,
-                                                const std::weak_ptr<Runtime>& runtime);
+                                                const std::shared_ptr<CompletionQueue>& queue);
   /// Has the results of the tasks of `read` copied to the device. Returns for each task what it
   /// tells of its progress; null: it writes nothing there. Lets go of the tensors on the device:
   /// from now on the streams keep their memory.
@@ -73,12 +77,14 @@ class HostBuffers {
 
  private:
   bool is_on_device(const at::Tensor& tensor);
+  bool is_usable_in_place(const at::Tensor& tensor);
   Region keep(at::Tensor host);
 
   std::vector<at::Tensor> kept_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // from, to; in order
   std::function<void()> last_;
   std::optional<at::Device> device_;
+  bool stays_on_device_ = false;
   Mirrors mirrors_;
   std::vector<TaskMemory> tasks_;
   std::vector<DeviceStream::Copy> on_device_;  // after all results

@@ -8,6 +8,7 @@
 #include "base/host_lock.h"
 #include "bindings/value_error.h"
 #include "device/accelerators.h"
+#include "kernels/codec_kernels.h"
 #include "plan/algorithm_names.h"
 #include "transport/handle.h"
 
@@ -20,6 +21,14 @@ using CodedOptions = ProcessGroupQ7x2::CodedOptions;
 
 bool holds_gil() {
   return Py_IsInitialized() != 0 && PyGILState_Check() != 0;
+}
+
+void check_capsule(const py::capsule& capsule, std::string_view expected) {
+  const char* const name = capsule.name();
+  if (name == nullptr || expected != name) {
+    throw py::type_error("expected a capsule called '" + std::string(expected) +
+                         "', got one called '" + std::string(name == nullptr ? "" : name) + "'");
+  }
 }
 
 // A thread that waits for communication lets Python handle Ctrl-C.
@@ -178,18 +187,20 @@ Attributes:
 
   module.def(
       "register_accelerator",
-      [](const std::string& device_type, const py::capsule& stream_calls) {
-        const char* const name = stream_calls.name();
-        if (name == nullptr || std::string_view(name) != "q7x2.stream_calls") {
-          throw py::type_error("expected a capsule called 'q7x2.stream_calls', got one called '" +
-                               std::string(name == nullptr ? "" : name) + "'");
-        }
+      [](const std::string& device_type, const py::capsule& stream_calls,
+         const std::optional<py::capsule>& kernels) {
+        check_capsule(stream_calls, "q7x2.stream_calls");
+        if (kernels) check_capsule(*kernels, "q7x2.codec_kernels");
         or_value_error([&] {
           register_accelerator(device_type, *stream_calls.get_pointer<const StreamCalls>());
+          if (kernels) {
+            register_codec_kernels(device_type, *kernels->get_pointer<const CodecKernels>());
+          }
         });
-        py::capsule(stream_calls).release();  // what it holds stays
+        py::capsule(stream_calls).release();  // what they hold stays
+        if (kernels) py::capsule(*kernels).release();
       },
-      py::arg("device_type"), py::arg("stream_calls"));
+      py::arg("device_type"), py::arg("stream_calls"), py::arg("codec_kernels") = py::none());
 
   py::class_<ProcessGroupQ7x2, c10d::Backend, c10::intrusive_ptr<ProcessGroupQ7x2>>(
       module, "ProcessGroupQ7x2", "The c10d backend \"q7x2\"; made by init_process_group.")

@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kLine = 64;
 // Results of a longer tensor have left the caches before anybody reads them.
 constexpr size_t kMostCached = size_t{4} << 20;
-constexpr uint64_t kSumRounding = 1;
 
 }  // namespace
 
@@ -195,7 +194,6 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
                             .error_scale = static_cast<float>(divisor),
                             .selection = selection_,
                             .keys = coding_.keys};
-  // By other numbers than this rank's own contribution, or ties of signs would go the owner's way.
   arguments.keys.rounding = mix_keys(coding_.keys.rounding, kSumRounding);
   // Selected again are as many as an operand had in the mean.
   arguments.most = std::max<size_t>((space.entries + operands.size() - 1) / operands.size(), 1);

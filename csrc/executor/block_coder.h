@@ -48,6 +48,10 @@ class BlockCoder {
   /// decoded are sums, not contributions.
   BlockCoder(const Coding& coding, DType dtype, size_t most, size_t total, bool decodes_sums);
 
+  /// Mixed into the rounding key of sums. By the numbers of this rank's own contribution, ties of
+  /// signs would go the owner's way.
+  static constexpr uint64_t kSumRounding = 1;
+
   /// Where a block lies: the index of its first element in the tensor, and its errors, if any.
   struct Place {
     uint64_t first = 0;

@@ -130,6 +130,14 @@ void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs,
   set_inputs(std::move(inputs));
 }
 
+void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device) {
+  if (!choice_.plan) throw Error(ErrorCode::kInternal, name() + ": its Plan is not known yet");
+  const size_t messages =
+      static_cast<size_t>(choice_.window) * choice_.plan->num_coded * coder_->max_bytes();
+  device_coder_ = std::make_unique<DeviceCoder>(std::move(device), call_.coding, messages);
+  set_device(std::move(inputs), std::shared_ptr<OutputGate>());
+}
+
 void CollectiveTask::adopt(const Choice& choice, bool counts) {
   choice_ = choice;
   slicing_ = Slicing(call_, choice_);
@@ -241,13 +249,19 @@ void CollectiveTask::prepare_places() {
   const Plan& plan = *choice_.plan;
   began_ = book_->clock().begin(is_measured_);
   places_.resize(dag_.window());
-  size_t scratch_bytes = plan.num_scratch * choice_.part_bytes;
-  if (coder_) scratch_bytes += plan.num_coded * coder_->max_bytes();
-  for (Place& place : places_) {
+  const size_t elements = plan.num_scratch * choice_.part_bytes;
+  const size_t messages = coder_ ? plan.num_coded * coder_->max_bytes() : 0;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
     place.scratch_at.resize(plan.num_scratch);
     place.coded_at.resize(plan.num_coded);
-    if (scratch_bytes > 0) place.scratch = group().runtime().scratch().take(scratch_bytes);
     if (staging_) place.staged.resize(plan.num_stages);
+    if (device_coder_) {
+      place.messages = device_coder_->messages() + i * messages;
+    } else if (elements + messages > 0) {
+      place.scratch = group().runtime().scratch().take(elements + messages);
+      place.messages = place.scratch.data + elements;
+    }
   }
 }
 
@@ -355,7 +369,7 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
   }
   places_.clear();
   if (staging_) staging_.retire(locked, group());
-  if (coder_ && coder_->met_nonfinite()) {
+  if (coder_ && (coder_->met_nonfinite() || (device_coder_ && device_coder_->met_nonfinite()))) {
     fail(locked, Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
     return;
   }

@@ -16,7 +16,8 @@
 // announcement of rank 0's choice before the first call of a kind, and reviews of the choice
 // (plan/plan_book.h).
 //
-// Tensors on a device pass through host memory. A slice begins when its input is there, and each
+// Tensors on a device pass through host memory, or stay there, and a device encodes and decodes
+// (executor/device_coder.h). A slice begins when its input is there, and each
 // slice that is complete lets its part of the result pass to the device. A slice that waits for its
 // input waits for this rank's device alone, so no set of ranks waits for each other in a circle.
 //
@@ -41,6 +42,7 @@
 #include "device/output_gate.h"
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
+#include "executor/device_coder.h"
 #include "executor/op_job.h"
 #include "executor/plan_call.h"
 #include "executor/shared_staging.h"
@@ -72,6 +74,9 @@ class CollectiveTask final : public Task {
   /// Before it is submitted, for tensors on a device: slices begin as `inputs` arrive, and
   /// `outputs` hears what is final. Null: the call reads, or writes, nothing on a device.
   void set_device(std::shared_ptr<InputLatch> inputs, std::shared_ptr<OutputGate> outputs);
+  /// The same, of a compressed call whose elements stay on the device: `runs_on_device`. It begins
+  /// when `inputs` is open. Takes pinned memory for its messages.
+  void set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device);
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
@@ -103,6 +108,7 @@ class CollectiveTask final : public Task {
   struct Place {
     size_t slice = 0;
     ScratchPool::Buffer scratch;
+    std::byte* messages = nullptr;       // own ones
     std::vector<Staged> staged;          // by stage
     std::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
     std::vector<Region> coded_at;        // by coded block: its message
@@ -143,7 +149,7 @@ class CollectiveTask final : public Task {
     return place.scratch.data + index * choice_.part_bytes;
   }
   std::byte* own_coded(const Place& place, size_t index) const {
-    return own_scratch(place, choice_.plan->num_scratch) + index * coder_->max_bytes();
+    return place.messages + index * coder_->max_bytes();
   }
   /// `length`: of the block's elements; a coded block is as long as its message.
   Region region(const Place& place, const Block& block, size_t length) const;
@@ -185,6 +191,8 @@ class CollectiveTask final : public Task {
   OpJob* add_residual(Step step, const Region& source, const BlockCoder::Place& at);
   /// Whether results are looked at for what is not finite.
   bool inspects(const Op& op) const;
+  /// Of an op on coded blocks.
+  OpJob& coded_job(Step step, OpJob::Kind kind, size_t length);
   /// Where the message that an op makes is to be put.
   std::byte* message_of(Step step);
   BlockCoder::Place coding_place(const Op& op, size_t slice) const;
@@ -220,8 +228,9 @@ class CollectiveTask final : public Task {
   int64_t began_ = 0;  // by the book's clock
   Slicing slicing_;
   uint64_t fingerprint_ = 0;
-  std::unique_ptr<BlockCoder> coder_;        // of coded calls
-  std::unique_ptr<SelectionJob> selection_;  // until it has run
+  std::unique_ptr<BlockCoder> coder_;          // of coded calls
+  std::unique_ptr<DeviceCoder> device_coder_;  // if elements are on a device
+  std::unique_ptr<SelectionJob> selection_;    // until it has run
   bool is_selecting_ = false;
   std::vector<uint64_t> region_begins_;  // coded: the elements of the input before each region
   std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent

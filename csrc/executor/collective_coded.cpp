@@ -101,7 +101,7 @@ OpJob* CollectiveTask::copy_coded(Locked& locked, Step step, size_t length) {
   }
   if (op.destination.is_coded()) {
     if (!covers(locked, source, length)) return nullptr;
-    OpJob& job = job_of(step, OpJob::Kind::kEncode, length);
+    OpJob& job = coded_job(step, OpJob::Kind::kEncode, length);
     job.from.push_back(operand(block, source));
     job.at = at;
     job.to = message_of(step);
@@ -109,7 +109,7 @@ OpJob* CollectiveTask::copy_coded(Locked& locked, Step step, size_t length) {
   }
   const Region destination = writable(place, op.destination, length);
   if (!covers(locked, destination, length)) return nullptr;
-  OpJob& job = job_of(step, OpJob::Kind::kDecode, length);
+  OpJob& job = coded_job(step, OpJob::Kind::kDecode, length);
   job.from.push_back({.message = {source.data, source.bytes}});
   job.at = at;
   job.to = destination.data;
@@ -143,7 +143,7 @@ OpJob* CollectiveTask::fold_coded(Locked& locked, Step step, size_t length) {
   const bool has_coded = op.destination.is_coded() ||
                          std::ranges::any_of(choice_.plan->sources_of(op), &Block::is_coded);
   if (!has_coded && at.errors == nullptr) return fold(locked, step, length);
-  OpJob& job = job_of(step, OpJob::Kind::kFold, length);
+  OpJob& job = coded_job(step, OpJob::Kind::kFold, length);
   for (const Block& block : choice_.plan->sources_of(op)) {
     const Region source = region(place, block, length);
     if (!block.is_coded() && !covers(locked, source, length)) return nullptr;
@@ -163,10 +163,18 @@ OpJob* CollectiveTask::fold_coded(Locked& locked, Step step, size_t length) {
   return &job;
 }
 
+OpJob& CollectiveTask::coded_job(Step step, OpJob::Kind kind, size_t length) {
+  OpJob& job = job_of(step, kind, length);
+  job.device = device_coder_.get();
+  job.task = this;
+  return job;
+}
+
+// A device writes pinned memory only; the send stages what ranks of this host receive.
 std::byte* CollectiveTask::message_of(Step step) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
-  if (!staging_.carries(op)) return own_coded(place, op.destination.index);
+  if (!staging_.carries(op) || device_coder_) return own_coded(place, op.destination.index);
   place.staged[op.stage] = Staged::kOnItsWay;
   return staging_.at(step.place, op);
 }

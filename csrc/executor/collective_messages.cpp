@@ -91,7 +91,8 @@ void CollectiveTask::take(Locked& locked, Step step, const HostChannel::Message&
     mismatch(locked, op.peer);
     return;
   }
-  if (!op.destination.is_part() && message.staged != nullptr) {
+  // A device reads pinned memory only.
+  if (!op.destination.is_part() && message.staged != nullptr && !device_coder_) {
     // Read where it lies. Only `writable` gives a block away to be changed, and not this memory.
     auto* const data = const_cast<std::byte*>(message.staged);
     if (op.destination.is_coded()) {

@@ -94,7 +94,7 @@ OpJob* CollectiveTask::fold(Locked& locked, Step step, size_t length) {
 
 void CollectiveTask::launch(Locked& locked, OpJob& job) {
   const size_t bytes = job.length * std::max<size_t>(job.from.size(), 1);
-  if (bytes > kAtOnce) {
+  if (bytes > kAtOnce || job.device != nullptr) {
     enqueue(locked, job, bytes);
     return;
   }

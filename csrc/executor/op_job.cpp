@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "executor/device_coder.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
+#include "transport/task.h"
 
 namespace q7x2 {
 namespace {
@@ -44,6 +46,20 @@ void OpJob::work() {
   if (inspects) coder->inspect(to, count);
 }
 
+// What a device refuses is known when what it has begun is done: nothing touches the memory then.
+bool OpJob::begin() {
+  if (device == nullptr) return Job::begin();
+  const size_t count = length / element_size(call->dtype);
+  device->check(*this, count);
+  try {
+    made = device->enqueue(*this, count);
+  } catch (...) {
+    keep_error();
+  }
+  device->complete_later(*this, task->shared_from_this());
+  return false;
+}
+
 WorkTimes OpJob::times() const {
   const auto between = [](TimePoint begin, TimePoint end) -> int64_t {
     return std::chrono::nanoseconds(end - begin).count();
@@ -63,6 +79,7 @@ WorkTimes OpJob::times() const {
       return {.decode = took};
     case Kind::kFoldToMessage:
       if (took == 0) return {};
+      if (device != nullptr) return {.decode = took};
       return {.encode = between(added_up_, ended()), .decode = between(began(), added_up_)};
   }
   return {};
@@ -96,6 +113,7 @@ OpJob& OpJobs::take() {
   job.purpose = OpJob::Purpose::kOp;
   job.from.clear();
   job.also_to = nullptr;
+  job.device = nullptr;
   job.divisor = 1;
   job.at = {};
   job.inspects = false;

@@ -17,6 +17,8 @@
 
 namespace q7x2 {
 
+class DeviceCoder;
+
 class OpJob final : public Job {
  public:
   enum class Kind : uint8_t {
@@ -47,8 +49,10 @@ class OpJob final : public Job {
   int divisor = 1;
   const CollectiveCall* call = nullptr;
   BlockCoder* coder = nullptr;
-  BlockCoder::Place at;   ///< coded kinds
-  bool inspects = false;  ///< looks at the elements that it has written
+  DeviceCoder* device = nullptr;  ///< does the work in place of `coder`; null: elements on the host
+  Task* task = nullptr;           ///< `device`: whose job it is
+  BlockCoder::Place at;           ///< coded kinds
+  bool inspects = false;          ///< looks at the elements that it has written
   /// kTake: the message, which is released afterwards.
   HostChannel::Message message;
 
@@ -59,6 +63,7 @@ class OpJob final : public Job {
 
  private:
   void work() override;
+  bool begin() override;
   void reduce_tiles();
 
   std::vector<const void*> operands_;

@@ -74,6 +74,35 @@ CodecTraits traits_of(const CodecSpec& spec) {
   throw Error(ErrorCode::kMismatch, "a message for codec '" + name + "' " + what);
 }
 
+/// The header of a message of `count` elements that the codec `name` with `tag` made.
+Header checked_header(const CodecSpec& spec, const std::string& name, uint32_t tag,
+                      std::span<const std::byte> message, size_t count) {
+  Header header;
+  if (message.size() < sizeof(header)) {
+    refuse(name, "has " + std::to_string(message.size()) + " bytes, less than its header");
+  }
+  std::memcpy(&header, message.data(), sizeof(header));
+  if (header.version != kVersion) {
+    refuse(name, "has version " + std::to_string(header.version) + ", expected " +
+                     std::to_string(kVersion));
+  }
+  const uint8_t known_flags = spec.lossless ? kPacked : 0;
+  if (header.tag != tag || (header.flags & ~known_flags) != 0 || header.zero != 0) {
+    refuse(name, "was made by another codec");
+  }
+  if (header.count != count || header.entries > count) {
+    refuse(name, "is of " + std::to_string(header.count) + " elements, expected " +
+                     std::to_string(count));
+  }
+  return header;
+}
+
+[[noreturn]] void refuse_body(const std::string& name, const Header& header, size_t bytes) {
+  refuse(name, "of " + std::to_string(header.count) + " elements is damaged: its " +
+                   std::to_string(bytes) + " bytes are not those of " +
+                   std::to_string(header.entries) + " numbers in a layout of this codec");
+}
+
 /// Numbers as from a normal distribution.
 const std::vector<float>& normal_sample() {
   static const std::vector<float> sample = [] {
@@ -203,33 +232,37 @@ size_t Codec::encode(const EncodeArguments& arguments, std::byte* message) const
 void Codec::decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
                    const CodecKeys& keys, const DecodeOptions& options) const {
   if (!has_messages()) refuse(name_, "does not exist: ranks agree on scales, and add integers");
-  Header header;
-  if (message.size() < sizeof(header)) {
-    refuse(name_, "has " + std::to_string(message.size()) + " bytes, less than its header");
-  }
-  std::memcpy(&header, message.data(), sizeof(header));
-  if (header.version != kVersion) {
-    refuse(name_, "has version " + std::to_string(header.version) + ", expected " +
-                      std::to_string(kVersion));
-  }
-  const uint8_t known_flags = spec_.lossless ? kPacked : 0;
-  if (header.tag != tag_ || (header.flags & ~known_flags) != 0 || header.zero != 0) {
-    refuse(name_, "was made by another codec");
-  }
-  if (header.count != count || header.entries > count) {
-    refuse(name_, "is of " + std::to_string(header.count) + " elements, expected " +
-                      std::to_string(count));
-  }
+  const Header header = checked_header(spec_, name_, tag_, message, count);
   std::optional<std::span<const std::byte>> body = message.subspan(sizeof(header));
   if (header.flags == kPacked) {
     body = unpack_body(spec_.value, header.entries, *body, value_bytes(spec_.value, count));
   }
   const SparseShape shape = {header.layout, header.entries};
   if (!body || !decode_sparse(spec_, shape, *body, out, count, first, keys, options)) {
-    refuse(name_, "of " + std::to_string(count) + " elements is damaged: its " +
-                      std::to_string(message.size()) + " bytes are not those of " +
-                      std::to_string(header.entries) + " numbers in a layout of this codec");
+    refuse_body(name_, header, message.size());
   }
+}
+
+bool Codec::is_value_stage() const {
+  return spec_.select == SelectKind::kAll && !spec_.lossless && has_messages();
+}
+
+std::span<const std::byte> Codec::body_of(std::span<const std::byte> message, size_t count) const {
+  const Header header = checked_header(spec_, name_, tag_, message, count);
+  const std::span<const std::byte> body = message.subspan(sizeof(header));
+  if (header.layout != Layout::kDense || header.entries != count ||
+      body.size() != value_bytes(spec_.value, count)) {
+    refuse_body(name_, header, message.size());
+  }
+  return body;
+}
+
+std::byte* Codec::write_header(std::byte* message, size_t count) const {
+  Header header;
+  header.tag = tag_;
+  header.count = header.entries = static_cast<uint32_t>(count);
+  std::memcpy(message, &header, sizeof(header));
+  return message + sizeof(header);
 }
 
 }  // namespace q7x2

@@ -170,6 +170,16 @@ class Codec {
     decode(message, sum, count, first, keys, {.store = Store::kAdd});
   }
 
+  // For a body that a device makes or reads (kernels/codec_kernels.h). Only where `is_value_stage`.
+
+  /// Messages are a header, and all elements as the value stage writes them.
+  bool is_value_stage() const;
+  /// Of a message of `count` elements. Throws as `decode` does.
+  std::span<const std::byte> body_of(std::span<const std::byte> message, size_t count) const;
+  /// Writes the header of a message of `count` elements. Returns where its body goes, of
+  /// value_bytes(spec().value, count) bytes.
+  std::byte* write_header(std::byte* message, size_t count) const;
+
  private:
   CodecSpec spec_;
   std::string name_;

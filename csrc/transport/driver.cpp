@@ -36,6 +36,7 @@ milliseconds nap_until(TimePoint end, TimePoint now, milliseconds at_most) {
 
 bool Driver::progress(Locked& locked) {
   bool any = reactor_.progress(locked);
+  any |= completions_.deliver(locked, tasks_);
   tasks_.drain(locked);
   any |= groups_.progress_sharing(locked);
   if (groups_.deliver(locked)) {
@@ -131,6 +132,7 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
         events.push_back({peers_.watch_fd(), POLLIN, 0});
         sleep = nap(locked, now, kNap);
         waiter.announce();
+        if (!completions_.is_empty()) sleep = milliseconds::zero();
       }
     } else {
       now = Clock::now();
@@ -211,7 +213,7 @@ milliseconds Driver::look(std::vector<pollfd>& events) {
   }
   seen_activity_ = activity;
   parking_.announce_driver(sleep != milliseconds::zero());
-  return sleep;
+  return completions_.is_empty() ? sleep : milliseconds::zero();
 }
 
 void Driver::run() {

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "transport/assembly_table.h"
+#include "transport/completion_queue.h"
 #include "transport/group_table.h"
 #include "transport/job_queue.h"
 #include "transport/parking.h"
@@ -26,13 +27,14 @@ namespace q7x2 {
 class Driver {
  public:
   Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, AssemblyTable& assemblies,
-         TaskTable& tasks, JobQueue& jobs, Parking& parking)
+         TaskTable& tasks, JobQueue& jobs, CompletionQueue& completions, Parking& parking)
       : reactor_(reactor),
         peers_(peers),
         groups_(groups),
         assemblies_(assemblies),
         tasks_(tasks),
         jobs_(jobs),
+        completions_(completions),
         parking_(parking) {}
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -77,6 +79,7 @@ class Driver {
   AssemblyTable& assemblies_;
   TaskTable& tasks_;
   JobQueue& jobs_;
+  CompletionQueue& completions_;
   Parking& parking_;
 
   std::atomic<TimePoint> next_housekeeping_{TimePoint{}};

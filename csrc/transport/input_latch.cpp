@@ -1,37 +1,38 @@
 #include "transport/input_latch.h"
 
-#include <exception>
-#include <string>
 #include <utility>
 
-#include "base/log.h"
-#include "transport/runtime.h"
+#include "transport/task.h"
+#include "transport/task_table.h"
 
 namespace q7x2 {
+
+class InputLatch::Arrival final : public Completion {
+ public:
+  Arrival(std::shared_ptr<CompletionQueue> queue, std::shared_ptr<InputLatch> latch, size_t bytes)
+      : Completion(std::move(queue)), latch_(std::move(latch)), bytes_(bytes) {}
+
+ private:
+  void deliver(Locked& locked, TaskTable& tasks) override {
+    latch_->arrived_.store(bytes_, std::memory_order_release);
+    for (const std::weak_ptr<Task>& held : latch_->held_) {
+      std::shared_ptr<Task> task = held.lock();
+      if (!task) continue;
+      tasks.inputs_arrived(locked, *task);
+      locked.drop_later(std::move(task));
+    }
+  }
+
+  const std::shared_ptr<InputLatch> latch_;
+  const size_t bytes_;
+};
 
 void InputLatch::hold(Locked&, std::weak_ptr<Task> task) {
   held_.push_back(std::move(task));
 }
 
-void InputLatch::raise(size_t bytes) noexcept {
-  try {
-    const std::shared_ptr<Runtime> runtime = runtime_.lock();
-    if (!runtime) return;  // and so there is no task
-    {
-      Locked locked(runtime->lock());
-      arrived_.store(bytes, std::memory_order_release);
-      for (const std::weak_ptr<Task>& held : held_) {
-        std::shared_ptr<Task> task = held.lock();
-        if (!task) continue;
-        runtime->tasks().inputs_arrived(locked, *task);
-        locked.drop_later(std::move(task));
-      }
-    }
-    runtime->parking().note_activity();
-    runtime->wake();
-  } catch (const std::exception& error) {
-    log(Level::kWarn, std::string("a task could not be resumed: ") + error.what());
-  }
+std::unique_ptr<Completion> InputLatch::arrival(std::optional<size_t> bytes) {
+  return std::make_unique<Arrival>(queue_, shared_from_this(), bytes.value_or(kAll));
 }
 
 }  // namespace q7x2

@@ -1,26 +1,28 @@
-// InputLatch: holds a task back until what it reads is in host memory.
+// InputLatch: holds a task back until what it reads is there.
 //
-// A device copies a tensor to the host in its own time. The task is submitted at once all the same,
-// so that calls keep their order and their numbers. It begins to read when the latch opens. A task
-// that reads its memory in order need not wait for all of it: it may read what has arrived.
+// A device computes a tensor, and copies it to the host, in its own time. The task is submitted at
+// once all the same, so that calls keep their order and their numbers. It begins to read when the
+// latch opens. A task that reads its memory in order need not wait for all of it: it may read what
+// has arrived.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "transport/completion_queue.h"
 #include "transport/locked.h"
 
 namespace q7x2 {
 
-class Runtime;
 class Task;
 
-class InputLatch {
+class InputLatch : public std::enable_shared_from_this<InputLatch> {
  public:
-  explicit InputLatch(std::weak_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+  explicit InputLatch(std::shared_ptr<CompletionQueue> queue) : queue_(std::move(queue)) {}
 
   /// Whether all is there. Any thread; with the lock it does not change meanwhile.
   bool is_open() const noexcept { return arrived() == kAll; }
@@ -29,16 +31,15 @@ class InputLatch {
   size_t arrived() const noexcept { return arrived_.load(std::memory_order_acquire); }
   /// `task` hears of each arrival: Task::inputs_arrived. Only while it is closed.
   void hold(Locked& locked, std::weak_ptr<Task> task);
-  /// The first `bytes` of each region are there, more than before. From any thread that does not
-  /// hold the lock. What goes wrong fails the tasks.
-  void raise(size_t bytes) noexcept;
-  /// All is there. Once.
-  void open() noexcept { raise(kAll); }
+  /// To be posted when the first `bytes` of each region are there, more than before; none: all are.
+  /// What goes wrong then fails the tasks.
+  std::unique_ptr<Completion> arrival(std::optional<size_t> bytes = {});
 
  private:
+  class Arrival;
   static constexpr size_t kAll = SIZE_MAX;
 
-  const std::weak_ptr<Runtime> runtime_;
+  const std::shared_ptr<CompletionQueue> queue_;
   std::atomic<size_t> arrived_{0};
   std::vector<std::weak_ptr<Task>> held_;
 };

@@ -22,16 +22,20 @@ class Job {
 
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// Without the lock, in any thread. What the work throws is kept for the task.
+  /// Without the lock, in any thread. What the work throws is kept for the task. Not of a job whose
+  /// work a device does.
   void run() noexcept {
     began_ = ended_ = {};
-    try_work();
+    try_begin();
   }
-  /// The same for work that is worth two looks at the clock.
-  void run_timed() noexcept {
+  /// The same for work that is worth two looks at the clock. False: a device goes on with it. It
+  /// may be complete already, and the job gone.
+  bool run_timed() noexcept {
     began_ = std::chrono::steady_clock::now();
-    try_work();
+    ended_ = {};
+    if (!try_begin()) return false;
     ended_ = std::chrono::steady_clock::now();
+    return true;
   }
   /// Throws what the work threw.
   void check() const {
@@ -44,18 +48,26 @@ class Job {
 
  protected:
   virtual void work() = 0;
+  /// Does the work, or enqueues it on a device and returns false. Then JobQueue::completed follows.
+  virtual bool begin() {
+    work();
+    return true;
+  }
   /// From inside `work`.
   bool is_timed() const { return began_ != TimePoint(); }
+  /// From inside `begin`, which then returns false: keeps the exception that is handled now.
+  void keep_error() noexcept { error_ = std::current_exception(); }
 
  private:
   friend class JobQueue;
 
-  void try_work() noexcept {
+  bool try_begin() noexcept {
     try {
       error_ = nullptr;
-      work();
+      return begin();
     } catch (...) {
       error_ = std::current_exception();
+      return true;
     }
   }
 

@@ -92,12 +92,18 @@ bool JobQueue::run_one(const Wanted& wanted) {
   Job* const job = is_empty() ? nullptr : take(wanted);
   if (job == nullptr) return false;
   ++running_;
-  job->run_timed();
+  const bool is_complete = job->run_timed();
   --running_;
+  if (!is_complete) return true;
   Locked locked(lock_);
   tasks_.worked(locked, *job->task_, *job);
   tasks_.drain(locked);
   return true;
+}
+
+void JobQueue::completed(Locked& locked, Job& job) {
+  job.ended_ = Job::TimePoint::clock::now();
+  tasks_.worked(locked, *job.task_, job);
 }
 
 bool JobQueue::run_any() {

@@ -5,6 +5,9 @@
 // for. The lanes take what is left where this process has more processors than one: with n ranks on
 // a host of m processors there are m / n - 1 lanes, none where the ranks fill the processors. A
 // caller that submits a task runs its small jobs at once. Q7X2_LANES says another number of lanes.
+//
+// A job may have a device do its work. Then whoever runs it enqueues that and goes on, and the job
+// is complete when the device is (transport/completion_queue.h).
 #pragma once
 
 #include <atomic>
@@ -43,6 +46,8 @@ class JobQueue {
   void add(Locked& locked, Task& task, Job& job, size_t bytes);
   /// A task is over: what has not begun is dropped.
   void forget(Locked& locked, Task& task);
+  /// A job that a device has gone on with is complete: tells its task.
+  void completed(Locked& locked, Job& job);
 
   bool is_empty() const { return size_.load(std::memory_order_relaxed) == 0; }
   /// Whether a group that nobody waits for has jobs here.

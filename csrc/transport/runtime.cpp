@@ -145,7 +145,8 @@ Runtime::Runtime(const FlightSettings& flights)
       tasks_(reactor_, flights_),
       parking_(tasks_.unfinished()),
       jobs_(reactor_.lock(), tasks_, parking_),
-      driver_(reactor_, peers_, groups_, assemblies_, tasks_, jobs_, parking_) {
+      completions_(std::make_shared<CompletionQueue>(parking_)),
+      driver_(reactor_, peers_, groups_, assemblies_, tasks_, jobs_, *completions_, parking_) {
   if (!flights.directory.empty()) {
     dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
       return flight_snapshot(std::move(reason));
@@ -169,6 +170,7 @@ void Runtime::stop() {
     return;
   }
   jobs_.stop();
+  completions_->close();
   notifier_.stop();
   {
     Locked locked(lock());

@@ -7,6 +7,7 @@
 //   Driver    drives what follows, in threads that wait and in one of its own
 //   Parking   where threads sleep, and how they are woken
 //   JobQueue  arithmetic that waits for a thread; its lanes
+//   CompletionQueue  what devices have completed
 //   Reactor   UCX's workers, requests, completions; its lock covers all below
 //   Envelopes, PeerTable, ControlPlane, GroupTable, AssemblyTable, TaskTable
 //   FlightLog records what tasks do; DumpWriter writes it to files, in a thread of its own
@@ -20,6 +21,7 @@
 
 #include "base/process.h"
 #include "transport/assembly_table.h"
+#include "transport/completion_queue.h"
 #include "transport/control_plane.h"
 #include "transport/driver.h"
 #include "transport/envelope.h"
@@ -109,6 +111,7 @@ class Runtime {
   AssemblyTable& assemblies() { return assemblies_; }
   TaskTable& tasks() { return tasks_; }
   JobQueue& jobs() { return jobs_; }
+  const std::shared_ptr<CompletionQueue>& completions() { return completions_; }
   FlightLog& flights() { return flights_; }
   Parking& parking() { return parking_; }
   /// For hooks of tasks.
@@ -135,6 +138,7 @@ class Runtime {
   TaskTable tasks_;
   Parking parking_;
   JobQueue jobs_;
+  const std::shared_ptr<CompletionQueue> completions_;
   Driver driver_;
   Notifier notifier_;
   ScratchPool scratch_;

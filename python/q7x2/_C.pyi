@@ -287,7 +287,9 @@ class Codec:
 def create_backend(
     dist_backend_opts: Any, options: Options | None = None, *, in_job: bool = False
 ) -> ProcessGroupQ7x2: ...
-def register_accelerator(device_type: str, stream_calls: Any) -> None:
+def register_accelerator(
+    device_type: str, stream_calls: Any, codec_kernels: Any | None = None
+) -> None:
     """Take tensors of ``device_type``; ``stream_calls``: a capsule of that name."""
 
 def reconfigure_handle(group: ProcessGroupQ7x2 | None = None) -> str:

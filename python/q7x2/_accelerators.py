@@ -7,7 +7,9 @@ from typing import Any
 _registered: list[str] = []
 
 
-def register_accelerator(device_type: str, stream_calls: Any) -> None:
+def register_accelerator(
+    device_type: str, stream_calls: Any, codec_kernels: Any | None = None
+) -> None:
     """Let groups that are made from now on take tensors of an accelerator other than CUDA.
 
     torch must know the device type already (``torch.utils.rename_privateuse1_backend``). Call it
@@ -20,10 +22,13 @@ def register_accelerator(device_type: str, stream_calls: Any) -> None:
         stream_calls: A capsule called ``q7x2.stream_calls``. It points to a
             ``Q7x2StreamCalls`` (csrc/device/stream_calls.h), which must stay. docs/devices.md says
             what a device must offer.
+        codec_kernels: A capsule called ``q7x2.codec_kernels``. It points to a
+            ``q7x2::CodecKernels`` (csrc/kernels/codec_kernels.h), which must stay, and was
+            compiled with the header of this version. ``None``: codecs run on the CPU.
 
     Raises:
-        ValueError: The struct is incomplete, or the device type has other stream calls already.
-        TypeError: ``stream_calls`` is another capsule.
+        ValueError: A struct is incomplete, or the device type has others already.
+        TypeError: A capsule has another name.
     """
     import torch
     import torch.distributed as dist
@@ -32,7 +37,7 @@ def register_accelerator(device_type: str, stream_calls: Any) -> None:
     from q7x2._extension import load
 
     name = torch.device(device_type).type
-    load().register_accelerator(name, stream_calls)
+    load().register_accelerator(name, stream_calls, codec_kernels)
     register()
     served = dist.Backend.backend_capability["q7x2"]
     if name not in served:

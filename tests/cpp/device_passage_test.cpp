@@ -82,17 +82,17 @@ TEST(DevicePassage, SlicesBeginAsTheirInputArrives) {
     Comm comm(rank.group());
     Device device;
     const Buffer<float> data = buffer<float>(kElements, static_cast<float>(rank.rank + 1));
-    const auto latch = std::make_shared<InputLatch>(Runtime::existing());
+    const auto latch = std::make_shared<InputLatch>(Runtime::existing()->completions());
     const auto task = begin(comm, data, device, latch, "");
     const size_t half = device.strips.count() / 2;
-    latch->raise(device.strips.begin(half));
+    CompletionQueue::post(latch->arrival(device.strips.begin(half)));
     wait_for_strip(comm, *task, device, 0);
     EXPECT_EQ((*data)[0], 3.0F);
     EXPECT_FALSE(task->done());
     EXPECT_FALSE(device.stream.passes(half));
     EXPECT_EQ(data->back(), static_cast<float>(rank.rank + 1));
     rank.barrier();  // both ranks have seen it
-    latch->open();
+    CompletionQueue::post(latch->arrival());
     comm.succeed(*task);
     EXPECT_EQ(data->back(), 3.0F);
     device.gate->open();
@@ -106,14 +106,14 @@ TEST(DevicePassage, SelectionsWaitForTheWholeInput) {
     Comm comm(rank.group());
     Device device;
     const Buffer<float> data = buffer<float>(kElements);
-    const auto latch = std::make_shared<InputLatch>(Runtime::existing());
+    const auto latch = std::make_shared<InputLatch>(Runtime::existing()->completions());
     const auto task = begin(comm, data, device, latch, "topk:0.001");
-    latch->raise(device.strips.begin(device.strips.count() - 1));
+    CompletionQueue::post(latch->arrival(device.strips.begin(device.strips.count() - 1)));
     EXPECT_FALSE(comm.group().runtime().wait(*task, Clock::now() + std::chrono::milliseconds(50)));
     rank.barrier();
     EXPECT_FALSE(device.stream.passes(0));
     (*data)[kElements - 1] = 1;  // arrives last, and is all there is
-    latch->open();
+    CompletionQueue::post(latch->arrival());
     comm.succeed(*task);
     EXPECT_EQ(data->back(), 2.0F);
   });

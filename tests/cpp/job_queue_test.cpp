@@ -64,6 +64,80 @@ class JobsTask final : public Task {
   size_t left_ = 0;
 };
 
+/// A job whose work another thread does, as a device would.
+class DeviceJob final : public Job {
+ public:
+  DeviceJob(std::shared_ptr<CompletionQueue> queue, std::thread& device, bool is_refused)
+      : queue_(std::move(queue)), device_(device), is_refused_(is_refused) {}
+
+ private:
+  class Done final : public Completion {
+   public:
+    Done(std::shared_ptr<CompletionQueue> queue, DeviceJob& job)
+        : Completion(std::move(queue)), job_(job) {}
+
+   private:
+    void deliver(Locked& locked, TaskTable&) override {
+      Runtime::existing()->jobs().completed(locked, job_);
+    }
+    DeviceJob& job_;
+  };
+
+  void work() override {}
+  bool begin() override {
+    if (is_refused_) {
+      try {
+        throw Error(ErrorCode::kTransport, "refused");
+      } catch (...) {
+        keep_error();
+      }
+    }
+    device_ = std::thread([done = std::make_unique<Done>(queue_, *this)]() mutable {
+      CompletionQueue::post(std::move(done));
+    });
+    return false;
+  }
+
+  const std::shared_ptr<CompletionQueue> queue_;
+  std::thread& device_;
+  const bool is_refused_;
+};
+
+/// Has one of them, and is over when it has come back.
+class DeviceTask final : public Task {
+ public:
+  DeviceTask(std::shared_ptr<Group> group, std::thread& device, bool is_refused)
+      : Task(std::move(group), milliseconds(0)),
+        job_(this->group().runtime().completions(), device, is_refused) {}
+  std::string name() const override { return "a device's job"; }
+  void start(Locked& locked) override { enqueue(locked, job_, kLarge); }
+  void completed(Locked&, uint32_t, size_t, uint64_t) override {}
+  void worked(Locked& locked, Job& job) override {
+    job.check();
+    finish(locked);
+  }
+
+ private:
+  DeviceJob job_;
+};
+
+TEST(Jobs, OfADeviceAreCompleteWhenItSaysSo) {
+  run_ranks(1, [](Rank& rank) {
+    for (const bool is_refused : {false, true}) {
+      for (const bool is_waited_for : {false, true}) {
+        std::thread device;
+        const auto task = std::make_shared<DeviceTask>(
+            rank.group(std::to_string(2 * is_refused + is_waited_for)), device, is_refused);
+        rank.runtime().submit(task, is_waited_for);
+        if (is_waited_for) rank.runtime().wait(*task, TimePoint::max());
+        while (!task->done()) std::this_thread::sleep_for(milliseconds(1));
+        EXPECT_EQ(task->error().has_value(), is_refused);
+        device.join();
+      }
+    }
+  });
+}
+
 TEST(Jobs, RunWithoutTheLock) {
   run_ranks(1, [](Rank& rank) {
     const auto task = std::make_shared<JobsTask>(rank.group(), kLarge);

@@ -129,7 +129,7 @@ def _run_in_group(
     arguments: dict[str, Any],
 ) -> Any:
     if device == NAME:
-        q7x2.register_accelerator(NAME, load().stream_calls())
+        q7x2.register_accelerator(NAME, load().stream_calls(), load().codec_kernels())
     else:
         # One GPU per rank, as far as there are so many.
         torch.cuda.set_device(harness.current_rank() % torch.cuda.device_count())
@@ -186,6 +186,16 @@ def slow(stream: torch.Stream, seconds: float) -> Iterator[None]:
         yield
     finally:
         load().slow_down(stream.device_index, stream.stream_id, 0)
+
+
+def bytes_of(call: Callable[[], object]) -> tuple[int, int]:
+    """Return the bytes that ``call`` copies to the host, and to the device."""
+    torch.accelerator.synchronize()
+    to_host, to_device = load().copied_bytes()
+    call()
+    torch.accelerator.synchronize()
+    after = load().copied_bytes()
+    return after[0] - to_host, after[1] - to_device
 
 
 @contextlib.contextmanager

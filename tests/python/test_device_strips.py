@@ -92,16 +92,6 @@ def test_compressed_strips_have_the_bits_of_cpu_tensors(new_pool, shared: str) -
     stand_in.run(new_pool(2), _compare_compressed, shared)
 
 
-def _bytes_of(call: Callable[[], object]) -> tuple[int, int]:
-    """The bytes that ``call`` copies to the host, and to the device."""
-    torch.fake.synchronize()
-    to_host, to_device = stand_in.load().copied_bytes()
-    call()
-    torch.fake.synchronize()
-    after = stand_in.load().copied_bytes()
-    return after[0] - to_host, after[1] - to_device
-
-
 def _counted() -> None:
     world = dist.get_world_size()
     x = torch.ones(SEVERAL, device="fake")
@@ -109,14 +99,14 @@ def _counted() -> None:
     parts = list(many.chunk(world))
     strided = torch.ones(2, SEVERAL, device="fake").t()
     one, all_ = x.nbytes, many.nbytes
-    assert _bytes_of(lambda: dist.all_reduce(x)) == (one, one)
-    assert _bytes_of(lambda: dist.all_reduce(strided)) == (2 * one, 2 * one)
-    assert _bytes_of(lambda: dist.all_gather_into_tensor(many, x)) == (one, all_)
-    assert _bytes_of(lambda: dist.all_gather(parts, x)) == (one, all_)
-    assert _bytes_of(lambda: dist.reduce_scatter_tensor(x, many)) == (all_, one)
-    assert _bytes_of(lambda: dist.all_to_all_single(many, many.clone())) == (all_, all_)
+    assert stand_in.bytes_of(lambda: dist.all_reduce(x)) == (one, one)
+    assert stand_in.bytes_of(lambda: dist.all_reduce(strided)) == (2 * one, 2 * one)
+    assert stand_in.bytes_of(lambda: dist.all_gather_into_tensor(many, x)) == (one, all_)
+    assert stand_in.bytes_of(lambda: dist.all_gather(parts, x)) == (one, all_)
+    assert stand_in.bytes_of(lambda: dist.reduce_scatter_tensor(x, many)) == (all_, one)
+    assert stand_in.bytes_of(lambda: dist.all_to_all_single(many, many.clone())) == (all_, all_)
     sends = dist.get_rank() == 0
-    read, written = _bytes_of(lambda: dist.broadcast(x, 0))
+    read, written = stand_in.bytes_of(lambda: dist.broadcast(x, 0))
     assert (read, written) == ((one, 0) if sends else (0, one))
 
 

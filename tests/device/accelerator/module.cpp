@@ -2,6 +2,7 @@
 // control it with.
 #include <torch/csrc/utils/pybind.h>
 
+#include "codec_kernels.h"
 #include "hooks.h"
 #include "kernels.h"
 #include "memory.h"
@@ -33,6 +34,7 @@ PYBIND11_MODULE(stand_in_accelerator, module) {
   });
 
   module.def("stream_calls", [] { return py::capsule(stream_calls(), "q7x2.stream_calls"); });
+  module.def("codec_kernels", [] { return py::capsule(codec_kernels(), "q7x2.codec_kernels"); });
   py::enum_<LeftOut>(module, "LeftOut")
       .value("nothing", LeftOut::kNothing)
       .value("ready", LeftOut::kReady)

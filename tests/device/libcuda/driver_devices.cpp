@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include "memory.h"
+#include "streams.h"
 
 // The primary context of the device. CUDA says no more of this type.
 struct CUctx_st {
@@ -207,6 +208,7 @@ CUresult cuMemHostUnregister(void*) {
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  if (fake_cuda::in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   const auto found = DeviceMemory::of_process().find(address);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
   return pointer_attribute(data, attribute, *found);
@@ -215,6 +217,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 // Zeros, and no error, for the host's memory.
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr address) {
+  if (fake_cuda::in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   const auto found = DeviceMemory::of_process().find(address);
   for (unsigned i = 0; i < count; ++i) {
     if (!found) {

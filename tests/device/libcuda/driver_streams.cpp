@@ -53,6 +53,7 @@ void count(const Place& to, const Place& from, size_t bytes) {
 }
 
 CUresult copy(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) {
+  if (fake_cuda::in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   const auto to = fake_cuda::place(destination, bytes);
   const auto from = fake_cuda::place(source, bytes);
   if (!to || !from) return CUDA_ERROR_INVALID_VALUE;
@@ -111,13 +112,15 @@ CUresult cuStreamSynchronize(CUstream stream) {
 
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* argument, unsigned) {
   if (stream == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  stream->enqueue([=] { callback(stream, CUDA_SUCCESS, argument); });
+  stream->enqueue(
+      [=] { fake_cuda::call_host_function([=] { callback(stream, CUDA_SUCCESS, argument); }); });
   return CUDA_SUCCESS;
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  if (fake_cuda::in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   if (stream == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  stream->enqueue([=] { function(argument); });
+  stream->enqueue([=] { fake_cuda::call_host_function([=] { function(argument); }); });
   return CUDA_SUCCESS;
 }
 

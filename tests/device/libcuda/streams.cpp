@@ -4,6 +4,21 @@
 #include <utility>
 
 namespace fake_cuda {
+namespace {
+
+thread_local bool calls_host_function = false;
+
+}  // namespace
+
+bool in_host_function() {
+  return calls_host_function;
+}
+
+void call_host_function(const std::function<void()>& function) {
+  calls_host_function = true;
+  function();
+  calls_host_function = false;
+}
 
 Stream::Stream() : thread_([this] { run(); }) {}
 

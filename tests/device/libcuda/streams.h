@@ -12,6 +12,12 @@
 
 namespace fake_cuda {
 
+/// Whether the calling thread runs a function of the program that a stream has called. As with
+/// CUDA, it may call nothing of the driver then.
+bool in_host_function();
+/// Calls `function` as a stream does.
+void call_host_function(const std::function<void()>& function);
+
 class Stream {
  public:
   Stream();

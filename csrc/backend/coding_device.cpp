@@ -1,0 +1,87 @@
+// Where the elements of a compressed call on device tensors are: on the device, which encodes and
+// decodes them, or in host memory, where the codecs of the CPU do.
+//
+// Messages have the same bits either way, so each rank decides by itself. The device needs kernels
+// (kernels/codec_kernels.h), and a Plan that only sends messages. A rank that does not know its
+// Plan yet, because rank 0 announces it ahead of the call, takes host memory.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "backend/argument_checks.h"
+#include "backend/process_group.h"
+#include "backend/work_stream.h"
+#include "executor/device_coder.h"
+#include "executor/plan_call.h"
+
+namespace q7x2 {
+namespace {
+
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  const auto* const first = static_cast<const std::byte*>(a.const_data_ptr());
+  const auto* const second = static_cast<const std::byte*>(b.const_data_ptr());
+  return first < second + b.nbytes() && second < first + a.nbytes();
+}
+
+/// Contiguous on one device, and apart from each other.
+bool can_stay(const std::vector<at::Tensor>& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (tensor.device() != tensors[0].device() || !tensor.is_contiguous() || tensor.is_neg() ||
+        std::any_of(tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(i),
+                    [&](const at::Tensor& other) { return overlap(other, tensor); })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The call but for its addresses: `parts` equal regions.
+CollectiveCall call_of(Collective collective, const at::Tensor& input, const at::Tensor& output,
+                       size_t parts) {
+  const auto regions = [&](const at::Tensor& tensor, bool is_divided) {
+    const size_t count = is_divided ? parts : 1;
+    return std::vector<Region>(count, Region{nullptr, tensor.nbytes() / count});
+  };
+  CollectiveCall call;
+  call.collective = collective;
+  call.input = regions(input, collective == Collective::kReduceScatter);
+  call.output = regions(output, collective == Collective::kAllGather);
+  call.dtype = reducible_dtype(input);
+  return call;
+}
+
+}  // namespace
+
+void ProcessGroupQ7x2::choose_device(Launch& launch, Collective collective, const Tensors& inputs,
+                                     const Tensors& outputs, const CodedOptions& opts) {
+  const c10::Device device = inputs[0].device();
+  if (device.is_cpu() || inputs.size() != 1) return;
+  const CodecKernels* const kernels =
+      codec_kernels(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+  Tensors tensors = inputs;
+  if (collective != Collective::kAllReduce) tensors.push_back(outputs[0]);
+  tensors.insert(tensors.end(), opts.errors.begin(), opts.errors.end());
+  if (kernels == nullptr || !can_stay(tensors)) return;
+
+  CollectiveCall call = call_of(collective, inputs[0], outputs[0], static_cast<size_t>(size_));
+  call.algorithms = algorithms_of_thread();
+  call.coding.edges = opts.edges;
+  const std::shared_ptr<const Codec> codec = codec_of(call, opts);
+  if (codec == nullptr || !codec->is_value_stage()) return;
+  call.coding.codec = codec;
+  try {
+    const std::shared_ptr<PlanBook::Page> page = book_->open(shape_of(call));
+    if (!page->is_settled() ||
+        !runs_on_device(*page->choice().plan, *codec, call.dtype, !opts.errors.empty())) {
+      return;
+    }
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+  const WorkStreams streams = work_streams(device);
+  launch.coding_device = CodingDevice{streams.to_host, streams.to_device, kernels};
+  launch.buffers->stay_on_device();
+}
+
+}  // namespace q7x2

@@ -1,0 +1,166 @@
+#include "executor/device_coder.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "executor/op_job.h"
+#include "kernels/random.h"
+#include "transport/completion_queue.h"
+#include "transport/group.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr size_t kAlignment = 256;  // of bodies in the device's memory
+
+size_t rounded(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+bool is_element(const Block& block) {
+  return block.is_part();
+}
+
+class JobCompletion final : public Completion {
+ public:
+  JobCompletion(std::shared_ptr<CompletionQueue> queue, OpJob& job, std::weak_ptr<Task> task)
+      : Completion(std::move(queue)), job_(job), task_(std::move(task)) {}
+
+ private:
+  // A task with a job out is not gone before its runtime.
+  void deliver(Locked& locked, TaskTable&) override {
+    std::shared_ptr<Task> task = task_.lock();
+    if (!task) return;
+    task->group().runtime().jobs().completed(locked, job_);
+    locked.drop_later(std::move(task));
+  }
+
+  OpJob& job_;
+  const std::weak_ptr<Task> task_;
+};
+
+}  // namespace
+
+bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_errors) {
+  if (dtype != DType::kFloat32 || plan.num_coded == 0 || !codec.is_value_stage() ||
+      codec.traits().codes_own) {
+    return false;
+  }
+  return std::ranges::all_of(plan.ops, [&](const Op& op) {
+    const auto sources = plan.sources_of(op);
+    switch (op.kind) {
+      case OpKind::kSend:
+        return sources[0].is_coded();
+      case OpKind::kRecv:
+        return op.destination.is_coded();
+      case OpKind::kCopy:
+        return sources[0].is_coded() != op.destination.is_coded() &&
+               (is_element(sources[0]) || is_element(op.destination));
+      case OpKind::kReduce:
+        // What a sum loses may not come on top of what the contribution has lost.
+        return op.num_sources <= kMostFolded &&
+               (!op.destination.is_coded() || op.takes_residual || !has_errors) &&
+               std::ranges::all_of(
+                   sources,
+                   [](const Block& block) { return block.is_coded() || is_element(block); }) &&
+               (op.destination.is_coded() ||
+                (is_element(op.destination) && std::ranges::any_of(sources, &Block::is_coded)));
+    }
+    return false;
+  });
+}
+
+DeviceCoder::DeviceCoder(CodingDevice device, const Coding& coding, size_t message_bytes)
+    : device_(std::move(device)),
+      coding_(coding),
+      pinned_(device_.to_host->pinned(kFlagBytes + message_bytes)) {
+  *found() = 0;
+}
+
+void DeviceCoder::check(const OpJob& job, size_t count) const {
+  for (const BlockCoder::Operand& operand : job.from) {
+    if (operand.elements == nullptr) coding_.codec->body_of(operand.message, count);
+  }
+}
+
+ValueBlock DeviceCoder::block(const OpJob& job, size_t count) const {
+  return {.count = count,
+          .first = job.at.first,
+          .add = job.at.errors,
+          .error = job.at.errors,
+          .shared_key = coding_.keys.shared,
+          .rounding_key = coding_.keys.rounding};
+}
+
+// Jobs that depend on each other are never in progress at once, so their streams need no order.
+WorkStream& DeviceCoder::stream_of(const OpJob& job) const {
+  return job.kind == OpJob::Kind::kEncode ? *device_.to_host : *device_.to_device;
+}
+
+size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
+  const ValueSpec& spec = coding_.codec->spec().value;
+  const size_t body_bytes = value_bytes(spec, count);
+  const bool makes_message =
+      job.kind == OpJob::Kind::kEncode || job.kind == OpJob::Kind::kFoldToMessage;
+  size_t length = 0;
+  WorkStream& stream = stream_of(job);
+  stream.with([&] {
+    const std::shared_ptr<std::byte> memory =
+        stream.scratch((job.from.size() + 1) * rounded(body_bytes));
+    std::byte* const body = memory.get();  // what is made comes first
+    Fold fold;
+    for (const BlockCoder::Operand& operand : job.from) {
+      FoldSource& source = fold.of[fold.num++];
+      source.values = reinterpret_cast<const float*>(operand.elements);
+      if (operand.elements != nullptr) continue;
+      std::byte* const there = body + static_cast<size_t>(fold.num) * rounded(body_bytes);
+      stream.copy(there, coding_.codec->body_of(operand.message, count).data(), body_bytes,
+                  WorkStream::Way::kToDevice);
+      source.body = there;
+    }
+    auto* const elements = reinterpret_cast<float*>(job.to);
+    ValueBlock block = this->block(job, count);
+    switch (job.kind) {
+      case OpJob::Kind::kEncode:
+        block.values = fold.of[0].values;
+        device_.kernels->encode(spec, block, body, stream.handle());
+        break;
+      case OpJob::Kind::kDecode:
+        device_.kernels->decode(spec, fold.of[0].body, elements, count, block.first,
+                                block.shared_key, /*add=*/false, stream.handle());
+        break;
+      case OpJob::Kind::kFold:
+        fold.divisor = static_cast<float>(job.divisor);
+        if (!job.at.takes_residual) block.add = block.error = nullptr;
+        device_.kernels->fold(spec, fold, block, {.values = elements}, stream.handle());
+        break;
+      default:
+        fold.divisor = static_cast<float>(job.divisor);
+        block.error_scale = fold.divisor;
+        block.rounding_key = mix_keys(coding_.keys.rounding, BlockCoder::kSumRounding);
+        device_.kernels->fold(spec, fold, block, {.body = body}, stream.handle());
+        break;
+    }
+    if (makes_message) {
+      std::byte* const to = coding_.codec->write_header(job.to, count);
+      stream.copy(to, body, body_bytes, WorkStream::Way::kToHost);
+      length = static_cast<size_t>(to - job.to) + body_bytes;
+    }
+    if (job.inspects) {
+      device_.kernels->find_nonfinite(elements, count, found(), stream.handle());
+    }
+  });
+  return length;
+}
+
+void DeviceCoder::complete_later(OpJob& job, const std::shared_ptr<Task>& task) {
+  auto completion =
+      std::make_unique<JobCompletion>(task->group().runtime().completions(), job, task);
+  WorkStream& stream = stream_of(job);
+  stream.with(
+      [&] { Completion::post_after(stream.calls(), stream.handle(), std::move(completion)); });
+}
+
+}  // namespace q7x2

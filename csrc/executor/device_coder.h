@@ -1,0 +1,72 @@
+// DeviceCoder: what the ops of a Plan do to coded blocks whose elements are on a device.
+//
+//   messages    in pinned host memory, where the transport sends them from and receives them
+//   elements    where the caller has them; residuals, too
+//
+// A job checks the messages that it reads on the host, and enqueues: their bodies to the device,
+// one kernel, the body that it makes to the host. So messages cross the bus, not elements, and the
+// bits are those of BlockCoder: the kernels add in its order (kernels/codec_kernels.h). The host
+// does not wait: the job is complete when the stream has come by.
+//
+// It takes fp32 elements and codecs of the value stage alone, and Plans in which all that is sent
+// or received is coded: what would be sent as it is, or selected, is in host memory
+// (backend/coded_collectives.cpp chooses).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/types.h"
+#include "device/work_stream.h"
+#include "executor/block_coder.h"
+#include "kernels/codec_kernels.h"
+#include "plan/plan.h"
+
+namespace q7x2 {
+
+class OpJob;
+class Task;
+
+/// Where a call's elements are, if a device encodes and decodes them.
+struct CodingDevice {
+  std::shared_ptr<WorkStream> to_host;    ///< encodes inputs
+  std::shared_ptr<WorkStream> to_device;  ///< reads messages
+  const CodecKernels* kernels = nullptr;
+};
+
+/// Whether a device can run a call of that kind.
+bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_errors);
+
+class DeviceCoder {
+ public:
+  /// `message_bytes`: of all messages at once. Takes pinned memory for them.
+  DeviceCoder(CodingDevice device, const Coding& coding, size_t message_bytes);
+
+  /// Pinned, `message_bytes` long.
+  std::byte* messages() const { return pinned_.get() + kFlagBytes; }
+  // Of jobs of coded kinds, of `count` elements. Without the lock.
+
+  /// Throws Error(kMismatch) if a message that it reads is none of this codec.
+  void check(const OpJob& job, size_t count) const;
+  /// Enqueues what the job does. Returns the length of the message that it makes, if any. If it
+  /// throws, the device may do a part of that.
+  size_t enqueue(const OpJob& job, size_t count);
+  /// The job is completed when the stream has done what was enqueued.
+  void complete_later(OpJob& job, const std::shared_ptr<Task>& task);
+  /// Some results were not finite, as far as jobs are complete.
+  bool met_nonfinite() const { return *found() != 0; }
+
+ private:
+  static constexpr size_t kFlagBytes = 64;
+
+  uint32_t* found() const { return reinterpret_cast<uint32_t*>(pinned_.get()); }
+  ValueBlock block(const OpJob& job, size_t count) const;
+  WorkStream& stream_of(const OpJob& job) const;
+
+  const CodingDevice device_;
+  const Coding& coding_;
+  const std::shared_ptr<std::byte> pinned_;  // the flag, and the messages
+};
+
+}  // namespace q7x2

@@ -1,0 +1,71 @@
+#include "codec_kernels.h"
+
+#include "kernels/codec_cuda.h"
+#include "memory.h"
+#include "stream.h"
+
+namespace accelerator {
+namespace {
+
+using q7x2::Fold;
+using q7x2::FoldSource;
+using q7x2::FoldTarget;
+using q7x2::ValueBlock;
+using q7x2::ValueSpec;
+
+// A call is enqueued with the addresses that kernels use.
+template <typename T>
+T* there(T* address) {
+  return reinterpret_cast<T*>(kernel_view(address));
+}
+
+ValueBlock there(ValueBlock block) {
+  block.values = there(block.values);
+  block.add = there(block.add);
+  block.error = there(block.error);
+  return block;
+}
+
+Queue& queue_at(void* stream) {
+  return *static_cast<Queue*>(stream);
+}
+
+void encode(const ValueSpec& spec, const ValueBlock& block, std::byte* body, void* stream) {
+  queue_at(stream).enqueue([spec, block = there(block), body = there(body)] {
+    q7x2::encode_values_cuda(spec, block, body, nullptr);
+  });
+}
+
+void decode(const ValueSpec& spec, const std::byte* body, float* out, size_t count, uint64_t first,
+            uint64_t shared_key, bool add, void* stream) {
+  queue_at(stream).enqueue([=, body = there(body), out = there(out)] {
+    q7x2::decode_values_cuda(spec, body, out, count, first, shared_key, add, nullptr);
+  });
+}
+
+void fold(const ValueSpec& spec, const Fold& fold, const ValueBlock& block, const FoldTarget& to,
+          void* stream) {
+  Fold sum = fold;
+  for (FoldSource& source : sum.of) source = {there(source.body), there(source.values)};
+  const FoldTarget target{there(to.body), there(to.values)};
+  queue_at(stream).enqueue([spec, sum, block = there(block), target] {
+    q7x2::fold_values_cuda(spec, sum, block, target, nullptr);
+  });
+}
+
+void find_nonfinite(const float* values, size_t count, uint32_t* found, void* stream) {
+  queue_at(stream).enqueue([values = there(values), count, found] {
+    q7x2::find_nonfinite_cuda(values, count, found, nullptr);
+  });
+}
+
+constexpr q7x2::CodecKernels kKernels{sizeof(q7x2::CodecKernels), &encode, &decode, &fold,
+                                      &find_nonfinite};
+
+}  // namespace
+
+const void* codec_kernels() {
+  return &kKernels;
+}
+
+}  // namespace accelerator

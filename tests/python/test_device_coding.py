@@ -1,0 +1,233 @@
+"""Compressed calls that a device encodes and decodes: messages cross the bus, not tensors.
+
+The stand-in runs the kernels of csrc/kernels as fibres. A group's first call of a kind passes
+through host memory on all ranks but the first, so each test repeats its calls.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import pytest
+import q7x2
+import stand_in
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits
+
+pytestmark = stand_in.needs_accelerator
+
+CODECS = ["fp16", "fp8_e5m2", "int4", "int6:minmax", "int8:sr", "onebit", "hadamard+int4"]
+SIZE = 10_007  # no multiple of a group or of the world size
+
+
+def _normal(size: int, seed: int) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+# ------------------------------------------------------------------------------------------ bits
+
+
+def _calls(device: str, codec: str, step: int) -> list[torch.Tensor]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = _normal(SIZE, rank).to(device)
+    mean = _normal(SIZE, rank + 10).to(device)
+    residual = (_normal(SIZE, rank + 20) / 8).to(device)
+    whole = _normal(world * SIZE, rank + 30).to(device)
+    errors = (_normal(world * SIZE, rank + 40) / 8).to(device)
+    shard, gathered = torch.empty(SIZE, device=device), torch.empty(world * SIZE, device=device)
+    q7x2.all_reduce(x, codec, step=step, edges="all")
+    q7x2.all_reduce(mean, codec, op=dist.ReduceOp.AVG, residual=residual, step=step, edges="all")
+    q7x2.reduce_scatter(shard, whole, codec, residual=errors, step=step, edges="all")
+    q7x2.all_gather(gathered, x, codec, step=step, edges="all")
+    return [x, mean, residual, shard, errors, gathered]
+
+
+def _compare(codecs: list[str]) -> None:
+    for codec in codecs:
+        for step in range(2):
+            expected = _calls("cpu", codec, step)
+            with stand_in.slow(torch.fake.current_stream(), 0.001):
+                # Used in the order of the stream, without a wait of the host.
+                results = [result.clone() for result in _calls("fake", codec, step)]
+            for i, (result, target) in enumerate(zip(results, expected, strict=True)):
+                assert_bits(result.cpu(), target, f"result {i} of {codec}, step {step}")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str) -> None:
+    stand_in.run(new_pool(world), _compare, shared, codecs=CODECS)
+
+
+def _compare_algorithms() -> None:
+    for algorithm in ("direct", "sra", "ring", "double_binary_tree"):
+        with q7x2.algorithm(algorithm):
+            _compare(["int4"])
+
+
+def test_every_algorithm_has_the_bits_of_cpu_tensors(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(3), _compare_algorithms, shared)
+
+
+def _not_finite() -> None:
+    for bad in (float("inf"), float("nan")):
+        for _ in range(2):
+            x, y = torch.ones(SIZE), torch.ones(SIZE)
+            if dist.get_rank() == 1:
+                x[5] = y[5] = bad
+            y = y.to("fake")
+            q7x2.all_reduce(x, "int4", step=1, edges="all")
+            q7x2.all_reduce(y, "int4", step=1, edges="all")
+            torch.testing.assert_close(y.cpu(), x, rtol=0, atol=0, equal_nan=True)
+            assert y.isnan().any()
+
+
+def test_numbers_that_are_not_finite_reach_every_rank(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _not_finite, shared)
+
+
+# ------------------------------------------------------------------------------------------- bus
+
+
+def _counted() -> None:
+    dense = torch.ones(1 << 18, device="fake")
+    coded = torch.ones(1 << 18, device="fake")
+    residual = torch.zeros(1 << 18, device="fake")
+    plain = sum(stand_in.bytes_of(lambda: dist.all_reduce(dense)))
+    assert plain == 2 * dense.nbytes
+
+    def call() -> None:
+        q7x2.all_reduce(coded, "int4", residual=residual, edges="all")
+
+    call()
+    assert sum(stand_in.bytes_of(call)) <= 0.3 * plain
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_messages_cross_the_bus(world: int, new_pool, shared: str) -> None:
+    stand_in.run(new_pool(world), _counted, shared)
+
+
+def _counted_by_ddp() -> None:
+    def bytes_of_a_step(hook: object) -> int:
+        torch.manual_seed(0)
+        ddp = DDP(torch.nn.Linear(256, 256).to("fake"), bucket_cap_mb=100)
+        q7x2.attach(ddp, hook)
+        x = torch.ones(4, 256, device="fake")
+        for _ in range(3):
+            ddp(x).sum().backward()
+        return sum(stand_in.bytes_of(lambda: ddp(x).sum().backward()))
+
+    dense = bytes_of_a_step(q7x2.Allreduce())
+    assert bytes_of_a_step(q7x2.Quantize("int4", edges="all")) <= 0.3 * dense
+
+
+def test_messages_of_ddp_cross_the_bus(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _counted_by_ddp, shared)
+
+
+# ----------------------------------------------------------------------------------------- order
+
+
+def _sum(x: torch.Tensor) -> None:
+    q7x2.all_reduce(x, "fp16", step=1, edges="all")
+
+
+def _reads_after_the_caller() -> bool:
+    """The input is computed late: what is sent is what the stream computes."""
+    x = torch.zeros(SIZE, device="fake")
+    torch.fake.synchronize()
+    with stand_in.slow(torch.fake.current_stream(), 0.05):
+        x.fill_(1.0)
+        _sum(x)
+        return bool((x.cpu() == 2).all())
+
+
+def _results_are_awaited() -> bool:
+    """The other rank comes late: what the stream computes with is the sum all the same."""
+    x = torch.ones(SIZE, device="fake")
+    if dist.get_rank() == 1:
+        time.sleep(0.1)
+    _sum(x)
+    return bool(((x + 1).cpu() == 3).all())
+
+
+def _dropped_tensors_stay() -> bool:
+    """The tensor is dropped before the device encodes it: its memory is not used again."""
+    x = torch.ones(SIZE, device="fake")
+    other = torch.full((SIZE,), 7.0, device="fake")
+    torch.fake.synchronize()
+    streams = [*stand_in.copying_to_host(), *stand_in.copying_to_device()]
+    with stand_in.paused(*streams):
+        work = q7x2.all_reduce(x, "fp16", step=1, edges="all", async_op=True)
+        del x
+        other = torch.full((SIZE,), 7.0, device="fake")
+        torch.fake.current_stream().synchronize()
+    assert work is not None
+    work.wait()
+    torch.fake.synchronize()
+    return bool((other.cpu() == 7).all())
+
+
+CASES = [
+    (body, what)
+    for body, lack in {
+        _reads_after_the_caller: "ready",
+        _results_are_awaited: "gate",
+        _dropped_tensors_stay: "nothing",
+    }.items()
+    for what in {"nothing", lack}
+]
+
+
+def _judge(name: str, what: str) -> bool:
+    _sum(torch.ones(SIZE, device="fake"))
+    torch.fake.synchronize()
+    with stand_in.left_out(what):
+        is_right = globals()[name]()
+        torch.fake.synchronize()
+    verdict = torch.tensor([int(is_right)])
+    dist.all_reduce(verdict, dist.ReduceOp.MIN)
+    return bool(verdict.item())
+
+
+@pytest.mark.parametrize(
+    ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_each_step_of_the_order_is_needed(body, what: str, new_pool, shared: str) -> None:
+    verdicts = stand_in.run(new_pool(2), _judge, shared, name=body.__name__, what=what)
+    assert verdicts == [what == "nothing"] * 2
+
+
+def _error_waits_for_the_device() -> None:
+    x = torch.ones(SIZE, device="fake")
+    _sum(x)
+    torch.fake.synchronize()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    streams = stand_in.copying_to_host()
+    if dist.get_rank() == 1:
+        with pytest.raises(dist.DistBackendError):
+            dist.recv(torch.ones(1), 0)
+        return
+    copied = stand_in.load().copied_bytes()[0]
+    with stand_in.paused(*streams):
+        # The input is ready, and the host knows; the message is encoded and copied, and the host
+        # does not know.
+        for stream in streams:
+            stand_in.load().step(stream.device_index, stream.stream_id, 2)
+        work = q7x2.all_reduce(x, "fp16", step=1, edges="all", async_op=True)
+        assert work is not None
+        patience = time.monotonic() + 60
+        while stand_in.load().copied_bytes()[0] == copied:
+            assert time.monotonic() < patience, "nothing was encoded"
+        backend.abort()
+        with pytest.raises(dist.DistBackendError, match="Timed out"):
+            work.wait(datetime.timedelta(milliseconds=200))
+    with pytest.raises(dist.DistBackendError, match="aborted"):
+        work.wait(datetime.timedelta(seconds=30))
+
+
+def test_an_error_waits_for_the_device(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _error_waits_for_the_device, shared)
