@@ -24,7 +24,7 @@ COMMANDS = {
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",
-    "device": "for how long a call on device tensors keeps the host",
+    "device": "what calls on device tensors cost: time of the host, copies, bytes on the bus",
     "groups": "the short calls of one group beside the long ones of another",
     "faults": "how soon ranks are released when others fail, beside the contract",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
