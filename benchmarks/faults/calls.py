@@ -154,6 +154,30 @@ class Caller:
         if not worst <= bound:
             raise WrongResult(f"all_reduce with int8: off by {worst}, at most {bound}")
 
+    def blocks(self, round_: int, count: int) -> None:
+        """Each rank has every third block; the others are zero, and are not sent."""
+        tensor = self._thirds(self.rank, round_, count)
+        q7x2.all_reduce(tensor, "blocks", group=self.group)
+        check("all_reduce of blocks", tensor, self._sum_of_thirds(round_, count))
+
+    def rows(self, round_: int, count: int) -> None:
+        """The same as a sparse tensor."""
+        tensor = self._thirds(self.rank, round_, count).to_sparse()
+        dist.all_reduce(tensor, group=self.group)
+        check("all_reduce of rows", tensor.to_dense(), self._sum_of_thirds(round_, count))
+
+    def _thirds(self, rank: int, round_: int, count: int) -> torch.Tensor:
+        tensor = values(rank, round_, count)
+        block = torch.arange(count).div_(256, rounding_mode="floor")
+        tensor[(block + rank + round_) % 3 != 0] = 0
+        return tensor
+
+    def _sum_of_thirds(self, round_: int, count: int) -> torch.Tensor:
+        total = torch.zeros(count)
+        for rank in range(self.world):
+            total += self._thirds(rank, round_, count)
+        return total
+
 
 CALLS: dict[str, Callable[[Caller, int, int], None]] = {
     "all_reduce": Caller.all_reduce,
@@ -166,4 +190,6 @@ CALLS: dict[str, Callable[[Caller, int, int], None]] = {
     "exchange": Caller.exchange,
     "coalesced": Caller.coalesced,
     "coded": Caller.coded,
+    "blocks": Caller.blocks,
+    "rows": Caller.rows,
 }

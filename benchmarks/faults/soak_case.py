@@ -36,6 +36,8 @@ _OPS = (
     "exchange",
     "coalesced",
     "coded",
+    "blocks",
+    "rows",
 )
 _ALGORITHMS = ("", "", "ring", "sra", "binomial_tree,double_binary_tree", "hierarchical")
 _MOST_ELEMENTS = {1: 1 << 21, 2: 1 << 18}

@@ -13,6 +13,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "exchange": ("send", "recv"),
     "coalesced": ("all_reduce",),
     "coded": ("all_reduce",),
+    "blocks": ("all_reduce",),
+    "rows": ("all_reduce",),
     "init": ("group",),
     "new_group": ("group",),
 }

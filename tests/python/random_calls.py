@@ -16,7 +16,7 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 # Relative to the largest element; those of other codecs may be anything finite.
-CODEC_ERRORS = {"fp32": 0.0, "bf16": 0.0, "int8": 0.05}
+CODEC_ERRORS = {"fp32": 0.0, "bf16": 0.0, "int8": 0.05, "blocks": 0.0}
 
 
 @dataclasses.dataclass

@@ -116,7 +116,11 @@ def random_arguments(rng: random.Random, world: int) -> Arguments:
     if kind in CODED:
         made.dtype, made.op = rng.choice([torch.float32, torch.bfloat16]), "SUM"
         codecs = ["fp32", "bf16", "int8", "int4", "topk:0.5", "onebit"]
-        made.codec = rng.choice(codecs if kind == "coded_all_gather" else [*codecs, "sumint8"])
+        if kind != "coded_all_gather":
+            codecs.append("sumint8")
+        if kind == "coded_all_reduce":
+            codecs.append("blocks")
+        made.codec = rng.choice(codecs)
     if kind == "sparse":
         made.dtype, made.op = torch.float32, "SUM"
     return made
