@@ -298,6 +298,7 @@ std::string to_json(const FlightSnapshot& snapshot) {
                      {"pid", ::getpid()},
                      {"host", host_name()},
                      {"time_ns", snapshot.wall_now},
+                     {"steady_ns", snapshot.steady_now},
                      {"capacity", snapshot.capacity},
                      {"recorded", snapshot.recorded},
                      {"groups", writer.groups()}};

@@ -57,6 +57,7 @@ from q7x2._policy_plot import plot_policy
 from q7x2._process_group import ProcessGroup
 from q7x2._reconfigure import reconfigure, reconfigure_handle, reconfigure_handles
 from q7x2._stats import stats
+from q7x2._torch_profile import add_to_trace
 from q7x2._tune import Measurement, tune
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "advise",
+    "add_to_trace",
     "algorithm",
     "all_gather",
     "all_reduce",

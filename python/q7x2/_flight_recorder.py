@@ -35,9 +35,20 @@ def flight_recorder() -> list[dict[str, Any]]:
 
         The list is empty if there is no q7x2 group in this process.
     """
-    text = _json("flight_recorder() was called")
-    entries: list[dict[str, Any]] = json.loads(text)["entries"] if text else []
+    taken = snapshot("flight_recorder() was called")
+    entries: list[dict[str, Any]] = taken["entries"] if taken else []
     return entries
+
+
+def snapshot(reason: str) -> dict[str, Any] | None:
+    """What :func:`dump` writes, and why it was taken; None if this process has no q7x2 group.
+
+    ``["q7x2"]["time_ns"]`` and ``["q7x2"]["steady_ns"]`` are one moment, on the clock of the time
+    of day and on that of ``time.monotonic_ns()``.
+    """
+    text = _json(reason)
+    taken: dict[str, Any] | None = json.loads(text) if text else None
+    return taken
 
 
 def dump(path: str | os.PathLike[str]) -> None:

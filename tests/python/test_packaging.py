@@ -155,8 +155,8 @@ q7x2.nothing
         "Tighten",
         "TopK",
     ]
-    functions = ["algorithm", "all_gather", "all_reduce", "attach", "clip_grad_norm_"]
-    functions += ["comm_hooks", "describe"]
+    functions = ["add_to_trace", "algorithm", "all_gather", "all_reduce", "attach"]
+    functions += ["clip_grad_norm_", "comm_hooks", "describe"]
     functions += ["dump", "flight_recorder", "log_step", "monitored_barrier", "optim"]
     functions += ["plan_history", "reconfigure", "reconfigure_handle", "reconfigure_handles"]
     functions += ["reduce_scatter", "register_accelerator", "serve_metrics", "stats", "tune"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import pathlib
 import shutil
 
 import pytest
+import q7x2
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -134,6 +138,74 @@ def test_profiler_events_have_names_and_shapes(backend: str, world_size: int) ->
         assert event.is_async, name
         assert event.cpu_time_total >= 0
     assert any("barrier" in n for n in events)
+
+
+@pytest.mark.beyond("gloo", "has no hooks")
+@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+@pytest.mark.ranks(2)
+def test_a_trace_shows_encode_wire_and_decode_of_each_bucket(
+    world_size: int, name: str, shared: str
+) -> None:
+    ddp = DDP(
+        torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(3)]), bucket_cap_mb=0.1
+    )
+    hook = q7x2.attach(ddp, q7x2.Quantize("int8"))
+    x = torch.randn(4, 200)
+    for _ in range(2):  # DDP makes its buckets anew after the first step
+        ddp(x).sum().backward()
+    path = pathlib.Path(shared) / f"rank{dist.get_rank()}-{name}"
+    buckets = hook.stats.buckets
+    hook.trace()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        ddp(x).sum().backward()
+    profiler.export_chrome_trace(str(path))
+    assert q7x2.add_to_trace(path, hook) >= hook.stats.buckets - buckets > 1
+    data = path.read_bytes()
+    trace = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    events = trace["traceEvents"]
+    bucket_of = {
+        event["tid"]: event["args"]["name"].split()[2]
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"].startswith("q7x2 bucket")
+    }
+    assert len(set(bucket_of.values())) == hook.stats.buckets - buckets
+    backward = next(e for e in events if "evaluate_function" in e["name"])
+    for bucket in sorted(set(bucket_of.values())):
+        slices = [e for e in events if e.get("ph") == "X" and bucket_of.get(e["tid"]) == bucket]
+        names = {e["name"] for e in slices}
+        assert {"encode", "decode", "collective (lane 0)"} <= names, names
+        of_all: list[set[str]] = [set()] * world_size
+        dist.all_gather_object(of_all, names)
+        assert "wire" in set.union(*of_all)  # who comes last need not wait
+        assert all(e["ts"] >= backward["ts"] for e in slices), "not on the profiler's clock"
+    for track in bucket_of:
+        open_until: list[float] = []
+        spans = [(e["ts"], e["dur"]) for e in events if e.get("ph") == "X" and e["tid"] == track]
+        for begin, length in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_until and open_until[-1] <= begin + 1e-3:
+                open_until.pop()
+            assert not open_until or begin + length <= open_until[-1] + 1e-3, "crosses another one"
+            open_until.append(begin + length)
+
+
+@pytest.mark.beyond("gloo", "has no hooks")
+@pytest.mark.ranks(1)
+def test_what_cannot_be_added_to_a_trace(shared: str) -> None:
+    hook = q7x2.attach(DDP(torch.nn.Linear(2, 2)), q7x2.Quantize("int8"))
+    path = pathlib.Path(shared) / "step.json"
+    with pytest.raises(FileNotFoundError):
+        q7x2.add_to_trace(path, hook)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=r"is no trace that torch\.profiler has exported"):
+        q7x2.add_to_trace(path, hook)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        torch.ones(3).sum()
+    profiler.export_chrome_trace(str(path))
+    with pytest.raises(ValueError, match=r"call hook\.trace\(\) before the step"):
+        q7x2.add_to_trace(path, hook)
+    before = path.read_bytes()
+    assert q7x2.add_to_trace(path) == 0
+    assert len(path.read_bytes()) <= len(before)  # no operations, and JSON without spaces
 
 
 @pytest.mark.ranks(2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
