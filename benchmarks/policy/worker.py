@@ -107,6 +107,7 @@ def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
         with torch.no_grad():
             return float(task.loss(ddp.module, held_out))
 
+    hook.observe(validate())
     is_kicked = not is_forced
     while hook.step < steps:  # steps that were rolled back are made again
         if not is_kicked and hook.step == kick:

@@ -26,9 +26,10 @@ class ErrorBudget(Policy):
       in ``probe_steps`` compressed steps, and in as many uncompressed ones after them. If it falls
       more slowly by more than ``tolerance`` of the dense speed, the common level is tightened by
       one. If it does not fall more slowly, the level is loosened by one.
-    - A validation loss that is not finite, or above the lowest one by more than ``max_rise`` of
-      it, is a divergence: :meth:`Attached.observe` rolls the training back, and the common level
-      is tightened by one. It is never loosened beyond that again.
+    - A validation loss that is not finite, or too far above the lowest one, is a divergence:
+      :meth:`Attached.observe` rolls the training back, and the common level is tightened by one.
+      It is never loosened beyond that again. Too far is ``max_rise`` of what the loss had fallen
+      since the first validation, or of the lowest loss if that is more.
 
     Args:
         levels: From the strongest compressor to the mildest: codecs' names, or ranks of
@@ -37,7 +38,8 @@ class ErrorBudget(Policy):
         layer_error: The largest relative error of one gradient; None: any.
         total_error: The largest relative error of all gradients together; None: any.
         measure_every: Reductions between two measurements.
-        max_rise: The share of the lowest validation loss by which a later one may be higher.
+        max_rise: See above. Validate once before the first step, so that it is known how far the
+            loss has fallen.
         probe_every: Validations between two dense probes; None: no probes.
         probe_steps: Compressed steps of a probe, and as many dense ones.
         tolerance: See above.
@@ -76,7 +78,7 @@ class ErrorBudget(Policy):
         self._level = start
         self._loosest = 0  # the position beyond which no probe loosens
         self._tighter: dict[str, int] = {}  # levels above the common one, by name
-        self._lowest = math.inf
+        self._first = self._lowest = math.inf  # validation losses
         self._mine: list[str] = []
 
     @property
@@ -143,10 +145,11 @@ class ErrorBudget(Policy):
 
     def observe(self, validation_loss: float, step: int) -> Verdict:
         self._note(step, "validation", "", validation_loss, str(self.level))
-        limit = self._lowest + self.max_rise * abs(self._lowest)
-        if not math.isfinite(validation_loss) or validation_loss > limit:
+        if not math.isfinite(validation_loss) or validation_loss > self._limit():
             self._note(step, "divergence", "", validation_loss, str(self.level))
             return Verdict.DIVERGED
+        if math.isinf(self._first):
+            self._first = validation_loss
         self._lowest = min(self._lowest, validation_loss)
         if self._probe is not None:
             move = self._probe.observe(validation_loss, step)
@@ -154,6 +157,12 @@ class ErrorBudget(Policy):
                 self._note(step, "probe", "", self._probe.advantage, str(self.level))
                 self._move(step, move, self._probe.advantage)
         return Verdict.GOOD
+
+    def _limit(self) -> float:
+        """The largest validation loss that is no divergence."""
+        if math.isinf(self._lowest):
+            return math.inf
+        return self._lowest + self.max_rise * max(self._first - self._lowest, abs(self._lowest))
 
     def validation_due(self, step: int) -> bool:
         return self._probe is not None and self._probe.ends_at(step)
@@ -173,6 +182,7 @@ class ErrorBudget(Policy):
             "level": self._level,
             "loosest": self._loosest,
             "tighter": dict(self._tighter),
+            "first": self._first,
             "lowest": self._lowest,
             "probe": {} if self._probe is None else self._probe.snapshot(),
         }
@@ -184,7 +194,8 @@ class ErrorBudget(Policy):
                 f"the state has level {snapshot['level']}, but there are {len(self.levels)} levels"
             )
         self._level, self._loosest = snapshot["level"], snapshot["loosest"]
-        self._tighter, self._lowest = dict(snapshot["tighter"]), snapshot["lowest"]
+        self._tighter = dict(snapshot["tighter"])
+        self._first, self._lowest = snapshot["first"], snapshot["lowest"]
         if self._probe is not None and snapshot["probe"]:
             self._probe.load(snapshot["probe"])
 

@@ -47,6 +47,19 @@ def test_an_error_of_all_gradients_tightens_the_common_level() -> None:
     assert policy.decide(41, q7x2.Facts(40, is_finite=False)).parameters["a"].compressor == "int8"
 
 
+def test_what_counts_as_a_divergence() -> None:
+    def verdicts(*losses: float) -> list[bool]:
+        policy = q7x2.ErrorBudget([1, 4], max_rise=0.2)
+        policy.bind({"w": 4})
+        return [policy.observe(loss, 0) is q7x2.Verdict.DIVERGED for loss in losses]
+
+    assert verdicts(5.0, 5.9, 6.1) == [False, False, True]
+    assert verdicts(5.0, 1.0, 1.7, 1.9) == [False, False, False, True]
+    assert verdicts(5.0, 0.01, 0.02, 0.9, 1.1) == [False] * 4 + [True]  # almost nothing is left
+    assert verdicts(-1.0, -3.0, -2.5, -2.3) == [False, False, False, True]
+    assert verdicts(math.nan, 1.0, math.inf) == [True, False, True]
+
+
 def test_a_dense_probe_moves_the_level() -> None:
     def treatments(*losses: float) -> list[Any]:
         """After validations before a probe, between its halves and after it."""
@@ -93,6 +106,8 @@ def train(policy: Any, kick: int | None, seed: int = 0) -> tuple[float, Any, Any
     ddp, hook = attached(q7x2.Quantize("int8"), Small(), attach={"policy": policy})
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2, momentum=0.9)
     hook.guard(model=ddp, optimizer=optimizer)
+    with torch.no_grad():
+        hook.observe(_loss(ddp.module, 999_999).item())
     rank, noticed = dist.get_rank(), []
     while (step := hook.step) < 240:
         if step == kick:
