@@ -48,7 +48,10 @@ def _on_host(state: Any) -> Any:
     if isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
-        return type(state)((key, _on_host(value)) for key, value in state.items())
+        copied = copy.copy(state)  # also of subclasses, whose constructors differ
+        for key, value in state.items():
+            copied[key] = _on_host(value)
+        return copied
     if isinstance(state, (list, tuple)) and not hasattr(state, "_fields"):
         return type(state)(_on_host(value) for value in state)
     return copy.deepcopy(state)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from hook_training import SMALL_BUCKETS, attached, backward, sgd
 from policy_training import given, gradients_of, step_of
+from q7x2._policy_snapshots import Snapshots
 from torch import nn
 from values import assert_same_on_all_ranks
 
@@ -76,6 +77,32 @@ def test_a_dense_probe_moves_the_level() -> None:
     assert treatments(9.0, 8.9, 8.0) == [2, "whole", 4]  # the dense half was faster
     assert treatments(9.0, 8.0, 7.5) == [2, "whole", 1]  # it was slower
     assert treatments(9.0, 8.0, 6.95) == [2, "whole", 2]  # a little faster
+
+
+def test_snapshots_share_nothing_with_what_they_were_taken_of() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3])  # its state has a Counter
+
+    def step() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    step()
+    snapshots = Snapshots({"model": model, "optimizer": optimizer, "scheduler": scheduler}, 2)
+    snapshots.take({"step": 1})
+    weight, rate = model.weight.detach().clone(), optimizer.param_groups[0]["lr"]
+    for _ in range(2):  # once more, after a roll-back
+        for _ in range(3):
+            step()
+        assert snapshots.restore() == {"step": 1}
+        assert torch.equal(model.weight, weight)
+        assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0] == rate
+        assert scheduler.milestones == {1: 1, 3: 1}
+    snapshots.take({"step": 2})
+    assert snapshots.restore() == {"step": 2}
+    assert snapshots.restore() == {"step": 1}  # the last good one was not good enough
 
 
 class Small(nn.Module):
