@@ -86,6 +86,14 @@ class Entries:
             raise ValueError(f"{self.name(key)}: expected a list of texts, got {value!r}")
         return list(value)
 
+    def integers(self, key: str) -> list[int]:
+        """A list of whole numbers."""
+        value = self._take(key, None)
+        is_list = isinstance(value, (list, tuple))
+        if not is_list or not all(type(each) is int for each in value):
+            raise ValueError(f"{self.name(key)}: expected a list of whole numbers, got {value!r}")
+        return list(value)
+
     def table(self, key: str) -> dict[str, Any]:
         """A table, empty if it is missing."""
         value = self._take(key, {})

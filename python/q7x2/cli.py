@@ -11,6 +11,7 @@ from q7x2 import (
     blame,
     cost,
     draw_plan,
+    experiment,
     explain_plan,
     fabric,
     info,
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     why.add_parser(commands)
     cost.add_parser(commands)
     top.add_parser(commands)
+    experiment.add_parser(commands)
     return parser
 
 

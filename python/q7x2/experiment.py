@@ -1,0 +1,52 @@
+"""``q7x2 experiment``: variants of a training against a baseline, with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``experiment`` to the subcommands of the ``q7x2`` command."""
+    parser = commands.add_parser(
+        "experiment", help="compare variants of a training with a baseline"
+    )
+    actions = parser.add_subparsers(dest="experiment", required=True, metavar="ACTION")
+    run = actions.add_parser(
+        "run",
+        help="run what is missing, and say what is better",
+        epilog="docs/experiments.md explains the file.",
+    )
+    run.add_argument("file", type=pathlib.Path, metavar="FILE", help="the experiment as TOML")
+    run.add_argument("--out", type=pathlib.Path, help="a folder for the results (beside FILE)")
+    run.add_argument("--json", action="store_true", help="print JSON instead of a report")
+    run.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    import dataclasses
+    import json
+
+    from q7x2 import _experiment_file, _experiment_run
+
+    directory: pathlib.Path = options.out or options.file.with_suffix("")
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        experiment = _experiment_file.read(options.file)
+        verdicts = _experiment_run.run(experiment, directory, say)
+    except (_experiment_run.ExperimentError, ValueError, OSError) as error:
+        print(f"q7x2 experiment: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("q7x2 experiment: stopped; the same command goes on", file=sys.stderr)
+        return 130
+    if options.json:
+        print(json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2))
+    else:
+        print("\n".join(_experiment_run.lines(experiment, verdicts)))
+    return 0
