@@ -48,38 +48,39 @@ ListedRows::ListedRows(std::span<const int64_t> numbers, const std::byte* values
                        uint64_t rows, int world_size)
     : RowSource(RowStreams(rows, row_bytes, world_size), row_bytes),
       values_(values),
-      lanes_(static_cast<size_t>(world_size) * streams().streams()) {
+      by_stream_(static_cast<size_t>(world_size) * streams().streams()) {
   for (size_t i = 0; i < numbers.size(); ++i) {
     const auto row = static_cast<uint64_t>(numbers[i]);
-    lanes_[lane(streams().owner(row), streams().stream(row))].given.push_back(
+    by_stream_[index(streams().owner(row), streams().stream(row))].given.push_back(
         {streams().position(row), i});
   }
 }
 
-std::vector<ListedRows::Entry>::const_iterator ListedRows::find(const Lane& lane, uint64_t from) {
-  return std::ranges::lower_bound(lane.given, from, {}, &Entry::position);
+std::vector<ListedRows::Entry>::const_iterator ListedRows::find(const StreamRows& its,
+                                                                uint64_t from) {
+  return std::ranges::lower_bound(its.given, from, {}, &Entry::position);
 }
 
 uint64_t ListedRows::next(int owner, size_t stream, uint64_t from) const {
-  const Lane& its = lanes_[lane(owner, stream)];
+  const StreamRows& its = by_stream_[index(owner, stream)];
   const auto entry = find(its, from);
   return entry == its.given.end() ? RowStreams::kEnd : entry->position;
 }
 
 void ListedRows::read(int owner, size_t stream, uint64_t position, std::byte* to) const {
-  const Entry& entry = *find(lanes_[lane(owner, stream)], position);
+  const Entry& entry = *find(by_stream_[index(owner, stream)], position);
   std::memcpy(to, values_ + entry.index * row_bytes(), row_bytes());
 }
 
 void ListedRows::write(int owner, size_t stream, uint64_t position, const std::byte* from) {
-  Lane& its = lanes_[lane(owner, stream)];
+  StreamRows& its = by_stream_[index(owner, stream)];
   its.positions.push_back(position);
   its.rows.insert(its.rows.end(), from, from + row_bytes());
 }
 
 size_t ListedRows::result_rows() const {
   size_t count = 0;
-  for (const Lane& its : lanes_) count += its.positions.size();
+  for (const StreamRows& its : by_stream_) count += its.positions.size();
   return count;
 }
 
@@ -87,7 +88,7 @@ size_t ListedRows::result_rows() const {
 void ListedRows::collect(int64_t* numbers, std::byte* values) const {
   struct Run {
     uint64_t first;  // row
-    size_t lane;
+    size_t stream;   // among all of all owners
     size_t begin;
     size_t end;
   };
@@ -95,10 +96,10 @@ void ListedRows::collect(int64_t* numbers, std::byte* values) const {
   const size_t in_stream = streams().streams();
   const auto row_at = [&](size_t number, size_t i) {
     return streams().row(static_cast<int>(number / in_stream), number % in_stream,
-                         lanes_[number].positions[i]);
+                         by_stream_[number].positions[i]);
   };
-  for (size_t number = 0; number < lanes_.size(); ++number) {
-    const std::vector<uint64_t>& positions = lanes_[number].positions;
+  for (size_t number = 0; number < by_stream_.size(); ++number) {
+    const std::vector<uint64_t>& positions = by_stream_[number].positions;
     for (size_t begin = 0; begin < positions.size();) {
       size_t end = begin + 1;
       while (end < positions.size() &&
@@ -112,11 +113,11 @@ void ListedRows::collect(int64_t* numbers, std::byte* values) const {
   std::ranges::sort(runs, {}, &Run::first);
   for (const Run& run : runs) {
     for (size_t i = run.begin; i < run.end; ++i) {
-      *numbers++ = static_cast<int64_t>(row_at(run.lane, i));
+      *numbers++ = static_cast<int64_t>(row_at(run.stream, i));
     }
     const size_t bytes = (run.end - run.begin) * row_bytes();
     if (bytes > 0) {
-      std::memcpy(values, lanes_[run.lane].rows.data() + run.begin * row_bytes(), bytes);
+      std::memcpy(values, by_stream_[run.stream].rows.data() + run.begin * row_bytes(), bytes);
     }
     values += bytes;
   }

@@ -84,18 +84,18 @@ class ListedRows final : public RowSource {
     uint64_t position;
     size_t index;  // among the given rows
   };
-  struct Lane {
+  struct StreamRows {
     std::vector<Entry> given;
     std::vector<uint64_t> positions;  // of the result
     std::vector<std::byte> rows;
   };
-  size_t lane(int owner, size_t stream) const {
+  size_t index(int owner, size_t stream) const {
     return static_cast<size_t>(owner) * streams().streams() + stream;
   }
-  static std::vector<Entry>::const_iterator find(const Lane& lane, uint64_t from);
+  static std::vector<Entry>::const_iterator find(const StreamRows& its, uint64_t from);
 
   const std::byte* const values_;
-  std::vector<Lane> lanes_;
+  std::vector<StreamRows> by_stream_;
 };
 
 }  // namespace q7x2

@@ -66,66 +66,66 @@ void SparseAllReduceTask::report(FlightRecord& record, NameTable& names) const {
 void SparseAllReduceTask::StreamJob::work() {
   switch (kind) {
     case Kind::kPack:
-      task_.pack(task_.outlet(owner, stream), owner, stream);
+      task_.pack(task_.worker(owner, stream), owner, stream);
       break;
     case Kind::kFold:
-      task_.fold(*task_.inlets_[stream]);
+      task_.fold(*task_.aggregator_streams_[stream]);
       break;
     case Kind::kUnpack:
-      task_.unpack(task_.outlet(owner, stream), owner, stream);
+      task_.unpack(task_.worker(owner, stream), owner, stream);
       break;
   }
 }
 
-void SparseAllReduceTask::pack(Outlet& outlet, int owner, size_t stream) {
+void SparseAllReduceTask::pack(WorkerStream& worker, int owner, size_t stream) {
   const RowSource& rows = *call_.rows;
   const auto next = [&](uint64_t from) {
-    return outlet.takes_all ? rows.next_of_all(owner, stream, from)
+    return worker.takes_all ? rows.next_of_all(owner, stream, from)
                             : rows.next(owner, stream, from);
   };
   RowWriter writer;
-  writer.begin(outlet.out.get(), rows.streams().message_rows(), rows.row_bytes());
+  writer.begin(worker.out.get(), rows.streams().message_rows(), rows.row_bytes());
   // The first message looks for the first row, later ones begin with the row that is asked for.
-  uint64_t position = outlet.next == 0 ? next(0) : outlet.next;
+  uint64_t position = worker.next == 0 ? next(0) : worker.next;
   while (position != RowStreams::kEnd && writer.fits(position) &&
          writer.count() < rows.streams().message_rows()) {
     rows.read(owner, stream, position, writer.add(position));
     position = next(position + 1);
   }
-  outlet.next = position;
+  worker.next = position;
   RowHeader how;
   how.next = position;
-  outlet.out_bytes = writer.finish(how);
+  worker.out_bytes = writer.finish(how);
 }
 
-void SparseAllReduceTask::fold(Inlet& inlet) {
-  for (size_t rank = 0; rank < inlet.answers.size(); ++rank) {
-    const auto bytes = std::exchange(inlet.answers[rank], {});
+void SparseAllReduceTask::fold(AggregatorStream& aggregator) {
+  for (size_t rank = 0; rank < aggregator.answers.size(); ++rank) {
+    const auto bytes = std::exchange(aggregator.answers[rank], {});
     if (bytes.empty()) continue;
-    if (!inlet.sum.take(static_cast<int>(rank), bytes)) {
-      inlet.malformed = static_cast<int>(rank);
+    if (!aggregator.sum.take(static_cast<int>(rank), bytes)) {
+      aggregator.malformed = static_cast<int>(rank);
       return;
     }
   }
-  inlet.sum.fold();
+  aggregator.sum.fold();
 }
 
-void SparseAllReduceTask::unpack(Outlet& outlet, int owner, size_t stream) {
+void SparseAllReduceTask::unpack(WorkerStream& worker, int owner, size_t stream) {
   RowSource& rows = *call_.rows;
-  for (const std::span<const std::byte> bytes : outlet.results) {
+  for (const std::span<const std::byte> bytes : worker.results) {
     const auto message = RowMessage::read(bytes.data(), bytes.size(), rows.streams().message_rows(),
-                                          rows.row_bytes(), outlet.from);
+                                          rows.row_bytes(), worker.from);
     if (!message ||
         (!message->positions.empty() &&
          rows.streams().row(owner, stream, message->positions.back()) >= rows.streams().rows())) {
-      outlet.is_malformed = true;
+      worker.is_malformed = true;
       return;
     }
     for (size_t i = 0; i < message->positions.size(); ++i) {
       rows.write(owner, stream, message->positions[i], message->rows + i * rows.row_bytes());
     }
-    outlet.header = message->header;
-    outlet.from = message->header.has_more != 0 && !message->positions.empty()
+    worker.header = message->header;
+    worker.from = message->header.has_more != 0 && !message->positions.empty()
                       ? message->positions.back() + 1
                       : message->header.next;
   }
@@ -145,9 +145,10 @@ void SparseAllReduceTask::prepare() {
   };
   for (int owner = 0; owner < n; ++owner) {
     for (size_t stream = 0; stream < streams(); ++stream) {
-      auto& outlet = *outlets_.emplace_back(std::make_unique<Outlet>(*this, owner, stream));
-      outlet.out = memory();
-      if (owner != me) outlet.in = memory();
+      auto& worker =
+          *worker_streams_.emplace_back(std::make_unique<WorkerStream>(*this, owner, stream));
+      worker.out = memory();
+      if (owner != me) worker.in = memory();
     }
   }
   const RowAggregator::Rows sums{.dtype = call_.dtype,
@@ -156,14 +157,15 @@ void SparseAllReduceTask::prepare() {
                                  .divisor = call_.divisor,
                                  .is_dense = rows.is_dense()};
   for (size_t stream = 0; stream < streams(); ++stream) {
-    auto& inlet = *inlets_.emplace_back(std::make_unique<Inlet>(*this, me, stream, sums, n));
-    inlet.answers.resize(static_cast<size_t>(n));
-    inlet.in.resize(static_cast<size_t>(n));
+    auto& aggregator = *aggregator_streams_.emplace_back(
+        std::make_unique<AggregatorStream>(*this, me, stream, sums, n));
+    aggregator.answers.resize(static_cast<size_t>(n));
+    aggregator.in.resize(static_cast<size_t>(n));
     for (int rank = 0; rank < n; ++rank) {
-      if (rank != me) inlet.in[static_cast<size_t>(rank)] = memory();
+      if (rank != me) aggregator.in[static_cast<size_t>(rank)] = memory();
     }
   }
-  left_ = outlets_.size() + inlets_.size();
+  left_ = worker_streams_.size() + aggregator_streams_.size();
 }
 
 void SparseAllReduceTask::start(Locked& locked) {
@@ -173,113 +175,113 @@ void SparseAllReduceTask::start(Locked& locked) {
 
 void SparseAllReduceTask::inputs_arrived(Locked& locked) {
   if (awaits_inputs(locked) || std::exchange(has_begun_, true)) return;
-  for (const auto& inlet : inlets_) ask(locked, *inlet);
+  for (const auto& aggregator : aggregator_streams_) ask(locked, *aggregator);
   // Each rank begins with the next one, so that not all send to the same.
   const int n = group().world_size();
   for (int i = 1; i <= n && !is_over(locked); ++i) {
     const int owner = (group().rank() + i) % n;
     for (size_t stream = 0; stream < streams() && !is_over(locked); ++stream) {
-      Outlet& its = outlet(owner, stream);
+      WorkerStream& its = worker(owner, stream);
       if (its.in) receive(locked, Message::kResult, owner, stream, its.in.get());
       pack_if_asked(locked, its);
     }
   }
 }
 
-void SparseAllReduceTask::pack_if_asked(Locked& locked, Outlet& outlet) {
-  if (!outlet.is_asked || outlet.is_sending) return;
-  outlet.is_asked = false;
-  outlet.is_sending = true;
-  enqueue(locked, outlet.pack, message_bytes_);
+void SparseAllReduceTask::pack_if_asked(Locked& locked, WorkerStream& worker) {
+  if (!worker.is_asked || worker.is_sending) return;
+  worker.is_asked = false;
+  worker.is_sending = true;
+  enqueue(locked, worker.pack, message_bytes_);
 }
 
-void SparseAllReduceTask::packed(Locked& locked, Outlet& outlet) {
-  const std::span<const std::byte> bytes(outlet.out.get(), outlet.out_bytes);
-  outlet.announced = outlet.next;
-  if (outlet.in) {
-    send(locked, Message::kRows, outlet.pack.owner, outlet.pack.stream, bytes);
+void SparseAllReduceTask::packed(Locked& locked, WorkerStream& worker) {
+  const std::span<const std::byte> bytes(worker.out.get(), worker.out_bytes);
+  worker.announced = worker.next;
+  if (worker.in) {
+    send(locked, Message::kRows, worker.pack.owner, worker.pack.stream, bytes);
     return;
   }
-  outlet.is_sending = false;  // the aggregator here reads the rows where they lie
-  answered(locked, *inlets_[outlet.pack.stream], group().rank(), bytes);
+  worker.is_sending = false;  // the aggregator here reads the rows where they lie
+  answered(locked, *aggregator_streams_[worker.pack.stream], group().rank(), bytes);
 }
 
-void SparseAllReduceTask::answered(Locked& locked, Inlet& inlet, int rank,
+void SparseAllReduceTask::answered(Locked& locked, AggregatorStream& aggregator, int rank,
                                    std::span<const std::byte> bytes) {
-  inlet.answers[static_cast<size_t>(rank)] = bytes;
-  --inlet.awaited;
-  fold_if_ready(locked, inlet);
+  aggregator.answers[static_cast<size_t>(rank)] = bytes;
+  --aggregator.awaited;
+  fold_if_ready(locked, aggregator);
 }
 
-void SparseAllReduceTask::ask(Locked& locked, Inlet& inlet) {
+void SparseAllReduceTask::ask(Locked& locked, AggregatorStream& aggregator) {
   for (int rank = 0; rank < group().world_size() && !is_over(locked); ++rank) {
-    if (!inlet.sum.asks(rank)) continue;
-    ++inlet.awaited;
-    std::byte* const to = inlet.in[static_cast<size_t>(rank)].get();
-    if (to != nullptr) receive(locked, Message::kRows, rank, inlet.fold.stream, to);
+    if (!aggregator.sum.asks(rank)) continue;
+    ++aggregator.awaited;
+    std::byte* const to = aggregator.in[static_cast<size_t>(rank)].get();
+    if (to != nullptr) receive(locked, Message::kRows, rank, aggregator.fold.stream, to);
   }
 }
 
-void SparseAllReduceTask::fold_if_ready(Locked& locked, Inlet& inlet) {
-  if (inlet.awaited > 0 || inlet.open > 0) return;
-  if (inlet.sum.frontier() == RowStreams::kEnd) {
+void SparseAllReduceTask::fold_if_ready(Locked& locked, AggregatorStream& aggregator) {
+  if (aggregator.awaited > 0 || aggregator.open > 0) return;
+  if (aggregator.sum.frontier() == RowStreams::kEnd) {
     --left_;
     finish_if_done(locked);
     return;
   }
-  enqueue(locked, inlet.fold, message_bytes_ * static_cast<size_t>(group().world_size()));
+  enqueue(locked, aggregator.fold, message_bytes_ * static_cast<size_t>(group().world_size()));
 }
 
-void SparseAllReduceTask::folded(Locked& locked, Inlet& inlet) {
-  if (inlet.malformed >= 0) {
-    group().disagree(locked, *this, inlet.malformed);
+void SparseAllReduceTask::folded(Locked& locked, AggregatorStream& aggregator) {
+  if (aggregator.malformed >= 0) {
+    group().disagree(locked, *this, aggregator.malformed);
     return;
   }
   const int n = group().world_size();
-  const auto messages = inlet.sum.messages();
-  inlet.open = messages.size() * static_cast<size_t>(n - 1) + 1;
-  if (inlet.sum.frontier() != RowStreams::kEnd) ask(locked, inlet);
+  const auto messages = aggregator.sum.messages();
+  aggregator.open = messages.size() * static_cast<size_t>(n - 1) + 1;
+  if (aggregator.sum.frontier() != RowStreams::kEnd) ask(locked, aggregator);
   for (const std::span<const std::byte> bytes : messages) {
     for (int i = 1; i < n && !is_over(locked); ++i) {
-      send(locked, Message::kResult, (group().rank() + i) % n, inlet.fold.stream, bytes);
+      send(locked, Message::kResult, (group().rank() + i) % n, aggregator.fold.stream, bytes);
     }
   }
   if (is_over(locked)) return;
-  Outlet& mine = outlet(group().rank(), inlet.fold.stream);
+  WorkerStream& mine = worker(group().rank(), aggregator.fold.stream);
   mine.results.assign(messages.begin(), messages.end());
   enqueue(locked, mine.unpack, message_bytes_ * messages.size());
 }
 
-void SparseAllReduceTask::unpacked(Locked& locked, Outlet& outlet) {
-  const int owner = outlet.unpack.owner;
-  const size_t stream = outlet.unpack.stream;
-  if (outlet.is_malformed) {
+void SparseAllReduceTask::unpacked(Locked& locked, WorkerStream& worker) {
+  const int owner = worker.unpack.owner;
+  const size_t stream = worker.unpack.stream;
+  if (worker.is_malformed) {
     group().disagree(locked, *this, owner);
     return;
   }
-  const RowHeader& header = outlet.header;
+  const RowHeader& header = worker.header;
   const bool is_end = header.has_more == 0 && header.next == RowStreams::kEnd;
   if (is_end) {
     --left_;
-  } else if (outlet.in) {
-    receive(locked, Message::kResult, owner, stream, outlet.in.get());
+  } else if (worker.in) {
+    receive(locked, Message::kResult, owner, stream, worker.in.get());
   }
-  if (header.next != RowStreams::kEnd && header.next == outlet.announced) {
-    outlet.announced = RowStreams::kEnd;
-    outlet.is_asked = true;
-    outlet.takes_all = header.takes_all != 0;
-    pack_if_asked(locked, outlet);
+  if (header.next != RowStreams::kEnd && header.next == worker.announced) {
+    worker.announced = RowStreams::kEnd;
+    worker.is_asked = true;
+    worker.takes_all = header.takes_all != 0;
+    pack_if_asked(locked, worker);
   }
-  if (!outlet.in) {
-    result_used(locked, *inlets_[stream]);
+  if (!worker.in) {
+    result_used(locked, *aggregator_streams_[stream]);
   } else {
     finish_if_done(locked);
   }
 }
 
-void SparseAllReduceTask::result_used(Locked& locked, Inlet& inlet) {
-  --inlet.open;
-  fold_if_ready(locked, inlet);
+void SparseAllReduceTask::result_used(Locked& locked, AggregatorStream& aggregator) {
+  --aggregator.open;
+  fold_if_ready(locked, aggregator);
 }
 
 void SparseAllReduceTask::worked(Locked& locked, Job& job) {
@@ -287,13 +289,13 @@ void SparseAllReduceTask::worked(Locked& locked, Job& job) {
   auto& done = static_cast<StreamJob&>(job);
   switch (done.kind) {
     case Kind::kPack:
-      packed(locked, outlet(done.owner, done.stream));
+      packed(locked, worker(done.owner, done.stream));
       break;
     case Kind::kFold:
-      folded(locked, *inlets_[done.stream]);
+      folded(locked, *aggregator_streams_[done.stream]);
       break;
     case Kind::kUnpack:
-      unpacked(locked, outlet(done.owner, done.stream));
+      unpacked(locked, worker(done.owner, done.stream));
       break;
   }
 }
@@ -369,18 +371,18 @@ void SparseAllReduceTask::completed(Locked& locked, uint32_t bits, size_t length
       return;
     }
     if (token.is_result) {
-      Outlet& its = outlet(token.peer, token.stream);
+      WorkerStream& its = worker(token.peer, token.stream);
       its.results.assign(1, {its.in.get(), length});
       enqueue(locked, its.unpack, length);
     } else {
-      Inlet& inlet = *inlets_[token.stream];
-      answered(locked, inlet, token.peer,
-               {inlet.in[static_cast<size_t>(token.peer)].get(), length});
+      AggregatorStream& aggregator = *aggregator_streams_[token.stream];
+      answered(locked, aggregator, token.peer,
+               {aggregator.in[static_cast<size_t>(token.peer)].get(), length});
     }
   } else if (token.is_result) {
-    result_used(locked, *inlets_[token.stream]);
+    result_used(locked, *aggregator_streams_[token.stream]);
   } else {
-    Outlet& its = outlet(token.peer, token.stream);
+    WorkerStream& its = worker(token.peer, token.stream);
     its.is_sending = false;
     pack_if_asked(locked, its);
     finish_if_done(locked);

@@ -79,8 +79,8 @@ class SparseAllReduceTask final : public Task {
   };
 
   /// This rank's end of a stream of `owner`.
-  struct Outlet {
-    Outlet(SparseAllReduceTask& task, int owner, size_t stream)
+  struct WorkerStream {
+    WorkerStream(SparseAllReduceTask& task, int owner, size_t stream)
         : pack(task, Kind::kPack, owner, stream), unpack(task, Kind::kUnpack, owner, stream) {}
 
     StreamJob pack;
@@ -100,9 +100,9 @@ class SparseAllReduceTask final : public Task {
   };
 
   /// A stream that this rank aggregates.
-  struct Inlet {
-    Inlet(SparseAllReduceTask& task, int rank, size_t stream, const RowAggregator::Rows& rows,
-          int world_size)
+  struct AggregatorStream {
+    AggregatorStream(SparseAllReduceTask& task, int rank, size_t stream,
+                     const RowAggregator::Rows& rows, int world_size)
         : fold(task, Kind::kFold, rank, stream), sum(rows, world_size) {}
 
     StreamJob fold;
@@ -114,7 +114,7 @@ class SparseAllReduceTask final : public Task {
     int malformed = -1;  ///< the rank of a message that is none
   };
 
-  Outlet& outlet(int owner, size_t stream) { return *outlets_[index(owner, stream)]; }
+  WorkerStream& worker(int owner, size_t stream) { return *worker_streams_[index(owner, stream)]; }
   size_t index(int owner, size_t stream) const {
     return static_cast<size_t>(owner) * streams() + stream;
   }
@@ -122,18 +122,19 @@ class SparseAllReduceTask final : public Task {
 
   void prepare();
   // Without the lock, in jobs.
-  void pack(Outlet& outlet, int owner, size_t stream);
-  void fold(Inlet& inlet);
-  void unpack(Outlet& outlet, int owner, size_t stream);
+  void pack(WorkerStream& worker, int owner, size_t stream);
+  void fold(AggregatorStream& aggregator);
+  void unpack(WorkerStream& worker, int owner, size_t stream);
 
-  void pack_if_asked(Locked& locked, Outlet& outlet);
-  void packed(Locked& locked, Outlet& outlet);
-  void answered(Locked& locked, Inlet& inlet, int rank, std::span<const std::byte> bytes);
-  void ask(Locked& locked, Inlet& inlet);
-  void fold_if_ready(Locked& locked, Inlet& inlet);
-  void folded(Locked& locked, Inlet& inlet);
-  void unpacked(Locked& locked, Outlet& outlet);
-  void result_used(Locked& locked, Inlet& inlet);
+  void pack_if_asked(Locked& locked, WorkerStream& worker);
+  void packed(Locked& locked, WorkerStream& worker);
+  void answered(Locked& locked, AggregatorStream& aggregator, int rank,
+                std::span<const std::byte> bytes);
+  void ask(Locked& locked, AggregatorStream& aggregator);
+  void fold_if_ready(Locked& locked, AggregatorStream& aggregator);
+  void folded(Locked& locked, AggregatorStream& aggregator);
+  void unpacked(Locked& locked, WorkerStream& worker);
+  void result_used(Locked& locked, AggregatorStream& aggregator);
 
   void send(Locked& locked, Message message, int peer, size_t stream,
             std::span<const std::byte> bytes);
@@ -145,9 +146,9 @@ class SparseAllReduceTask final : public Task {
   const std::shared_ptr<void> keep_alive_;
   const uint64_t fingerprint_;
   size_t message_bytes_ = 0;  // at most
-  std::vector<std::unique_ptr<Outlet>> outlets_;
-  std::vector<std::unique_ptr<Inlet>> inlets_;  // by stream
-  size_t left_ = 0;                             // ends of streams that are not done
+  std::vector<std::unique_ptr<WorkerStream>> worker_streams_;
+  std::vector<std::unique_ptr<AggregatorStream>> aggregator_streams_;  // by stream
+  size_t left_ = 0;  // ends of streams that are not done
   bool has_begun_ = false;
 };
 
