@@ -1,10 +1,13 @@
 // Which rank aggregates which row, the messages of rows, and the sum of one stream.
+#include "plan/row_streams.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -14,7 +17,6 @@
 #include "executor/row_message.h"
 #include "executor/row_source.h"
 #include "kernels/zero_rows.h"
-#include "plan/row_streams.h"
 
 namespace q7x2 {
 namespace {
@@ -139,8 +141,8 @@ TEST(RowAggregator, AsksForAllRowsWhileTheyAreDenseAndLooksAgain) {
     std::memcpy(&header, sum.messages()[0].data(), sizeof(header));
     takes_all.push_back(header.takes_all != 0);
   }
-  EXPECT_EQ(takes_all, (std::vector<bool>{true, true, true, false, true, true, true, false, true,
-                                          true}));
+  EXPECT_EQ(takes_all,
+            (std::vector<bool>{true, true, true, false, true, true, true, false, true, true}));
 }
 
 TEST(BlockRows, OnlyBlocksOfZeroBitsAreLeftOut) {

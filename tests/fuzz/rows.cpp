@@ -1,6 +1,7 @@
 // The messages of a sparse all-reduce.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "executor/row_message.h"
 #include "format.h"
@@ -32,13 +33,13 @@ std::string message(Random& random) {
 }
 
 bool read_message(std::string_view input, Random&) {
-  const auto read = RowMessage::read(reinterpret_cast<const std::byte*>(input.data()),
-                                     input.size(), kMost, kRowBytes, kFrom);
+  const auto read = RowMessage::read(reinterpret_cast<const std::byte*>(input.data()), input.size(),
+                                     kMost, kRowBytes, kFrom);
   if (!read) return false;
   require(read->positions.size() <= kMost, "more rows than there may be");
-  require(std::ranges::adjacent_find(read->positions, std::greater_equal<>()) ==
-              read->positions.end(),
-          "positions do not ascend");
+  require(
+      std::ranges::adjacent_find(read->positions, std::greater_equal<>()) == read->positions.end(),
+      "positions do not ascend");
   for (const uint64_t position : read->positions) {
     require(position >= kFrom && position < read->header.next, "a position is out of range");
   }
