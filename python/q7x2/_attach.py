@@ -47,14 +47,15 @@ def attach(
             :class:`Compose`.
         scaler: The ``torch.amp.GradScaler`` of the training, so that residuals follow the loss
             scale. Steps that it skips leave no trace in the hook's state, with or without this.
-        threads: Of the hook's tensor operations. The same on all ranks: another number may round
-            differently.
-        replicas: Of an FSDP2 model: the ranks over which the hook is to average gradients that FSDP
-            has reduced to shards.
-        optimizer: Of a DistributedDataParallel: residuals follow its learning rate, that of its
-            first parameter group. They came from gradients that were to be applied at an earlier
-            rate, and are sent times its ratio to the present one (Zheng et al., 2019). For hooks
-            that send gradients, without ``clip_norm``. None: residuals are sent as they are.
+        threads: The number of threads of the hook's tensor operations. It must be the same on all
+            ranks, because another number may round differently.
+        replicas: The ranks over which the hook averages gradients that FSDP2 has reduced to
+            shards. Only for models of FSDP2.
+        optimizer: Residuals follow the learning rate of its first parameter group. A residual
+            comes from gradients of an earlier rate; it is multiplied by the ratio of that rate to
+            the present one before it is sent (Zheng et al., 2019). Only for a
+            DistributedDataParallel, and for hooks that send gradients, without ``clip_norm``.
+            None: residuals are sent as they are.
         policy: Of a DistributedDataParallel: who decides how each gradient travels, and how often
             (docs/policy.md). With several, later ones replace what earlier ones decided.
 
@@ -62,7 +63,7 @@ def attach(
         RuntimeError: The model has a hook already.
         TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook``,
             ``policy`` or ``scaler`` not what they should be.
-        ValueError: ``replicas`` is missing, or one too many; FSDP does all reductions itself; ranks
+        ValueError: ``replicas`` is missing or not allowed; FSDP does all reductions itself; ranks
             attach different hooks or policies; parameters are complex, which only
             :class:`Allreduce` takes, or were frozen after DDP had been made; or the hook cannot do
             what a policy decides.

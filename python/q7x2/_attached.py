@@ -23,14 +23,14 @@ class HookStats:
     """What a hook has done on this rank since it was attached.
 
     Attributes:
-        steps: Backwards whose gradients were reduced.
-        skipped_steps: Of these, the ones with Inf or NaN, which left no trace in the state.
-        buckets: All of DDP's buckets together.
-        gradient_bytes: Of those buckets.
-        message_bytes: Of what went into all-reduces in their place, of selections about as many. On
-            the wire each rank sends, and receives, 2 (n - 1) / n times that; with a selection up to
-            n times as much, since a sum holds whatever any rank has selected.
-        cpu_seconds: Of the hook's own thread, by phase.
+        steps: The number of backwards whose gradients were reduced.
+        skipped_steps: How many of these had Inf or NaN. They did not change the state.
+        buckets: The number of buckets that DDP has handed over.
+        gradient_bytes: The bytes of the gradients in these buckets.
+        message_bytes: The bytes that went into all-reduces instead; for selections an estimate. On
+            the wire each rank sends and receives 2 (n - 1) / n times as many. With a selection it
+            is up to n times as many, because a sum has every element that any rank has selected.
+        cpu_seconds: CPU seconds of the hook's own thread, by phase.
     """
 
     steps: int

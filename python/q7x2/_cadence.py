@@ -61,7 +61,7 @@ class FollowBandwidth:
     ``least`` until both times have been measured.
 
     Args:
-        share: Of the computing time, more than 0.
+        share: The largest share of the computing time that messages may take, more than 0.
         least: The shortest interval.
         most: The longest interval.
     """

@@ -103,13 +103,13 @@ def all_reduce(
             to what this rank gives, and afterwards holds what was lost on the way: over all ranks
             results and residuals together are exactly the sum. Must not be touched before the
             work is complete. For a list of tensors a list.
-        seed: Of the codec's random numbers, if it has any. Equal on all ranks.
-        step: Selects their place in the sequence, equal on all ranks. None counts the group's
-            compressed calls.
+        seed: The seed of the codec's random numbers, if it has any. Equal on all ranks.
+        step: The place in the sequence of random numbers, equal on all ranks. None: the number of
+            compressed calls of the group so far.
         nonfinite: ``"propagate"``: an infinity or NaN makes its element, or the elements that share
             its scale, NaN in every rank's result. ``"error"``: raises, on every rank.
-        max_error: Of ``"auto"``: the relative error (L2) that one rounding of normally distributed
-            numbers may have.
+        max_error: For ``"auto"``: the largest relative error (L2) that one rounding of normally
+            distributed numbers may have.
         edges: Between which ranks messages are compressed. ``"all"``: between all. ``"host"``: only
             between hosts; ``"rack"``: only between racks; ranks of one host, or rack, add exactly.
             ``"slow"``: where the planner expects it to make the call faster, which may be nowhere.
@@ -189,8 +189,9 @@ def all_gather(
     A rank's own part is decoded from its own message as well, so all ranks end bit-identical.
 
     Args:
-        output: World size times the elements of ``input``, part r from rank r. Or a list.
-        input: Of equal length on all ranks. Or a list.
+        output: A tensor with world size times the elements of ``input``; part r comes from rank r.
+            Or a list of such tensors.
+        input: A tensor of the same length on all ranks, or a list of such tensors.
         residual: As many elements as ``input``; see :func:`all_reduce`, as for all others.
 
     Returns and raises what :func:`all_reduce` does.

@@ -36,7 +36,7 @@ class Description:
     """Per kind of call so far: ``collective``, ``root``, ``codec``, ``bytes`` (the largest size of
     the kind, or None), ``calls``, and ``algorithms``, which the next calls take in turns."""
     timeout: float
-    """Of an operation, in seconds."""
+    """The timeout of an operation, in seconds."""
     flight_recorder: int
     """How many operations are remembered."""
     error: str | None

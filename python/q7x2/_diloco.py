@@ -64,7 +64,7 @@ class DiLoCo:
             tensors of that state, as large as their parameters, are averaged at each outer step, in
             float32; not with overlap.
         edges: Between which ranks messages are compressed, as ``q7x2.all_reduce`` takes it.
-        random_seed: Of the codec's random numbers.
+        random_seed: The seed of the codec's random numbers.
         group: The default group if None.
 
     Raises:
@@ -271,8 +271,8 @@ class DiLoCo:
         from its second outer step on.
 
         Args:
-            group: Of ``dist.new_group``, ``dist.shrink_group`` or ``q7x2.reconfigure``. None: the
-                default group.
+            group: What ``dist.new_group``, ``dist.shrink_group`` or ``q7x2.reconfigure`` has
+                returned. None: the default group.
 
         Raises:
             ValueError: The ranks have different options or models.

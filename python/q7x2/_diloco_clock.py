@@ -15,17 +15,18 @@ class DiLoCoStats:
     """What a :class:`DiLoCo` has done on this rank since it was made.
 
     Attributes:
-        steps: Calls of ``step``.
-        outer_steps: Outer steps of fragments.
-        rolled_back: Outer gradients that were sent and not applied, because a message failed.
-        signal_bytes: Of the outer gradients that were sent, as float32.
-        message_bytes: Of what went into all-reduces in their place; of selections about as many. On
-            the wire each rank sends, and receives, 2 (n - 1) / n times that; with a selection up to
-            n times as much, since a sum holds whatever any rank has selected.
-        compute_seconds: Between two synchronisations: the caller's forward, backward and the inner
-            optimizer.
-        waited_seconds: In which ``step`` waited for messages. The rest of ``step``'s own time is
-            in neither.
+        steps: The number of calls of ``step``.
+        outer_steps: The number of outer steps of fragments.
+        rolled_back: The number of outer gradients that were sent but not applied, because a message
+            failed.
+        signal_bytes: The bytes of the outer gradients that were sent, as float32.
+        message_bytes: The bytes that went into all-reduces instead; for selections an estimate. On
+            the wire each rank sends and receives 2 (n - 1) / n times as many. With a selection it
+            is up to n times as many, because a sum has every element that any rank has selected.
+        compute_seconds: Seconds between synchronisations: the caller's forward and backward, and
+            the inner optimizer.
+        waited_seconds: Seconds in which ``step`` waited for messages. The rest of ``step``'s own
+            time counts in neither.
     """
 
     steps: int
@@ -47,8 +48,8 @@ class Clock:
     """Times of one rank, in seconds.
 
     Attributes:
-        step_seconds: Of a step without communication, in the mean of the last finished interval.
-        wire_seconds: Of the messages that arrived in the last finished interval.
+        step_seconds: The mean time of a step without communication, in the last finished interval.
+        wire_seconds: The time of the messages that arrived in the last finished interval.
     """
 
     def __init__(self) -> None:

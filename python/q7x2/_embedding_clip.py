@@ -19,7 +19,7 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
         model: A module, for example a DistributedDataParallel, whose gradients of parameters are
             the same on all ranks.
         max_norm: The largest norm; gradients with a larger one are scaled down to it.
-        norm_type: Of the norm; ``inf`` is the largest magnitude.
+        norm_type: The type of the norm; ``inf`` is the largest magnitude.
 
     Returns:
         The norm before clipping, a tensor of no dimensions, the same on all ranks.

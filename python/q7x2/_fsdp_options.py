@@ -45,7 +45,7 @@ class Sharded:
             compressed.
         edges: Between which ranks gradients are compressed, as ``q7x2.reduce_scatter`` takes it.
             Groups of other backends take ``"auto"`` only.
-        random_seed: Of the codecs' random numbers.
+        random_seed: The seed of the codecs' random numbers.
         replicas: The hook that averages the shards of several replicas. It needs the argument
             ``replicas`` of :func:`attach` as well.
 
@@ -128,11 +128,11 @@ class ShardedStats(HookStats):
     Skipped steps are counted if :func:`attach` was given a scaler.
 
     Attributes:
-        weight_bytes: Of the weights that this rank has given to all-gathers, uncompressed.
-        weight_message_bytes: Of what it has sent for them.
-        gathers: All-gathers that sent weights, or differences.
-        repeats: All-gathers of weights that had not changed.
-        refreshes: All-gathers that sent weights whole.
+        weight_bytes: The uncompressed bytes of the weights that this rank has given to all-gathers.
+        weight_message_bytes: The bytes that it has sent for them.
+        gathers: The number of all-gathers that sent weights or differences.
+        repeats: The number of all-gathers of weights that had not changed.
+        refreshes: The number of all-gathers that sent whole weights.
     """
 
     weight_bytes: int

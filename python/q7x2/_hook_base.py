@@ -89,12 +89,11 @@ class FullPrecision:
     """When a compressing hook sends gradients as they are.
 
     Args:
-        start_iter: The first steps, in full precision: the beginning of a training bears
-            inaccurate gradients least.
-        burst_every: Of the steps after those, each so-manyth begins nothing new: at the end of
-            every ``burst_every`` steps, ``burst_steps`` are in full precision and take with them
-            what the residuals hold. None: no bursts.
-        burst_steps: Steps of a burst.
+        start_iter: The number of first steps in full precision. Inaccurate gradients do most harm
+            at the beginning of a training.
+        burst_every: After the first steps, the last ``burst_steps`` of every ``burst_every`` steps
+            are in full precision. They also send what the residuals hold. None: no bursts.
+        burst_steps: The number of steps of a burst.
         full_precision: Patterns of names of parameters that are never compressed, for example
             ``("*embedding*", "*.bias")``.
     """

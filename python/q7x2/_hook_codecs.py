@@ -113,7 +113,7 @@ class Quantize(Coded):
             groups of 128, with which the measured trainings ended lower; see docs/hooks.md.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased
             unless the codec rounds at random (``"int4:sr"``).
-        random_seed: Of the codec's random numbers.
+        random_seed: The seed of the codec's random numbers.
     """
 
     codec: str = "int8"
@@ -141,20 +141,20 @@ class TopK(Coded):
     momentum before it selects, so the optimizer must have none of its own.
 
     Args:
-        ratio: Of elements that are sent, of each parameter.
-        start_iter: As with the other hooks, but 400 by default, and these steps are not in full
-            precision: the ratio falls to ``ratio`` in ``warmup_stages`` of equal length.
-        warmup_stages: Their ratios are powers of ``ratio``: 0.25, 0.063, 0.016, 0.004 for 0.001.
-            With 0, the first ``start_iter`` steps are in full precision.
-        values: Their codec: ``"fp32"``, or for example ``"int8"``.
-        selection: ``"exact"``, or ``"sampled"``: elements above a threshold that is estimated from
-            a sample, with one pass over memory less.
-        momentum: The factor of each rank's momentum; 0: none. Where an element was sent, it starts
-            from zero again.
+        ratio: The share of the elements of each parameter that are sent.
+        start_iter: The number of first steps, 400 by default. They are not in full precision: the
+            ratio falls to ``ratio`` in ``warmup_stages`` stages of equal length.
+        warmup_stages: The number of these stages. Their ratios are powers of ``ratio``: 0.25,
+            0.063, 0.016, 0.004 for 0.001. 0: the first ``start_iter`` steps are in full precision.
+        values: The codec of the selected elements: ``"fp32"``, or for example ``"int8"``.
+        selection: ``"exact"``, or ``"sampled"``: a sample estimates the threshold, which saves one
+            pass over memory.
+        momentum: The factor of each rank's momentum; 0: none. When an element is sent, its momentum
+            becomes zero.
         clip_norm: The largest norm (L2) that a parameter's gradient may have on a rank; longer ones
             are scaled down before they are accumulated. With n ranks and a norm of N for the mean
             gradient, N / sqrt(n) is usual. None: any.
-        random_seed: Of samples.
+        random_seed: The seed of the samples.
     """
 
     ratio: float = 0.01

@@ -18,24 +18,25 @@ class PowerSGD(FullPrecision):
     A gradient of n x m elements travels as ``rank * (n + m)``; see docs/hooks.md.
 
     Args:
-        start_iter: As with the other hooks, but 100 by default: a subspace that follows the
-            gradients step by step is furthest behind where they change most.
-        rank: Of the approximation, for all matrices, or by pattern of the parameter's name, the
-            first that fits: ``{"*.attention.*": 2, "*": 4}``. 0 sends a gradient whole, as do names
-            that no pattern fits.
-        min_compression_rate: A matrix is compressed where that makes it more than this many times
+        start_iter: The number of first steps in full precision, 100 by default. The subspace
+            follows the gradients step by step, and gradients change most at the beginning.
+        rank: The rank of the approximation, for all matrices, or by patterns of parameters' names:
+            ``{"*.attention.*": 2, "*": 4}``. The first pattern that matches counts. A gradient with
+            rank 0 or without a matching pattern is sent whole.
+        min_compression_rate: A matrix is compressed only if that makes it more than this many times
             smaller.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased.
-        warm_start: Begin each step with the last one's factor.
-        reset_every: With ``warm_start``: begin every so many compressed steps with random factors
-            all the same, so that a direction that has become large is found. None: never.
-        alternating: One collective a step and half of the bytes: the two halves of the power
-            iteration take turns. Needs ``warm_start``.
-        batched: Fold each bucket into one square matrix, vectors and all: fewer bytes and products,
-            and a worse approximation. ``min_compression_rate`` is then without effect.
-        factors: What they are rounded to on the way, ``"fp32"``, ``"bf16"`` or ``"fp16"``, which is
-            bf16 with more digits and overflows above 65504. Residuals make up for it.
-        random_seed: Of the first factors.
+        warm_start: Begin each step with the factor of the last one.
+        reset_every: With ``warm_start``: every ``reset_every`` compressed steps begin with random
+            factors again, which finds directions that have become large. None: never.
+        alternating: The two halves of the power iteration take turns. A step then has one
+            collective and half of the bytes. Needs ``warm_start``.
+        batched: Fold each bucket, with its vectors, into one square matrix. This needs fewer bytes
+            and products, but approximates worse. ``min_compression_rate`` then has no effect.
+        factors: The type that factors are rounded to when they are sent: ``"fp32"``, ``"bf16"`` or
+            ``"fp16"``, which has more digits than bf16, but overflows above 65504. Residuals keep
+            what the rounding loses.
+        random_seed: The seed of the first factors.
     """
 
     start_iter: int = 100

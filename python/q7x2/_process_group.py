@@ -37,7 +37,7 @@ def ProcessGroup(
 
     Args:
         store: Where the ranks find each other. Each group needs a prefix of its own in it
-            (``torch.distributed.PrefixStore``), also a group that takes the place of an earlier
+            (``torch.distributed.PrefixStore``), also a group that replaces an earlier
             one.
         rank: This process's rank in the group, from 0 to ``size - 1``.
         size: The number of ranks.

@@ -1,4 +1,4 @@
-"""``tune``: measured times in place of predictions, for the calls that a program makes."""
+"""``tune``: measured times instead of predictions, for the calls that a program makes."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Measurement:
 
     collective: str
     bytes: int
-    """Of the tensor, or of each part where every rank has one."""
+    """Bytes of the tensor, or of each rank's part in collectives with parts."""
     algorithm: str
     """As ``q7x2.algorithm`` takes it, ``"aggregator:2"``."""
     predicted: float
     """Seconds."""
     measured: float
-    """Seconds a call took on the slowest rank; the median of the rounds."""
+    """The seconds of a call on the slowest rank; the median over the rounds."""
     chosen: bool
-    """Whether calls of this size take it from now on, unless they force another one."""
+    """Whether calls of this size use it from now on, unless they force another one."""
 
 
 def tune(
@@ -72,16 +72,16 @@ def tune(
 
     Args:
         group: The process group, with q7x2 as a backend. The default group if None.
-        collectives: Of all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all,
+        collectives: Any of all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all,
             gather and scatter. Rooted ones are measured with rank 0 as the root.
-        sizes: Bytes of the tensor, or of each part where every rank has one: 65536 or "64K". The
-            next power of two is measured, since all sizes up to it share a choice.
-        candidates: How many algorithms to measure, each with its best parameter: the fastest of a
-            first look at those that the model sees near its best, or, where there is no time for
-            that, the first by predicted time. Sums also get the best one that suits floats of 16
-            and 8 bits, if it is not among them.
+        sizes: Bytes of the tensor, or of each rank's part in collectives with parts: 65536 or
+            "64K". The next power of two is measured, because all sizes up to it share a choice.
+        candidates: How many algorithms to measure, each with its best parameter. They are the
+            fastest in a few rounds with all algorithms that the model expects to be near its best.
+            If there is no time for these rounds, the predicted times decide. For sums, the best
+            algorithm for floats of 16 and 8 bits is also measured.
         seconds: About how long to measure for each collective and size. Every algorithm is
-            measured in at least three rounds however long that takes.
+            measured in at least three rounds, however long that takes.
         out: Rank 0 writes the Fabric with the times here as well, for ``Q7X2_FABRIC``.
 
     Returns:

@@ -101,13 +101,14 @@ class OneBitAdam(_OverHook):
         weight_decay: Decoupled from the gradients, as in AdamW.
         start_iter: Steps in full precision, so that the second moments have settled: 15 to 20 %
             of a training in the paper, and at least those in which the learning rate warms up.
-        refresh_every: After the freeze, every so many steps one is AdamW's on whole gradients, so
-            that the second moments follow slowly (Lu et al., 0/1 Adam, 2022). None: never.
-        codec: Of the momentum, a codec's name, or the hook that compresses it, for example
+        refresh_every: After the freeze, one of every ``refresh_every`` steps is a step of AdamW on
+            whole gradients. So the second moments follow slowly (Lu et al., 0/1 Adam, 2022). None:
+            never.
+        codec: The name of the momentum's codec, or the hook that compresses it, for example
             ``q7x2.PowerSGD(rank=4)`` or ``q7x2.TopK(0.01)``. ``start_iter`` replaces that of the
             hook.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
-        threads: Of the hook's tensor operations.
+        threads: The number of threads of the hook's tensor operations.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class DistributedLion(_OverHook):
         params: Parameters of ``ddp``, or parameter groups with any of ``lr`` and ``weight_decay``.
             None: all that need gradients.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
-        threads: Of the hook's tensor operations.
+        threads: The number of threads of the hook's tensor operations.
     """
 
     def __init__(
