@@ -16,8 +16,9 @@ from q7x2._agreement import check_agreement
 from q7x2._groups import backend_of
 from q7x2._option_checks import check_positive, check_whole
 from q7x2._quorum_code import Code, Part
-from q7x2._quorum_exchange import WIDTH, Closed, Contribution, Exchange
+from q7x2._quorum_exchange import Exchange
 from q7x2._quorum_mail import Mail
+from q7x2._quorum_messages import WIDTH, Closed, Contribution
 from q7x2._quorum_options import checked
 from q7x2._trained import trained_parameters
 
@@ -135,6 +136,8 @@ class Quorum:
         )
         self._kept: Tensor | None = None
         self._stats = QuorumStats()
+        # Seconds of the last step, from end to end, and when it ended.
+        self._period, self._ended = 0.0, time.monotonic()
 
     @property
     def steps(self) -> int:
@@ -165,7 +168,7 @@ class Quorum:
 
         The gradients are zero afterwards. A rank whose gradient came too late takes the step of the
         others, waits for the end of the next one too, and so begins the following one together with
-        them.
+        them. If the others need its gradient for that one, it does not wait.
 
         Args:
             samples: The weight of this rank's gradient in the mean; with ``copies`` it is not used.
@@ -186,8 +189,13 @@ class Quorum:
             self._kept = gradient
         self._apply(closed)
         if not counts and closed.state is None:
-            self._apply(self._exchange.close(None))
+            followed = self._exchange.follow(self._patience())
+            if followed is not None:
+                self._apply(followed)
         self.optimizer.zero_grad()
+        if counts:
+            now = time.monotonic()
+            self._period, self._ended = now - self._ended, now
         passed = self.steps - before
         missed = 0 if counts else min(passed, 2)
         self._stats = replace(
@@ -206,6 +214,11 @@ class Quorum:
         :meth:`step` is not to be called any more. Raises the same as :meth:`step`.
         """
         self._exchange.finish()
+
+    def _patience(self) -> float:
+        """How long a late rank waits for the next step without computing its part of it."""
+        timing = self._exchange.timing
+        return timing.grace + max(2 * self._period, timing.takeover)
 
     def _is_enough(self, mask: int) -> bool:
         if mask.bit_count() < self.need:

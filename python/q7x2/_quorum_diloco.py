@@ -20,8 +20,9 @@ from q7x2._diloco_outer import OuterSGD
 from q7x2._extension import load
 from q7x2._groups import backend_of
 from q7x2._option_checks import check_flags, check_positive, check_whole
-from q7x2._quorum_exchange import WIDTH, Closed, Contribution, Exchange
+from q7x2._quorum_exchange import Exchange
 from q7x2._quorum_mail import Mail
+from q7x2._quorum_messages import WIDTH, Closed, Contribution
 from q7x2._quorum_options import checked
 from q7x2._quorum_outer import OuterBytes
 

@@ -18,79 +18,19 @@ at a time. So what waits for a stopped rank is bounded.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import torch
 from torch import Tensor
 
 from q7x2._quorum_mail import Letter, Mail
+from q7x2._quorum_messages import Closed, Contribution, Other, Timing
 from q7x2._quorum_vote import Ballot, Kind, Value, Vote
 
-MOST_RANKS = 62  # bits of a mask
 _REMEMBERED = 4096  # decisions, for ranks that are behind
-
-
-class Other(IntEnum):
-    """Kinds of messages beside those of votes."""
-
-    CONTRIBUTION = 11  # with a payload
-    ASK = 12  # the sender waits for the end of its step
-    DECIDED = 13  # the value of a step
-    NEED = 14  # the sender lacks the contributions of the mask
-    WANT = 15  # the sender is behind and wants a state
-    STATE = 16  # with a payload: the state before the step
-    DONE = 17  # the sender takes part in no further step
-
-
-WIDTH = 9  # kind, step, step of the sender, origin, ballot, accepted, mask, leader, weight
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """What one rank adds to a step.
-
-    Attributes:
-        data: A vector of uint8.
-        weight: Samples that it stands for, at least 0.
-    """
-
-    data: Tensor
-    weight: float
-
-
-@dataclass(frozen=True)
-class Closed:
-    """How a step ended.
-
-    Attributes:
-        mask: The ranks that count, one bit per rank; 0 if ``state`` is given.
-        contributions: Those of the mask, by rank.
-        state: The state of another rank, after which this one goes on; a vector of uint8.
-        step: The step that comes next.
-    """
-
-    mask: int
-    contributions: dict[int, Contribution]
-    state: Tensor | None
-    step: int
-
-
-@dataclass
-class Timing:
-    """Of a quorum, in seconds.
-
-    Attributes:
-        grace: How long the leader waits for more than enough contributions.
-        takeover: How long ranks with enough contributions wait for the leader.
-        timeout: How long a rank waits for the end of a step.
-    """
-
-    grace: float
-    takeover: float
-    timeout: float
 
 
 @dataclass
@@ -126,7 +66,7 @@ class Exchange:
         step: int = 0,
     ) -> None:
         self._mail, self._lengths, self._state = mail, lengths, state
-        self._is_enough, self._timing = is_enough, timing
+        self._is_enough, self.timing = is_enough, timing
         self.step = step
         self._vote = Vote(mail.rank, mail.world_size, leader=0)
         self._decided: dict[int, Value] = {}
@@ -144,21 +84,32 @@ class Exchange:
 
     # ---- what a rank does ------------------------------------------------------------------------
 
-    def close(self, mine: Contribution | None) -> Closed:
+    def close(self, mine: Contribution) -> Closed:
         """Take part in the current step until it is closed.
-
-        Args:
-            mine: None: this rank adds nothing, but helps to close the step.
 
         Raises:
             TimeoutError: Too few ranks took part within the timeout.
             torch.distributed.DistBackendError: A rank died, or another failure of the group.
         """
-        rank, wait = self._mail.rank, _Wait()
-        if mine is not None and self.step not in self._own:
+        if self.step not in self._own:
             # After a step that timed out, others may hold what this rank sent in it.
             self._own[self.step], self._sent[self.step] = mine, set()
-            self._contributions[self.step, rank] = mine
+            self._contributions[self.step, self._mail.rank] = mine
+        closed = self._take_part(math.inf)
+        assert closed is not None
+        return closed
+
+    def follow(self, patience: float) -> Closed | None:
+        """Help to close the current step without a contribution; raises the same as :meth:`close`.
+
+        Returns:
+            None if there are not enough contributions after ``patience`` seconds: the others may
+            need this rank's.
+        """
+        return self._take_part(patience)
+
+    def _take_part(self, patience: float) -> Closed | None:
+        wait = _Wait()
         early, self._early = self._early, []
         for letter in early:
             self._hear(letter)
@@ -171,7 +122,9 @@ class Exchange:
                 return self._jump()
             self._offer()
             self._act(wait)
-            self._receive(self._timing.takeover / 4)
+            if wait.enough is None and time.monotonic() - wait.begun > patience:
+                return None
+            self._receive(self.timing.takeover / 4)
 
     def serve(self) -> None:
         """Give this rank's state to ranks that are behind, if it is this rank's turn.
@@ -195,17 +148,17 @@ class Exchange:
         begun, said = time.monotonic(), 0.0
         while len(self._done) < len(self._mail.peers):
             now = time.monotonic()
-            if now - begun > self._timing.timeout:
+            if now - begun > self.timing.timeout:
                 missing = sorted(set(self._mail.peers) - self._done)
                 raise TimeoutError(
-                    f"finish() timed out after {self._timing.timeout:g} s, waiting for ranks "
+                    f"finish() timed out after {self.timing.timeout:g} s, waiting for ranks "
                     f"{', '.join(map(str, missing))}"
                 )
-            if now - said > self._timing.takeover:
+            if now - said > self.timing.takeover:
                 said = now
                 for peer in self._mail.peers:
                     self._post(peer, Other.DONE, self.step)
-            self._receive(self._timing.takeover)
+            self._receive(self.timing.takeover)
             self.serve()
         for peer in self._mail.peers:
             self._post(peer, Other.DONE, self.step)
@@ -215,7 +168,7 @@ class Exchange:
 
     def _act(self, wait: _Wait) -> None:
         """What is due by the clock."""
-        now, timing, vote = time.monotonic(), self._timing, self._vote
+        now, timing, vote = time.monotonic(), self.timing, self._vote
         if now - wait.begun > timing.timeout:
             missing = [r for r in self._mail.peers if not self._held >> r & 1]
             raise TimeoutError(
@@ -262,7 +215,7 @@ class Exchange:
             wait.proposed = None
         elif wait.proposed is None:
             wait.proposed = now
-        elif now - wait.proposed > 5 * self._timing.takeover:
+        elif now - wait.proposed > 5 * self.timing.takeover:
             wait.proposed = now
             self._post(source, Other.NEED, self.step, mask=missing)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from q7x2._option_checks import check_positive, check_whole
-from q7x2._quorum_exchange import MOST_RANKS, Timing
+from q7x2._quorum_messages import MOST_RANKS, Timing
 
 
 def checked(

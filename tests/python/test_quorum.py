@@ -13,7 +13,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from q7x2._quorum_exchange import Other
+from q7x2._quorum_messages import Other
 from q7x2._quorum_vote import Kind
 from torch import nn
 from values import assert_bits, assert_close, assert_same_on_all_ranks
@@ -124,7 +124,7 @@ def test_a_gradient_that_is_not_finite_raises_on_all_ranks_and_changes_nothing()
 def test_what_becomes_of_a_late_gradient(late: str) -> None:
     model = nn.Linear(1, 1, bias=False)
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
-    quorum = q7x2.Quorum(model, sgd, need=2, late=late, grace=0.0, timeout=40.0)
+    quorum = q7x2.Quorum(model, sgd, need=2, late=late, grace=0.0, takeover=20.0, timeout=40.0)
     start = model.weight.detach().clone()
 
     def step(gradient: float) -> None:
@@ -140,7 +140,7 @@ def test_what_becomes_of_a_late_gradient(late: str) -> None:
         step(1.0)
     assert quorum.steps == 2
     assert_close(model.weight.detach(), start - 2)
-    quorum._exchange._timing.grace = 20.0
+    quorum._exchange.timing.grace = 20.0
     step(3.0)
     quorum.finish()
     assert_close(model.weight.detach(), start - 2 - (3 if late == "drop" else 3 + 6 / 3))
@@ -188,18 +188,42 @@ def test_no_step_waits_for_a_rank_that_is_stopped(at: int, stopped: int) -> None
 
 
 @ONLY_Q7X2
+@pytest.mark.ranks(4, deadline=120)
+def test_a_late_rank_contributes_if_the_others_need_it() -> None:
+    """Rank 2 is late in step 0, and rank 1 is stopped in step 1, which needs three ranks."""
+    model, quorum = made(grace=0.0)
+    processes, rank = pids(), dist.get_rank()
+    if rank == 2:
+        dist.barrier()
+    else:
+        train(model, quorum, 1)
+        dist.barrier()
+    quorum._exchange.timing.grace = 0.2
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    train(model, quorum, 5)
+    if rank == 0:
+        os.kill(processes[1], signal.SIGCONT)
+    train(model, quorum, 8)
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
+    if rank == 2:
+        assert quorum.stats.missed >= 1
+
+
+@ONLY_Q7X2
 @pytest.mark.ranks(3, deadline=120)
 def test_a_rank_far_behind_takes_the_state_of_another_and_counts_again() -> None:
     model, quorum = made(grace=5.0)
     processes, rank = pids(), dist.get_rank()
-    quorum._exchange._timing.grace = 0.0
+    quorum._exchange.timing.grace = 0.0
     if rank == 2:
         train(model, quorum, 2)
         os.kill(os.getpid(), signal.SIGSTOP)
     train(model, quorum, 10)
     if rank == 0:
         os.kill(processes[2], signal.SIGCONT)
-    quorum._exchange._timing.grace = 5.0
+    quorum._exchange.timing.grace = 5.0
     while quorum.steps < 1000:  # until the late rank has counted, which all see
         backward(model, quorum)
         closed = quorum._exchange.step
@@ -321,7 +345,7 @@ def test_a_step_without_enough_ranks_raises_at_its_timeout_and_can_be_tried_agai
     if dist.get_rank() != 2:
         with pytest.raises(TimeoutError, match=r"step 0 timed out after 0\.5 s, waiting for .* 2"):
             quorum.step()
-    quorum._exchange._timing.timeout = 40.0
+    quorum._exchange.timing.timeout = 40.0
     dist.barrier()
     train(model, quorum, 2)
     quorum.finish()

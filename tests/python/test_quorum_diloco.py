@@ -126,7 +126,7 @@ def test_what_a_late_rank_has_learnt_counts_later_within_the_bound(staleness: in
         step(1.0)
         assert_close(model.weight.detach(), start - 1)
         dist.barrier()
-    diloco._exchange._timing.grace = 20.0
+    diloco._exchange.timing.grace = 20.0
     step(3.0)
     diloco.finish()
     # The late rank's weight is that of its two steps if both count.
