@@ -63,12 +63,15 @@ class Analysis:
         boundaries: Where the steps are from.
         causes: The costliest first.
         uses: By the index of a rank.
+        overlap: Of the time in which a rank had operations in flight, the share in which its
+            program went on, at least; the mean of the ranks. None if there are no operations.
     """
 
     steps: list[StepPath]
     boundaries: Steps
     causes: list[Cause]
     uses: list[RankUse]
+    overlap: float | None
 
     def seconds(self) -> float:
         """The mean of a step's time; 0 if there are no operations."""
@@ -97,7 +100,10 @@ def analyse(ledgers: Sequence[Ledger]) -> Analysis:
         for since, until, rank in zip(ends, ends[1:], last, strict=False)
         if until > since
     ]
-    return Analysis(paths, boundaries, _causes(timeline, uses, paths), uses)
+    times = [operations.blocked_ns(ends[0], ends[-1]) for operations in timeline.ranks]
+    shares = [1 - blocked / total for blocked, total in times if total > 0]
+    overlap = statistics.fmean(shares) if shares else None
+    return Analysis(paths, boundaries, _causes(timeline, uses, paths), uses, overlap)
 
 
 def _causes(timeline: Timeline, uses: Sequence[RankUse], paths: Sequence[StepPath]) -> list[Cause]:
@@ -146,23 +152,31 @@ def _causes(timeline: Timeline, uses: Sequence[RankUse], paths: Sequence[StepPat
     return sorted(found, key=lambda cause: -cause.seconds)
 
 
+# About one rank, and about several.
 _RANK_TEXTS = {
-    "straggler": "{} late to collectives, and computes until then",
-    "queue": "operations of {} wait for their turn or for a thread",
-    "launch": "{} late to launch: nothing computes there or waits for a processor, but for data, a "
-    "lock or a timer",
+    "straggler": (
+        "rank {} comes late to collectives: it computes longer than the others",
+        "now one rank comes late to collectives, now another",
+    ),
+    "queue": (
+        "operations of rank {} wait for their turn or for a thread",
+        "operations wait for their turn or for a thread",
+    ),
+    "launch": (
+        "rank {} launches late: before, it is idle and waits for data, a lock or a timer",
+        "ranks launch late: before, they are idle and wait for data, a lock or a timer",
+    ),
 }
 
 
 def _of_ranks(kind: str, seconds: dict[int, float]) -> Cause:
     """One rank, if most of the time is its own; all of them otherwise."""
     total = sum(seconds.values())
+    one, several = _RANK_TEXTS[kind]
     rank = max(seconds, key=seconds.__getitem__, default=None)
     if rank is not None and seconds[rank] > total / 2:
-        who = f"rank {rank}" if kind == "queue" else f"rank {rank} comes"
-        return Cause(kind, rank, seconds[rank], _RANK_TEXTS[kind].format(who))
-    who = "several ranks" if kind == "queue" else "now one rank, now another comes"
-    return Cause(kind, None, total, _RANK_TEXTS[kind].format(who))
+        return Cause(kind, rank, seconds[rank], one.format(rank))
+    return Cause(kind, None, total, several)
 
 
 def is_crowded(uses: Sequence[RankUse]) -> bool:

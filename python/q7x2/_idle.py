@@ -45,7 +45,7 @@ def rank_use(ledger: Ledger, operations: RankOperations, begin: int, end: int) -
         return RankUse(0.0, None, None)
     ran = _between(samples, [each.main_cpu_ns or 0 for each in samples], begin, end)
     delay = _between(samples, [each.main_delay_ns or 0 for each in samples], begin, end)
-    outside = (end - begin) - operations.blocked_ns(begin, end)
+    outside = (end - begin) - operations.blocked_ns(begin, end)[0]
     idle = 0.0
     if outside > 0 and not ledger.facts["accelerator"]:
         idle = min(max((outside - ran - delay) / outside, 0.0), 1.0)

@@ -103,6 +103,7 @@ def _figures(job: Job) -> Iterator[tuple[str, float | None, Callable[[float], st
     yield "step", analysis.seconds(), time_text
     for part in PARTS:
         yield part, analysis.part(part), time_text
+    yield "overlap", analysis.overlap, "{:.1%}".format
     for phase in PHASES:
         name = f"{phase} in operations, all ranks"
         yield name, summary.phase(phase) / steps, time_text

@@ -28,7 +28,8 @@ def sections(analysis: Analysis) -> list[str]:
         section("Why a step takes that long", _note(analysis), _causes(analysis)),
         section(
             "Critical path",
-            "What the time of a step is spent on, over all ranks. The parts add up to the step.",
+            "What the time of a step is spent on, over all ranks. The parts add up to the step. "
+            + _overlap(analysis),
             _parts(analysis) + _over_steps(analysis.steps),
         ),
     ]
@@ -38,6 +39,11 @@ def _note(analysis: Analysis) -> str:
     number = len(analysis.steps)
     what = "The job" if analysis.boundaries.origin == "none" else f"{number:,} steps; the mean"
     return f"{what} takes {time_text(analysis.seconds())}. {_ORIGINS[analysis.boundaries.origin]}"
+
+
+def _overlap(analysis: Analysis) -> str:
+    share = percent_text(analysis.overlap or 0.0, 1)
+    return f"While operations are in flight, programs go on for {share} of the time."
 
 
 def _causes(analysis: Analysis) -> str:

@@ -95,25 +95,26 @@ class RankOperations:
             else:
                 self.submission[row] = last_submission = position
 
-    def blocked_ns(self, begin: int, end: int) -> int:
-        """For how long the program waited for operations at most.
+    def blocked_ns(self, begin: int, end: int) -> tuple[int, int]:
+        """How long the program waited for operations at most, and how long there were any.
 
-        From the last submission before an operation's end to that end, because a program that
-        submits does not wait.
+        A program that submits does not wait. So it waits at most from the last submission before an
+        operation's end to that end.
         """
-        total = in_flight = 0
+        blocked = any_in_flight = in_flight = 0
         last = begin
         for time, event in zip(self.times, self.events, strict=True):
+            length = max(min(time, end) - max(last, begin), 0) if in_flight > 0 else 0
+            any_in_flight += length
             if event & 1:
-                if in_flight > 0 and time > begin:
-                    total += max(min(time, end) - max(last, begin), 0)
+                blocked += length
                 in_flight -= 1
             else:
                 in_flight += 1
             last = time
             if time >= end:
                 break
-        return total
+        return blocked, any_in_flight
 
 
 class Timeline:

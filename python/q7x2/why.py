@@ -66,6 +66,7 @@ def facts(analysis: Analysis) -> dict[str, Any]:
         "steps": len(analysis.steps),
         "boundaries": analysis.boundaries.origin,
         "seconds": analysis.seconds(),
+        "overlap": analysis.overlap,
         "parts": {part: analysis.part(part) for part in TEXTS},
         "causes": [
             {"kind": each.kind, "who": each.who, "seconds": each.seconds, "text": each.text}
@@ -93,6 +94,9 @@ def lines(ledgers: Sequence[Ledger], analysis: Analysis) -> list[str]:
         found.append(
             f"  {part:13} {time_text(taken):>8} {share:5.1f} % {bar:{_WIDTH}} {text}".rstrip()
         )
+    if analysis.overlap is not None:
+        percent = f"{100 * analysis.overlap:.0f} %"
+        found.append(f"while operations are in flight, programs go on for {percent} of the time")
     for index, cause in enumerate(analysis.causes[:_MOST_CAUSES]):
         begin = "first cause:" if index == 0 else "then:       "
         found.append(f"{begin} {cause.text} ({time_text(cause.seconds)} per step)")

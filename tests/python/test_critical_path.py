@@ -77,7 +77,10 @@ def test_what_runs_beside_the_program_costs_nothing(tmp_path: pathlib.Path) -> N
         ]
     steps = [(40 * step * MILLISECOND, None) for step in range(5)]
     write_ledger(tmp_path, 0, rows, ranks=1, steps=steps)
-    assert parts_of(analyse(tmp_path)) == {"compute": 28, "wire": 12}
+    analysis = analyse(tmp_path)
+    assert parts_of(analysis) == {"compute": 28, "wire": 12}
+    # The second bucket is submitted 10 ms after the first, which is in flight in half of the steps.
+    assert analysis.overlap == pytest.approx((10 + 0 + 10 + 0) / (22 + 21 + 22 + 21), abs=1e-9)
 
 
 def test_operations_that_queue_lead_to_those_before_them(tmp_path: pathlib.Path) -> None:
