@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from benchmarks import bars, goals, iperf, openmpi, pages, raw, startup, sweep
+from benchmarks import bars, causes, goals, iperf, ledger, openmpi, pages, raw, startup, sweep
 from benchmarks import lab as lab_package
 from benchmarks.lab import LabError, Topology
+from benchmarks.processor_quota import ProcessorQuota
 from benchmarks.report import console
 
 
@@ -173,3 +175,32 @@ def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
 def test_an_unknown_part_of_a_sweep_is_named() -> None:
     with pytest.raises(ValueError, match="no part two-hosts; there are one-host, four-hosts"):
         sweep.main(["--parts", "two-hosts"])
+
+
+def test_a_quota_has_members_and_leaves_nothing() -> None:
+    try:
+        quota = ProcessorQuota(0.5)
+        with quota:
+            shell = f"echo $$ > {quota.members}; cat /proc/self/cgroup"
+            done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
+            assert "q7x2-quota" in done.stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no cgroups here: {error}")
+    assert not quota.members.parent.exists()
+
+
+def test_causes_are_counted_by_kind_and_by_who_is_to_blame() -> None:
+    def said(kind: str, who: object) -> dict:
+        first = {"kind": kind, "who": who, "text": f"{kind} {who}"}
+        return {"causes": [first], "parts": {}, "seconds": 1.0}
+
+    row = causes.row("launch", [said("launch", 1), said("launch", 0), said("link", 1)])
+    assert (row["right"], row["runs"]) == (1, 3)
+    assert row["wrong"] == ["launch 0", "link 1"]
+
+
+def test_the_ledgers_overhead_is_that_of_pairs() -> None:
+    row = ledger._row("step", [1.0, 2.0, 4.0] * 5, [1.1, 2.2, 4.4] * 5)
+    assert row["overhead"] == pytest.approx(0.1)
+    assert row["low"] == pytest.approx(0.1)
+    assert row["high"] == pytest.approx(0.1)

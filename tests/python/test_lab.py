@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -150,6 +151,20 @@ def test_a_transfer_has_the_rate_of_its_link(lab: Lab) -> None:
 
 
 @needs_lab
+def test_a_nic_may_get_another_rate(lab: Lab) -> None:
+    def rates() -> set[str]:
+        text = namespaces.call("tc", "-n", lab.switch, "qdisc", "show", "dev", "h1")
+        text += namespaces.call("tc", "-n", f"{lab.name}-h1", "qdisc", "show", "dev", "eth0")
+        return {word for before, word in itertools.pairwise(text.split()) if before == "rate"}
+
+    assert rates() == {"100Mbit"}
+    lab.set_rate(1, "20mbit")
+    assert rates() == {"20Mbit"}
+    lab.set_rate(1, RATE)
+    with pytest.raises(ValueError, match="a rate is a number above 0"):
+        lab.set_rate(1, "fast")
+
+
 def test_ranks_are_placed_and_numbered(lab: Lab) -> None:
     result = lab.run(
         ["sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"],
