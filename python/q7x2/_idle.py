@@ -3,8 +3,9 @@
 The samples of the ledger say for how long the main thread ran, and for how long it was ready to run
 and had no processor. What remains of the time outside operations is idle: the program waited
 for something that is neither a processor nor q7x2. Time inside operations may count as running,
-because waiting may spin, so the idle time is a lower bound. It is best known for a rank that is
-late, because that rank is hardly ever inside an operation.
+because waiting may spin, and so does all time in which codecs select, whatever thread they use. So
+the idle time is a lower bound. It is best known for a rank that is late, because that rank is
+hardly ever inside an operation.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ def rank_use(ledger: Ledger, operations: RankOperations, begin: int, end: int) -
     outside = (end - begin) - operations.blocked_ns(begin, end)[0]
     idle = 0.0
     if outside > 0 and not ledger.facts["accelerator"]:
-        idle = min(max((outside - ran - delay) / outside, 0.0), 1.0)
+        column = operations.column
+        selecting = sum(
+            taken
+            for taken, queued in zip(column["select_ns"], column["queued_ns"], strict=True)
+            if begin < queued <= end
+        )
+        idle = min(max((outside - ran - delay - selecting) / outside, 0.0), 1.0)
     return RankUse(idle, ran / (end - begin), delay / (end - begin))
 
 
