@@ -15,9 +15,11 @@
 #include "base/error.h"
 #include "bindings/value_error.h"
 #include "executor/codec_rates.h"
+#include "executor/device_coder.h"
 #include "fabric/fabric.h"
 #include "fabric/json.h"
 #include "kernels/codec.h"
+#include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
 #include "plan/plan_files.h"
@@ -155,6 +157,19 @@ std::string export_plan(const std::string& collective, const std::string& algori
   return to_json(make_schedule(collective, algorithm, ranks, root, fabric_json));
 }
 
+/// Whether a device can code a candidate's call on fp32 tensors: on rank 0, with a residual.
+bool is_for_device(const Candidate& candidate, const CallShape& shape, const Codec* codec,
+                   const Fabric& fabric) {
+  if (codec == nullptr || candidate.edges == Edges::kNone) return false;
+  const auto [name, parameter] = split(candidate.algorithm);
+  const Generator& generator = find_generator(to_string(shape.collective), name);
+  ScheduleRequest request{shape.collective, fabric.world_size(), shape.root, &fabric};
+  request.parameter = choose_parameter(generator, request, parameter);
+  const EdgeCoding edges(candidate.edges, fabric.world_size(), &fabric);
+  return runs_on_device(code(generator.generate(request), edges).project(0), *codec,
+                        DType::kFloat32, /*has_errors=*/true);
+}
+
 /// What was proven: the Schedule in figures.
 py::dict check_plan(const std::string& text) {
   const Schedule schedule = schedule_from_json(text);
@@ -197,13 +212,15 @@ py::list explain(const std::string& collective, size_t bytes, const std::string&
                  int root, const std::string& algorithms, bool wide_accumulation,
                  const std::string& codec_name, bool simulate, const std::string& edges) {
   std::vector<Candidate> candidates;
+  std::vector<bool> on_device;
   {
     const py::gil_scoped_release no_gil;
     const auto fabric = std::make_shared<Fabric>(fabric_from_json(fabric_json));
     const Planner planner(0, fabric, algorithms, plan_files_of_environment());
     CallShape shape{parse_collective(collective), bytes, root, wide_accumulation};
+    std::shared_ptr<const Codec> codec;
     if (!codec_name.empty()) {
-      const auto codec = Codec::make(codec_name);
+      codec = Codec::make(codec_name);
       shape.codec = codec->name();
       shape.coding = [codec](const Fabric& on) { return coding_cost(*codec, DType::kFloat32, on); };
       shape.exact_sums = codec->traits().exact_sums;
@@ -212,15 +229,20 @@ py::list explain(const std::string& collective, size_t bytes, const std::string&
       shape.edges = parse_edge_wish(edges);
     }
     candidates = planner.explain(shape, simulate);
+    for (const Candidate& each : candidates) {
+      on_device.push_back(is_for_device(each, shape, codec.get(), *fabric));
+    }
   }
   py::list list;
-  for (const Candidate& each : candidates) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& each = candidates[i];
     const Prediction& prediction = each.prediction;
     list.append(py::dict(
         "algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
-        "slice_bytes"_a = each.slice_bytes, "window"_a = each.window, "measured"_a = each.measured,
-        "simulated"_a = each.is_simulated, "seconds"_a = prediction.seconds,
-        "first_slice_seconds"_a = prediction.first_slice_seconds, "loads"_a = loads_of(prediction),
+        "on_device"_a = static_cast<bool>(on_device[i]), "slice_bytes"_a = each.slice_bytes,
+        "window"_a = each.window, "measured"_a = each.measured, "simulated"_a = each.is_simulated,
+        "seconds"_a = prediction.seconds, "first_slice_seconds"_a = prediction.first_slice_seconds,
+        "loads"_a = loads_of(prediction),
         "bottleneck"_a = prediction.bottleneck < 0 ? py::object(py::none())
                                                    : py::object(py::int_(prediction.bottleneck))));
   }

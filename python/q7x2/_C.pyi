@@ -387,7 +387,8 @@ def explain(
 ) -> list[dict[str, Any]]:
     """The planner's candidates for a call on a Fabric (JSON), the best one first.
 
-    Each has ``algorithm``, ``edges`` (that are coded), ``slice_bytes``, ``window``, ``seconds``
+    Each has ``algorithm``, ``edges`` (that are coded), ``on_device`` (the device of float32 tensors
+    codes them, if it has kernels), ``slice_bytes``, ``window``, ``seconds``
     (predicted), ``simulated`` (else the prediction is an estimate of the cost model), ``measured``
     (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
     each resource in use) and ``bottleneck``, the index of the busiest load, or None.

@@ -150,7 +150,8 @@ def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
         if has_measured:
             cells.append("" if each["measured"] is None else duration(each["measured"]))
         if has_edges:
-            cells.append("" if each["edges"] == "none" else each["edges"])
+            coded = "" if each["edges"] == "none" else each["edges"]
+            cells.append(coded + "*" * each["on_device"])
         table.add_row(
             *cells,
             duration(each["first_slice_seconds"]),
@@ -161,7 +162,7 @@ def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
     print_table(title, table)
     notes = [
         "~            estimated by the cost model, not simulated",
-        "coded        the edges whose messages are compressed",
+        "coded        the edges whose messages are compressed; *: a device can do it",
         "1st slice    when the first slice of the result is complete",
         "slices       how many are in flight, and how many bytes each has",
         "bottleneck   the busiest resource, for how much of the time, and its bytes",

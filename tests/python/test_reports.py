@@ -89,6 +89,17 @@ def test_explain_has_a_line_per_candidate(
     assert ("coded" in text) == bool(codec)
 
 
+def test_explain_marks_what_a_device_can_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A device takes part if all that is sent is coded."""
+    call = ("plan", "explain", "--size", "1M", "--hosts", "2", "--codec", "int4")
+    for algorithm, ranks, is_for_device in (("sra", "2", True), ("hierarchical:2", "4", False)):
+        arguments = (*call, "--edges", "host", "--algorithm", algorithm, "--ranks", ranks)
+        (line,) = [each for each in printed(capsys, *arguments).splitlines() if algorithm in each]
+        assert ("hosts*" in line) == is_for_device
+        (candidate,) = json.loads(printed_json(capsys, *arguments))
+        assert candidate["on_device"] == is_for_device
+
+
 def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert cli.main([*arguments, "--json"]) == 0
     return capsys.readouterr().out
