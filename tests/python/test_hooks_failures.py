@@ -28,7 +28,7 @@ from hook_training import (
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
-KINDS = ("powersgd", "alternating", "batched", "int4", "dgc", "composed")
+KINDS = ("powersgd", "alternating", "batched", "int4", "dgc", "composed", "blocks")
 EVERY_KIND = pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])
 
 
