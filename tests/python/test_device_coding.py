@@ -45,47 +45,47 @@ def _calls(device: str, codec: str, step: int) -> list[torch.Tensor]:
     return [x, mean, residual, shard, errors, gathered]
 
 
-def _compare(codecs: list[str]) -> None:
+def _compare(device: str, codecs: list[str]) -> None:
     for codec in codecs:
         for step in range(2):
             expected = _calls("cpu", codec, step)
-            with stand_in.slow(torch.fake.current_stream(), 0.001):
+            with stand_in.slow(torch.accelerator.current_stream(), 0.001):
                 # Used in the order of the stream, without a wait of the host.
-                results = [result.clone() for result in _calls("fake", codec, step)]
+                results = [result.clone() for result in _calls(device, codec, step)]
             for i, (result, target) in enumerate(zip(results, expected, strict=True)):
                 assert_bits(result.cpu(), target, f"result {i} of {codec}, step {step}")
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str) -> None:
-    stand_in.run(new_pool(world), _compare, shared, codecs=CODECS)
+def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(world), _compare, shared, device, codecs=CODECS)
 
 
-def _compare_algorithms() -> None:
+def _compare_algorithms(device: str) -> None:
     for algorithm in ("direct", "sra", "ring", "double_binary_tree"):
         with q7x2.algorithm(algorithm):
-            _compare(["int4"])
+            _compare(device, ["int4"])
 
 
-def test_every_algorithm_has_the_bits_of_cpu_tensors(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(3), _compare_algorithms, shared)
+def test_every_algorithm_has_the_bits_of_cpu_tensors(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(3), _compare_algorithms, shared, device)
 
 
-def _not_finite() -> None:
+def _not_finite(device: str) -> None:
     for bad in (float("inf"), float("nan")):
         for _ in range(2):
             x, y = torch.ones(SIZE), torch.ones(SIZE)
             if dist.get_rank() == 1:
                 x[5] = y[5] = bad
-            y = y.to("fake")
+            y = y.to(device)
             q7x2.all_reduce(x, "int4", step=1, edges="all")
             q7x2.all_reduce(y, "int4", step=1, edges="all")
             torch.testing.assert_close(y.cpu(), x, rtol=0, atol=0, equal_nan=True)
             assert y.isnan().any()
 
 
-def test_numbers_that_are_not_finite_reach_every_rank(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _not_finite, shared)
+def test_numbers_that_are_not_finite_reach_every_rank(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _not_finite, shared, device)
 
 
 # ------------------------------------------------------------------------------------------- bus
