@@ -9,8 +9,7 @@ Time in which programs compute is no cause: it is what steps are for. The rest i
 - *straggler*: a rank is late, and processors are not the reason.
 - *launch*: a rank is idle before it launches what others wait for.
 - *codec*: encoding, decoding, and selecting what is sent.
-- *link*: bytes on their way. The link is the one whose messages were waited for longest. If most of
-  that waiting has one host at one end, the host's network is named.
+- *link*: bytes on their way; see ``_slow_link``.
 - *reduction*, *memory*: arithmetic of reductions, and copying.
 - *queue*: operations wait for others before them, or for a thread.
 """
@@ -22,15 +21,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from q7x2 import _critical_path, _steps
+from q7x2 import _critical_path, _slow_link, _steps
 from q7x2._critical_path import PARTS, Link, StepPath
 from q7x2._idle import RankUse, rank_use
 from q7x2._ledger_read import Ledger
 from q7x2._steps import Steps
 from q7x2._timeline import Timeline
 
-# Of the waiting between hosts, if more has one host at an end, it is that host's network.
-_ONE_HOST = 0.6
 # Seconds of waiting for a processor per second of running.
 _CROWDED = 0.5
 # Of a step: less is not worth a line.
@@ -103,10 +100,16 @@ def analyse(ledgers: Sequence[Ledger]) -> Analysis:
     times = [operations.blocked_ns(ends[0], ends[-1]) for operations in timeline.ranks]
     shares = [1 - blocked / total for blocked, total in times if total > 0]
     overlap = statistics.fmean(shares) if shares else None
-    return Analysis(paths, boundaries, _causes(timeline, uses, paths), uses, overlap)
+    causes = _causes(ledgers, timeline, uses, paths)
+    return Analysis(paths, boundaries, causes, uses, overlap)
 
 
-def _causes(timeline: Timeline, uses: Sequence[RankUse], paths: Sequence[StepPath]) -> list[Cause]:
+def _causes(
+    ledgers: Sequence[Ledger],
+    timeline: Timeline,
+    uses: Sequence[RankUse],
+    paths: Sequence[StepPath],
+) -> list[Cause]:
     blamed: defaultdict[tuple[str, int | str | Link], float] = defaultdict(float)
     totals = dict.fromkeys(PARTS, 0.0)
     for path in paths:
@@ -143,8 +146,11 @@ def _causes(timeline: Timeline, uses: Sequence[RankUse], paths: Sequence[StepPat
     for codec in timeline.codecs:
         text = f"the codec {codec} takes long to encode, decode or select"
         causes.append(Cause("codec", codec, blamed["serialisation", codec], text))
-    links = {who: each for (part, who), each in blamed.items() if part == "wire"}
-    causes.append(_link(timeline, links, totals["wire"]))
+    links: dict[object, float] = {
+        who: each for (part, who), each in blamed.items() if part == "wire"
+    }
+    slow, text = _slow_link.find(ledgers, links)
+    causes.append(Cause("link", slow, totals["wire"], text))
     causes.append(Cause("reduction", None, totals["reduction"], "reductions take long"))
     text = "copying takes long: memory is the bottleneck"
     causes.append(Cause("memory", None, totals["memory"], text))
@@ -193,29 +199,3 @@ def _shortage(uses: Sequence[RankUse], index: int) -> float | None:
     if mine.ran is None or mine.delay is None or not known:
         return None
     return mine.delay - mine.ran * statistics.median(known)
-
-
-def _link(timeline: Timeline, links: dict[int | str | Link, float], seconds: float) -> Cause:
-    hosts = {each.rank: each.host for each in timeline.ranks}
-    between: defaultdict[tuple[str, str], float] = defaultdict(float)
-    inside: defaultdict[str, float] = defaultdict(float)
-    ends: defaultdict[str, float] = defaultdict(float)
-    for who, taken in links.items():
-        if not isinstance(who, tuple) or who[0] not in hosts or who[1] not in hosts:
-            continue
-        sender, receiver = hosts[who[0]], hosts[who[1]]
-        if sender == receiver:
-            inside[sender] += taken
-        else:
-            between[sender, receiver] += taken
-            ends[sender] += taken
-            ends[receiver] += taken
-    if sum(inside.values()) >= sum(between.values()):
-        host = max(inside, key=inside.__getitem__, default=None)
-        text = "messages between ranks of one host take long"
-        return Cause("link", host, seconds, text if host is None else f"{text}, mostly on {host}")
-    host = max(ends, key=ends.__getitem__)
-    pair = max(between, key=between.__getitem__)
-    if len(ends) > 2 and ends[host] >= _ONE_HOST * sum(between.values()):
-        return Cause("link", host, seconds, f"the network of host {host} takes long")
-    return Cause("link", pair, seconds, f"the network from {pair[0]} to {pair[1]} takes long")

@@ -12,7 +12,8 @@ tables:
 - ``counter``: the newest counters per group and kind of operation, as ``q7x2.stats()`` has them.
 - ``clock``: how far the steady clock of a group's rank 0 is ahead of this host's.
 - ``step``: the ends of steps, with losses, as the program gave them to ``q7x2.log_step``.
-- ``sample``: totals of the process and its machine, one row per second; ``network`` is JSON.
+- ``sample``: totals of the process and its machine, one row per second. ``network`` and
+  ``connections`` are JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ CREATE TABLE clock (
 CREATE TABLE step (steady_ns INTEGER, loss REAL);
 CREATE TABLE sample (
     steady_ns INTEGER, cpu_ns INTEGER, main_cpu_ns INTEGER, main_delay_ns INTEGER,
-    memory_bytes INTEGER, energy_uj INTEGER, network TEXT);
+    memory_bytes INTEGER, energy_uj INTEGER, network TEXT, connections TEXT);
 CREATE TABLE operation (runtime INTEGER, {columns}, PRIMARY KEY (runtime, id)) WITHOUT ROWID;
 """
 
@@ -163,7 +164,7 @@ class LedgerFile:
     def add_sample(self, sample: Sample) -> None:
         """Write one sample."""
         self.connection.execute(
-            "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 sample.steady_ns,
                 sample.cpu_ns,
@@ -172,6 +173,7 @@ class LedgerFile:
                 sample.memory_bytes,
                 sample.energy_uj,
                 json.dumps(sample.network),
+                json.dumps(sample.connections),
             ),
         )
 

@@ -133,6 +133,7 @@ class Ledger:
         values = dict(row)
         values["steady_ns"] += self.offset_ns
         values["network"] = json.loads(values["network"])
+        values["connections"] = json.loads(values["connections"])
         return Sample(**values)
 
     @functools.cached_property

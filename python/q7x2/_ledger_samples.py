@@ -11,6 +11,8 @@ import os
 import pathlib
 import time
 
+from q7x2._connections import busy_us
+
 _RAPL = pathlib.Path("/sys/class/powercap")
 _PROC = pathlib.Path("/proc")
 
@@ -28,6 +30,7 @@ class Sample:
         memory_bytes: Resident memory now.
         energy_uj: Energy of all processor packages of the host in microjoules, from RAPL.
         network: Bytes received and sent by interface of the host, without loopback.
+        connections: Microseconds that open TCP connections were busy; see ``_connections``.
     """
 
     steady_ns: int
@@ -37,6 +40,7 @@ class Sample:
     memory_bytes: int
     energy_uj: int | None
     network: dict[str, tuple[int, int]]
+    connections: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Sampler:
@@ -57,6 +61,7 @@ class Sampler:
             memory_bytes=self._memory(),
             energy_uj=self._energy(),
             network=self._network(),
+            connections=busy_us(),
         )
 
     def _scheduled(self) -> tuple[int | None, int | None]:

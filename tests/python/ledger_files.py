@@ -119,7 +119,8 @@ class Training:
 
     Times are milliseconds. ``late``: by rank, before the tensor is reduced; the processor is used
     then (``"compute"``), wanted (``"processor"``) or not needed (``"idle"``). ``slow_host``: its
-    rank sends and receives for ``slow`` ms more, on a ring.
+    rank sends and receives for ``slow`` ms more, on a ring. ``has_connections``: all ranks wait
+    equally then, and TCP connections are known.
     """
 
     ranks: int = 4
@@ -130,6 +131,7 @@ class Training:
     late: dict[int, tuple[str, float]] = dataclasses.field(default_factory=dict)
     slow_host: int | None = None
     slow: float = 0
+    has_connections: bool = False
     buckets: int = 1
     seed: int = 0
     loss_every: int = 0
@@ -191,7 +193,7 @@ class Training:
             copy_ns=0,
             waited_ns=round((end - start - self.encode) * MILLISECOND),
             waited_for=left,
-            waited_percent=90 if is_slow else 40,
+            waited_percent=90 if is_slow and not self.has_connections else 40,
         )
 
     def _sample(self, rank: int, time: float, ran: float, waited: float) -> Sample:
@@ -203,4 +205,10 @@ class Training:
             memory_bytes=1 << 30,
             energy_uj=None if self.watts is None else round(self.watts * time * 1e3),
             network={"eth0": (0, round(time * 1e3))},
+            connections=self._connections(rank, time) if self.has_connections else {},
         )
+
+    def _connections(self, rank: int, time: float) -> dict[str, int]:
+        right = (rank + 1) % self.ranks
+        busy = 0.5 if self.slow_host in (rank, right) else 0.1
+        return {f"10.0.0.{rank} 10.0.0.{right}": round(1e3 * busy * time)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import socket
 
 import harness
 import pytest
 from ledger_files import MILLISECOND, Training, operation, write_ledger
-from q7x2 import _causes, _ledger_read, cli
+from q7x2 import _causes, _connections, _ledger_read, cli
 from q7x2._critical_path import PARTS
 
 
@@ -100,6 +101,7 @@ CAUSES = [
     (Training(late=dict.fromkeys(range(4), ("idle", 15))), "launch", None),
     (Training(encode=15), "codec", "slow"),
     (Training(slow_host=2, slow=15), "link", "h2"),
+    (Training(slow_host=1, slow=15, has_connections=True), "link", "h1"),
 ]
 
 
@@ -118,6 +120,20 @@ def test_the_cause_is_named_first(
     if who is not None:
         assert first.who == who
         assert first.seconds == pytest.approx(0.0155, rel=0.4)
+
+
+def test_connections_are_busy_while_they_send() -> None:
+    names = ("127.0.0.2", "127.0.0.3")
+    with socket.create_server((names[0], 0)) as server:
+        sender = socket.create_connection(server.getsockname(), source_address=(names[1], 0))
+        receiver, _ = server.accept()
+        with sender, receiver:
+            sender.sendall(b"x" * 10_000)
+            assert len(receiver.recv(10_000, socket.MSG_WAITALL)) == 10_000
+            busy = _connections.busy_us()
+            assert busy[f"{names[1]} {names[0]}"] >= 0
+            assert busy[f"{names[0]} {names[1]}"] == 0
+    assert f"{names[1]} {names[0]}" not in _connections.busy_us()
 
 
 @pytest.mark.parametrize("buckets", [1, 5])
