@@ -21,6 +21,7 @@ COMMANDS = {
     "kfac": "steps and seconds to a loss with K-FAC, SGD and Adam; bytes of inverses",
     "late": "times of steps while one rank is stopped now and then",
     "blocks": "all-reduces that leave out blocks of zeros, beside dense ones (root)",
+    "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",

@@ -188,16 +188,18 @@ class Quorum:
         if not counts and closed.state is None and self._late == "keep":
             self._kept = gradient
         self._apply(closed)
+        missed = 0
         if not counts and closed.state is None:
+            missed = 1
             followed = self._exchange.follow(self._patience())
             if followed is not None:
                 self._apply(followed)
+                missed += followed.state is None
         self.optimizer.zero_grad()
         if counts:
             now = time.monotonic()
             self._period, self._ended = now - self._ended, now
         passed = self.steps - before
-        missed = 0 if counts else min(passed, 2)
         self._stats = replace(
             self._stats,
             counted=self._stats.counted + counts,

@@ -10,7 +10,7 @@ So all ranks have the same bits, and no rank is needed by all others::
     rank 3   (stopped) ............................................ ASK: the step is closed
 
 A rank that is far behind asks for the state of a rank that is not (WANT, STATE). It gets it right
-after a step was closed, so both begin the next one together.
+after a step was closed, so both begin the next one together, or at once if a step lacks ranks.
 
 A rank sends contributions only to ranks that it has heard of since the last step but one, and one
 at a time. So what waits for a stopped rank is bounded.
@@ -132,11 +132,8 @@ class Exchange:
         To be called after what a step has brought is applied.
         """
         rank = self._mail.rank
-        is_mine = rank == (min({*self._done, rank}) if self._is_done else self._vote.leader)
-        for peer in self._wanting if is_mine else ():
-            payload, leader = self._state(), self._vote.leader
-            self._post(peer, Other.STATE, self.step, leader=leader, payload=payload)
-            self._heard[peer] = max(self._heard[peer], self.step)
+        if rank == (min({*self._done, rank}) if self._is_done else self._vote.leader):
+            self._give_state()
         self._wanting.clear()
 
     def finish(self) -> None:
@@ -188,7 +185,11 @@ class Exchange:
                 for peer in self._mail.peers:
                     self._post(peer, Other.WANT, self.step)
             return
+        turn = (self._mail.rank - vote.leader - 1) % self._mail.world_size
         if not self._is_enough(self._held):
+            # The ranks that are behind may be those that this step needs.
+            if self._wanting and now - wait.begun > timing.takeover * (1 + turn):
+                self._give_state()
             return
         if wait.enough is None:
             wait.enough = now
@@ -196,7 +197,6 @@ class Exchange:
         if is_whole or now - wait.enough >= timing.grace:
             self._say(vote.lead(self._held))
         # Ranks take turns, so that one of them succeeds before the next one tries.
-        turn = (self._mail.rank - vote.leader - 1) % self._mail.world_size
         patience = timing.grace + timing.takeover * (1 + turn) * (1 + wait.takeovers)
         if now - wait.enough > patience:
             wait.takeovers += 1
@@ -285,6 +285,13 @@ class Exchange:
                 if mask >> rank & 1 and held is not None and not self._mail.is_loading(peer):
                     self._need[peer] &= ~(1 << rank)
                     self._give(peer, self.step, rank, held)
+
+    def _give_state(self) -> None:
+        for peer in self._wanting:
+            payload, leader = self._state(), self._vote.leader
+            self._post(peer, Other.STATE, self.step, leader=leader, payload=payload)
+            self._heard[peer] = max(self._heard[peer], self.step)
+        self._wanting.clear()
 
     def _give(self, peer: int, step: int, origin: int, what: Contribution) -> None:
         weight = int(torch.tensor(what.weight, dtype=torch.float64).view(torch.int64))

@@ -213,6 +213,39 @@ def test_a_late_rank_contributes_if_the_others_need_it() -> None:
 
 @ONLY_Q7X2
 @pytest.mark.ranks(3, deadline=120)
+def test_a_rank_that_lacks_a_gradient_of_a_stopped_rank_gets_the_state_of_another() -> None:
+    """Rank 2 does not get what rank 0 sent before it was stopped, and step 1 needs rank 2."""
+    model, quorum = made(grace=0.0)
+    processes, rank = pids(), dist.get_rank()
+    if rank == 0:
+        mail = quorum._exchange._mail
+        send = mail.send
+
+        def sent(peer: int, header: Any, payload: Any = None) -> None:
+            if not (peer == 2 and header[0] == Other.CONTRIBUTION and header[1] == 0):
+                send(peer, header, payload)
+
+        mail.send = sent  # type: ignore[method-assign]
+    if rank == 2:
+        dist.barrier()
+    else:
+        train(model, quorum, 1)
+        dist.barrier()
+    quorum._exchange.timing.grace = 0.2
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    train(model, quorum, 4)
+    if rank == 1:
+        os.kill(processes[0], signal.SIGCONT)
+    train(model, quorum, 6)
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
+    if rank == 2:
+        assert quorum.stats.skipped >= 1
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3, deadline=120)
 def test_a_rank_far_behind_takes_the_state_of_another_and_counts_again() -> None:
     model, quorum = made(grace=5.0)
     processes, rank = pids(), dist.get_rank()
