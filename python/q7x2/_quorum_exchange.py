@@ -193,7 +193,9 @@ class Exchange:
             return
         if wait.enough is None:
             wait.enough = now
-        is_whole = self._held == (1 << self._mail.world_size) - 1
+        # A rank that has missed more than a step is not waited for.
+        near = [peer for peer, step in self._heard.items() if step >= self.step - 1]
+        is_whole = all(self._held >> peer & 1 for peer in near)
         if is_whole or now - wait.enough >= timing.grace:
             self._say(vote.lead(self._held))
         # Ranks take turns, so that one of them succeeds before the next one tries.
