@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from q7x2 import cli
 from test_blame import blame
 
 
@@ -71,6 +73,30 @@ def test_the_link_is_where_nobody_else_is_waited_for(tmp_path: pathlib.Path) -> 
     line = line_of(tmp_path, dumps)
     assert "the link between rank 2 (pid 42 on h2) and rank 1 (pid 41 on h1) is stuck" in line
     assert "rank 1 waits to receive from rank 2 over UCX" in line
+
+
+@pytest.mark.parametrize(
+    ("calls", "text", "at"),
+    [
+        ([], r"group 'world': rank 1 .* never came to all_reduce", 100.0),
+        ([call_of(1, "done", 100.0)], r"Nothing failed", None),
+    ],
+    ids=["a rank never came", "nothing is wrong"],
+)
+def test_lines_as_json(
+    calls: list[Any],
+    text: str,
+    at: float | None,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = call_of(0, "done" if calls else "started", 100.0, [] if calls else [(1, "receive")])
+    for rank, entries in enumerate(([first], calls)):
+        (tmp_path / f"{rank}.json").write_text(json.dumps(dump_of(rank, entries, ranks=2)))
+    assert cli.main(["blame", str(tmp_path), "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert re.match(text, line["text"]), line
+    assert line["at"] == at
 
 
 def test_a_rank_without_a_dump_is_named(tmp_path: pathlib.Path) -> None:
