@@ -1,4 +1,4 @@
-"""``algorithm``: a choice of one's own, for the collectives of one thread."""
+"""``algorithm``: force the algorithm of the collectives of one thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ def algorithm(names: str) -> Iterator[None]:
     >>> with q7x2.algorithm("ring"):
     ...     dist.all_reduce(tensor)
 
-    All ranks must force the same for the same call. It overrules ``Q7X2_ALGO`` and
-    ``Options.algorithms``. Where none of the named algorithms can do what is asked (a ring has no
-    broadcast; a sum of bfloat16 takes one that rounds once), the planner chooses freely.
+    All ranks must force the same algorithm for the same call. It overrides ``Q7X2_ALGO`` and
+    ``Options.algorithms``. If none of the named algorithms can do a call, the planner chooses among
+    all. For example, a ring has no broadcast, and a sum of bfloat16 needs an algorithm that rounds
+    once.
 
     Args:
-        names: One or several with commas, with or without their parameter: ``"ring"``,
+        names: One name, or several with commas, with or without their parameters: ``"ring"``,
             ``"sra,aggregator:2"``.
 
     Raises:

@@ -17,13 +17,13 @@ def monitored_barrier(
 ) -> None:
     """Wait until all ranks of ``group`` are here, and name those that are not.
 
-    Takes the arguments of :func:`torch.distributed.monitored_barrier` and means the same by them.
+    The arguments are those of :func:`torch.distributed.monitored_barrier`.
 
     Args:
         group: The process group, with q7x2 as a backend. The default group if None.
         timeout: How long to wait for the others; a float means seconds. The group's timeout if
             None.
-        wait_all_ranks: Wait out the timeout and name every missing rank, instead of failing at the
+        wait_all_ranks: Wait until the timeout and name every missing rank, instead of only the
             first one.
 
     Raises:

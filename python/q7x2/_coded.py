@@ -83,44 +83,45 @@ def all_reduce(
 ) -> Work | None:
     """Sum a tensor over all ranks with compressed messages, in place.
 
-    Every rank encodes what it sends to the owners of the parts, once; an owner adds in float32, in
-    rank order, and encodes the sum, once; everybody decodes the same bytes. So all ranks end
+    Every rank encodes its contributions to the owners of the parts once. An owner adds in float32,
+    in rank order, and encodes the sum once. All ranks decode the same bytes, so their results are
     bit-identical. ``edges`` says between which ranks messages are compressed.
 
     >>> q7x2.all_reduce(gradient, "int8", op=dist.ReduceOp.AVG, residual=errors)
 
     Args:
-        tensor: Floating point, dense; of any shape and length. Or a list of them, each by itself.
-        codec: The codec's name: ``"fp16"``, ``"int4:g=128:sr"``, ``"topk:0.01+int8"``. ``"none"``
-            sends the tensor as it is. ``"blocks"`` sends no blocks of zeros, and loses nothing: for
-            tensors that are mostly zero, of any dtype that can be summed; see docs/omnireduce.md.
-            ``"auto"`` takes what the planner expects to be fastest within ``max_error``, which may
-            be no codec. docs/codecs.md has them all. Equal on all ranks.
+        tensor: A dense tensor of floats, of any shape and length, or a list of such tensors, each
+            of which is reduced by itself.
+        codec: The codec's name: ``"fp16"``, ``"int4:g=128:sr"``, ``"topk:0.01+int8"``;
+            docs/codecs.md has all. ``"none"`` sends the tensor as it is. ``"blocks"`` sends no
+            blocks of zeros, and loses nothing: for tensors that are mostly zero, of any dtype that
+            can be summed; see docs/omnireduce.md. ``"auto"`` uses the codec that the planner
+            expects to be fastest within ``max_error``, or none. Equal on all ranks.
         op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
         group: The default group if None.
         async_op: Return a work at once.
-        residual: Error feedback: float32, contiguous, as many elements as ``tensor``. It is added
-            to what this rank gives, and afterwards holds what was lost on the way: over all ranks
-            results and residuals together are exactly the sum. Must not be touched before the
-            work is complete. For a list of tensors a list.
+        residual: Error feedback: a contiguous float32 tensor with as many elements as ``tensor``,
+            or a list for a list of tensors. It is added to this rank's contribution. Afterwards it
+            holds what was lost: the results and the residuals of all ranks add up to the sum. Do
+            not touch it before the work is complete.
         seed: The seed of the codec's random numbers, if it has any. Equal on all ranks.
         step: The place in the sequence of random numbers, equal on all ranks. None: the number of
             compressed calls of the group so far.
         nonfinite: ``"propagate"``: an infinity or NaN makes its element, or the elements that share
-            its scale, NaN in every rank's result. ``"error"``: raises, on every rank.
+            its scale, NaN in every rank's result. ``"error"``: the call raises on every rank.
         max_error: For ``"auto"``: the largest relative error (L2) that one rounding of normally
             distributed numbers may have.
         edges: Between which ranks messages are compressed. ``"all"``: between all. ``"host"``: only
             between hosts; ``"rack"``: only between racks; ranks of one host, or rack, add exactly.
-            ``"slow"``: where the planner expects it to make the call faster, which may be nowhere.
+            ``"slow"``: where the planner expects that it makes the call faster, if anywhere.
             ``"auto"``: between hosts, and inside a host if that is faster. Equal on all ranks.
 
     Returns:
         The work if ``async_op``, else None.
 
     Raises:
-        RuntimeError: A codec of that name does not exist (the message lists those that do), a
-            tensor is not of floats, a residual does not fit, ranks disagree about the call, or
+        RuntimeError: There is no codec of that name (the message lists all), a tensor is not of
+            floats, a residual has the wrong dtype or length, ranks disagree about the call, or
             ``"blocks"`` has another argument than ``op``, ``group`` and ``async_op``.
         ValueError: The group has no q7x2 backend, there are no such ``edges``, or another argument
             is out of range.
@@ -154,8 +155,9 @@ def reduce_scatter(
     exactly.
 
     Args:
-        output: Has the elements of ``input`` divided by the world size. Or a list.
-        input: World size times the elements of ``output``, part r for rank r. Or a list.
+        output: A tensor with as many elements as ``input`` divided by the world size, or a list.
+        input: A tensor with world size times the elements of ``output``, part r for rank r, or a
+            list.
         residual: As many elements as ``input``; see :func:`all_reduce`, as for all others.
 
     Returns and raises what :func:`all_reduce` does.
@@ -186,7 +188,7 @@ def all_gather(
 ) -> Work | None:
     """Collect all ranks' inputs on all ranks, with compressed messages.
 
-    A rank's own part is decoded from its own message as well, so all ranks end bit-identical.
+    Each rank also decodes its own part from its own message, so all results are bit-identical.
 
     Args:
         output: A tensor with world size times the elements of ``input``; part r comes from rank r.

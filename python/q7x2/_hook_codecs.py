@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Coded(FullPrecision):
-    """What hooks that send through a codec have in common.
+    """The common options of hooks that send through a codec.
 
     Args:
-        compress_vectors: Whether biases, norms and other parameters of one dimension go through the
-            codec as well. They are few elements, and bear rounding badly. None: only if momenta or
-            signs are sent, which all parameters must get. FSDP2's shards always do.
+        compress_vectors: Whether biases, norms and other parameters of one dimension also go
+            through the codec. They have few elements, and rounding harms them most. None: only if
+            momenta or signs are sent, because then all parameters must be. Shards of FSDP2 always
+            go through the codec.
         per_parameter: Groups of elements that share a scale, and selections, lie within one
-            parameter each. Else they go from one to the next, in the order of DDP's buckets.
+            parameter. Otherwise they may span parameters, in the order of DDP's buckets.
         edges: Between which ranks messages are compressed, as ``q7x2.all_reduce`` takes it. Groups
             of other backends take ``"auto"`` only.
     """
@@ -105,12 +106,13 @@ def measured_best(codec: str) -> str:
 )
 @dataclass(frozen=True)
 class Quantize(Coded):
-    """Gradients through a codec, what it loses kept and added to the next ones.
+    """Send gradients through a codec; what it loses is added to the next gradients.
 
     Args:
-        codec: Its name: ``"int8"``, ``"int4:g=512"``, ``"topk:0.01+int8"``; as ``q7x2.all_reduce``
-            takes it. But ``"int4"`` alone stands for ``"hadamard+int4:g=128"``, rotated and in
-            groups of 128, with which the measured trainings ended lower; see docs/hooks.md.
+        codec: The codec's name, as ``q7x2.all_reduce`` takes it: ``"int8"``, ``"int4:g=512"``,
+            ``"topk:0.01+int8"``. But ``"int4"`` alone means ``"hadamard+int4:g=128"``, which is
+            rotated and has groups of 128; the measured trainings ended lower with it, see
+            docs/hooks.md.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased
             unless the codec rounds at random (``"int4:sr"``).
         random_seed: The seed of the codec's random numbers.
@@ -214,16 +216,16 @@ class TopK(Coded):
 
 @dataclass(frozen=True, kw_only=True)
 class OneBit(Coded):
-    """One bit an element, with error feedback: 1-bit SGD (Seide et al., 2014).
+    """One bit per element, with error feedback: 1-bit SGD (Seide et al., 2014).
 
-    One bit is coarse, and what is held back arrives late: with momentum,
-    the learning rate must be some times smaller than without compression. ``Quantize("int2")``
-    needs no such care.
+    One bit is coarse, and the residual is sent late. With momentum, the learning rate must be
+    several times smaller than without compression. ``Quantize("int2")`` does not need that.
 
     Args:
-        start_iter: As with the other hooks, but 100 by default: the paper begins so too.
-        group: Elements that share a scale, their mean magnitude; 1 + 32 / group bits an element.
-        random_seed: Without effect on the results.
+        start_iter: The number of first steps in full precision, 100 by default, as in the paper.
+        group: The number of elements that share a scale, their mean magnitude. There are
+            1 + 32 / group bits per element.
+        random_seed: It has no effect on the results.
     """
 
     start_iter: int = 100
@@ -242,8 +244,8 @@ class SignSGD(Coded):
     """The majority of the ranks' signs: signSGD, with momentum Signum (Bernstein et al., 2018).
 
     Gradients become -1 or 1, so learning rates are those of Adam, and the optimizer must have no
-    momentum of its own. Who has a zero votes at random, and ties are drawn; a gradient that is zero
-    on all ranks, as a whole, stays zero. Nothing is kept of what is lost.
+    momentum of its own. A rank whose element is zero votes at random, and ties are decided at
+    random. A gradient that is zero on all ranks, as a whole, stays zero. There is no residual.
 
     Args:
         momentum: The factor of each rank's moving average, whose signs are sent; 0: the gradients'.

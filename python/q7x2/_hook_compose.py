@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Allreduce:
-    """The dense all-reduce, as DDP does it without a hook, or rounded to 16 bits on the way.
+    """The uncompressed all-reduce of DDP without a hook, or one that is rounded to 16 bits.
 
     Args:
-        dtype: ``torch.float16`` or ``torch.bfloat16``: what is sent. The gradients' own if None;
-            the results are then those of DDP without a hook, to the last bit.
+        dtype: The type that is sent: ``torch.float16`` or ``torch.bfloat16``. None: the type of the
+            gradients; the results then have the same bits as DDP without a hook.
     """
 
     dtype: torch.dtype | None = None
@@ -44,12 +44,12 @@ class Allreduce:
 
 @dataclass(frozen=True)
 class Compose:
-    """Each parameter by a hook of its own, by pattern of its name, the first that fits.
+    """A hook for each parameter, chosen by the first pattern that matches the parameter's name.
 
     >>> q7x2.Compose({"embedding.*": q7x2.TopK(0.01), "*": q7x2.PowerSGD(rank=4)})
 
     Args:
-        hooks: By pattern. Every parameter must have one.
+        hooks: The hook for each pattern. A pattern must match every parameter.
     """
 
     hooks: Mapping[str, HookOptions]

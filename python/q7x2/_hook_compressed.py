@@ -12,13 +12,13 @@ from q7x2._option_checks import check_flags, compressor_kind
 
 @dataclass(frozen=True)
 class Compressed(FullPrecision):
-    """Gradients through any compressor of q7x2, by the name that it has in C++.
+    """Send gradients through any compressor of q7x2, by the name that it has in C++.
 
     >>> q7x2.attach(ddp, q7x2.Compressed("cyclic_top_k", {"ratio": 0.01}))
 
     Args:
-        compressor: Its name. :meth:`describe` says what there is.
-        options: The compressor's own, by name. Options that are left out have their defaults.
+        compressor: The compressor's name. :meth:`describe` lists all.
+        options: The compressor's options, by name. Options that are left out have their defaults.
         compress_vectors: Whether biases, norms and other parameters of one dimension are
             compressed. FSDP2's shards always are.
         use_error_feedback: Add what was lost to the next gradient.

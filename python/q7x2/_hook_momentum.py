@@ -12,13 +12,13 @@ from q7x2._option_checks import check_codec, check_factor
 
 @dataclass(frozen=True)
 class OfMomentum:
-    """What hooks have in common that send a momentum, or its changes.
+    """The common options of hooks that send a momentum, or its changes.
 
     Args:
         codec: A codec's name, as :class:`Quantize` takes it, or the hook that compresses:
             :class:`Quantize`, :class:`TopK`, :class:`OneBit` or :class:`PowerSGD`. Its other
-            options hold. What travels whole has the same momentum.
-        momentum: Its factor.
+            options apply. Parameters that are sent uncompressed have the same momentum.
+        momentum: The factor of the momentum.
     """
 
     codec: str | HookOptions = "onebit"
@@ -62,8 +62,10 @@ class MeanMomentum(OfMomentum):
     """What ``q7x2.optim.OneBitAdam`` attaches: the mean momentum instead of the gradient.
 
     Args:
-        start_iter: Steps in full precision. It replaces ``start_iter`` of the hook that compresses.
-        refresh_every: After those, the last of so many steps is in full precision too. None: none.
+        start_iter: The number of first steps in full precision. It replaces ``start_iter`` of the
+            hook that compresses.
+        refresh_every: After these, the last of every ``refresh_every`` steps is also in full
+            precision. None: none is.
     """
 
     start_iter: int = field(default=0, kw_only=True)
@@ -94,17 +96,16 @@ class MeanMomentum(OfMomentum):
 class EF21(OfMomentum):
     """Changes of each rank's momentum, compressed (Richtarik et al., EF21, 2021).
 
-    Each rank has a momentum of its own gradients and sends how it changes; all of them add up what
-    they received, and that is the gradient that the optimizer gets (EF21-SGDM, Fatkhullin et al.,
-    2023). So the optimizer should have no momentum of its own. What the compressor loses is kept
-    and added to the next change: what ranks have received and what they still hold back is
-    together the mean of their momenta.
+    Each rank has a momentum of its own gradients, and sends how it changes. All ranks add up the
+    changes, and the optimizer gets the sum as the gradient (EF21-SGDM, Fatkhullin et al., 2023). So
+    the optimizer should have no momentum of its own. What the compressor loses is kept and added to
+    the next change. So the sum of what was sent and what is kept is always the mean of the momenta.
 
     Args:
         codec: A codec's name, as :class:`Quantize` takes it, or the hook that compresses:
             :class:`Quantize`, :class:`TopK`, :class:`OneBit` or :class:`PowerSGD`. Its other
-            options hold.
-        momentum: The factor of the momentum; 0: the gradient.
+            options apply.
+        momentum: The factor of the momentum; 0: the changes of the gradient are sent.
     """
 
     codec: str | HookOptions = "int4:g=128"

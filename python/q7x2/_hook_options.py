@@ -1,4 +1,4 @@
-"""What a user can ask of a communication hook: one class for each algorithm."""
+"""The options of communication hooks: one class per algorithm."""
 
 from q7x2._hook_base import HookOptions, Job
 from q7x2._hook_block_sparse import BlockSparse

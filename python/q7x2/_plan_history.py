@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
-    """Tell how the choices of algorithms for the calls of a group came about.
+    """Return which algorithms the calls of a group have used, and why.
 
     >>> json.dump(q7x2.plan_history(), file)  # for: q7x2 plan explain --size 16M --history FILE
 
@@ -22,9 +22,9 @@ def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
     Returns:
         One dict per kind of call, with plain values:
 
-        - ``collective``, ``root`` (-1 where there is none), ``codec`` ("" where there is none) and
+        - ``collective``, ``root`` (-1 if there is none), ``codec`` ("" if there is none) and
           ``bytes``: the largest size of the kind. The smallest is half of that. ``bytes`` is None
-          where the ranks' parts differ in size.
+          if the ranks' parts differ in size.
         - ``calls``: how many there were.
         - ``candidates``: what rank 0 proposed before the first call, its own choice first. Each has
           ``algorithm``, ``edges``, ``slice_bytes``, ``window`` and ``predicted`` (seconds).

@@ -1,4 +1,4 @@
-"""``stats``: what the operations of this process add up to."""
+"""``stats``: counters of the operations of this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     recorder holds operations of it.
 
     Args:
-        reset: All counters begin again after this call.
+        reset: Set all counters to zero after this call.
 
     Returns:
         A dict of plain values: ``now_ns`` (nanoseconds since 1970), ``since_ns`` (the time of the
@@ -27,8 +27,8 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
         called: ``all_reduce`` and the other collectives, ``send``, ``receive``, and
         ``preparation`` for what q7x2 exchanges before a call. A dict has:
 
-        - ``count`` and ``failed``: operations that succeeded, and that failed. What follows is of
-          those that succeeded.
+        - ``count`` and ``failed``: operations that succeeded, and that failed. All other values are
+          of those that succeeded.
         - ``input_bytes``, ``output_bytes``: the tensors.
         - ``sent_network_bytes``, ``received_network_bytes``, ``sent_memory_bytes``,
           ``received_memory_bytes``: messages without headers, through UCX and through the group's

@@ -64,7 +64,7 @@ def _reduce(
 def allreduce_hook(
     process_group: ProcessGroup | None, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook, to the last bit.
+    """The all-reduce of DDP without a hook, with the same bits.
 
     >>> ddp.register_comm_hook(None, q7x2.comm_hooks.allreduce_hook)
     """
@@ -126,14 +126,14 @@ def quantization_perchannel_hook(
 class PowerSGDState:
     """PyTorch's arguments for :func:`powerSGD_hook`, and the state of one model's hook.
 
-    They mean what they mean in ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook``, and
-    ``start_powerSGD_iter`` may be 0 as well: state belongs to parameters, so DDP's new buckets
-    after the first step do not disturb it. Three have no effect: matrices of one shape are always
-    batched, and the orthogonalisation needs no ``orthogonalization_epsilon``, since it has an
-    answer for matrices that lost rank. Nothing is logged either: `stats` has it at any time.
+    They mean the same as in ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook``, but
+    ``start_powerSGD_iter`` may also be 0: state belongs to parameters, so DDP's new buckets
+    after the first step do not matter. Three arguments have no effect: matrices of one shape are
+    always batched, the orthogonalisation needs no ``orthogonalization_epsilon`` because it can
+    handle matrices that lost rank, and nothing is logged because ``stats`` has the figures.
 
-    All ranks of ``process_group`` make their first backward together: process groups for the
-    hook's own collectives are made in it.
+    All ranks of ``process_group`` must make their first backward together, because it makes the
+    process groups for the hook's own collectives.
     """
 
     def __init__(
