@@ -72,10 +72,9 @@ Config read_config() {
 
 // UCX_TLS.
 std::string transports_of(const ucp_config_t* config) {
-  const std::string settings =
-      "\n" + printed([&](std::FILE* out) {
-        ucp_config_print(config, out, nullptr, UCS_CONFIG_PRINT_CONFIG);
-      });
+  const std::string settings = "\n" + printed([&](std::FILE* out) {
+                                 ucp_config_print(config, out, nullptr, UCS_CONFIG_PRINT_CONFIG);
+                               });
   constexpr std::string_view kTls = "\nUCX_TLS=";
   const size_t found = settings.find(kTls);
   if (found == std::string::npos) {

@@ -139,7 +139,6 @@ class DeviceAllocator final : public c10::Allocator {
 
   static void recycle(Pool& pool, const Block& block) {
     pool.allocated -= block.bytes;
-    poison(block);
     pool.cached[block.stream].emplace(block.bytes, block.begin);
   }
 
@@ -162,9 +161,7 @@ class DeviceAllocator final : public c10::Allocator {
       block.bytes = fit->first;
       block.begin = fit->second;
       cached.erase(fit);
-      return;
-    }
-    if (pool.end + block.bytes <= kDeviceBytes) {
+    } else if (pool.end + block.bytes <= kDeviceBytes) {
       block.begin = std::exchange(pool.end, pool.end + block.bytes);
     } else if (!take_spare(pool, block)) {
       gather_spares(block.device);
