@@ -77,10 +77,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EF21",
+    "KFAC",
     "Accordion",
     "Accumulate",
     "Advice",
-    "KFAC",
     "Allreduce",
     "Attached",
     "BitAllocation",
@@ -132,8 +132,8 @@ __all__ = [
     "Treatment",
     "Verdict",
     "__version__",
-    "advise",
     "add_to_trace",
+    "advise",
     "algorithm",
     "all_gather",
     "all_reduce",
