@@ -200,5 +200,5 @@ def test_copies_take_the_time_of_their_rate() -> None:
             end[i].record()
     torch.fake.synchronize()
     assert min(begin[i].elapsed_time(end[i]) for i in range(2)) >= 4.1
-    # One engine: the second copy waits for the first.
-    assert max(begin[0].elapsed_time(end[i]) for i in range(2)) >= 8.3
+    # One engine: one copy waits for the other.
+    assert max(b.elapsed_time(e) for b in begin for e in end) >= 8.3

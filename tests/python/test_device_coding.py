@@ -213,10 +213,10 @@ def _error_waits_for_the_device() -> None:
         return
     copied = stand_in.load().copied_bytes()[0]
     with stand_in.paused(*streams):
-        # The input is ready, and the host knows; the message is encoded and copied, and the host
-        # does not know.
+        # The input is ready, and the host knows; the message has memory, is encoded and copied,
+        # and the host does not know.
         for stream in streams:
-            stand_in.load().step(stream.device_index, stream.stream_id, 2)
+            stand_in.load().step(stream.device_index, stream.stream_id, 3)
         work = q7x2.all_reduce(x, "fp16", step=1, edges="all", async_op=True)
         assert work is not None
         patience = time.monotonic() + 60

@@ -162,7 +162,8 @@ q7x2.nothing
     functions += ["reduce_scatter", "register_accelerator", "serve_metrics", "stats", "tune"]
     classes += ["Accordion", "Accumulate", "Advice", "BitAllocation", "Decision", "DivergenceError"]
     classes += ["ErrorBudget", "Facts", "GradientFacts", "Observation", "Policy", "PolicyEvent"]
-    classes += ["Proposal", "Treatment", "Verdict"]
+    classes += ["Proposal", "Treatment", "Verdict", "DelayedUpdates", "DelayedUpdatesStats"]
+    classes += ["KFAC", "KFACStats", "Quorum", "QuorumDiLoCo", "QuorumDiLoCoStats", "QuorumStats"]
     functions += ["advise", "plot_policy"]
     names = sorted([*classes, "__version__", *functions])
     assert done.stdout.strip() == f"{names} True"
