@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import facts, launch, report
 from benchmarks.lab import Lab, Topology
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 from benchmarks.processor_quota import ProcessorQuota
 
 RESULTS = Path(__file__).parent / "results"
@@ -108,15 +108,7 @@ def _command(spec: dict[str, Any]) -> list[str]:
 
 
 def _run_here(spec: dict[str, Any], environment: dict[str, str]) -> None:
-    common = {
-        **os.environ,
-        **environment,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": "2",
-    }
-    ranks = [{**common, "RANK": str(rank)} for rank in range(2)]
-    run_ranks([_command(spec)] * 2, ranks, 600)
+    run_ranks([_command(spec)] * 2, launch.rank_environments(2, environment), 600)
 
 
 def worker(spec: dict[str, Any]) -> None:

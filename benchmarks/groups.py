@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import threading
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import facts, launch, report
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 3.0  # times the latency beside nothing
@@ -51,18 +50,9 @@ def main(argv: list[str]) -> None:
 
 def measure(turns: int) -> list[dict[str, Any]]:
     """Seconds of a call on rank 0."""
-    env = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": launch.python_path(),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(RANKS),
-    }
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path()}
     command = [sys.executable, "-m", "benchmarks", "groups", "--worker", str(turns)]
-    results = run_ranks(
-        [command] * RANKS, [{**env, "RANK": str(rank)} for rank in range(RANKS)], 60 + 3 * turns
-    )
+    results = run_ranks([command] * RANKS, launch.rank_environments(RANKS, env), 60 + 3 * turns)
     times = json.loads(results[0].lines[-1])
     idle = statistics.median(times[BESIDE[0]])
     rows = []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import facts, launch, report
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("DDP", "backup workers", "gradient coding")
@@ -59,14 +59,8 @@ def measure(spec: dict[str, Any], method: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="q7x2-late-") as folder:
         out = Path(folder) / "figures.json"
         command = [sys.executable, "-m", "benchmarks.late", json.dumps(spec), method, str(out)]
-        job = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": launch.python_path(),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(spec["ranks"]),
-        }
-        environments = [dict(os.environ) | job | {"RANK": str(r)} for r in range(spec["ranks"])]
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path()}
+        environments = launch.rank_environments(spec["ranks"], env)
         stopper = Stopper(spec["stop"], spec["period"])
         commands = [command] * spec["ranks"]
         try:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,18 @@ def _local(
     return [job.openmpi.command(job.ranks, program)], [
         {**shared, "MPI4PY_LIBMPI": job.openmpi.library}
     ]
+
+
+def rank_environments(ranks: int, env: Mapping[str, str]) -> list[dict[str, str]]:
+    """Of each rank on this machine: the caller's environment, `env`, and what `env://` reads."""
+    shared = {
+        **os.environ,
+        **env,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(ranks),
+    }
+    return [{**shared, "RANK": str(rank)} for rank in range(ranks)]
 
 
 def python_path(*folders: Path) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import facts, launch, report
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
 METHODS: dict[str, dict[str, Any] | None] = {
@@ -42,14 +41,11 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="q7x2-slow-") as folder:
         out = Path(folder) / "figures.json"
         command = [sys.executable, "-m", "benchmarks.slow", json.dumps(spec), str(out)]
-        job = {
+        env = {
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": launch.python_path(),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(args.ranks),
         }
-        environments = [dict(os.environ) | job | {"RANK": str(r)} for r in range(args.ranks)]
+        environments = launch.rank_environments(args.ranks, env)
         run_ranks([command] * args.ranks, environments, len(METHODS) * args.seconds + 300)
         figures = json.loads(out.read_text())
     machine = facts.collect()

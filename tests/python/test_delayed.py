@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from hook_training import batch, net
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import assert_bits, assert_close, assert_same_on_all_ranks, flat
 
 
 def made(**options: Any) -> tuple[nn.Module, q7x2.DelayedUpdates]:
@@ -30,10 +30,6 @@ def train(model: nn.Module, updates: q7x2.DelayedUpdates, steps: range) -> None:
     for step in steps:
         backward(model, step, dist.get_rank())
         updates.step()
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from hook_training import attached
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_same_on_all_ranks
+from values import assert_bits, assert_same_on_all_ranks, flat
 
 PLAIN: dict[str, Any] = {"momentum": 0.0, "kl_clip": None, "inverses_every": 1}
 IMAGES, CLASSES = 6, 4
@@ -50,10 +50,6 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> N
         backward(model, step)
         optimizer.step()
         optimizer.zero_grad()
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 # ---- a hand-written reference --------------------------------------------------------------------

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from q7x2._quorum_messages import Other
 from q7x2._quorum_vote import Kind
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
 
 ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
 PLAIN: dict[str, Any] = {"timeout": 40.0, "grace": 0.2}
@@ -50,10 +50,6 @@ def train(model: nn.Module, quorum: q7x2.Quorum, steps: int) -> None:
         quorum.step()
 
 
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
 def reference(count: Callable[[int], list[int]], steps: int) -> nn.Module:
     """One process that takes the mean of the parts that count in each step."""
     model = net()
@@ -65,12 +61,6 @@ def reference(count: Callable[[int], list[int]], steps: int) -> nn.Module:
             (nn.functional.mse_loss(model(x), y) / len(count(step))).backward()
         optimizer.step()
     return model
-
-
-def pids() -> list[int]:
-    everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, os.getpid())
-    return everybody
 
 
 # ---- nobody is late ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from hook_training import batch, net
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
 
 ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
 SPARSE = "topk:0.05+hadamard+int2:g=128"
@@ -34,16 +34,6 @@ def train(model: nn.Module, diloco: Any, outer_steps: int, step: int = 0) -> Non
         diloco.step()
         diloco.zero_grad()
         step += 1
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def pids() -> list[int]:
-    everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, os.getpid())
-    return everybody
 
 
 @ONLY_Q7X2

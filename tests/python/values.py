@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 FP8 = [
     torch.float8_e4m3fn,
@@ -192,3 +195,15 @@ def transposed(contents: torch.Tensor) -> torch.Tensor:
     view = torch.empty(contents.shape[::-1], dtype=contents.dtype).t()
     view.copy_(contents)
     return view
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    """All parameters of `model`, one after the other."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def pids() -> list[int]:
+    """The processes of all ranks, by rank."""
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, os.getpid())
+    return everybody
