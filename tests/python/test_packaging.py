@@ -59,13 +59,13 @@ def test_both_entry_point_groups_name_the_same_function() -> None:
         assert entry.value == "q7x2._autoload:register"
 
 
-def test_import_torch_loads_neither_the_module_nor_ucx() -> None:
+def test_import_torch_loads_what_registers_and_nothing_else() -> None:
     code = """
 import sys, torch
-heavy = {"q7x2._C", "q7x2._ucx", "q7x2.cli", "rich", "libucx"} & set(sys.modules)
-print(sorted(heavy), "libucp" in open("/proc/self/maps").read())
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("q7x2", "rich")))
+print("libucp" in open("/proc/self/maps").read())
 """
-    assert output(code) == "[] False"
+    assert output(code) == "['q7x2', 'q7x2._autoload', 'q7x2._backend']\nFalse"
 
 
 def test_an_explicit_import_registers_where_autoload_is_off() -> None:
