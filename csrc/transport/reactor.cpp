@@ -93,9 +93,9 @@ std::vector<pollfd> Reactor::events(Locked&) const {
   return events;
 }
 
-bool Reactor::is_all_acknowledged(Locked&) const {
-  return std::all_of(workers_.begin(), workers_.end(), [](const UcpWorker* worker) {
-    return q7x2::is_all_acknowledged(worker->event_fd());
+bool Reactor::is_all_acknowledged(Locked&, const std::set<uint32_t>& silent) const {
+  return std::all_of(workers_.begin(), workers_.end(), [&](const UcpWorker* worker) {
+    return q7x2::is_all_acknowledged(worker->event_fd(), silent);
   });
 }
 

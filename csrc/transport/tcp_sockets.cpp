@@ -39,10 +39,22 @@ bool is_tcp(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
 }
 
-bool is_all_acknowledged(int worker) {
-  const auto is_acknowledged = [](const Watched& each) {
+namespace {
+
+bool leads_to(const std::set<uint32_t>& hosts, int socket) {
+  sockaddr_in peer{};
+  socklen_t size = sizeof(peer);
+  return getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
+         peer.sin_family == AF_INET && hosts.contains(ntohl(peer.sin_addr.s_addr));
+}
+
+}  // namespace
+
+bool is_all_acknowledged(int worker, const std::set<uint32_t>& silent) {
+  const auto is_acknowledged = [&](const Watched& each) {
     int left = 0;
-    return !is_tcp(each.fd) || ioctl(each.fd, SIOCOUTQ, &left) != 0 || left == 0;
+    return !is_tcp(each.fd) || ioctl(each.fd, SIOCOUTQ, &left) != 0 || left == 0 ||
+           leads_to(silent, each.fd);
   };
   const std::vector<Watched> interfaces = watched_by(worker);
   return std::all_of(interfaces.begin(), interfaces.end(), [&](const Watched& interface) {

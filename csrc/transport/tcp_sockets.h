@@ -4,6 +4,8 @@
 
 #include <sys/epoll.h>
 
+#include <cstdint>
+#include <set>
 #include <vector>
 
 namespace q7x2 {
@@ -18,7 +20,7 @@ struct Watched {
 std::vector<Watched> watched_by(int epoll);
 bool is_tcp(int fd);
 /// Whether the peers' kernels have all that the sockets of this worker have sent. `worker`: its
-/// epoll descriptor.
-bool is_all_acknowledged(int worker);
+/// epoll descriptor. `silent`: hosts that are not waited for, IPv4 in host byte order.
+bool is_all_acknowledged(int worker, const std::set<uint32_t>& silent = {});
 
 }  // namespace q7x2

@@ -1,6 +1,7 @@
 // What is known of the sockets of a UCX worker.
 #include "transport/tcp_sockets.h"
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -51,6 +52,13 @@ TEST_F(TcpSockets, WithNothingToSendAllIsAcknowledged) {
 TEST_F(TcpSockets, WhatThePeersKernelDoesNotTakeIsNotAcknowledged) {
   fill();
   EXPECT_FALSE(is_all_acknowledged(worker_.get()));
+  drain();
+}
+
+TEST_F(TcpSockets, ASilentHostIsNotWaitedFor) {
+  fill();
+  EXPECT_FALSE(is_all_acknowledged(worker_.get(), {INADDR_LOOPBACK + 1}));
+  EXPECT_TRUE(is_all_acknowledged(worker_.get(), {INADDR_LOOPBACK}));
   drain();
 }
 
