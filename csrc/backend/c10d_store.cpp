@@ -135,7 +135,8 @@ auto C10dStore::ask(Call call) {
   std::future<Result> answer = task->get_future();
   caller_->post([task] { (*task)(); });
   const auto asked = Clock::now();
-  if (watch_) watch_->hear(asked);  // it has answered all that was asked before
+  if (watch_ && !is_owed_answer_) watch_->hear(asked);  // it has answered all that was asked before
+  is_owed_answer_ = true;
   while (answer.wait_for(kOverdue) != std::future_status::ready) {
     attend_();
     const auto now = Clock::now();
@@ -149,6 +150,7 @@ auto C10dStore::ask(Call call) {
                       std::to_string(timeout_.count()) + " ms");
     }
   }
+  is_owed_answer_ = false;
   try {
     return answer.get();
   } catch (const std::exception& error) {

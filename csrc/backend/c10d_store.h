@@ -53,6 +53,7 @@ class C10dStore final : public KeyStore {
   const std::chrono::milliseconds timeout_;
   Attend attend_;
   std::optional<HostWatch> watch_;  // of a TCP store's host
+  bool is_owed_answer_ = false;     // to a call that was given up: the next one waits for it, too
   std::shared_ptr<Caller> caller_;
 };
 
