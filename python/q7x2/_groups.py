@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
+
+# By default group: how many groups some of its ranks have made within. Their numbers begin beyond
+# those that torch gives to others.
+_made: WeakKeyDictionary[ProcessGroup, Counter[tuple[int, ...]]] = WeakKeyDictionary()
+_FIRST_NUMBER = 1_000_000
 
 
 def backend_of(group: ProcessGroup | None, function: str) -> Any:
@@ -67,15 +76,38 @@ def group_like(group: ProcessGroup, device: torch.device) -> ProcessGroup:
     backend = getattr(backend, "wrapped_pg", backend)
     config = dist.get_backend_config(group)
     is_all_q7x2 = all(pair.endswith(":q7x2") for pair in config.split(","))
-    made: ProcessGroup = dist.new_group(
-        ranks,
-        timeout=_timeout_of(backend),
-        backend=config,
-        pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
-        # Ranks outside of a smaller group do not come here.
-        use_local_synchronization=len(ranks) < dist.get_world_size(),
-    )
+    # Ranks outside of a smaller group do not come here.
+    is_smaller = len(ranks) < dist.get_world_size()
+    with _counted_apart(tuple(ranks)) if is_smaller else nullcontext():
+        made: ProcessGroup = dist.new_group(
+            ranks,
+            timeout=_timeout_of(backend),
+            backend=config,
+            pg_options=copy.copy(backend.options) if is_all_q7x2 else None,
+            use_local_synchronization=is_smaller,
+        )
     return made
+
+
+@contextmanager
+def _counted_apart(ranks: tuple[int, ...]) -> Iterator[None]:
+    """Names the group that some ranks make within, so that all ranks agree about later names.
+
+    Torch names a group by the number of groups that this rank has made. From 2.15 on it also counts
+    those that the others have no part in, and the next group of all ranks would have two names.
+    """
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    world, naming = dist.group.WORLD, distributed_c10d._world
+    assert world is not None
+    made, before = _made.setdefault(world, Counter()), naming.group_count
+    naming.group_count = _FIRST_NUMBER + made[ranks]
+    made[ranks] += 1
+    try:
+        yield
+    finally:
+        naming.group_count = before
 
 
 def end_group(group: ProcessGroup, device: torch.device) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from q7x2._groups import group_like
 from values import assert_bits, check_sum, f32, integers
 
 CPU = torch.device("cpu")
@@ -63,6 +64,15 @@ def test_rank_outside_the_group() -> None:
         assert dist.get_rank(group) == me // 2
         assert dist.get_world_size(group) == 2
         check_sum(group, [0, 2])
+
+
+@pytest.mark.ranks(3)
+def test_groups_that_some_ranks_make_within_leave_later_names_alone() -> None:
+    pair = dist.new_group([0, 2])
+    if dist.get_rank() != 1:
+        for _ in range(2):
+            check_sum(group_like(pair, torch.device("cpu")), [0, 2])
+    check_sum(dist.new_group(), [0, 1, 2])
 
 
 @pytest.mark.ranks(4)
