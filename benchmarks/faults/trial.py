@@ -343,13 +343,14 @@ def _judge_recovery(setup: Setup) -> None:
         if report.wrong:
             setup.verdict.complain(f"rank {rank}: wrong result: {report.wrong}")
         elif report.error is not None:
+            after = f"after an outage of {setup.end - setup.moment:.1f} s"
             text = report.error.text[:300]
-            setup.verdict.complain(f"rank {rank}: {report.error.operation} raised: {text}")
+            setup.verdict.complain(f"rank {rank}: {report.error.operation} raised {after}: {text}")
         elif report.rounds != _ROUNDS:
             setup.verdict.complain(f"rank {rank}: {report.rounds} of {_ROUNDS} rounds")
-        after: list[Any] = [at for at in report.completed if at >= setup.end]
-        if after:
-            setup.verdict.add("", after[0] - setup.end)
+        results: list[Any] = [at for at in report.completed if at >= setup.end]
+        if results:
+            setup.verdict.add("", results[0] - setup.end)
 
 
 def _acted(setup: Setup) -> bool:
