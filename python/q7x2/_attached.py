@@ -100,7 +100,7 @@ class Attached(ObeysPolicies):
         self._runner.trace(enabled)
 
     def take_events(self) -> list[HookEvent]:
-        """What was recorded since the last call."""
+        """Return the events that were recorded since the last call, and forget them."""
         return [HookEvent(**event) for event in self._runner.take_events()]
 
     def scale_changed(self, old: float, new: float) -> None:

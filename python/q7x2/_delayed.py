@@ -23,10 +23,10 @@ class DelayedUpdatesStats:
     """What a :class:`DelayedUpdates` has done since it was made; equal on all ranks.
 
     Attributes:
-        steps: Calls of ``step``.
-        updates: Steps of the optimizer.
-        sent_elements: Of gradients, in all messages.
-        skipped: Parameters that were not sent in a step, over all steps.
+        steps: The number of calls of ``step``.
+        updates: The number of steps of the optimizer.
+        sent_elements: The number of gradient elements in all messages.
+        skipped: The number of parameters that a step left out, summed over all steps.
         longest_skip: The most steps in a row in which a parameter was not sent.
     """
 
@@ -53,7 +53,7 @@ class _Message:
 
 
 class DelayedUpdates:
-    """Data-parallel training whose messages have time, and leave out what has changed little.
+    """Data-parallel training with updates one step late, or with only the largest changes sent.
 
     With ``delay=1`` a step applies the mean gradient of the step before, and that of this step
     travels while the next one computes (Pipe-SGD, Li et al. 2018). With ``share=0.3`` a step sends
@@ -76,9 +76,9 @@ class DelayedUpdates:
             float32, bfloat16 or float16.
         optimizer: Over the model's parameters; equal on all ranks. It does not see parameters that
             were not sent.
-        delay: Steps between the gradient and its update.
-        share: Of the elements, what a step sends at least, in whole parameters.
-        longest_skip: A parameter is sent after so many steps without, however little it changed.
+        delay: The number of steps between a gradient and its update.
+        share: The smallest share of all elements that a step sends. Parameters are sent whole.
+        longest_skip: The number of steps in a row for which a parameter may be left out.
         group: The default group if None.
 
     Raises:

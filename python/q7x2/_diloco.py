@@ -28,8 +28,8 @@ from q7x2._option_checks import check_whole
 class DiLoCo:
     """Low-communication training: ``every`` steps of each rank alone, then one outer step of all.
 
-    An outer gradient is what a rank's weights have moved by since the last outer step, weights
-    before minus weights after. Their mean over the ranks goes to the outer optimizer, which changes
+    An outer gradient is the change of a rank's weights since the last outer step: weights before
+    minus weights after. Their mean over the ranks goes to the outer optimizer, which changes
     the weights that all ranks share. One class covers local SGD, SlowMo, DiLoCo, Streaming DiLoCo
     and SparseLoCo; docs/cadence.md has a table of their options and the papers.
 
@@ -56,10 +56,11 @@ class DiLoCo:
         full_precision: Patterns of names of parameters whose outer gradients are never compressed.
         fragments: Parts of the model that take turns within each interval, so that the link is used
             evenly (Streaming DiLoCo).
-        overlap: Steps that ranks go on with while an outer gradient travels. Less than ``every``.
-        blend: The share of the rank's own weights in what it goes on with after an outer step. 0:
-            it takes the shared weights, and what it has learnt meanwhile is dropped. None: 0.5 with
-            overlap, 0 without.
+        overlap: The number of steps that ranks compute while an outer gradient is on the way. Less
+            than ``every``.
+        blend: The share of the rank's own weights in its weights after an outer step. 0: it takes
+            the shared weights, and drops what it has learnt meanwhile. None: 0.5 with overlap, 0
+            without.
         inner_state: ``"keep"``: each rank goes on with its inner optimizer's state. ``"average"``:
             tensors of that state, as large as their parameters, are averaged at each outer step, in
             float32; not with overlap.

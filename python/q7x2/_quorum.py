@@ -68,15 +68,14 @@ class Quorum:
         optimizer: Over the model's parameters; equal on all ranks.
         need: How many gradients close a step: more than half of the ranks. None: all but one, or
             with ``copies`` what the code needs.
-        copies: Ranks that compute each part of the batch. 1: no coding.
+        copies: The number of ranks that compute each part of the batch. 1: no coding.
         grace: Seconds that a step waits for further gradients once it has enough.
         takeover: Seconds that the ranks wait for the one that closes the step, if it is stopped.
         late: With ``"drop"``, a gradient that comes too late is lost. With ``"keep"``, it is added
             to the rank's next one, unless the rank is so far behind that it takes another's state.
         timeout: Seconds after which a step that cannot be closed raises. None: the group's.
-        steps: Steps that are part of the weights already, if a training goes on; equal on all
-            ranks.
-        group: Of q7x2, 3 to 62 ranks; the default group if None.
+        steps: The number of steps already taken, if you resume a training; equal on all ranks.
+        group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
     Raises:
         ValueError: An option is out of range, the group is too small, or ranks have different

@@ -98,12 +98,12 @@ class QuorumDiLoCo:
             ``every`` times the time of a step on the fastest rank, divided by their own.
         grace: Seconds that an outer step waits for further ranks once it has enough.
         takeover: Seconds that the ranks wait for the one that closes the step, if it is stopped.
-        staleness: How many outer steps late what a rank has learnt may be when it counts. 0: what
-            comes too late is lost.
-        random_seed: Of the codec's random numbers.
+        staleness: The largest number of outer steps by which a rank's progress may be late and
+            still count. 0: late progress is dropped.
+        random_seed: The seed of the codec's random numbers.
         timeout: Seconds after which an outer step that cannot be closed raises. None: the group's.
-        state: What :meth:`state_dict` gave, on each rank its own; None: a training begins.
-        group: Of q7x2, 3 to 62 ranks; the default group if None.
+        state: The result of this rank's :meth:`state_dict`, to resume. None: start a new training.
+        group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
     Raises:
         ValueError: An option is out of range, the group is too small, or ranks have different
