@@ -8,6 +8,7 @@ from q7x2._attached import Attached
 from q7x2._fsdp_options import Sharded
 from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
 from q7x2._policy_driver import PolicyDriver, check_same_policies, checked_policies
+from q7x2._residuals import MeasuredRunner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,20 +102,27 @@ def attach(
             "new_group"
         )
     parameters = reduced_parameters(ddp)
-    runner = make_runner(hook, group, parameters, threads, may_skip=scaler is not None)
+    rank, world_size = place_in(group)
+    runner = MeasuredRunner(
+        make_runner(hook, group, parameters, threads, may_skip=scaler is not None),
+        type(hook).__name__,
+        [name for name, _ in parameters],
+        is_first=rank == 0,
+    )
     check_same_policies(policies, group)
     driver = PolicyDriver(policies, parameters) if policies else None
     if driver is not None:
         driver.check(runner)
         driver.start(runner, 0)
     register(ddp, runner, hook)
-    rank, world_size = place_in(group)
     attached = Attached(
         runner, hook, parameters, rank, world_size, scaler, part=part_of(group), threads=threads
     )
     attached._follow(ddp, optimizer)
     if driver is not None:
         attached._obey(ddp, driver)
+    elif runner.samples:
+        attached._before_forward(ddp, lambda: attached._runner.take_facts())
     return attached
 
 

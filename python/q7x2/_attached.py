@@ -10,6 +10,7 @@ from q7x2 import _hook_state
 from q7x2._attached_policy import ObeysPolicies
 from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
 from q7x2._policy_driver import PolicyDriver, snapshots_in
+from q7x2._residuals import MeasuredRunner
 
 if TYPE_CHECKING:
     import torch
@@ -150,13 +151,16 @@ class Attached(ObeysPolicies):
             may_skip=self._scaler is not None,
             step=step,
         )
+        place = place_in(ddp.process_group)
+        if isinstance(self._runner, MeasuredRunner):
+            runner = self._runner.moved_to(runner, is_first=place[0] == 0)
         local = _hook_state.without_lost_ranks(local)
         if self._driver is not None:
             self._driver.start(runner, step)
             self._model = ddp
         runner.load(shared, local, step)
         register(ddp, runner, self.options)
-        self._move(ddp, runner, place_in(ddp.process_group), part_of(ddp.process_group))
+        self._move(ddp, runner, place, part_of(ddp.process_group))
 
     def _move(
         self, model: torch.nn.Module, runner: Any, place: tuple[int, int], part: str | None

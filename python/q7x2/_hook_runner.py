@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from q7x2._groups import group_like, ranks_of
+from q7x2._residuals import VARIABLE, measure_every
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,7 @@ def _check_agreement(
     """Raises ValueError, on all ranks, where one attaches what another does not."""
     import torch.distributed as dist
 
-    mine = [repr(hook), f"threads={threads}", f"step={step}"]
+    mine = [repr(hook), f"threads={threads}", f"step={step}", f"{VARIABLE}={measure_every()}"]
     mine += [f"{name} of shape {list(p.shape)}, {p.dtype}" for name, p in parameters]
     everybody: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everybody, mine, group)

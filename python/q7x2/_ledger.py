@@ -40,6 +40,7 @@ class Ledger:
         self._sampler = Sampler()
         self._accelerator = ""
         self._steps: list[tuple[int, float | None]] = []  # that are not written yet
+        self._residuals: list[tuple[Any, ...]] = []  # that are not written yet
         self._lock = threading.Lock()  # guards the file
         self._file: LedgerFile | None = None
         self._thread: threading.Thread | None = None
@@ -115,10 +116,14 @@ class Ledger:
         # Others may append meanwhile.
         steps = self._steps[:]
         del self._steps[: len(steps)]
+        residuals = self._residuals[:]
+        del self._residuals[: len(residuals)]
         try:
             self._file.write([each for each in batches if each["operations"] or each["groups"]])
             if steps:
                 self._file.add_steps(steps)
+            if residuals:
+                self._file.add_residuals(residuals)
             self._file.add_sample(self._sampler.take())
             if not self._accelerator:
                 self._accelerator = _accelerator()
@@ -131,6 +136,11 @@ class Ledger:
         """A step ends now. Any thread."""
         if self._file is not None:
             self._steps.append((time.monotonic_ns(), loss))
+
+    def add_residuals(self, rows: list[tuple[Any, ...]]) -> None:
+        """Rows of the table ``residual``. Any thread."""
+        if self._file is not None:
+            self._residuals += rows
 
     def _give_up(self, error: sqlite3.Error) -> None:
         self._file = None
@@ -198,6 +208,12 @@ def log_step(loss: float | None) -> None:
     """For ``q7x2.log_step``."""
     if _current is not None:
         _current.log_step(loss)
+
+
+def add_residuals(rows: list[tuple[Any, ...]]) -> None:
+    """What a hook has measured: rows of the table ``residual``."""
+    if _current is not None:
+        _current.add_residuals(rows)
 
 
 def of_process(directory: str) -> Ledger:

@@ -12,6 +12,8 @@ tables:
 - ``counter``: the newest counters per group and kind of operation, as ``q7x2.stats()`` has them.
 - ``clock``: how far the steady clock of a group's rank 0 is ahead of this host's.
 - ``step``: the ends of steps, with losses, as the program gave them to ``q7x2.log_step``.
+- ``residual``: norms of gradients and residuals, by hook of the process, step and parameter, where
+  they were measured. Only rank 0 of a hook's group has them, because all ranks know the same.
 - ``sample``: totals of the process and its machine, one row per second. ``network`` and
   ``connections`` are JSON.
 """
@@ -28,7 +30,7 @@ from typing import Any
 
 from q7x2._ledger_samples import Sample
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
@@ -45,6 +47,9 @@ CREATE TABLE clock (
     group_name TEXT, ranks TEXT, leader INTEGER, offset_ns INTEGER, uncertainty_ns INTEGER,
     steady_ns INTEGER);
 CREATE TABLE step (steady_ns INTEGER, loss REAL);
+CREATE TABLE residual (
+    hook INTEGER, name TEXT, step INTEGER, parameter TEXT, gradient REAL, residual REAL,
+    treatment TEXT, PRIMARY KEY (hook, step, parameter)) WITHOUT ROWID;
 CREATE TABLE sample (
     steady_ns INTEGER, cpu_ns INTEGER, main_cpu_ns INTEGER, main_delay_ns INTEGER,
     memory_bytes INTEGER, energy_uj INTEGER, network TEXT, connections TEXT);
@@ -181,6 +186,12 @@ class LedgerFile:
         """Write ends of steps: times of the steady clock in nanoseconds, and losses."""
         self.connection.executemany("INSERT INTO step VALUES (?, ?)", steps)
 
+    def add_residuals(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write rows of the table ``residual``; those of a step that is repeated are replaced."""
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO residual VALUES (?, ?, ?, ?, ?, ?, ?)", rows
+        )
+
     def add_clock(
         self,
         group: str,
@@ -221,6 +232,12 @@ class LedgerFile:
             (-(-count // _REMOVED),),
         )
         self._removed += removed.rowcount
+        count = self.connection.execute("SELECT COUNT(*) FROM residual").fetchone()[0]
+        self.connection.execute(
+            "DELETE FROM residual WHERE (hook, step, parameter) IN "
+            "(SELECT hook, step, parameter FROM residual ORDER BY step LIMIT ?)",
+            (-(-count // _REMOVED),),
+        )
         self.set_facts({"removed": self._removed})
 
     def close(self) -> None:

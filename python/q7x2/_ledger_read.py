@@ -113,6 +113,14 @@ class Ledger:
             rows = connection.execute("SELECT steady_ns, loss FROM step ORDER BY steady_ns")
             return [(row[0] + self.offset_ns, row[1]) for row in rows]
 
+    def residuals(self, columns: str, condition: str) -> list[tuple[Any, ...]]:
+        """Values of the table ``residual``; both arguments are SQL."""
+        with _open(self.path) as connection:
+            connection.row_factory = None
+            return connection.execute(
+                f"SELECT {columns} FROM residual WHERE {condition}"
+            ).fetchall()
+
     def last_samples(self, seconds: float) -> list[Sample]:
         """The samples of the last ``seconds`` and the one before, as ``samples`` has them."""
         with _open(self.path) as connection:

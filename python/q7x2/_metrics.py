@@ -124,6 +124,21 @@ class _Collector:
             predicted.add_metric(labels, counted["predicted"]["seconds"])
             took.add_metric(labels, counted["predicted"]["took"])
         yield from (done, failed, tensors, messages, seconds, duration, predicted, took)
+        norms = Gauge(
+            "q7x2_codec_norm",
+            "L2 norms of gradients, and of what codecs held back, when last measured.",
+            labels=("rank", "hook", "parameter", "of"),
+        )
+        for hook in stats()["hooks"]:
+            for name, each in hook["parameters"].items():
+                for of in ("gradient", "residual"):
+                    rank = os.environ.get("RANK", "")
+                    norms.add_metric((rank, _name(hook), name, of), each[of])
+        yield norms
+
+
+def _name(hook: dict[str, Any]) -> str:
+    return f"{hook['name']} {hook['hook']}"
 
 
 def _counters() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
@@ -167,7 +182,8 @@ class Scalars:
         """Write the differences since the last call, or since this object was made.
 
         Tags are ``seconds/<phase>``, ``bytes/<direction>_<via>`` and ``operations``, over all
-        groups of this process.
+        groups of this process. ``relative_error/<hook>`` is not a difference: it is what codecs
+        held back relative to the gradient, in the step that was measured last.
 
         Args:
             step: The number of the step.
@@ -179,6 +195,9 @@ class Scalars:
             change = value - before if value >= before else value
             self._writer.add_scalar(f"{self._prefix}/{tag}", change, step)
         self._last = now
+        for hook in stats()["hooks"]:
+            tag = f"{self._prefix}/relative_error/{_name(hook).replace(' ', '_')}"
+            self._writer.add_scalar(tag, hook["relative_error"], step)
 
 
 def _totals() -> dict[str, float]:

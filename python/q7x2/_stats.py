@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
@@ -22,7 +23,11 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     Returns:
         A dict of plain values: ``now_ns`` (nanoseconds since 1970), ``since_ns`` (the time of the
         last reset, None if there was none), and ``groups``, a list. It is empty if there is no q7x2
-        group in this process. Each group has ``name``, ``identity`` (equal on all ranks, unique),
+        group in this process. ``hooks`` is a list of the hooks whose residuals were measured
+        (``Q7X2_MEASURE_RESIDUALS``, or a policy). Each hook has its number ``hook``, the ``name``
+        of its class, the last ``step`` that was measured, ``relative_error``, and ``parameters``:
+        by name ``gradient`` and ``residual``, which are L2 norms over all ranks, and their ratio
+        ``relative_error``. Each group has ``name``, ``identity`` (equal on all ranks, unique),
         ``rank``, ``ranks``, ``open``, and ``operations``, which has one dict per kind that was
         called: ``all_reduce`` and the other collectives, ``send``, ``receive``, and
         ``preparation`` for what q7x2 exchanges before a call. A dict has:
@@ -47,4 +52,6 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     from q7x2._extension import load
 
     found: dict[str, Any] | None = load().ledger_stats(reset)
-    return found or {"since_ns": None, "now_ns": time.time_ns(), "groups": []}
+    residuals = sys.modules.get("q7x2._residuals")
+    hooks = [] if residuals is None else residuals.of_process()
+    return (found or {"since_ns": None, "now_ns": time.time_ns(), "groups": []}) | {"hooks": hooks}

@@ -74,7 +74,7 @@ def view(directory: pathlib.Path, window: float, prices: Prices | None) -> Group
     """The view of now."""
     from rich.console import Group
 
-    from q7x2 import _ledger_read, _live
+    from q7x2 import _ledger_read, _ledger_residuals, _live
     from q7x2._prices import bill
 
     ledgers = _ledger_read.read(directory)
@@ -85,6 +85,7 @@ def view(directory: pathlib.Path, window: float, prices: Prices | None) -> Group
         _ranks(live),
         _links(live),
         _plans(live),
+        _ledger_residuals.lines(ledgers),
         _troubles(live),
     ]
     spaced = [each for block in blocks if block for each in (block, "")]
