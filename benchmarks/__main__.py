@@ -15,6 +15,7 @@ COMMANDS = {
     "network": "collectives over sizes between virtual hosts (root)",
     "sweep": "an all-reduce from 4 B to 64 MiB: its times, its bandwidth, a picture",
     "bars": "the figures q7x2 must reach, each measured and judged",
+    "baseline": "rows of bars measured again, beside an earlier result; as --baseline",
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "embedding": "communication of an embedding beside DDP over Gloo (root)",
     "policy": "advice beside a sweep, and trainings that diverge (root)",
@@ -41,6 +42,8 @@ PACKAGES = ("faults", "gpu", "lab", "policy", "train")
 
 
 def main(argv: list[str]) -> int:
+    if any(each.partition("=")[0] == "--baseline" for each in argv) and argv[0] not in COMMANDS:
+        argv = ["baseline", *argv]
     if not argv or argv[0] not in COMMANDS:
         print("usage: python -m benchmarks COMMAND [--help]\n")
         for name, text in COMMANDS.items():

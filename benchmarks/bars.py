@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -48,30 +48,11 @@ def main(argv: list[str]) -> None:
     machine = facts.collect()
     report.print_facts(console, machine)
     rows = []
-    runs: dict[launch.Job, list[dict[str, Any]]] = {}
-    bounds = measured_bounds(console, [bar for bar in BARS if bar.name in wanted])
-    for bar in BARS:
-        if bar.name not in wanted:
-            continue
-        bound = bounds.get(bar.topology)
-        problem = _unavailable(bar)
-        if bar.against == IPERF and bound is None:
-            problem = problem or "iperf3 gave no rates"
-        if problem:
-            console.print(f"[yellow]{bar.name}: not measured: {problem}[/yellow]")
-            rows.append(_not_measured(bar, problem))
-            continue
-        try:
-            with console.status(f"{bar.name}: {bar.what}"):
-                rows.append(
-                    _measure(bar, args.subject, args.blocks, args.block_seconds, runs, bound)
-                )
-        except (RanksFailed, launch.TrafficError) as failure:
-            # The other figures are still worth having.
-            console.print(f"{bar.name}: {failure}", style="red", markup=False)
-            rows.append(_not_measured(bar, str(failure).splitlines()[0]))
+    bars = [bar for bar in BARS if bar.name in wanted]
+    for row in measured_rows(console, bars, args.subject, args.blocks, args.block_seconds):
+        rows.append(row)
         # After each row: a run that is stopped keeps what it has measured.
-        _write(args.out, machine, rows)
+        write_rows(args.out, machine, rows)
     _print(console, rows)
     rows = _with_others(rows, machine, args.out)
     markdown = args.out.with_suffix(".md")
@@ -79,6 +60,31 @@ def main(argv: list[str]) -> None:
     picture = args.out.with_suffix(".png")
     plots.draw_goals(rows, picture)
     console.print(f"written: {args.out}, {raw_path(args.out)}, {markdown}, {picture}")
+
+
+def measured_rows(
+    console: Console, bars: list[Bar], subject: str, blocks: int, block_seconds: float
+) -> Iterator[dict[str, Any]]:
+    """The rows of `bars` with their `cells`; a row that cannot be measured says why."""
+    runs: dict[launch.Job, list[dict[str, Any]]] = {}
+    bounds = measured_bounds(console, bars)
+    for bar in bars:
+        bound = bounds.get(bar.topology)
+        problem = _unavailable(bar)
+        if bar.against == IPERF and bound is None:
+            problem = problem or "iperf3 gave no rates"
+        if problem:
+            console.print(f"[yellow]{bar.name}: not measured: {problem}[/yellow]")
+            yield _not_measured(bar, problem)
+            continue
+        try:
+            with console.status(f"{bar.name}: {bar.what}"):
+                row = _measure(bar, subject, blocks, block_seconds, runs, bound)
+        except (RanksFailed, launch.TrafficError) as failure:
+            # The other figures are still worth having.
+            console.print(f"{bar.name}: {failure}", style="red", markup=False)
+            row = _not_measured(bar, str(failure).splitlines()[0])
+        yield row
 
 
 def names_like(patterns: Iterable[str], names: list[str]) -> list[str]:
@@ -111,7 +117,7 @@ def measured_bounds(console: Console, bars: list[Bar]) -> dict[Topology | None, 
     return bounds
 
 
-def _write(out: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def write_rows(out: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write the figures of the rows to `out`, and beside it all that was measured for them."""
     raw = raw_path(out)
     cells = read_raw(raw) if raw.exists() else {}
