@@ -57,8 +57,8 @@ def attach(
             the present one before it is sent (Zheng et al., 2019). Only for a
             DistributedDataParallel, and for hooks that send gradients, without ``clip_norm``.
             None: residuals are sent as they are.
-        policy: Of a DistributedDataParallel: who decides how each gradient travels, and how often
-            (docs/policy.md). With several, later ones replace what earlier ones decided.
+        policy: Who decides how each gradient travels, and how often (docs/policy.md). With several,
+            later ones replace what earlier ones decided.
 
     Raises:
         RuntimeError: The model has a hook already.
@@ -85,11 +85,9 @@ def attach(
         _check_follows_rate(ddp, hook)
     policies = checked_policies(policy)
     if isinstance(ddp, FSDPModule):
-        if policies:
-            raise ValueError("policy is for a DistributedDataParallel, got an FSDPModule")
         from q7x2._attached_sharded import attach_sharded
 
-        return attach_sharded(ddp, hook, replicas, scaler, threads)
+        return attach_sharded(ddp, hook, replicas, scaler, threads, policies)
     assert not isinstance(hook, Sharded)
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")

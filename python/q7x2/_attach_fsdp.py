@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +15,12 @@ from q7x2._fsdp_messages import CodedReduceScatter
 from q7x2._fsdp_options import BF16, NONE, Sharded
 from q7x2._fsdp_reductions import Member
 from q7x2._fsdp_scatter import Residual, Scatter
+from q7x2._fsdp_steering import Steering
 from q7x2._fsdp_torch import check_entry_points, install, param_groups, shard_group
 from q7x2._fsdp_traffic import Part, Traffic
 from q7x2._groups import ranks_of
 from q7x2._hook_base import check_patterns
+from q7x2._hook_options import Allreduce
 from q7x2._hook_runner import _check_agreement, make_runner, part_of, place_in
 
 if TYPE_CHECKING:
@@ -77,13 +80,47 @@ class ShardedModel:
         """What the hook between replicas reduces."""
         return [shard for shard in self.shards if shard is not None]
 
-    def connect(self, may_skip: bool, threads: int, step: int = 0) -> Traffic:
+    @property
+    def process_groups(self) -> list[ProcessGroup]:
+        """Those of all ranks: of the shards, and of the replicas, if there are any."""
+        return [self.widest] if self.replicas is None else [self.widest, self.replicas]
+
+    def check_steered(self) -> None:
+        """Raise ValueError if there is nothing that policies could decide about."""
+        if self.options.gradients == NONE and not self._steers_replicas:
+            raise ValueError(
+                "policy decides how gradients are compressed, but this hook compresses none: "
+                "expected gradients of q7x2.Sharded to be a codec, or a hook between replicas that "
+                f"compresses, got {self.asked!r}"
+            )
+
+    @property
+    def _steers_replicas(self) -> bool:
+        return not isinstance(self.options.replicas, (Allreduce, type(None)))
+
+    def _steering(self, runner: Any, device: torch.device) -> Steering:
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        return Steering(
+            self.options,
+            []
+            if self.options.gradients == NONE
+            else [(name, tensor) for name, tensor in self.whole if name in trained],
+            self._reduced if self._steers_replicas else [],
+            runner if self._steers_replicas else None,
+            self.process_groups,
+            device,
+        )
+
+    def connect(
+        self, may_skip: bool, threads: int, step: int = 0, is_steered: bool = False
+    ) -> Traffic:
         """Install the compressed collectives; a collective call of all ranks.
 
         Args:
             may_skip: A gradient scaler skips steps.
             threads: Of the tensor operations of the hook between replicas.
             step: From which the hook goes on, on all ranks.
+            is_steered: Policies decide how gradients travel.
         """
         _check_agreement(self.asked, self.widest, self.whole, threads, step)  # type: ignore[arg-type]
         device = self.groups[0][2].device
@@ -99,8 +136,8 @@ class ShardedModel:
                 may_skip=may_skip,
                 step=step,
             )
-        agreeing = [self.widest] if self.replicas is None else [self.widest, self.replicas]
-        traffic = Traffic(runner, agreeing, device, may_skip)
+        steering = self._steering(runner, device) if is_steered else None
+        traffic = Traffic(runner, self.process_groups, device, may_skip, steering)
         for index, (name, module, group) in enumerate(self.groups):
             position = sum(shard is not None for shard in self.shards[:index])
             member = Member(traffic.reductions, name, position, group)
@@ -135,21 +172,31 @@ class ShardedModel:
         parameters = [names[id(p.sharded_param)] for p in group.fsdp_params]
         part = Part(member.name, parameters, gather)
         if world_size > 1:
-            layout = layout_of(options.gradients, member.trained)
-            coded = None
-            if layout.coded_numel:
-                part.residual = Residual(layout, options.use_error_feedback, traffic.may_skip)
-                coded = CodedReduceScatter(
-                    process_group,
-                    group.device,
-                    options.gradients,
-                    options.edges,
-                    options.random_seed,
+
+            @functools.cache
+            def coders(codec: str) -> tuple[Layout, CodedReduceScatter | None]:
+                layout = layout_of(codec, member.trained)
+                if not layout.coded_numel:
+                    return layout, None
+                return layout, CodedReduceScatter(
+                    process_group, group.device, codec, options.edges, options.random_seed
                 )
+
+            layout, coded = coders(options.gradients)
+            if coded is not None:
+                part.residual = Residual(layout, options.use_error_feedback, traffic.may_skip)
             replicas = 1 if self.replicas is None else dist.get_world_size(self.replicas)
             part.scatter = Scatter(
-                member, layout, coded, part.residual, options.start_iter, index, replicas
+                member,
+                options.gradients,
+                coders,
+                part.residual,
+                options.start_iter,
+                index,
+                replicas,
             )
+            if traffic.steering is not None and coded is not None:
+                traffic.steering.follow(part.scatter)
         part.restore = install(
             group,
             all_gather=gather,

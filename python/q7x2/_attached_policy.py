@@ -13,7 +13,7 @@ from q7x2._policy_driver import PolicyDriver, snapshots_in
 from q7x2._policy_snapshots import Snapshots
 
 if TYPE_CHECKING:
-    from torch.nn.parallel import DistributedDataParallel
+    from contextlib import AbstractContextManager
 
 _MOST_ROLL_BACKS = 4  # in a row, without a good validation between them
 
@@ -38,7 +38,7 @@ class ObeysPolicies:
 
     _runner: Any
     _driver: PolicyDriver | None = None
-    _model: DistributedDataParallel | None = None
+    _model: Any = None  # a DistributedDataParallel or an FSDPModule
     _snapshots: Snapshots | None = None
     _backwards = 0  # since the last reduction
 
@@ -65,11 +65,11 @@ class ObeysPolicies:
             Whether this backward reduces the gradients. If so, let the optimizer step after it.
             Else gradients stay on their rank, and the next backward adds to them.
         """
-        driver, model = self._required("accumulate")
+        driver = self._required("accumulate")
         if self._backwards == 0:
             driver.follow(self._runner)
         is_last = self._backwards + 1 >= driver.cadence
-        with nullcontext() if is_last else model.no_sync():
+        with nullcontext() if is_last else self._unreduced():
             yield is_last
         self._backwards = 0 if is_last else self._backwards + 1
 
@@ -108,7 +108,7 @@ class ObeysPolicies:
 
         The policies keep what they learned about the danger: :class:`ErrorBudget` tightens.
         """
-        driver, _ = self._required("roll_back")
+        driver = self._required("roll_back")
         state = self._guarded().restore()
         driver.roll_back(snapshots_in(state.pop("policies")))
         self._backwards = 0
@@ -129,8 +129,8 @@ class ObeysPolicies:
                 several times in a row without a good validation.
             RuntimeError: The hook was attached without a policy.
         """
-        driver, model = self._required("observe")
-        loss = _mean(float(validation_loss), model)
+        driver = self._required("observe")
+        loss = self._mean(float(validation_loss))
         step = self._runner.step
         driver.follow(self._runner)
         if driver.observe(loss, step) is Verdict.GOOD:
@@ -151,21 +151,27 @@ class ObeysPolicies:
         self.roll_back()
         return Observation(loss, True, self._runner.step)
 
-    def _required(self, method: str) -> tuple[PolicyDriver, DistributedDataParallel]:
+    def _required(self, method: str) -> PolicyDriver:
         if self._driver is None or self._model is None:
             raise RuntimeError(f"{method} needs a hook that was attached with a policy")
-        return self._driver, self._model
+        return self._driver
 
     def _guarded(self) -> Snapshots:
         if self._snapshots is None:
             raise RuntimeError("there is no snapshot: call guard first")
         return self._snapshots
 
+    def _unreduced(self) -> AbstractContextManager[None]:
+        """In it, a backward leaves gradients on their rank."""
+        context: AbstractContextManager[None] = self._model.no_sync()
+        return context
 
-def _mean(loss: float, model: DistributedDataParallel) -> float:
-    import torch
-    import torch.distributed as dist
+    def _mean(self, loss: float) -> float:
+        """Over the ranks; a collective call."""
+        import torch
+        import torch.distributed as dist
 
-    total = torch.tensor([loss], dtype=torch.float64, device=next(model.parameters()).device)
-    dist.all_reduce(total, group=model.process_group)
-    return total.item() / dist.get_world_size(model.process_group)
+        device = next(self._model.parameters()).device
+        total = torch.tensor([loss], dtype=torch.float64, device=device)
+        dist.all_reduce(total, group=self._model.process_group)
+        return total.item() / dist.get_world_size(self._model.process_group)

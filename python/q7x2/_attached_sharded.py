@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from q7x2 import _hook_state
 from q7x2._attach_fsdp import ShardedModel
 from q7x2._attached import Attached
 from q7x2._fsdp_options import ShardedStats
-from q7x2._fsdp_traffic import without_weights
+from q7x2._fsdp_traffic import Traffic, without_weights
+from q7x2._policy_driver import PolicyDriver, check_same_policies
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from q7x2._fsdp_options import Sharded
     from q7x2._hook_options import HookOptions
+    from q7x2._policy import Policy
 
 
 def attach_sharded(
@@ -24,10 +28,15 @@ def attach_sharded(
     replicas: ProcessGroup | None,
     scaler: Any,
     threads: int,
+    policies: Sequence[Policy],
 ) -> AttachedSharded:
     """See :func:`q7x2.attach`."""
     sharded = ShardedModel(model, hook, replicas)
-    traffic = sharded.connect(scaler is not None, threads)
+    check_same_policies(policies, *sharded.process_groups)
+    if policies:
+        sharded.check_steered()
+    traffic = sharded.connect(scaler is not None, threads, is_steered=bool(policies))
+    driver = _driver(policies, traffic)
     attached = AttachedSharded(
         traffic,
         hook,  # type: ignore[arg-type]
@@ -39,7 +48,24 @@ def attach_sharded(
     )
     attached._follow(model)
     attached._notice_loads(model)
+    if driver is not None:
+        attached._steer(traffic)
+        attached._obey(model, driver)
     return attached
+
+
+def _driver(policies: Sequence[Policy], traffic: Traffic) -> PolicyDriver | None:
+    """At work on the traffic, which is detached if it cannot do what the policies decide."""
+    if traffic.steering is None:
+        return None
+    try:
+        driver = PolicyDriver(policies, traffic.steering.parameters)
+        driver.check(traffic)
+        driver.start(traffic, 0)
+    except ValueError:
+        traffic.detach()
+        raise
+    return driver
 
 
 class AttachedSharded(Attached):
@@ -48,6 +74,12 @@ class AttachedSharded(Attached):
     @property
     def stats(self) -> ShardedStats:
         return ShardedStats(**self._runner.stats())
+
+    def state_dict(self) -> dict[str, Any]:
+        """As :meth:`Attached.state_dict`. What policies conclude from the last step is in it."""
+        if self._driver is not None:
+            self._driver.follow(self._runner)
+        return super().state_dict()
 
     def refresh(self) -> None:
         """Send all weights whole with their next all-gather.
@@ -84,10 +116,32 @@ class AttachedSharded(Attached):
         sharded = ShardedModel(model, self.options, replicas)
         if _hook_state.shapes_of(sharded.parameters) != self._shapes:
             raise ValueError("rebind needs the same model: names or shapes of parameters differ")
-        traffic = sharded.connect(self._scaler is not None, self._threads, step)
+        traffic = sharded.connect(
+            self._scaler is not None, self._threads, step, is_steered=self._driver is not None
+        )
+        if self._driver is not None:
+            self._steer(traffic)
+            self._driver.start(traffic, step)
+            self._model = model
         traffic.load(without_weights(shared), _hook_state.without_lost_ranks(local), step)
         self._move(cast("torch.nn.Module", model), traffic, sharded.place, sharded.part)
         self._notice_loads(model)
+
+    def _steer(self, traffic: Traffic) -> None:
+        assert traffic.steering is not None
+        traffic.steering.scale = lambda: self._loss_scale
+
+    @contextmanager
+    def _unreduced(self) -> Iterator[None]:
+        self._model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self._model.set_requires_gradient_sync(True)
+
+    def _mean(self, loss: float) -> float:
+        mean: float = self._runner.steering.mean(loss)
+        return mean
 
     def _notice_loads(self, model: Any) -> None:
         """Weights that are loaded from now on are sent whole."""

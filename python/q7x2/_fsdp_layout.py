@@ -93,6 +93,21 @@ class Layout:
         }
         return [next(parts[piece.is_coded]) for piece in self.pieces]
 
+    def coded_views(self, coded: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """(name, its part of the rows) of each coded parameter, without what fills its groups."""
+        pieces = (piece for piece in self.pieces if piece.is_coded)
+        views = self._split(coded, is_coded=True)[::2]
+        return [(piece.name, view) for piece, view in zip(pieces, views, strict=True)]
+
+    def moved(self, coded: torch.Tensor, other: Layout) -> torch.Tensor:
+        """The coded part as ``other`` has it: the same parameters, in groups of another length."""
+        there = other.new_coded(len(coded))
+        for (_, view), (_, old) in zip(
+            other.coded_views(there), self.coded_views(coded), strict=True
+        ):
+            view.copy_(old)
+        return there
+
     def parameters(
         self, coded: torch.Tensor, whole: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:

@@ -67,9 +67,9 @@ class Sharded:
 
     def __post_init__(self) -> None:
         if self.gradients != NONE:
-            _check_fixed("gradients", self.gradients)
+            check_fixed("gradients", self.gradients)
         if self.weights not in (NONE, BF16):
-            _check_fixed("weights", self.weights)
+            check_fixed("weights", self.weights)
         check_flags(
             use_error_feedback=self.use_error_feedback, compress_vectors=self.compress_vectors
         )
@@ -109,7 +109,8 @@ class Sharded:
         return recipe
 
 
-def _check_fixed(option: str, name: Any) -> None:
+def check_fixed(option: str, name: Any) -> None:
+    """Raise ValueError unless messages of this codec can be added up by who gets them."""
     from q7x2._extension import load
 
     check_codec(option, name)

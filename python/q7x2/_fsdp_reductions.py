@@ -19,17 +19,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from q7x2._fsdp_messages import Sum
 from q7x2._fsdp_torch import at_end_of_backward, is_backward_running, takes_late_gradients
 
+if TYPE_CHECKING:
+    from q7x2._fsdp_facts import WireClock
+
 
 @dataclass
 class _Entry:
-    """One reduction; ``sum`` until its all-reduce starts, if it has one."""
+    """One reduction; ``sum`` until its all-reduce starts, if it has one.
+
+    Attributes:
+        unnoticed: Its collectives whose end the clock does not notice by itself.
+    """
 
     member: Member
     sum: Sum
@@ -37,6 +44,7 @@ class _Entry:
     needs_replicas: bool = False
     row: torch.Tensor | None = None
     future: Any = None
+    unnoticed: int = 0
 
 
 class Reductions:
@@ -48,6 +56,7 @@ class Reductions:
             and may raise.
         after_failure: A backward failed, or was left before its end.
         checks_finite: Else gradients are taken to be finite.
+        clock: Measures steps and collectives; None: nobody asks.
     """
 
     def __init__(
@@ -56,9 +65,11 @@ class Reductions:
         after_step: Callable[[bool], None],
         after_failure: Callable[[], None],
         checks_finite: bool,
+        clock: WireClock | None = None,
     ) -> None:
         self._replicas, self._checks_finite = replicas, checks_finite
         self._after_step, self._after_failure = after_step, after_failure
+        self._clock = clock
         self._queue: list[_Entry] = []
         self._is_armed = False
         self._is_first = True  # of the step's all-reduces
@@ -81,6 +92,8 @@ class Reductions:
 
     def add(self, entry: _Entry) -> None:
         self._arm()
+        if self._clock is not None:
+            entry.unnoticed = sum(not self._clock.watch(work) for work in entry.sum.works)
         self._queue.append(entry)
 
     def finish_now(self, entry: _Entry) -> torch.Tensor:
@@ -88,8 +101,7 @@ class Reductions:
 
         Outside of a backward (torch 2.15 can finish one later) it is a step of its own.
         """
-        self._arm()
-        self._queue.append(entry)
+        self.add(entry)
         try:
             self._land_all(is_last_late=False)
         except BaseException:
@@ -111,16 +123,27 @@ class Reductions:
     def _arm(self) -> None:
         if not self._is_armed:
             self._is_armed = True
+            if self._clock is not None:
+                self._clock.begin_step()
             if is_backward_running():
                 at_end_of_backward(self._end)
 
+    def _notice_end(self, entry: _Entry) -> None:
+        if self._clock is not None:
+            for _ in range(entry.unnoticed):
+                self._clock.end()
+            entry.unnoticed = 0
+
     def _start_replicas(self, entry: _Entry) -> None:
         entry.row = entry.sum.wait()
+        self._notice_end(entry)
         if entry.needs_replicas:
             entry.row = entry.row.to(entry.dtype)
             entry.future = self._replicas.reduce_tensor(
                 entry.member.index, entry.row, self._is_first
             )
+            if self._clock is not None:
+                self._clock.watch(entry.future)
             self._is_first = False
 
     def _land_all(self, is_last_late: bool = True) -> None:
@@ -145,17 +168,18 @@ class Reductions:
         try:
             with torch.no_grad():
                 self._land_all()
+                if not self._is_first:
+                    self._replicas.end_reductions()
                 self._after_step(self._is_finite)
         except BaseException:
             self._fail()
             raise
-        had_replicas = not self._is_first
         self._is_armed, self._is_first, self._is_finite = False, True, True
         self.step += 1
-        if had_replicas:
-            self._replicas.end_reductions()
 
     def _fail(self) -> None:
+        for entry in self._queue:
+            self._notice_end(entry)
         self._queue.clear()
         self._is_armed, self._is_first, self._is_finite = False, True, True
         self._after_failure()

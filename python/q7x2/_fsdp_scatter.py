@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from q7x2._fsdp_messages import Sum
 from q7x2._fsdp_torch import divisor_after, reduce_scatter_single
+from q7x2._fsdp_treatments import GroupTreatment
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -30,20 +31,32 @@ class Scatter:
         x = residual + gradient / ranks;  residual = x - C(x)
 
     Args:
+        codec: What the hook's options say.
+        coders: Of a codec's name: the layout of the rows for it, and what sums them; None: nothing
+            is compressed.
         replicas: How many replicas of the shards there are; the mean is over their ranks as well.
+
+    Attributes:
+        treatment: Of the reductions from now on. A policy may replace it.
+        measure: Is told, before each reduction, the layout, this rank's contributions to the mean
+            in it, what the step before has held back, and the step.
     """
 
     def __init__(
         self,
         member: Member,
-        layout: Layout,
-        coded: CodedReduceScatter | None,
+        codec: str,
+        coders: Callable[[str], tuple[Layout, CodedReduceScatter | None]],
         memory: Residual | None,
         start_iter: int,
         random_index: int,
         replicas: int,
     ) -> None:
-        self._member, self._layout, self._coded = member, layout, coded
+        self._member, self._coders = member, coders
+        self._codec = codec
+        self.layout, self._coded = coders(codec)
+        self.treatment = GroupTreatment(codec)
+        self.measure: Callable[[Layout, torch.Tensor, torch.Tensor | None, int], None] | None = None
         self._replicas = replicas
         self._memory, self._start_iter, self._index = memory, start_iter, random_index
         self.gradient_bytes = 0
@@ -62,7 +75,7 @@ class Scatter:
         op: Any,
         async_op: bool = False,
     ) -> None:
-        expected = self._layout.numel * self._layout.world_size
+        expected = self.layout.numel * self.layout.world_size
         if input_tensor.numel() != expected:
             raise RuntimeError(
                 f"FSDP module {self._member.name!r}: some of its parameters got no gradient in "
@@ -75,21 +88,15 @@ class Scatter:
 
     def _start(self, output: torch.Tensor, rows: torch.Tensor, group: ProcessGroup, op: Any) -> Sum:
         """Begins the sums of both parts, which end as one row on the CPU."""
-        layout = self._layout
+        self._follow_codec()
+        layout = self.layout
         coded, whole = layout.pack(rows, torch.float32)
         # By what others divide: FSDP, and the hook between replicas.
         later = divisor_after(self._member.group, rows.dtype) * self._replicas
         coded /= later * (layout.world_size if op == dist.ReduceOp.AVG else 1)
         parts = []
         if layout.coded_numel:
-            assert self._coded is not None
-            assert self._memory is not None
-            step = self._member.step
-            parts.append(
-                self._coded.start(
-                    coded, self._memory.begin(), step, self._index, step < self._start_iter
-                )
-            )
+            parts.append(self._start_coded(coded))
         if layout.whole_numel:
             parts.append(_start_whole(whole.to(rows.device), group, op))
 
@@ -106,6 +113,31 @@ class Scatter:
             self.gradient_bytes += (layout.world_size - 1) * output.nbytes
             self.message_bytes += sum(part.sent_bytes for part in parts)
         return Sum([work for part in parts for work in part.works], result, 0)
+
+    def _follow_codec(self) -> None:
+        """A policy may have chosen another codec; residuals go on."""
+        codec = self.treatment.codec
+        if codec == self._codec:
+            return
+        self.layout, self._coded = self._coders(codec)
+        self._codec = codec
+        if self._memory is not None:
+            self._memory.move(self.layout)
+
+    def _start_coded(self, rows: torch.Tensor) -> Sum:
+        assert self._coded is not None
+        assert self._memory is not None
+        residual, step = self._memory.begin(), self._member.step
+        if self.measure is not None:
+            self.measure(self.layout, rows, residual, step)
+        is_exact = step < self._start_iter
+        if self.treatment.is_skipped and not is_exact:
+            assert residual is not None
+            residual += rows.nan_to_num_(0, 0, 0)
+            return Sum([], lambda: torch.zeros(rows.shape[1]), 0)
+        return self._coded.start(
+            rows, residual, step, self._index, is_exact or self.treatment.is_whole
+        )
 
 
 def _start_whole(rows: torch.Tensor, group: ProcessGroup, op: Any) -> Sum:
@@ -146,6 +178,14 @@ class Residual:
         self._next = None
         if is_failure and not self._may_skip and self._kept is not None:
             self._kept.zero_()
+
+    def move(self, layout: Layout) -> None:
+        """Go on in another layout of the same parameters."""
+        if self._kept is not None:
+            self._kept = self._layout.moved(self._kept, layout)
+        if self._next is not None:
+            self._next = self._layout.moved(self._next, layout)
+        self._layout = layout
 
     def rescale(self, factor: float) -> None:
         if self._kept is not None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from q7x2._fsdp_scatter import Residual, Scatter
+    from q7x2._fsdp_steering import Steering
+    from q7x2._fsdp_treatments import Row
 
 _Tensors = dict[str, dict[str, torch.Tensor]]
 # Kinds of state. What each rank has for itself:
@@ -59,6 +61,7 @@ class Traffic:
         process_groups: Over which gradients are reduced; they agree on whether a step is skipped.
         device: Of the model.
         may_skip: A gradient scaler skips steps.
+        steering: Of policies; None: there are none.
     """
 
     def __init__(
@@ -67,8 +70,16 @@ class Traffic:
         process_groups: Sequence[ProcessGroup],
         device: torch.device,
         may_skip: bool,
+        steering: Steering | None = None,
     ) -> None:
-        self.reductions = Reductions(replicas, self._end_step, self._fail, may_skip)
+        self.steering = steering
+        self.reductions = Reductions(
+            replicas,
+            self._end_step,
+            self._fail,
+            checks_finite=may_skip or steering is not None,
+            clock=None if steering is None else steering.clock,
+        )
         self.counts = Counts()
         self.parts: list[Part] = []
         self._replicas = replicas
@@ -85,7 +96,11 @@ class Traffic:
             self._order.append(module)
 
     def _end_step(self, is_finite: bool) -> None:
-        if self.may_skip and not self._agree(is_finite):
+        if self.steering is not None:
+            is_finite = self.steering.end_step(self.reductions.step, is_finite)
+        elif self.may_skip:
+            is_finite = self._agree(is_finite)
+        if self.may_skip and not is_finite:
             self._skipped += 1
             self._for_residuals(lambda residual: residual.abort(is_failure=False))
         else:
@@ -102,12 +117,24 @@ class Traffic:
         return bool(flag.item())
 
     def _fail(self) -> None:
+        if self.steering is not None:
+            self.steering.drop_step()
         self._for_residuals(lambda residual: residual.abort(is_failure=True))
 
     def _for_residuals(self, call: Callable[[Residual], None]) -> None:
         for part in self.parts:
             if part.residual is not None:
                 call(part.residual)
+
+    def decide(self, rows: Sequence[Row], measures: bool, candidates: Sequence[str]) -> None:
+        """What policies want from the next reduction on."""
+        self._check_between_steps()
+        assert self.steering is not None
+        self.steering.decide(rows, measures, candidates)
+
+    def take_facts(self) -> dict[str, Any] | None:
+        assert self.steering is not None
+        return self.steering.take_facts()
 
     def refresh(self) -> None:
         for part in self.parts:
@@ -173,6 +200,8 @@ class Traffic:
 
     def load(self, shared: _Tensors, local: _Tensors, step: int) -> None:
         self._check_between_steps()
+        if self.steering is not None:
+            self.steering.drop_step()
         ours = {_RESIDUAL, _WEIGHTS, _SENDS_NEXT}
         if self._replicas is not None:
             self._replicas.load(

@@ -139,12 +139,19 @@ def merge(decisions: Sequence[Decision]) -> Decision:
     )
 
 
-def check_same_policies(policies: Sequence[Policy], group: ProcessGroup) -> None:
-    """Raise ValueError, on all ranks, where one has other policies than another."""
+def check_same_policies(policies: Sequence[Policy], *groups: ProcessGroup) -> None:
+    """Raise ValueError, on all ranks, where one has other policies than another.
+
+    Args:
+        groups: Which together connect all ranks: of a mesh, one per dimension.
+    """
     import torch.distributed as dist
 
-    everybody: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everybody, repr(list(policies)), group)
+    everybody = [repr(list(policies))]
+    for group in groups:
+        theirs_too: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(theirs_too, everybody, group)
+        everybody = [each for ranks in theirs_too for each in ranks]
     for rank, theirs in enumerate(everybody):
         if theirs != everybody[0]:
             raise ValueError(
