@@ -99,6 +99,9 @@ class WireClock:
     def begin_step(self) -> None:
         now = time.monotonic()
         with self._lock:
+            if self._under_way > 0:  # the end of a collective may be noticed late
+                self._wire += now - self._since
+                self._since = now
             if self._begin > 0:
                 self.last = now - self._begin, self._wire
             self._begin, self._wire = now, 0.0

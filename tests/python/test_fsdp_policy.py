@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from fsdp_training import (
     whole_weights,
 )
 from policy_training import Script
+from q7x2._fsdp_facts import WireClock
 from q7x2._fsdp_treatments import GroupTreatment, combined
 from torch.distributed.device_mesh import init_device_mesh
 from values import assert_bits, assert_close
@@ -51,6 +53,35 @@ def test_the_finest_treatment_of_a_group_holds_for_all_of_it() -> None:
         ([], GroupTreatment("int4:g=128")),
     ):
         assert combined(rows, "int4:g=128") == expected, rows
+
+
+def test_a_clock_counts_overlapping_collectives_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(seconds: float) -> None:
+        monkeypatch.setattr(time, "monotonic", lambda: seconds)
+
+    clock = WireClock()
+    futures: list[torch.futures.Future[None]] = [torch.futures.Future() for _ in range(3)]
+    at(100.0)
+    clock.begin_step()
+    assert clock.last == (0.0, 0.0)
+    at(101.0)
+    clock.watch(futures[0])
+    at(102.0)
+    clock.watch(futures[1])
+    at(104.0)
+    futures[0].set_result(None)
+    at(105.0)
+    futures[1].set_result(None)
+    at(107.0)
+    clock.watch(futures[2])
+    at(110.0)
+    clock.begin_step()
+    assert clock.last == (10.0, 7.0)
+    at(111.0)
+    futures[2].set_result(None)  # of the step before, noticed late
+    at(114.0)
+    clock.begin_step()
+    assert clock.last == (4.0, 1.0)
 
 
 @pytest.mark.parametrize("backend", ["q7x2", "gloo"])
@@ -138,7 +169,7 @@ def test_facts_are_sums_over_the_ranks() -> None:
             continue
         assert set(facts.gradients) == set(MATRICES)
         assert (facts.step_seconds > 0) == (step > 0)
-        assert facts.step_seconds >= facts.wire_seconds
+        assert facts.wire_seconds <= 1.001 * facts.step_seconds
         assert (facts.wire_seconds > 0) == (step > 0)
         for name, p in mine.named_parameters():
             if name not in facts.gradients:
@@ -213,6 +244,7 @@ def test_policies_steer_shards_and_replicas() -> None:
     names = {"replicas:root", *(f"replicas:blocks.{i}" for i in range(3))}
     assert set(seen.facts[-1].gradients) == names | set(MATRICES)
     assert {event.parameter for event in between.history} == names
+    assert all(gradient.uses == 4 for gradient in seen.facts[-1].gradients.values())
     everybody = _everybody((shards.snapshot(), between.snapshot(), repr(seen.facts)))
     assert all(each == everybody[0] for each in everybody)
 

@@ -53,7 +53,7 @@ def assert_same_jobs(one: Job, other: Job) -> None:
 
 
 @pytest.mark.parametrize("make", [budget, allocation, accordion])
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, deadline=180)
 def test_a_resumed_training_decides_alike_and_has_the_same_bits(make: Any) -> None:
     """As one of which no state was ever taken; at each step of a policy's period."""
     mesh = mesh_over("q7x2")
