@@ -183,8 +183,11 @@ class Attached(ObeysPolicies):
         """A copy of all that the hook remembers; of what each rank has for itself, this rank's.
 
         It holds ``"shared"``, equal on all ranks, and ``"local"``, by rank. Loaded on as many
-        ranks, training goes on with the bits of one that was not stopped.
+        ranks, training goes on with the bits of one that was not stopped. What policies conclude
+        from the last step is in it.
         """
+        if self._driver is not None:
+            self._driver.follow(self._runner)
         shared, local, step = self._runner.save()
         return self._state(shared, {self._keys.of_rank(self._rank): local}, step)
 

@@ -75,12 +75,6 @@ class AttachedSharded(Attached):
     def stats(self) -> ShardedStats:
         return ShardedStats(**self._runner.stats())
 
-    def state_dict(self) -> dict[str, Any]:
-        """As :meth:`Attached.state_dict`. What policies conclude from the last step is in it."""
-        if self._driver is not None:
-            self._driver.follow(self._runner)
-        return super().state_dict()
-
     def refresh(self) -> None:
         """Send all weights whole with their next all-gather.
 

@@ -207,6 +207,27 @@ def test_distributed_checkpoints_have_policies(shared: str) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_a_resumed_training_decides_like_one_that_was_not_stopped() -> None:
+    """By codecs without rotation, whose bits do not depend on the buckets that DDP chooses."""
+
+    def fresh() -> tuple[Any, Any]:
+        policy = q7x2.Accordion("int8:g=128", "int6:g=128", every=2)
+        return given(q7x2.Quantize("int8:g=128"), policy)
+
+    ddp, _ = fresh()
+    expected = [[g.clone() for g in step_of(ddp, gradients_of(step))] for step in range(7)]
+    for stop in range(1, 6):
+        ddp, hook = fresh()
+        for step in range(stop):
+            step_of(ddp, gradients_of(step))
+        resumed, its = fresh()
+        its.load_state_dict(copy.deepcopy(hook.state_dict()))
+        for step in range(stop, 7):
+            for name, mean in enumerate(step_of(resumed, gradients_of(step))):
+                assert_bits(mean, expected[step][name], f"step {step} after a stop at {stop}")
+
+
+@pytest.mark.ranks(2)
 def test_decisions_hold_for_a_model_over_another_group() -> None:
     ranks = {0: 4, 2: 2}
     policy = Script({s: treated(_0=q7x2.Treatment(r)) for s, r in ranks.items()})
