@@ -223,7 +223,7 @@ def test_a_step_that_one_rank_finds_not_finite_is_known_to_all() -> None:
     assert [facts.is_finite for facts in policy.facts] == [False]
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, fresh=True)
 def test_policies_steer_shards_and_replicas() -> None:
     """Each with codecs of its own; all ranks have the same facts, and so the same history."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
@@ -249,7 +249,7 @@ def test_policies_steer_shards_and_replicas() -> None:
     assert all(each == everybody[0] for each in everybody)
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, fresh=True)
 def test_policies_steer_replicas_of_uncompressed_shards() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     sent = {}
