@@ -110,7 +110,7 @@ class WireClock:
         """A collective was started. Whether its end is noticed; else `end` must be called.
 
         Args:
-            work: A c10d Work, of which some have no future, or a future.
+            work: A future, or a c10d Work. A Work may have no future.
         """
         with self._lock:
             self._under_way += 1
