@@ -54,11 +54,14 @@ def main(argv: list[str]) -> None:
         return
     machine = facts.collect()
     said: dict[str, list[dict[str, Any]]] = {cause: [] for cause in args.only}
-    for _ in range(args.runs):
+    rows: list[dict[str, Any]] = []
+    for run in range(args.runs):
         for cause in args.only:
             said[cause].append(measure(cause, args.steps))
-    rows = [row(cause, each) for cause, each in said.items()]
-    report.write_json(args.out, machine, {"steps": args.steps, "rows": rows})
+        rows = [row(cause, each) for cause, each in said.items()]
+        report.write_json(args.out, machine, {"steps": args.steps, "rows": rows})
+        right = ", ".join(f"{each['cause']} {each['right']}" for each in rows)
+        print(f"{run + 1} of {args.runs} runs of each cause; named first: {right}", flush=True)
     for each in rows:
         print(f"{each['cause']:10} named first in {each['right']} of {each['runs']} runs")
         for text in each["wrong"]:

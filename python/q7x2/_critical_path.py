@@ -8,8 +8,10 @@ which the step before ended:
 - In an operation, back to the moment at which the last of its ranks started it. Between that
   moment and the end, the rank that computed longest for the operation says how much was
   ``serialisation`` (encoding and decoding), ``reduction``, ``memory`` (copying) and ``queueing``
-  (a job that waits for a thread, or its thread for a processor). What remains is ``wire``. It
-  is divided among links by how long ranks waited for messages of each peer.
+  (a job that waits for a thread, or its thread for a processor). A job that waits for a thread
+  waits for what the thread does: work for other operations that the rank has in flight counts as
+  that work, and what then remains is ``queueing``. The rest of the time is ``wire``. It is
+  divided among links by how long ranks waited for messages of each peer.
 - Then in the program of the rank that started it last. By how much it started later than the
   median of the others is ``straggler``. If the operation was submitted before it had its turn, the
   path goes on in the operation before it, and time between is ``queueing``.
@@ -26,7 +28,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from q7x2._idle import RankUse
 from q7x2._timeline import RankOperations, Timeline
@@ -202,8 +204,7 @@ class _Walk:
         """Counts ``length`` nanoseconds of a call in which all ranks are from ``latest`` on."""
         if length <= 0:
             return
-        busiest: dict[str, float] = {}
-        most, who, codec = -1.0, -1, ""
+        most, busiest = -1.0, (-1, -1)
         waits: defaultdict[Link, float] = defaultdict(float)
         for (index, row), start in zip(members, starts, strict=True):
             operations = self._timeline.ranks[index]
@@ -217,26 +218,65 @@ class _Walk:
             early = latest - start
             after = max(min(known + other, took) - early, 0)
             if after > most:
-                most, who = after, operations.rank
-                codec = self._timeline.codecs[operations.codec[row]]
-                busiest = {
-                    "serialisation": serialised,
-                    "reduction": column["reduce_ns"][row],
-                    "memory": column["copy_ns"][row],
-                    "queueing": other,
-                }
+                most, busiest = after, (index, row)
             if operations.waited_for[row] >= 0:
                 share = column["waited_percent"][row] / 100
                 waits[operations.waited_for[row], operations.rank] += share * max(waited - early, 0)
-        total = sum(busiest.values())
-        scale = min(most, length) / total if total > 0 else 0.0
-        blame: dict[str, int | str] = {"serialisation": codec, "queueing": who}
-        for part, ns in busiest.items():
-            self._step.add(part, scale * ns, blame.get(part))
-        wire = length - scale * total
+        work = self._work(*busiest, int(min(most, length)))
+        for (part, who), ns in work.items():
+            self._step.add(part, ns, who)
+        wire = length - sum(work.values())
         known_waits = sum(waits.values())
         if known_waits <= 0:
             self._step.add("wire", wire, (-1, -1))
             return
         for link, ns in waits.items():
             self._step.add("wire", wire * ns / known_waits, link)
+
+    def _work(self, rank: int, row: int, length: int) -> dict[tuple[str, int | str | None], float]:
+        """Divides ``length`` nanoseconds of one rank's work for an operation, by part and blame."""
+        operations = self._timeline.ranks[rank]
+        column = operations.column
+        own = self._phases(operations, row)
+        took = column["finished_ns"][row] - column["started_ns"][row]
+        other = max(took - sum(own.values()) - column["waited_ns"][row], 0)
+        beside: defaultdict[tuple[str, int | str | None], float] = defaultdict(float)
+        for at, share in self._in_flight(operations, row):
+            for phase, ns in self._phases(operations, at).items():
+                beside[phase] += share * ns
+            codec = self._timeline.codecs[operations.codec[at]]
+            beside["serialisation", codec] += share * column["select_ns"][at]
+        queued = sum(beside.values())
+        part_of_other = min(other / queued, 1.0) if queued > 0 else 0.0
+        work = defaultdict(float, own)
+        for phase, ns in beside.items():
+            work[phase] += part_of_other * ns
+        work["queueing", operations.rank] += other - part_of_other * queued
+        total = sum(work.values())
+        return {phase: ns * length / total for phase, ns in work.items()} if total > 0 else {}
+
+    def _phases(
+        self, operations: RankOperations, row: int
+    ) -> dict[tuple[str, int | str | None], float]:
+        column = operations.column
+        codec = self._timeline.codecs[operations.codec[row]]
+        return {
+            ("serialisation", codec): column["encode_ns"][row] + column["decode_ns"][row],
+            ("reduction", None): column["reduce_ns"][row],
+            ("memory", None): column["copy_ns"][row],
+        }
+
+    def _in_flight(self, operations: RankOperations, row: int) -> Iterator[tuple[int, float]]:
+        """Other operations beside this one, and which share of their time they were beside it."""
+        queued, finished = operations.column["queued_ns"], operations.column["finished_ns"]
+        begin, end = operations.column["started_ns"][row], finished[row]
+        seen = {row}
+        for position in range(operations.submission[row], len(operations.events)):
+            if operations.times[position] > end:
+                return
+            other = operations.events[position] >> 1
+            if other not in seen:
+                seen.add(other)
+                beside = min(finished[other], end) - max(queued[other], begin)
+                if beside > 0:
+                    yield other, beside / (finished[other] - queued[other])

@@ -94,6 +94,18 @@ def test_operations_that_queue_lead_to_those_before_them(tmp_path: pathlib.Path)
     assert parts_of(analyse(tmp_path)) == {"compute": 10, "wire": 18, "queueing": 2}
 
 
+def test_what_waits_for_a_thread_waits_for_what_the_thread_does(tmp_path: pathlib.Path) -> None:
+    ms = MILLISECOND
+    # Three operations are launched at once, and one thread encodes them one after another.
+    coded = {"codec": "topk:0.1", "encode_ns": 4 * ms, "waited_ns": 0}
+    rows = [at(10, 20 + step, sequence=step, id=step + 1, **coded) for step in range(3)]
+    write_ledger(tmp_path, 0, rows, ranks=1, steps=[(0, None), (22 * ms, None)])
+    analysis = analyse(tmp_path)
+    # Of the 12 ms of the last one, its own codec takes 4 ms, and that of the others 8 ms.
+    assert parts_of(analysis) == {"compute": 10, "serialisation": 12}
+    assert analysis.causes[0].who == "topk:0.1"
+
+
 CAUSES = [
     (Training(late={2: ("processor", 15)}), "processor", 2),
     (Training(late={1: ("compute", 15)}), "straggler", 1),
