@@ -10,7 +10,9 @@
 // UCX does not tell which socket that is. /proc/self/fdinfo of the worker's epoll descriptors tells
 // what sockets UCX has, which of them wait for room, because they are in the middle of a message,
 // and where UCX keeps its record of each. Those are not watched while one connection is closed. The
-// one whose record has changed is the one that was closed.
+// one that was closed has lost a bit of its flags: the one that says that it sends. One that is
+// still connecting may gain a bit meanwhile, because it also receives from the peer's own
+// connection from then on.
 #pragma once
 
 #include <sys/epoll.h>
@@ -34,9 +36,10 @@ class CloseByForce {
   bool matters() const { return !sockets_.empty(); }
 
  private:
-  /// The first bytes of UCX's record of a connection: its state and its flags, and not how much of
-  /// a message has been sent.
-  using Record = std::array<char, 24>;
+  /// The first bytes of UCX's record of a connection: its state, its flags and its socket, but not
+  /// how much of a message has been sent.
+  using Record = std::array<unsigned char, 20>;
+  static bool has_lost_a_bit(const Record& before, const Record& now);
   struct Socket {
     int epoll;  // the descriptor that watches it
     int socket;

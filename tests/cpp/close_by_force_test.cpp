@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -31,11 +32,12 @@ class CloseByForceTest : public test::WatchedConnection {
   static constexpr uint32_t kBoth = EPOLLIN | EPOLLOUT;
 };
 
-TEST_F(CloseByForceTest, TheOneWhoseRecordChangesIsShutDown) {
+TEST_F(CloseByForceTest, TheOneThatLosesABitIsShutDown) {
+  record_[12] = 0x43;
   {
     const CloseByForce close(worker_.get());
     EXPECT_TRUE(close.matters());
-    record_[10] = 1;
+    record_[12] = 0x42;
   }
   EXPECT_EQ(peer_reads(), 0) << "the end of the connection";
   EXPECT_NE(events() & EPOLLIN, 0U) << "so that UCX sees the end too";
@@ -48,6 +50,18 @@ TEST_F(CloseByForceTest, AllOthersLive) {
   EXPECT_EQ(events() & kBoth, kBoth);
 }
 
+// As when both ends open a connection at the same time, and UCX keeps the peer's socket beside it.
+TEST_F(CloseByForceTest, OneThatGainsABitLives) {
+  record_[12] = 0x41;
+  std::fill_n(&record_[20], sizeof(int), char(0xff));
+  {
+    const CloseByForce close(worker_.get());
+    record_[12] = 0x43;
+    std::fill_n(&record_[20], sizeof(int), char(0));
+  }
+  EXPECT_FALSE(peer_reads());
+}
+
 TEST_F(CloseByForceTest, NothingIsReadOrWrittenMeanwhile) {
   const CloseByForce close(worker_.get());
   send(peer_.get(), "x", 1, 0);
@@ -56,9 +70,10 @@ TEST_F(CloseByForceTest, NothingIsReadOrWrittenMeanwhile) {
 
 TEST_F(CloseByForceTest, WhatTheClosedOneHasNotReadIsDropped) {
   send(peer_.get(), "x", 1, 0);
+  record_[12] = 1;
   {
     const CloseByForce close(worker_.get());
-    record_[10] = 1;
+    record_[12] = 0;
   }
   char byte = 0;
   EXPECT_EQ(recv(socket_.get(), &byte, 1, MSG_DONTWAIT), 0);
