@@ -20,6 +20,8 @@ _REPORT_EVERY = 50
 # What a process may hold beyond its most in its first cases, in which it meets its peers.
 _FIRST_CASES = 6
 _SLACK = Resources(fds=12, threads=4, segments=1, rss=256 << 20)
+# The last thread to let go of a group may not have had a processor yet.
+_SETTLED_S = 5.0
 
 
 class LeakWatch:
@@ -34,7 +36,12 @@ class LeakWatch:
             now = site.ask(member, "resources")
             history = self._held.setdefault(member.log.name, [])
             if len(history) >= _FIRST_CASES:
-                leaks += growth(f"rank {member.rank}", history[:_FIRST_CASES], now)
+                who, first = f"rank {member.rank}", history[:_FIRST_CASES]
+                until = time.monotonic() + _SETTLED_S
+                while growth(who, first, now) and time.monotonic() < until:
+                    time.sleep(0.05)
+                    now = site.ask(member, "resources")
+                leaks += growth(who, first, now)
             history.append(now)
         return leaks
 
