@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from q7x2._quorum_exchange import Exchange
 from q7x2._quorum_mail import Mail
 from q7x2._quorum_messages import WIDTH, Closed, Contribution
 from q7x2._quorum_options import checked
-from q7x2._trained import trained_parameters
+from q7x2._replica import Replica
 
 _LATE = ("drop", "keep")
 
@@ -97,10 +96,7 @@ class Quorum:
         steps: int = 0,
         group: ProcessGroup | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be of type Module, got {model!r}")
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"optimizer must be of type Optimizer, got {optimizer!r}")
+        self._replica = Replica(model, optimizer)
         group = dist.group.WORLD if group is None else group
         backend = backend_of(group, "Quorum")
         assert group is not None
@@ -116,20 +112,18 @@ class Quorum:
             raise ValueError(
                 f"late must be one of {', '.join(_LATE)}, and 'drop' with copies, got {late!r}"
             )
-        self._parameters = trained_parameters(model, torch.device("cpu"))
         self.optimizer, self.need, self._late = optimizer, need, late
         self._rank, self._code = group.rank(), Code(size, copies)
-        shapes = [(name, tuple(p.shape), p.dtype) for name, p in self._parameters]
         options: dict[str, Any] = {"need": need, "copies": copies, "late": late, "steps": steps}
-        options["parameters"] = shapes
+        options["parameters"] = self._replica.shapes
         check_agreement("Quorum", options, group)
-        self._start(group)
-        self._numel = sum(p.numel() for _, p in self._parameters)
+        self._replica.start(group)
+        length = 4 * self._replica.numel
         self._exchange = Exchange(
             Mail(group, WIDTH),
-            (4 * self._numel, 4 * self._numel),
+            (length, length),
             self._is_enough,
-            self._state,
+            self._replica.state,
             timing,
             steps,
         )
@@ -228,19 +222,12 @@ class Quorum:
 
     def _gradient(self) -> Tensor:
         """This rank's, with what is kept of the last one; a new vector."""
-        flat = torch.zeros(self._numel)
-        for (_, p), view in zip(self._parameters, self._views(flat), strict=True):
-            if p.grad is not None:
-                view.copy_(p.grad)
-        return flat if self._kept is None else flat.add_(self._kept)
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        parts = torch.split(flat, [p.numel() for _, p in self._parameters])
-        return [part.view(p.shape) for (_, p), part in zip(self._parameters, parts, strict=True)]
+        gradient = self._replica.gradient()
+        return gradient if self._kept is None else gradient.add_(self._kept)
 
     def _apply(self, closed: Closed) -> None:
         if closed.state is not None:
-            self._load(closed.state)
+            self._replica.load(closed.state)
             return
         if self._code.copies > 1:
             coefficients = self._code.coefficients(closed.mask)
@@ -249,43 +236,14 @@ class Quorum:
         else:
             total = sum(each.weight for each in closed.contributions.values())
             shares = {r: each.weight / total for r, each in closed.contributions.items()}
-        mean = torch.zeros(self._numel)
+        mean = torch.zeros(self._replica.numel)
         for rank, each in closed.contributions.items():
             if shares[rank]:
                 mean.add_(each.data.view(torch.float32), alpha=shares[rank])
-        is_finite = bool(torch.isfinite(mean).all())
-        if is_finite:
-            for (_, p), view in zip(self._parameters, self._views(mean), strict=True):
-                p.grad = view.to(p.dtype)
-            self.optimizer.step()
+        is_finite = self._replica.apply(mean)
         self._exchange.serve()
         if not is_finite:
-            self.optimizer.zero_grad()
             raise FloatingPointError(
                 f"the gradient of step {closed.step - 1} has Inf or NaN on some rank; the step "
                 f"changes nothing"
             )
-
-    def _state(self) -> Tensor:
-        weights = {name: p.detach() for name, p in self._parameters}
-        buffer = io.BytesIO()
-        torch.save({"weights": weights, "optimizer": self.optimizer.state_dict()}, buffer)
-        return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-
-    @torch.no_grad()
-    def _start(self, group: ProcessGroup) -> None:
-        """All ranks take the state of rank 0."""
-        state = self._state()
-        length = torch.tensor(state.numel())
-        dist.broadcast(length, group=group, group_src=0)
-        if group.rank():
-            state = torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(state, group=group, group_src=0)
-        if group.rank():
-            self._load(state)
-
-    def _load(self, state: Tensor) -> None:
-        values: dict[str, Any] = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
-        for name, p in self._parameters:
-            p.copy_(values["weights"][name])
-        self.optimizer.load_state_dict(values["optimizer"])

@@ -10,9 +10,10 @@ completes it, so waiting for the first of several ranks costs no polling::
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from torch.distributed import ProcessGroup
 from q7x2._groups import group_like
 
 _HEADER_TAG, _PAYLOAD_TAG = 0, 1
-_MOST_SENDS = 64  # unfinished ones to a rank that does not take them; later ones are dropped
+_MOST_SENDS = 64
 _FOR_EVER = timedelta(days=3650)  # a receive waits for a rank that computes or is stopped
 
 
@@ -41,25 +42,39 @@ class Letter:
     payload: Tensor | None
 
 
+Inbox = queue.SimpleQueue[Callable[[], Letter | None]]
+"""What has arrived, as functions that the receiver calls; they may raise. Any thread may add."""
+
+
 class Mail:
     """The messages of one rank.
 
-    All ranks of ``group`` make it together.
+    All ranks of ``group`` make it together. One thread at a time uses it.
 
     Args:
         group: Of q7x2. Messages travel in a new group with the same ranks.
         width: Numbers of a header.
+        inbox: Where messages arrive; several Mails of one thread may share it. None: a new one.
+        most_sends: Unfinished sends to a rank that does not take them, beyond which messages to it
+            are dropped.
+
+    Attributes:
+        inbox: Where messages arrive.
     """
 
-    def __init__(self, group: ProcessGroup, width: int) -> None:
-        self._width = width
+    def __init__(
+        self,
+        group: ProcessGroup,
+        width: int,
+        inbox: Inbox | None = None,
+        most_sends: float = _MOST_SENDS,
+    ) -> None:
+        self._width, self._most_sends = width, most_sends
         self._group = group_like(group, torch.device("cpu"))
         self._group.set_timeout(_FOR_EVER)
         self.rank, self.world_size = self._group.rank(), self._group.size()
         self.peers = [rank for rank in range(self.world_size) if rank != self.rank]
-        self._events: queue.SimpleQueue[tuple[int, Any, Tensor, list[int]] | None] = (
-            queue.SimpleQueue()
-        )
+        self.inbox: Inbox = queue.SimpleQueue() if inbox is None else inbox
         # By peer: sends that are not complete, with what must stay until they are.
         self._sends: dict[int, list[tuple[Any, Tensor]]] = {peer: [] for peer in self.peers}
         self._payloads: dict[int, Any] = {}
@@ -73,14 +88,15 @@ class Mail:
             payload: A contiguous vector of uint8, which must not change any more.
         """
         self._forget_sent(peer)
-        if len(self._sends[peer]) >= _MOST_SENDS:
+        if len(self._sends[peer]) >= self._most_sends:
             return
         length = 0 if payload is None else payload.numel()
         numbers = torch.tensor([*header, length], dtype=torch.int64)
         self._post(peer, numbers, _HEADER_TAG)
         if payload is not None and length:
             self._payloads[peer] = self._post(peer, payload, _PAYLOAD_TAG)
-            self._payloads[peer].get_future().add_done_callback(lambda _: self._events.put(None))
+            taken = self._payloads[peer].get_future()
+            taken.add_done_callback(lambda _: self.inbox.put(lambda: None))
 
     def is_loading(self, peer: int) -> bool:
         """Whether a payload to ``peer`` is not complete yet."""
@@ -88,26 +104,15 @@ class Mail:
         return work is not None and not work.is_completed()
 
     def receive(self, seconds: float) -> Letter | None:
-        """The next message, or None if none has come, or a payload has been taken.
+        """The next message of the inbox, or None if none has come, or a payload has been taken.
 
         Raises torch.distributed.DistBackendError if the group has failed.
         """
         try:
-            event = self._events.get(timeout=max(0.0, seconds))
+            arrived = self.inbox.get(timeout=max(0.0, seconds))
         except queue.Empty:
             return None
-        if event is None:
-            return None
-        peer, work, data, header = event
-        work.wait()
-        if header:
-            return Letter(peer, header, data)
-        *numbers, length = data.tolist()
-        self._await_header(peer)
-        if not length:
-            return Letter(peer, numbers, None)
-        self._await(peer, torch.empty(length, dtype=torch.uint8), _PAYLOAD_TAG, numbers)
-        return None
+        return arrived()
 
     def leave(self) -> None:
         """Wait until all ranks have come here and all that they sent has been taken."""
@@ -130,6 +135,17 @@ class Mail:
 
     def _await(self, peer: int, data: Tensor, tag: int, header: list[int]) -> None:
         work = dist.irecv(data, group=self._group, group_src=peer, tag=tag)
-        event = peer, work, data, header
         assert work is not None
-        work.get_future().add_done_callback(lambda _: self._events.put(event))
+        arrived = partial(self._arrived, peer, work, data, header)
+        work.get_future().add_done_callback(lambda _: self.inbox.put(arrived))
+
+    def _arrived(self, peer: int, work: Any, data: Tensor, header: list[int]) -> Letter | None:
+        work.wait()
+        if header:
+            return Letter(peer, header, data)
+        *numbers, length = data.tolist()
+        self._await_header(peer)
+        if not length:
+            return Letter(peer, numbers, None)
+        self._await(peer, torch.empty(length, dtype=torch.uint8), _PAYLOAD_TAG, numbers)
+        return None
