@@ -48,8 +48,11 @@ if TYPE_CHECKING:
     )
     from q7x2._hook_state import HookStateError
     from q7x2._kfac import KFAC, KFACStats
+    from q7x2._late import LateUpdates, LateUpdatesStats
+    from q7x2._late_lag import FollowLag, LagEvent, LagFacts
     from q7x2._log_step import log_step
     from q7x2._metrics import Scalars, serve_metrics
+    from q7x2._micro_batches import MicroBatches, MicroBatchEvent
     from q7x2._plan_history import plan_history
     from q7x2._policy import (
         Decision,
@@ -101,13 +104,20 @@ __all__ = [
     "ErrorBudget",
     "Facts",
     "FollowBandwidth",
+    "FollowLag",
     "GradientFacts",
     "HookEvent",
     "HookOptions",
     "HookStateError",
     "HookStats",
     "KFACStats",
+    "LagEvent",
+    "LagFacts",
+    "LateUpdates",
+    "LateUpdatesStats",
     "Measurement",
+    "MicroBatchEvent",
+    "MicroBatches",
     "Observation",
     "OneBit",
     "Options",
@@ -195,8 +205,11 @@ _NAMES = {
     ),
     "_hook_state": ("HookStateError",),
     "_kfac": ("KFAC", "KFACStats"),
+    "_late": ("LateUpdates", "LateUpdatesStats"),
+    "_late_lag": ("FollowLag", "LagEvent", "LagFacts"),
     "_log_step": ("log_step",),
     "_metrics": ("Scalars", "serve_metrics"),
+    "_micro_batches": ("MicroBatchEvent", "MicroBatches"),
     "_plan_history": ("plan_history",),
     "_policy": (
         "Decision",

@@ -164,6 +164,8 @@ q7x2.nothing
     classes += ["ErrorBudget", "Facts", "GradientFacts", "Observation", "Policy", "PolicyEvent"]
     classes += ["Proposal", "Treatment", "Verdict", "DelayedUpdates", "DelayedUpdatesStats"]
     classes += ["KFAC", "KFACStats", "Quorum", "QuorumDiLoCo", "QuorumDiLoCoStats", "QuorumStats"]
+    classes += ["FollowLag", "LagEvent", "LagFacts", "LateUpdates", "LateUpdatesStats"]
+    classes += ["MicroBatchEvent", "MicroBatches"]
     functions += ["advise", "plot_policy"]
     names = sorted([*classes, "__version__", *functions])
     assert done.stdout.strip() == f"{names} True"

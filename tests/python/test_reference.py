@@ -81,6 +81,8 @@ def calls() -> Iterator[tuple[str, str, Any]]:
         yield "Hooks", f"q7x2.{name}", getattr(q7x2, name)
     for name in ("ErrorBudget", "BitAllocation", "Accordion", "Accumulate", "advise"):
         yield "Policies", f"q7x2.{name}", getattr(q7x2, name)
+    for name in ("LateUpdates", "FollowLag", "MicroBatches"):
+        yield "Late workers", f"q7x2.{name}", getattr(q7x2, name)
     for name in ("OneBitAdam", "DistributedLion"):
         yield "Optimizers with a hook", f"q7x2.optim.{name}", getattr(optim, name)
     for name in ("attach", "all_reduce", "reduce_scatter", "all_gather", "tune"):
