@@ -1,8 +1,9 @@
-"""Times of steps while one rank is stopped now and then: DDP, backup workers, gradient coding.
+"""Times of steps while one rank is stopped now and then: DDP, quorums, the modes of LateUpdates.
 
 Ranks on this machine train a small network. A process outside of them stops one rank for some
 seconds in every period (SIGSTOP). Each method trains for the same time with the same stops. The
-figures are those of the rank that is never stopped: how many steps it took, and the longest one.
+figures are those of a rank that is never stopped: how many steps it took, and the longest one. With
+LateUpdates a step is a backward of this rank, and others may apply more gradients meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from benchmarks import facts, launch, report
 from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
-METHODS = ("DDP", "backup workers", "gradient coding")
+METHODS: dict[str, dict[str, Any]] = {  # options of DDP, Quorum or LateUpdates
+    "DDP": {},
+    "backup workers": {},
+    "gradient coding": {"copies": 2},
+    "eager": {"mode": "eager"},
+    "buffered": {"mode": "buffered"},
+    "epochs": {"mode": "epochs"},
+    "mode by lag": {},
+}
 
 
 def main(argv: list[str]) -> None:
@@ -50,7 +59,8 @@ def main(argv: list[str]) -> None:
     for method, each in figures.items():
         console.print(
             f"{method:16} {each['steps']:6} steps, median {report.duration(each['median'])}, "
-            f"longest {report.duration(each['longest'])}, replicas equal: {each['equal']}",
+            f"longest {report.duration(each['longest'])}, {each['updates']} updates, "
+            f"replicas equal: {each['equal']}",
             markup=False,
         )
 
@@ -105,60 +115,91 @@ class Stopper:
 # ---- one rank -----------------------------------------------------------------------------------
 
 
+class Training:
+    """One method on this rank, as calls of :meth:`step`."""
+
+    def __init__(self, spec: dict[str, Any], method: str) -> None:
+        import q7x2
+        import torch
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel
+
+        torch.manual_seed(0)
+        self._spec, width, options = spec, spec["width"], METHODS[method]
+        self.model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+        self._sgd = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self._ddp = self._quorum = self._late = None
+        self._steps = 0  # of DDP
+        if method == "DDP":
+            self._ddp = DistributedDataParallel(self.model)
+        elif method in ("backup workers", "gradient coding"):
+            self._quorum = q7x2.Quorum(self.model, self._sgd, **options)
+        else:
+            mode = options.get("mode", q7x2.FollowLag())
+            self._late = q7x2.LateUpdates(self.model, self._sgd, mode=mode)
+
+    @property
+    def updates(self) -> int:
+        """Updates of this rank's weights so far."""
+        if self._late is not None:
+            return self._late.version
+        return self._steps if self._quorum is None else self._quorum.steps
+
+    def step(self, rank: int) -> None:
+        if self._quorum is not None:
+            for part in self._quorum.parts:
+                (self._loss(self.model, part.index) * part.weight).backward()
+            self._quorum.step()
+        elif self._late is not None:
+            self._loss(self.model, rank).backward()
+            self._late.step()
+        else:
+            self._sgd.zero_grad()
+            self._loss(self._ddp, rank).backward()
+            self._sgd.step()
+            self._steps += 1
+
+    def finish(self) -> None:
+        for each in (self._quorum, self._late):
+            if each is not None:
+                each.finish()
+
+    def _loss(self, model: Any, part: int) -> Any:
+        import torch
+
+        generator = torch.Generator().manual_seed(1000 * self.updates + part)
+        x = torch.randn(self._spec["batch"], self._spec["width"], generator=generator)
+        return model(x).square().mean()
+
+
 def rank_main(spec: dict[str, Any], method: str, out: Path) -> None:
     """A rank that is never stopped writes the figures to ``out``."""
-    import q7x2
     import torch
     import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
     dist.init_process_group("q7x2")
     rank, witness = dist.get_rank(), (spec["stopped"] + 1) % dist.get_world_size()
-    torch.manual_seed(0)
-    width = spec["width"]
-    model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
-    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
-    options = {"DDP": None, "backup workers": {}, "gradient coding": {"copies": 2}}[method]
-    ddp = DistributedDataParallel(model) if options is None else None
-    quorum = q7x2.Quorum(model, sgd, **options) if options is not None else None
-
-    def batch(step: int, part: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(1000 * step + part)
-        return torch.randn(spec["batch"], width, generator=generator)
-
-    def step(number: int) -> None:
-        if quorum is None:
-            sgd.zero_grad()
-            assert ddp is not None
-            ddp(batch(number, rank)).square().mean().backward()
-            sgd.step()
-            return
-        for part in quorum.parts:
-            (model(batch(number, part.index)).square().mean() * part.weight).backward()
-        quorum.step()
-
-    # All ranks take the same number of steps, which the first ones tell: as many as fit.
-    begin = time.monotonic()
-    for number in range(5):
-        step(number)
-    each = torch.tensor((time.monotonic() - begin) / 5)
+    # All ranks train up to the same update, which a short training tells: as many as fit.
+    training, begin = Training(spec, method), time.monotonic()
+    while training.updates < 10:
+        training.step(rank)
+    training.finish()
+    each = torch.tensor((time.monotonic() - begin) / training.updates)
     dist.all_reduce(each, dist.ReduceOp.MAX)
     last = max(10, round(spec["seconds"] / float(each)))
+    training = Training(spec, method)
     if rank == spec["stopped"]:
         print("stop-me", os.getpid(), flush=True)
-    times, number = [], 5 if quorum is None else quorum.steps
-    while number < last:
+    times = []
+    while training.updates < last:
         begin = time.monotonic()
-        step(number)
+        training.step(rank)
         times.append(time.monotonic() - begin)
-        number = number + 1 if quorum is None else quorum.steps
     if rank == witness:
         print("over", flush=True)
-    if quorum is not None:
-        quorum.finish()
-    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    training.finish()
+    weights = torch.cat([p.detach().flatten() for p in training.model.parameters()])
     first = weights.clone()
     dist.broadcast(first, 0)
     equal = torch.tensor(int(torch.equal(first, weights)))
@@ -167,8 +208,9 @@ def rank_main(spec: dict[str, Any], method: str, out: Path) -> None:
         times.sort()
         figures = {
             "steps": len(times),
-            "median": times[len(times) // 2],
-            "longest": times[-1],
+            "median": times[len(times) // 2] if times else 0.0,
+            "longest": times[-1] if times else 0.0,
+            "updates": training.updates,
             "equal": bool(equal),
         }
         out.write_text(json.dumps(figures))
