@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from q7x2._attached import Attached
 from q7x2._fsdp_options import Sharded
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
+    from q7x2._forward_overlap import AttachedForward
+    from q7x2._forward_overlap_options import ForwardOverlap
     from q7x2._hook_options import HookOptions
     from q7x2._policy import Policy
 
 
+@overload
 def attach(
     ddp: DistributedDataParallel | FSDPModule,
     hook: HookOptions | Sharded,
@@ -31,7 +34,27 @@ def attach(
     replicas: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     policy: Policy | Sequence[Policy] | None = None,
-) -> Attached:
+    overlap: None = None,
+) -> Attached: ...
+@overload
+def attach(
+    ddp: DistributedDataParallel,
+    hook: HookOptions,
+    *,
+    optimizer: torch.optim.Optimizer,
+    overlap: Literal["forward"] | ForwardOverlap,
+) -> AttachedForward: ...
+def attach(
+    ddp: DistributedDataParallel | FSDPModule,
+    hook: HookOptions | Sharded,
+    *,
+    scaler: Any = None,
+    threads: int = 1,
+    replicas: ProcessGroup | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    policy: Policy | Sequence[Policy] | None = None,
+    overlap: Literal["forward"] | ForwardOverlap | None = None,
+) -> Attached | AttachedForward:
     """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
 
     >>> ddp = DistributedDataParallel(model)
@@ -56,11 +79,20 @@ def attach(
             comes from gradients of an earlier rate; it is multiplied by the ratio of that rate to
             the present one before it is sent (Zheng et al., 2019). Only for a
             DistributedDataParallel, and for hooks that send gradients, without ``clip_norm``.
-            None: residuals are sent as they are.
+            None: residuals are sent as they are. With ``overlap``, the optimizer whose steps are
+            divided among the ranks.
         policy: Who decides how each gradient travels, and how often (docs/policy.md). With several,
             later ones replace what earlier ones decided.
+        overlap: ``"forward"`` or a :class:`ForwardOverlap`: gradients are reduce-scattered, each
+            rank steps on its shard, and the new weights are all-gathered during the next forward
+            (docs/forward_overlap.md). It goes with :class:`Allreduce` and an optimizer that updates
+            each element by itself.
+
+    Returns:
+        The hook at work: its figures and its state. With ``overlap`` an :class:`AttachedForward`.
 
     Raises:
+        NotElementwiseError: ``overlap`` is given, and the optimizer is not elementwise.
         RuntimeError: The model has a hook already.
         TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook``,
             ``policy`` or ``scaler`` not what they should be.
@@ -73,6 +105,12 @@ def attach(
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
+    if overlap is not None:
+        from q7x2._forward_overlap_attach import attach_forward
+
+        others = {"scaler": scaler, "replicas": replicas, "policy": policy}
+        others["threads"] = None if threads == 1 else threads
+        return attach_forward(ddp, hook, overlap, optimizer, others)
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     if isinstance(hook, Sharded) and not isinstance(ddp, FSDPModule):

@@ -166,6 +166,7 @@ q7x2.nothing
     classes += ["KFAC", "KFACStats", "Quorum", "QuorumDiLoCo", "QuorumDiLoCoStats", "QuorumStats"]
     classes += ["FollowLag", "LagEvent", "LagFacts", "LateUpdates", "LateUpdatesStats"]
     classes += ["MicroBatchEvent", "MicroBatches"]
+    classes += ["AttachedForward", "ForwardOverlap", "ForwardOverlapStats", "NotElementwiseError"]
     functions += ["advise", "plot_policy"]
     names = sorted([*classes, "__version__", *functions])
     assert done.stdout.strip() == f"{names} True"

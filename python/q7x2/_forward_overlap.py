@@ -1,0 +1,391 @@
+"""``AttachedForward``: DDP whose all-reduces are split around the optimizer's step.
+
+    backward     | layer 3 | layer 2 | layer 1 |
+    network      :    reduce-scatter 3   2   1 : all-gather 1   2   3
+    optimizer                                  | steps on shards |
+    next forward                               :     | layer 1 | layer 2 | layer 3 |
+
+Each rank gets the mean gradient of its shard of each chunk, and steps on the shard alone. The new
+weights are all-gathered while the next forward computes, in the order in which it needs them. A
+module waits only for its own parameters.
+
+DeAR (Zhang et al., ICDCS 2023) splits the all-reduce of DDP in this way; Centauri (Chen et al.,
+ASPLOS 2024) also cuts collectives and orders them by what waits for them.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from q7x2._forward_overlap_chunk import Chunk, Named
+from q7x2._forward_overlap_gathers import GatherQueue
+from q7x2._forward_overlap_gradient import ScatteredGradient
+from q7x2._forward_overlap_layout import Member, chunks_of
+from q7x2._forward_overlap_modules import ModuleHook, Needs
+from q7x2._forward_overlap_optimizer import State, elementwise_keys
+from q7x2._forward_overlap_options import ForwardOverlap
+from q7x2._forward_overlap_order import SliceLengths
+from q7x2._groups import group_like
+from q7x2._option_checks import check_positive
+
+
+@dataclass(frozen=True)
+class ForwardOverlapStats:
+    """What an :class:`AttachedForward` has done on this rank since it was made.
+
+    Attributes:
+        steps: The number of steps on shards. The first step of a training is none of them.
+        chunks: The number of chunks; 0 before the second backward.
+        step_wait_seconds: How long steps have waited for reduce-scatters.
+        forward_wait_seconds: How long forwards, and others that need the weights, have waited for
+            all-gathers.
+    """
+
+    steps: int = 0
+    chunks: int = 0
+    step_wait_seconds: float = 0.0
+    forward_wait_seconds: float = 0.0
+
+
+class AttachedForward:
+    """A DistributedDataParallel whose weights are gathered during forward; made by :func:`attach`.
+
+    After ``optimizer.step()`` the new weights are on their way. Forwards, ``state_dict()`` and
+    ``load_state_dict()`` of the model wait for them. Code that reads parameters in another way,
+    such as an average of weights, calls :meth:`wait` first.
+    """
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        optimizer: torch.optim.Optimizer,
+        options: ForwardOverlap,
+        parameters: Sequence[Named],
+    ) -> None:
+        self._group, self._optimizer, self._options = ddp.process_group, optimizer, options
+        self._names = {p: name for name, p in parameters}
+        self._device = parameters[0][1].device
+        self._group_of = {
+            p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]
+        }
+        self._elementwise = elementwise_keys(optimizer, self._device)
+        self._register_hook(ddp)
+        # Reduce-scatters begin in the order of backward, all-gathers in that of forward: each needs
+        # a group in which no other collective comes between.
+        self._scatters = group_like(self._group, self._device)
+        self._gathers = group_like(self._group, self._device)
+        self._slices = SliceLengths(self._scatters, self._device)
+        self._marks = {p: ScatteredGradient.of(p, self._unscale) for p in self._names}
+        self._model = ddp.module
+        self._needs: Needs | None = Needs(self._model)
+        self._needed: dict[nn.Module, list[int]] = {}  # numbers of chunks in the order of forward
+        self._buckets: list[tuple[Sequence[Tensor], list[Chunk]]] = []
+        self._order: list[Chunk] = []  # that of forward; empty until all buckets are known
+        self._queue = GatherQueue(options.window)
+        self._pending: set[int] = set()  # numbers of chunks whose all-gather has not landed
+        self._dense_backwards = 0
+        self._may_shard = self._is_sharding = self._is_detached = False
+        self._stats = ForwardOverlapStats()
+        self._removable: list[Any] = []
+        self._register_others(ddp)
+
+    @property
+    def stats(self) -> ForwardOverlapStats:
+        """What it has done since it was attached."""
+        return self._stats
+
+    def _register_hook(self, ddp: DistributedDataParallel) -> None:
+        this = weakref.ref(self)  # DDP's reducer, which is C++, would keep the cycle for ever
+
+        def reduce(state: Any, bucket):  # type: ignore[no-untyped-def]  # DDP checks annotations
+            attached = this()
+            assert attached is not None  # the model's hooks keep it
+            return attached._reduce(bucket)
+
+        ddp.register_comm_hook(None, reduce)
+
+    def _register_others(self, ddp: DistributedDataParallel) -> None:
+        for module in self._model.modules():
+            self._removable += [
+                module.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True),
+                module.register_state_dict_pre_hook(ModuleHook(self._wait_here)),
+                module.register_load_state_dict_pre_hook(ModuleHook(self._wait_here)),
+            ]
+        self._removable += [
+            ddp.register_forward_pre_hook(ModuleHook(self._before_ddp)),
+            self._model.register_forward_hook(ModuleHook(self._wait_here)),
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_state_dict_pre_hook(self._gather_state),
+            self._optimizer.register_state_dict_post_hook(self._forget_state),
+            self._optimizer.register_load_state_dict_post_hook(self._scatter_state),
+        ]
+
+    # ---- forward ---------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Return when all parameters have their new values.
+
+        Raises:
+            torch.distributed.DistBackendError: A rank died, or another failure of the group. Some
+                parameters have their new values then, and others the old ones.
+        """
+        for number in sorted(self._pending):
+            self._land(number)
+
+    def _before_forward(self, module: nn.Module) -> None:
+        if not torch.is_grad_enabled():
+            self.wait()  # an evaluation may take other ways through the model
+        elif self._needs is not None:
+            self._needs.note(module)
+        elif self._pending:
+            for number in self._needed.get(module, ()):
+                if number in self._pending:
+                    self._land(number)
+
+    def _before_ddp(self, _: nn.Module) -> None:
+        # This is when DDP makes its buckets anew.
+        self._may_shard = self._may_shard or (self._dense_backwards > 0 and torch.is_grad_enabled())
+
+    def _wait_here(self, _: nn.Module) -> None:
+        self.wait()
+
+    def _land(self, number: int) -> None:
+        begin = time.monotonic()
+        self._queue.wait(number)
+        self._count(forward_wait_seconds=time.monotonic() - begin)
+        self._order[number].land()
+        self._pending.discard(number)
+
+    # ---- backward --------------------------------------------------------------------------------
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """DDP's hook. Returns at once; the bucket keeps this rank's own gradients."""
+        buffer, scale = bucket.buffer(), 1.0 / self._group.size()
+        if self._is_detached or not self._may_shard:
+            # DDP makes its buckets anew after the first backward.
+            self._dense_backwards += bucket.is_last()
+            work = dist.all_reduce(buffer.mul_(scale), group=self._scatters, async_op=True)
+            reduced: torch.futures.Future[Tensor] = work.get_future().then(
+                lambda future: future.value()[0]
+            )
+            return reduced
+        if bucket.index() == 0:
+            self.wait()
+            self._is_sharding = True
+        for chunk in self._chunks_of(bucket):
+            chunk.wait()  # of a backward whose gradients were dropped
+            chunk.scatter(buffer, scale)
+        if bucket.is_last():
+            # DDP's own callback, which writes `p.grad`, is queued after this one.
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: engine.queue_callback(self._mark))
+        devices: Any = None if buffer.device.type == "cpu" else [buffer.device]
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        future.set_result(buffer)
+        return future
+
+    def _mark(self) -> None:
+        for p, mark in self._marks.items():
+            p.grad = mark
+
+    def _chunks_of(self, bucket: GradBucket) -> list[Chunk]:
+        index = bucket.index()
+        parameters: Sequence[Any] = bucket.parameters()
+        if index < len(self._buckets):
+            known, chunks = self._buckets[index]
+            if len(known) != len(parameters) or any(
+                a is not b for a, b in zip(known, parameters, strict=True)
+            ):
+                raise RuntimeError(
+                    "DistributedDataParallel has other buckets than in the last step; "
+                    "overlap='forward' needs the same ones from the second backward on"
+                )
+            return chunks
+        buffer = bucket.buffer()
+        members = [
+            Member(int(g.storage_offset() - buffer.storage_offset()), p.numel(), self._group_of[p])
+            for p, g in zip(parameters, bucket.gradients(), strict=True)
+        ]
+        named = [(self._names[p], p) for p in parameters]
+        most = max(1, self._options.chunk_bytes // buffer.element_size())
+        cuts = chunks_of(buffer.numel(), self._group.size(), most, self._slices.of(buffer))
+        lanes = (self._scatters, self._gathers)
+        chunks = [
+            Chunk(named, members, runs, self._optimizer, self._elementwise, lanes) for runs in cuts
+        ]
+        self._buckets.append((parameters, chunks))
+        return chunks
+
+    # ---- the step --------------------------------------------------------------------------------
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Clip the gradients by their common norm; a collective call.
+
+        It is ``torch.nn.utils.clip_grad_norm_`` for gradients that are scattered. Each rank has the
+        norm of its shard, and one all-reduce of one number adds them up. So the norm may differ
+        from that of torch in the last bits.
+
+        Args:
+            max_norm: The largest norm; gradients with a larger one are scaled down to it.
+            norm_type: The type of the norm; ``inf`` is the largest magnitude.
+
+        Returns:
+            The norm before clipping, a tensor of no dimensions, the same on all ranks.
+
+        Raises:
+            ValueError: ``max_norm`` is not positive.
+        """
+        check_positive("max_norm", max_norm)
+        if not self._has_scattered():
+            # An empty tensor has no largest magnitude.
+            whole = [p for p in self._names if p.numel()]
+            norm: Tensor = torch.nn.utils.clip_grad_norm_(whole, max_norm, norm_type)
+            return norm
+        shards = [chunk.gradient for chunk in self._arrived() if chunk.gradient.numel()]
+        norms = [torch.linalg.vector_norm(shard, norm_type).float() for shard in shards]
+        norms.append(torch.zeros((), device=self._device))
+        total: Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+        if norm_type == float("inf"):
+            dist.all_reduce(total, dist.ReduceOp.MAX, group=self._scatters)
+        else:
+            total = total.pow(norm_type)
+            dist.all_reduce(total, group=self._scatters)
+            total = total.pow(1.0 / norm_type)
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+        for shard in shards:
+            shard.mul_(factor)
+        return total
+
+    def _unscale(self, found_inf: Tensor, inv_scale: Tensor) -> None:
+        shards = [chunk.gradient for chunk in self._arrived() if chunk.gradient.numel()]
+        if shards:
+            torch._amp_foreach_non_finite_check_and_unscale_(shards, found_inf, inv_scale)
+        dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=self._scatters)
+
+    def _arrived(self) -> list[Chunk]:
+        begin = time.monotonic()
+        chunks = [chunk for _, chunks in self._buckets for chunk in chunks]
+        for chunk in chunks:
+            chunk.wait()
+        self._count(step_wait_seconds=time.monotonic() - begin)
+        return chunks
+
+    def _has_scattered(self) -> bool:
+        """Whether there are scattered gradients.
+
+        Raises RuntimeError if some gradients are scattered, and others are not.
+        """
+        if not self._is_sharding or all(p.grad is None for p in self._marks):
+            return False
+        if any(p.grad is not mark for p, mark in self._marks.items()):
+            raise RuntimeError(
+                "some gradients have not been reduced: the last backward before a step must run "
+                "outside of no_sync, and zero_grad must clear the gradients of all parameters"
+            )
+        return True
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Step on the shards. The optimizer's own step then finds no gradients."""
+        if len(args) > 1 or kwargs.get("closure") is not None:
+            raise RuntimeError("overlap='forward' takes no closure in optimizer.step")
+        if self._is_detached or not self._has_scattered():
+            return
+        if not self._order:
+            self._settle()
+        self.wait()
+        self._queue.begin(self._order)
+        waited = 0.0
+        for number, chunk in enumerate(self._order):
+            begin = time.monotonic()
+            chunk.wait()
+            waited += time.monotonic() - begin
+            chunk.step(optimizer)
+            self._pending.add(number)
+            self._queue.set_ready(number)
+        for p in self._marks:
+            p.grad = None
+        self._count(steps=1, step_wait_seconds=waited)
+
+    def _settle(self) -> None:
+        """All buckets are known: put the chunks into the order in which forward needs them."""
+        assert self._needs is not None
+        needs, first = self._needs.settle()
+        self._needs = None
+        # Rank 0's order, because ranks may have taken different ways through their model.
+        moments = torch.tensor([first[p] for p in self._names], device=self._device)
+        dist.broadcast(moments, group=self._scatters, group_src=0)
+        moment_of = dict(zip(self._names, moments.tolist(), strict=True))
+        chunks = [chunk for _, chunks in self._buckets for chunk in chunks]
+        chunks.reverse()  # the last bucket of backward has the first layers
+        self._order = sorted(
+            chunks, key=lambda chunk: min(moment_of[p] for _, p in chunk.parameters.values())
+        )
+        chunks_with: dict[nn.Parameter, list[int]] = {}
+        for number, chunk in enumerate(self._order):
+            for _, p in chunk.parameters.values():
+                chunks_with.setdefault(p, []).append(number)
+        self._needed = {
+            module: sorted({number for p in each for number in chunks_with.get(p, ())})
+            for module, each in needs.items()
+        }
+        self._forget_state(self._optimizer)
+        self._count(chunks=len(chunks))
+
+    # ---- state -----------------------------------------------------------------------------------
+
+    def _gather_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before the optimizer's state_dict: it has the whole state, on all ranks."""
+
+        def whole(p: nn.Parameter) -> State:
+            state: State = optimizer.state[p]
+            return state
+
+        for chunk in self._order:
+            chunk.give_state(whole)
+
+    def _forget_state(self, optimizer: torch.optim.Optimizer, _: Any = None) -> None:
+        """The whole state is not kept beside that of the shards."""
+        if self._order:
+            for p in self._names:
+                optimizer.state.pop(p, None)
+
+    def _scatter_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """After the optimizer's load_state_dict: each rank keeps its part."""
+        for _, chunks in self._buckets:
+            for chunk in chunks:
+                chunk.take_state(optimizer)
+        self._forget_state(optimizer)
+
+    def detach(self) -> None:
+        """Train as DDP without overlap from now on; a collective call.
+
+        The optimizer gets its whole state back. Gradients that it has not used are dropped. DDP
+        itself cannot be rid of a hook: it stays registered.
+        """
+        if self._is_detached:
+            return
+        self.wait()
+        self._arrived()
+        self._gather_state(self._optimizer)
+        self._is_detached = True
+        for p, mark in self._marks.items():
+            if p.grad is mark:
+                p.grad = None
+        for each in self._removable:
+            each.remove()
+        self._removable.clear()
+        self._buckets, self._order = [], []
+
+    def _count(self, **more: float) -> None:
+        changes = {name: getattr(self._stats, name) + value for name, value in more.items()}
+        self._stats = replace(self._stats, **changes)

@@ -1,0 +1,292 @@
+"""State of trainings whose gathers overlap the next forward; what attach refuses; the parts."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from forward_overlap_training import Lamb, Lion, MakeOptimizer, Pair, adamw, loss_of, momentum
+from hook_training import SMALL_BUCKETS, net
+from q7x2._forward_overlap_gathers import GatherQueue
+from q7x2._forward_overlap_layout import Member, chunks_of, segments_of
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits, flat
+
+pytestmark = pytest.mark.beyond("gloo", "a reduce-scatter sums in another order than an all-reduce")
+
+
+def assert_equal_states(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Of optimizers. The state of empty parameters, which nothing depends on, may be missing."""
+    assert one["param_groups"] == other["param_groups"]
+    empty = {
+        index
+        for index, state in other["state"].items()
+        if any(isinstance(value, torch.Tensor) and not value.numel() for value in state.values())
+    }
+    assert one["state"].keys() - empty == other["state"].keys() - empty
+    for index in one["state"].keys() - empty:
+        state = one["state"][index]
+        assert state.keys() == other["state"][index].keys()
+        for key, value in state.items():
+            expected = other["state"][index][key]
+            if isinstance(value, torch.Tensor):
+                assert_bits(value, expected, (index, key))
+            else:
+                assert value == expected
+
+
+# ---- state ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [momentum, adamw])
+@pytest.mark.ranks(2)
+def test_states_are_those_of_ddp_at_any_time(make: MakeOptimizer) -> None:
+    pair = Pair(make)
+    for step in range(4):
+        pair.train(range(step, step + 1))
+        for mine, its in zip(
+            pair.ours.state_dict().values(), pair.plain.state_dict().values(), strict=True
+        ):
+            assert_bits(mine, its, step)
+        assert_equal_states(pair.optimizers[1].state_dict(), pair.optimizers[0].state_dict())
+        assert step == 0 or not pair.optimizers[1].state  # the whole is not kept
+    pair.train(range(4, 5))
+    pair.assert_equal()
+
+
+@pytest.mark.parametrize("make", [momentum, adamw])
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.ranks(2)
+def test_training_resumes_with_the_same_bits(make: MakeOptimizer, before: int) -> None:
+    """The states are loaded before the first step, after DDP's step, and after steps on shards."""
+    pair = Pair(make)
+    pair.train(range(3))
+    saved = copy.deepcopy((pair.ours.state_dict(), pair.optimizers[1].state_dict()))
+    pair.train(range(3, 6))
+    again = Pair(make)
+    again.train(range(10, 10 + before))
+    for ddp, optimizer in again.both():
+        ddp.load_state_dict(saved[0])
+        optimizer.load_state_dict(copy.deepcopy(saved[1]))  # it keeps the tensors it is given
+    again.train(range(3, 6))
+    again.assert_equal()
+    pair.attached.wait()
+    assert_bits(flat(again.ours), flat(pair.ours))
+
+
+@pytest.mark.ranks(2)
+def test_weights_that_the_user_changes_are_trained_on() -> None:
+    pair = Pair()
+    pair.train(range(3))
+    pair.attached.wait()
+    for ddp, _ in pair.both():
+        with torch.no_grad():
+            for p in ddp.parameters():
+                p.mul_(0.5)
+    pair.train(range(3, 5))
+    pair.assert_equal()
+
+
+@pytest.mark.ranks(2)
+def test_after_detach_ddp_trains_as_without_overlap() -> None:
+    pair = Pair(adamw)
+    pair.train(range(3))
+    loss_of(pair.ours, 3).backward()
+    pair.attached.detach()
+    pair.attached.detach()
+    assert all(p.grad is None for p in pair.ours.parameters())
+    pair.train(range(3, 6))
+    assert pair.attached.stats.steps == 2
+    pair.assert_equal()
+    assert_equal_states(pair.optimizers[1].state_dict(), pair.optimizers[0].state_dict())
+
+
+@pytest.mark.ranks(2)
+def test_parameters_of_one_group_must_share_their_number_of_steps() -> None:
+    pair = Pair(adamw, bucket_cap_mb=25)
+    pair.train(range(2))
+    state = pair.optimizers[1].state_dict()
+    state["state"][0]["step"] += 1
+    with pytest.raises(ValueError, match="updated together and need equal values"):
+        pair.optimizers[1].load_state_dict(state)
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+def attach(model: nn.Module, optimizer: Any, hook: Any = None, **options: Any) -> None:
+    ddp_options = {"find_unused_parameters": options.pop("unused", False)}
+    ddp = DDP(model, **SMALL_BUCKETS, **ddp_options)
+    hook = q7x2.Allreduce() if hook is None else hook
+    q7x2.attach(ddp, hook, **{"overlap": "forward", "optimizer": optimizer} | options)
+
+
+@pytest.mark.ranks(2)
+def test_optimizers_that_are_not_elementwise_are_refused() -> None:
+    for make, why in (
+        (lambda p: Lamb(p, lr=0.1), "Lamb does not: steps on parts"),
+        (lambda p: Lamb(p, lr=1e-9), "Lamb does not: steps on parts"),
+        (torch.optim.Adafactor, "Adafactor does not"),
+        (torch.optim.LBFGS, "it needs a closure"),
+    ):
+        model = net()
+        with pytest.raises(q7x2.NotElementwiseError, match=why):
+            attach(model, make(model.parameters()))
+    for make in (
+        *(torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.NAdam, torch.optim.Adamax),
+        lambda p: torch.optim.SGD(p, lr=1e-9),
+        lambda p: torch.optim.AdamW(p, amsgrad=True, foreach=True),
+        lambda p: Lion(p, lr=1e-4),
+    ):
+        model = net()
+        attach(model, make(model.parameters()))
+
+
+@pytest.mark.ranks(2)
+def test_what_does_not_fit_is_refused() -> None:
+    def sgd(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    scaler = torch.amp.GradScaler("cpu")
+    for error, options in (
+        ("overlap must be 'forward'", {"overlap": "backward"}),
+        ("no compressing hook does", {"hook": q7x2.Quantize("int8")}),
+        ("no compressing hook does", {"hook": q7x2.Allreduce(dtype=torch.bfloat16)}),
+        ("takes no scaler", {"scaler": scaler}),
+        ("takes no policy", {"policy": q7x2.Accumulate(2)}),
+        ("takes no threads", {"threads": 2}),
+        ("without find_unused_parameters", {"unused": True}),
+    ):
+        model = net()
+        with pytest.raises(ValueError, match=error):
+            attach(model, sgd(model), **options)
+    model = net()
+    with pytest.raises(TypeError, match="needs the optimizer"):
+        attach(model, None)
+    with pytest.raises(ValueError, match="must have all parameters that DDP reduces"):
+        attach(model, sgd(model.last))
+    more = nn.Parameter(torch.zeros(3))
+    with pytest.raises(ValueError, match="1 parameters that DDP does not reduce"):
+        attach(model, torch.optim.SGD([*model.parameters(), more], lr=0.1))
+    sparse = nn.Embedding(4, 4, sparse=True)
+    with pytest.raises(ValueError, match="has sparse gradients"):
+        attach(sparse, sgd(sparse))
+    with pytest.raises(ValueError, match="the same overlap, but rank 0"):
+        attach(model, sgd(model), overlap=q7x2.ForwardOverlap(window=1 + dist.get_rank()))
+    with pytest.raises(TypeError, match="needs a DistributedDataParallel"):
+        q7x2.attach(model, q7x2.Allreduce(), overlap="forward", optimizer=sgd(model))  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="chunk_bytes must be at least 1024"):
+        q7x2.ForwardOverlap(chunk_bytes=1)
+
+
+# ---- the layout ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+@pytest.mark.parametrize("slice_length", [None, 5, 40])
+def test_each_element_of_a_bucket_has_one_owner(ranks: int, slice_length: int | None) -> None:
+    sizes = [1, 30, 0, 7, 62]
+    begins = [0, *itertools.accumulate(sizes)]
+    members = [Member(b, n, i % 2) for i, (b, n) in enumerate(zip(begins, sizes, strict=False))]
+    seen = torch.zeros(100)
+    chunks = chunks_of(100, ranks, 17, slice_length)
+    assert len(chunks) == {None: 6, 5: 7, 40: 3}[slice_length]
+    for runs in chunks:
+        for rank in range(ranks):
+            segments = segments_of(runs[rank], members)
+            assert [s.group for s in segments] == sorted(s.group for s in segments)
+            at = 0
+            for segment in segments:
+                assert segment.in_block == at
+                at += segment.length
+                assert segment.in_bucket == members[segment.member].begin + segment.at
+                assert segment.at + segment.length <= members[segment.member].numel
+                seen[segment.in_bucket : segment.in_bucket + segment.length] += 1
+    assert_bits(seen, torch.ones(100))
+
+
+def test_ranks_own_the_parts_of_every_slice() -> None:
+    """Parts end at elements that are rounded down, as in an all-reduce; the last slice is short."""
+    assert chunks_of(17, 3, 8, 7) == [
+        [[(0, 2)], [(2, 4)], [(4, 7)]],
+        [[(7, 9)], [(9, 11)], [(11, 14)]],
+        [[(14, 15)], [(15, 16)], [(16, 17)]],
+    ]
+    assert chunks_of(17, 2, 14, 7) == [
+        [[(0, 3), (7, 10)], [(3, 7), (10, 14)]],
+        [[(14, 15)], [(15, 17)]],
+    ]
+    assert chunks_of(0, 3, 8, 7) == []
+
+
+# ---- the queue -----------------------------------------------------------------------------------
+
+
+class Work:
+    """An all-gather that a test ends."""
+
+    def __init__(self, name: int, log: list[int]) -> None:
+        self.name, self.log = name, log
+        self.callbacks: list[Callable[[Any], None]] = []
+        self.has_ended = False
+
+    def start_gather(self) -> Work:
+        self.log.append(self.name)
+        return self
+
+    def get_future(self) -> Work:
+        return self
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.callbacks.append(callback)
+
+    def wait(self) -> None:
+        self.has_ended = True
+
+    def end(self) -> None:
+        for callback in self.callbacks:
+            callback(self)
+
+
+def test_gathers_start_in_order_and_a_few_at_once() -> None:
+    log: list[int] = []
+    works = [Work(name, log) for name in range(5)]
+    queue = GatherQueue(window=2)
+    queue.begin(works)
+    queue.set_ready(1)
+    assert log == []  # the first one is not ready
+    for number in (0, 2, 3, 4):
+        queue.set_ready(number)
+    assert log == [0, 1]
+    works[1].end()
+    assert log == [0, 1, 2]
+    queue.wait(3)  # whoever waits does not wait for the window
+    assert log == [0, 1, 2, 3]
+    assert works[3].has_ended
+    for number in (0, 2, 3):
+        works[number].end()
+    assert log == [0, 1, 2, 3, 4]
+
+
+def test_an_error_of_a_gather_that_a_callback_starts_is_raised_by_wait() -> None:
+    log: list[int] = []
+
+    class Broken(Work):
+        def start_gather(self) -> Work:
+            raise ConnectionError("the group has failed")
+
+    works = [Work(0, log), Broken(1, log)]
+    queue = GatherQueue(window=1)
+    queue.begin(works)
+    queue.set_ready(0)
+    queue.set_ready(1)
+    works[0].end()
+    with pytest.raises(ConnectionError, match="the group has failed"):
+        queue.wait(1)
