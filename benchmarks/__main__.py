@@ -20,6 +20,7 @@ COMMANDS = {
     "embedding": "communication of an embedding beside DDP over Gloo (root)",
     "policy": "advice beside a sweep, and trainings that diverge (root)",
     "kfac": "steps and seconds to a loss with K-FAC, SGD and Adam; bytes of inverses",
+    "forward": "steps whose gathers overlap the next forward, beside DDP (root)",
     "late": "times of steps while one rank is stopped now and then",
     "blocks": "all-reduces that leave out blocks of zeros, beside dense ones (root)",
     "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from q7x2._embedding import EmbeddingStats, ShardedEmbedding
     from q7x2._embedding_clip import clip_grad_norm_
     from q7x2._flight_recorder import dump, flight_recorder
-    from q7x2._forward_overlap import AttachedForward, ForwardOverlapStats
+    from q7x2._forward_overlap import AttachedForward
     from q7x2._forward_overlap_optimizer import NotElementwiseError
-    from q7x2._forward_overlap_options import ForwardOverlap
+    from q7x2._forward_overlap_options import ForwardOverlap, ForwardOverlapStats
     from q7x2._fsdp_options import Sharded, ShardedStats
     from q7x2._hook_options import (
         EF21,
@@ -196,9 +196,9 @@ _NAMES = {
     "_embedding": ("EmbeddingStats", "ShardedEmbedding"),
     "_embedding_clip": ("clip_grad_norm_",),
     "_flight_recorder": ("dump", "flight_recorder"),
-    "_forward_overlap": ("AttachedForward", "ForwardOverlapStats"),
+    "_forward_overlap": ("AttachedForward",),
     "_forward_overlap_optimizer": ("NotElementwiseError",),
-    "_forward_overlap_options": ("ForwardOverlap",),
+    "_forward_overlap_options": ("ForwardOverlap", "ForwardOverlapStats"),
     "_fsdp_options": ("Sharded", "ShardedStats"),
     "_hook_options": (
         "EF21",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,33 +28,16 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from q7x2._forward_overlap_chunk import Chunk, Named
+from q7x2._forward_overlap_early import EarlySteps, split_early
 from q7x2._forward_overlap_gathers import GatherQueue
 from q7x2._forward_overlap_gradient import ScatteredGradient
 from q7x2._forward_overlap_layout import Member, chunks_of
 from q7x2._forward_overlap_modules import ModuleHook, Needs
 from q7x2._forward_overlap_optimizer import State, elementwise_keys
-from q7x2._forward_overlap_options import ForwardOverlap
+from q7x2._forward_overlap_options import ForwardOverlap, ForwardOverlapStats
 from q7x2._forward_overlap_order import SliceLengths
 from q7x2._groups import group_like
 from q7x2._option_checks import check_positive
-
-
-@dataclass(frozen=True)
-class ForwardOverlapStats:
-    """What an :class:`AttachedForward` has done on this rank since it was made.
-
-    Attributes:
-        steps: The number of steps on shards. The first step of a training is none of them.
-        chunks: The number of chunks; 0 before the second backward.
-        step_wait_seconds: How long steps have waited for reduce-scatters.
-        forward_wait_seconds: How long forwards, and others that need the weights, have waited for
-            all-gathers.
-    """
-
-    steps: int = 0
-    chunks: int = 0
-    step_wait_seconds: float = 0.0
-    forward_wait_seconds: float = 0.0
 
 
 class AttachedForward:
@@ -92,6 +75,7 @@ class AttachedForward:
         self._buckets: list[tuple[Sequence[Tensor], list[Chunk]]] = []
         self._order: list[Chunk] = []  # that of forward; empty until all buckets are known
         self._queue = GatherQueue(options.window)
+        self._early = EarlySteps([], self._queue, optimizer)
         self._pending: set[int] = set()  # numbers of chunks whose all-gather has not landed
         self._dense_backwards = 0
         self._may_shard = self._is_sharding = self._is_detached = False
@@ -182,9 +166,12 @@ class AttachedForward:
         if bucket.index() == 0:
             self.wait()
             self._is_sharding = True
+            self._early.begin()
+            self._queue.begin(self._order)
         for chunk in self._chunks_of(bucket):
             chunk.wait()  # of a backward whose gradients were dropped
             chunk.scatter(buffer, scale)
+            self._early.follow(chunk)
         if bucket.is_last():
             # DDP's own callback, which writes `p.grad`, is queued after this one.
             engine = torch.autograd.Variable._execution_engine
@@ -246,6 +233,7 @@ class AttachedForward:
             ValueError: ``max_norm`` is not positive.
         """
         check_positive("max_norm", max_norm)
+        self._early.check("clipping")
         if not self._has_scattered():
             # An empty tensor has no largest magnitude.
             whole = [p for p in self._names if p.numel()]
@@ -267,6 +255,7 @@ class AttachedForward:
         return total
 
     def _unscale(self, found_inf: Tensor, inv_scale: Tensor) -> None:
+        self._early.check("GradScaler")
         shards = [chunk.gradient for chunk in self._arrived() if chunk.gradient.numel()]
         if shards:
             torch._amp_foreach_non_finite_check_and_unscale_(shards, found_inf, inv_scale)
@@ -302,10 +291,12 @@ class AttachedForward:
             return
         if not self._order:
             self._settle()
-        self.wait()
-        self._queue.begin(self._order)
-        waited = 0.0
-        for number, chunk in enumerate(self._order):
+            self._queue.begin(self._order)
+        begin = time.monotonic()
+        stepped = self._early.end()
+        waited = time.monotonic() - begin
+        self._pending.update(range(stepped))
+        for number, chunk in list(enumerate(self._order))[stepped:]:
             begin = time.monotonic()
             chunk.wait()
             waited += time.monotonic() - begin
@@ -326,10 +317,11 @@ class AttachedForward:
         dist.broadcast(moments, group=self._scatters, group_src=0)
         moment_of = dict(zip(self._names, moments.tolist(), strict=True))
         chunks = [chunk for _, chunks in self._buckets for chunk in chunks]
-        chunks.reverse()  # the last bucket of backward has the first layers
-        self._order = sorted(
-            chunks, key=lambda chunk: min(moment_of[p] for _, p in chunk.parameters.values())
-        )
+        order = chunks[::-1]  # the last bucket of backward has the first layers
+        order.sort(key=lambda chunk: min(moment_of[p] for _, p in chunk.parameters.values()))
+        early, late = split_early(order, chunks, self._options.early)
+        self._order = [*early, *late]
+        self._early = EarlySteps(early, self._queue, self._optimizer)
         chunks_with: dict[nn.Parameter, list[int]] = {}
         for number, chunk in enumerate(self._order):
             for _, p in chunk.parameters.values():
@@ -345,6 +337,7 @@ class AttachedForward:
 
     def _gather_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Before the optimizer's state_dict: it has the whole state, on all ranks."""
+        self._early.check("state_dict")
 
         def whole(p: nn.Parameter) -> State:
             state: State = optimizer.state[p]
@@ -361,6 +354,7 @@ class AttachedForward:
 
     def _scatter_state(self, optimizer: torch.optim.Optimizer) -> None:
         """After the optimizer's load_state_dict: each rank keeps its part."""
+        self._early.check("load_state_dict")
         for _, chunks in self._buckets:
             for chunk in chunks:
                 chunk.take_state(optimizer)
@@ -374,6 +368,7 @@ class AttachedForward:
         """
         if self._is_detached:
             return
+        self._early.check("detach")
         self.wait()
         self._arrived()
         self._gather_state(self._optimizer)

@@ -45,6 +45,8 @@ def attach_forward(
             raise ValueError(f"overlap='forward' takes no {name}")
     parameters = [(name, p) for name, p in reduced_parameters(ddp) if isinstance(p, nn.Parameter)]
     options = ForwardOverlap() if overlap == "forward" else overlap
+    if options.early and parameters[0][1].device.type != "cpu":
+        raise ValueError("ForwardOverlap(early=...) is for parameters on the CPU")
     problem: Exception | None = None
     try:
         _check_model(ddp, parameters)

@@ -63,6 +63,7 @@ class Chunk:
         self._values = self._message.new_zeros(self._block)
         self._gradient = self._message.new_zeros(self._block)
         self._length = lengths[rank]
+        self.length_of_all = sum(lengths)
         self._copies = _merged((s.in_bucket, at, s.length) for at, s in self._segments)
         self._work: Any = None
         self._pieces = self._make_pieces()
@@ -97,6 +98,10 @@ class Chunk:
         self._work = dist.reduce_scatter_tensor(
             self._gradient, self._message, group=self._scatter_group, async_op=True
         )
+
+    def when_scattered(self, call: Callable[[Any], None]) -> None:
+        """Call ``call`` with the future of the reduce-scatter when it has ended."""
+        self._work.get_future().add_done_callback(call)
 
     def wait(self) -> None:
         """Return when the shard of the mean gradient is there; raises if the collective failed."""

@@ -1,4 +1,4 @@
-"""``ForwardOverlap``: the options of ``attach(overlap=...)``."""
+"""``ForwardOverlap``: the options of ``attach(overlap=...)``, and the figures of a training."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class ForwardOverlap:
             the layers that forward needs first pass the others; each costs a few messages.
         window: The number of all-gathers in progress at once. With fewer, the first ones have more
             of the network for themselves; with more, the network is never idle between two.
+        early: The share of the weights that step and are gathered during backward already, from 0
+            to 1: those that forward needs last. A step then has less to wait for if backward is
+            longer than its reduce-scatters. Every backward must be followed by a step, and
+            clipping and gradient scalers raise.
 
     Raises:
         ValueError: An option is out of range.
@@ -24,7 +28,28 @@ class ForwardOverlap:
 
     chunk_bytes: int = 4 << 20
     window: int = 2
+    early: float = 0.0
 
     def __post_init__(self) -> None:
         check_whole("chunk_bytes", self.chunk_bytes, 1024)
         check_whole("window", self.window, 1)
+        if not 0 <= self.early <= 1:
+            raise ValueError(f"early must be from 0 to 1, got {self.early}")
+
+
+@dataclass(frozen=True)
+class ForwardOverlapStats:
+    """What an :class:`AttachedForward` has done on this rank since it was made.
+
+    Attributes:
+        steps: The number of steps on shards. The first step of a training is none of them.
+        chunks: The number of chunks; 0 before the second backward.
+        step_wait_seconds: How long steps have waited for reduce-scatters.
+        forward_wait_seconds: How long forwards, and others that need the weights, have waited for
+            all-gathers.
+    """
+
+    steps: int = 0
+    chunks: int = 0
+    step_wait_seconds: float = 0.0
+    forward_wait_seconds: float = 0.0

@@ -28,6 +28,9 @@ from values import assert_bits, assert_close, assert_same_on_all_ranks, flat
 pytestmark = pytest.mark.beyond("gloo", "a reduce-scatter sums in another order than an all-reduce")
 
 
+EARLY = q7x2.ForwardOverlap(chunk_bytes=8 << 10, window=1, early=0.6)
+
+
 class Wide(nn.Module):
     """Buckets of several slices."""
 
@@ -55,7 +58,7 @@ def lion(model: nn.Module) -> torch.optim.Optimizer:
 
 def check_bits() -> None:
     for make in (momentum, adamw, lion):
-        for overlap in ("forward", q7x2.ForwardOverlap(chunk_bytes=8 << 10, window=1)):
+        for overlap in ("forward", EARLY):
             pair = Pair(make, overlap=overlap)
             pair.train(range(5))
             pair.assert_equal((make.__name__, overlap))
@@ -256,6 +259,33 @@ def test_a_step_on_gradients_of_this_rank_alone_raises() -> None:
     assert_bits(flat(pair.ours), before)
     with pytest.raises(RuntimeError, match="takes no closure"):
         pair.optimizers[1].step(lambda: 0.0)
+
+
+@pytest.mark.ranks(2)
+def test_steps_during_backward_refuse_what_comes_before_the_step() -> None:
+    pair = Pair(overlap=EARLY)
+    pair.train(range(3))
+    loss_of(pair.ours, 3).backward()
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.zeros(()))
+    for use in (
+        lambda: pair.attached.clip_grad_norm_(1.0),
+        lambda: scaler.unscale_(pair.optimizers[1]),
+        pair.optimizers[1].state_dict,
+        pair.attached.detach,
+    ):
+        with pytest.raises(RuntimeError, match="must come after the step"):
+            use()
+    loss_of(pair.plain, 3).backward()
+    for _, optimizer in pair.both():
+        optimizer.step()
+        optimizer.zero_grad()
+    pair.train(range(4, 5))
+    pair.assert_equal()
+    loss_of(pair.ours, 5).backward()
+    pair.optimizers[1].zero_grad()
+    with pytest.raises(RuntimeError, match="a second backward must come"):
+        loss_of(pair.ours, 6).backward()
 
 
 # ---- errors in the middle ------------------------------------------------------------------------

@@ -184,6 +184,8 @@ def test_what_does_not_fit_is_refused() -> None:
         q7x2.attach(model, q7x2.Allreduce(), overlap="forward", optimizer=sgd(model))  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="chunk_bytes must be at least 1024"):
         q7x2.ForwardOverlap(chunk_bytes=1)
+    with pytest.raises(ValueError, match="early must be from 0 to 1"):
+        q7x2.ForwardOverlap(early=2)
 
 
 # ---- the layout ----------------------------------------------------------------------------------
