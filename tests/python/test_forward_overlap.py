@@ -57,25 +57,24 @@ def lion(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def check_bits() -> None:
-    for make in (momentum, adamw, lion):
-        for overlap in ("forward", EARLY):
-            pair = Pair(make, overlap=overlap)
-            pair.train(range(5))
-            pair.assert_equal((make.__name__, overlap))
-            assert pair.attached.stats.steps == 4  # the first one is DDP's
+    for make, overlap in ((momentum, "forward"), (adamw, EARLY), (lion, "forward")):
+        pair = Pair(make, overlap=overlap)
+        pair.train(range(4))
+        pair.assert_equal((make.__name__, overlap))
+        assert pair.attached.stats.steps == 3  # the first one is DDP's
     few = q7x2.ForwardOverlap(chunk_bytes=1 << 20)
     pair = Pair(adamw, wide, few, bucket_cap_mb=25, gradient_as_bucket_view=True)
-    pair.train(range(4))
+    pair.train(range(3))
     pair.assert_equal("wide")
     assert pair.attached.stats.chunks > 2
 
 
-@pytest.mark.ranks(2, 3, 4, env=RING, deadline=180)
+@pytest.mark.ranks(2, 3, 4, env=RING, deadline=240, timeout=120)
 def test_with_a_ring_weights_have_the_bits_of_ddp() -> None:
     check_bits()
 
 
-@pytest.mark.ranks(3, env=ROUNDS_ONCE, deadline=180)
+@pytest.mark.ranks(3, env=ROUNDS_ONCE, deadline=240, timeout=120)
 def test_with_algorithms_that_round_once_weights_have_the_bits_of_ddp() -> None:
     check_bits()
 

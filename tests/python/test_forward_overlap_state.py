@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
+import harness
 import pytest
 import q7x2
 import torch
@@ -17,7 +20,7 @@ from q7x2._forward_overlap_gathers import GatherQueue
 from q7x2._forward_overlap_layout import Member, chunks_of, segments_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, flat
+from values import assert_bits, flat, meet
 
 pytestmark = pytest.mark.beyond("gloo", "a reduce-scatter sums in another order than an all-reduce")
 
@@ -116,6 +119,31 @@ def test_parameters_of_one_group_must_share_their_number_of_steps() -> None:
     state["state"][0]["step"] += 1
     with pytest.raises(ValueError, match="updated together and need equal values"):
         pair.optimizers[1].load_state_dict(state)
+
+
+# ---- a rank that dies ----------------------------------------------------------------------------
+
+
+def body_a_rank_dies(early: float) -> None:
+    pair = Pair(overlap=q7x2.ForwardOverlap(early=early))
+    pair.train(range(3))
+    meet()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="rank 1"):
+        for step in range(3, 6):
+            loss_of(pair.ours, step).backward()
+            pair.optimizers[1].step()
+            pair.optimizers[1].zero_grad()
+
+
+@pytest.mark.parametrize("early", [0.0, 0.6])
+def test_a_rank_that_dies_is_an_error_of_the_next_steps(new_pool, backend, early: float) -> None:
+    pool = new_pool(2)
+    pool.start(body_a_rank_dies, harness.GroupSpec(backend, timeout=60), 120, early=early)
+    outcomes = pool.collect(stop_on_failure=False)
+    text = "\n".join(outcome.describe() for outcome in outcomes)
+    assert [outcome.kind for outcome in outcomes] == ["ok", "died"], text
 
 
 # ---- refusals ------------------------------------------------------------------------------------
