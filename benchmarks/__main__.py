@@ -23,6 +23,7 @@ COMMANDS = {
     "forward": "steps whose gathers overlap the next forward, beside DDP (root)",
     "late": "times of steps while one rank is stopped now and then",
     "blocks": "all-reduces that leave out blocks of zeros, beside dense ones (root)",
+    "tensor_parallel": "an MLP in tensor parallelism, with overlap and without (root)",
     "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         print("usage: python -m benchmarks COMMAND [--help]\n")
         for name, text in COMMANDS.items():
-            print(f"  {name:12} {text}")
+            print(f"  {name:15} {text}")
         return 0 if argv in (["-h"], ["--help"]) else 2
     package = f"benchmarks.{argv[0]}"
     module = importlib.import_module(f"{package}.cli" if argv[0] in PACKAGES else package)

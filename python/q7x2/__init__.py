@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from q7x2._quorum_diloco import QuorumDiLoCo, QuorumDiLoCoStats
     from q7x2._reconfigure import reconfigure, reconfigure_handle, reconfigure_handles
     from q7x2._stats import stats
+    from q7x2._tensor_parallel import ColwiseOverlap, RowwiseOverlap
+    from q7x2._tensor_parallel_choice import TensorOverlap
     from q7x2._torch_profile import add_to_trace
     from q7x2._tune import Measurement, tune
 
@@ -95,6 +97,7 @@ __all__ = [
     "BlockSparse",
     "CadenceFacts",
     "Codec",
+    "ColwiseOverlap",
     "Compose",
     "Compressed",
     "Decision",
@@ -140,11 +143,13 @@ __all__ = [
     "QuorumDiLoCo",
     "QuorumDiLoCoStats",
     "QuorumStats",
+    "RowwiseOverlap",
     "Scalars",
     "Sharded",
     "ShardedEmbedding",
     "ShardedStats",
     "SignSGD",
+    "TensorOverlap",
     "Tighten",
     "TopK",
     "Treatment",
@@ -241,6 +246,8 @@ _NAMES = {
     "_quorum_diloco": ("QuorumDiLoCo", "QuorumDiLoCoStats"),
     "_reconfigure": ("reconfigure", "reconfigure_handle", "reconfigure_handles"),
     "_stats": ("stats",),
+    "_tensor_parallel": ("ColwiseOverlap", "RowwiseOverlap"),
+    "_tensor_parallel_choice": ("TensorOverlap",),
     "_torch_profile": ("add_to_trace",),
     "_tune": ("Measurement", "tune"),
 }

@@ -167,6 +167,7 @@ q7x2.nothing
     classes += ["FollowLag", "LagEvent", "LagFacts", "LateUpdates", "LateUpdatesStats"]
     classes += ["MicroBatchEvent", "MicroBatches"]
     classes += ["AttachedForward", "ForwardOverlap", "ForwardOverlapStats", "NotElementwiseError"]
+    classes += ["ColwiseOverlap", "RowwiseOverlap", "TensorOverlap"]
     functions += ["advise", "plot_policy"]
     names = sorted([*classes, "__version__", *functions])
     assert done.stdout.strip() == f"{names} True"

@@ -85,6 +85,8 @@ def calls() -> Iterator[tuple[str, str, Any]]:
         yield "Late workers", f"q7x2.{name}", getattr(q7x2, name)
     for name in ("OneBitAdam", "DistributedLion"):
         yield "Optimizers with a hook", f"q7x2.optim.{name}", getattr(optim, name)
+    for name in ("ColwiseOverlap", "RowwiseOverlap"):
+        yield "Parallel styles", f"q7x2.{name}", getattr(q7x2, name)
     for name in ("attach", "all_reduce", "reduce_scatter", "all_gather", "tune"):
         yield "Calls", f"q7x2.{name}", getattr(q7x2, name)
 

@@ -83,8 +83,17 @@ def test_sharded_embedding() -> None:
     assert 0 < share < 5
 
 
+def test_tensor_parallel() -> None:
+    first, last, chunks = figures(
+        torchrun(2, "tensor_parallel.py"), r"loss (\S+) -> (\S+); up: 2 ranks, (\d+) chunks"
+    )
+    assert last < first - 0.2
+    assert chunks >= 1
+
+
 def test_examples_are_short(repository: pathlib.Path) -> None:
     names = ("ddp_hook.py", "fsdp2.py", "hsdp.py", "diloco.py", "embedding.py")
+    names += ("tensor_parallel.py",)
     files = [EXAMPLES / name for name in names]
     files += (EXAMPLES / "integrations").glob("*.py")
     lengths = {file.name: len(file.read_text().splitlines()) for file in files}

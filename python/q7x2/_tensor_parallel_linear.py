@@ -1,0 +1,108 @@
+"""Linear layers of tensor parallelism whose messages travel while they multiply.
+
+Rows of activations are shards along a dimension of the sequence, of equal length on all ranks.
+
+    column   forward    y = all-gather(x) Wᵀ + b     products of the rows that have arrived
+             backward   dx = reduce-scatter(dy W)    sent while dW = dyᵀ x is computed
+    row      forward    y = reduce-scatter(x Wᵀ) + b products of the farthest rank's rows first
+             backward   dx = all-gather(dy) W        products of the rows that have arrived
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from q7x2._tensor_parallel_choice import TensorOverlap
+from q7x2._tensor_parallel_exchange import Gather, Scatter
+
+
+class Column(torch.autograd.Function):
+    """The weight is divided by rows: [..., shard, ..., in] to [..., rows, ..., part]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: TensorOverlap
+    ) -> Tensor:
+        begun = time.perf_counter()
+        gather = Gather(x, dim, overlap.chunks, overlap.group)
+        y = x.new_empty((*gather.full.shape[:-1], len(weight)))
+        for begin, length in gather:
+            rows = gather.full.narrow(dim, begin, length)
+            y.narrow(dim, begin, length).copy_(product(rows, weight, bias))
+        gather.finish()
+        ctx.save_for_backward(gather.full if ctx.needs_input_grad[1] else None, weight)
+        ctx.dim, ctx.overlap, ctx.shape = dim, overlap, tuple(x.shape)
+        overlap.count(time.perf_counter() - begun, gather.waited)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        begun = time.perf_counter()
+        x, weight = ctx.saved_tensors
+        dim, overlap, scatter = ctx.dim, ctx.overlap, None
+        if ctx.needs_input_grad[0]:
+            scatter = Scatter(ctx.shape, dim, overlap.chunks, dy, overlap.group)
+            for rank, begin, length in scatter.order():
+                rows = dy.narrow(dim, rank * ctx.shape[dim] + begin, length)
+                scatter.put(rank, begin, rows @ weight)
+        dw = _weight_gradient(dy, x) if ctx.needs_input_grad[1] else None
+        db = dy.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
+        dx = None if scatter is None else scatter.finish()
+        overlap.count(time.perf_counter() - begun, 0.0 if scatter is None else scatter.waited)
+        return dx, dw, db, None, None
+
+
+class Row(torch.autograd.Function):
+    """The weight is divided by columns: [..., rows, ..., part] to [..., shard, ..., out]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: TensorOverlap
+    ) -> Tensor:
+        begun = time.perf_counter()
+        shape = [*x.shape[:-1], len(weight)]
+        shape[dim] //= overlap.group.size()
+        scatter = Scatter(tuple(shape), dim, overlap.chunks, x, overlap.group)
+        for rank, begin, length in scatter.order():
+            rows = x.narrow(dim, rank * shape[dim] + begin, length)
+            scatter.put(rank, begin, product(rows, weight))
+        y = scatter.finish(bias)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        ctx.dim, ctx.overlap, ctx.shape = dim, overlap, tuple(x.shape)
+        overlap.count(time.perf_counter() - begun, scatter.waited)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        begun = time.perf_counter()
+        x, weight = ctx.saved_tensors
+        dim, overlap = ctx.dim, ctx.overlap
+        gather = Gather(dy, dim, overlap.chunks, overlap.group)
+        dx = dy.new_empty(ctx.shape) if ctx.needs_input_grad[0] else None
+        for begin, length in gather:
+            if dx is not None:
+                dx.narrow(dim, begin, length).copy_(gather.full.narrow(dim, begin, length) @ weight)
+        dw = _weight_gradient(gather.full, x) if ctx.needs_input_grad[1] else None
+        db = gather.full.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
+        gather.finish()
+        overlap.count(time.perf_counter() - begun, gather.waited)
+        return dx, dw, db, None, None
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``linear`` of a matrix of all rows, which adds the bias before it rounds."""
+    rows = x.reshape(-1, x.shape[-1])
+    return functional.linear(rows, weight, bias).view(*x.shape[:-1], len(weight))
+
+
+def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    """One product over all rows, in the order in which a layer without overlap adds them."""
+    return dy.flatten(0, -2).t() @ x.flatten(0, -2)
