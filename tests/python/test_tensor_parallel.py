@@ -268,6 +268,8 @@ def test_the_number_of_pieces_is_that_of_the_fastest_prediction() -> None:
     assert (best.chunks, best.product_seconds) == (4, 1.2)
     assert best.seconds == pytest.approx(9.2)
     assert [each.chunks for each in others] == [2, 1]
+    similar, *_ = choose([{1: 4.0, 2: 2.0, 4: 1.5, 8: 0.72}] * 2, lambda size: size + 0.0, 8)
+    assert (similar.chunks, similar.seconds) == (2, 10.0)  # 8 pieces: 9.76 s
     dear = choose([products, products], lambda size: size + 100.0, 8)
     assert dear[0].chunks == 1
 
