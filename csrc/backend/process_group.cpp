@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include <ATen/Context.h>
 #include <torch/version.h>
@@ -151,7 +152,9 @@ std::vector<PlanBook::Record> ProcessGroupQ7x2::plan_records() const {
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {
   enter();
-  planner_->set_fabric(std::make_shared<const Fabric>(fabric_from_json(json)));
+  Fabric fabric = fabric_from_json(json);
+  fabric.servers.clear();  // a group has ranks only
+  planner_->set_fabric(std::make_shared<const Fabric>(std::move(fabric)));
   book_->clear();
 }
 

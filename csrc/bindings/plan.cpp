@@ -106,7 +106,8 @@ py::dict to_dict(const Plan& plan) {
                         "part"_a = op.length_of.index, "is_final"_a = op.is_final,
                         "after"_a = after[id], "text"_a = q7x2::to_string(plan, op)));
   }
-  return py::dict("algorithm"_a = plan.algorithm, "rank"_a = plan.rank, "root"_a = plan.root,
+  return py::dict("algorithm"_a = plan.algorithm, "rank"_a = plan.rank,
+                  "world_size"_a = plan.world_size, "root"_a = plan.root,
                   "part_weights"_a = plan.part_weights, "scratch_blocks"_a = plan.num_scratch,
                   "ops"_a = ops);
 }
@@ -145,7 +146,7 @@ py::list make_plans(const std::string& collective, const std::string& algorithm,
                     const std::optional<std::string>& fabric_json) {
   const Schedule schedule = make_schedule(collective, algorithm, ranks, root, fabric_json);
   py::list plans;
-  for (int rank = 0; rank < schedule.world_size(); ++rank) {
+  for (int rank = 0; rank < schedule.num_members(); ++rank) {
     plans.append(to_dict(schedule.project(rank)));
   }
   return plans;
@@ -341,7 +342,7 @@ void bind_plan(py::module_& module) {
       "Forces the algorithms of this thread's collectives; returns what was forced before.");
   module.def("make_plans", &make_plans, "collective"_a, "algorithm"_a,
              "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
-             "The Plans of all ranks, by rank, as plain data.");
+             "The Plans of all ranks, then of servers, as plain data.");
   module.def("export_plan", &export_plan, "collective"_a, "algorithm"_a,
              "world_size"_a = std::nullopt, "root"_a = -1, "fabric"_a = std::nullopt,
              "The Plans of all ranks as JSON, for Q7X2_PLAN.");

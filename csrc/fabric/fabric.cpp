@@ -43,6 +43,18 @@ void require_codecs(const std::vector<Fabric::CodecRate>& codecs, const std::str
   }
 }
 
+void require_host(const Fabric::Host& host, size_t racks, const std::string& name) {
+  if (host.cores < 1) invalid(name + " has " + std::to_string(host.cores) + " cores");
+  require_index(host.rack, racks, "the rack of " + name);
+  require_quantity(host.egress, "the egress of " + name);
+  require_quantity(host.ingress, "the ingress of " + name);
+  for (const Fabric::Rates& rates : host.rates) {
+    require_quantity(rates.copy, "the copy rate of " + name);
+    require_quantity(rates.reduce, "the reduce rate of " + name);
+    require_codecs(rates.codecs, " of " + name);
+  }
+}
+
 const Fabric::Rates* find_device(const Fabric::Host& host, std::string_view device) {
   const auto found = std::ranges::find(host.rates, device, &Fabric::Rates::device);
   return found == host.rates.end() ? nullptr : &*found;
@@ -105,6 +117,14 @@ Fabric Fabric::subset(const std::vector<int>& ranks) const {
   part.pairs.clear();
   std::vector<int> new_host(hosts.size(), -1);
   std::vector<int> new_rack(racks.size(), -1);
+  const auto keep_rack = [&](int old) {
+    int& rack = new_rack[static_cast<size_t>(old)];
+    if (rack < 0) {
+      rack = static_cast<int>(part.racks.size());
+      part.racks.push_back(racks[static_cast<size_t>(old)]);
+    }
+    return rack;
+  };
   std::vector<bool> named(host_of.size());
   for (const int rank : ranks) {
     require_index(rank, host_of.size(), "a rank of the subset");
@@ -114,16 +134,12 @@ Fabric Fabric::subset(const std::vector<int>& ranks) const {
     if (new_host[host] < 0) {
       new_host[host] = static_cast<int>(part.hosts.size());
       part.hosts.push_back(hosts[host]);
-      int& rack = new_rack[static_cast<size_t>(hosts[host].rack)];
-      if (rack < 0) {
-        rack = static_cast<int>(part.racks.size());
-        part.racks.push_back(racks[static_cast<size_t>(hosts[host].rack)]);
-      }
-      part.hosts.back().rack = rack;
+      part.hosts.back().rack = keep_rack(hosts[host].rack);
     }
     part.host_of.push_back(new_host[host]);
     if (!bindings.empty()) part.bindings.push_back(bindings[static_cast<size_t>(rank)]);
   }
+  for (Host& server : part.servers) server.rack = keep_rack(server.rack);
   for (const Link& link : links) {
     const int a = new_host[static_cast<size_t>(link.a)];
     const int b = new_host[static_cast<size_t>(link.b)];
@@ -149,6 +165,19 @@ bool Fabric::same_hosts(const Fabric& other) const {
   return !mine.empty() && !mine.front().empty() && mine == keys(other);
 }
 
+Fabric Fabric::with_servers() const {
+  Fabric all = *this;
+  all.servers.clear();
+  for (const Host& server : servers) {
+    const auto same = std::ranges::find_if(
+        all.hosts, [&](const Host& host) { return !server.key.empty() && host.key == server.key; });
+    all.host_of.push_back(static_cast<int>(same - all.hosts.begin()));
+    if (same == all.hosts.end()) all.hosts.push_back(server);
+    if (!bindings.empty()) all.bindings.emplace_back();
+  }
+  return all;
+}
+
 void Fabric::learn(const std::vector<Tuned>& times) {
   std::erase_if(tuned, [&](const Tuned& old) {
     return std::any_of(times.begin(), times.end(), [&](const Tuned& time) {
@@ -170,15 +199,10 @@ void Fabric::validate() const {
   for (size_t i = 0; i < hosts.size(); ++i) {
     const std::string name = "host " + std::to_string(i);
     if (!used[i]) invalid(name + " has no rank");
-    if (hosts[i].cores < 1) invalid(name + " has " + std::to_string(hosts[i].cores) + " cores");
-    require_index(hosts[i].rack, racks.size(), "the rack of " + name);
-    require_quantity(hosts[i].egress, "the egress of " + name);
-    require_quantity(hosts[i].ingress, "the ingress of " + name);
-    for (const Rates& rates : hosts[i].rates) {
-      require_quantity(rates.copy, "the copy rate of " + name);
-      require_quantity(rates.reduce, "the reduce rate of " + name);
-      require_codecs(rates.codecs, " of " + name);
-    }
+    require_host(hosts[i], racks.size(), name);
+  }
+  for (size_t i = 0; i < servers.size(); ++i) {
+    require_host(servers[i], racks.size(), "server " + std::to_string(i));
   }
   if (!bindings.empty() && bindings.size() != host_of.size()) {
     invalid(std::to_string(bindings.size()) + " bindings for " + std::to_string(host_of.size()) +

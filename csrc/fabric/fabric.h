@@ -125,6 +125,9 @@ struct Fabric {
   std::vector<int> host_of;       ///< by rank
   std::vector<Binding> bindings;  ///< by rank; empty: not known
   std::vector<Host> hosts;
+  /// Where aggregators run: processes of the job that have no rank, one for each entry. An entry
+  /// with the key of one of `hosts` is on that host.
+  std::vector<Host> servers;
   std::vector<Rack> racks;
   std::vector<Link> links;
   std::vector<Pair> pairs;
@@ -179,6 +182,9 @@ struct Fabric {
   /// their ranks go, and with them the tuned times, which were all hosts'. Throws
   /// Error(kInvalidArgument) where a rank is out of range or named twice.
   Fabric subset(const std::vector<int>& ranks) const;
+  /// The Fabric of all members of a job: the ranks, then the servers in their order as if they were
+  /// further ranks. It has no `servers` of its own.
+  Fabric with_servers() const;
   /// Whether both have the same hosts, by key, in any order. False where a key is empty.
   bool same_hosts(const Fabric& other) const;
   /// Adds measured times. They take the place of all that was measured before of the same

@@ -122,6 +122,7 @@ std::string to_json(const Fabric& fabric) {
   add("ranks", line(fabric.host_of));
   if (!fabric.bindings.empty()) add("bindings", lines(fabric.bindings, binding_json));
   add("hosts", lines(fabric.hosts, host_json));
+  if (!fabric.servers.empty()) add("servers", lines(fabric.servers, host_json));
   add("racks", lines(fabric.racks, [](const Fabric::Rack& rack) {
         return Json{{"name", rack.name}, {"up", rounded(rack.up)}, {"down", rounded(rack.down)}};
       }));

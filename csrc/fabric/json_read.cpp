@@ -197,6 +197,9 @@ Fabric fabric_from_json(std::string_view text) {
   fabric.host_of =
       fields.required("ranks").list([&](const Place& p) { return p.index(fabric.hosts.size()); });
   fields.optional("bindings", fabric.bindings, [](const Place& p) { return p.list(read_binding); });
+  fields.optional("servers", fabric.servers, [&](const Place& p) {
+    return p.list([&](const Place& item) { return read_host(item, fabric.racks.size()); });
+  });
   fields.optional("links", fabric.links, [&](const Place& p) {
     return p.list([&](const Place& item) { return read_link(item, fabric.hosts.size()); });
   });

@@ -15,32 +15,19 @@
 // "Scaling distributed machine learning with in-network aggregation", 2021, has the aggregators
 // outside the group.
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
+#include "plan/network.h"
 #include "plan/order.h"
 #include "plan/tree.h"
 
 namespace q7x2 {
 
 namespace {
-
-/// What a host can send to and receive from all the others at once, in bytes a second.
-double rate_of_host(const Fabric& fabric, int host) {
-  const auto or_infinite = [](double rate) {
-    return rate > 0 ? rate : std::numeric_limits<double>::infinity();
-  };
-  const Fabric::Host& it = fabric.hosts[static_cast<size_t>(host)];
-  double rate = std::min(or_infinite(it.egress), or_infinite(it.ingress));
-  for (const Fabric::Link& link : fabric.links) {
-    if (link.a == host || link.b == host) rate += or_infinite(link.rate);
-  }
-  return rate;
-}
 
 std::vector<int> aggregators(const ScheduleRequest& request) {
   std::vector<int> ranks = near_order(request).ranks();

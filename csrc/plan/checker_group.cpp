@@ -23,10 +23,10 @@ const Plan& first_of(std::span<const Plan> plans) {
 }  // namespace
 
 CheckedGroup::CheckedGroup(const Plan& header, const Contract& contract)
-    : header_(header), contract_(contract), plans_(static_cast<size_t>(header.world_size)) {
+    : header_(header), contract_(contract), plans_(static_cast<size_t>(header.num_members())) {
   for (const auto& [name, ranks] : {std::pair("contributors", &contract.contributors),
                                     std::pair("receivers", &contract.receivers)}) {
-    if (!are_ranks(*ranks, size())) {
+    if (!are_ranks(*ranks, world_size())) {
       fail(std::string("the contract's ") + name + " are not ranks in ascending order");
     }
   }
@@ -36,6 +36,9 @@ CheckedGroup::CheckedGroup(const Plan& header, const Contract& contract)
   if (contract.quorum < 1 || contract.quorum > most) {
     fail("the contract's quorum is " + std::to_string(contract.quorum) + " of " +
          std::to_string(most) + " contributors");
+  }
+  if (header.helpers < 0 || (header.helpers > 0 && !is_flat(collective()))) {
+    fail("only flat collectives have helpers, has " + std::to_string(header.helpers));
   }
   const bool from_root =
       collective() == Collective::kBroadcast || collective() == Collective::kScatter;

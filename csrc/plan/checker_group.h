@@ -28,7 +28,10 @@ class CheckedGroup {
 
   /// Only of ranks whose Plans it holds.
   const Plan& plan(int rank) const { return *plans_[static_cast<size_t>(rank)]; }
+  /// Ranks and helpers; see Plan::helpers.
   int size() const { return static_cast<int>(plans_.size()); }
+  int world_size() const { return header_.world_size; }
+  bool is_helper(int rank) const { return rank >= world_size(); }
   const Plan& header() const { return header_; }
   Collective collective() const { return header_.collective; }
   int root() const { return header_.root; }

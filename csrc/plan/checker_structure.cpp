@@ -61,13 +61,15 @@ double scratch_slices(const CheckedGroup& group, const Plan& plan) {
 void check_header(const CheckedGroup& group, int rank) {
   const Plan& header = group.header();
   const Plan& each = group.plan(rank);
-  const int n = group.size();
+  const int n = group.world_size();
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) group.fail(rank, what);
   };
   require(each.rank == rank, "is made for rank " + std::to_string(each.rank));
-  require(each.world_size == n, "is made for " + std::to_string(each.world_size) +
-                                    " ranks, checked with " + std::to_string(n));
+  require(each.num_members() == group.size(), "is made for " + std::to_string(each.num_members()) +
+                                                  " ranks, checked with " +
+                                                  std::to_string(group.size()));
+  require(each.helpers == header.helpers, "has other helpers than rank 0's");
   require(each.collective == header.collective, "is for another collective than rank 0's");
   require(each.algorithm == header.algorithm, "is of another algorithm than rank 0's");
   require(each.root == header.root, "has another root than rank 0's");
@@ -114,6 +116,7 @@ void check_named_blocks(const CheckedGroup& group, int rank, size_t id) {
   for (const Access& access : accesses(p, op)) {
     if (!exists(access.block)) group.fail(rank, id, "names a block that does not exist");
     if (!access.block.is_part()) continue;
+    if (group.is_helper(rank)) group.fail(rank, id, "names a buffer, which a helper has not");
     if (group.length(rank, access.block) != expected) {
       group.fail(rank, id, "names blocks of different lengths");
     }

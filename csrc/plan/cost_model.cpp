@@ -58,8 +58,8 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
       coding_(coding),
       resource_bytes_(site.routes.resources().size()),
       incast_rate_(std::numeric_limits<double>::infinity()) {
-  const auto ranks = static_cast<size_t>(schedule.world_size());
-  Tally tally(site, schedule.world_size());
+  const auto ranks = static_cast<size_t>(schedule.num_members());
+  Tally tally(site, schedule.num_members());
   Cores sending(site.machines);
   Cores receiving(site.machines);
   Cores both(site.machines);
@@ -141,7 +141,7 @@ CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCos
       if (share / rates_[r] <= steps_[i].wire) continue;
       steps_[i].wire = share / rates_[r];
       const bool bursts = Routes::is_network(of.kind);
-      steps_[i].at_once = bursts ? site.fabric.burst / rates_[r] : 0;
+      steps_[i].at_once = bursts ? site.members.burst / rates_[r] : 0;
     }
   }
   for (size_t i = 0; i < rates_.size(); ++i) {
@@ -192,7 +192,7 @@ void CostModel::find_rates(const std::vector<int>& senders) {
 
 CostModel::Time CostModel::send(const Round& round, int rank, const Tally::Rank& it,
                                 const CodingCost::Message& message, bool is_fresh) const {
-  const Fabric& fabric = site_.fabric;
+  const Fabric& fabric = site_.members;
   Time time;
   time.fixed =
       fabric.network.overhead * it.messages_out_far + fabric.memory.overhead * it.messages_out_near;
@@ -208,7 +208,7 @@ CostModel::Time CostModel::send(const Round& round, int rank, const Tally::Rank&
 
 CostModel::Time CostModel::receive(const Round& round, int rank, const Tally::Rank& it,
                                    const CodingCost::Message& message) const {
-  const Fabric& fabric = site_.fabric;
+  const Fabric& fabric = site_.members;
   Time time;
   time.fixed =
       fabric.network.overhead * it.messages_in_far + fabric.memory.overhead * it.messages_in_near;
@@ -220,7 +220,7 @@ CostModel::Time CostModel::receive(const Round& round, int rank, const Tally::Ra
 
 CostModel::Time CostModel::fold(int rank, const Tally::Rank& it,
                                 const CodingCost::Message& message) const {
-  const double pass = 1 / rate_or_unlimited(site_.fabric.reduce_rate_of(rank)) / model::kPasses;
+  const double pass = 1 / rate_or_unlimited(site_.members.reduce_rate_of(rank)) / model::kPasses;
   // Decoding the first operand writes the sum.
   const double own = (it.in_coded > 0 ? 1 : 2) * it.parts_in_share;
   return {0, (it.in + own) * pass + it.in_coded / message.decode_rate};

@@ -20,6 +20,7 @@ namespace q7x2 {
   ALGORITHM(blink)                 \
   ALGORITHM(multitree)             \
   ALGORITHM(aggregator)            \
+  ALGORITHM(servers)               \
   ALGORITHM(pairwise)              \
   ALGORITHM(dissemination)
 

@@ -10,6 +10,15 @@ Fabric fabric_or_uniform(const ScheduleRequest& request) {
   return Fabric::uniform(request.world_size, 1, 1);
 }
 
+double rate_of_host(const Fabric& fabric, int host) {
+  const Fabric::Host& it = fabric.hosts[static_cast<size_t>(host)];
+  double rate = std::min(rate_or_unlimited(it.egress), rate_or_unlimited(it.ingress));
+  for (const Fabric::Link& link : fabric.links) {
+    if (link.a == host || link.b == host) rate += rate_or_unlimited(link.rate);
+  }
+  return rate;
+}
+
 std::vector<double> known_rates(const Routes& routes) {
   std::vector<double> rates;
   double fastest = 0;

@@ -22,13 +22,13 @@ std::string to_string(const Block& block) {
 }  // namespace
 
 PlanBuilder::PlanBuilder(Plan header) : plan_(std::move(header)) {
-  next_send_.resize(static_cast<size_t>(plan_.world_size));
-  next_recv_.resize(static_cast<size_t>(plan_.world_size));
+  next_send_.resize(static_cast<size_t>(plan_.num_members()));
+  next_recv_.resize(static_cast<size_t>(plan_.num_members()));
 }
 
 uint16_t PlanBuilder::message_to(int peer, std::vector<uint16_t>& counters,
                                  std::optional<int> message) {
-  if (peer < 0 || peer >= plan_.world_size || peer == plan_.rank) {
+  if (peer < 0 || peer >= plan_.num_members() || peer == plan_.rank) {
     throw Error(ErrorCode::kInternal, plan_.algorithm + ": rank " + std::to_string(plan_.rank) +
                                           " cannot exchange messages with rank " +
                                           std::to_string(peer));
@@ -189,6 +189,7 @@ std::string to_string(const Plan& plan) {
   text << to_string(plan.collective) << ' ' << plan.algorithm << ", rank " << plan.rank << " of "
        << plan.world_size;
   if (plan.root >= 0) text << ", root " << plan.root;
+  if (plan.helpers > 0) text << ", helpers " << plan.helpers;
   text << ", scratch " << plan.num_scratch;
   if (plan.num_coded > 0) text << ", coded " << plan.num_coded;
   if (!plan.part_weights.empty()) {

@@ -107,9 +107,12 @@ struct Op {
 struct Plan {
   Collective collective;
   std::string algorithm;  ///< the generator's name and its parameter: "ring", "aggregator:2"
-  int rank = 0;
+  int rank = 0;           ///< or the number of a helper, see `helpers`
   int world_size = 1;
   int root = -1;  ///< rooted collectives only
+  /// Members of the Schedule that have no rank, neither input nor output: aggregators. They are
+  /// numbered from `world_size` on. Their ops name parts of the buffers as lengths only.
+  int helpers = 0;
 
   /// kFlat shapes: how a slice is divided among the parts. Size = number of parts.
   std::vector<uint32_t> part_weights;
@@ -135,6 +138,7 @@ struct Plan {
   /// Message ids are less than this.
   static constexpr int kMaxMessages = 1 << 12;
 
+  int num_members() const { return world_size + helpers; }
   std::span<const Block> sources_of(const Op& op) const {
     return {sources.data() + op.first_source, op.num_sources};
   }

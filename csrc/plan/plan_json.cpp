@@ -352,6 +352,10 @@ std::string digest(const std::string& text) {
 }  // namespace
 
 std::string to_json(const Schedule& schedule) {
+  if (schedule.num_members() > schedule.world_size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                schedule.algorithm() + " needs servers: a file has Plans of ranks only");
+  }
   Json head{{"format", kFormat},
             {"collective", to_string(schedule.collective())},
             {"ranks", schedule.world_size()}};

@@ -25,7 +25,7 @@
 
 namespace q7x2 {
 
-/// One op in a line. Throws Error(kInvalidArgument) where the Schedule has coded blocks.
+/// One op in a line. Throws Error(kInvalidArgument) where the Schedule has coded blocks or helpers.
 std::string to_json(const Schedule& schedule);
 
 /// The Schedule of a text, which `check_schedule` has proven. Its algorithm is "file:NAME@DIGEST"

@@ -48,6 +48,7 @@ uint64_t Schedule::digest() const {
   digest.add(algorithm());
   digest.add(static_cast<uint64_t>(edges()));
   digest.add(static_cast<uint64_t>(world_size()));
+  if (header_.helpers > 0) digest.add(static_cast<uint64_t>(header_.helpers));
   digest.add(static_cast<uint64_t>(root()));
   digest.add_all(part_weights());
   digest.add_all(contract_.contributors);
@@ -76,7 +77,7 @@ void Schedule::set_coding(Edges edges, int blocks) {
 }
 
 Plan Schedule::header(int rank) const {
-  if (rank < 0 || rank >= world_size()) {
+  if (rank < 0 || rank >= num_members()) {
     throw Error(ErrorCode::kInvalidArgument, "invalid rank " + std::to_string(rank) +
                                                  " in a group of " + std::to_string(world_size()));
   }
@@ -93,7 +94,7 @@ Plan Schedule::project(int rank) const {
 
 std::vector<Plan> Schedule::project_all() const {
   std::vector<Plan> plans;
-  for (int rank = 0; rank < world_size(); ++rank) plans.push_back(project(rank));
+  for (int rank = 0; rank < num_members(); ++rank) plans.push_back(project(rank));
   return plans;
 }
 

@@ -3,7 +3,8 @@
 //
 // A generator returns a Schedule. It holds three things:
 //
-//   contract   whose data counts, who gets the result
+//   contract   whose data counts, who gets the result. Helpers, which only aggregate, are members
+//              without a rank
 //   rounds     what travels where, in a form that the cost model reads in O(n log n) steps,
 //   whatever
 //              the number of messages
@@ -103,6 +104,8 @@ class Schedule {
   void add_round(Round round);
   /// In place of what c10d promises.
   void set_contract(Contract contract) { contract_ = std::move(contract); }
+  /// See Plan::helpers.
+  void set_helpers(int count) { header_.helpers = count; }
   /// See Plan::rounds_once.
   void set_rounds_once() { header_.rounds_once = true; }
   /// The most scratch blocks, coded ones among them, that a rank has. Where a program does not use
@@ -117,6 +120,8 @@ class Schedule {
   const std::string& algorithm() const { return header_.algorithm; }
   int world_size() const { return header_.world_size; }
   int root() const { return header_.root; }
+  /// Ranks and helpers.
+  int num_members() const { return header_.num_members(); }
   const std::vector<uint32_t>& part_weights() const { return header_.part_weights; }
   const Contract& contract() const { return contract_; }
   const std::vector<Round>& rounds() const { return rounds_; }
@@ -128,11 +133,11 @@ class Schedule {
   /// Equal for Schedules that are equal in all that is above but the program.
   uint64_t digest() const;
 
-  /// One rank's Plan, without ops.
+  /// One member's Plan, without ops.
   Plan header(int rank) const;
-  /// One rank's Plan. Thread-safe.
+  /// One member's Plan. Thread-safe.
   Plan project(int rank) const;
-  /// Those of all ranks.
+  /// Those of all members: of the ranks, then of the helpers.
   std::vector<Plan> project_all() const;
 
  private:

@@ -150,6 +150,11 @@ ScheduleRequest ScheduleSearch::request_of(const Variant& variant) const {
 
 bool ScheduleSearch::is_allowed(const Variant& variant) const {
   const Generator& generator = *variant.generator;
+  // Servers know no codecs.
+  if (!shape_.codec.empty() && !site_.fabric.servers.empty() &&
+      find_schedule_(generator, request_of(variant))->num_members() > site_.fabric.world_size()) {
+    return false;
+  }
   if (!variant.edges.any()) {
     return !shape_.wide_accumulation || !is_reduction(shape_.collective) || generator.rounds_once;
   }

@@ -14,8 +14,9 @@
 namespace q7x2 {
 
 Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding)
-    : plans_(plans), fabric_(fabric), coding_(coding), site_(fabric) {
-  if (plans.empty() || static_cast<int>(plans.size()) != fabric.world_size()) {
+    : plans_(plans), coding_(coding), site_(fabric) {
+  const auto count = static_cast<int>(plans.size());
+  if (count != fabric.world_size() && count != site_.members.world_size()) {
     throw Error(ErrorCode::kInvalidArgument, std::to_string(plans.size()) +
                                                  " Plans for a fabric of " +
                                                  std::to_string(fabric.world_size()) + " ranks");
@@ -67,7 +68,7 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
       Message& message = messages_[first_op_[rank] + i];
       message.receive = first_op_[static_cast<size_t>(op.peer)] + std::get<2>(*found);
       send_of_[message.receive] = first_op_[rank] + i;
-      message.local = fabric.same_host(static_cast<int>(rank), op.peer);
+      message.local = site_.members.same_host(static_cast<int>(rank), op.peer);
       if (message.local) {
         message.staged = staged[op.stage];
         message.folded = folded[op.stage];
@@ -169,8 +170,8 @@ double Simulator::work(uint32_t index, size_t bytes) const {
   const Op& op = this->op(index);
   const auto count = static_cast<double>(bytes);
   const auto rank = static_cast<int>(rank_of_[index]);
-  const double copy_rate = rate_or_unlimited(fabric_.copy_rate_of(rank));
-  const double reduce_rate = rate_or_unlimited(fabric_.reduce_rate_of(rank));
+  const double copy_rate = rate_or_unlimited(site_.members.copy_rate_of(rank));
+  const double reduce_rate = rate_or_unlimited(site_.members.reduce_rate_of(rank));
   switch (op.kind) {
     case OpKind::kSend: {
       const Message& message = messages_[index];

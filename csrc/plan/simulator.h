@@ -103,7 +103,7 @@ struct Prediction {
 /// The Plans of one algorithm, ready to be run for any size and slicing.
 class Simulator {
  public:
-  /// `plans` by rank; they and the `fabric` must stay. Throws Error(kInvalidArgument) where a
+  /// `plans` by member; they and the `fabric` must stay. Throws Error(kInvalidArgument) where a
   /// message is sent that nobody receives, or the reverse.
   Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding = {});
 
@@ -148,7 +148,6 @@ class Simulator {
   double message_bytes(uint32_t send, size_t bytes) const;
 
   std::span<const Plan> plans_;
-  const Fabric& fabric_;
   const CodingCost coding_;
   const Site site_;
   // By op, counted through all ranks.

@@ -5,18 +5,18 @@
 
 namespace q7x2 {
 
-Tally::Tally(const Site& site, int world_size)
+Tally::Tally(const Site& site, int members)
     : site_(site),
-      ranks_(static_cast<size_t>(world_size)),
-      is_touched_(static_cast<size_t>(world_size)),
+      ranks_(static_cast<size_t>(members)),
+      is_touched_(static_cast<size_t>(members)),
       resources_(site.routes.resources().size()),
       edge_senders_(resources_.size()),
       senders_(resources_.size()),
       is_loaded_(resources_.size()),
-      on_host_(site.fabric.hosts.size()),
-      in_rack_(site.fabric.racks.size()),
-      left_out_from_(static_cast<size_t>(world_size)),
-      left_out_to_(static_cast<size_t>(world_size)) {}
+      on_host_(site.members.hosts.size()),
+      in_rack_(site.members.racks.size()),
+      left_out_from_(static_cast<size_t>(members)),
+      left_out_to_(static_cast<size_t>(members)) {}
 
 void Tally::count(const Round& round, double ratio) {
   coded_ = round.coded;
@@ -65,8 +65,9 @@ double Tally::coded(const Peers& peers) const {
 }
 
 double Tally::ratio_of(int from, int to) const {
-  if (site_.fabric.same_host(from, to)) return near_ratio();
-  return site_.fabric.rack_of(from) == site_.fabric.rack_of(to) ? in_rack_ratio() : beyond_ratio();
+  if (site_.members.same_host(from, to)) return near_ratio();
+  return site_.members.rack_of(from) == site_.members.rack_of(to) ? in_rack_ratio()
+                                                                  : beyond_ratio();
 }
 
 void Tally::send(const Round& round, int rank, const Peers& peers, double messages, double share) {
@@ -107,10 +108,10 @@ void Tally::receive(int rank, const Peers& peers, double messages, double share)
 }
 
 void Tally::add(const Round& round, const Edge& edge) {
-  const bool is_near = site_.fabric.same_host(edge.from, edge.to);
+  const bool is_near = site_.members.same_host(edge.from, edge.to);
   const double ratio = ratio_of(edge.from, edge.to);
   Peers peer;
-  peer.of(site_.fabric, edge.from, edge.to) = 1;
+  peer.of(site_.members, edge.from, edge.to) = 1;
   send(round, edge.from, peer, edge.messages, edge.share);
   receive(edge.to, peer, edge.messages, edge.share);
   const Routes::Route route = site_.routes.between(edge.from, edge.to);
@@ -118,7 +119,7 @@ void Tally::add(const Round& round, const Edge& edge) {
   if (!is_near) longest_far_ = std::max(longest_far_, edge.share * ratio);
   for (const int resource : route.resources) load(resource, edge.messages * edge.share * ratio);
   const auto host = [&](int rank) {
-    return static_cast<uint64_t>(site_.fabric.host_of[static_cast<size_t>(rank)]);
+    return static_cast<uint64_t>(site_.members.host_of[static_cast<size_t>(rank)]);
   };
   if (is_near || !host_pairs_.insert(host(edge.from) * on_host_.size() + host(edge.to)).second) {
     return;
@@ -146,7 +147,7 @@ std::vector<std::pair<int, int>> Tally::left_out(const Cross& cross) const {
 // Counted as if every rank of the one list sent to every rank of the other; what is left out is
 // taken off again.
 void Tally::add(const Round& round, const Cross& cross) {
-  const Fabric& fabric = site_.fabric;
+  const Fabric& fabric = site_.members;
   const auto host_of = [&](int rank) {
     return static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)]);
   };
@@ -204,11 +205,11 @@ void Tally::add(const Round& round, const Cross& cross) {
 void Tally::load_interconnects(const Cross& cross, double length) {
   std::unordered_map<int, std::vector<int>> to_on;
   for (const int to : *cross.to) {
-    to_on[site_.fabric.host_of[static_cast<size_t>(to)]].push_back(to);
+    to_on[site_.members.host_of[static_cast<size_t>(to)]].push_back(to);
   }
   for (const int from : *cross.from) {
-    for (const int to : to_on[site_.fabric.host_of[static_cast<size_t>(from)]]) {
-      if (!site_.fabric.crosses_numa(from, to)) continue;
+    for (const int to : to_on[site_.members.host_of[static_cast<size_t>(from)]]) {
+      if (!site_.members.crosses_numa(from, to)) continue;
       const Routes::Route route = site_.routes.between(from, to);
       alpha_ = std::max(alpha_, route.cost.alpha);
       for (const int resource : route.resources) {

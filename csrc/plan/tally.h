@@ -31,7 +31,7 @@ class Tally {
     double parts_in_share = 0;  ///< their length together
   };
 
-  Tally(const Site& site, int world_size);
+  Tally(const Site& site, int members);
 
   /// Forgets the last round and takes the next one. `ratio`: bytes of a coded message for a byte
   /// of its elements.

@@ -445,12 +445,13 @@ def make_plans(
     root: int = -1,
     fabric: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The Plans of all ranks, by rank, as plain data.
+    """The Plans of all ranks, by rank, then those of the Fabric's servers, as plain data.
 
+    The Plans of servers are there only if the algorithm has servers.
     ``algorithm`` may name its parameter, "aggregator:2"; else it is the largest one on offer.
     ``fabric`` is JSON, or None where nothing is known of the hosts; ``world_size`` may be left out
-    where there is one. A Plan has ``algorithm``,
-    ``rank``, ``root``, ``part_weights``, ``scratch_blocks`` and ``ops``; an op has ``kind`` (send,
-    recv, copy, reduce), ``peer``, ``message``, ``part``, ``is_final``, ``after`` (indices of the
-    ops it waits for) and ``text``. Raises RuntimeError for what does not exist.
+    where there is one. A Plan has ``algorithm``, ``rank``, ``world_size``, ``root``,
+    ``part_weights``, ``scratch_blocks`` and ``ops``; an op has ``kind`` (send, recv, copy, reduce),
+    ``peer``, ``message``, ``part``, ``is_final``, ``after`` (indices of the ops it waits for) and
+    ``text``. Raises RuntimeError for what does not exist.
     """

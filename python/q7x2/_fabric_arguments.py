@@ -70,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fabric.add_argument(
         "--ranks", type=int, help="spread over the hosts in order; default: one each"
     )
+    fabric.add_argument(
+        "--servers", type=int, default=0, help="aggregators, each on a host of its own (default 0)"
+    )
+    fabric.add_argument("--server-rate", type=rate, help="of a server's NIC; default: --rate")
 
 
 def add_schedule_arguments(parser: argparse.ArgumentParser, ranks: str) -> None:
@@ -94,6 +98,8 @@ def root_of(options: argparse.Namespace) -> int:
 def fabric_json(options: argparse.Namespace) -> str:
     """The Fabric that ``options`` describe. Raises ValueError where they contradict each other."""
     fabric = json.loads(options.fabric.read_text()) if options.fabric else _made_up(options)
+    if options.servers:
+        fabric["servers"] = _servers(options)
     if options.ranks is not None:
         fabric["ranks"] = _spread(options.ranks, len(fabric["hosts"]))
         fabric.pop("bindings", None)  # of the ranks that the file has
@@ -107,6 +113,15 @@ def _spread(ranks: int, hosts: int) -> list[int]:
     if ranks < hosts:
         raise ValueError(f"{ranks} ranks are too few for {hosts} hosts: each has at least one")
     return [rank * hosts // ranks for rank in range(ranks)]
+
+
+def _servers(options: argparse.Namespace) -> list[dict[str, Any]]:
+    if options.servers < 0:
+        raise ValueError(f"expected at least 0 servers, got {options.servers}")
+    nic = options.server_rate or options.rate
+    return [
+        {"name": f"s{server}", "egress": nic, "ingress": nic} for server in range(options.servers)
+    ]
 
 
 def _made_up(options: argparse.Namespace) -> dict[str, Any]:

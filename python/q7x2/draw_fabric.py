@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from q7x2.fabric import FabricError
-from q7x2.show_fabric import rank_text_of, rate
+from q7x2.show_fabric import hosts_and_servers, rank_text_of, rate
 
 INK, MUTED, FRAME = "#1b1f24", "#6e7781", "#d0d7de"
 HOST, CABLE, WIRE = "#e7f5f8", "#0b7285", "#e8590c"
@@ -46,7 +46,8 @@ def draw(fabric: dict[str, Any], path: Path) -> None:
 
 
 def _hosts_of(fabric: dict[str, Any], rack: int) -> list[int]:
-    return [index for index, host in enumerate(fabric["hosts"]) if host["rack"] == rack]
+    every = enumerate(hosts_and_servers(fabric))
+    return [index for index, host in every if host["rack"] == rack]
 
 
 def _draw_network(axes: Any, fabric: dict[str, Any], racks: list[list[int]]) -> None:
@@ -70,7 +71,7 @@ def _draw_network(axes: Any, fabric: dict[str, Any], racks: list[list[int]]) -> 
             label = f"{rate(cable['up'])} up\n{rate(cable['down'])} down"
             axes.annotate(label, (middle + 0.08, (switch + core) / 2), va="center", color=CABLE)
         for host in hosts:
-            facts = fabric["hosts"][host]
+            facts = hosts_and_servers(fabric)[host]
             axes.plot((place[host],) * 2, (0.5, switch), color=MUTED, linewidth=1.5, zorder=0)
             box = FancyBboxPatch(
                 (place[host] - 0.36, -0.25),

@@ -155,7 +155,8 @@ def draw(plans: Sequence[Plan], collective: str) -> Figure:
             markeredgecolor=colours[part],
             zorder=3,
         )
-    axes.set_title(f"{plans[0]['algorithm']}, {collective}, {len(plans)} ranks", fontsize=10)
+    ranks = plans[0]["world_size"]
+    axes.set_title(f"{plans[0]['algorithm']}, {collective}, {ranks} ranks", fontsize=10)
     legend = [
         Line2D([], [], color=colours[part], linewidth=2, label=f"part {part}")
         for part in range(parts)
@@ -189,7 +190,9 @@ def _colours(parts: int) -> list[Any]:
 def _draw_frame(axes: Axes, plans: Sequence[Plan], steps: int) -> None:
     for rank in range(len(plans)):
         axes.axvline(rank, color="lightgrey", linewidth=1, zorder=0)
-    axes.set_xticks(range(len(plans)), [str(rank) for rank in range(len(plans))])
+    ranks = plans[0]["world_size"]
+    names = [str(rank) if rank < ranks else f"s{rank - ranks}" for rank in range(len(plans))]
+    axes.set_xticks(range(len(plans)), names)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelsize=8)
     axes.set_yticks(range(steps + 1))

@@ -56,15 +56,18 @@ def _run(options: argparse.Namespace) -> int:
     if options.history is not None:
         return _show_history(options)
     try:
+        fabric = _fabric_arguments.fabric_json(options)
+        root = _fabric_arguments.root_of(options)
         candidates = load().explain(
             options.op,
             options.size,
-            _fabric_arguments.fabric_json(options),
-            _fabric_arguments.root_of(options),
+            fabric,
+            root,
             options.algorithm,
             codec=options.codec,
             edges=options.edges,
         )
+        tasks = server_tasks(candidates[0]["algorithm"], options.op, fabric, root)
     except (OSError, RuntimeError, ValueError) as error:
         print(f"q7x2 plan explain: {error}", file=sys.stderr)
         return 1
@@ -73,7 +76,27 @@ def _run(options: argparse.Namespace) -> int:
     else:
         codec = f" with {options.codec}" if options.codec else ""
         print_candidates(candidates, f"{options.op} of {amount(options.size)}{codec}")
+        for task in tasks:
+            print(task)
     return 0
+
+
+def server_tasks(algorithm: str, collective: str, fabric: str, root: int) -> list[str]:
+    """What each server of ``fabric`` (JSON) does in an algorithm, in a line per server."""
+    from q7x2._extension import load
+
+    names = [server["name"] for server in json.loads(fabric).get("servers", [])]
+    if not names or algorithm.partition(":")[0] != "servers":
+        return [f"server {name}: nothing" for name in names]
+    plans = load().make_plans(collective, algorithm, None, root, fabric)
+    weights = plans[0]["part_weights"]
+    lines = []
+    for name, plan in zip(names, plans[-len(names) :], strict=True):
+        parts = {op["part"] for op in plan["ops"]}
+        share = sum(weights[part] for part in parts) / sum(weights)
+        task = f"adds up {share:.0%} of the data of {plan['world_size']} ranks"
+        lines.append(f"server {name}: {task if parts else 'nothing'}")
+    return lines
 
 
 def _show_history(options: argparse.Namespace) -> int:

@@ -53,8 +53,15 @@ def ranks_text(ranks: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def hosts_and_servers(fabric: dict[str, Any]) -> list[dict[str, Any]]:
+    """The hosts of the ranks, then those of the servers."""
+    return [*fabric["hosts"], *fabric.get("servers", [])]
+
+
 def rank_text_of(fabric: dict[str, Any], host: int) -> str:
-    """The ranks on the host of that number: ``"ranks 0-3"``."""
+    """The ranks on the host of that number: ``"ranks 0-3"``; ``"server"`` after the hosts."""
+    if host >= len(fabric["hosts"]):
+        return "server"
     ranks = [rank for rank, place in enumerate(fabric["ranks"]) if place == host]
     return ("ranks " if len(ranks) > 1 else "rank ") + ranks_text(ranks)
 
@@ -120,7 +127,7 @@ def _tree(fabric: dict[str, Any]) -> Tree:
         if len(fabric["racks"]) > 1:
             cable = f"up {rate(rack['up'])}, down {rate(rack['down'])}"
             branch = tree.add(_line(rack["name"] or f"rack {number}", cable))
-        for index, host in enumerate(fabric["hosts"]):
+        for index, host in enumerate(hosts_and_servers(fabric)):
             if host["rack"] == number:
                 _add_host(branch, host, rank_text_of(fabric, index), _nodes_of(fabric, index))
     return tree
@@ -128,7 +135,7 @@ def _tree(fabric: dict[str, Any]) -> Tree:
 
 def _nodes_of(fabric: dict[str, Any], host: int) -> str:
     """Which ranks of the host are bound to which NUMA node, if it has several."""
-    if fabric["hosts"][host]["hardware"]["numa_nodes"] < 2:
+    if hosts_and_servers(fabric)[host]["hardware"]["numa_nodes"] < 2:
         return ""
     ranks_on: dict[int, list[int]] = {}
     for rank, binding in enumerate(fabric.get("bindings", [])):

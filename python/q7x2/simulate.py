@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
                 best["slice_bytes"],
                 best["window"],
             )
-            draw(steps).savefig(options.timeline)
+            draw(steps, len(json.loads(fabric)["ranks"])).savefig(options.timeline)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"q7x2 simulate: {error}", file=sys.stderr)
         return 1
@@ -81,24 +81,29 @@ def _print(best: dict[str, Any], title: str) -> None:
     )
 
 
-def draw(steps: list[dict[str, Any]]) -> Figure:
-    """A timeline of what ``q7x2._C.timeline`` returned: a row for each rank, sends above."""
+def draw(steps: list[dict[str, Any]], world_size: int) -> Figure:
+    """A timeline of what ``q7x2._C.timeline`` returned.
+
+    A row for each of ``world_size`` ranks, sends above, then one for each server.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    ranks = max((step["rank"] for step in steps), default=0) + 1
-    figure = Figure(figsize=(11, 1.5 + 0.4 * ranks), layout="constrained")
+    members = max((step["rank"] for step in steps), default=0) + 1
+    names = [str(rank) if rank < world_size else f"s{rank - world_size}" for rank in range(members)]
+    figure = Figure(figsize=(11, 1.5 + 0.4 * members), layout="constrained")
     axes = figure.add_subplot()
     rows = {"send": -0.3, "recv": -0.1, "reduce": 0.1, "copy": 0.1}
     for kind, colour in _COLOURS.items():
-        for rank in range(ranks):
+        for rank in range(members):
             bars = [
                 (step["begin"] * 1e3, (step["end"] - step["begin"]) * 1e3)
                 for step in steps
                 if step["kind"] == kind and step["rank"] == rank
             ]
             axes.broken_barh(bars, (rank + rows[kind], 0.2), color=colour, alpha=0.5)
-    axes.set(xlabel="milliseconds", ylabel="rank", yticks=range(ranks))
+    axes.set(xlabel="milliseconds", ylabel="rank")
+    axes.set_yticks(range(members), names)
     axes.invert_yaxis()
     axes.legend(
         handles=[Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()],

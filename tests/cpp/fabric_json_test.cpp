@@ -35,6 +35,7 @@ Fabric full() {
                               .nics = {{"eth0", {"10.0.0.1", "fe80::1"}, true, false, 1000, 1}},
                               .rdma = {{"mlx5_0", "0000:3b:00.0", 0}},
                               .gpus = {{"GPU", "0000:01:00.0", -1}}};
+  fabric.servers = {{.name = "s0", .key = "5a", .cores = 4, .rack = 1, .egress = 1.25e9}};
   fabric.links = {{0, 2, 1.25e7, 2e-5}};
   fabric.pairs = {{0, 1, 3e-5, 0.1, 1.2e8, 0.05, 1.22e8}, {1, 0, 3e-5, 0.1, 1.2e8, 0.05, 0}};
   fabric.tuned = {{Collective::kAllGather, 6, 1 << 20, "ring", 65536, 4, 1.5e-3}};
@@ -76,6 +77,7 @@ TEST(FabricJson, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.hosts[0].hardware.cpu, "Some CPU \"3000\"");
   EXPECT_EQ(read.tuned.at(0).collective, Collective::kAllGather);
   EXPECT_DOUBLE_EQ(read.racks[1].up, 6.25e6);
+  EXPECT_EQ(read.servers.at(0).rack, 1);
   EXPECT_EQ(read.bindings, full().bindings);
   EXPECT_EQ(read.interconnect.alpha_factor, 1.5);
   EXPECT_TRUE(read.interconnect.measured);
@@ -129,6 +131,8 @@ TEST(FabricJson, ARefusalNamesThePlace) {
        "ranks[4]: expected a whole number of 0 to 2, got 1000000000"},
       {with("[0,0,1,1,2,2]", "[0,0,1,1]"), "host 2 has no rank"},
       {with("[0,0,1,1,2,2]", "[]"), "no ranks"},
+      {with("\"name\":\"s0\",\"rack\":1", "\"name\":\"s0\",\"rack\":2"),
+       "servers[0].rack: expected a whole number of 0 to 1, got 2"},
       {with("\"egress\":", "\"egres\":"), "hosts[0]: unknown field \"egres\""},
       {with("\"a\":0,\"b\":2", "\"a\":2,\"b\":2"), "link 0 joins a host with itself"},
       {with("\"a\":0,\"b\":2", "\"a\":0,\"b\":18446744073709551615"), "links[0].b: expected"},

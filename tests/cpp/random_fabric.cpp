@@ -52,6 +52,17 @@ Fabric random_fabric(int ranks, uint64_t seed) {
       fabric.pairs.push_back({.from = from, .to = to, .alpha = 1e-6 * below(100), .solo = rate()});
     }
   }
+  // Half of the Fabrics have servers, some of them on a host of ranks.
+  for (int server = below(2) * below(4); server > 0; --server) {
+    const bool shares = below(4) == 0;
+    if (shares) fabric.hosts[0].key = "shared";
+    fabric.servers.push_back({.name = "s" + std::to_string(server),
+                              .key = shares ? "shared" : "",
+                              .cores = 1 + below(4),
+                              .rack = below(racks),
+                              .egress = rate(),
+                              .ingress = rate()});
+  }
   fabric.validate();
   return fabric;
 }

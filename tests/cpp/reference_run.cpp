@@ -149,7 +149,7 @@ size_t uneven_length(size_t longest, int from, int to) {
 void run_and_compare(const std::vector<Plan>& plans, size_t length, size_t slice_length) {
   using Buffers = Interpreter::Buffers;
   const Collective op = plans[0].collective;
-  const int n = static_cast<int>(plans.size());
+  const int n = plans[0].world_size;
   const int root = plans[0].root;
   std::vector<Buffers> inputs(plans.size());
   std::vector<Buffers> outputs(plans.size());
@@ -203,6 +203,10 @@ void run_and_compare(const std::vector<Plan>& plans, size_t length, size_t slice
     if (outputs[r].empty()) {
       for (const auto& part : want) outputs[r].emplace_back(part.size(), -1);
     }
+  }
+  // Helpers have no buffers: these only say how long those of the ranks are.
+  for (size_t helper = static_cast<size_t>(n); helper < plans.size(); ++helper) {
+    outputs[helper] = expected[helper] = {std::vector<int64_t>(length, -1)};
   }
   const std::vector<Buffers> inputs_before = inputs;
   Interpreter(plans, inputs, outputs).run(slice_length);

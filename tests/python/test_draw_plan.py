@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def test_every_contribution_of_a_ring_arrives() -> None:
     timeline = draw_plan.schedule(load().make_plans("all_reduce", "ring", 5))
     assert len(timeline.messages) == 2 * 4 * 5
     assert sum(is_final for *_, is_final in timeline.folds) == 5
+
+
+def test_servers_stand_after_the_ranks() -> None:
+    hosts = [{"name": f"h{host}"} for host in range(4)]
+    fabric = {"q7x2_fabric": 1, "hosts": hosts, "ranks": [0, 1, 2, 3], "servers": hosts[:2]}
+    plans = load().make_plans("all_reduce", "servers:2", fabric=json.dumps(fabric))
+    assert [plan["world_size"] for plan in plans] == [4] * 6
+    timeline = draw_plan.schedule(plans)
+    assert timeline.steps == 2
+    assert sorted({rank for rank, *_ in timeline.folds}) == [4, 5]
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

@@ -305,6 +305,20 @@ def test_ranks_far_from_the_nic_are_told_so(capsys: pytest.CaptureFixture[str]) 
     assert "between NUMA nodes" in shown
 
 
+def test_servers_are_shown_and_drawn(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    servers = [{"name": "adder", "rack": 1, "egress": 1.25e9, "ingress": 1.25e9}]
+    file.write_text(json.dumps(two_racks() | {"servers": servers}))
+    assert cli.main(["fabric", "show", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "adder  server, 1 usable CPU, NIC 10 Gbit/s" in shown
+    picture = tmp_path / "fabric.svg"
+    assert cli.main(["fabric", "show", str(file), "--out", str(picture)]) == 0
+    assert b"adder" in picture.read_bytes()
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_picture(suffix: str, file: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -58,6 +58,31 @@ def test_explain_knows_racks(capsys: pytest.CaptureFixture[str]) -> None:
     assert str(best["algorithm"]).startswith("hierarchical")
 
 
+SERVERS = ("--hosts", "16", "--rate", "100mbit", "--servers", "2", "--server-rate")
+
+
+def test_explain_says_what_servers_do(capsys: pytest.CaptureFixture[str]) -> None:
+    without = explain(capsys, "--size", "16M", "--hosts", "16", "--rate", "100mbit")[0]
+    best = explain(capsys, "--size", "16M", *SERVERS, "1gbit")[0]
+    assert best["algorithm"] == "servers:2"
+    assert float(str(without["seconds"])) > 1.6 * float(str(best["seconds"]))
+    assert main(["plan", "explain", "--size", "16M", *SERVERS, "1gbit"]) == 0
+    assert "server s1: adds up 50% of the data of 16 ranks" in capsys.readouterr().out
+    assert main(["plan", "explain", "--size", "16M", *SERVERS, "10mbit"]) == 0
+    assert "server s1: nothing" in capsys.readouterr().out
+    assert main(["plan", "explain", "--size", "16M", "--servers", "-1"]) == 1
+    assert "at least 0 servers" in capsys.readouterr().err
+
+
+def test_simulate_servers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "timeline.svg"
+    arguments = ["simulate", "--size", "1M", *SERVERS, "1gbit", "--timeline", str(picture)]
+    assert main(arguments) == 0
+    assert "servers:2" in capsys.readouterr().out
+    assert picture.stat().st_size > 1000
+
+
 def test_explain_takes_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "fabric.json"
     file.write_text(
