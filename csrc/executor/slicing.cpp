@@ -30,7 +30,9 @@ Region Slicing::part(const Block& block, size_t slice) const {
   }
   const size_t first = flat_begin(slice, block.index);
   const size_t last = flat_begin(slice, block.index + size_t{1});
-  return {all.data + first * flat_element_, (last - first) * flat_element_};
+  // A helper has lengths, but no buffer.
+  std::byte* const begin = all.data == nullptr ? nullptr : all.data + first * flat_element_;
+  return {begin, (last - first) * flat_element_};
 }
 
 size_t Slicing::flat_begin(size_t slice, size_t part) const {

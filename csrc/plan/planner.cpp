@@ -53,7 +53,7 @@ Planner::Planner(int rank, std::shared_ptr<const Fabric> fabric, const std::stri
       schedules_(kMostSchedules) {
   fabric_->validate();
   site_ = std::make_shared<const Site>(*fabric_);
-  if (rank < 0 || rank >= fabric_->world_size()) {
+  if (rank < 0 || rank >= site_->members.world_size()) {
     throw Error(ErrorCode::kInvalidArgument, "invalid rank " + std::to_string(rank) +
                                                  " in a group of " +
                                                  std::to_string(fabric_->world_size()));
