@@ -210,10 +210,38 @@ def copy_rate(bytes_per_second: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def left_out(what: str) -> Iterator[None]:
-    """The streams behave as if q7x2 forgot ``what``; see stream_calls.h."""
+    """The streams behave as if q7x2 forgot ``what``; see stream_calls.h.
+
+    ``"nothing"`` works with every device, the others with the stand-in only.
+    """
+    if what == "nothing":
+        yield
+        return
     kinds = load().LeftOut
     load().leave_out(getattr(kinds, what))
     try:
         yield
     finally:
         load().leave_out(kinds.nothing)
+
+
+def judge(
+    body: Callable[..., bool],
+    what: str,
+    device: str = NAME,
+    first: Callable[[], object] | None = None,
+) -> bool:
+    """Return whether ``body`` is right on all ranks if q7x2 forgets ``what``.
+
+    ``body`` gets ``device`` if it takes it. ``first`` runs before, with nothing forgotten.
+    """
+    if first is not None:
+        first()
+        torch.accelerator.synchronize()
+    takes_device = "device" in inspect.signature(body).parameters
+    with left_out(what):
+        is_right = body(device) if takes_device else body()
+        torch.accelerator.synchronize()
+    verdict = torch.tensor([int(is_right)])
+    dist.all_reduce(verdict, dist.ReduceOp.MIN)
+    return bool(verdict.item())

@@ -182,22 +182,17 @@ CASES = [
 ]
 
 
-def _judge(name: str, what: str) -> bool:
+def _sum_of_ones() -> None:
     _sum(torch.ones(SIZE, device="fake"))
-    torch.fake.synchronize()
-    with stand_in.left_out(what):
-        is_right = globals()[name]()
-        torch.fake.synchronize()
-    verdict = torch.tensor([int(is_right)])
-    dist.all_reduce(verdict, dist.ReduceOp.MIN)
-    return bool(verdict.item())
 
 
 @pytest.mark.parametrize(
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_each_step_of_the_order_is_needed(body, what: str, new_pool, shared: str) -> None:
-    verdicts = stand_in.run(new_pool(2), _judge, shared, name=body.__name__, what=what)
+    verdicts = stand_in.run(
+        new_pool(2), stand_in.judge, shared, body=body, what=what, first=_sum_of_ones
+    )
     assert verdicts == [what == "nothing"] * 2
 
 

@@ -21,13 +21,6 @@ pytestmark = stand_in.needs_accelerator
 SIZE = 25_000  # floats: 100 kB
 
 
-def _agree(is_right: bool) -> bool:
-    """Whether it is right on all ranks."""
-    verdict = torch.tensor([int(is_right)])
-    dist.all_reduce(verdict, dist.ReduceOp.MIN)
-    return bool(verdict.item())
-
-
 def _is_all(tensor: torch.Tensor, value: float) -> bool:
     return bool((tensor.cpu() == value).all())
 
@@ -121,19 +114,6 @@ CASES = [(body, what) for body, lacks in BODIES.items() for what in ("nothing", 
 WITHOUT_CONTROL = [_reads_after_the_caller, _writes_after_the_caller, _results_are_awaited]
 
 
-def _without(what: str) -> contextlib.AbstractContextManager[None]:
-    """The streams leave ``what`` out, which only the stand-in's do."""
-    return contextlib.nullcontext() if what == "nothing" else stand_in.left_out(what)
-
-
-def _judge(device: str, name: str, what: str) -> bool:
-    body = globals()[name]
-    with _without(what):
-        is_right = body(device)
-        torch.accelerator.synchronize()
-    return _agree(is_right)
-
-
 @pytest.mark.parametrize(
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
@@ -142,7 +122,7 @@ def test_each_step_of_the_order_is_needed(
 ) -> None:
     if what != "nothing" or body not in WITHOUT_CONTROL:
         stand_in.needs_control(device)
-    verdicts = stand_in.run(new_pool(2), _judge, shared, device, name=body.__name__, what=what)
+    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, device, body=body, what=what)
     assert verdicts == [what == "nothing"] * 2
 
 
@@ -175,7 +155,7 @@ def _abort_opens_the_gates(device: str, what: str) -> bool:
     if dist.get_rank() == 1:
         time.sleep(0.5)
         return what == "nothing"
-    with _without(what):
+    with stand_in.left_out(what):
         work = dist.all_reduce(x, async_op=True)
         work.wait()
         dist.group.WORLD._get_backend(torch.device("cpu")).abort()

@@ -221,20 +221,11 @@ BODIES = {
 CASES = [(body, what) for body, lack in BODIES.items() for what in ("nothing", lack)]
 
 
-def _judge(name: str, what: str) -> bool:
-    with stand_in.left_out(what):
-        is_right = globals()[name]()
-        torch.fake.synchronize()
-    verdict = torch.tensor([int(is_right)])
-    dist.all_reduce(verdict, dist.ReduceOp.MIN)
-    return bool(verdict.item())
-
-
 @pytest.mark.parametrize(
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_each_step_is_needed(body, what: str, new_pool, shared: str) -> None:
-    verdicts = stand_in.run(new_pool(2), _judge, shared, name=body.__name__, what=what)
+    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, body=body, what=what)
     assert verdicts == [what == "nothing"] * 2
 
 
