@@ -134,7 +134,7 @@ void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs, CodingDevice
   if (!choice_.plan) throw Error(ErrorCode::kInternal, name() + ": its Plan is not known yet");
   const size_t messages =
       static_cast<size_t>(choice_.window) * choice_.plan->num_coded * coder_->max_bytes();
-  device_coder_ = std::make_unique<DeviceCoder>(std::move(device), call_.coding, messages);
+  device_coder_ = std::make_unique<DeviceCoder>(std::move(device), call_.coding, call_.dtype, messages);
   set_device(std::move(inputs), std::shared_ptr<OutputGate>());
 }
 

@@ -23,6 +23,29 @@ bool is_element(const Block& block) {
   return block.is_part();
 }
 
+/// Memory of the device that a job needs while it runs, piece by piece.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* begin) : next_(begin) {}
+  std::byte* take(size_t bytes) { return std::exchange(next_, next_ + rounded(bytes)); }
+  float* take_floats(size_t count) {
+    return reinterpret_cast<float*>(take(count * sizeof(float)));
+  }
+
+ private:
+  std::byte* next_;
+};
+
+ValueSpec spec_of_elements(DType dtype) {
+  return {.kind = dtype == DType::kFloat16 ? ValueKind::kFloat16 : ValueKind::kBFloat16,
+          .bits = 16,
+          .group = 0};
+}
+
+bool makes_message(const OpJob& job) {
+  return job.kind == OpJob::Kind::kEncode || job.kind == OpJob::Kind::kFoldToMessage;
+}
+
 class JobCompletion final : public Completion {
  public:
   JobCompletion(std::shared_ptr<CompletionQueue> queue, OpJob& job, std::weak_ptr<Task> task)
@@ -44,7 +67,9 @@ class JobCompletion final : public Completion {
 }  // namespace
 
 bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_errors) {
-  if (dtype != DType::kFloat32 || plan.num_coded == 0 || !codec.is_value_stage() ||
+  const bool has_kernels =
+      dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  if (!has_kernels || plan.num_coded == 0 || !codec.is_value_stage() ||
       codec.traits().codes_own) {
     return false;
   }
@@ -72,9 +97,12 @@ bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_
   });
 }
 
-DeviceCoder::DeviceCoder(CodingDevice device, const Coding& coding, size_t message_bytes)
+DeviceCoder::DeviceCoder(CodingDevice device, const Coding& coding, DType dtype,
+                         size_t message_bytes)
     : device_(std::move(device)),
       coding_(coding),
+      is_wide_(dtype == DType::kFloat32),
+      elements_(spec_of_elements(dtype)),
       pinned_(device_.to_host->pinned(kFlagBytes + message_bytes)) {
   *found() = 0;
 }
@@ -99,28 +127,51 @@ WorkStream& DeviceCoder::stream_of(const OpJob& job) const {
   return job.kind == OpJob::Kind::kEncode ? *device_.to_host : *device_.to_device;
 }
 
+size_t DeviceCoder::scratch_bytes(const OpJob& job, size_t count) const {
+  const size_t body = rounded(value_bytes(coding_.codec->spec().value, count));
+  const size_t floats = is_wide_ ? 0 : rounded(count * sizeof(float));
+  size_t bytes = makes_message(job) ? body : floats;
+  for (const BlockCoder::Operand& operand : job.from) {
+    bytes += operand.elements == nullptr ? body : floats;
+  }
+  return bytes;
+}
+
+const float* DeviceCoder::as_floats(const std::byte* elements, size_t count, void* stream,
+                                    float* floats) const {
+  if (is_wide_) return reinterpret_cast<const float*>(elements);
+  device_.kernels->decode(elements_, elements, floats, count, 0, 0, /*add=*/false, stream);
+  return floats;
+}
+
 size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
   const ValueSpec& spec = coding_.codec->spec().value;
   const size_t body_bytes = value_bytes(spec, count);
-  const bool makes_message =
-      job.kind == OpJob::Kind::kEncode || job.kind == OpJob::Kind::kFoldToMessage;
   size_t length = 0;
   WorkStream& stream = stream_of(job);
   stream.with([&] {
-    const std::shared_ptr<std::byte> memory =
-        stream.scratch((job.from.size() + 1) * rounded(body_bytes));
-    std::byte* const body = memory.get();  // what is made comes first
+    const std::shared_ptr<std::byte> memory = stream.scratch(scratch_bytes(job, count));
+    Pieces pieces(memory.get());
     Fold fold;
     for (const BlockCoder::Operand& operand : job.from) {
       FoldSource& source = fold.of[fold.num++];
-      source.values = reinterpret_cast<const float*>(operand.elements);
-      if (operand.elements != nullptr) continue;
-      std::byte* const there = body + static_cast<size_t>(fold.num) * rounded(body_bytes);
+      if (operand.elements != nullptr) {
+        float* const floats = is_wide_ ? nullptr : pieces.take_floats(count);
+        source.values = as_floats(operand.elements, count, stream.handle(), floats);
+        continue;
+      }
+      std::byte* const there = pieces.take(body_bytes);
       stream.copy(there, coding_.codec->body_of(operand.message, count).data(), body_bytes,
                   WorkStream::Way::kToDevice);
       source.body = there;
     }
-    auto* const elements = reinterpret_cast<float*>(job.to);
+    std::byte* body = nullptr;  // what is made: a message, or numbers
+    float* numbers = nullptr;
+    if (makes_message(job)) {
+      body = pieces.take(body_bytes);
+    } else {
+      numbers = is_wide_ ? reinterpret_cast<float*>(job.to) : pieces.take_floats(count);
+    }
     ValueBlock block = this->block(job, count);
     switch (job.kind) {
       case OpJob::Kind::kEncode:
@@ -128,13 +179,13 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
         device_.kernels->encode(spec, block, body, stream.handle());
         break;
       case OpJob::Kind::kDecode:
-        device_.kernels->decode(spec, fold.of[0].body, elements, count, block.first,
+        device_.kernels->decode(spec, fold.of[0].body, numbers, count, block.first,
                                 block.shared_key, /*add=*/false, stream.handle());
         break;
       case OpJob::Kind::kFold:
         fold.divisor = static_cast<float>(job.divisor);
         if (!job.at.takes_residual) block.add = block.error = nullptr;
-        device_.kernels->fold(spec, fold, block, {.values = elements}, stream.handle());
+        device_.kernels->fold(spec, fold, block, {.values = numbers}, stream.handle());
         break;
       default:
         fold.divisor = static_cast<float>(job.divisor);
@@ -143,13 +194,17 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
         device_.kernels->fold(spec, fold, block, {.body = body}, stream.handle());
         break;
     }
-    if (makes_message) {
+    if (body != nullptr) {
       std::byte* const to = coding_.codec->write_header(job.to, count);
       stream.copy(to, body, body_bytes, WorkStream::Way::kToHost);
       length = static_cast<size_t>(to - job.to) + body_bytes;
+    } else if (!is_wide_) {
+      device_.kernels->encode(elements_, {.values = numbers, .count = count}, job.to,
+                              stream.handle());
     }
     if (job.inspects) {
-      device_.kernels->find_nonfinite(elements, count, found(), stream.handle());
+      device_.kernels->find_nonfinite(as_floats(job.to, count, stream.handle(), numbers), count,
+                                      found(), stream.handle());
     }
   });
   return length;

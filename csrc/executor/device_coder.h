@@ -8,9 +8,12 @@
 // bits are those of BlockCoder: the kernels add in its order (kernels/codec_kernels.h). The host
 // does not wait: the job is complete when the stream has come by.
 //
-// It takes fp32 elements and codecs of the value stage alone, and Plans in which all that is sent
-// or received is coded: what would be sent as it is, or selected, is in host memory
-// (backend/coded_collectives.cpp chooses).
+// Elements of 16 bits are read and written as bodies of the codecs fp16 and bf16, by the same kernels,
+// through fp32 in the device's memory. So all sums are those of fp32.
+//
+// It takes elements of 32 and 16 bits, codecs of the value stage alone, and Plans in which all that
+// is sent or received is coded: what would be sent as it is, or selected, is in host memory
+// (backend/coding_device.cpp chooses).
 #pragma once
 
 #include <cstddef>
@@ -40,8 +43,9 @@ bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_
 
 class DeviceCoder {
  public:
-  /// `message_bytes`: of all messages at once. Takes pinned memory for them.
-  DeviceCoder(CodingDevice device, const Coding& coding, size_t message_bytes);
+  /// `dtype`: of the elements. `message_bytes`: of all messages at once. Takes pinned memory for
+  /// them.
+  DeviceCoder(CodingDevice device, const Coding& coding, DType dtype, size_t message_bytes);
 
   /// Pinned, `message_bytes` long.
   std::byte* messages() const { return pinned_.get() + kFlagBytes; }
@@ -63,9 +67,16 @@ class DeviceCoder {
   uint32_t* found() const { return reinterpret_cast<uint32_t*>(pinned_.get()); }
   ValueBlock block(const OpJob& job, size_t count) const;
   WorkStream& stream_of(const OpJob& job) const;
+  /// Of the device, for one job.
+  size_t scratch_bytes(const OpJob& job, size_t count) const;
+  /// Elements as fp32: in `floats` if they have 16 bits, else where they are.
+  const float* as_floats(const std::byte* elements, size_t count, void* stream,
+                         float* floats) const;
 
   const CodingDevice device_;
   const Coding& coding_;
+  const bool is_wide_;        // elements are fp32
+  const ValueSpec elements_;  // else: the codec whose bodies they are
   const std::shared_ptr<std::byte> pinned_;  // the flag, and the messages
 };
 

@@ -20,6 +20,7 @@
 #include "codec_cases.h"
 #include "comm.h"
 #include "kernels/codec.h"
+#include "kernels/convert.h"
 #include "kernels/value_elements.h"
 #include "ranks.h"
 #include "transport/input_latch.h"
@@ -144,15 +145,24 @@ constexpr CodecKernels kKernels{
         },
 };
 
+/// Elements of some type, and their residuals.
 struct Numbers {
-  std::vector<float> values, errors;
+  Numbers() = default;
+  Numbers(DType of, const std::vector<float>& floats, std::vector<float> residuals)
+      : dtype(of), values(floats.size() * element_size(of)), errors(std::move(residuals)) {
+    narrow(values.data(), floats.data(), floats.size(), of);
+  }
+
+  DType dtype = DType::kFloat32;
+  std::vector<std::byte> values;
+  std::vector<float> errors;
 };
 
 CollectiveCall call_on(Numbers& numbers, const std::string& algorithm, const std::string& codec) {
   CollectiveCall call;
   call.collective = Collective::kAllReduce;
   call.input = call.output = {region(numbers.values)};
-  call.dtype = DType::kFloat32;
+  call.dtype = numbers.dtype;
   call.algorithms = algorithm;
   call.divisor = 3;
   call.coding.codec = Codec::make(codec);
@@ -174,28 +184,35 @@ std::shared_ptr<CollectiveTask> start_on_device(Comm& comm, CollectiveCall call,
   return tasks[0];
 }
 
+/// One call on the host, which brings the Plan, and the same one on the device.
+void expect_bits_of_the_cpu(Rank& rank, Comm& comm, DType dtype, const std::string& algorithm,
+                            const std::string& codec, size_t count) {
+  rank.at(std::string(to_string(dtype)) + " " + algorithm + " " + codec + " " +
+          std::to_string(count));
+  const auto to_host = std::make_shared<ThreadStream>();
+  const auto to_device = std::make_shared<ThreadStream>();
+  const auto on_host =
+      std::make_shared<Numbers>(dtype, normal(count, static_cast<unsigned>(rank.rank)),
+                                normal(count, static_cast<unsigned>(rank.rank + 10), 0.1F));
+  const auto on_device = std::make_shared<Numbers>(*on_host);
+  comm.succeed(*comm.start(call_on(*on_host, algorithm, codec), on_host));
+  comm.succeed(*start_on_device(comm, call_on(*on_device, algorithm, codec), on_device,
+                                {to_host, to_device, &kKernels}));
+  EXPECT_EQ(on_device->values, on_host->values);
+  EXPECT_TRUE(same_bits(on_device->errors, on_host->errors));
+  if (codec == "int4" && count > 5000) {
+    EXPECT_LT(to_host->copied + to_device->copied, 2 * count * sizeof(float));
+  }
+}
+
 TEST(DeviceCoder, HasTheBitsOfTheCpu) {
   run_ranks(3, [](Rank& rank) {
     Comm comm(rank.group());
-    const auto to_host = std::make_shared<ThreadStream>();
-    const auto to_device = std::make_shared<ThreadStream>();
-    for (const std::string algorithm : {"sra", "direct"}) {
-      for (const std::string codec : {"int4", "bf16", "hadamard+int8"}) {
-        for (const size_t count : {1, 5000, 300'001}) {
-          rank.at(algorithm + " " + codec + " " + std::to_string(count));
-          const auto on_host = std::make_shared<Numbers>();
-          on_host->values = normal(count, static_cast<unsigned>(rank.rank));
-          on_host->errors = normal(count, static_cast<unsigned>(rank.rank + 10), 0.1F);
-          const auto on_device = std::make_shared<Numbers>(*on_host);
-          // The first call brings the Plan.
-          comm.succeed(*comm.start(call_on(*on_host, algorithm, codec), on_host));
-          to_host->copied = to_device->copied = 0;
-          comm.succeed(*start_on_device(comm, call_on(*on_device, algorithm, codec), on_device,
-                                        {to_host, to_device, &kKernels}));
-          EXPECT_TRUE(same_bits(on_device->values, on_host->values));
-          EXPECT_TRUE(same_bits(on_device->errors, on_host->errors));
-          if (codec == "int4" && count > 5000) {
-            EXPECT_LT(to_host->copied + to_device->copied, 2 * count * sizeof(float));
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      for (const std::string algorithm : {"sra", "direct"}) {
+        for (const std::string codec : {"int4", "bf16", "hadamard+int8"}) {
+          for (const size_t count : {1, 5000, 300'001}) {
+            expect_bits_of_the_cpu(rank, comm, dtype, algorithm, codec, count);
           }
         }
       }
@@ -208,11 +225,11 @@ TEST(DeviceCoder, SaysThatAResultIsNotFinite) {
     Comm comm(rank.group());
     const CodingDevice device{std::make_shared<ThreadStream>(), std::make_shared<ThreadStream>(),
                               &kKernels};
-    const auto numbers = std::make_shared<Numbers>();
     for (const bool is_bad : {false, true}) {
-      numbers->values.assign(10'000, 1.0F);
-      numbers->errors.assign(10'000, 0.0F);
-      if (is_bad && rank.rank == 1) numbers->values[77] = std::numeric_limits<float>::infinity();
+      std::vector<float> values(10'000, 1.0F);
+      if (is_bad && rank.rank == 1) values[77] = std::numeric_limits<float>::infinity();
+      const auto numbers =
+          std::make_shared<Numbers>(DType::kFloat32, values, std::vector<float>(10'000, 0.0F));
       CollectiveCall call = call_on(*numbers, "sra", "int4");
       call.coding.refuses_nonfinite = true;
       if (!is_bad) {
@@ -254,7 +271,10 @@ TEST(DeviceCoder, TakesPlansThatSendMessagesOnly) {
   EXPECT_FALSE(runs(OpKind::kReduce, Block::coded(0), both));
 
   plan.ops.clear();
-  EXPECT_FALSE(runs_on_device(plan, *codec, DType::kBFloat16, false));
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    EXPECT_TRUE(runs_on_device(plan, *codec, dtype, false)) << to_string(dtype);
+  }
+  EXPECT_FALSE(runs_on_device(plan, *codec, DType::kFloat64, false));
   for (const char* other : {"topk:0.1", "int4+lossless", "sign", "sumint8"}) {
     EXPECT_FALSE(runs_on_device(plan, *Codec::make(other), DType::kFloat32, false)) << other;
   }

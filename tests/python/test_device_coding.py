@@ -7,6 +7,7 @@ through host memory on all ranks but the first, so each test repeats its calls.
 from __future__ import annotations
 
 import datetime
+import itertools
 import time
 
 import pytest
@@ -30,14 +31,14 @@ def _normal(size: int, seed: int) -> torch.Tensor:
 # ------------------------------------------------------------------------------------------ bits
 
 
-def _calls(device: str, codec: str, step: int) -> list[torch.Tensor]:
+def _calls(device: str, codec: str, step: int, dtype: torch.dtype) -> list[torch.Tensor]:
     rank, world = dist.get_rank(), dist.get_world_size()
-    x = _normal(SIZE, rank).to(device)
-    mean = _normal(SIZE, rank + 10).to(device)
+    x = _normal(SIZE, rank).to(dtype).to(device)
+    mean = _normal(SIZE, rank + 10).to(dtype).to(device)
     residual = (_normal(SIZE, rank + 20) / 8).to(device)
-    whole = _normal(world * SIZE, rank + 30).to(device)
+    whole = _normal(world * SIZE, rank + 30).to(dtype).to(device)
     errors = (_normal(world * SIZE, rank + 40) / 8).to(device)
-    shard, gathered = torch.empty(SIZE, device=device), torch.empty(world * SIZE, device=device)
+    shard, gathered = x.new_empty(SIZE), x.new_empty(world * SIZE)
     q7x2.all_reduce(x, codec, step=step, edges="all")
     q7x2.all_reduce(mean, codec, op=dist.ReduceOp.AVG, residual=residual, step=step, edges="all")
     q7x2.reduce_scatter(shard, whole, codec, residual=errors, step=step, edges="all")
@@ -45,13 +46,13 @@ def _calls(device: str, codec: str, step: int) -> list[torch.Tensor]:
     return [x, mean, residual, shard, errors, gathered]
 
 
-def _compare(device: str, codecs: list[str]) -> None:
+def _compare(device: str, codecs: list[str], dtype: torch.dtype = torch.float32) -> None:
     for codec in codecs:
         for step in range(2):
-            expected = _calls("cpu", codec, step)
+            expected = _calls("cpu", codec, step, dtype)
             with stand_in.slow(torch.accelerator.current_stream(), 0.001):
                 # Used in the order of the stream, without a wait of the host.
-                results = [result.clone() for result in _calls(device, codec, step)]
+                results = [result.clone() for result in _calls(device, codec, step, dtype)]
             for i, (result, target) in enumerate(zip(results, expected, strict=True)):
                 assert_bits(result.cpu(), target, f"result {i} of {codec}, step {step}")
 
@@ -59,6 +60,14 @@ def _compare(device: str, codecs: list[str]) -> None:
 @pytest.mark.parametrize("world", [2, 3])
 def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str, device: str) -> None:
     stand_in.run(new_pool(world), _compare, shared, device, codecs=CODECS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_bits_of_short_floats_are_those_of_cpu_tensors(
+    dtype: torch.dtype, new_pool, shared: str, device: str
+) -> None:
+    codecs = ["bf16", "int4", "hadamard+int4"]
+    stand_in.run(new_pool(2), _compare, shared, device, codecs=codecs, dtype=dtype)
 
 
 def _compare_algorithms(device: str) -> None:
@@ -72,9 +81,10 @@ def test_every_algorithm_has_the_bits_of_cpu_tensors(new_pool, shared: str, devi
 
 
 def _not_finite(device: str) -> None:
-    for bad in (float("inf"), float("nan")):
+    bads = itertools.product((float("inf"), float("nan")), (torch.float32, torch.bfloat16))
+    for bad, dtype in bads:
         for _ in range(2):
-            x, y = torch.ones(SIZE), torch.ones(SIZE)
+            x, y = torch.ones(SIZE, dtype=dtype), torch.ones(SIZE, dtype=dtype)
             if dist.get_rank() == 1:
                 x[5] = y[5] = bad
             y = y.to(device)
@@ -88,12 +98,26 @@ def test_numbers_that_are_not_finite_reach_every_rank(new_pool, shared: str, dev
     stand_in.run(new_pool(2), _not_finite, shared, device)
 
 
+def _beyond_fp16(device: str) -> None:
+    """The sum is finite in fp32 and in its message, and the result is not."""
+    for _ in range(2):
+        x = torch.full((SIZE,), 40_000.0, dtype=torch.float16).to(device)
+        work = q7x2.all_reduce(x, "bf16", edges="all", nonfinite="error", async_op=True)
+        assert work is not None
+        with pytest.raises(RuntimeError, match="infinities or NaNs"):
+            work.wait(datetime.timedelta(seconds=60))
+
+
+def test_results_beyond_fp16_are_not_finite(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _beyond_fp16, shared, device)
+
+
 # ------------------------------------------------------------------------------------------- bus
 
 
-def _counted() -> None:
-    dense = torch.ones(1 << 18, device="fake")
-    coded = torch.ones(1 << 18, device="fake")
+def _counted(dtype: torch.dtype, share: float) -> None:
+    dense = torch.ones(1 << 18, device="fake", dtype=dtype)
+    coded = torch.ones(1 << 18, device="fake", dtype=dtype)
     residual = torch.zeros(1 << 18, device="fake")
     plain = sum(stand_in.bytes_of(lambda: dist.all_reduce(dense)))
     assert plain == 2 * dense.nbytes
@@ -102,12 +126,15 @@ def _counted() -> None:
         q7x2.all_reduce(coded, "int4", residual=residual, edges="all")
 
     call()
-    assert sum(stand_in.bytes_of(call)) <= 0.3 * plain
+    assert sum(stand_in.bytes_of(call)) <= share * plain
 
 
+@pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 0.3), (torch.bfloat16, 0.4)])
 @pytest.mark.parametrize("world", [2, 4])
-def test_messages_cross_the_bus(world: int, new_pool, shared: str) -> None:
-    stand_in.run(new_pool(world), _counted, shared)
+def test_messages_cross_the_bus(
+    world: int, dtype: torch.dtype, share: float, new_pool, shared: str
+) -> None:
+    stand_in.run(new_pool(world), _counted, shared, dtype=dtype, share=share)
 
 
 def _counted_by_ddp() -> None:
