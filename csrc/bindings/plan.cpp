@@ -158,7 +158,7 @@ std::string export_plan(const std::string& collective, const std::string& algori
   return to_json(make_schedule(collective, algorithm, ranks, root, fabric_json));
 }
 
-/// Whether a device can code a candidate's call on fp32 tensors: on rank 0, with a residual.
+/// Whether a device can code a candidate's call: on rank 0, with a residual if the codec takes one.
 bool is_for_device(const Candidate& candidate, const CallShape& shape, const Codec* codec,
                    const Fabric& fabric) {
   if (codec == nullptr || candidate.edges == Edges::kNone) return false;
@@ -168,7 +168,7 @@ bool is_for_device(const Candidate& candidate, const CallShape& shape, const Cod
   request.parameter = choose_parameter(generator, request, parameter);
   const EdgeCoding edges(candidate.edges, fabric.world_size(), &fabric);
   return runs_on_device(code(generator.generate(request), edges).project(0), *codec,
-                        DType::kFloat32, /*has_errors=*/true);
+                        DType::kFloat32, /*has_errors=*/codec->traits().keeps_error);
 }
 
 /// What was proven: the Schedule in figures.

@@ -1,6 +1,7 @@
 #include "executor/device_coder.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,19 +23,6 @@ size_t rounded(size_t bytes) {
 bool is_element(const Block& block) {
   return block.is_part();
 }
-
-/// Memory of the device that a job needs while it runs, piece by piece.
-class Pieces {
- public:
-  explicit Pieces(std::byte* begin) : next_(begin) {}
-  std::byte* take(size_t bytes) { return std::exchange(next_, next_ + rounded(bytes)); }
-  float* take_floats(size_t count) {
-    return reinterpret_cast<float*>(take(count * sizeof(float)));
-  }
-
- private:
-  std::byte* next_;
-};
 
 ValueSpec spec_of_elements(DType dtype) {
   return {.kind = dtype == DType::kFloat16 ? ValueKind::kFloat16 : ValueKind::kBFloat16,
@@ -66,13 +54,22 @@ class JobCompletion final : public Completion {
 
 }  // namespace
 
+class DeviceCoder::Pieces {
+ public:
+  explicit Pieces(std::byte* begin) : next_(begin) {}
+  std::byte* take(size_t bytes) { return std::exchange(next_, next_ + rounded(bytes)); }
+  float* take_floats(size_t count) {
+    return reinterpret_cast<float*>(take(count * sizeof(float)));
+  }
+
+ private:
+  std::byte* next_;
+};
+
 bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_errors) {
   const bool has_kernels =
       dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-  if (!has_kernels || plan.num_coded == 0 || !codec.is_value_stage() ||
-      codec.traits().codes_own) {
-    return false;
-  }
+  if (!has_kernels || plan.num_coded == 0 || !codec.is_value_stage()) return false;
   return std::ranges::all_of(plan.ops, [&](const Op& op) {
     const auto sources = plan.sources_of(op);
     switch (op.kind) {
@@ -132,9 +129,16 @@ size_t DeviceCoder::scratch_bytes(const OpJob& job, size_t count) const {
   const size_t floats = is_wide_ ? 0 : rounded(count * sizeof(float));
   size_t bytes = makes_message(job) ? body : floats;
   for (const BlockCoder::Operand& operand : job.from) {
-    bytes += operand.elements == nullptr ? body : floats;
+    if (operand.elements != nullptr) bytes += floats;
+    if (operand.elements == nullptr || codes_own(job)) bytes += body;
   }
   return bytes;
+}
+
+// A vote: `runs_on_device` lets no sum pass in which all are elements.
+bool DeviceCoder::codes_own(const OpJob& job) const {
+  const bool adds = job.kind == OpJob::Kind::kFold || job.kind == OpJob::Kind::kFoldToMessage;
+  return adds && coding_.codec->traits().codes_own;
 }
 
 const float* DeviceCoder::as_floats(const std::byte* elements, size_t count, void* stream,
@@ -142,6 +146,25 @@ const float* DeviceCoder::as_floats(const std::byte* elements, size_t count, voi
   if (is_wide_) return reinterpret_cast<const float*>(elements);
   device_.kernels->decode(elements_, elements, floats, count, 0, 0, /*add=*/false, stream);
   return floats;
+}
+
+FoldSource DeviceCoder::source_of(const OpJob& job, const BlockCoder::Operand& operand,
+                                  size_t count, WorkStream& stream, Pieces& pieces) const {
+  const Codec& codec = *coding_.codec;
+  if (operand.elements == nullptr) {
+    const std::span<const std::byte> body = codec.body_of(operand.message, count);
+    std::byte* const there = pieces.take(body.size());
+    stream.copy(there, body.data(), body.size(), WorkStream::Way::kToDevice);
+    return {.body = there};
+  }
+  float* const floats = is_wide_ ? nullptr : pieces.take_floats(count);
+  const float* const values = as_floats(operand.elements, count, stream.handle(), floats);
+  if (!codes_own(job)) return {.values = values};
+  ValueBlock block = this->block(job, count);
+  block.values = values;
+  std::byte* const body = pieces.take(value_bytes(codec.spec().value, count));
+  device_.kernels->encode(codec.spec().value, block, body, stream.handle());
+  return {.body = body};
 }
 
 size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
@@ -154,16 +177,7 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
     Pieces pieces(memory.get());
     Fold fold;
     for (const BlockCoder::Operand& operand : job.from) {
-      FoldSource& source = fold.of[fold.num++];
-      if (operand.elements != nullptr) {
-        float* const floats = is_wide_ ? nullptr : pieces.take_floats(count);
-        source.values = as_floats(operand.elements, count, stream.handle(), floats);
-        continue;
-      }
-      std::byte* const there = pieces.take(body_bytes);
-      stream.copy(there, coding_.codec->body_of(operand.message, count).data(), body_bytes,
-                  WorkStream::Way::kToDevice);
-      source.body = there;
+      fold.of[fold.num++] = source_of(job, operand, count, stream, pieces);
     }
     std::byte* body = nullptr;  // what is made: a message, or numbers
     float* numbers = nullptr;

@@ -11,6 +11,8 @@
 // Elements of 16 bits are read and written as bodies of the codecs fp16 and bf16, by the same kernels,
 // through fp32 in the device's memory. So all sums are those of fp32.
 //
+// In a vote this rank's own numbers are encoded like those of the others before they are added.
+//
 // It takes elements of 32 and 16 bits, codecs of the value stage alone, and Plans in which all that
 // is sent or received is coded: what would be sent as it is, or selected, is in host memory
 // (backend/coding_device.cpp chooses).
@@ -63,15 +65,22 @@ class DeviceCoder {
 
  private:
   static constexpr size_t kFlagBytes = 64;
+  /// Memory of the device that a job needs while it runs, piece by piece.
+  class Pieces;
 
   uint32_t* found() const { return reinterpret_cast<uint32_t*>(pinned_.get()); }
   ValueBlock block(const OpJob& job, size_t count) const;
   WorkStream& stream_of(const OpJob& job) const;
+  /// Whether this rank's contribution goes through the codec before it is added.
+  bool codes_own(const OpJob& job) const;
   /// Of the device, for one job.
   size_t scratch_bytes(const OpJob& job, size_t count) const;
   /// Elements as fp32: in `floats` if they have 16 bits, else where they are.
   const float* as_floats(const std::byte* elements, size_t count, void* stream,
                          float* floats) const;
+  /// A contribution in the device's memory.
+  FoldSource source_of(const OpJob& job, const BlockCoder::Operand& operand, size_t count,
+                       WorkStream& stream, Pieces& pieces) const;
 
   const CodingDevice device_;
   const Coding& coding_;

@@ -21,6 +21,7 @@ from values import assert_bits
 pytestmark = stand_in.needs_accelerator
 
 CODECS = ["fp16", "fp8_e5m2", "int4", "int6:minmax", "int8:sr", "onebit", "hadamard+int4"]
+VOTES = ["sign", "sign:g=64"]
 SIZE = 10_007  # no multiple of a group or of the world size
 
 
@@ -33,6 +34,7 @@ def _normal(size: int, seed: int) -> torch.Tensor:
 
 def _calls(device: str, codec: str, step: int, dtype: torch.dtype) -> list[torch.Tensor]:
     rank, world = dist.get_rank(), dist.get_world_size()
+    keeps = codec not in VOTES
     x = _normal(SIZE, rank).to(dtype).to(device)
     mean = _normal(SIZE, rank + 10).to(dtype).to(device)
     residual = (_normal(SIZE, rank + 20) / 8).to(device)
@@ -40,8 +42,17 @@ def _calls(device: str, codec: str, step: int, dtype: torch.dtype) -> list[torch
     errors = (_normal(world * SIZE, rank + 40) / 8).to(device)
     shard, gathered = x.new_empty(SIZE), x.new_empty(world * SIZE)
     q7x2.all_reduce(x, codec, step=step, edges="all")
-    q7x2.all_reduce(mean, codec, op=dist.ReduceOp.AVG, residual=residual, step=step, edges="all")
-    q7x2.reduce_scatter(shard, whole, codec, residual=errors, step=step, edges="all")
+    q7x2.all_reduce(
+        mean,
+        codec,
+        op=dist.ReduceOp.AVG,
+        residual=residual if keeps else None,
+        step=step,
+        edges="all",
+    )
+    q7x2.reduce_scatter(
+        shard, whole, codec, residual=errors if keeps else None, step=step, edges="all"
+    )
     q7x2.all_gather(gathered, x, codec, step=step, edges="all")
     return [x, mean, residual, shard, errors, gathered]
 
@@ -68,6 +79,13 @@ def test_bits_of_short_floats_are_those_of_cpu_tensors(
 ) -> None:
     codecs = ["bf16", "int4", "hadamard+int4"]
     stand_in.run(new_pool(2), _compare, shared, device, codecs=codecs, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_votes_have_the_bits_of_cpu_tensors(
+    dtype: torch.dtype, new_pool, shared: str, device: str
+) -> None:
+    stand_in.run(new_pool(3), _compare, shared, device, codecs=VOTES, dtype=dtype)
 
 
 def _compare_algorithms(device: str) -> None:
@@ -115,7 +133,7 @@ def test_results_beyond_fp16_are_not_finite(new_pool, shared: str, device: str) 
 # ------------------------------------------------------------------------------------------- bus
 
 
-def _counted(dtype: torch.dtype, share: float) -> None:
+def _counted(dtype: torch.dtype, share: float, codec: str) -> None:
     dense = torch.ones(1 << 18, device="fake", dtype=dtype)
     coded = torch.ones(1 << 18, device="fake", dtype=dtype)
     residual = torch.zeros(1 << 18, device="fake")
@@ -123,18 +141,26 @@ def _counted(dtype: torch.dtype, share: float) -> None:
     assert plain == 2 * dense.nbytes
 
     def call() -> None:
-        q7x2.all_reduce(coded, "int4", residual=residual, edges="all")
+        q7x2.all_reduce(coded, codec, residual=residual if codec == "int4" else None, edges="all")
 
     call()
     assert sum(stand_in.bytes_of(call)) <= share * plain
 
 
-@pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 0.3), (torch.bfloat16, 0.4)])
+COUNTED = [
+    (torch.float32, "int4", 0.3),
+    (torch.bfloat16, "int4", 0.4),
+    (torch.float32, "sign", 0.1),
+]
+
+
+@pytest.mark.parametrize(("dtype", "codec", "share"), COUNTED)
 @pytest.mark.parametrize("world", [2, 4])
 def test_messages_cross_the_bus(
-    world: int, dtype: torch.dtype, share: float, new_pool, shared: str
+    world: int, dtype: torch.dtype, codec: str, share: float, new_pool, shared: str
 ) -> None:
-    stand_in.run(new_pool(world), _counted, shared, dtype=dtype, share=share)
+    arguments = {"dtype": dtype, "codec": codec, "share": share}
+    stand_in.run(new_pool(world), _counted, shared, **arguments)
 
 
 def _counted_by_ddp() -> None:
