@@ -2,8 +2,9 @@
 // decodes them, or in host memory, where the codecs of the CPU do.
 //
 // Messages have the same bits either way, so each rank decides by itself. The device needs kernels
-// (kernels/codec_kernels.h), and a Plan that only sends messages. A rank that does not know its
-// Plan yet, because rank 0 announces it ahead of the call, takes host memory.
+// (kernels/codec_kernels.h), and a Plan that only sends messages. If this rank does not know its
+// Plan yet, because rank 0 announces it ahead of the call, the call decides when it does
+// (executor/collective_device.cpp).
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -68,11 +69,11 @@ void ProcessGroupQ7x2::choose_device(Launch& launch, Collective collective, cons
   call.algorithms = algorithms_of_thread();
   call.coding.edges = opts.edges;
   const std::shared_ptr<const Codec> codec = codec_of(call, opts);
-  if (codec == nullptr || !codec->is_value_stage()) return;
+  if (codec == nullptr || !has_kernels_for(*codec, call.dtype)) return;
   call.coding.codec = codec;
   try {
     const std::shared_ptr<PlanBook::Page> page = book_->open(shape_of(call));
-    if (!page->is_settled() ||
+    if (page->is_settled() &&
         !runs_on_device(*page->choice().plan, *codec, call.dtype, !opts.errors.empty())) {
       return;
     }

@@ -123,21 +123,6 @@ CollectiveTask::~CollectiveTask() {
   }
 }
 
-void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs,
-                                std::shared_ptr<OutputGate> outputs) {
-  device_inputs_ = inputs;
-  device_outputs_ = std::move(outputs);
-  set_inputs(std::move(inputs));
-}
-
-void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device) {
-  if (!choice_.plan) throw Error(ErrorCode::kInternal, name() + ": its Plan is not known yet");
-  const size_t messages =
-      static_cast<size_t>(choice_.window) * choice_.plan->num_coded * coder_->max_bytes();
-  device_coder_ = std::make_unique<DeviceCoder>(std::move(device), call_.coding, call_.dtype, messages);
-  set_device(std::move(inputs), std::shared_ptr<OutputGate>());
-}
-
 void CollectiveTask::adopt(const Choice& choice, bool counts) {
   choice_ = choice;
   slicing_ = Slicing(call_, choice_);
@@ -240,7 +225,7 @@ void CollectiveTask::start(Locked& locked) {
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
-  if (!is_selected(locked)) return;
+  if (!has_come_in(locked) || !is_selected(locked)) return;
   admit_slices(locked);
   run_ready(locked);
 }
@@ -369,6 +354,14 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
   }
   places_.clear();
   if (staging_) staging_.retire(locked, group());
+  if (late_staging_) {
+    leave(locked);
+  } else {
+    conclude(locked);
+  }
+}
+
+void CollectiveTask::conclude(Locked& locked) {
   if (coder_ && (coder_->met_nonfinite() || (device_coder_ && device_coder_->met_nonfinite()))) {
     fail(locked, Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
     return;

@@ -17,9 +17,10 @@
 // (plan/plan_book.h).
 //
 // Tensors on a device pass through host memory, or stay there, and a device encodes and decodes
-// (executor/device_coder.h). A slice begins when its input is there, and each
-// slice that is complete lets its part of the result pass to the device. A slice that waits for its
-// input waits for this rank's device alone, so no set of ranks waits for each other in a circle.
+// (executor/device_coder.h). A slice begins when its input is there, and each slice that is complete
+// lets its part of the result pass to the device. A slice that waits for its input waits for this
+// rank's device alone, so no set of ranks waits for each other in a circle. If the Plan comes after
+// the call, and the device cannot run it, all elements pass at once (executor/late_staging.h).
 //
 // A codec that selects looks at the whole input before the first slice: one more job.
 //
@@ -43,6 +44,7 @@
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
 #include "executor/device_coder.h"
+#include "executor/late_staging.h"
 #include "executor/op_job.h"
 #include "executor/plan_call.h"
 #include "executor/shared_staging.h"
@@ -74,8 +76,9 @@ class CollectiveTask final : public Task {
   /// Before it is submitted, for tensors on a device: slices begin as `inputs` arrive, and
   /// `outputs` hears what is final. Null: the call reads, or writes, nothing on a device.
   void set_device(std::shared_ptr<InputLatch> inputs, std::shared_ptr<OutputGate> outputs);
-  /// The same, of a compressed call whose elements stay on the device: `runs_on_device`. It begins
-  /// when `inputs` is open. Takes pinned memory for its messages.
+  /// The same, of a compressed call whose elements are on the device, which has kernels for it. It
+  /// begins when `inputs` is open. Takes pinned memory for its messages, or, if its Plan is not
+  /// known yet or does not run on a device, as soon as it begins.
   void set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device);
 
   std::string name() const override;
@@ -139,6 +142,8 @@ class CollectiveTask final : public Task {
   void run(Locked& locked, Step step);
   void complete(Locked& locked, Step step);
   void complete_last_slice(Locked& locked);
+  /// All results are where they belong.
+  void conclude(Locked& locked);
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
   void end_group(Locked& locked, const Error& error);
 
@@ -197,6 +202,19 @@ class CollectiveTask final : public Task {
   std::byte* message_of(Step step);
   BlockCoder::Place coding_place(const Op& op, size_t slice) const;
 
+  // collective_device.cpp: where the elements of a compressed call on a device's tensors are.
+
+  class PassageJob;
+
+  bool codes_on_device() const;
+  void make_device_coder();
+  /// False until it is decided where the elements are, and they are there.
+  bool has_come_in(Locked& locked);
+  /// Has the results copied to the device, and then concludes.
+  void leave(Locked& locked);
+  /// The job is complete that one of the two has begun.
+  void passed(Locked& locked);
+
   // collective_messages.cpp: messages, and the check that ranks agree.
 
   void send(Locked& locked, Step step, size_t length);
@@ -229,6 +247,10 @@ class CollectiveTask final : public Task {
   Slicing slicing_;
   uint64_t fingerprint_ = 0;
   std::unique_ptr<BlockCoder> coder_;          // of coded calls
+  std::unique_ptr<CodingDevice> coding_device_;  // null: elements are on the host from the start
+  std::unique_ptr<Job> passage_;                 // until it has run
+  bool is_passing_ = false;
+  std::unique_ptr<LateStaging> late_staging_;  // if elements were on a device, and now are not
   std::unique_ptr<DeviceCoder> device_coder_;  // if elements are on a device
   std::unique_ptr<SelectionJob> selection_;    // until it has run
   bool is_selecting_ = false;

@@ -109,6 +109,10 @@ void CollectiveTask::worked(Locked& locked, Job& job) {
     inputs_arrived(locked);
     return;
   }
+  if (&job == passage_.get()) {
+    passed(locked);
+    return;
+  }
   accept(locked, static_cast<OpJob&>(job));
   run_ready(locked);
 }

@@ -5,11 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "executor/job_completion.h"
 #include "executor/op_job.h"
 #include "kernels/random.h"
-#include "transport/completion_queue.h"
-#include "transport/group.h"
-#include "transport/runtime.h"
 
 namespace q7x2 {
 namespace {
@@ -34,24 +32,6 @@ bool makes_message(const OpJob& job) {
   return job.kind == OpJob::Kind::kEncode || job.kind == OpJob::Kind::kFoldToMessage;
 }
 
-class JobCompletion final : public Completion {
- public:
-  JobCompletion(std::shared_ptr<CompletionQueue> queue, OpJob& job, std::weak_ptr<Task> task)
-      : Completion(std::move(queue)), job_(job), task_(std::move(task)) {}
-
- private:
-  // A task with a job out is not gone before its runtime.
-  void deliver(Locked& locked, TaskTable&) override {
-    std::shared_ptr<Task> task = task_.lock();
-    if (!task) return;
-    task->group().runtime().jobs().completed(locked, job_);
-    locked.drop_later(std::move(task));
-  }
-
-  OpJob& job_;
-  const std::weak_ptr<Task> task_;
-};
-
 }  // namespace
 
 class DeviceCoder::Pieces {
@@ -66,10 +46,13 @@ class DeviceCoder::Pieces {
   std::byte* next_;
 };
 
+bool has_kernels_for(const Codec& codec, DType dtype) {
+  return codec.is_value_stage() &&
+         (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16);
+}
+
 bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_errors) {
-  const bool has_kernels =
-      dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-  if (!has_kernels || plan.num_coded == 0 || !codec.is_value_stage()) return false;
+  if (!has_kernels_for(codec, dtype) || plan.num_coded == 0) return false;
   return std::ranges::all_of(plan.ops, [&](const Op& op) {
     const auto sources = plan.sources_of(op);
     switch (op.kind) {
@@ -225,11 +208,7 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
 }
 
 void DeviceCoder::complete_later(OpJob& job, const std::shared_ptr<Task>& task) {
-  auto completion =
-      std::make_unique<JobCompletion>(task->group().runtime().completions(), job, task);
-  WorkStream& stream = stream_of(job);
-  stream.with(
-      [&] { Completion::post_after(stream.calls(), stream.handle(), std::move(completion)); });
+  complete_after(stream_of(job), job, task);
 }
 
 }  // namespace q7x2

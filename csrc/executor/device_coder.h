@@ -40,6 +40,8 @@ struct CodingDevice {
   const CodecKernels* kernels = nullptr;
 };
 
+/// Whether there are kernels for that codec on elements of that type.
+bool has_kernels_for(const Codec& codec, DType dtype);
 /// Whether a device can run a call of that kind.
 bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_errors);
 

@@ -220,6 +220,42 @@ TEST(DeviceCoder, HasTheBitsOfTheCpu) {
   });
 }
 
+// Ranks other than 0 know the Plan only when the call has begun.
+TEST(DeviceCoder, FirstCallsHaveTheBitsOfTheCpu) {
+  run_ranks(3, [](Rank& rank) {
+    Comm comm(rank.group());
+    for (const EdgeWish edges : {EdgeWish::kAll, EdgeWish::kHost}) {
+      for (const size_t count : {1, 5000, 300'001}) {
+        rank.at(std::string(to_string(edges)) + " " + std::to_string(count));
+        const CodingDevice device{std::make_shared<ThreadStream>(),
+                                  std::make_shared<ThreadStream>(), &kKernels};
+        const auto on_device = std::make_shared<Numbers>(
+            DType::kFloat32, normal(count, static_cast<unsigned>(rank.rank)),
+            normal(count, static_cast<unsigned>(rank.rank + 10), 0.1F));
+        const auto on_host = std::make_shared<Numbers>(*on_device);
+        const auto call = [&](Numbers& numbers) {
+          CollectiveCall call = call_on(numbers, "sra", "int4");
+          call.coding.edges = edges;
+          return call;
+        };
+        comm.succeed(*start_on_device(comm, call(*on_device), on_device, device));
+        comm.succeed(*comm.start(call(*on_host), on_host));
+        EXPECT_EQ(on_device->values, on_host->values);
+        EXPECT_TRUE(same_bits(on_device->errors, on_host->errors));
+        const size_t copied =
+            dynamic_cast<ThreadStream&>(*device.to_host).copied +
+            dynamic_cast<ThreadStream&>(*device.to_device).copied;
+        const size_t elements = 2 * count * sizeof(float);  // and residuals
+        if (edges == EdgeWish::kHost) {
+          EXPECT_EQ(copied, 2 * elements);  // there and back
+        } else if (count > 5000) {
+          EXPECT_LT(copied, elements);
+        }
+      }
+    }
+  });
+}
+
 TEST(DeviceCoder, SaysThatAResultIsNotFinite) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
