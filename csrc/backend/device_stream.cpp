@@ -1,6 +1,7 @@
 #include "backend/device_stream.h"
 
 #include <string>
+#include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/StreamGuard.h>
@@ -53,7 +54,7 @@ DeviceLanes::Lane DeviceLanes::lane(c10::Device device, int peer) {
     return found->second;
   }
   const c10::Stream out = take_stream(device);
-  const Lane made{out, take_stream(device)};
+  const Lane made{out, take_stream(device), traffic_};
   lanes_.insert_or_assign(key, made);
   return made;
 }
@@ -93,6 +94,8 @@ void DeviceStream::read(
       for (const Copy& copy : passage.copies[k]) {
         at::Tensor host = copy.to;
         host.copy_(copy.from, /*non_blocking=*/true);
+        count_as_staged();
+        lane_.traffic->staged.to_host += host.nbytes();
         keep_for(copy.from, lane_.out);
       }
       const bool is_last = k + 1 == passage.copies.size();
@@ -131,10 +134,18 @@ std::vector<std::shared_ptr<OutputGate>> DeviceStream::write(const std::vector<P
   return gates_;
 }
 
-void DeviceStream::copy_in(const std::vector<Copy>& copies) const {
+void DeviceStream::count_as_staged() {
+  if (!std::exchange(is_staged_, true)) ++lane_.traffic->staged.calls;
+}
+
+void DeviceStream::copy_in(const std::vector<Copy>& copies) {
   for (const Copy& copy : copies) {
     at::Tensor result = copy.to;
     result.copy_(copy.from, /*non_blocking=*/true);
+    if (copy.from.device().is_cpu()) {
+      count_as_staged();
+      lane_.traffic->staged.to_device += result.nbytes();
+    }
     keep_for(result, lane_.in);
   }
 }

@@ -23,6 +23,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include "device/bus_traffic.h"
 #include "device/gate.h"
 #include "device/output_gate.h"
 #include "device/strips.h"
@@ -42,13 +43,17 @@ class DeviceLanes {
   struct Lane {
     c10::Stream out;
     c10::Stream in;
+    std::shared_ptr<BusTraffic> traffic;
   };
   static constexpr int kCollectives = -2;
 
   /// `peer`: kCollectives, a rank, or -1 for messages from any rank.
   Lane lane(c10::Device device, int peer);
+  /// Of all lanes.
+  const std::shared_ptr<BusTraffic>& traffic() const { return traffic_; }
 
  private:
+  const std::shared_ptr<BusTraffic> traffic_ = std::make_shared<BusTraffic>();
   std::mutex mutex_;  // guards the next
   std::map<std::pair<c10::DeviceIndex, int>, Lane> lanes_;
 };
@@ -93,7 +98,9 @@ class DeviceStream {
 
  private:
   void keep_for(const at::Tensor& tensor, const c10::Stream& stream) const;
-  void copy_in(const std::vector<Copy>& copies) const;
+  void copy_in(const std::vector<Copy>& copies);
+  /// The call is one whose tensors pass.
+  void count_as_staged();
 
   const DeviceLanes::Lane lane_;
   const StreamCalls& calls_;
@@ -101,6 +108,7 @@ class DeviceStream {
   c10::Event read_;
   c10::Event done_;
   Gate end_;
+  bool is_staged_ = false;
   std::vector<std::shared_ptr<OutputGate>> gates_;
 };
 

@@ -70,6 +70,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::vector<std::string> transports(int rank);
   Group& group() { return *group_; }
   const std::shared_ptr<Group>& group_pointer() const { return group_; }
+  /// What calls on device tensors have moved so far.
+  const BusTraffic& bus_traffic() const { return *lanes_.traffic(); }
   /// The choices so far, and how they came about.
   std::vector<PlanBook::Record> plan_records() const;
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.

@@ -41,6 +41,11 @@ py::list peers_of(const std::vector<PeerFacts>& facts) {
   return peers;
 }
 
+py::dict path_of(const BusTraffic::Path& path) {
+  return py::dict("calls"_a = path.calls.load(), "to_host"_a = path.to_host.load(),
+                  "to_device"_a = path.to_device.load());
+}
+
 py::dict describe_group(ProcessGroupQ7x2& backend) {
   Group& group = backend.group();
   group.runtime().enter();
@@ -56,6 +61,8 @@ py::dict describe_group(ProcessGroupQ7x2& backend) {
                   "hosts"_a = ranks_by_host(group.membership()), "peers"_a = peers_of(facts),
                   "transports"_a = group.runtime().transports(),
                   "algorithms_allowed"_a = group.card(group.rank()).algorithms,
+                  "staged"_a = path_of(backend.bus_traffic().staged),
+                  "coded"_a = path_of(backend.bus_traffic().coded),
                   "timeout"_a = static_cast<double>(backend.options()->timeout.count()) * 1e-3,
                   "flight_recorder"_a = group.runtime().flights().capacity(),
                   "error"_a = error ? py::object(py::str(error->what())) : py::object(py::none()));

@@ -85,6 +85,7 @@ DeviceCoder::DeviceCoder(CodingDevice device, const Coding& coding, DType dtype,
       elements_(spec_of_elements(dtype)),
       pinned_(device_.to_host->pinned(kFlagBytes + message_bytes)) {
   *found() = 0;
+  ++device_.traffic->coded.calls;
 }
 
 void DeviceCoder::check(const OpJob& job, size_t count) const {
@@ -138,6 +139,7 @@ FoldSource DeviceCoder::source_of(const OpJob& job, const BlockCoder::Operand& o
     const std::span<const std::byte> body = codec.body_of(operand.message, count);
     std::byte* const there = pieces.take(body.size());
     stream.copy(there, body.data(), body.size(), WorkStream::Way::kToDevice);
+    device_.traffic->coded.to_device += body.size();
     return {.body = there};
   }
   float* const floats = is_wide_ ? nullptr : pieces.take_floats(count);
@@ -194,6 +196,7 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
     if (body != nullptr) {
       std::byte* const to = coding_.codec->write_header(job.to, count);
       stream.copy(to, body, body_bytes, WorkStream::Way::kToHost);
+      device_.traffic->coded.to_host += body_bytes;
       length = static_cast<size_t>(to - job.to) + body_bytes;
     } else if (!is_wide_) {
       device_.kernels->encode(elements_, {.values = numbers, .count = count}, job.to,

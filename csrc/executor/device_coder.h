@@ -23,6 +23,7 @@
 #include <memory>
 
 #include "base/types.h"
+#include "device/bus_traffic.h"
 #include "device/work_stream.h"
 #include "executor/block_coder.h"
 #include "kernels/codec_kernels.h"
@@ -38,6 +39,7 @@ struct CodingDevice {
   std::shared_ptr<WorkStream> to_host;    ///< encodes inputs
   std::shared_ptr<WorkStream> to_device;  ///< reads messages
   const CodecKernels* kernels = nullptr;
+  std::shared_ptr<BusTraffic> traffic = std::make_shared<BusTraffic>();
 };
 
 /// Whether there are kernels for that codec on elements of that type.

@@ -30,6 +30,7 @@ LateStaging::LateStaging(const CodingDevice& device, const CollectiveCall& call)
     piece.host = next;
     next += rounded(piece.bytes);
   }
+  ++device_.traffic->staged.calls;
 }
 
 // A result that takes the place of an input is one piece. Others do not overlap.
@@ -64,6 +65,7 @@ void LateStaging::read() {
     for (const Piece& piece : pieces_) {
       if (!piece.is_read) continue;
       device_.to_host->copy(piece.host, piece.device, piece.bytes, WorkStream::Way::kToHost);
+      device_.traffic->staged.to_host += piece.bytes;
     }
   });
 }
@@ -73,6 +75,7 @@ void LateStaging::write() {
     for (const Piece& piece : pieces_) {
       if (!piece.is_written) continue;
       device_.to_device->copy(piece.device, piece.host, piece.bytes, WorkStream::Way::kToDevice);
+      device_.traffic->staged.to_device += piece.bytes;
     }
   });
 }

@@ -209,6 +209,28 @@ def test_messages_of_ddp_cross_the_bus(new_pool, shared: str) -> None:
     stand_in.run(new_pool(2), _counted_by_ddp, shared)
 
 
+def _described(device: str) -> None:
+    assert q7x2.describe().device_paths == []
+    x = torch.ones(1 << 16, device=device)
+    dist.all_reduce(x)
+    q7x2.all_reduce(x, "int4", edges="all")
+    torch.accelerator.synchronize()
+    facts = q7x2.describe()
+    staged, coded = facts.device_paths
+    assert staged == {"path": "staged", "calls": 1, "to_host": x.nbytes, "to_device": x.nbytes}
+    assert (coded["path"], coded["calls"]) == ("coded", 1)
+    assert 0 < coded["to_host"] < 0.2 * x.nbytes
+    assert 0 < coded["to_device"] < 0.2 * x.nbytes
+    assert f"on devices, staged: 1 calls, {x.nbytes} bytes to the host" in str(facts)
+    if device == stand_in.NAME:
+        dense = stand_in.bytes_of(lambda: dist.all_reduce(x))
+        assert dense == (x.nbytes, x.nbytes)
+
+
+def test_describe_counts_what_crosses_the_bus(new_pool, shared: str, device: str) -> None:
+    stand_in.run(new_pool(2), _described, shared, device)
+
+
 # ----------------------------------------------------------------------------------------- order
 
 
