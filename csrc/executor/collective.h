@@ -17,10 +17,11 @@
 // (plan/plan_book.h).
 //
 // Tensors on a device pass through host memory, or stay there, and a device encodes and decodes
-// (executor/device_coder.h). A slice begins when its input is there, and each slice that is complete
-// lets its part of the result pass to the device. A slice that waits for its input waits for this
-// rank's device alone, so no set of ranks waits for each other in a circle. If the Plan comes after
-// the call, and the device cannot run it, all elements pass at once (executor/late_staging.h).
+// (executor/device_coder.h). A slice begins when its input is there, and each slice that is
+// complete lets its part of the result pass to the device. A slice that waits for its input waits
+// for this rank's device alone, so no set of ranks waits for each other in a circle. If the Plan
+// comes after the call, and the device cannot run it, all elements pass at once
+// (executor/late_staging.h).
 //
 // A codec that selects looks at the whole input before the first slice: one more job.
 //
@@ -246,7 +247,7 @@ class CollectiveTask final : public Task {
   int64_t began_ = 0;  // by the book's clock
   Slicing slicing_;
   uint64_t fingerprint_ = 0;
-  std::unique_ptr<BlockCoder> coder_;          // of coded calls
+  std::unique_ptr<BlockCoder> coder_;            // of coded calls
   std::unique_ptr<CodingDevice> coding_device_;  // null: elements are on the host from the start
   std::unique_ptr<Job> passage_;                 // until it has run
   bool is_passing_ = false;

@@ -38,9 +38,7 @@ class DeviceCoder::Pieces {
  public:
   explicit Pieces(std::byte* begin) : next_(begin) {}
   std::byte* take(size_t bytes) { return std::exchange(next_, next_ + rounded(bytes)); }
-  float* take_floats(size_t count) {
-    return reinterpret_cast<float*>(take(count * sizeof(float)));
-  }
+  float* take_floats(size_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); }
 
  private:
   std::byte* next_;

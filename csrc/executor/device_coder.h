@@ -8,8 +8,8 @@
 // bits are those of BlockCoder: the kernels add in its order (kernels/codec_kernels.h). The host
 // does not wait: the job is complete when the stream has come by.
 //
-// Elements of 16 bits are read and written as bodies of the codecs fp16 and bf16, by the same kernels,
-// through fp32 in the device's memory. So all sums are those of fp32.
+// Elements of 16 bits are read and written as bodies of the codecs fp16 and bf16, by the same
+// kernels, through fp32 in the device's memory. So all sums are those of fp32.
 //
 // In a vote this rank's own numbers are encoded like those of the others before they are added.
 //
@@ -88,8 +88,8 @@ class DeviceCoder {
 
   const CodingDevice device_;
   const Coding& coding_;
-  const bool is_wide_;        // elements are fp32
-  const ValueSpec elements_;  // else: the codec whose bodies they are
+  const bool is_wide_;                       // elements are fp32
+  const ValueSpec elements_;                 // else: the codec whose bodies they are
   const std::shared_ptr<std::byte> pinned_;  // the flag, and the messages
 };
 

@@ -1,7 +1,8 @@
 // LateStaging: the way through host memory of a compressed call whose tensors stayed on a device,
 // until its Plan came, which that device cannot run.
 //
-//   all inputs, residuals -> pinned memory;   the call runs there;   all results, residuals -> device
+//   all inputs, residuals -> pinned memory;   the call runs there;   all results, residuals ->
+//   device
 //
 // Only a rank's first call of a kind can come to this, because the rank hears of the Plan in it. So
 // nothing overlaps here. Later calls pass strip by strip (device/strips.h).

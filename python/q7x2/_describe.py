@@ -95,7 +95,7 @@ def describe(group: ProcessGroup | None = None) -> Description:
         algorithms_allowed=facts["algorithms_allowed"],
         algorithms=[_choice(kind) for kind in plan_history(group)],
         device_paths=[
-            {"path": path, **facts[path]} for path in ("staged", "coded") if facts[path]["calls"]
+            {"path": way, **facts[way]} for way in ("staged", "coded") if facts[way]["calls"]
         ],
         timeout=facts["timeout"],
         flight_recorder=facts["flight_recorder"],
@@ -143,9 +143,9 @@ def _lines(description: Description) -> list[str]:
         lines.append(f"  only these algorithms: {description.algorithms_allowed}")
     lines += [f"  {_choice_text(kind)}" for kind in description.algorithms]
     lines += [
-        f"  on devices, {path['path']}: {path['calls']} calls, {path['to_host']} bytes to the host, "
-        f"{path['to_device']} bytes to the device"
-        for path in description.device_paths
+        f"  on devices, {way['path']}: {way['calls']} calls, {way['to_host']} bytes to the host, "
+        f"{way['to_device']} bytes to the device"
+        for way in description.device_paths
     ]
     lines.append(
         f"  timeout {description.timeout:g} s, flight recorder of "
