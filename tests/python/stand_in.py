@@ -226,21 +226,21 @@ def left_out(what: str) -> Iterator[None]:
 
 
 def judge(
-    body: Callable[..., bool],
+    case: Callable[..., bool],
     what: str,
     device: str = NAME,
     first: Callable[[], object] | None = None,
 ) -> bool:
-    """Return whether ``body`` is right on all ranks if q7x2 forgets ``what``.
+    """Return whether ``case`` is right on all ranks if q7x2 forgets ``what``.
 
-    ``body`` gets ``device`` if it takes it. ``first`` runs before, with nothing forgotten.
+    ``case`` gets ``device`` if it takes it. ``first`` runs before, with nothing forgotten.
     """
     if first is not None:
         first()
         torch.accelerator.synchronize()
-    takes_device = "device" in inspect.signature(body).parameters
+    takes_device = "device" in inspect.signature(case).parameters
     with left_out(what):
-        is_right = body(device) if takes_device else body()
+        is_right = case(device) if takes_device else case()
         torch.accelerator.synchronize()
     verdict = torch.tensor([int(is_right)])
     dist.all_reduce(verdict, dist.ReduceOp.MIN)

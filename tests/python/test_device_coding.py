@@ -213,18 +213,19 @@ def _described(device: str) -> None:
     assert q7x2.describe().device_paths == []
     x = torch.ones(1 << 16, device=device)
     dist.all_reduce(x)
-    q7x2.all_reduce(x, "int4", edges="all")
+
+    def call() -> None:
+        q7x2.all_reduce(x, "int4", edges="all")
+
+    moved = stand_in.bytes_of(call) if device == stand_in.NAME else call()
     torch.accelerator.synchronize()
     facts = q7x2.describe()
     staged, coded = facts.device_paths
     assert staged == {"path": "staged", "calls": 1, "to_host": x.nbytes, "to_device": x.nbytes}
     assert (coded["path"], coded["calls"]) == ("coded", 1)
-    assert 0 < coded["to_host"] < 0.2 * x.nbytes
-    assert 0 < coded["to_device"] < 0.2 * x.nbytes
+    assert 0 < coded["to_host"] + coded["to_device"] < 0.3 * 2 * x.nbytes
+    assert moved in (None, (coded["to_host"], coded["to_device"]))
     assert f"on devices, staged: 1 calls, {x.nbytes} bytes to the host" in str(facts)
-    if device == stand_in.NAME:
-        dense = stand_in.bytes_of(lambda: dist.all_reduce(x))
-        assert dense == (x.nbytes, x.nbytes)
 
 
 def test_describe_counts_what_crosses_the_bus(new_pool, shared: str, device: str) -> None:
@@ -294,7 +295,7 @@ def _sum_of_ones() -> None:
 )
 def test_each_step_of_the_order_is_needed(body, what: str, new_pool, shared: str) -> None:
     verdicts = stand_in.run(
-        new_pool(2), stand_in.judge, shared, body=body, what=what, first=_sum_of_ones
+        new_pool(2), stand_in.judge, shared, case=body, what=what, first=_sum_of_ones
     )
     assert verdicts == [what == "nothing"] * 2
 

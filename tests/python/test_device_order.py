@@ -122,7 +122,7 @@ def test_each_step_of_the_order_is_needed(
 ) -> None:
     if what != "nothing" or body not in WITHOUT_CONTROL:
         stand_in.needs_control(device)
-    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, device, body=body, what=what)
+    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, device, case=body, what=what)
     assert verdicts == [what == "nothing"] * 2
 
 

@@ -225,7 +225,7 @@ CASES = [(body, what) for body, lack in BODIES.items() for what in ("nothing", l
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_each_step_is_needed(body, what: str, new_pool, shared: str) -> None:
-    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, body=body, what=what)
+    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, case=body, what=what)
     assert verdicts == [what == "nothing"] * 2
 
 
