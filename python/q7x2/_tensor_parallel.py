@@ -36,7 +36,7 @@ class ColwiseOverlap(ColwiseParallel):
         ValueError: A layout or ``chunks`` does not fit; or, from ``parallelize_module``, the mesh
             has several dimensions, the features cannot be divided equally, or the weight is a
             DTensor with another placement. From a forward: the input does not fit.
-        TypeError: From ``parallelize_module``: the module is no Linear, or has another forward.
+        TypeError: From ``parallelize_module``: the module is not exactly a Linear.
     """
 
     def __init__(
