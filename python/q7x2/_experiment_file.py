@@ -29,13 +29,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from q7x2 import _toml
 from q7x2._sign_test import fewest_pairs
 
 _VERSION = 1
-_CONFIDENCE = 0.95
+CONFIDENCE = 0.95
 _PRINTED = "printed:"
 _LEDGER_VARIABLES = ("Q7X2_LEDGER", "Q7X2_FLIGHT_RECORDER")
 
@@ -51,8 +52,8 @@ class Variable:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
-    """A checked file. ``digest`` tells files with different contents apart."""
+class Program:
+    """What all experiments have. ``digest`` tells files with different contents apart."""
 
     name: str
     command: tuple[str, ...]
@@ -64,14 +65,20 @@ class Experiment:
     is_larger_better: bool
     margin: float
     timeout: float
-    variable: Variable
     environment: dict[str, str]
     digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Program):
+    """A checked file."""
+
+    variable: Variable
 
     @property
     def confidence(self) -> float:
         """Of one variant's interval, so that all verdicts together are right at 95 %."""
-        return 1 - (1 - _CONFIDENCE) / len(self.variable.variants)
+        return 1 - (1 - CONFIDENCE) / len(self.variable.variants)
 
 
 def read(path: pathlib.Path) -> Experiment:
@@ -81,37 +88,58 @@ def read(path: pathlib.Path) -> Experiment:
         ValueError: An entry is wrong.
         OSError: The file cannot be read.
     """
-    entries = _toml.Entries(_toml.read(path), str(path))
+    table = _toml.read(path)
+    if "tune" in table:
+        raise ValueError(f"{path}: has [tune]: expected q7x2 experiment run --tune")
+    entries = _toml.Entries(table, str(path))
+    common = program(entries, path)
+    under_test = variable(_toml.Entries(entries.table("variable"), entries.name("variable")))
+    experiment = Experiment(**common, variable=under_test)
+    entries.end()
+    check_names([under_test], experiment.environment, str(path))
+    check_seeds(experiment.seeds, experiment.confidence, len(under_test.variants), str(path))
+    return experiment
+
+
+def program(entries: _toml.Entries, path: pathlib.Path) -> dict[str, Any]:
+    """The fields of ``Program``, taken out of a file's entries."""
     version = entries.integer("version")
     if version != _VERSION:
         raise ValueError(f"{path}: version: expected {_VERSION}, got {version}")
-    experiment = Experiment(
-        name=entries.text("name"),
-        command=tuple(entries.strings("command")),
-        launcher=tuple(entries.strings("launcher", ())),
-        ranks=entries.integer("ranks", 1, least=1),
-        seed_argument=entries.text("seed_argument", "--seed"),
-        seeds=_seeds(entries),
-        metric=_metric(entries),
-        is_larger_better=entries.text("better", "smaller", ("smaller", "larger")) == "larger",
-        margin=entries.number("margin", 0.0, most=1.0),
-        timeout=entries.number("timeout", 3600.0, least=1.0),
-        variable=_variable(entries.table("variable"), entries.name("variable")),
-        environment=_environment(entries.table("environment"), entries.name("environment")),
-        digest=hashlib.sha256(path.read_bytes()).hexdigest(),
-    )
-    entries.end()
-    if not experiment.command:
+    command = tuple(entries.strings("command"))
+    if not command:
         raise ValueError(f"{path}: command: expected a program")
-    if experiment.variable.is_environment and experiment.variable.name in experiment.environment:
-        raise ValueError(f"{path}: {experiment.variable.name} is under test: expected one value")
-    fewest = fewest_pairs(experiment.confidence)
-    if len(experiment.seeds) < fewest:
+    return {
+        "name": entries.text("name"),
+        "command": command,
+        "launcher": tuple(entries.strings("launcher", ())),
+        "ranks": entries.integer("ranks", 1, least=1),
+        "seed_argument": entries.text("seed_argument", "--seed"),
+        "seeds": _seeds(entries),
+        "metric": _metric(entries),
+        "is_larger_better": entries.text("better", "smaller", ("smaller", "larger")) == "larger",
+        "margin": entries.number("margin", 0.0, most=1.0),
+        "timeout": entries.number("timeout", 3600.0, least=1.0),
+        "environment": environment(entries.table("environment"), entries.name("environment")),
+        "digest": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+def check_names(variables: Sequence[Variable], fixed: Mapping[str, str], where: str) -> None:
+    """Refuse a variable under test that all runs get as well."""
+    for each in variables:
+        if each.is_environment and each.name in fixed:
+            raise ValueError(f"{where}: {each.name} is under test: expected one value")
+
+
+def check_seeds(seeds: Sequence[int], confidence: float, variants: int, where: str) -> None:
+    """Refuse fewer seeds than an interval needs."""
+    fewest = fewest_pairs(confidence)
+    if len(seeds) < fewest:
         raise ValueError(
-            f"{path}: seeds: expected at least {fewest} for {len(experiment.variable.variants)} "
-            f"variants, got {len(experiment.seeds)}: with fewer no verdict is possible"
+            f"{where}: seeds: expected at least {fewest} for {variants} variants, got "
+            f"{len(seeds)}: with fewer no verdict is possible"
         )
-    return experiment
 
 
 def _seeds(entries: _toml.Entries) -> tuple[int, ...]:
@@ -133,29 +161,31 @@ def _metric(entries: _toml.Entries) -> str:
     return metric
 
 
-def _variable(table: dict[str, Any], where: str) -> Variable:
-    entries = _toml.Entries(table, where)
-    if ("environment" in table) == ("argument" in table):
+def variable(entries: _toml.Entries) -> Variable:
+    """One variable under test, with its values."""
+    where = entries.where
+    is_environment = entries.has("environment")
+    if is_environment == entries.has("argument"):
         raise ValueError(f"{where}: expected either environment or argument")
-    is_environment = "environment" in table
-    variable = Variable(
+    found = Variable(
         is_environment,
         entries.text("environment" if is_environment else "argument"),
         entries.text("baseline"),
         tuple(entries.strings("variants")),
     )
     entries.end()
-    if is_environment and variable.name in _LEDGER_VARIABLES:
-        raise ValueError(f"{where}: {variable.name} is set by the experiment itself")
-    values = [variable.baseline, *variable.variants]
+    if is_environment and found.name in _LEDGER_VARIABLES:
+        raise ValueError(f"{where}: {found.name} is set by the experiment itself")
+    values = [found.baseline, *found.variants]
     if len(values) < 2 or len(set(values)) != len(values):
         raise ValueError(
             f"{where}: expected at least one variant, and each value once; got {values}"
         )
-    return variable
+    return found
 
 
-def _environment(table: dict[str, Any], where: str) -> dict[str, str]:
+def environment(table: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Environment variables of runs."""
     for name, value in table.items():
         if not isinstance(value, str):
             raise ValueError(f"{where}: {name}: expected a text, got {value!r}")

@@ -39,11 +39,15 @@ class Entries:
         if not isinstance(table, Mapping):
             raise ValueError(f"{where}: expected a table, got {table!r}")
         self._left = dict(table)
-        self._where = where
+        self.where = where
 
     def name(self, key: str) -> str:
         """What errors call an entry."""
-        return f"{self._where}: {key}"
+        return f"{self.where}: {key}"
+
+    def has(self, key: str) -> bool:
+        """Whether an entry is there, and was not taken yet."""
+        return key in self._left
 
     def number(
         self, key: str, default: float | None = None, *, least: float = 0.0, most: float = math.inf
@@ -111,7 +115,7 @@ class Entries:
     def end(self) -> None:
         """Refuse entries that nobody has taken."""
         if self._left:
-            raise ValueError(f"{self._where}: unknown entries {sorted(self._left)}")
+            raise ValueError(f"{self.where}: unknown entries {sorted(self._left)}")
 
     def _take(self, key: str, default: Any) -> Any:
         if key in self._left:

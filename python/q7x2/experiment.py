@@ -21,32 +21,60 @@ def add_parser(commands: Any) -> None:
     )
     run.add_argument("file", type=pathlib.Path, metavar="FILE", help="the experiment as TOML")
     run.add_argument("--out", type=pathlib.Path, help="a folder for the results (beside FILE)")
+    run.add_argument(
+        "--tune",
+        action="store_true",
+        help="search the settings of [tune], and validate the winner on the held-out network",
+    )
     run.add_argument("--json", action="store_true", help="print JSON instead of a report")
     run.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    import dataclasses
-    import json
-
-    from q7x2 import _experiment_file, _experiment_run
-
-    directory: pathlib.Path = options.out or options.file.with_suffix("")
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+    from q7x2 import _experiment_program
 
     try:
-        experiment = _experiment_file.read(options.file)
-        verdicts = _experiment_run.run(experiment, directory, say)
-    except (_experiment_run.ExperimentError, ValueError, OSError) as error:
+        text = (_tuned if options.tune else _compared)(options)
+    except (_experiment_program.ExperimentError, ValueError, OSError) as error:
         print(f"q7x2 experiment: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("q7x2 experiment: stopped; the same command goes on", file=sys.stderr)
         return 130
-    if options.json:
-        print(json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2))
-    else:
-        print("\n".join(_experiment_run.lines(experiment, verdicts)))
+    print(text)
     return 0
+
+
+def _compared(options: argparse.Namespace) -> str:
+    import dataclasses
+    import json
+
+    from q7x2 import _experiment_file, _experiment_run
+
+    experiment = _experiment_file.read(options.file)
+    verdicts = _experiment_run.run(experiment, _directory(options), _say)
+    if options.json:
+        return json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2)
+    return "\n".join(_experiment_run.lines(experiment, verdicts))
+
+
+def _tuned(options: argparse.Namespace) -> str:
+    import dataclasses
+    import json
+
+    from q7x2 import _experiment_tune, _experiment_tune_file
+
+    tuning = _experiment_tune_file.read(options.file)
+    outcome = _experiment_tune.run(tuning, _directory(options), _say)
+    if options.json:
+        return json.dumps(dataclasses.asdict(outcome), indent=2)
+    return "\n".join(_experiment_tune.lines(tuning, outcome))
+
+
+def _directory(options: argparse.Namespace) -> pathlib.Path:
+    directory: pathlib.Path = options.out or options.file.with_suffix("")
+    return directory
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ import random
 import textwrap
 
 import pytest
-from q7x2 import _experiment_file, _experiment_run, _sign_test, cli
+from q7x2 import _experiment_file, _experiment_program, _experiment_run, _sign_test, cli
 
 FILE = """
 version = 1
@@ -93,8 +93,9 @@ dist.destroy_process_group()
     text = text.replace("printed:value", "loss").replace('"1.2"', '"1.1"')
     path.write_text(text.replace("[0, 1, 2, 3, 4, 5]", "[3, 1, 2, 4, 5, 6]"))
     experiment = _experiment_file.read(path)
+    case = _experiment_program.Case((), {}, ("--slower", "1.0"))
     folders = [tmp_path / name for name in "ab"]
-    losses = [_experiment_run._run(experiment, 3, "1.0", folder) for folder in folders]
+    losses = [_experiment_program.run_once(experiment, 3, case, folder) for folder in folders]
     assert losses[0] == losses[1] > 0  # bit for bit
 
 
@@ -120,13 +121,15 @@ def test_wrong_files_are_refused(old: str, new: str, expected: str, tmp_path: pa
         _experiment_file.read(path)
 
 
-def test_a_run_that_takes_too_long_or_prints_nothing_fails(tmp_path: pathlib.Path) -> None:
+def test_a_run_that_takes_too_long_or_prints_nothing_fails(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(tmp_path, "timeout = 1", "import time\ntime.sleep(600)")
-    with pytest.raises(_experiment_run.ExperimentError, match="longer than 1 s"):
-        _experiment_run._run(_experiment_file.read(path), 0, "1.0", tmp_path / "run")
+    assert cli.main(["experiment", "run", str(path)]) == 1
+    assert "longer than 1 s" in capsys.readouterr().err
     path = write(tmp_path, program="print('nothing')")
-    with pytest.raises(_experiment_run.ExperimentError, match="printed no number as value"):
-        _experiment_run._run(_experiment_file.read(path), 0, "1.0", tmp_path / "run")
+    assert cli.main(["experiment", "run", str(path), "--out", str(tmp_path / "other")]) == 1
+    assert "printed no number as value" in capsys.readouterr().err
 
 
 def verdict(draw: random.Random, effect: float, noise: float, number: int = 10) -> str:
