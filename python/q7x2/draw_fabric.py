@@ -15,7 +15,8 @@ HOST, CABLE, WIRE = "#e7f5f8", "#0b7285", "#e8590c"
 def draw(fabric: dict[str, Any], path: Path) -> None:
     """Draw ``fabric``, as ``fabric.load`` returns it, into a ``.svg`` or ``.png`` file.
 
-    Raises FabricError without matplotlib, for other kinds of files, and where writing is refused.
+    Raises FabricError without matplotlib, if its settings are wrong, for other kinds of files, and
+    where writing is refused.
     """
     if path.suffix not in (".svg", ".png"):
         raise FabricError(f"a picture is a .svg or .png file; got {path}")
@@ -24,6 +25,8 @@ def draw(fabric: dict[str, Any], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise FabricError("drawing needs matplotlib: pip install 'q7x2[draw]'") from None
+    except ValueError as error:  # such as a backend in MPLBACKEND that does not exist
+        raise FabricError(f"matplotlib refuses its settings: {error}") from None
 
     measured = any(pair["rate"] for pair in fabric["pairs"])
     racks = [_hosts_of(fabric, rack) for rack in range(len(fabric["racks"]))]

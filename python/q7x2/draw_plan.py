@@ -45,6 +45,9 @@ def _run(options: argparse.Namespace) -> int:
     except ImportError:
         print("q7x2 plan draw needs matplotlib: pip install 'q7x2[demo]'", file=sys.stderr)
         return 1
+    except ValueError as error:  # such as a backend in MPLBACKEND that does not exist
+        print(f"q7x2 plan draw: matplotlib refuses its settings: {error}", file=sys.stderr)
+        return 1
     try:
         fabric = options.fabric.read_text() if options.fabric else None
         ranks = options.ranks if options.ranks or fabric else 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -339,6 +340,26 @@ def test_a_picture_needs_matplotlib_and_a_known_kind_of_file(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(["fabric", "show", str(file), "--out", "fabric.png"]) == 1
     assert "pip install 'q7x2[draw]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["fabric show FILE", "plan draw --algorithm ring"])
+def test_wrong_settings_of_matplotlib_are_a_sentence(
+    command: str, file: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.svg"
+    words = [str(file) if word == "FILE" else word for word in command.split()]
+    done = subprocess.run(  # matplotlib reads the variable when it is imported
+        [sys.executable, "-m", "q7x2", *words, "--out", picture],
+        env=os.environ | {"MPLBACKEND": "nothing"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"q7x2 .*: matplotlib refuses its settings: .*'nothing'.*\n", done.stderr)
+    assert not picture.exists()
 
 
 def test_figures_are_readable() -> None:
