@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from q7x2._log_step import log_step
     from q7x2._metrics import Scalars, serve_metrics
     from q7x2._micro_batches import MicroBatches, MicroBatchEvent
+    from q7x2._opentelemetry import export_to_opentelemetry
     from q7x2._plan_history import plan_history
     from q7x2._policy import (
         Decision,
@@ -165,6 +166,7 @@ __all__ = [
     "comm_hooks",
     "describe",
     "dump",
+    "export_to_opentelemetry",
     "flight_recorder",
     "log_step",
     "monitored_barrier",
@@ -225,6 +227,7 @@ _NAMES = {
     "_log_step": ("log_step",),
     "_metrics": ("Scalars", "serve_metrics"),
     "_micro_batches": ("MicroBatchEvent", "MicroBatches"),
+    "_opentelemetry": ("export_to_opentelemetry",),
     "_plan_history": ("plan_history",),
     "_policy": (
         "Decision",

@@ -15,11 +15,16 @@ def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
         in_job: The group's ranks have ranks in the job, and may fail with it.
 
     Raises:
-        ValueError: An option, or a variable of the ledger, has a bad value.
+        ImportError: ``Q7X2_OPENTELEMETRY`` asks for a package that is missing.
+        ValueError: An option, or a variable of the ledger or of OpenTelemetry, has a bad value.
         torch.distributed.DistBackendError: The group could not be made.
     """
     from q7x2._extension import load
 
+    if _has_telemetry():
+        from q7x2._opentelemetry import export_to_opentelemetry
+
+        export_to_opentelemetry()
     directory = os.environ.get("Q7X2_LEDGER", "")
     if not directory:
         return load().create_backend(given, options, in_job=in_job)
@@ -35,3 +40,10 @@ def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
     if has_members:
         ledger.opened(backend, given)
     return backend
+
+
+def _has_telemetry() -> bool:
+    value = os.environ.get("Q7X2_OPENTELEMETRY", "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"Q7X2_OPENTELEMETRY: expected 0 or 1, got {value!r}")
+    return value == "1"

@@ -11,7 +11,8 @@ def log_step(loss: float | None = None) -> None:
 
     The ledger then has the step's exact end instead of an estimate, and ``q7x2 report`` shows the
     loss over steps, seconds, bytes and money. Call it on all ranks, or on none. It takes about a
-    microsecond and communicates nothing. Without ``Q7X2_LEDGER`` it has no effect.
+    microsecond and communicates nothing. It has no effect without ``Q7X2_LEDGER`` and
+    ``q7x2.export_to_opentelemetry``.
 
     >>> for batch in loader:
     ...     loss = train(batch)
@@ -37,3 +38,7 @@ def log_step(loss: float | None = None) -> None:
     ledger = sys.modules.get("q7x2._ledger")
     if ledger is not None:
         ledger.log_step(loss)
+    # Loaded by the call, or the variable, that asks for it.
+    telemetry = sys.modules.get("q7x2._opentelemetry")
+    if telemetry is not None:
+        telemetry.end_step(loss)

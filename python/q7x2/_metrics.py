@@ -6,19 +6,11 @@ Both have what ``q7x2.stats()`` has. A scrape or a log takes the engine's lock f
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
+from q7x2._metric_families import BYTES, FAMILIES, name_of
 from q7x2._stats import stats
-
-_BYTES = (
-    ("sent", "network"),
-    ("received", "network"),
-    ("sent", "memory"),
-    ("received", "memory"),
-)
-_LABELS = ("rank", "group", "operation")
 
 
 class MetricsServer:
@@ -84,73 +76,13 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily as Counter
         from prometheus_client.core import GaugeMetricFamily as Gauge
 
-        done = Counter("q7x2_operations", "Operations that succeeded.", labels=_LABELS)
-        failed = Counter("q7x2_failed_operations", "Operations that failed.", labels=_LABELS)
-        tensors = Counter("q7x2_tensor_bytes", "Bytes of tensors.", labels=(*_LABELS, "direction"))
-        messages = Counter(
-            "q7x2_message_bytes",
-            "Bytes of messages without headers, through networks or shared memory.",
-            labels=(*_LABELS, "direction", "via"),
-        )
-        seconds = Counter(
-            "q7x2_operation_seconds",
-            "Seconds by phase. Phases of threads that work at once add up.",
-            labels=(*_LABELS, "phase"),
-        )
-        duration = Gauge(
-            "q7x2_operation_duration_seconds",
-            "Quantiles of the duration of one operation since the start.",
-            labels=(*_LABELS, "quantile"),
-        )
-        predicted = Counter("q7x2_predicted_seconds", "What the planner expected.", labels=_LABELS)
-        took = Counter(
-            "q7x2_predicted_took_seconds",
-            "What operations with an expectation took.",
-            labels=_LABELS,
-        )
-        for rank, group, operation, counted in _counters():
-            labels = (rank, group, operation)
-            done.add_metric(labels, counted["count"])
-            failed.add_metric(labels, counted["failed"])
-            for direction in ("input", "output"):
-                tensors.add_metric((*labels, direction), counted[f"{direction}_bytes"])
-            for direction, via in _BYTES:
-                messages.add_metric((*labels, direction, via), counted[f"{direction}_{via}_bytes"])
-            for phase, value in counted["seconds"].items():
-                seconds.add_metric((*labels, phase), value)
-            for quantile in ("50", "90", "99"):
-                value = counted["took"][f"p{quantile}"]
-                duration.add_metric((*labels, f"0.{quantile.rstrip('0')}"), value)
-            predicted.add_metric(labels, counted["predicted"]["seconds"])
-            took.add_metric(labels, counted["predicted"]["took"])
-        yield from (done, failed, tensors, messages, seconds, duration, predicted, took)
-        norms = Gauge(
-            "q7x2_codec_norm",
-            "L2 norms of gradients, and of what codecs held back, when last measured.",
-            labels=("rank", "hook", "parameter", "of"),
-        )
-        for hook in stats()["hooks"]:
-            for name, each in hook["parameters"].items():
-                for of in ("gradient", "residual"):
-                    rank = os.environ.get("RANK", "")
-                    norms.add_metric((rank, _name(hook), name, of), each[of])
-        yield norms
-
-
-def _name(hook: dict[str, Any]) -> str:
-    return f"{hook['name']} {hook['hook']}"
-
-
-def _counters() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Rank in the job, group, operation and counters, with each combination once."""
-    merged: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for group in stats()["groups"]:
-        rank = os.environ.get("RANK", str(group["rank"]))
-        for operation, counted in group["operations"].items():
-            # A group's name may be used again once it is closed; the later one counts.
-            merged[rank, group["name"], operation] = counted
-    for (rank, name, operation), counted in merged.items():
-        yield rank, name, operation, counted
+        now = stats()
+        for family in FAMILIES:
+            make = Counter if family.is_counter else Gauge
+            metric = make(family.name, family.description, labels=family.labels)
+            for labels, value in family.samples(now):
+                metric.add_metric(labels, value)
+            yield metric
 
 
 class Scalars:
@@ -196,7 +128,7 @@ class Scalars:
             self._writer.add_scalar(f"{self._prefix}/{tag}", change, step)
         self._last = now
         for hook in stats()["hooks"]:
-            tag = f"{self._prefix}/relative_error/{_name(hook).replace(' ', '_')}"
+            tag = f"{self._prefix}/relative_error/{name_of(hook).replace(' ', '_')}"
             self._writer.add_scalar(tag, hook["relative_error"], step)
 
 
@@ -209,7 +141,7 @@ def _totals() -> dict[str, float]:
     for group in stats()["groups"]:
         for counted in group["operations"].values():
             add("operations", counted["count"])
-            for direction, via in _BYTES:
+            for direction, via in BYTES:
                 add(f"bytes/{direction}_{via}", counted[f"{direction}_{via}_bytes"])
             for phase, value in counted["seconds"].items():
                 add(f"seconds/{phase}", value)
