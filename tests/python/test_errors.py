@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from values import assert_bits
+from values import assert_bits, meet
 
 from benchmarks.processes import free_port
 
@@ -370,5 +370,4 @@ def test_timeout_is_a_dist_backend_error() -> None:
         text = str(caught.value).lower()
         assert "broadcast" in text
         assert "rank 1" in text or "ranks 1" in text or "rank(s) 1" in text, text
-    else:
-        time.sleep(1.5)
+    meet()

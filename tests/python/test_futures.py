@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 import torch
 import torch.distributed as dist
-from values import assert_bits, blank, f32, integers
+from values import assert_bits, blank, f32, integers, meet
 
 
 @pytest.mark.ranks(2, 3)
@@ -112,8 +111,9 @@ def test_future_of_the_outcome() -> None:
 @pytest.mark.ranks(2, fresh=True, timeout=1.0)
 def test_future_of_a_failed_work() -> None:
     if dist.get_rank() == 1:
-        time.sleep(2.5)
+        meet()
         return
     future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
     with pytest.raises(RuntimeError, match=r"(?i)timed out"):
         future.wait()
+    meet()

@@ -15,6 +15,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from values import meet
 
 pytestmark = pytest.mark.beyond("gloo", "it names the rank that it waits for itself")
 
@@ -44,15 +45,13 @@ def test_a_rank_that_waits_in_an_earlier_call_is_not_late() -> None:
     """A reduction costs rank 0 no wait, but its root waits for rank 2."""
     group = group_where_rank_0_is_impatient()
     x = torch.ones(1)
-    if dist.get_rank() == 2:
-        time.sleep(4)
-        return
     if dist.get_rank() == 0:
         dist.reduce(x, 1, group=group)
         assert late_in_the_error_of(lambda: dist.all_reduce(x, group=group)) == {2}
-    else:
+    elif dist.get_rank() == 1:
         with pytest.raises(RuntimeError):
             dist.reduce(x, 1, group=group)
+    meet()
 
 
 @pytest.mark.ranks(3, fresh=True)
@@ -87,16 +86,14 @@ def test_a_message_that_its_sender_does_not_send(computes: bool, late: int) -> N
     """Rank 1, which receives one itself, is late only if it computes meanwhile."""
     group = group_where_rank_0_is_impatient()
     x = torch.ones(1)
-    if dist.get_rank() == 2:
-        time.sleep(4)
-    elif dist.get_rank() == 0:
+    if dist.get_rank() == 0:
         assert late_in_the_error_of(lambda: dist.recv(x, 1, group=group)) == {late}
-    else:
+    elif dist.get_rank() == 1:
         work = dist.irecv(x, 2, group=group)
-        if computes:
-            time.sleep(4)
-        with contextlib.suppress(RuntimeError):
-            work.wait()
+        if not computes:
+            with contextlib.suppress(RuntimeError):
+                work.wait()
+    meet()  # until rank 0 has its error
 
 
 @pytest.mark.ranks(3, fresh=True)

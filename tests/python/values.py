@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -51,7 +52,8 @@ def meet() -> None:
     turn = (calls - 1) // ranks
     if calls % ranks == 0:
         store.set(f"all met {turn}", "1")
-    store.wait([f"all met {turn}"])
+    # Of its own: the store has the timeout of the group, which some tests make short.
+    store.wait([f"all met {turn}"], timedelta(seconds=120))
 
 
 # Sizes around the borders of vectors, cache lines, pages and the switch points of algorithms.
