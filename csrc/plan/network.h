@@ -20,6 +20,10 @@ double rate_of_host(const Fabric& fabric, int host);
 /// known one.
 std::vector<double> known_rates(const Routes& routes);
 
+/// What a host can send to and receive from all the others at once, in bytes a second; infinite
+/// where nothing limits it.
+double rate_of_host(const Fabric& fabric, int host);
+
 /// A tree of hosts as one of ranks: on each host `speaker[host]` takes its place, and the others
 /// stand below it.
 Tree tree_of_ranks(const Tree& hosts, const std::vector<int>& speaker, const Fabric& fabric);
