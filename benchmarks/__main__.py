@@ -25,6 +25,7 @@ COMMANDS = {
     "blocks": "all-reduces that leave out blocks of zeros, beside dense ones (root)",
     "tensor_parallel": "an MLP in tensor parallelism, with overlap and without (root)",
     "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",
+    "reacting": "steps of a job while a link becomes slow and recovers (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
     "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",

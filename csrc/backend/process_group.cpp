@@ -43,6 +43,23 @@ bool refines(const ProcessGroupQ7x2::Options& options) {
   return wish == "1" && options.refine && !at::globalContext().deterministicAlgorithms();
 }
 
+// The least time between two changes of Plans because of links; 0: there are none. Who wants the
+// same bits in every run wants none.
+std::chrono::milliseconds pause_of_reactions(bool refines) {
+  constexpr std::chrono::milliseconds kDefault{30'000};
+  constexpr double kMostSeconds = 1e6;
+  const char* from_environment = std::getenv("Q7X2_REACT");
+  if (from_environment == nullptr) return refines ? kDefault : std::chrono::milliseconds::zero();
+  char* end = nullptr;
+  const double seconds = std::strtod(from_environment, &end);
+  if (end == from_environment || *end != 0 || !(seconds >= 0) || seconds > kMostSeconds) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "Q7X2_REACT=" + std::string(from_environment) +
+                    ": expected seconds between two changes, or 0 for none");
+  }
+  return std::chrono::milliseconds(refines ? static_cast<int64_t>(seconds * 1000) : 0);
+}
+
 // Of all ranks on a host, the first speaks.
 void warn_of_transports(Runtime& runtime) {
   const char* local_rank = std::getenv("LOCAL_RANK");
@@ -100,6 +117,7 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
   reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
   warn_of_transports(*runtime_);
   const bool refine = refines(*options_);
+  const std::chrono::milliseconds pause = pause_of_reactions(refine);
   OwnPlans own_plans = plan_files_of_environment();
   std::string confined = to_string(parse_algorithms(forced_algorithms(*options_)));
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
@@ -110,7 +128,7 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
   planner_ = std::make_shared<Planner>(rank_, learn(group_), forced_algorithms(*options_),
                                        std::move(own_plans));
   book_ = std::make_shared<PlanBook>(planner_, rank_, size_,
-                                     "q7x2 " + build_id() + " on " + reduce_isa(), refine);
+                                     "q7x2 " + build_id() + " on " + reduce_isa(), refine, pause);
   group_->record(options_->global_ranks_in_group);
 }
 
@@ -142,7 +160,7 @@ Complain ProcessGroupQ7x2::enter(const char* call) const {
 
 std::string ProcessGroupQ7x2::fabric_json() const {
   enter();
-  return to_json(*planner_->fabric());
+  return to_json(*book_->fabric());
 }
 
 std::vector<PlanBook::Record> ProcessGroupQ7x2::plan_records() const {

@@ -19,6 +19,7 @@
 #include "fabric/fabric.h"
 #include "fabric/json.h"
 #include "kernels/codec.h"
+#include "ledger/link_history.h"
 #include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
@@ -278,6 +279,16 @@ py::dict to_dict(const Refinement::Event& event, const std::vector<Proposal>& pr
   return py::dict("call"_a = event.call, "choices"_a = choices, "measured"_a = measured);
 }
 
+py::list candidates_of(const PlanBook::Chapter& chapter) {
+  py::list candidates;
+  for (const Proposal& each : chapter.proposals) {
+    candidates.append(py::dict("algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
+                               "slice_bytes"_a = each.slice_bytes, "window"_a = each.window,
+                               "predicted"_a = each.seconds));
+  }
+  return candidates;
+}
+
 py::list plan_history(const ProcessGroupQ7x2& group) {
   std::vector<PlanBook::Record> records;
   {
@@ -286,22 +297,29 @@ py::list plan_history(const ProcessGroupQ7x2& group) {
   }
   py::list list;
   for (const PlanBook::Record& record : records) {
-    py::list candidates;
-    for (const Proposal& each : record.proposals) {
-      candidates.append(py::dict("algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
-                                 "slice_bytes"_a = each.slice_bytes, "window"_a = each.window,
-                                 "predicted"_a = each.seconds));
-    }
     py::list events;
-    for (const Refinement::Event& event : record.events) {
-      events.append(to_dict(event, record.proposals));
+    for (const PlanBook::Chapter& chapter : record.chapters) {
+      for (const Refinement::Event& event : chapter.events) {
+        events.append(to_dict(event, chapter.proposals));
+      }
+    }
+    py::list earlier;
+    for (size_t i = 0; i + 1 < record.chapters.size(); ++i) {
+      earlier.append(candidates_of(record.chapters[i]));
+    }
+    py::list changes;
+    for (const PlanBook::Chapter& chapter : record.chapters) {
+      if (chapter.reason.empty()) continue;
+      changes.append(py::dict("call"_a = chapter.events.front().call, "epoch"_a = chapter.epoch,
+                              "reason"_a = chapter.reason));
     }
     const bool is_uneven = record.bytes == CallShape::kUneven;
     list.append(py::dict(
         "collective"_a = to_string(record.collective),
         "bytes"_a = is_uneven ? py::object(py::none()) : py::object(py::int_(record.bytes)),
         "root"_a = record.root, "codec"_a = record.codec, "calls"_a = record.calls,
-        "candidates"_a = candidates, "events"_a = events));
+        "candidates"_a = candidates_of(record.chapters.back()), "earlier_candidates"_a = earlier,
+        "events"_a = events, "link_changes"_a = changes));
   }
   return list;
 }
@@ -356,6 +374,16 @@ void bind_plan(py::module_& module) {
              "The planner's candidates for a call, the best one first.");
   module.def("choose", &choose, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1, "rank"_a = 0,
              "What a new planner chooses for a call, and how long that takes.");
+  module.def(
+      "link_changes",
+      [] {
+        std::vector<std::pair<int64_t, std::string>> changes;
+        for (LinkHistory::Change& each : LinkHistory::instance().changes()) {
+          changes.emplace_back(each.wall_ns, std::move(each.text));
+        }
+        return changes;
+      },
+      "The changes of links that this process has noticed, each with the nanoseconds since 1970.");
   module.def("plan_history", &plan_history, "group"_a,
              "The choices of a group for each kind of call, and how they came about.");
   module.def("timeline", &timeline, "collective"_a, "bytes"_a, "fabric"_a, "root"_a, "algorithm"_a,

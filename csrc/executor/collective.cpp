@@ -47,59 +47,6 @@ std::vector<std::shared_ptr<CollectiveTask>> CollectiveTask::make(
   return {counting, task};
 }
 
-// The call is submitted all the same, so that its group fails with it.
-std::shared_ptr<Task> CollectiveTask::precursor(Locked&) {
-  number_ = page_->calls();
-  page_->count();
-  try {
-    switch (page_->precursor_of(number_)) {
-      case PlanBook::Page::Precursor::kNone:
-        break;
-      case PlanBook::Page::Precursor::kAnnouncement:
-        precursor_ = announcement();
-        break;
-      case PlanBook::Page::Precursor::kReview:
-        precursor_ = review();
-        break;
-    }
-  } catch (...) {
-    no_precursor_ = std::current_exception();
-  }
-  return precursor_;
-}
-
-std::shared_ptr<CollectiveTask> CollectiveTask::announcement() {
-  CollectiveCall call;
-  call.collective = Collective::kBroadcast;
-  call.root = 0;
-  const auto task = before_this(std::move(call), Publication::kBytes, book_->courier());
-  if (page_->is_settled()) book_->publish(*page_, task->memory());
-  return task;
-}
-
-std::shared_ptr<CollectiveTask> CollectiveTask::review() {
-  CollectiveCall call;
-  call.collective = Collective::kAllReduce;
-  call.dtype = DType::kInt64;
-  call.reduce = ReduceKind::kMax;
-  const auto task = before_this(std::move(call), sizeof(Refinement::Figures), book_->reviewer());
-  task->reviewed_ = page_;
-  return task;
-}
-
-std::shared_ptr<CollectiveTask> CollectiveTask::before_this(CollectiveCall call, size_t bytes,
-                                                            std::shared_ptr<PlanBook::Page> page) {
-  const auto memory = std::make_shared<std::vector<std::byte>>(bytes);
-  call.input = call.output = {{memory->data(), memory->size()}};
-  call.agreed = static_cast<uint32_t>(fingerprint_);
-  PlannedCall planned{
-      .call = std::move(call), .book = book_, .page = std::move(page), .counting = {}};
-  const auto task =
-      std::make_shared<CollectiveTask>(group_pointer(), std::move(planned), memory, timeout());
-  task->call_of_precursor_ = std::static_pointer_cast<const CollectiveTask>(shared_from_this());
-  return task;
-}
-
 CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned,
                                std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout)
     : Task(std::move(group), timeout),
@@ -145,18 +92,6 @@ bool CollectiveTask::has_plan() {
   is_measured_ = page_->refinement().measures(number_);
   adopt(book_->choice(*page_, choice_index_), false);
   return true;
-}
-
-void CollectiveTask::take_news() {
-  const std::span<const std::byte> news = precursor_->memory();
-  if (!precursor_->reviewed_) {
-    book_->settle(*page_, news);
-  } else if (page_->refinement().is_active()) {
-    Refinement::Figures slowest;
-    std::memcpy(slowest.data(), news.data(), sizeof(slowest));
-    page_->review(number_, slowest);
-  }
-  precursor_.reset();
 }
 
 void CollectiveTask::describe(FlightRecord& record) const {
@@ -209,15 +144,11 @@ bool CollectiveTask::reserve(Locked&) {
 void CollectiveTask::start(Locked& locked) {
   group().remember(locked, sequence(), fingerprint_);
   const Plan& plan = *choice_.plan;
-  const bool decides_nothing = reviewed_ && !reviewed_->refinement().is_active();
-  if (slicing_.num_slices() == 0 || plan.ops.empty() || decides_nothing) {
+  if (slicing_.num_slices() == 0 || plan.ops.empty() || is_idle()) {
     finish(locked);
     return;
   }
-  if (reviewed_) {
-    const Refinement::Figures figures = reviewed_->refinement().figures();
-    std::memcpy(memory().data(), figures.data(), sizeof(figures));
-  }
+  contribute(locked);
   const size_t window = staging_ ? staging_.places() : static_cast<size_t>(choice_.window);
   dag_ = DagWindow(plan, slicing_.num_slices(), window);
   awaits_inputs(locked);  // what arrives from now on is told
@@ -225,7 +156,7 @@ void CollectiveTask::start(Locked& locked) {
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
-  if (!has_come_in(locked) || !is_selected(locked)) return;
+  if (planning_ || !has_come_in(locked) || !is_selected(locked)) return;
   admit_slices(locked);
   run_ready(locked);
 }

@@ -13,8 +13,8 @@
 //
 // The choice of a Plan may come later than the task: until then the task waits for its turn. Some
 // calls have a precursor, a collective of its own that is submitted right before the call: the
-// announcement of rank 0's choice before the first call of a kind, and reviews of the choice
-// (plan/plan_book.h).
+// announcement of rank 0's choice before the first call of a kind, reviews of the choice, and looks
+// at the links (plan/plan_book.h).
 //
 // Tensors on a device pass through host memory, or stay there, and a device encodes and decodes
 // (executor/device_coder.h). A slice begins when its input is there, and each slice that is
@@ -120,21 +120,30 @@ class CollectiveTask final : public Task {
         held;  // (source, message), until the slice ends
   };
 
-  // collective.cpp: the life of the task.
+  // collective_precursors.cpp: what precedes a call.
 
-  /// The broadcast of rank 0's choice, and the all-reduce of what the ranks have measured.
+  /// The broadcast of rank 0's choice, the all-reduce of what the ranks have measured, and that of
+  /// what their links have carried.
   std::shared_ptr<CollectiveTask> announcement();
   std::shared_ptr<CollectiveTask> review();
+  std::shared_ptr<CollectiveTask> look();
+  /// Whether this is a review or a look that has nothing to bring.
+  bool is_idle() const;
+  /// Of a review and a look: what this rank has to say. A look may plan first, as a job.
+  void contribute(Locked& locked);
   std::shared_ptr<CollectiveTask> before_this(CollectiveCall call, size_t bytes,
                                               std::shared_ptr<PlanBook::Page> page);
-  /// Prepares everything that depends on the Plan. `counts`: the parts are balanced.
-  void adopt(const Choice& choice, bool counts);
   /// Of a precursor: what it brings.
   std::span<std::byte> memory() const { return {call_.output[0].data, call_.output[0].bytes}; }
-  /// False until the choice is there.
-  bool has_plan();
   /// Takes over what the precursor has brought.
   void take_news();
+
+  // collective.cpp: the life of the task.
+
+  /// Prepares everything that depends on the Plan. `counts`: the parts are balanced.
+  void adopt(const Choice& choice, bool counts);
+  /// False until the choice is there.
+  bool has_plan();
   /// Starts slices as far as the window goes, their input is there and staging is returned.
   void admit_slices(Locked& locked);
   /// Before the first slice: the memory of all places.
@@ -147,6 +156,16 @@ class CollectiveTask final : public Task {
   void conclude(Locked& locked);
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
   void end_group(Locked& locked, const Error& error);
+
+  /// Rank 0's planning for links that have changed.
+  class PlanningJob final : public Job {
+   public:
+    explicit PlanningJob(CollectiveTask& look) : look_(look) {}
+
+   private:
+    void work() override { look_.book_->propose_anew(*look_.looked_at_, look_.memory()); }
+    CollectiveTask& look_;
+  };
 
   // collective_ops.cpp: where blocks lie, and what ops do to them.
 
@@ -241,6 +260,8 @@ class CollectiveTask final : public Task {
   std::exception_ptr no_precursor_;                        // why it could not be made
   std::weak_ptr<const CollectiveTask> call_of_precursor_;  // the call that this is one of
   std::shared_ptr<PlanBook::Page> reviewed_;               // if this is a review
+  std::shared_ptr<PlanBook::Page> looked_at_;              // if this is a look
+  std::unique_ptr<PlanningJob> planning_;                  // until it has run
   Choice choice_;
   size_t choice_index_ = 0;
   bool is_measured_ = false;

@@ -103,6 +103,12 @@ void CollectiveTask::launch(Locked& locked, OpJob& job) {
 }
 
 void CollectiveTask::worked(Locked& locked, Job& job) {
+  if (&job == planning_.get()) {
+    job.check();
+    planning_.reset();
+    inputs_arrived(locked);
+    return;
+  }
   if (&job == selection_.get()) {
     job.check();
     selection_.reset();

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "ledger/link_history.h"
 #include "plan/generators.h"
 #include "plan/schedule_search.h"
 
@@ -59,15 +60,27 @@ Choice without_plan(const Proposal& proposal) {
 
 }  // namespace
 
-PlanBook::Page::Page(const CallShape& shape, Source source) : shape_(shape), source_(source) {
+PlanBook::Page::Page(const CallShape& shape, Source source, std::shared_ptr<Reacting> reacting)
+    : shape_(shape),
+      source_(source),
+      reacting_(std::move(reacting)),
+      calls_between_looks_(reacting_ && source == Source::kBroadcast && shows_best(shape)
+                               ? reacting_->calls_between_looks(shape)
+                               : 0) {
   shape_.coding = nullptr;
 }
 
 PlanBook::Page::Precursor PlanBook::Page::precursor_of(uint64_t number) const {
   if (source_ == Source::kAlone) return Precursor::kNone;
   if (number == 0) return Precursor::kAnnouncement;
-  return Refinement::is_review(number) && shows_best(shape_) ? Precursor::kReview
-                                                             : Precursor::kNone;
+  if (Refinement::is_review(number) && shows_best(shape_)) return Precursor::kReview;
+  const bool is_look = calls_between_looks_ > 0 && number % calls_between_looks_ == 0;
+  return is_look ? Precursor::kLook : Precursor::kNone;
+}
+
+PlanBook::Page::Look PlanBook::Page::look() const {
+  if (!reacting_->is_on()) return Look::kNothing;
+  return reacting_->epoch() == epoch_ ? Look::kRates : Look::kChoice;
 }
 
 // As if the call had the longest size of its class.
@@ -97,7 +110,7 @@ void PlanBook::Page::review(uint64_t number, const Refinement::Figures& slowest)
 }
 
 PlanBook::PlanBook(std::shared_ptr<Planner> planner, int rank, int world_size,
-                   const std::string& environment, bool refines)
+                   const std::string& environment, bool refines, std::chrono::milliseconds pause)
     : planner_(std::move(planner)),
       rank_(rank),
       world_size_(world_size),
@@ -107,11 +120,18 @@ PlanBook::PlanBook(std::shared_ptr<Planner> planner, int rank, int world_size,
                                       Page::Source::kAlone)),
       reviewer_(std::make_shared<Page>(CallShape{Collective::kAllReduce, kReviewBytes},
                                        Page::Source::kAlone)),
+      looker_(std::make_shared<Page>(
+          CallShape{Collective::kAllReduce, Reacting::most_bytes(world_size)},
+          Page::Source::kAlone)),
+      pause_(pause),
+      reacting_(std::make_shared<Reacting>(planner_, rank, pause)),
       pages_(kMostPages) {
   settle(*courier_, choice_by_rank("binomial_tree", Collective::kBroadcast, 0, Publication::kBytes,
                                    rank, world_size));
   settle(*reviewer_, choice_by_rank("recursive_doubling", Collective::kAllReduce, -1, kReviewBytes,
                                     rank, world_size));
+  settle(*looker_, choice_by_rank("recursive_doubling", Collective::kAllReduce, -1,
+                                  Reacting::most_bytes(world_size), rank, world_size));
 }
 
 void PlanBook::log_choice(const Page& page, Level level) {
@@ -142,16 +162,21 @@ std::shared_ptr<PlanBook::Page> PlanBook::find(const CallShape& shape, Page::Sou
 }
 
 std::shared_ptr<PlanBook::Page> PlanBook::new_page(const CallShape& shape, Page::Source source) {
-  auto page = std::make_shared<Page>(shape, source);
+  auto page = std::make_shared<Page>(shape, source, reacting_);
   if (source == Page::Source::kAlone) {
     settle(*page, planner_->choose(shape));
   } else if (rank_ == 0) {
-    const size_t most = refines_ && shows_best(shape) ? Refinement::kMostChoices : 1;
-    settle(*page, Publication{planner_->propose(shape, most), environment_});
+    settle(*page, proposals_for(shape, *reacting_));
   } else {
     planner_->check(page->shape_);
   }
   return page;
+}
+
+Publication PlanBook::proposals_for(const CallShape& shape, const Reacting& reacting) const {
+  const size_t most = refines_ && shows_best(shape) ? Refinement::kMostChoices : 1;
+  const uint64_t epoch = reacting.epoch();
+  return {reacting.planner(epoch)->propose(shape, most), environment_, epoch};
 }
 
 std::shared_ptr<PlanBook::Page> PlanBook::open(const CallShape& shape) {
@@ -163,7 +188,44 @@ std::shared_ptr<PlanBook::Page> PlanBook::open_alone(const CallShape& shape) {
 }
 
 void PlanBook::publish(const Page& page, std::span<std::byte> bytes) const {
-  Publication{page.proposals_, environment_}.write(bytes);
+  Publication{page.proposals_, environment_, page.epoch_}.write(bytes);
+}
+
+void PlanBook::propose_anew(const Page& page, std::span<std::byte> message) const {
+  proposals_for(page.shape_, *page.reacting_).write(message.first(Publication::kBytes));
+}
+
+void PlanBook::take_look(Page& page, uint64_t number, std::span<const std::byte> message) const {
+  switch (page.look()) {
+    case Page::Look::kNothing:
+      return;
+    case Page::Look::kRates: {
+      // While choices take turns, so do the rates.
+      const Refinement& refinement = page.refinement_;
+      const uint64_t pattern = refinement.is_exploring() ? 0
+                                                         : reinterpret_cast<uintptr_t>(&page) +
+                                                               refinement.choice_of(number);
+      if (!page.reacting_->read(message, pattern)) return;
+      const uint64_t epoch = page.reacting_->epoch();
+      const std::string text = "links have changed (epoch " + std::to_string(epoch) +
+                               ", noticed before call " + std::to_string(number) + " of " +
+                               kind_text(page.shape_) + "): " + page.reacting_->reason(epoch);
+      log(rank_ == 0 ? Level::kInfo : Level::kDebug, text);
+      LinkHistory::instance().add(text);
+      return;
+    }
+    case Page::Look::kChoice: {
+      const std::lock_guard history(page.history_mutex_);
+      Chapter past = chapter_of(page);
+      settle(page, Publication::read(message.first(Publication::kBytes)), number);
+      page.past_.push_back(std::move(past));
+      return;
+    }
+  }
+}
+
+PlanBook::Chapter PlanBook::chapter_of(const Page& page) {
+  return {page.epoch_, page.reason_, page.proposals_, page.refinement_.history()};
 }
 
 void PlanBook::settle(Page& page, std::span<const std::byte> bytes) {
@@ -171,7 +233,10 @@ void PlanBook::settle(Page& page, std::span<const std::byte> bytes) {
   if (!page.is_settled()) settle(page, Publication::read(bytes));
 }
 
-void PlanBook::settle(Page& page, Publication publication) const {
+void PlanBook::settle(Page& page, Publication publication, uint64_t first) const {
+  page.epoch_ = publication.epoch;
+  page.planner_ = page.reacting_->planner(page.epoch_);
+  page.reason_ = page.reacting_->reason(page.epoch_);
   page.proposals_ = std::move(publication.proposals);
   page.publisher_ = std::move(publication.environment);
   page.choices_.clear();
@@ -180,7 +245,7 @@ void PlanBook::settle(Page& page, Publication publication) const {
     page.choices_.push_back(without_plan(proposal));
     nanoseconds.push_back(static_cast<int64_t>(proposal.seconds * 1e9));
   }
-  page.refinement_ = Refinement(std::move(nanoseconds));
+  page.refinement_ = Refinement(std::move(nanoseconds), first);
   choice(page, 0);
   log_choice(page, rank_ == 0 ? Level::kInfo : Level::kDebug);
   page.is_settled_.store(true, std::memory_order_release);
@@ -190,7 +255,7 @@ const Choice& PlanBook::choice(Page& page, size_t index) const {
   Choice& choice = page.choices_[index];
   if (choice.plan) return choice;
   const Proposal& proposal = page.proposals_[index];
-  const auto schedule = planner_->schedule(page.shape_, proposal.algorithm, proposal.edges);
+  const auto schedule = page.planner_->schedule(page.shape_, proposal.algorithm, proposal.edges);
   if (!schedule || schedule->digest() != proposal.digest) {
     const std::string found = schedule ? "makes another Schedule of it" : "does not know it";
     throw Error(ErrorCode::kMismatch,
@@ -211,8 +276,8 @@ std::vector<PlanBook::Record> PlanBook::records() const {
     if (!page->is_settled() || page->proposals_.empty()) continue;
     const std::lock_guard history(page->history_mutex_);
     records.push_back({page->shape_.collective, page->shape_.bytes, page->shape_.root,
-                       page->shape_.codec, page->calls(), page->proposals_,
-                       page->refinement_.history()});
+                       page->shape_.codec, page->calls(), page->past_});
+    records.back().chapters.push_back(chapter_of(*page));
     if (records.back().bytes != CallShape::kUneven) {
       records.back().bytes = size_class(records.back().bytes);
     }
@@ -220,9 +285,15 @@ std::vector<PlanBook::Record> PlanBook::records() const {
   return records;
 }
 
+std::shared_ptr<const Fabric> PlanBook::fabric() const {
+  const std::lock_guard lock(mutex_);
+  return reacting_->planner(reacting_->epoch())->fabric();
+}
+
 void PlanBook::clear() {
   const std::lock_guard lock(mutex_);
   pages_.clear();
+  reacting_ = std::make_shared<Reacting>(planner_, rank_, pause_);
 }
 
 }  // namespace q7x2

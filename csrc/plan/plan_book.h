@@ -11,11 +11,15 @@
 // numbers of calls a *review* precedes a call, a small all-reduce of what the ranks have measured,
 // by which all of them decide alike (plan/refinement.h).
 //
+// Long calls are preceded by a *look* now and then. It brings what the ranks' links have carried,
+// or, if links have changed, rank 0's choice for the links as they are (plan/reacting.h).
+//
 // Pages are opened and forgotten in the order of the group's calls, which is the same on all ranks.
 // Calls are counted in the order in which they are submitted.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,12 +34,20 @@
 #include "plan/fair_clock.h"
 #include "plan/planner.h"
 #include "plan/publication.h"
+#include "plan/reacting.h"
 #include "plan/refinement.h"
 
 namespace q7x2 {
 
 class PlanBook {
  public:
+  /// What rank 0 has proposed for a page at one time, and what became of it.
+  struct Chapter {
+    uint64_t epoch = 0;
+    std::string reason;  ///< why the epoch of the Fabric began; empty for the first one
+    std::vector<Proposal> proposals;
+    std::vector<Refinement::Event> events;  ///< choices are indices into `proposals`
+  };
   /// What a page has seen so far.
   struct Record {
     Collective collective;
@@ -43,8 +55,7 @@ class PlanBook {
     int root = -1;
     std::string codec;
     uint64_t calls = 0;
-    std::vector<Proposal> proposals;
-    std::vector<Refinement::Event> events;  ///< choices are indices into `proposals`
+    std::vector<Chapter> chapters;  ///< the present one last
   };
 
   /// The choice for calls of one kind.
@@ -53,11 +64,13 @@ class PlanBook {
     /// Who settles it: this rank, at once, or a broadcast ahead of the first call.
     enum class Source : uint8_t { kAlone, kBroadcast };
     /// What has to precede a call.
-    enum class Precursor : uint8_t { kNone, kAnnouncement, kReview };
+    enum class Precursor : uint8_t { kNone, kAnnouncement, kReview, kLook };
+    /// What a look is for: nothing, what links have carried, a choice for links that have changed.
+    enum class Look : uint8_t { kNothing, kRates, kChoice };
 
     /// What coding costs is not kept: only the choice depends on it, and it may not outlive the
     /// call.
-    Page(const CallShape& shape, Source source);
+    Page(const CallShape& shape, Source source, std::shared_ptr<Reacting> reacting = nullptr);
 
     /// Any thread. Once true, `choice` may be read.
     bool is_settled() const { return is_settled_.load(std::memory_order_acquire); }
@@ -77,12 +90,21 @@ class PlanBook {
     void record(size_t choice, size_t bytes, int64_t nanoseconds);
     /// `slowest`: see Refinement.
     void review(uint64_t number, const Refinement::Figures& slowest);
+    /// Equal on all ranks when a look begins, and when the call that it precedes does.
+    Look look() const;
+    Reacting& reacting() const { return *reacting_; }
 
    private:
     friend class PlanBook;
 
     CallShape shape_;
     const Source source_;
+    const std::shared_ptr<Reacting> reacting_;  // null: no looks
+    const uint64_t calls_between_looks_;        // 0: no looks
+    std::shared_ptr<Planner> planner_;          // of the epoch
+    uint64_t epoch_ = 0;                        // of the Fabric that the proposals are for
+    std::string reason_;                        // why that epoch began
+    std::vector<Chapter> past_;
     std::vector<Proposal> proposals_;
     std::vector<Choice> choices_;  // by proposal; without a Plan until there is a call for it
     std::string publisher_;        // the environment that the proposals come from
@@ -93,18 +115,20 @@ class PlanBook {
   };
 
   /// `environment`: what this rank runs on, for messages. `refines`: on rank 0, whether calls may
-  /// change a choice.
+  /// change a choice. `pause`: see Reacting.
   PlanBook(std::shared_ptr<Planner> planner, int rank, int world_size,
-           const std::string& environment, bool refines = true);
+           const std::string& environment, bool refines = true,
+           std::chrono::milliseconds pause = {});
 
   /// The page for a call. On rank 0 it is settled. Throws as Planner::choose on all ranks alike.
   /// Takes no lock if the page is open.
   std::shared_ptr<Page> open(const CallShape& shape);
   /// A page that each rank settles by itself: for calls that must know their choice at once.
   std::shared_ptr<Page> open_alone(const CallShape& shape);
-  /// The page of the broadcasts themselves, and that of reviews.
+  /// The pages of the broadcasts themselves, of reviews and of looks.
   const std::shared_ptr<Page>& courier() const { return courier_; }
   const std::shared_ptr<Page>& reviewer() const { return reviewer_; }
+  const std::shared_ptr<Page>& looker() const { return looker_; }
 
   /// What is to be broadcast of a settled page: Publication::kBytes bytes.
   void publish(const Page& page, std::span<std::byte> bytes) const;
@@ -114,13 +138,23 @@ class PlanBook {
   /// Of a settled page, by index. Makes its Plan if there is none yet. Throws Error(kMismatch) as
   /// `settle`. Under the reactor's lock.
   const Choice& choice(Page& page, size_t index) const;
+  /// On rank 0: plans for a page whose look is for a choice, and writes what the look is to carry.
+  /// Takes the time of planning, and needs no lock.
+  void propose_anew(const Page& page, std::span<std::byte> message) const;
+  /// Takes over what a look before the call with that number has brought. Throws as `settle`. Under
+  /// the reactor's lock.
+  void take_look(Page& page, uint64_t number, std::span<const std::byte> message) const;
   /// By which the group's calls are measured. Under the reactor's lock.
   FairClock& clock() { return clock_; }
 
   /// Of all pages that are settled and that rank 0 has chosen for. Any thread.
   std::vector<Record> records() const;
 
-  /// Forgets all choices. All ranks must do so between the same two collectives.
+  /// The Fabric, as far as its changes were noticed. Any thread.
+  std::shared_ptr<const Fabric> fabric() const;
+
+  /// Forgets all choices, and what links have been found to carry. All ranks must do so between the
+  /// same two collectives.
   void clear();
 
  private:
@@ -130,8 +164,10 @@ class PlanBook {
   std::shared_ptr<Page> find(const CallShape& shape, Page::Source source);
   std::shared_ptr<Page> new_page(const CallShape& shape, Page::Source source);
   static void settle(Page& page, Choice choice);
+  Publication proposals_for(const CallShape& shape, const Reacting& reacting) const;
+  static Chapter chapter_of(const Page& page);
   static void log_choice(const Page& page, Level level);
-  void settle(Page& page, Publication publication) const;
+  void settle(Page& page, Publication publication, uint64_t first = 0) const;
 
   const std::shared_ptr<Planner> planner_;
   const int rank_;
@@ -140,6 +176,9 @@ class PlanBook {
   const bool refines_;
   std::shared_ptr<Page> courier_;
   std::shared_ptr<Page> reviewer_;
+  std::shared_ptr<Page> looker_;
+  const std::chrono::milliseconds pause_;
+  std::shared_ptr<Reacting> reacting_;
   FairClock clock_;
   mutable std::mutex mutex_;  // to open pages, to settle them
   ConcurrentRecent<Key, Page> pages_;

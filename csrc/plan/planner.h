@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/recent.h"
@@ -141,6 +142,10 @@ class Planner {
   std::vector<Candidate> explain(const CallShape& shape, bool simulate = false) const;
 
   std::shared_ptr<const Fabric> fabric() const;
+  /// The same for another Fabric of the same ranks.
+  std::shared_ptr<Planner> with(std::shared_ptr<const Fabric> fabric) const {
+    return std::make_shared<Planner>(rank_, std::move(fabric), to_string(forced_), own_);
+  }
   /// Chooses by another Fabric of the same ranks from now on. All ranks must do so between the same
   /// two collectives.
   void set_fabric(std::shared_ptr<const Fabric> fabric);

@@ -13,7 +13,7 @@ namespace q7x2 {
 namespace {
 
 constexpr uint32_t kMagic = 0x71377832;  // "q7x2"
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
 
 // The wire form. Texts end with a null byte.
 struct WireProposal {
@@ -30,6 +30,7 @@ struct Wire {
   uint32_t magic = kMagic;
   uint32_t format = kFormat;
   uint64_t count = 0;
+  uint64_t epoch = 0;
   WireProposal proposals[Publication::kMostProposals];
   char environment[248] = {};
   uint64_t check = 0;  ///< see check_of
@@ -76,6 +77,7 @@ void Publication::write(std::span<std::byte> bytes) const {
   }
   Wire wire;
   wire.count = proposals.size();
+  wire.epoch = epoch;
   for (size_t i = 0; i < proposals.size(); ++i) {
     const Proposal& proposal = proposals[i];
     WireProposal& to = wire.proposals[i];
@@ -115,6 +117,7 @@ Publication Publication::read(std::span<const std::byte> bytes) {
                                      .digest = from.digest});
   }
   publication.environment = wire.environment;
+  publication.epoch = wire.epoch;
   return publication;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ struct Publication {
 
   std::vector<Proposal> proposals;  ///< the chosen one first
   std::string environment;          ///< what the publisher runs on, for messages
+  uint64_t epoch = 0;               ///< of the Fabric that they were made for
 
   /// Writes kBytes bytes. Throws Error(kInternal) where a name is too long.
   void write(std::span<std::byte> bytes) const;

@@ -71,11 +71,11 @@ size_t turn_of(uint64_t begin, uint64_t call, size_t count) {
 
 }  // namespace
 
-Refinement::Refinement(std::vector<int64_t> predicted)
+Refinement::Refinement(std::vector<int64_t> predicted, uint64_t first)
     : predicted_(std::move(predicted)), times_(predicted_.size()) {
   for (int64_t& each : predicted_) each = std::clamp<int64_t>(each, 1, kLongest);
-  history_.push_back({.call = 0, .choices = {0}});
-  if (is_active()) history_.push_back({.call = kBegin, .choices = all_choices()});
+  history_.push_back({.call = first, .choices = {0}});
+  if (is_active() && first == 0) history_.push_back({.call = kBegin, .choices = all_choices()});
 }
 
 std::vector<size_t> Refinement::all_choices() const {
@@ -194,7 +194,7 @@ void Refinement::decide(uint64_t call, std::vector<size_t> choices, const Figure
 }
 
 void Refinement::review(uint64_t call, const Figures& slowest) {
-  const bool is_exploring = history_.back().choices.size() > 1;
+  const bool is_exploring = this->is_exploring();
   switch (kind_of(call)) {
     case Review::kOfEpoch:
       if (is_slower(slowest)) decide(call, all_choices(), slowest);

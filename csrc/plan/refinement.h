@@ -52,12 +52,16 @@ class Refinement {
   /// One choice: nothing to refine.
   Refinement() : Refinement(std::vector<int64_t>{1}) {}
   /// `predicted`: nanoseconds, by choice, 1 ... kMostChoices of them. Calls begin with the first.
-  explicit Refinement(std::vector<int64_t> predicted);
+  /// `first`: the number of the first call; after calls that had other choices they are compared at
+  /// the next power of two.
+  explicit Refinement(std::vector<int64_t> predicted, uint64_t first = 0);
 
   /// Whether the call with this number, the first one being 0, is preceded by a review.
   static bool is_review(uint64_t call);
   /// False: reviews have nothing to decide.
   bool is_active() const { return predicted_.size() > 1; }
+  /// Whether several choices take turns.
+  bool is_exploring() const { return history_.back().choices.size() > 1; }
 
   /// The choice for a call. All reviews up to it, and none after it, must have taken place.
   size_t choice_of(uint64_t call) const;

@@ -165,8 +165,7 @@ Schedule generate(const ScheduleRequest& request) {
   }
   schedule.add_round(scatter);
   schedule.add_round(backwards({scatter}, n)[0]);
-  schedule.set_program(
-      [owners, n](PlanBuilder& b, int rank) { all_reduce(b, *owners, n, rank); });
+  schedule.set_program([owners, n](PlanBuilder& b, int rank) { all_reduce(b, *owners, n, rank); });
   return schedule;
 }
 

@@ -1,11 +1,13 @@
 #include "transport/tcp_sockets.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <new>
 #include <sstream>
@@ -61,6 +63,36 @@ bool is_all_acknowledged(int worker, const std::set<uint32_t>& silent) {
     const std::vector<Watched> sockets = watched_by(interface.fd);
     return std::all_of(sockets.begin(), sockets.end(), is_acknowledged);
   });
+}
+
+std::vector<ConnectionTotals> connection_totals(int worker) {
+  std::vector<ConnectionTotals> all;
+  for (const Watched& interface : watched_by(worker)) {
+    for (const Watched& each : watched_by(interface.fd)) {
+      sockaddr_in own{};
+      sockaddr_in peer{};
+      socklen_t own_size = sizeof(own);
+      socklen_t peer_size = sizeof(peer);
+      tcp_info info{};
+      socklen_t info_size = sizeof(info);
+      if (!is_tcp(each.fd) ||
+          getsockname(each.fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+          getpeername(each.fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0 ||
+          peer.sin_family != AF_INET ||
+          getsockopt(each.fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0 ||
+          info_size < offsetof(tcp_info, tcpi_sndbuf_limited)) {
+        continue;
+      }
+      const uint64_t busy =
+          info.tcpi_busy_time - std::min<uint64_t>(info.tcpi_rwnd_limited, info.tcpi_busy_time);
+      all.push_back({.peer = ntohl(peer.sin_addr.s_addr),
+                     .local_port = ntohs(own.sin_port),
+                     .peer_port = ntohs(peer.sin_port),
+                     .acknowledged = info.tcpi_bytes_acked,
+                     .busy = busy});
+    }
+  }
+  return all;
 }
 
 }  // namespace q7x2

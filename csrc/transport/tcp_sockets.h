@@ -8,6 +8,8 @@
 #include <set>
 #include <vector>
 
+#include "ledger/link_meter.h"
+
 namespace q7x2 {
 
 /// What an epoll descriptor watches.
@@ -22,5 +24,8 @@ bool is_tcp(int fd);
 /// Whether the peers' kernels have all that the sockets of this worker have sent. `worker`: its
 /// epoll descriptor. `silent`: hosts that are not waited for, IPv4 in host byte order.
 bool is_all_acknowledged(int worker, const std::set<uint32_t>& silent = {});
+
+/// What the sockets of this worker have sent. Empty where the kernel does not count it.
+std::vector<ConnectionTotals> connection_totals(int worker);
 
 }  // namespace q7x2

@@ -26,8 +26,13 @@ def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
           ``bytes``: the largest size of the kind. The smallest is half of that. ``bytes`` is None
           if the ranks' parts differ in size.
         - ``calls``: how many there were.
-        - ``candidates``: what rank 0 proposed before the first call, its own choice first. Each has
-          ``algorithm``, ``edges``, ``slice_bytes``, ``window`` and ``predicted`` (seconds).
+        - ``candidates``: what rank 0 proposed last, its own choice first. Each has ``algorithm``,
+          ``edges``, ``slice_bytes``, ``window`` and ``predicted`` (seconds).
+        - ``earlier_candidates``: the same of each earlier time. Rank 0 proposes before the first
+          call, and again if links have changed.
+        - ``link_changes``: why rank 0 proposed again, in order. From number ``call`` on, calls take
+          what is planned for the Fabric of epoch ``epoch``. ``reason`` is a sentence, such as
+          "host b sends at 20 % of its measured rate".
         - ``events``: what was decided, in order. Calls from number ``call`` on (the first one is 0)
           took the algorithms in ``choices``, in turns if there are several. ``measured`` has what
           was known then, by algorithm: ``seconds`` on the slowest rank, for a call of ``bytes``

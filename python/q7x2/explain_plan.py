@@ -138,9 +138,10 @@ def print_history(kind: dict[str, Any]) -> None:
     """Print one kind of call that ``q7x2.plan_history`` returned, decision by decision.
 
     A decision counts from a call on. Its rows are the algorithms that were measured by then or are
-    chosen by it; ``*`` marks the chosen ones.
+    chosen by it; ``*`` marks the chosen ones. Lines below the table say which links have changed.
     """
-    predicted = {each["algorithm"]: each["predicted"] for each in kind["candidates"]}
+    proposed = [*kind.get("earlier_candidates", []), kind["candidates"]]
+    predicted = {each["algorithm"]: each["predicted"] for some in proposed for each in some}
     table = table_of("from call", "algorithm", "predicted", "measured", "chosen")
     for event in kind["events"]:
         first = f"from call {event['call']}"
@@ -159,6 +160,8 @@ def print_history(kind: dict[str, Any]) -> None:
             )
             first = ""
     print_table(f"{_title(kind)}: {kind['calls']} calls", table)
+    for change in kind.get("link_changes", []):
+        print(f"planned again from call {change['call']}: {change['reason']}")
 
 
 def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:

@@ -129,13 +129,14 @@ TEST(PlanBook, CallsShowWhichChoiceIsBest) {
     PlanBook own = book(fabric, rank);
     const auto page = own.open(shape);
     own.settle(*page, publication);
-    const size_t last = own.records()[0].proposals.size() - 1;
+    const size_t last = own.records()[0].chapters.back().proposals.size() - 1;
     ASSERT_GE(last, 1U);
     make_calls(own, *page, 60, last);
     const PlanBook::Record record = own.records()[0];
     EXPECT_EQ(record.calls, 60U);
-    EXPECT_EQ(record.events.back().choices, std::vector{last});
-    EXPECT_EQ(own.choice(*page, last).plan->algorithm, record.proposals[last].algorithm);
+    EXPECT_EQ(record.chapters.back().events.back().choices, std::vector{last});
+    EXPECT_EQ(own.choice(*page, last).plan->algorithm,
+              record.chapters.back().proposals[last].algorithm);
     EXPECT_EQ(own.choice(*page, last).plan->rank, rank);
   }
 }
@@ -146,7 +147,7 @@ TEST(PlanBook, RefinesOnlyWhatIsFree) {
   const CallShape shape{Collective::kAllReduce, 1 << 20};
   const auto choices = [&](PlanBook&& of, const CallShape& call) {
     of.open(call);
-    return of.records()[0].proposals.size();
+    return of.records()[0].chapters.back().proposals.size();
   };
   const auto fabric = std::make_shared<const Fabric>(network);
   const auto planner = std::make_shared<Planner>(0, fabric, "");

@@ -125,6 +125,7 @@ def test_good_options_are_not() -> None:
         ("Q7X2_ISA", "nonsense", "Q7X2_ISA=nonsense: expected baseline, avx2 or avx512"),
         ("Q7X2_ALGO", "nonsense", "unknown algorithm 'nonsense' in 'nonsense': expected .*ring"),
         ("Q7X2_REFINE", "off", "Q7X2_REFINE=off: expected 0 or 1"),
+        ("Q7X2_REACT", "30s", "Q7X2_REACT=30s: expected seconds between two changes, or 0"),
     ],
 )
 @pytest.mark.ranks(1, init="none", fresh=True)

@@ -1,0 +1,122 @@
+// What precedes a call: the announcement of rank 0's choice, reviews of the choice, and looks at the
+// links.
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "executor/collective.h"
+#include "transport/runtime.h"
+#include "transport/tcp_sockets.h"
+
+namespace q7x2 {
+namespace {
+
+/// Planning takes as long as a job on so much memory: too long for who holds the lock.
+constexpr size_t kPlanningBytes = size_t{16} << 20;
+
+}  // namespace
+
+// The call is submitted all the same, so that its group fails with it.
+std::shared_ptr<Task> CollectiveTask::precursor(Locked&) {
+  number_ = page_->calls();
+  page_->count();
+  try {
+    switch (page_->precursor_of(number_)) {
+      case PlanBook::Page::Precursor::kNone:
+        break;
+      case PlanBook::Page::Precursor::kAnnouncement:
+        precursor_ = announcement();
+        break;
+      case PlanBook::Page::Precursor::kReview:
+        precursor_ = review();
+        break;
+      case PlanBook::Page::Precursor::kLook:
+        precursor_ = look();
+        break;
+    }
+  } catch (...) {
+    no_precursor_ = std::current_exception();
+  }
+  return precursor_;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::announcement() {
+  CollectiveCall call;
+  call.collective = Collective::kBroadcast;
+  call.root = 0;
+  const auto task = before_this(std::move(call), Publication::kBytes, book_->courier());
+  if (page_->is_settled()) book_->publish(*page_, task->memory());
+  return task;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::review() {
+  CollectiveCall call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DType::kInt64;
+  call.reduce = ReduceKind::kMax;
+  const auto task = before_this(std::move(call), sizeof(Refinement::Figures), book_->reviewer());
+  task->reviewed_ = page_;
+  return task;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::look() {
+  CollectiveCall call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DType::kInt32;
+  const auto task = before_this(std::move(call), page_->reacting().bytes(), book_->looker());
+  task->looked_at_ = page_;
+  return task;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::before_this(CollectiveCall call, size_t bytes,
+                                                            std::shared_ptr<PlanBook::Page> page) {
+  const auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+  call.input = call.output = {{memory->data(), memory->size()}};
+  call.agreed = static_cast<uint32_t>(fingerprint_);
+  PlannedCall planned{
+      .call = std::move(call), .book = book_, .page = std::move(page), .counting = {}};
+  const auto task =
+      std::make_shared<CollectiveTask>(group_pointer(), std::move(planned), memory, timeout());
+  task->call_of_precursor_ = std::static_pointer_cast<const CollectiveTask>(shared_from_this());
+  return task;
+}
+
+void CollectiveTask::take_news() {
+  const std::span<const std::byte> news = precursor_->memory();
+  if (precursor_->looked_at_) {
+    book_->take_look(*page_, number_, news);
+  } else if (!precursor_->reviewed_) {
+    book_->settle(*page_, news);
+  } else if (page_->refinement().is_active()) {
+    Refinement::Figures slowest;
+    std::memcpy(slowest.data(), news.data(), sizeof(slowest));
+    page_->review(number_, slowest);
+  }
+  precursor_.reset();
+}
+
+bool CollectiveTask::is_idle() const {
+  return (reviewed_ && !reviewed_->refinement().is_active()) ||
+         (looked_at_ && looked_at_->look() == PlanBook::Page::Look::kNothing);
+}
+
+void CollectiveTask::contribute(Locked& locked) {
+  if (reviewed_) {
+    const Refinement::Figures figures = reviewed_->refinement().figures();
+    std::memcpy(memory().data(), figures.data(), sizeof(figures));
+  } else if (looked_at_ && looked_at_->look() == PlanBook::Page::Look::kRates) {
+    std::map<uint32_t, int> host_of;
+    const std::shared_ptr<const Fabric> fabric = book_->fabric();
+    for (int rank = 0; rank < group().world_size(); ++rank) {
+      host_of[group().card(rank).heartbeat_address] = fabric->host_of[static_cast<size_t>(rank)];
+    }
+    const int worker = group().runtime().reactor().worker().event_fd();
+    looked_at_->reacting().write(memory(), connection_totals(worker), host_of);
+  } else if (looked_at_ && group().rank() == 0) {
+    planning_ = std::make_unique<PlanningJob>(*this);
+    enqueue(locked, *planning_, kPlanningBytes);
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,143 @@
+#include "plan/reacting.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "plan/network.h"
+#include "plan/publication.h"
+#include "plan/schedule_search.h"
+
+namespace q7x2 {
+namespace {
+
+/// Two hosts have one route each way: there is no other Plan for it.
+constexpr int kFewestHosts = 3;
+/// A look carries 8 bytes for each pair of hosts.
+constexpr int kMostHosts = 64;
+/// Shorter calls are not preceded by a look.
+constexpr size_t kLongCall = size_t{1} << 20;
+constexpr double kSecondsBetweenLooks = 0.1;
+constexpr double kLeastBetweenLooks = 4e6;   // bytes
+constexpr double kMostBetweenLooks = 256e6;  // bytes
+constexpr size_t kMostEditions = 8;
+constexpr size_t kAlignment = 64;
+
+/// What a look's message begins with. Rank 0 fills it in, the others add zeros.
+struct Header {
+  int32_t now = 0;    ///< milliseconds
+  int32_t pause = 0;  ///< milliseconds; 0: rank 0 does not react
+};
+
+size_t bytes_for(int hosts) {
+  const auto pairs = static_cast<size_t>(hosts) * static_cast<size_t>(hosts);
+  const size_t bytes = sizeof(Header) + pairs * sizeof(LinkWatch::Sent);
+  return (std::max(bytes, Publication::kBytes) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+Reacting::Reacting(std::shared_ptr<Planner> planner, int rank, std::chrono::milliseconds pause)
+    : rank_(rank),
+      pause_(pause),
+      measured_(planner->fabric()),
+      watch_(static_cast<int>(measured_->hosts.size())) {
+  editions_.push_back({0, std::move(planner), ""});
+}
+
+uint64_t Reacting::calls_between_looks(const CallShape& shape) const {
+  const auto hosts = static_cast<int>(measured_->hosts.size());
+  if (hosts < kFewestHosts || hosts > kMostHosts) return 0;
+  size_t bytes = size_class(shape.bytes);
+  if (!is_flat(shape.collective)) bytes *= static_cast<size_t>(measured_->world_size());
+  if (bytes < kLongCall) return 0;
+  double slowest = HUGE_VAL;
+  for (int host = 0; host < hosts; ++host) {
+    slowest = std::min(slowest, rate_of_host(*measured_, host));
+  }
+  const double between =
+      std::clamp(slowest * kSecondsBetweenLooks, kLeastBetweenLooks, kMostBetweenLooks);
+  return static_cast<uint64_t>(std::max(between / static_cast<double>(bytes), 1.0));
+}
+
+size_t Reacting::bytes() const {
+  return bytes_for(static_cast<int>(measured_->hosts.size()));
+}
+
+size_t Reacting::most_bytes(int world_size) {
+  return bytes_for(std::min(world_size, kMostHosts));
+}
+
+void Reacting::write(std::span<std::byte> message, std::span<const ConnectionTotals> connections,
+                     const std::map<uint32_t, int>& host_of) {
+  std::ranges::fill(message, std::byte{0});
+  if (rank_ == 0) {
+    const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - began_);
+    const Header header{static_cast<int32_t>(now.count()), static_cast<int32_t>(pause_.count())};
+    std::memcpy(message.data(), &header, sizeof(header));
+  }
+  const int hosts = static_cast<int>(measured_->hosts.size());
+  const int own = measured_->host_of[static_cast<size_t>(rank_)];
+  for (const auto& [address, sent] : meter_.take(connections)) {
+    const auto host = host_of.find(address);
+    if (host == host_of.end() || host->second == own) continue;
+    // Sums of all ranks of a host must fit.
+    constexpr uint64_t kMost = 1 << 24;
+    const LinkWatch::Sent figures{static_cast<int32_t>(std::min(sent.bytes / 1024, kMost)),
+                                  static_cast<int32_t>(std::min(sent.busy, kMost))};
+    const auto index = static_cast<size_t>(own * hosts + host->second);
+    std::memcpy(message.data() + sizeof(Header) + index * sizeof(figures), &figures,
+                sizeof(figures));
+  }
+}
+
+bool Reacting::read(std::span<const std::byte> message, uint64_t pattern) {
+  Header header;
+  std::memcpy(&header, message.data(), sizeof(header));
+  if (header.pause <= 0) {
+    is_on_ = false;
+    return false;
+  }
+  if (pattern == 0) return false;
+  const size_t hosts = measured_->hosts.size();
+  std::vector<LinkWatch::Sent> sent(hosts * hosts);
+  std::memcpy(sent.data(), message.data() + sizeof(Header), sent.size() * sizeof(sent[0]));
+  const LinkFactors before = watch_.factors();
+  if (!watch_.look(pattern, header.now, header.pause, sent)) return false;
+  auto fabric = std::make_shared<Fabric>(with_link_changes(*measured_, watch_.factors()));
+  const std::string reason = link_changes_text(*measured_, before, watch_.factors());
+  if (!watch_.factors().empty()) fabric->made.note = reason;
+  const std::lock_guard lock(mutex_);
+  const Edition& last = editions_.back();
+  editions_.push_back({last.epoch + 1, last.planner->with(std::move(fabric)), reason});
+  if (editions_.size() > kMostEditions) editions_.pop_front();
+  return true;
+}
+
+uint64_t Reacting::epoch() const {
+  const std::lock_guard lock(mutex_);
+  return editions_.back().epoch;
+}
+
+const Reacting::Edition& Reacting::edition(uint64_t epoch) const {
+  const auto found = std::ranges::find(editions_, epoch, &Edition::epoch);
+  if (found == editions_.end()) {
+    throw Error(ErrorCode::kInternal,
+                "there is no Fabric of epoch " + std::to_string(epoch) + " any more");
+  }
+  return *found;
+}
+
+std::shared_ptr<Planner> Reacting::planner(uint64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  return edition(epoch).planner;
+}
+
+std::string Reacting::reason(uint64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  return edition(epoch).reason;
+}
+
+}  // namespace q7x2

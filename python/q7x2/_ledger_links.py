@@ -1,0 +1,50 @@
+"""Links that became slower or faster while a job ran: for its ledger, report and ``q7x2 why``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from q7x2._report_charts import section
+
+if TYPE_CHECKING:
+    from q7x2._ledger_read import Ledger
+
+FACT = "link_changes"
+"""The fact of a ledger that has them."""
+
+
+def as_fact(changes: Sequence[tuple[int, str]]) -> str:
+    """Changes, each with its nanoseconds since 1970, as a value of the table ``meta``."""
+    return json.dumps(changes)
+
+
+def lines(ledgers: Sequence[Ledger]) -> list[str]:
+    """Each change with its time of day (UTC), in order; those of the first rank that knows any.
+
+    All ranks of a group notice the same changes.
+    """
+    for ledger in ledgers:
+        changes = json.loads(ledger.facts.get(FACT, "[]"))
+        if changes:
+            return [f"{_time_text(wall_ns)} {text}" for wall_ns, text in changes]
+    return []
+
+
+def report(ledgers: Sequence[Ledger]) -> str:
+    """A section of the report; nothing if no link changed."""
+    rows = "".join(f"<li>{escape(each)}</li>" for each in lines(ledgers))
+    return section(
+        "Links that changed",
+        "q7x2 planned calls again for the links as they were. Times are UTC.",
+        f"<ul>{rows}</ul>" if rows else "",
+    )
+
+
+def _time_text(wall_ns: int) -> str:
+    return datetime.datetime.fromtimestamp(wall_ns * 1e-9, datetime.timezone.utc).strftime(
+        "%H:%M:%S"
+    )
