@@ -1,8 +1,8 @@
 """Steps of a job whose network changes: how soon q7x2 plans around a slow link, and back.
 
 Virtual hosts all-reduce one buffer per step. In mid-run the link of one host becomes slow, and
-later it recovers. The times are compared with those of the best fixed algorithm on the slow network, and
-with what the slow link allows: its host must send the buffer once and receive it once.
+later it recovers. The times are compared with those of the best fixed algorithm on the slow
+network, and with what the slow link allows: its host must send the buffer once and receive it once.
 """
 
 from __future__ import annotations

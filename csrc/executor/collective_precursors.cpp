@@ -1,5 +1,4 @@
-// What precedes a call: the announcement of rank 0's choice, reviews of the choice, and looks at the
-// links.
+// What precedes a call: the announcement of rank 0's choice, reviews of the choice, looks at links.
 #include <cstring>
 #include <map>
 #include <span>
