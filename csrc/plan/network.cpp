@@ -32,15 +32,6 @@ std::vector<double> known_rates(const Routes& routes) {
   return rates;
 }
 
-double rate_of_host(const Fabric& fabric, int host) {
-  const Fabric::Host& it = fabric.hosts[static_cast<size_t>(host)];
-  double rate = std::min(rate_or_unlimited(it.egress), rate_or_unlimited(it.ingress));
-  for (const Fabric::Link& link : fabric.links) {
-    if (link.a == host || link.b == host) rate += rate_or_unlimited(link.rate);
-  }
-  return rate;
-}
-
 Tree tree_of_ranks(const Tree& hosts, const std::vector<int>& speaker, const Fabric& fabric) {
   Tree tree;
   for (int rank = 0; rank < fabric.world_size(); ++rank) {

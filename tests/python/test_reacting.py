@@ -63,6 +63,8 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(420)
 def test_ranks_plan_around_a_slow_link_and_back(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
