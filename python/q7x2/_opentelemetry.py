@@ -53,9 +53,8 @@ def export_to_opentelemetry(*, meter_provider: Any = None, tracer_provider: Any 
     _providers.append(meter_provider)
     meter = metrics.get_meter("q7x2", __version__, meter_provider)
     for family in FAMILIES:
-        create = meter.create_observable_gauge
-        if family.is_counter:
-            create = meter.create_observable_counter
+        kind = "counter" if family.is_counter else "gauge"
+        create: Any = getattr(meter, f"create_observable_{kind}")
         create(family.name, [_callback(family)], family.unit, family.description)
 
 
