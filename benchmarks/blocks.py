@@ -70,13 +70,7 @@ def main(argv: list[str]) -> None:
 def sentence(case: dict[str, Any]) -> str:
     """A case for a person: the times of all ways, and what the goal is."""
     ways = case["ways"]
-    texts = [
-        f"{name} {report.duration(ways[name]['seconds'])} "
-        f"({ways[name]['bytes_sent'] / 1e6:.1f} MB sent per rank, CPU "
-        f"{ways[name]['cpu_seconds']:.2f} s)"
-        for name in WAYS
-    ]
-    text = f"{case['zeros']:.0%} zero: " + "; ".join(texts)
+    text = f"{case['zeros']:.0%} zero: " + report.ways(ways, WAYS)
     if case["zeros"] in GOALS:
         against, goal = GOALS[case["zeros"]]
         ratio = ways[against]["seconds"] / ways[OURS]["seconds"]

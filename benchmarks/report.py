@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,13 @@ def _line_share(cell: dict[str, Any], figures: dict[str, Any], topology: Topolog
     if topology.racks > 1 or topology.links or topology.rate == UNSHAPED:
         return "-"
     return f"{summary.line_seconds(cell, bits_per_second(topology.rate)) / figures['median']:.1%}"
+
+
+def ways(measured: dict[str, Any], names: Iterable[str]) -> str:
+    """Time, bytes and processor time of each way of doing the same, for a person."""
+    return "; ".join(
+        f"{name} {duration(measured[name]['seconds'])} "
+        f"({measured[name]['bytes_sent'] / 1e6:.1f} MB sent per rank, CPU "
+        f"{measured[name]['cpu_seconds']:.2f} s)"
+        for name in names
+    )

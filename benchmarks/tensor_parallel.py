@@ -69,15 +69,9 @@ def measure(ranks: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
 def sentence(case: dict[str, Any]) -> str:
     """A case for a person: the times of all ways, and what the goal is."""
     ways = case["ways"]
-    texts = [
-        f"{name} {report.duration(ways[name]['seconds'])} "
-        f"({ways[name]['bytes_sent'] / 1e6:.1f} MB sent per rank, CPU "
-        f"{ways[name]['cpu_seconds']:.2f} s)"
-        for name in WAYS
-    ]
     ratio = ways[PLAIN]["seconds"] / ways[OURS]["seconds"]
     return (
-        f"{case['ranks']} ranks: {'; '.join(texts)}; {ratio:.2f} x as fast as {PLAIN}, goal "
+        f"{case['ranks']} ranks: {report.ways(ways, WAYS)}; {ratio:.2f} x as fast as {PLAIN}, goal "
         f"{GOAL:.2f} x; chunks {case['chunks']}, {case['waited']:.0%} of the layers' time waited "
         "for messages"
     )
