@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from ledger_files import Training
 from q7x2 import _ledger_read, _live, cli
+from scraping import page_at
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -32,8 +33,7 @@ def test_prometheus_scrapes_the_counters() -> None:
     server = q7x2.serve_metrics(0)
     try:
         url = f"http://127.0.0.1:{server.port}/metrics"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            page = answer.read().decode()
+        page = page_at(url)
     finally:
         server.close()
     found = re.findall(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import urllib.request
 from typing import Any
 
 import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from scraping import page_at
 
 needs_sdk = pytest.mark.skipif(
     subprocess.run(
@@ -78,8 +78,7 @@ def test_names_are_those_of_prometheus() -> None:
     server = q7x2.serve_metrics(0)
     try:
         url = f"http://127.0.0.1:{server.port}/metrics"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            page = answer.read().decode()
+        page = page_at(url)
     finally:
         server.close()
     families = parser.text_string_to_metric_families(page)
