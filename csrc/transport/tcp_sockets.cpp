@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <fstream>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -43,11 +44,18 @@ bool is_tcp(int fd) {
 
 namespace {
 
-bool leads_to(const std::set<uint32_t>& hosts, int socket) {
+/// Where a connection over IPv4 leads.
+std::optional<sockaddr_in> peer_of(int socket) {
   sockaddr_in peer{};
   socklen_t size = sizeof(peer);
-  return getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
-         peer.sin_family == AF_INET && hosts.contains(ntohl(peer.sin_addr.s_addr));
+  const bool is_known = getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
+                        peer.sin_family == AF_INET;
+  return is_known ? std::optional(peer) : std::nullopt;
+}
+
+bool leads_to(const std::set<uint32_t>& hosts, int socket) {
+  const std::optional<sockaddr_in> peer = peer_of(socket);
+  return peer && hosts.contains(ntohl(peer->sin_addr.s_addr));
 }
 
 }  // namespace
@@ -70,24 +78,21 @@ std::vector<ConnectionTotals> connection_totals(int worker) {
   for (const Watched& interface : watched_by(worker)) {
     for (const Watched& each : watched_by(interface.fd)) {
       sockaddr_in own{};
-      sockaddr_in peer{};
       socklen_t own_size = sizeof(own);
-      socklen_t peer_size = sizeof(peer);
+      const std::optional<sockaddr_in> peer = peer_of(each.fd);
       tcp_info info{};
       socklen_t info_size = sizeof(info);
-      if (!is_tcp(each.fd) ||
+      if (!peer || !is_tcp(each.fd) ||
           getsockname(each.fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
-          getpeername(each.fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0 ||
-          peer.sin_family != AF_INET ||
           getsockopt(each.fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0 ||
           info_size < offsetof(tcp_info, tcpi_sndbuf_limited)) {
         continue;
       }
       const uint64_t busy =
           info.tcpi_busy_time - std::min<uint64_t>(info.tcpi_rwnd_limited, info.tcpi_busy_time);
-      all.push_back({.peer = ntohl(peer.sin_addr.s_addr),
+      all.push_back({.peer = ntohl(peer->sin_addr.s_addr),
                      .local_port = ntohs(own.sin_port),
-                     .peer_port = ntohs(peer.sin_port),
+                     .peer_port = ntohs(peer->sin_port),
                      .acknowledged = info.tcpi_bytes_acked,
                      .busy = busy});
     }
