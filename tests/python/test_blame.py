@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import pathlib
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -14,7 +11,7 @@ from collections.abc import Sequence
 
 import harness
 import pytest
-from q7x2 import cli
+from blame_command import blame
 
 from benchmarks import lab
 from benchmarks.lab import namespaces
@@ -42,14 +39,6 @@ PREAMBLE = """
         except (dist.DistBackendError, RuntimeError) as error:
             print(error)
 """
-
-
-def blame(directory: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    """Runs ``q7x2 blame`` in this process, which takes no time to import torch."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = cli.main(["blame", str(directory)])
-    return subprocess.CompletedProcess([], status, out.getvalue(), err.getvalue())
 
 
 def line_after(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from blame_command import blame
 from q7x2 import cli
-from test_blame import blame
 
 
 def call_of(rank: int, state: str, at: float, waits: Sequence[tuple[int, str]] = ()) -> Any:

@@ -15,7 +15,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from test_restarts import reset_connections
+from broken_connections import reset_connections
 
 from benchmarks.faults.calls import check, summed, values
 

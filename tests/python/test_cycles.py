@@ -8,7 +8,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from test_restarts import reduce_for_ever
+from broken_connections import reduce_for_ever
 
 from benchmarks.faults.resources import Resources, held
 

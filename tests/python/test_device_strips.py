@@ -12,7 +12,7 @@ import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
-from test_device_collectives import CALLS
+from device_calls import CALLS
 from values import assert_bits, integers, payload
 
 pytestmark = stand_in.needs_accelerator

@@ -3,78 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from hook_training import batch, net, sum_over_ranks
+from diloco_training import (
+    METHODS,
+    SPARSE,
+    WEIGHTS_ONLY,
+    assert_replicas_equal,
+    backward,
+    flat,
+    made,
+    skip_codecs,
+    train,
+    weights,
+)
+from hook_training import net, sum_over_ranks
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import assert_bits, assert_close
 
-WEIGHTS_ONLY = q7x2.OuterSGD(lr=1, momentum=0)
-SPARSE = "topk:0.02:reselect+hadamard+int2:g=128"
-
-# The table of docs/cadence.md, with short intervals.
-METHODS: dict[str, dict[str, Any]] = {
-    "local sgd": {"every": 3, "outer": WEIGHTS_ONLY},
-    "averaged momentum": {"every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
-    "post-local": {"every": q7x2.PostLocal(4, 3), "outer": WEIGHTS_ONLY},
-    "slowmo": {
-        "every": 3,
-        "outer": q7x2.OuterSGD(lr=1, momentum=0.5, nesterov=False, divide_by_rate=True),
-    },
-    "diloco": {"every": 3},
-    "streaming": {"every": 6, "fragments": 3, "overlap": 2},
-    "int4": {"every": 6, "fragments": 2, "compressor": "int4", "full_precision": ["*.bias"]},
-    "sparse": {"every": 3, "outer": WEIGHTS_ONLY, "compressor": SPARSE, "residual_decay": 0.95},
-}
-COMPRESSED = {name: options for name, options in METHODS.items() if "compressor" in options}
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 NEEDS_Q7X2 = pytest.mark.beyond("gloo", "has no codecs")
-
-
-def skip_codecs(method: str) -> None:
-    if method in COMPRESSED and dist.get_backend() == "gloo":
-        pytest.skip("gloo has no codecs")
-
-
-def made(
-    model: nn.Module | None = None, lr: float = 1e-3, **options: Any
-) -> tuple[nn.Module, q7x2.DiLoCo]:
-    """A model and its DiLoCo over AdamW."""
-    model = net() if model is None else model
-    return model, q7x2.DiLoCo(model, torch.optim.AdamW(model.parameters(), lr=lr), **options)
-
-
-def backward(model: nn.Module, step: int, rank: int) -> None:
-    dtype = next(model.parameters()).dtype
-    x, y = batch(rank, step, dtype)
-    nn.functional.mse_loss(model(x).float(), y.float()).backward()
-
-
-def train(model: nn.Module, diloco: q7x2.DiLoCo, steps: range, rank: int | None = None) -> None:
-    for step in steps:
-        backward(model, step, dist.get_rank() if rank is None else rank)
-        diloco.step()
-        diloco.zero_grad()
-
-
-def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-def assert_replicas_equal(diloco: q7x2.DiLoCo, model: nn.Module | None = None) -> None:
-    """The shared weights of all ranks, and the model's if it is given."""
-    assert_same_on_all_ranks([flat(diloco.shared_weights.values())])
-    if model is not None:
-        assert_same_on_all_ranks([flat(model.parameters())])
-
-
-def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def after_inner_steps(model: nn.Module, diloco: q7x2.DiLoCo) -> dict[str, torch.Tensor]:

@@ -12,10 +12,9 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from diloco_training import SPARSE, assert_replicas_equal, flat, flattened, made, train, weights
 from harness import current_rank
-from test_diloco import SPARSE, assert_replicas_equal, flat, made, train, weights
-from test_diloco_state import flattened
-from test_reconfigure import Board
+from members import Board
 from values import assert_bits
 
 OPTIONS: dict[str, dict[str, Any]] = {

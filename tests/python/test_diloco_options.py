@@ -8,8 +8,8 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from diloco_training import made
 from hook_training import net
-from test_diloco import made
 from torch import nn
 
 MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [

@@ -10,8 +10,18 @@ import q7x2
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from diloco_training import (
+    METHODS,
+    SPARSE,
+    WEIGHTS_ONLY,
+    flat,
+    flattened,
+    made,
+    skip_codecs,
+    train,
+    weights,
+)
 from hook_training import everybodys_objects, sum_over_ranks
-from test_diloco import METHODS, SPARSE, WEIGHTS_ONLY, flat, made, skip_codecs, train, weights
 from values import assert_bits
 
 STREAMING = {"every": 6, "fragments": 2, "overlap": 3}
@@ -39,12 +49,6 @@ def assert_equal(one: q7x2.DiLoCo, other: q7x2.DiLoCo) -> None:
 def _times(state: dict[str, Any]) -> dict[str, float]:
     """What was measured, and so differs between runs."""
     return {key: state["position"][key] for key in ("step_seconds", "wire_seconds")}
-
-
-def flattened(tree: Any, path: tuple[str, ...] = ()) -> dict[Any, torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return {path: tree}
-    return {k: v for key in tree for k, v in flattened(tree[key], (*path, key)).items()}
 
 
 @pytest.mark.parametrize("method", RESUMED)

@@ -14,7 +14,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from test_errors import CPU, ERRORS, works_still
+from wrong_calls import CPU, ERRORS, works_still
 
 # Far above what noticing takes, far below the groups' timeout of a minute.
 PROMPT = 20.0

@@ -8,8 +8,8 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from diloco_training import WEIGHTS_ONLY, assert_replicas_equal, backward, flat, made, train
 from hook_training import everybodys_objects, net
-from test_diloco import WEIGHTS_ONLY, assert_replicas_equal, backward, flat, made, train
 from torch import nn
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,36 +14,9 @@ import q7x2
 import torch
 import torch.distributed as dist
 from harness import current_rank
-from test_shrink import PROMPT, check_group
+from members import Board, check_group, error_of
 
 FRESH: dict[str, Any] = {"init": "none", "fresh": True}
-
-
-class Board:
-    """What the ranks of a test tell each other beside the code under test."""
-
-    def __init__(self, shared: str, world_size: int) -> None:
-        self._store = dist.FileStore(f"{shared}/board", -1)
-        self._store.set_timeout(timedelta(seconds=50))
-        self._ranks = range(world_size)
-
-    def handles(self, name: str = "handles", handle: str | None = None) -> list[str]:
-        """Of all ranks, by rank."""
-        self._store.set(f"{name}{current_rank()}", handle or q7x2.reconfigure_handle())
-        return [self._store.get(f"{name}{rank}").decode() for rank in self._ranks]
-
-    def barrier(self, name: str) -> None:
-        self._store.set(f"{name}{current_rank()}", "here")
-        self._store.wait([f"{name}{rank}" for rank in self._ranks])
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    """What the call raises, which takes no deadline."""
-    began = time.monotonic()
-    with pytest.raises(RuntimeError) as raised:
-        call()
-    assert time.monotonic() - began < PROMPT
-    return str(raised.value)
 
 
 # --- members -------------------------------------------------------------------------------------

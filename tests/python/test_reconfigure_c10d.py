@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import current_rank
-from test_shrink import PROMPT, check_group
+from members import PROMPT, check_group
 
 pytestmark = pytest.mark.skipif(
     not hasattr(dist, "_reconfigure"), reason="this torch has no reconfigure; 2.14 and newer do"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import textwrap
@@ -17,6 +15,7 @@ import harness
 import pytest
 import torch
 import torch.distributed as dist
+from broken_connections import reduce_for_ever, reset_connections
 from values import assert_bits, meet
 
 from benchmarks.processes import free_port
@@ -189,33 +188,6 @@ def test_a_group_of_the_same_name_in_one_store(
 
 
 # --- a connection that is reset ------------------------------------------------------------------
-
-
-def reset_connections() -> int:
-    """Resets the TCP connections of this process to others, but not those of the store."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    store_port = int(os.environ.get("STORE_PORT", "0"))
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not str(pathlib.Path("/proc/self/fd", name).readlink()).startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as connection:
-                if connection.family != socket.AF_INET or connection.type != socket.SOCK_STREAM:
-                    continue
-                ports = (connection.getsockname()[1], connection.getpeername()[1])
-                if store_port not in ports:
-                    # Connecting to nowhere ends an established connection with a reset.
-                    nowhere = ctypes.create_string_buffer(16)
-                    count += libc.connect(connection.fileno(), nowhere, 16) == 0
-        except OSError:
-            pass  # closed in the meantime, or not connected
-    return count
-
-
-def reduce_for_ever(group: dist.ProcessGroup) -> None:
-    while True:
-        dist.all_reduce(torch.ones(1000), group=group)
 
 
 @pytest.mark.ranks(2, 3, env={"UCX_TLS": "tcp"})

@@ -23,13 +23,10 @@ from hook_training import (
     sum_over_ranks,
     train,
 )
+from members import PROMPT, check_group
 from torch.distributed.distributed_c10d import SHRINK_ABORT
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_same_on_all_ranks
-
-# Until a dead rank is noticed, the others agree and have a group: tenths of a second. A loaded
-# machine takes longer; a deadline or a hang takes far longer.
-PROMPT = 20.0
+from values import assert_same_on_all_ranks
 
 
 def group_of(backend: str, timeout: float = 120.0) -> harness.GroupSpec:
@@ -38,22 +35,6 @@ def group_of(backend: str, timeout: float = 120.0) -> harness.GroupSpec:
 
 def q7x2_of(group: dist.ProcessGroup | None = None) -> Any:
     return (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
-
-
-def check_group(group: dist.ProcessGroup | None = None) -> None:
-    """All collectives that a step needs, in several sizes."""
-    group = group or dist.group.WORLD
-    rank, size = group.rank(), group.size()
-    for elements in (1, 1000, 1 << 18):
-        tensor = torch.full((elements,), float(rank + 1))
-        dist.all_reduce(tensor, group=group)
-        assert_bits(tensor, torch.full((elements,), float(size * (size + 1) // 2)))
-    tensor = torch.full((10,), float(rank))
-    dist.broadcast(tensor, group=group, group_src=size - 1)
-    assert_bits(tensor, torch.full((10,), float(size - 1)))
-    parts = [torch.zeros(3) for _ in range(size)]
-    dist.all_gather(parts, torch.full((3,), float(rank)), group=group)
-    assert [int(part[0]) for part in parts] == list(range(size))
 
 
 def reduce_until_error() -> str:

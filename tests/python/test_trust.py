@@ -11,8 +11,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from harness import current_rank
-from test_reconfigure import Board, error_of
-from test_shrink import check_group
+from members import Board, check_group, error_of
 
 FRESH: dict[str, Any] = {"init": "none", "fresh": True}
 
