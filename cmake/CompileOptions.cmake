@@ -44,7 +44,7 @@ function(q7x2_kernel_options directory)
     set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}")
   endforeach()
   file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cu)
-  # ptxas_report.py keeps what ptxas says. tests/python/test_kernel_resources.py reads it.
+  # ptxas_report.py keeps what ptxas says. tests/python/devices/test_kernel_resources.py reads it.
   set(flags -fmad=false -Xptxas=-v)
   if(Q7X2_WERROR)
     list(APPEND flags -Werror=all-warnings)

@@ -17,7 +17,7 @@ from benchmarks.gpu.runner import Result, Session, StageFailed, StageSkipped
 # C++ tests that need a GPU have this in their names.
 CUDA_TESTS = "*Cuda*"
 # Of these, pytest runs the tests that take the fixture `device`.
-PYTHON_TESTS = "test_device_*.py"
+PYTHON_TESTS = "devices/test_device_*.py"
 _UCX = {"UCX_MEM_EVENTS": "n"}  # as the Python package has it
 
 

@@ -196,4 +196,4 @@ def shared(tmp_path: pathlib.Path) -> str:
 @pytest.fixture
 def repository() -> pathlib.Path:
     """The root of the checkout."""
-    return harness.TESTS.parent.parent
+    return harness.ROOT

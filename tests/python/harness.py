@@ -26,11 +26,12 @@ from multiprocessing import connection
 from typing import Any
 
 from rank_process import GroupSpec, current_rank, serve
-from rank_scripts import TESTS, ScriptResult, run_script, script, tail
+from rank_scripts import ROOT, TESTS, ScriptResult, run_script, script, tail
 
 from benchmarks.processes import free_port
 
 __all__ = [
+    "ROOT",
     "TESTS",
     "GroupSpec",
     "Outcome",

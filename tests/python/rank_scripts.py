@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.processes import free_port
 
 TESTS = pathlib.Path(__file__).resolve().parent
+ROOT = TESTS.parent.parent  # of the checkout
 
 
 def tail(text: str, lines: int = 120) -> str:

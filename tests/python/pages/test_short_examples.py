@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 
+import harness
 import pytest
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = harness.ROOT / "examples"
 SMALL = ("--steps=30", "--dim=32")
 DEADLINE = 300  # seconds, of a job that takes about 10 on a machine with nothing else to do
 

@@ -15,10 +15,10 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from harness import ROOT
 
 from benchmarks import pages
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=ticks)\s*$", re.M | re.S)
@@ -68,14 +68,17 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
     assert broken == []
 
 
-def test_every_test_file_has_a_topic() -> None:
+def test_every_test_file_is_in_the_folder_of_its_topic() -> None:
+    tests = ROOT / "tests/python"
+    astray = sorted(path.name for path in tests.glob("test_*.py"))
+    assert astray == [], "move them into the folder of their topic (the table of docs/testing.md)"
     page = (ROOT / "docs/testing.md").read_text()
-    table = page.split("## Which file tests what")[1].split("## Rules for tests")[0]
-    rows = "".join(line.rsplit("|", 2)[1] for line in table.splitlines() if line[:1] == "|")
-    listed = re.findall(r"`(\w+)`", rows.split("---", 1)[1])
-    assert sorted(listed) == sorted(
-        path.stem.removeprefix("test_") for path in ROOT.glob("tests/python/test_*.py")
-    )
+    rows = re.findall(r"^\|[^|]*\| `(\w+)/` \|(.*)\|$", page, re.M)
+    listed = [
+        f"{folder}/test_{name}.py" for folder, row in rows for name in re.findall(r"`(\w+)`", row)
+    ]
+    there = [str(path.relative_to(tests)) for path in tests.glob("*/test_*.py")]
+    assert sorted(listed) == sorted(there), "the table of docs/testing.md lists every test file"
 
 
 def test_tables_of_figures_are_those_of_the_results() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness import ROOT
 
 from benchmarks import lab as lab_package
 from benchmarks import launch
@@ -22,7 +23,6 @@ from benchmarks.lab.topology import bits_per_second
 from benchmarks.ops import OPS
 from benchmarks.processes import RanksFailed
 
-ROOT = Path(__file__).parents[2]
 RATE = "100mbit"
 PAYLOAD = 4 << 20
 

@@ -15,11 +15,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import harness
 import pytest
 
 from benchmarks.processes import free_port
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/integrations"
+EXAMPLES = harness.ROOT / "examples/integrations"
 DEADLINE = 600  # seconds; DeepSpeed compiles a helper of its own when it starts first
 LIBRARIES = {
     "accelerate": "accelerate",

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import harness
 import pytest
 import slurm
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
 
-DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "examples" / "deploy"
+DEPLOY = harness.ROOT / "examples" / "deploy"
 CHECK = str(DEPLOY / "check.py")
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 DEADLINE = 280  # seconds; a job takes 10 on a machine with nothing else to do

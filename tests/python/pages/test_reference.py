@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import q7x2
+from harness import ROOT
 from q7x2 import cli, optim
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference.md").read_text()
 HOOKS = ("Allreduce", "Quantize", "PowerSGD", "TopK", "OneBit", "SignSGD", "EF21", "Compose")
 HOOKS += ("Compressed", "BlockSparse")

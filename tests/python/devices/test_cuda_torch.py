@@ -1,6 +1,7 @@
 """torch built with CUDA on a machine without a driver: q7x2 loads, and the errors are torch's own.
 
-`./dev test --torch X tests/python/test_cuda_torch.py` installs such a torch; see docs/testing.md.
+`./dev test --torch X tests/python/devices/test_cuda_torch.py` installs such a torch, see
+docs/testing.md.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from harness import ROOT
+
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 OF_PYTORCH = ("environment variable RANK expected",)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import q7x2
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from harness import ROOT
 
 
 @pytest.fixture(scope="module")

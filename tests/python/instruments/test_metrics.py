@@ -12,11 +12,10 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from harness import ROOT
 from ledger_files import Training
 from q7x2 import _ledger_read, _live, cli
 from scraping import page_at
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
