@@ -23,50 +23,6 @@ namespace {
 
 namespace py = pybind11;
 
-// The defaults are those of the structs. Python's classes of hooks have the same, which a test
-// compares.
-
-void bind_compressing(py::module_& module) {
-  const CompressingOptions defaults;
-  py::class_<CompressingOptions>(module, "CompressingOptions",
-                                 "What all compressing hooks can be asked for.")
-      .def(py::init([](uint64_t start_iter, uint64_t burst_every, uint64_t burst_steps,
-                       bool use_error_feedback, const std::string& signal, double momentum,
-                       double kept_momentum, double clip_norm, std::vector<bool> whole) {
-             CompressingOptions options;
-             options.signal = {signal, momentum, kept_momentum};
-             or_value_error([&] { return make_signal(options.signal, 1); });
-             options.full_precision = {start_iter, burst_every, burst_steps};
-             options.error_feedback = use_error_feedback;
-             options.clip_norm = clip_norm;
-             options.whole = std::move(whole);
-             return options;
-           }),
-           py::kw_only(), py::arg("start_iter") = defaults.full_precision.start,
-           py::arg("burst_every") = defaults.full_precision.period,
-           py::arg("burst_steps") = defaults.full_precision.length,
-           py::arg("use_error_feedback") = defaults.error_feedback,
-           py::arg("signal") = defaults.signal.name, py::arg("momentum") = defaults.signal.momentum,
-           py::arg("kept_momentum") = defaults.signal.kept_momentum,
-           py::arg("clip_norm") = defaults.clip_norm, py::arg("whole") = defaults.whole)
-      .def_property_readonly(
-          "start_iter", [](const CompressingOptions& self) { return self.full_precision.start; })
-      .def_property_readonly(
-          "burst_every", [](const CompressingOptions& self) { return self.full_precision.period; })
-      .def_property_readonly(
-          "burst_steps", [](const CompressingOptions& self) { return self.full_precision.length; })
-      .def_readonly("use_error_feedback", &CompressingOptions::error_feedback)
-      .def_property_readonly("signal",
-                             [](const CompressingOptions& self) { return self.signal.name; })
-      .def_property_readonly("momentum",
-                             [](const CompressingOptions& self) { return self.signal.momentum; })
-      .def_property_readonly(
-          "kept_momentum", [](const CompressingOptions& self) { return self.signal.kept_momentum; })
-      .def_readonly("clip_norm", &CompressingOptions::clip_norm);
-}
-
-// ---- compressors, by their descriptions
-
 const char* expected(const bool&) {
   return "True or False";
 }
@@ -113,19 +69,35 @@ OptionValue value_of(const OptionField& field, const py::handle& given) {
       field.preset);
 }
 
-OptionValues values_of(const CompressorKind& kind, const py::dict& given) {
+/// Throws py::value_error, which names the `owner` of the fields, for an option that none
+/// describes.
+OptionValues values_of(const std::vector<OptionField>& fields, const std::string& owner,
+                       const py::dict& given) {
   OptionValues values;
   for (const auto& [key, value] : given) {
     const auto name = py::cast<std::string>(key);
-    const OptionField& field =
-        or_value_error([&] { return find_field(kind.fields, kind.name, name); });
+    const OptionField& field = or_value_error([&] { return find_field(fields, owner, name); });
     values[name] = value_of(field, value);
   }
   return values;
 }
 
-void bind_compressors(py::module_& module) {
-  py::class_<OptionField>(module, "OptionField", "One option of a compressor.")
+HookFactory compressing_hook_of(const std::string& compressor, const py::dict& values,
+                                const py::dict& compressing, std::vector<bool> whole) {
+  return or_value_error([&] {
+    const OptionFields<CompressingOptions> fields = compressing_fields();
+    CompressingOptions options =
+        fields.make(values_of(fields.fields(), "a compressing hook", compressing));
+    make_signal(options.signal, 1);  // throws for a name that does not exist
+    options.whole = std::move(whole);
+    const CompressorKind& kind = find_compressor(compressor);
+    return HookFactory{
+        compressing_hook(options, kind.with(values_of(kind.fields, kind.name, values)))};
+  });
+}
+
+void bind_compressing(py::module_& module) {
+  py::class_<OptionField>(module, "OptionField", "One option of a hook.")
       .def_readonly("name", &OptionField::name)
       .def_readonly("doc", &OptionField::doc)
       .def_readonly("default", &OptionField::preset)
@@ -144,15 +116,9 @@ void bind_compressors(py::module_& module) {
     const auto kinds = compressor_kinds();
     return std::vector<CompressorKind>(kinds.begin(), kinds.end());
   });
-  module.def(
-      "compressing_hook",
-      [](const CompressingOptions& options, const std::string& compressor, const py::dict& values) {
-        return or_value_error([&] {
-          const CompressorKind& kind = find_compressor(compressor);
-          return HookFactory{compressing_hook(options, kind.with(values_of(kind, values)))};
-        });
-      },
-      py::arg("options"), py::arg("compressor"), py::arg("values"));
+  module.def("compressing_fields", [] { return compressing_fields().fields(); });
+  module.def("compressing_hook", &compressing_hook_of, py::arg("compressor"), py::arg("values"),
+             py::arg("compressing"), py::arg("whole"));
 }
 
 /// Of each gradient the squared norm, and for each choice (bytes, squared error).
@@ -173,7 +139,6 @@ std::vector<std::optional<size_t>> choose_codecs_of(const CostRows& rows) {
 void bind_hook_options(py::module_& module) {
   py::class_<HookFactory>(module, "HookFactory", "An algorithm and its options.");
   bind_compressing(module);
-  bind_compressors(module);
   module.def("choose_codecs", &choose_codecs_of, py::arg("gradients"));
   module.def(
       "dense_hook",

@@ -48,14 +48,17 @@ struct CodecOptions {
 OptionFields<CodecOptions> codec_fields() {
   return OptionFields<CodecOptions>()
       .add("stages", &CodecOptions::stages,
-           "Codecs (docs/codecs.md) and the steps from which they hold; the first from step 0.")
+           "The codecs (docs/codecs.md), each with the step from which it holds; the first from "
+           "step 0.")
       .add("per_parameter", &CodecOptions::per_parameter,
            "Groups of elements that share a scale, and selections, lie within one parameter each: "
            "a layer of small gradients does not starve beside one of large gradients.")
       .add("over_stock", &CodecOptions::over_stock,
-           "Use the collectives that every process group has, and not q7x2's own.")
-      .add("edges", &CodecOptions::edges, "Which messages of q7x2's own are compressed.")
-      .add("random_seed", &CodecOptions::random_seed, "Of codecs that round or sample at random.");
+           "The collectives of every process group are used instead of q7x2's own.")
+      .add("edges", &CodecOptions::edges,
+           "Between which ranks messages are compressed, if q7x2's own collectives are used.")
+      .add("random_seed", &CodecOptions::random_seed,
+           "The seed of codecs that round or sample at random.");
 }
 
 /// Gradients of one bucket that go through one codec: consecutive ones of the exchange.

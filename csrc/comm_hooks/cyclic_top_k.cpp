@@ -41,7 +41,8 @@ struct CyclicTopKOptions {
 OptionFields<CyclicTopKOptions> cyclic_top_k_fields() {
   return OptionFields<CyclicTopKOptions>().add(
       "ratio", &CyclicTopKOptions::ratio,
-      "Of elements that are sent, of each parameter, but at least one.", {.above = 0, .most = 1});
+      "The share of the elements of each parameter that are sent, but at least one element.",
+      {.above = 0, .most = 1});
 }
 
 class CyclicTopK final : public Compressor {

@@ -36,12 +36,14 @@ struct FlatLowRankOptions {
 
 OptionFields<FlatLowRankOptions> flat_low_rank_fields() {
   return OptionFields<FlatLowRankOptions>()
-      .add("rank", &FlatLowRankOptions::rank, "Of the approximation of a bucket.", {.least = 1})
+      .add("rank", &FlatLowRankOptions::rank, "The rank of the approximation of a bucket.",
+           {.least = 1})
       .add("warm_start", &FlatLowRankOptions::warm_start,
-           "Each step starts from the last one's factor, and not from a random one.")
-      .add("factor_dtype", &FlatLowRankOptions::factor_dtype,
-           "What factors are rounded to on the wire; None: what they are computed in.")
-      .add("random_seed", &FlatLowRankOptions::random_seed, "Of random factors.");
+           "Each step begins with the factor of the last one instead of a random one.")
+      .add(
+          "factor_dtype", &FlatLowRankOptions::factor_dtype,
+          "The type that factors are rounded to when they are sent; None: that of the computation.")
+      .add("random_seed", &FlatLowRankOptions::random_seed, "The seed of random factors.");
 }
 
 /// Columns and rows of the smallest square that holds so many elements.

@@ -48,21 +48,23 @@ namespace {
 OptionFields<LowRankOptions> low_rank_fields() {
   return OptionFields<LowRankOptions>()
       .add("ranks", &LowRankOptions::ranks,
-           "Of the approximation, by parameter number; 0 sends that gradient whole.")
-      .add("default_rank", &LowRankOptions::default_rank, "Beyond the end of `ranks`.",
-           {.least = 0})
+           "The rank of the approximation, by parameter number; 0 sends that gradient whole.")
+      .add("default_rank", &LowRankOptions::default_rank,
+           "The rank of parameters beyond the end of `ranks`.", {.least = 0})
       .add("min_compression_rate", &LowRankOptions::min_compression_rate,
            "A matrix is compressed if that makes it more than this many times smaller.",
            {.above = 0})
       .add("warm_start", &LowRankOptions::warm_start,
-           "Each step starts from the last one's factor, and not from a random one.")
+           "Each step begins with the factor of the last one instead of a random one.")
       .add("reset_every", &LowRankOptions::reset_every,
-           "With `warm_start`: every so many compressed steps start from random factors; 0: none.")
+           "With `warm_start`: every `reset_every` compressed steps begin with random factors; 0: "
+           "never.")
       .add("alternating", &LowRankOptions::alternating,
            "One collective per step: the two halves of the power iteration take turns.")
-      .add("factor_dtype", &LowRankOptions::factor_dtype,
-           "What factors are rounded to on the wire; None: what they are computed in.")
-      .add("random_seed", &LowRankOptions::random_seed, "Of random factors.");
+      .add(
+          "factor_dtype", &LowRankOptions::factor_dtype,
+          "The type that factors are rounded to when they are sent; None: that of the computation.")
+      .add("random_seed", &LowRankOptions::random_seed, "The seed of random factors.");
 }
 
 class LowRank final : public Compressor {

@@ -5,8 +5,9 @@
 //     uint64_t random_seed = 0;
 //   };
 //   OptionFields<Options>()
-//       .add("ratio", &Options::ratio, "Of elements that are sent.", {.above = 0, .most = 1})
-//       .add("random_seed", &Options::random_seed, "Seed of the samples, equal on all ranks.");
+//       .add("ratio", &Options::ratio, "The share of elements that are sent.",
+//            {.above = 0, .most = 1})
+//       .add("random_seed", &Options::random_seed, "The seed of the samples.");
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -58,11 +60,16 @@ const OptionField& find_field(const std::vector<OptionField>& fields, const std:
 template <typename Options>
 class OptionFields {
  public:
-  template <typename T>
-  OptionFields& add(const char* name, T Options::*member, const char* doc, OptionRange range = {}) {
-    fields_.push_back({name, doc, Options{}.*member, range});
+  /// `member`: a pointer to a member of Options, or a function of Options& that returns a
+  /// reference.
+  template <typename Member>
+  OptionFields& add(const char* name, Member member, const char* doc, OptionRange range = {}) {
+    using T = std::remove_cvref_t<std::invoke_result_t<Member&, Options&>>;
+    Options presets;
+    fields_.push_back(
+        {name, doc, OptionValue(std::in_place_type<T>, std::invoke(member, presets)), range});
     setters_.push_back([member](Options& options, const OptionValue& value) {
-      options.*member = std::get<T>(value);
+      std::invoke(member, options) = std::get<T>(value);
     });
     return *this;
   }

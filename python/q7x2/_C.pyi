@@ -136,46 +136,8 @@ class HookRunner:
 class HookFactory:
     """An algorithm and its options."""
 
-class CompressingOptions:
-    """What all compressing hooks can be asked for."""
-
-    def __init__(
-        self,
-        *,
-        start_iter: int = 0,
-        burst_every: int = 0,
-        burst_steps: int = 1,
-        use_error_feedback: bool = True,
-        signal: str = "gradient",
-        momentum: float = 0.0,
-        kept_momentum: float = 0.0,
-        clip_norm: float = 0.0,
-        whole: list[bool] = ...,
-    ) -> None:
-        """``burst_every`` 0: no bursts. ``signal``: what is compressed: gradient, accumulated,
-        averaged, lion, global or difference (csrc/comm_hooks/signal.h); ValueError for another.
-        ``whole``: by parameter number: its gradient is never compressed.
-        """
-
-    @property
-    def start_iter(self) -> int: ...
-    @property
-    def burst_every(self) -> int: ...
-    @property
-    def burst_steps(self) -> int: ...
-    @property
-    def use_error_feedback(self) -> bool: ...
-    @property
-    def signal(self) -> str: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def kept_momentum(self) -> float: ...
-    @property
-    def clip_norm(self) -> float: ...
-
 class OptionField:
-    """One option of a compressor, as C++ describes it."""
+    """One option of a hook, as C++ describes it."""
 
     @property
     def name(self) -> str: ...
@@ -201,11 +163,17 @@ class CompressorKind:
     def fields(self) -> list[OptionField]: ...
 
 def compressor_kinds() -> list[CompressorKind]: ...
+def compressing_fields() -> list[OptionField]:
+    """The options that all compressing hooks have, whatever their compressor."""
+
 def compressing_hook(
-    options: CompressingOptions, compressor: str, values: dict[str, Any]
+    compressor: str, values: dict[str, Any], compressing: dict[str, Any], whole: list[bool]
 ) -> HookFactory:
-    """A signal, a compressor and the memory between them. ``values``: of the compressor's options;
-    ValueError for an option that does not exist, or a value that does not fit.
+    """A signal, a compressor and the memory between them.
+
+    ``values`` are the compressor's options, ``compressing`` those of `compressing_fields`.
+    ``whole`` says, by parameter number, whose gradients are never compressed. Raises ValueError for
+    an option that does not exist, or a value that does not fit.
     """
 
 def choose_codecs(gradients: list[tuple[float, list[tuple[float, float]]]]) -> list[int | None]:

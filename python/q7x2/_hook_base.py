@@ -26,8 +26,7 @@ class Job:
         on_q7x2: The process group's backend is q7x2.
         are_shards: The parameters are shards of FSDP's modules: vectors, whatever they hold.
         owns: Whether the hook is to reduce the parameter of this name; see :class:`Compose`.
-        signal: What is to be compressed, if not the gradient: arguments of the C++ struct
-            ``CompressingOptions``.
+        signal: What is to be compressed, if not the gradient: options of ``compressing_fields``.
     """
 
     parameters: NamedParameters
@@ -121,19 +120,26 @@ class FullPrecision:
         return True
 
     def _compressing_hook(
-        self, job: Job, compressor: str, values: Mapping[str, Any], **compressing: Any
+        self,
+        job: Job,
+        compressor: str,
+        values: Mapping[str, Any],
+        whole: Sequence[bool],
+        **compressing: Any,
     ) -> Any:
         """The C++ hook with the compressor of this name, and with these values of its options.
 
-        ``compressing``: arguments of the C++ struct ``CompressingOptions``.
+        Args:
+            whole: By parameter number: its gradient is never compressed.
+            compressing: Options of ``compressing_fields``.
         """
         from q7x2._extension import load
 
-        options = load().CompressingOptions(**{**self._schedule(), **compressing, **job.signal})
-        return load().compressing_hook(options, compressor, dict(values))
+        options = {**self._schedule(), **compressing, **job.signal}
+        return load().compressing_hook(compressor, dict(values), options, list(whole))
 
     def _schedule(self) -> dict[str, int]:
-        """Those of the C++ struct ``CompressingOptions``."""
+        """Those of ``compressing_fields``."""
         return {
             "start_iter": self.start_iter,
             "burst_every": self.burst_every or 0,

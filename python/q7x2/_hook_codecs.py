@@ -73,7 +73,7 @@ class Coded(FullPrecision):
         stages: Sequence[tuple[int, str]],
         **compressing: Any,
     ) -> Any:
-        """``compressing``: arguments of the C++ struct ``CompressingOptions``."""
+        """``compressing``: options of ``compressing_fields``."""
         check_patterns(self.full_precision, job.parameters, "full_precision")
         if self.edges != "auto" and not job.on_q7x2:
             raise ValueError(
@@ -87,7 +87,7 @@ class Coded(FullPrecision):
             "random_seed": self.random_seed,
         }
         whole = [self._is_whole(job, *each) for each in job.parameters]
-        return self._compressing_hook(job, "codec", codec, whole=whole, **compressing)
+        return self._compressing_hook(job, "codec", codec, whole, **compressing)
 
 
 # What a codec's name alone stands for where gradients are sent (part "variants" of the study).

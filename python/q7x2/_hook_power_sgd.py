@@ -98,8 +98,8 @@ class PowerSGD(FullPrecision):
 
         factors = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.factors]
         compressing = {
-            "use_error_feedback": self.use_error_feedback,
             "whole": [not job.owns(name) for name, _ in job.parameters],
+            "use_error_feedback": self.use_error_feedback,
         }
         shared = {
             "warm_start": self.warm_start,

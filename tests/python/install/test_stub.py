@@ -61,19 +61,34 @@ def test_the_stub_has_the_arguments_of_the_module(name: str) -> None:
     assert FUNCTIONS[name] == arguments
 
 
-def test_options_have_the_defaults_of_the_structs() -> None:
-    module = load()
-    compressing = module.CompressingOptions()
-    for name in ("start_iter", "burst_steps", "use_error_feedback"):
-        assert getattr(q7x2.Quantize(), name) == getattr(compressing, name), name
-    assert q7x2.Quantize().burst_every is None
-    assert compressing.burst_every == 0
-    with pytest.raises(ValueError, match="one of gradient, accumulated, averaged, lion, global"):
-        module.CompressingOptions(signal="gradients")
-
-
 # What Python's classes choose otherwise than the C++ structs.
 OTHERWISE = {"rank"}
+
+
+def shared_defaults(hook: Any, fields: Any) -> set[str]:
+    """The options that the hook has in common with C++, whose defaults must be equal."""
+    shared = {field.name for field in fields if hasattr(hook, field.name)} - OTHERWISE
+    for field in fields:
+        if field.name in shared:
+            mine = getattr(hook, field.name)
+            empty = (None, ()) if not field.default else ()
+            assert mine == field.default or mine in empty, field.name
+    return shared
+
+
+def test_hooks_have_the_defaults_of_all_compressing_hooks() -> None:
+    shared = shared_defaults(q7x2.Quantize(), load().compressing_fields())
+    assert shared == {"start_iter", "burst_every", "burst_steps", "use_error_feedback"}
+
+
+def test_a_compressing_hook_refuses_what_does_not_exist() -> None:
+    hook = load().compressing_hook
+    with pytest.raises(ValueError, match="one of gradient, accumulated, averaged, lion, global"):
+        hook("codec", {}, {"signal": "gradients"}, [])
+    with pytest.raises(ValueError, match="a compressing hook has no option 'burst': expected one"):
+        hook("codec", {}, {"burst": 2}, [])
+    with pytest.raises(ValueError, match="clip_norm must not be negative, got -1"):
+        hook("codec", {}, {"clip_norm": -1}, [])
 
 
 @pytest.mark.parametrize(
@@ -86,12 +101,4 @@ OTHERWISE = {"rank"}
 )
 def test_hooks_have_the_defaults_of_their_compressors(compressor: str, hook: Any) -> None:
     (kind,) = (kind for kind in load().compressor_kinds() if kind.name == compressor)
-    compared = 0
-    for field in kind.fields:
-        if field.name in OTHERWISE or not hasattr(hook, field.name):
-            continue
-        mine = getattr(hook, field.name)
-        empty = (None, ()) if not field.default else ()
-        assert mine == field.default or mine in empty, field.name
-        compared += 1
-    assert compared >= 2
+    assert len(shared_defaults(hook, kind.fields)) >= 2
