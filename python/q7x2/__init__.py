@@ -12,177 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from q7x2._autoload import register
 
-if TYPE_CHECKING:
-    from q7x2 import comm_hooks, optim
-    from q7x2._accelerators import register_accelerator
-    from q7x2._advise import Advice, Proposal, advise
-    from q7x2._algorithm import algorithm
-    from q7x2._attach import attach
-    from q7x2._attached import Attached, HookEvent, HookStats
-    from q7x2._attached_policy import Observation
-    from q7x2._barrier import monitored_barrier
-    from q7x2._C import Codec, Options
-    from q7x2._cadence import CadenceFacts, FollowBandwidth, PostLocal, Tighten
-    from q7x2._coded import all_gather, all_reduce, reduce_scatter
-    from q7x2._delayed import DelayedUpdates, DelayedUpdatesStats
-    from q7x2._describe import Description, describe
-    from q7x2._diloco import DiLoCo
-    from q7x2._diloco_clock import DiLoCoStats
-    from q7x2._diloco_outer import OuterSGD
-    from q7x2._embedding import EmbeddingStats, ShardedEmbedding
-    from q7x2._embedding_clip import clip_grad_norm_
-    from q7x2._flight_recorder import dump, flight_recorder
-    from q7x2._forward_overlap import AttachedForward
-    from q7x2._forward_overlap_optimizer import NotElementwiseError
-    from q7x2._forward_overlap_options import ForwardOverlap, ForwardOverlapStats
-    from q7x2._fsdp_options import Sharded, ShardedStats
-    from q7x2._hook_options import (
-        EF21,
-        Allreduce,
-        BlockSparse,
-        Compose,
-        Compressed,
-        HookOptions,
-        OneBit,
-        PowerSGD,
-        Quantize,
-        SignSGD,
-        TopK,
-    )
-    from q7x2._hook_state import HookStateError
-    from q7x2._kfac import KFAC, KFACStats
-    from q7x2._late import LateUpdates, LateUpdatesStats
-    from q7x2._late_lag import FollowLag, LagEvent, LagFacts
-    from q7x2._log_step import log_step
-    from q7x2._metrics import Scalars, serve_metrics
-    from q7x2._micro_batches import MicroBatches, MicroBatchEvent
-    from q7x2._opentelemetry import export_to_opentelemetry
-    from q7x2._plan_history import plan_history
-    from q7x2._policy import (
-        Decision,
-        DivergenceError,
-        Facts,
-        GradientFacts,
-        Policy,
-        PolicyEvent,
-        Treatment,
-        Verdict,
-    )
-    from q7x2._policy_accordion import Accordion
-    from q7x2._policy_bits import BitAllocation
-    from q7x2._policy_budget import ErrorBudget
-    from q7x2._policy_cadence import Accumulate
-    from q7x2._policy_plot import plot_policy
-    from q7x2._process_group import ProcessGroup
-    from q7x2._quorum import Quorum, QuorumStats
-    from q7x2._quorum_diloco import QuorumDiLoCo, QuorumDiLoCoStats
-    from q7x2._reconfigure import reconfigure, reconfigure_handle, reconfigure_handles
-    from q7x2._stats import stats
-    from q7x2._tensor_parallel import ColwiseOverlap, RowwiseOverlap
-    from q7x2._tensor_parallel_choice import TensorOverlap
-    from q7x2._torch_profile import add_to_trace
-    from q7x2._tune import Measurement, tune
-
-    __version__: str
-
-__all__ = [
-    "EF21",
-    "KFAC",
-    "Accordion",
-    "Accumulate",
-    "Advice",
-    "Allreduce",
-    "Attached",
-    "AttachedForward",
-    "BitAllocation",
-    "BlockSparse",
-    "CadenceFacts",
-    "Codec",
-    "ColwiseOverlap",
-    "Compose",
-    "Compressed",
-    "Decision",
-    "DelayedUpdates",
-    "DelayedUpdatesStats",
-    "Description",
-    "DiLoCo",
-    "DiLoCoStats",
-    "DivergenceError",
-    "EmbeddingStats",
-    "ErrorBudget",
-    "Facts",
-    "FollowBandwidth",
-    "FollowLag",
-    "ForwardOverlap",
-    "ForwardOverlapStats",
-    "GradientFacts",
-    "HookEvent",
-    "HookOptions",
-    "HookStateError",
-    "HookStats",
-    "KFACStats",
-    "LagEvent",
-    "LagFacts",
-    "LateUpdates",
-    "LateUpdatesStats",
-    "Measurement",
-    "MicroBatchEvent",
-    "MicroBatches",
-    "NotElementwiseError",
-    "Observation",
-    "OneBit",
-    "Options",
-    "OuterSGD",
-    "Policy",
-    "PolicyEvent",
-    "PostLocal",
-    "PowerSGD",
-    "ProcessGroup",
-    "Proposal",
-    "Quantize",
-    "Quorum",
-    "QuorumDiLoCo",
-    "QuorumDiLoCoStats",
-    "QuorumStats",
-    "RowwiseOverlap",
-    "Scalars",
-    "Sharded",
-    "ShardedEmbedding",
-    "ShardedStats",
-    "SignSGD",
-    "TensorOverlap",
-    "Tighten",
-    "TopK",
-    "Treatment",
-    "Verdict",
-    "__version__",
-    "add_to_trace",
-    "advise",
-    "algorithm",
-    "all_gather",
-    "all_reduce",
-    "attach",
-    "clip_grad_norm_",
-    "comm_hooks",
-    "describe",
-    "dump",
-    "export_to_opentelemetry",
-    "flight_recorder",
-    "log_step",
-    "monitored_barrier",
-    "optim",
-    "plan_history",
-    "plot_policy",
-    "reconfigure",
-    "reconfigure_handle",
-    "reconfigure_handles",
-    "reduce_scatter",
-    "register_accelerator",
-    "serve_metrics",
-    "stats",
-    "tune",
-]
-
 # A module is imported when one of its names is first used: all of them together would add 20 ms to
 # every `import torch`.
 _NAMES = {
@@ -254,17 +83,120 @@ _NAMES = {
     "_torch_profile": ("add_to_trace",),
     "_tune": ("Measurement", "tune"),
 }
+_COMPILED = ("Codec", "Options")
+_MODULES = ("comm_hooks", "optim")
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted([*_HOMES, *_COMPILED, *_MODULES, "__version__"])
+
+# The same names for type checkers; `as` says that they are public.
+if TYPE_CHECKING:
+    from q7x2 import comm_hooks as comm_hooks
+    from q7x2 import optim as optim
+    from q7x2._accelerators import register_accelerator as register_accelerator
+    from q7x2._advise import Advice as Advice
+    from q7x2._advise import Proposal as Proposal
+    from q7x2._advise import advise as advise
+    from q7x2._algorithm import algorithm as algorithm
+    from q7x2._attach import attach as attach
+    from q7x2._attached import Attached as Attached
+    from q7x2._attached import HookEvent as HookEvent
+    from q7x2._attached import HookStats as HookStats
+    from q7x2._attached_policy import Observation as Observation
+    from q7x2._barrier import monitored_barrier as monitored_barrier
+    from q7x2._C import Codec as Codec
+    from q7x2._C import Options as Options
+    from q7x2._cadence import CadenceFacts as CadenceFacts
+    from q7x2._cadence import FollowBandwidth as FollowBandwidth
+    from q7x2._cadence import PostLocal as PostLocal
+    from q7x2._cadence import Tighten as Tighten
+    from q7x2._coded import all_gather as all_gather
+    from q7x2._coded import all_reduce as all_reduce
+    from q7x2._coded import reduce_scatter as reduce_scatter
+    from q7x2._delayed import DelayedUpdates as DelayedUpdates
+    from q7x2._delayed import DelayedUpdatesStats as DelayedUpdatesStats
+    from q7x2._describe import Description as Description
+    from q7x2._describe import describe as describe
+    from q7x2._diloco import DiLoCo as DiLoCo
+    from q7x2._diloco_clock import DiLoCoStats as DiLoCoStats
+    from q7x2._diloco_outer import OuterSGD as OuterSGD
+    from q7x2._embedding import EmbeddingStats as EmbeddingStats
+    from q7x2._embedding import ShardedEmbedding as ShardedEmbedding
+    from q7x2._embedding_clip import clip_grad_norm_ as clip_grad_norm_
+    from q7x2._flight_recorder import dump as dump
+    from q7x2._flight_recorder import flight_recorder as flight_recorder
+    from q7x2._forward_overlap import AttachedForward as AttachedForward
+    from q7x2._forward_overlap_optimizer import NotElementwiseError as NotElementwiseError
+    from q7x2._forward_overlap_options import ForwardOverlap as ForwardOverlap
+    from q7x2._forward_overlap_options import ForwardOverlapStats as ForwardOverlapStats
+    from q7x2._fsdp_options import Sharded as Sharded
+    from q7x2._fsdp_options import ShardedStats as ShardedStats
+    from q7x2._hook_options import EF21 as EF21
+    from q7x2._hook_options import Allreduce as Allreduce
+    from q7x2._hook_options import BlockSparse as BlockSparse
+    from q7x2._hook_options import Compose as Compose
+    from q7x2._hook_options import Compressed as Compressed
+    from q7x2._hook_options import HookOptions as HookOptions
+    from q7x2._hook_options import OneBit as OneBit
+    from q7x2._hook_options import PowerSGD as PowerSGD
+    from q7x2._hook_options import Quantize as Quantize
+    from q7x2._hook_options import SignSGD as SignSGD
+    from q7x2._hook_options import TopK as TopK
+    from q7x2._hook_state import HookStateError as HookStateError
+    from q7x2._kfac import KFAC as KFAC
+    from q7x2._kfac import KFACStats as KFACStats
+    from q7x2._late import LateUpdates as LateUpdates
+    from q7x2._late import LateUpdatesStats as LateUpdatesStats
+    from q7x2._late_lag import FollowLag as FollowLag
+    from q7x2._late_lag import LagEvent as LagEvent
+    from q7x2._late_lag import LagFacts as LagFacts
+    from q7x2._log_step import log_step as log_step
+    from q7x2._metrics import Scalars as Scalars
+    from q7x2._metrics import serve_metrics as serve_metrics
+    from q7x2._micro_batches import MicroBatches as MicroBatches
+    from q7x2._micro_batches import MicroBatchEvent as MicroBatchEvent
+    from q7x2._opentelemetry import export_to_opentelemetry as export_to_opentelemetry
+    from q7x2._plan_history import plan_history as plan_history
+    from q7x2._policy import Decision as Decision
+    from q7x2._policy import DivergenceError as DivergenceError
+    from q7x2._policy import Facts as Facts
+    from q7x2._policy import GradientFacts as GradientFacts
+    from q7x2._policy import Policy as Policy
+    from q7x2._policy import PolicyEvent as PolicyEvent
+    from q7x2._policy import Treatment as Treatment
+    from q7x2._policy import Verdict as Verdict
+    from q7x2._policy_accordion import Accordion as Accordion
+    from q7x2._policy_bits import BitAllocation as BitAllocation
+    from q7x2._policy_budget import ErrorBudget as ErrorBudget
+    from q7x2._policy_cadence import Accumulate as Accumulate
+    from q7x2._policy_plot import plot_policy as plot_policy
+    from q7x2._process_group import ProcessGroup as ProcessGroup
+    from q7x2._quorum import Quorum as Quorum
+    from q7x2._quorum import QuorumStats as QuorumStats
+    from q7x2._quorum_diloco import QuorumDiLoCo as QuorumDiLoCo
+    from q7x2._quorum_diloco import QuorumDiLoCoStats as QuorumDiLoCoStats
+    from q7x2._reconfigure import reconfigure as reconfigure
+    from q7x2._reconfigure import reconfigure_handle as reconfigure_handle
+    from q7x2._reconfigure import reconfigure_handles as reconfigure_handles
+    from q7x2._stats import stats as stats
+    from q7x2._tensor_parallel import ColwiseOverlap as ColwiseOverlap
+    from q7x2._tensor_parallel import RowwiseOverlap as RowwiseOverlap
+    from q7x2._tensor_parallel_choice import TensorOverlap as TensorOverlap
+    from q7x2._torch_profile import add_to_trace as add_to_trace
+    from q7x2._tune import Measurement as Measurement
+    from q7x2._tune import tune as tune
+
+    __version__: str
 
 register()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Codec", "Options"):
+    if name in _COMPILED:
         from q7x2._extension import load
 
         value = getattr(load(), name)
-    elif name in ("comm_hooks", "optim"):
+    elif name in _MODULES:
         value = import_module(f"q7x2.{name}")
     elif name in _HOMES:
         value = getattr(import_module(f"q7x2.{_HOMES[name]}"), name)

@@ -1,7 +1,8 @@
 """The stub of the compiled module has the arguments that its functions have.
 
 `./dev lint` runs mypy's stubtest, which cannot see the arguments of pybind11's functions; their
-docstrings begin with them. And Python's classes of options have the defaults of the C++ structs.
+docstrings begin with them. Python's classes of options have the defaults of the C++ structs. And
+type checkers see the public names that the package has.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ def test_the_stub_has_the_arguments_of_the_module(name: str) -> None:
     if arguments is None or any(a.startswith("arg") for a in arguments):
         pytest.skip("the module does not name its arguments")
     assert FUNCTIONS[name] == arguments
+
+
+def test_type_checkers_see_the_public_names() -> None:
+    tree = ast.parse(pathlib.Path(q7x2.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    seen = [a.asname for node in imports for a in node.names if a.asname == a.name]
+    assert sorted([*seen, "__version__"]) == q7x2.__all__
 
 
 # What Python's classes choose otherwise than the C++ structs.
