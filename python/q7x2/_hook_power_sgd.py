@@ -97,7 +97,7 @@ class PowerSGD(FullPrecision):
         import torch
 
         factors = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.factors]
-        compressing = {
+        compressing: dict[str, Any] = {
             "whole": [not job.owns(name) for name, _ in job.parameters],
             "use_error_feedback": self.use_error_feedback,
         }
