@@ -54,9 +54,15 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
       if (overlaps(call, rank_)) {
         for (Region& input : call.input) input = launch.buffers->private_copy(input);
       }
-      PlannedCall planned = plan_call(std::move(call), book_, rank_, size_);
+      const std::shared_ptr<ServedCall> served = attempt(launch, call);
+      PlannedCall planned = served ? plan_call_alone(std::move(call), book_, rank_, size_)
+                                   : plan_call(std::move(call), book_, rank_, size_);
       const auto made = CollectiveTask::make(group_, std::move(planned), launch.buffers,
                                              effective(launch.timeout));
+      if (served) {
+        tasks.push_back(served->attempt);
+        made.back()->set_served(served);
+      }
       tasks.insert(tasks.end(), made.begin(), made.end());
       if (launch.buffers->device()) on_device.push_back(made.back());
     }
@@ -76,6 +82,19 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
   const bool caller_waits = !launch.async_op && launch.buffers->stream() == nullptr;
   return start(work, std::move(tasks), std::move(launch.buffers), caller_waits,
                std::move(launch.after));
+}
+
+// The copy is made in the caller's thread, before the attempt begins to overwrite its input.
+std::shared_ptr<ServedCall> ProcessGroupQ7x2::attempt(Launch& launch, const CollectiveCall& call) {
+  if (!annex_ || launch.buffers->device() || !annex_->serves(call)) return nullptr;
+  auto served = std::make_shared<ServedCall>();
+  served->annex = annex_;
+  const bool is_written = call.collective == Collective::kAllReduce || call.root == rank_;
+  if (is_written && !annex_->is_broken()) {
+    served->saved = launch.buffers->private_copy(call.input[0]);
+  }
+  served->attempt = annex_->attempt(call, launch.buffers, effective(launch.timeout));
+  return served;
 }
 
 std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_device(

@@ -70,6 +70,21 @@ void warn_of_transports(Runtime& runtime) {
   }
 }
 
+/// Whether this process has met another one, and knows that it is gone.
+bool has_ended(uint64_t process) {
+  const std::shared_ptr<Runtime> runtime = Runtime::existing();
+  if (!runtime) return false;
+  Locked locked(runtime->lock());
+  const Peer* const peer = runtime->peers().find(locked, process);
+  return peer != nullptr && peer->has_ended;
+}
+
+/// By which the calls of the ranks alone are planned.
+std::shared_ptr<const Fabric> without_servers(Fabric fabric) {
+  fabric.servers.clear();
+  return std::make_shared<const Fabric>(std::move(fabric));
+}
+
 // Works of a coalesced call that are all kept.
 constexpr size_t kCoalescingLimit = 64;
 
@@ -94,14 +109,16 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                                   .in_job = options_->in_job};
   StoreMeeting::run(
       store, how,
-      [this](Rendezvous& rendezvous) {
+      [this](Rendezvous& rendezvous, KeyStore& root) {
+        const ServerMeeting servers = invited_servers(rendezvous, root);
         meet(
             [&](const std::string& what, const std::string& mine,
                 const std::function<void()>& check) {
               return rendezvous.exchange(what, mine, check);
             },
             [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
-            [&](const std::shared_ptr<Group>& group) { return measured(group); });
+            [&](const std::shared_ptr<Group>& group) { return measured(group, servers.names); });
+        meet_servers(rendezvous, servers);
         rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
         if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
       },
@@ -125,24 +142,56 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
   }
   group_ = Group::create(*runtime_, rank_, size_, name_of(*options_), exchange, await,
                          options_->eager_connect, confined);
-  planner_ = std::make_shared<Planner>(rank_, learn(group_), forced_algorithms(*options_),
-                                       std::move(own_plans));
-  book_ = std::make_shared<PlanBook>(planner_, rank_, size_,
-                                     "q7x2 " + build_id() + " on " + reduce_isa(), refine, pause);
+  fabric_with_servers_ = *learn(group_);
+  planner_ = std::make_shared<Planner>(rank_, without_servers(fabric_with_servers_),
+                                       forced_algorithms(*options_), std::move(own_plans));
+  book_ = std::make_shared<PlanBook>(planner_, rank_, size_, environment_text(), refine, pause);
   group_->record(options_->global_ranks_in_group);
 }
 
+SurveyOptions ProcessGroupQ7x2::survey_options(std::chrono::milliseconds timeout) {
+  return {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+          .torch = TORCH_VERSION,
+          .timeout = timeout};
+}
+
 std::shared_ptr<const Fabric> ProcessGroupQ7x2::measured(
-    const std::shared_ptr<Group>& group) const {
-  return survey(group, {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-                        .torch = TORCH_VERSION,
-                        .timeout = options_->timeout});
+    const std::shared_ptr<Group>& group, const std::vector<std::string>& servers) const {
+  SurveyOptions options = survey_options(options_->timeout);
+  options.servers = servers;
+  return survey(group, options);
+}
+
+// A job without servers makes one call to the store here, on rank 0.
+ServerMeeting ProcessGroupQ7x2::invited_servers(Rendezvous& rendezvous, KeyStore& root) const {
+  if (rank_ != 0 || size_ == 1 || !options_->in_job) return {};
+  const JobSecret secret = JobSecret::of_environment();
+  ServerRoll roll(root, secret);
+  return roll
+      .invite(name_of(*options_), size_,
+              {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+               .attend = [&] { rendezvous.attend(); },
+               .has_ended = has_ended})
+      .value_or(ServerMeeting{});
+}
+
+std::string ProcessGroupQ7x2::algorithms_of_group() const {
+  return forced_algorithms(*options_);
+}
+
+std::string ProcessGroupQ7x2::environment_text() {
+  return "q7x2 " + build_id() + " on " + reduce_isa();
 }
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {
   if (group_ && !runtime_->forked()) {
-    group_->leave();
+    leave();
   }
+}
+
+void ProcessGroupQ7x2::leave() {
+  if (annex_) annex_->group().leave();
+  group_->leave();
 }
 
 void ProcessGroupQ7x2::enter() const {
@@ -160,19 +209,16 @@ Complain ProcessGroupQ7x2::enter(const char* call) const {
 
 std::string ProcessGroupQ7x2::fabric_json() const {
   enter();
-  return to_json(*book_->fabric());
-}
-
-std::vector<PlanBook::Record> ProcessGroupQ7x2::plan_records() const {
-  enter();
-  return book_->records();
+  Fabric fabric = *book_->fabric();
+  if (annex_ && !annex_->is_broken()) fabric.servers = annex_->fabric()->servers;
+  return to_json(fabric);
 }
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {
   enter();
   Fabric fabric = fabric_from_json(json);
-  fabric.servers.clear();  // a group has ranks only
-  planner_->set_fabric(std::make_shared<const Fabric>(std::move(fabric)));
+  if (annex_) annex_->set_fabric(std::make_shared<const Fabric>(fabric));
+  planner_->set_fabric(without_servers(std::move(fabric)));
   book_->clear();
 }
 
@@ -341,7 +387,7 @@ void ProcessGroupQ7x2::shutdown() {
   if (!group_ || runtime_->forked()) {
     return;
   }
-  group_->leave();
+  leave();
   if (rank_ > 0 && !has_successor_ && getGroupDesc() == "default_pg" && !group_->error()) {
     wait_for_end(store_, kStorePatience);
   }

@@ -16,12 +16,17 @@
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
+#include "executor/annex.h"
 #include "executor/collective_call.h"
 #include "executor/device_coder.h"
+#include "executor/served_call.h"
+#include "executor/survey.h"
 #include "fabric/fabric.h"
 #include "plan/plan_book.h"
 #include "transport/group.h"
+#include "transport/rendezvous.h"
 #include "transport/runtime.h"
+#include "transport/server_roll.h"
 
 namespace q7x2 {
 
@@ -72,6 +77,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   const std::shared_ptr<Group>& group_pointer() const { return group_; }
   /// What calls on device tensors have moved so far.
   const BusTraffic& bus_traffic() const { return *lanes_.traffic(); }
+  /// The servers of the group, and what they have served; null: it has none.
+  const std::shared_ptr<Annex>& annex() const { return annex_; }
   /// The choices so far, and how they came about.
   std::vector<PlanBook::Record> plan_records() const;
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.
@@ -234,6 +241,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   };
 
   c10::intrusive_ptr<c10d::Work> launch(Launch launch);
+  /// The attempt of a call by servers; null: it is none for them.
+  std::shared_ptr<ServedCall> attempt(Launch& launch, const CollectiveCall& call);
   /// The same for calls that have no Plan. `memory`: of each call, on the host.
   c10::intrusive_ptr<c10d::Work> launch_sparse(Launch launch, std::vector<SparseCall> calls,
                                                const std::vector<TaskMemory>& memory);
@@ -273,7 +282,19 @@ class ProcessGroupQ7x2 final : public compat::Backend {
       std::function<std::shared_ptr<const Fabric>(const std::shared_ptr<Group>& group)>;
   /// Makes the group with all other ranks, and learns its Fabric.
   void meet(const Exchange& exchange, const Await& await, const LearnFabric& learn);
-  std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group) const;
+  static SurveyOptions survey_options(std::chrono::milliseconds timeout);
+  /// `servers`: on rank 0, their names.
+  std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group,
+                                         const std::vector<std::string>& servers) const;
+  /// On rank 0 of a group of a job: the servers of the job that have come.
+  ServerMeeting invited_servers(Rendezvous& rendezvous, KeyStore& root) const;
+  /// Makes the annex, if the group has servers. `invited`: on rank 0.
+  void meet_servers(Rendezvous& rendezvous, const ServerMeeting& invited);
+  /// The algorithms to which the group is confined.
+  std::string algorithms_of_group() const;
+  /// What this rank runs on, for messages.
+  static std::string environment_text();
+  void leave();
   /// The part of this group's Fabric that concerns `members`; null if one of them is not in it.
   std::shared_ptr<const Fabric> fabric_of(const std::vector<Card>& members) const;
   void await_calls(std::chrono::milliseconds timeout) const;
@@ -317,6 +338,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::shared_ptr<Group> group_;
   std::shared_ptr<Planner> planner_;
   std::shared_ptr<PlanBook> book_;
+  Fabric fabric_with_servers_;    // as the survey has it
+  std::shared_ptr<Annex> annex_;  // null: there are no servers
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};

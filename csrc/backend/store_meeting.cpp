@@ -45,7 +45,7 @@ std::string StoreMeeting::explain_missing(int rank) const {
 }
 
 void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
-                       const std::function<void(Rendezvous&)>& make,
+                       const std::function<void(Rendezvous&, KeyStore&)>& make,
                        const std::function<void(const Error&)>& abort) {
   end_farewells(options.group);
   const auto meeting = std::make_shared<StoreMeeting>(store, options);
@@ -57,7 +57,7 @@ void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Optio
   try {
     meeting->rendezvous_.attend();
     meeting->announce();
-    make(meeting->rendezvous_);
+    make(meeting->rendezvous_, meeting->root_);
   } catch (const Error& error) {
     const Error known = meeting->rendezvous_.better_known(error);
     fail(known);

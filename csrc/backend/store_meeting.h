@@ -30,12 +30,13 @@ class StoreMeeting {
     bool in_job = false;              ///< the ranks are those of the default group
   };
 
-  /// Runs `make`, which makes the group by this rank's rendezvous. If it throws, the other ranks
+  /// Runs `make`, which makes the group by this rank's rendezvous; it is also given the store below
+  /// all prefixes. If it throws, the other ranks
   /// are told why, by `abort` and through the store, and the exception goes on at once; a farewell
   /// stays until they have heard. Throws Error(kPeerFailed) without `make` if a member is known to
   /// have ended.
   static void run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
-                  const std::function<void(Rendezvous&)>& make,
+                  const std::function<void(Rendezvous&, KeyStore&)>& make,
                   const std::function<void(const Error&)>& abort);
 
   StoreMeeting(const c10::intrusive_ptr<c10d::Store>& store, const Options& options);

@@ -103,7 +103,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     const bool all_know = known && std::all_of(all.begin(), all.end(),
                                                [&](const auto& each) { return each == mine; });
     if (!all_know) {
-      return measured(group);
+      return measured(group, {});
     }
     adopt(*group, *known);
     return known;

@@ -163,8 +163,10 @@ void WorkQ7x2::wait_bytes(size_t bytes, std::chrono::milliseconds timeout) {
 }
 
 void WorkQ7x2::abort() {
-  if (!tasks_.empty()) {
-    tasks_[0]->group().abort(Error(ErrorCode::kAborted, "aborted by the caller"));
+  const auto task =
+      std::ranges::find_if(tasks_, [](const auto& each) { return !each->is_attempt(); });
+  if (task != tasks_.end()) {
+    (*task)->group().abort(Error(ErrorCode::kAborted, "aborted by the caller"));
   }
 }
 
@@ -174,7 +176,7 @@ void WorkQ7x2::settle() {
       part->settle();
     }
     for (const auto& task : tasks_) {
-      if (task->error() && exception_ == nullptr) {
+      if (task->error() && !task->is_attempt() && exception_ == nullptr) {
         exception_ = to_exception(*task->error());
       }
     }

@@ -46,6 +46,20 @@ py::dict path_of(const BusTraffic::Path& path) {
                   "to_device"_a = path.to_device.load());
 }
 
+py::list servers_of(const ProcessGroupQ7x2& backend) {
+  py::list servers;
+  if (!backend.annex()) return servers;
+  const Annex& annex = *backend.annex();
+  const bool is_usable = !annex.is_broken();
+  for (int i = 0; i < annex.servers(); ++i) {
+    const Card& card = annex.group().card(annex.ranks() + i);
+    servers.append(py::dict("name"_a = annex.names()[static_cast<size_t>(i)],
+                            "host"_a = card.hostname, "pid"_a = card.pid, "serves"_a = is_usable,
+                            "calls"_a = annex.served()));
+  }
+  return servers;
+}
+
 py::dict describe_group(ProcessGroupQ7x2& backend) {
   Group& group = backend.group();
   group.runtime().enter();
@@ -59,7 +73,7 @@ py::dict describe_group(ProcessGroupQ7x2& backend) {
   return py::dict("name"_a = group.name(), "rank"_a = group.rank(),
                   "world_size"_a = group.world_size(), "members"_a = members_of(group),
                   "hosts"_a = ranks_by_host(group.membership()), "peers"_a = peers_of(facts),
-                  "transports"_a = group.runtime().transports(),
+                  "transports"_a = group.runtime().transports(), "servers"_a = servers_of(backend),
                   "algorithms_allowed"_a = group.card(group.rank()).algorithms,
                   "staged"_a = path_of(backend.bus_traffic().staged),
                   "coded"_a = path_of(backend.bus_traffic().coded),

@@ -12,6 +12,7 @@
 #include "bindings/ledger.h"
 #include "bindings/ledger_feed.h"
 #include "bindings/plan.h"
+#include "bindings/server.h"
 
 namespace {
 
@@ -41,4 +42,5 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_plan(module);
   q7x2::bind_ledger(module);
   q7x2::bind_ledger_feed(module);
+  q7x2::bind_server(module);
 }

@@ -106,14 +106,15 @@ void CollectiveTask::describe(FlightRecord& record) const {
 }
 
 void CollectiveTask::report(FlightRecord& record, NameTable& names) const {
-  if (choice_.plan) {
-    record.plan = names.number_of(choice_.plan->algorithm);
-    record.predicted = static_cast<float>(choice_.seconds);
+  const CollectiveTask& task = run_by();
+  if (task.choice_.plan) {
+    record.plan = names.number_of(task.choice_.plan->algorithm);
+    record.predicted = static_cast<float>(task.choice_.seconds);
   }
   if (call_.coding) record.codec = names.number_of(call_.coding.codec->name());
-  record.work = work_;
-  record.slices = static_cast<uint32_t>(dag_.num_slices());
-  record.slices_done = static_cast<uint32_t>(dag_.slices_done());
+  record.work = task.work_;
+  record.slices = static_cast<uint32_t>(task.dag_.num_slices());
+  record.slices_done = static_cast<uint32_t>(task.dag_.slices_done());
 }
 
 std::string CollectiveTask::name() const {
@@ -127,7 +128,12 @@ std::string CollectiveTask::name() const {
 
 // Collectives of a group take staging in their order, on every rank, and never wait for more while
 // they run: what the oldest one needs is held by none that waits for it.
-bool CollectiveTask::reserve(Locked&) {
+bool CollectiveTask::reserve(Locked& locked) {
+  if (served_ && !take_verdict(locked)) {
+    record(locked).warn_at = TimePoint::max();  // the attempt says who is late
+    return false;
+  }
+  if (was_served_) return true;
   if (!has_plan() || !cut_by_counts()) return false;
   HostChannel* const channel = group().channel();
   const size_t slices = slicing_.num_slices();
@@ -143,6 +149,10 @@ bool CollectiveTask::reserve(Locked&) {
 
 void CollectiveTask::start(Locked& locked) {
   group().remember(locked, sequence(), fingerprint_);
+  if (was_served_) {
+    finish(locked);
+    return;
+  }
   const Plan& plan = *choice_.plan;
   if (slicing_.num_slices() == 0 || plan.ops.empty() || is_idle()) {
     finish(locked);
@@ -151,12 +161,15 @@ void CollectiveTask::start(Locked& locked) {
   contribute(locked);
   const size_t window = staging_ ? staging_.places() : static_cast<size_t>(choice_.window);
   dag_ = DagWindow(plan, slicing_.num_slices(), window);
+  if (voted_on_) record(locked).warn_at = TimePoint::max();
   awaits_inputs(locked);  // what arrives from now on is told
+  restore(locked);
   inputs_arrived(locked);
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
-  if (planning_ || !has_come_in(locked) || !is_selected(locked)) return;
+  if (planning_ || restoring_ || awaits_attempt(locked)) return;
+  if (!has_come_in(locked) || !is_selected(locked)) return;
   admit_slices(locked);
   run_ready(locked);
 }

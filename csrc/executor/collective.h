@@ -48,6 +48,7 @@
 #include "executor/late_staging.h"
 #include "executor/op_job.h"
 #include "executor/plan_call.h"
+#include "executor/served_call.h"
 #include "executor/shared_staging.h"
 #include "executor/slicing.h"
 #include "plan/dag_window.h"
@@ -82,13 +83,19 @@ class CollectiveTask final : public Task {
   /// known yet or does not run on a device, as soon as it begins.
   void set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device);
 
+  /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
+  void set_served(std::shared_ptr<ServedCall> served);
+  /// Before it is submitted: it is the attempt of servers.
+  void set_attempt() { is_attempt_ = true; }
+
   std::string name() const override;
   bool takes_turn() const override { return true; }
+  bool is_attempt() const override { return is_attempt_; }
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;
   /// Only after `done`.
-  const std::string& algorithm() const { return choice_.plan->algorithm; }
+  const std::string& algorithm() const { return run_by().choice_.plan->algorithm; }
 
   /// Called once, when the task is submitted: here calls get their numbers.
   std::shared_ptr<Task> precursor(Locked& locked) override;
@@ -99,6 +106,7 @@ class CollectiveTask final : public Task {
   void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
   void worked(Locked& locked, Job& job) override;
   void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
+  void published(Locked& locked) override;
   void timed_out(Locked& locked) override;
   bool stalled(Locked& locked) override;
   void inputs_arrived(Locked& locked) override;
@@ -137,6 +145,34 @@ class CollectiveTask final : public Task {
   std::span<std::byte> memory() const { return {call_.output[0].data, call_.output[0].bytes}; }
   /// Takes over what the precursor has brought.
   void take_news();
+
+  // collective_served.cpp: what follows from an attempt of servers.
+
+  class RestoringJob final : public Job {
+   public:
+    explicit RestoringJob(CollectiveTask& task) : task_(task) {}
+
+   private:
+    void work() override;
+    CollectiveTask& task_;
+  };
+
+  /// A vote that begins when the attempt is done.
+  struct PendingVote {
+    std::shared_ptr<CollectiveTask> vote;
+    std::shared_ptr<InputLatch> latch;
+  };
+  void begin_vote(Locked& locked);
+  /// The task that has brought the result.
+  const CollectiveTask& run_by() const { return was_served_ ? *served_->attempt : *this; }
+  /// The all-reduce of what the ranks say of the attempt.
+  std::shared_ptr<CollectiveTask> vote(Locked& locked);
+  /// False until the vote is complete.
+  bool take_verdict(Locked& locked);
+  /// Of a vote: true until the attempt is done, and when that does not matter any more.
+  bool awaits_attempt(Locked& locked);
+  /// Begins to put back what the attempt may have overwritten.
+  void restore(Locked& locked);
 
   // collective.cpp: the life of the task.
 
@@ -262,6 +298,12 @@ class CollectiveTask final : public Task {
   std::shared_ptr<PlanBook::Page> reviewed_;               // if this is a review
   std::shared_ptr<PlanBook::Page> looked_at_;              // if this is a look
   std::unique_ptr<PlanningJob> planning_;                  // until it has run
+  std::shared_ptr<ServedCall> served_;                     // null: no server attempts the call
+  bool is_attempt_ = false;
+  PendingVote pending_vote_;  // if this is an attempt, until it is done
+  bool was_served_ = false;
+  std::shared_ptr<Annex> voted_on_;          // if this is a vote
+  std::unique_ptr<RestoringJob> restoring_;  // until it has run
   Choice choice_;
   size_t choice_index_ = 0;
   bool is_measured_ = false;

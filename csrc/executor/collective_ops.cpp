@@ -109,6 +109,12 @@ void CollectiveTask::worked(Locked& locked, Job& job) {
     inputs_arrived(locked);
     return;
   }
+  if (&job == restoring_.get()) {
+    job.check();
+    restoring_.reset();
+    inputs_arrived(locked);
+    return;
+  }
   if (&job == selection_.get()) {
     job.check();
     selection_.reset();

@@ -17,10 +17,14 @@ constexpr size_t kPlanningBytes = size_t{16} << 20;
 }  // namespace
 
 // The call is submitted all the same, so that its group fails with it.
-std::shared_ptr<Task> CollectiveTask::precursor(Locked&) {
+std::shared_ptr<Task> CollectiveTask::precursor(Locked& locked) {
   number_ = page_->calls();
   page_->count();
   try {
+    if (served_) {
+      precursor_ = vote(locked);
+      return precursor_;
+    }
     switch (page_->precursor_of(number_)) {
       case PlanBook::Page::Precursor::kNone:
         break;

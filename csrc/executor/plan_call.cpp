@@ -70,4 +70,14 @@ PlannedCall plan_call(CollectiveCall call, std::shared_ptr<PlanBook> book, int r
   return planned;
 }
 
+PlannedCall plan_call_alone(CollectiveCall call, std::shared_ptr<PlanBook> book, int rank,
+                            int world_size) {
+  check_call(call, rank, world_size);
+  std::shared_ptr<PlanBook::Page> page = book->open_alone(shape_of(call));
+  return {.call = std::move(call),
+          .book = std::move(book),
+          .page = std::move(page),
+          .counting = nullptr};
+}
+
 }  // namespace q7x2

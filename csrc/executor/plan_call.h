@@ -30,5 +30,8 @@ CallShape shape_of(const CollectiveCall& call);
 /// Throws Error(kInvalidArgument) where `check_call` or the planner refuses the call.
 PlannedCall plan_call(CollectiveCall call, std::shared_ptr<PlanBook> book, int rank,
                       int world_size);
+/// The same for a call whose choice each rank makes by itself, so that nothing has to precede it.
+PlannedCall plan_call_alone(CollectiveCall call, std::shared_ptr<PlanBook> book, int rank,
+                            int world_size);
 
 }  // namespace q7x2

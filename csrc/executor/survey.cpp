@@ -132,6 +132,8 @@ class Surveyor {
     if (const std::string file = environment("Q7X2_FABRIC"); !file.empty()) {
       Fabric fabric = from_file(file);
       fabric.bindings = bindings_;
+      const Fabric given = read_fabric(file);
+      fabric.servers = servers(given.servers, given.racks.size() == fabric.racks.size());
       return to_json(fabric);
     }
     const Probing mode = probing();
@@ -197,14 +199,35 @@ class Surveyor {
       const auto at = static_cast<size_t>(fabric.host_of[rank]);
       if (cores[host] > 0) fabric.hosts[at].cores = cores[host];
     }
+    fabric.servers = servers({}, false);
     return to_json(fabric);
   }
 
-  void catalogue(const std::string& fabric) const {
+  /// Those of the group. `known` has the rates of some, by their names, and their racks, if these
+  /// are still those of the Fabric.
+  std::vector<Fabric::Host> servers(std::vector<Fabric::Host> known, bool keeps_racks) const {
+    std::vector<Fabric::Host> all;
+    for (const std::string& name : options_.servers) {
+      const auto it = std::ranges::find(known, name, &Fabric::Host::name);
+      if (it == known.end()) {
+        all.push_back(Fabric::assumed({0}).hosts.front());
+        all.back().name = name;
+      } else {
+        all.push_back(*it);
+        known.erase(it);  // of several with one name each counts once
+      }
+      if (!keeps_racks) all.back().rack = 0;
+    }
+    return all;
+  }
+
+  void catalogue(const std::string& text) const {
+    Fabric fabric = fabric_from_json(text);
+    fabric.servers.clear();  // those of another job are others
     const std::string file = catalogue_file(placement_.keys);
     if (file.empty()) return;
     try {
-      write_fabric(file, fabric_from_json(fabric));
+      write_fabric(file, fabric);
     } catch (const Error& error) {
       options_.warn(std::string(error.what()) + "; the next start will measure again");
     }

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/build_id.h"
 #include "fabric/fabric.h"
@@ -25,7 +26,10 @@ namespace q7x2 {
 struct SurveyOptions {
   /// Called with one sentence where something failed that the group can do without.
   std::function<void(const std::string&)> warn;
-  std::string torch;                          ///< its version, for the record
+  std::string torch;  ///< its version, for the record
+  /// On rank 0: the names of the servers that serve the group. The Fabric has them, with the rates
+  /// that the file says; others are taken for 1 Gbit/s.
+  std::vector<std::string> servers = {};
   std::string build = build_id();             ///< ranks of another build are refused
   std::chrono::milliseconds timeout{30'000};  ///< of the making of the group, and of a probe
 };

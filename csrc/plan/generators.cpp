@@ -21,6 +21,7 @@ namespace q7x2 {
   ALGORITHM(multitree)             \
   ALGORITHM(aggregator)            \
   ALGORITHM(servers)               \
+  ALGORITHM(rack_servers)          \
   ALGORITHM(shares)                \
   ALGORITHM(pairwise)              \
   ALGORITHM(dissemination)

@@ -225,6 +225,18 @@ void PlanBook::take_look(Page& page, uint64_t number, std::span<const std::byte>
 }
 
 PlanBook::Chapter PlanBook::chapter_of(const Page& page) {
+  if (page.source_ == Page::Source::kAlone) {
+    const Choice& choice = page.choice();
+    return {.epoch = 0,
+            .reason = {},
+            .proposals = {{.algorithm = choice.plan->algorithm,
+                           .edges = choice.plan->edges,
+                           .slice_bytes = choice.slice_bytes,
+                           .part_bytes = choice.part_bytes,
+                           .window = choice.window,
+                           .seconds = choice.seconds}},
+            .events = page.refinement_.history()};
+  }
   return {page.epoch_, page.reason_, page.proposals_, page.refinement_.history()};
 }
 
@@ -254,26 +266,39 @@ void PlanBook::settle(Page& page, Publication publication, uint64_t first) const
 const Choice& PlanBook::choice(Page& page, size_t index) const {
   Choice& choice = page.choices_[index];
   if (choice.plan) return choice;
-  const Proposal& proposal = page.proposals_[index];
-  const auto schedule = page.planner_->schedule(page.shape_, proposal.algorithm, proposal.edges);
-  if (!schedule || schedule->digest() != proposal.digest) {
-    const std::string found = schedule ? "makes another Schedule of it" : "does not know it";
-    throw Error(ErrorCode::kMismatch,
-                "rank 0 has chosen " + proposal.algorithm + " for " +
-                    to_string(page.shape_.collective) + ", but rank " + std::to_string(rank_) +
-                    " " + found + ": rank 0 runs " + page.publisher_ + ", rank " +
-                    std::to_string(rank_) + " runs " + environment_,
-                0);
-  }
-  choice.plan = std::make_shared<const Plan>(schedule->project(rank_));
+  choice.plan = plan_of(*page.planner_, page.shape_, page.proposals_[index], page.publisher_);
   return choice;
 }
 
-std::vector<PlanBook::Record> PlanBook::records() const {
+std::shared_ptr<const Plan> PlanBook::plan_of(const Planner& planner, const CallShape& shape,
+                                              const Proposal& proposal,
+                                              const std::string& publisher) const {
+  const auto schedule = planner.schedule(shape, proposal.algorithm, proposal.edges);
+  if (!schedule || schedule->digest() != proposal.digest) {
+    const std::string found = schedule ? "makes another Schedule of it" : "does not know it";
+    throw Error(ErrorCode::kMismatch,
+                "rank 0 has chosen " + proposal.algorithm + " for " + to_string(shape.collective) +
+                    ", but rank " + std::to_string(rank_) + " " + found + ": rank 0 runs " +
+                    publisher + ", rank " + std::to_string(rank_) + " runs " + environment_,
+                0);
+  }
+  return std::make_shared<const Plan>(schedule->project(rank_));
+}
+
+std::shared_ptr<PlanBook::Page> PlanBook::adopt(const CallShape& shape,
+                                                const Proposal& proposal) const {
+  auto page = std::make_shared<Page>(shape, Page::Source::kAlone);
+  Choice choice = without_plan(proposal);
+  choice.plan = plan_of(*planner_, shape, proposal, "another build of q7x2");
+  settle(*page, std::move(choice));
+  return page;
+}
+
+std::vector<PlanBook::Record> PlanBook::records(Page::Source source) const {
   const std::lock_guard lock(mutex_);
   std::vector<Record> records;
   for (const std::shared_ptr<Page>& page : pages_.values()) {
-    if (!page->is_settled() || page->proposals_.empty()) continue;
+    if (!page->is_settled() || page->source_ != source) continue;
     const std::lock_guard history(page->history_mutex_);
     records.push_back({page->shape_.collective, page->shape_.bytes, page->shape_.root,
                        page->shape_.codec, page->calls(), page->past_});

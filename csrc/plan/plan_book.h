@@ -125,6 +125,9 @@ class PlanBook {
   std::shared_ptr<Page> open(const CallShape& shape);
   /// A page that each rank settles by itself: for calls that must know their choice at once.
   std::shared_ptr<Page> open_alone(const CallShape& shape);
+  /// A page that is settled by what another member of an annex has chosen (executor/annex.h). It is
+  /// not kept. Throws Error(kMismatch) where this member makes another Schedule.
+  std::shared_ptr<Page> adopt(const CallShape& shape, const Proposal& proposal) const;
   /// The pages of the broadcasts themselves, of reviews and of looks.
   const std::shared_ptr<Page>& courier() const { return courier_; }
   const std::shared_ptr<Page>& reviewer() const { return reviewer_; }
@@ -147,8 +150,9 @@ class PlanBook {
   /// By which the group's calls are measured. Under the reactor's lock.
   FairClock& clock() { return clock_; }
 
-  /// Of all pages that are settled and that rank 0 has chosen for. Any thread.
-  std::vector<Record> records() const;
+  /// Of all pages that are settled: of those that rank 0 has chosen for, or of the others. Any
+  /// thread.
+  std::vector<Record> records(Page::Source source = Page::Source::kBroadcast) const;
 
   /// The Fabric, as far as its changes were noticed. Any thread.
   std::shared_ptr<const Fabric> fabric() const;
@@ -168,6 +172,8 @@ class PlanBook {
   static Chapter chapter_of(const Page& page);
   static void log_choice(const Page& page, Level level);
   void settle(Page& page, Publication publication, uint64_t first = 0) const;
+  std::shared_ptr<const Plan> plan_of(const Planner& planner, const CallShape& shape,
+                                      const Proposal& proposal, const std::string& publisher) const;
 
   const std::shared_ptr<Planner> planner_;
   const int rank_;

@@ -169,7 +169,8 @@ bool ScheduleSearch::is_allowed(const Variant& variant) const {
 
 void ScheduleSearch::check_parameter(const AlgorithmName& wish, const Generator& generator,
                                      const std::vector<int>& parameters) const {
-  if (wish.name != generator.name || !wish.parameter ||
+  // Without servers there is nothing to choose from, and calls that wish for them choose freely.
+  if (wish.name != generator.name || !wish.parameter || parameters.empty() ||
       std::count(parameters.begin(), parameters.end(), *wish.parameter) > 0) {
     return;
   }

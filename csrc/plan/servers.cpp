@@ -25,7 +25,7 @@
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
-#include "plan/network.h"
+#include "plan/server_rates.h"
 
 namespace q7x2 {
 
@@ -33,39 +33,20 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-/// A server as a member, with what it can send and receive at once, in bytes a second.
-struct Server {
-  int member;
-  double rate;
-};
-
-/// The `count` fastest servers, in the order of their numbers. Those of one host share its NIC.
-std::vector<Server> fastest(const ScheduleRequest& request, int count) {
-  const Fabric all = request.fabric->with_servers();
-  std::vector<int> on_host(all.hosts.size());
-  const auto host_of = [&](int member) {
-    return static_cast<size_t>(all.host_of[static_cast<size_t>(member)]);
-  };
-  for (int member = request.world_size; member < all.world_size(); ++member) {
-    ++on_host[host_of(member)];
-  }
-  std::vector<Server> servers;
-  for (int member = request.world_size; member < all.world_size(); ++member) {
-    const size_t host = host_of(member);
-    servers.push_back({member, rate_of_host(all, static_cast<int>(host)) / on_host[host]});
-  }
-  std::ranges::stable_sort(servers, std::ranges::greater{}, &Server::rate);
+/// The `count` fastest servers, in the order of their numbers.
+std::vector<RatedServer> fastest(const ScheduleRequest& request, int count) {
+  std::vector<RatedServer> servers = servers_by_rate(*request.fabric);
   servers.resize(static_cast<size_t>(count));
-  std::ranges::sort(servers, {}, &Server::member);
+  std::ranges::sort(servers, {}, &RatedServer::member);
   return servers;
 }
 
 /// The share of each server. Rates that are not known are equal.
-std::vector<uint32_t> shares(const std::vector<Server>& servers) {
+std::vector<uint32_t> shares(const std::vector<RatedServer>& servers) {
   constexpr double kFinest = 16;
-  const double most = std::ranges::max_element(servers, {}, &Server::rate)->rate;
+  const double most = std::ranges::max_element(servers, {}, &RatedServer::rate)->rate;
   std::vector<uint32_t> weights;
-  for (const Server& server : servers) {
+  for (const RatedServer& server : servers) {
     const double share = std::isfinite(most) ? server.rate / most : std::isinf(server.rate);
     weights.push_back(std::max(1U, static_cast<uint32_t>(std::lround(share * kFinest))));
   }
@@ -77,7 +58,7 @@ std::vector<uint32_t> shares(const std::vector<Server>& servers) {
 
 // In place: a part of the result may arrive only when the same part of the input has left. Each
 // rank begins with another server.
-void add_rank(PlanBuilder& b, const std::vector<Server>& servers, bool receives) {
+void add_rank(PlanBuilder& b, const std::vector<RatedServer>& servers, bool receives) {
   const auto parts = static_cast<int>(servers.size());
   for (int i = 0; i < parts; ++i) {
     const int part = (b.header().rank + i) % parts;
@@ -99,7 +80,7 @@ void add_server(PlanBuilder& b, int part, const std::vector<int>& receivers) {
   for (const int rank : receivers) b.send(rank, operands.front(), {{sum}}, length);
 }
 
-void add_rounds(Schedule& schedule, const std::vector<Server>& servers) {
+void add_rounds(Schedule& schedule, const std::vector<RatedServer>& servers) {
   const std::vector<uint32_t>& weights = schedule.part_weights();
   double total = 0;
   for (const uint32_t weight : weights) total += weight;
@@ -117,7 +98,7 @@ void add_rounds(Schedule& schedule, const std::vector<Server>& servers) {
 }
 
 Schedule generate(const ScheduleRequest& request) {
-  const std::vector<Server> servers = fastest(request, request.parameter);
+  const std::vector<RatedServer> servers = fastest(request, request.parameter);
   Schedule schedule(request, "servers", shares(servers));
   schedule.set_helpers(static_cast<int>(request.fabric->servers.size()));
   schedule.set_rounds_once();
@@ -128,7 +109,7 @@ Schedule generate(const ScheduleRequest& request) {
           add_rank(b, servers, std::ranges::binary_search(receivers, member));
           return;
         }
-        const auto it = std::ranges::find(servers, member, &Server::member);
+        const auto it = std::ranges::find(servers, member, &RatedServer::member);
         if (it != servers.end()) add_server(b, static_cast<int>(it - servers.begin()), receivers);
       });
   return schedule;

@@ -86,6 +86,11 @@ void Group::record(const std::vector<uint64_t>& job_ranks) {
   flight_ = runtime_.flights().open(locked, members_, job_ranks);
 }
 
+void Group::accompany(const std::shared_ptr<Group>& other) {
+  const Locked locked(runtime_.lock());
+  companion_ = other;
+}
+
 // ---------------------------------------------------------------------------------- connections
 
 bool Group::connect(Locked& locked, int rank) {
@@ -246,6 +251,10 @@ void Group::fail(Locked& locked, const Error& error) {
       "group '" + name() + "' has failed on rank " + std::to_string(rank()) + ": " + error.what());
   fail_tasks(locked, error);
   spread(locked, error);
+  if (std::shared_ptr<Group> other = companion_.lock()) {
+    other->fail(locked, error);
+    locked.drop_later(std::move(other));
+  }
 }
 
 // See group_failure.h: each rank that hears of it comes here, too.

@@ -75,6 +75,8 @@ class Group {
   /// From here on the flight recorder keeps the group's operations. `job_ranks`: the members' ranks
   /// in the default group; empty: they are not known.
   void record(const std::vector<uint64_t>& job_ranks);
+  /// If this group fails, so does `other`, whose calls belong to calls of this one.
+  void accompany(const std::shared_ptr<Group>& other);
   /// Connects to every peer.
   void connect_all();
   /// Transports of the connection to `rank`, for example {"posix"}; empty before first use.
@@ -294,6 +296,7 @@ class Group {
   std::unique_ptr<Mailroom> mailroom_;
 
   std::optional<std::vector<uint64_t>> job_ranks_;  // by rank; empty: the same; nothing: in no job
+  std::weak_ptr<Group> companion_;
   std::optional<Error> error_;
   bool closed_ = false;
   std::atomic<int> waiting_threads_{0};

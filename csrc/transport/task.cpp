@@ -123,6 +123,7 @@ void Task::publish(Locked& locked) {
   if (callback && !runtime.notify(std::move(callback))) {
     callback_ = std::move(callback);  // what it holds on to must not go under the lock
   }
+  published(locked);
   group_->task_done(locked, *this);
 }
 

@@ -63,6 +63,8 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual std::string name() const = 0;
   /// Collectives: at most a fixed number run at once in a group, the rest queue.
   virtual bool takes_turn() const { return false; }
+  /// Whether another task makes the call if this one fails: its error is not the call's.
+  virtual bool is_attempt() const { return false; }
   /// Whether the flight recorder keeps it: what a user calls, and what prepares such a call.
   virtual bool is_recorded() const { return false; }
   /// Fills in what is known when it is submitted: the operation, its sizes, its peer.
@@ -132,6 +134,8 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void timed_out(Locked& locked);
   /// Called after Group::stall: goes on if it can, and says whether it did.
   virtual bool stalled(Locked&) { return false; }
+  /// It is done: its result or error may be read, and nothing touches its memory any more.
+  virtual void published(Locked&) {}
   /// What it reads is there: see awaits_inputs.
   virtual void inputs_arrived(Locked&) {}
 

@@ -70,6 +70,23 @@ class ProcessGroupQ7x2(Backend):
     ) -> WorkQ7x2: ...
     def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
 
+class Server:
+    """A process of a job that has no rank, and adds up what ranks send it."""
+
+    def __init__(self, store: Store, name: str) -> None: ...
+    @property
+    def number(self) -> int:
+        """Its number among the job's servers."""
+
+    def look(self, duration: timedelta) -> bool:
+        """Look for groups that want it, for so long. False: the job has ended."""
+
+    def leave(self) -> None:
+        """Leave all groups in good order."""
+
+    def take_news(self) -> list[str]:
+        """What has happened since the last call."""
+
 class WorkQ7x2(Work):
     """What an asynchronous call on a q7x2 group returns."""
 

@@ -28,6 +28,9 @@ class Description:
     - ``memory_refusal``: why a rank of this host shares no memory with this one; else empty.
     - ``has_private_link``: there is one, whether it is used or not.
     """
+    servers: list[dict[str, Any]]
+    """Each server of the group: ``name``, ``host``, ``pid``, ``serves`` (False once the group goes
+    on without it), and ``calls``, which all of them together have served."""
     transports: list[str]
     """UCX's, those that this process may use."""
     algorithms_allowed: str
@@ -91,6 +94,7 @@ def describe(group: ProcessGroup | None = None) -> Description:
             for ranks in facts["hosts"]
         ],
         peers=[_peer(peer) for peer in facts["peers"]],
+        servers=facts["servers"],
         transports=facts["transports"],
         algorithms_allowed=facts["algorithms_allowed"],
         algorithms=[_choice(kind) for kind in plan_history(group)],
@@ -136,6 +140,12 @@ def _lines(description: Description) -> list[str]:
             f"  {host['host']}: rank{'s' if many else ''} {ranks_text(host['ranks'])} "
             f"(pid{'s' if many else ''} {pids})"
         )
+    lines += [
+        f"  {server['host']}: server '{server['name']}' (pid {server['pid']})"
+        + ("" if server["serves"] else ", does not serve any more")
+        + f", {server['calls']} calls were served"
+        for server in description.servers
+    ]
     for ranks, text in _ways(description):
         lines.append(f"  to rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}: {text}")
     lines.append(f"  UCX may use {', '.join(description.transports)}")

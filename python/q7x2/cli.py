@@ -17,6 +17,7 @@ from q7x2 import (
     info,
     plan_files,
     report,
+    serve,
     simulate,
     top,
     trace,
@@ -38,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     explain_plan.add_parser(actions)
     plan_files.add_parsers(actions)
     simulate.add_parser(commands)
+    serve.add_parser(commands)
     tune_collectives.add_parser(commands)
     advise_training.add_parser(commands)
     blame.add_parser(commands)

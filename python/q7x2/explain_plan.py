@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from q7x2 import _fabric_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
 # All other columns have figures, which stand at the right.
@@ -86,17 +88,23 @@ def server_tasks(algorithm: str, collective: str, fabric: str, root: int) -> lis
     from q7x2._extension import load
 
     names = [server["name"] for server in json.loads(fabric).get("servers", [])]
-    if not names or algorithm.partition(":")[0] != "servers":
+    if not names or algorithm.partition(":")[0] not in ("servers", "rack_servers"):
         return [f"server {name}: nothing" for name in names]
     plans = load().make_plans(collective, algorithm, None, root, fabric)
     weights = plans[0]["part_weights"]
     lines = []
     for name, plan in zip(names, plans[-len(names) :], strict=True):
         parts = {op["part"] for op in plan["ops"]}
-        share = sum(weights[part] for part in parts) / sum(weights)
-        task = f"adds up {share:.0%} of the data of {plan['world_size']} ranks"
-        lines.append(f"server {name}: {task if parts else 'nothing'}")
+        totals = {op["part"] for op in plan["ops"] if op["is_final"]}
+        task = f"{_share(totals, weights)} of the data of {plan['world_size']} ranks"
+        if parts != totals:
+            task = f"{_share(parts, weights)} of the data of its rack and {task}"
+        lines.append(f"server {name}: {f'adds up {task}' if parts else 'nothing'}")
     return lines
+
+
+def _share(parts: set[int], weights: Sequence[int]) -> str:
+    return f"{sum(weights[part] for part in parts) / sum(weights):.0%}"
 
 
 def _show_history(options: argparse.Namespace) -> int:

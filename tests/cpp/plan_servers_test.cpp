@@ -34,13 +34,38 @@ Fabric with_servers(int hosts, double host_rate, const std::vector<double>& rate
   return fabric;
 }
 
+Schedule made_by(const std::string& name, const Fabric& fabric, int parameter, Collective op,
+                 int root) {
+  for (const Generator& generator : generators()) {
+    if (generator.name != name || generator.collective != op) continue;
+    return generator.generate({op, fabric.world_size(), root, &fabric, parameter});
+  }
+  throw Error(ErrorCode::kInternal, "no generator " + name);
+}
+
 Schedule served(const Fabric& fabric, int servers, Collective op = Collective::kAllReduce,
                 int root = -1) {
-  for (const Generator& generator : generators()) {
-    if (generator.name != "servers" || generator.collective != op) continue;
-    return generator.generate({op, fabric.world_size(), root, &fabric, servers});
+  return made_by("servers", fabric, servers, op, root);
+}
+
+Schedule served_by_racks(const Fabric& fabric, int servers, Collective op = Collective::kAllReduce,
+                         int root = -1) {
+  return made_by("rack_servers", fabric, servers, op, root);
+}
+
+/// Racks of `hosts` hosts and `servers` servers each, behind cables of `up` bytes a second.
+Fabric racks_with_servers(int racks, int hosts, int servers, double up) {
+  Fabric fabric = with_servers(racks * hosts, 100 * kMegabit,
+                               std::vector<double>(static_cast<size_t>(racks * servers), kGigabit));
+  fabric.racks.assign(static_cast<size_t>(racks), {.name = "", .up = up, .down = up});
+  for (size_t i = 0; i < fabric.hosts.size(); ++i) {
+    fabric.hosts[i].rack = static_cast<int>(i) / hosts;
   }
-  throw Error(ErrorCode::kInternal, "no generator servers");
+  for (size_t i = 0; i < fabric.servers.size(); ++i) {
+    fabric.servers[i].rack = static_cast<int>(i) / servers;
+  }
+  fabric.validate();
+  return fabric;
 }
 
 double seconds_of(const Fabric& fabric, size_t bytes, const std::string& algorithms = "") {
@@ -221,6 +246,91 @@ TEST(Servers, StayInPartsOfAFabricButNotInAnotherJob) {
   const auto found = placed(fabric, {0, 1}, {"a", "b"}, {"h0", "h1"}, true);
   ASSERT_TRUE(found);
   EXPECT_TRUE(found->servers.empty());
+}
+
+// A rank sends the buffer once, and so does a rack, however many ranks it has: 2 B (R-1)/R.
+TEST(RackServers, TheSumOfARackLeavesIt) {
+  const Fabric fabric = racks_with_servers(3, 4, 2, 100 * kMegabit);
+  for (const int servers : {1, 2}) {
+    const std::vector<Plan> plans = served_by_racks(fabric, servers).project_all();
+    const Loads loads = measure_loads(plans, nullptr);
+    for (size_t rank = 0; rank < 12; ++rank) {
+      EXPECT_NEAR(loads.sent[rank], 1, 1e-9) << rank;
+      EXPECT_NEAR(loads.received[rank], 1, 1e-9) << rank;
+    }
+    for (size_t server = 0; server < 6; ++server) {
+      const double expected = static_cast<int>(server % 2) < servers ? (4 + 4.0 / 3) / servers : 0;
+      EXPECT_NEAR(loads.sent[12 + server], expected, 1e-9) << server;
+      EXPECT_NEAR(loads.received[12 + server], expected, 1e-9) << server;
+    }
+    const Prediction run = Simulator(plans, fabric).run({kMiB, kMiB, 1});
+    int cables = 0;
+    for (const Prediction::Load& load : run.loads) {
+      if (!load.name.starts_with("up ") && !load.name.starts_with("down ")) continue;
+      ++cables;
+      EXPECT_NEAR(load.bytes, kMiB * 4.0 / 3, 100) << load.name;
+    }
+    EXPECT_EQ(cables, 6);
+  }
+}
+
+TEST(RackServers, RanksOfARackWithoutServersTalkToTheOthers) {
+  Fabric fabric = racks_with_servers(3, 2, 1, 100 * kMegabit);
+  fabric.servers.pop_back();
+  for (const auto op : {Collective::kAllReduce, Collective::kReduce}) {
+    for (int root = 0; root < 6; ++root) {
+      const std::vector<Plan> plans =
+          served_by_racks(fabric, 1, op, op == Collective::kReduce ? root : -1).project_all();
+      check_plans(plans);
+      run_and_compare(plans, 37, 11);
+    }
+  }
+}
+
+TEST(RackServers, AreOfferedWhereTwoRacksHaveServers) {
+  const auto offers = [](const Fabric& fabric) {
+    Planner planner(0, std::make_shared<Fabric>(fabric), "");
+    std::vector<std::string> names;
+    for (const Candidate& each : planner.explain({Collective::kAllReduce, kMiB})) {
+      if (each.algorithm.starts_with("rack_servers")) names.push_back(each.algorithm);
+    }
+    std::ranges::sort(names);
+    return names;
+  };
+  EXPECT_EQ(offers(racks_with_servers(2, 4, 3, kGigabit)),
+            (std::vector<std::string>{"rack_servers:1", "rack_servers:2", "rack_servers:3"}));
+  EXPECT_TRUE(offers(racks_with_servers(1, 4, 3, kGigabit)).empty());
+  EXPECT_TRUE(offers(racks_with_servers(2, 4, 0, kGigabit)).empty());
+}
+
+// Four hosts of a rack send 50 MB/s, but only 12.5 MB/s leave it.
+TEST(RackServers, AreChosenWhereCablesOfRacksAreSlow) {
+  for (const int racks : {2, 4}) {
+    const Fabric fabric = racks_with_servers(racks, 4, 1, 100 * kMegabit);
+    Planner planner(0, std::make_shared<Fabric>(fabric), "");
+    const Choice choice = planner.choose({Collective::kAllReduce, 16 * kMiB});
+    EXPECT_EQ(choice.plan->algorithm, "rack_servers:1");
+    EXPECT_LT(choice.seconds, 0.7 * seconds_of(fabric, 16 * kMiB, "servers")) << racks;
+  }
+}
+
+TEST(RackServers, TheModelIsNearTheSimulator) {
+  const Fabric fabric = racks_with_servers(2, 4, 2, 200 * kMegabit);
+  const Site site(fabric);
+  for (const size_t bytes : {size_t{8}, 64 * kKiB, 16 * kMiB}) {
+    const Schedule schedule = served_by_racks(fabric, 2);
+    const SimulatedCall call{bytes, std::min(bytes, 64 * kKiB), 4};
+    const double simulated = Simulator(schedule.project_all(), fabric).run(call).seconds;
+    const double estimated = CostModel(schedule, site).seconds(call);
+    EXPECT_GT(estimated, simulated * 0.5) << bytes << " bytes";
+    EXPECT_LT(estimated, simulated * 2.2) << bytes << " bytes";
+  }
+}
+
+TEST(RackServers, ASampleOfAThousandRanksIsProven) {
+  const Fabric fabric = racks_with_servers(20, 50, 1, kGigabit);
+  const std::vector<int> members{0, 501, 999, 1000, 1019};
+  EXPECT_GT(check_sample(served_by_racks(fabric, 1), members), 0);
 }
 
 TEST(Servers, MustMakeSense) {

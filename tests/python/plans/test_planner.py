@@ -74,6 +74,28 @@ def test_explain_says_what_servers_do(capsys: pytest.CaptureFixture[str]) -> Non
     assert "at least 0 servers" in capsys.readouterr().err
 
 
+def test_explain_says_what_servers_of_racks_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    nic = {"egress": 12.5e6, "ingress": 12.5e6}
+    fabric = {
+        "q7x2_fabric": 1,
+        "hosts": [{"name": f"h{i}", "rack": i // 4, **nic} for i in range(8)],
+        "ranks": list(range(8)),
+        "racks": [{"name": f"r{i}", "up": 12.5e6, "down": 12.5e6} for i in range(2)],
+        "servers": [
+            {"name": f"s{i}", "rack": i, "egress": 125e6, "ingress": 125e6} for i in range(2)
+        ],
+    }
+    file = tmp_path / "fabric.json"
+    file.write_text(json.dumps(fabric))
+    assert main(["plan", "explain", "--size", "16M", "--fabric", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "rack_servers:1" in out
+    for server in range(2):
+        assert f"server s{server}: adds up 100% of the data of its rack and 50% of" in out
+
+
 def test_simulate_servers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "timeline.svg"

@@ -1,0 +1,45 @@
+#include "bindings/server.h"
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "backend/server.h"
+#include "bindings/value_error.h"
+
+namespace q7x2 {
+
+namespace py = pybind11;
+
+namespace {
+
+/// Ending a server joins threads that may be waiting for the GIL.
+struct DeleteWithoutGil {
+  void operator()(Server* server) const {
+    const py::gil_scoped_release no_gil;
+    delete server;
+  }
+};
+using Owner = std::unique_ptr<Server, DeleteWithoutGil>;
+
+}  // namespace
+
+void bind_server(py::module_& module) {
+  using NoGil = py::call_guard<py::gil_scoped_release>;
+  py::class_<Server, Owner>(module, "Server",
+                            "A process of a job that has no rank, and adds up what ranks send it.")
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, const std::string& name) {
+             return or_value_error([&] {
+               const py::gil_scoped_release no_gil;
+               return Owner(new Server(store, name));
+             });
+           }),
+           py::arg("store"), py::arg("name"))
+      .def_property_readonly("number", &Server::number, "Its number among the job's servers.")
+      .def("look", &Server::look, py::arg("duration"), NoGil(),
+           "Looks for groups that want it, for so long. False: the job has ended.")
+      .def("leave", &Server::leave, NoGil(), "Leaves all groups in good order.")
+      .def("take_news", &Server::take_news, "What has happened since the last call.");
+}
+
+}  // namespace q7x2

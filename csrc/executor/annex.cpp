@@ -1,0 +1,244 @@
+#include "executor/annex.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/build_id.h"
+#include "base/log.h"
+#include "executor/collective.h"
+#include "executor/courier.h"
+#include "executor/plan_call.h"
+#include "executor/relay.h"
+#include "executor/served_order.h"
+#include "fabric/json.h"
+#include "transport/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+// What rank 0 says instead of a Fabric: all members find out.
+constexpr std::string_view kMeasure = "measure";
+// Words of a vote. From kServer on: the server of that number has failed.
+constexpr uint8_t kSucceeded = 0;
+constexpr uint8_t kFailed = 1;
+constexpr int kServer = 2;
+// An attempt gives up while there is time for the call itself.
+constexpr int kShareOfTimeout = 2;
+
+bool is_set(const char* name, std::string_view value) {
+  const char* const text = std::getenv(name);
+  return text != nullptr && (value.empty() ? *text != 0 : text == value);
+}
+
+bool is_served(const std::string& algorithm) {
+  return algorithm.starts_with("servers:") || algorithm.starts_with("rack_servers:");
+}
+
+/// The key of the server's host: that of a rank's host, where it runs on one.
+std::string key_of(const Group& annex, int ranks, const Fabric& of_ranks, int server) {
+  const std::string& key = annex.card(server).host_key;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (annex.card(rank).host_key != key) continue;
+    const auto host = static_cast<size_t>(of_ranks.host_of[static_cast<size_t>(rank)]);
+    return of_ranks.hosts[host].key;
+  }
+  return key;
+}
+
+/// The rack of the ranks whose hosts are in the same rack of `all`, which has all members.
+int rack_of(const Fabric& of_ranks, const Fabric& all, int server) {
+  for (int rank = 0; rank < of_ranks.world_size(); ++rank) {
+    if (all.rack_of(rank) == all.rack_of(server)) return of_ranks.rack_of(rank);
+  }
+  return 0;
+}
+
+Fabric with_measured_servers(const Fabric& of_ranks, const Fabric& all) {
+  Fabric fabric = of_ranks;
+  for (size_t i = 0; i < fabric.servers.size(); ++i) {
+    const int member = of_ranks.world_size() + static_cast<int>(i);
+    Fabric::Host server = all.hosts[static_cast<size_t>(all.host_of[static_cast<size_t>(member)])];
+    server.name = fabric.servers[i].name;
+    server.key = fabric.servers[i].key;
+    server.rack = rack_of(of_ranks, all, member);
+    fabric.servers[i] = std::move(server);
+  }
+  return fabric;
+}
+
+}  // namespace
+
+std::shared_ptr<const Fabric> survey_annex(const std::shared_ptr<Group>& annex, int ranks,
+                                           const Fabric* of_ranks, const SurveyOptions& options) {
+  std::vector<int> order(static_cast<size_t>(annex->world_size()));
+  std::iota(order.begin(), order.end(), 0);
+  const auto tell = [&](const std::string& text) {
+    GroupCourier courier(annex, kMaxFabricBytes, Clock::now() + options.timeout);
+    return spread(courier, order, annex->rank(), text);
+  };
+  Fabric known;
+  std::string text;
+  if (annex->rank() == 0) {
+    known = *of_ranks;
+    for (size_t i = 0; i < known.servers.size(); ++i) {
+      known.servers[i].key = key_of(*annex, ranks, known, ranks + static_cast<int>(i));
+    }
+    const bool is_settled = is_set("Q7X2_FABRIC", "") || is_set("Q7X2_PROBE", "0");
+    text = build_id() + '\n' + (is_settled ? to_json(known) : std::string(kMeasure));
+  }
+  text = tell(text);
+  const size_t end = text.find('\n');
+  if (text.substr(0, end) != build_id()) {
+    throw Error(ErrorCode::kMismatch,
+                annex->describe(annex->rank()) + " has another build of q7x2 than rank 0: " +
+                    build_id() + ", rank 0 has " + text.substr(0, std::min<size_t>(end, 100)),
+                annex->rank());
+  }
+  text.erase(0, end + 1);
+  if (text == kMeasure) {
+    const std::shared_ptr<const Fabric> all = survey(annex, options);
+    if (annex->rank() == 0) text = to_json(with_measured_servers(known, *all));
+    text = tell(text);
+  }
+  auto fabric = std::make_shared<const Fabric>(fabric_from_json(text));
+  if (fabric->world_size() != ranks ||
+      static_cast<int>(fabric->servers.size()) != annex->world_size() - ranks) {
+    throw Error(ErrorCode::kMismatch, "rank 0 tells a Fabric of other ranks and servers", 0);
+  }
+  return fabric;
+}
+
+Annex::Annex(std::shared_ptr<Group> group, int ranks, std::shared_ptr<Planner> planner,
+             const std::string& environment)
+    : group_(std::move(group)),
+      ranks_(ranks),
+      planner_(std::move(planner)),
+      book_(std::make_shared<PlanBook>(planner_, group_->rank(), group_->world_size(), environment,
+                                       /*refines=*/false)) {
+  for (const Fabric::Host& server : fabric()->servers) names_.push_back(server.name);
+}
+
+bool Annex::serves(const CollectiveCall& call) const {
+  const bool may_be =
+      call.collective == Collective::kAllReduce || call.collective == Collective::kReduce;
+  if (!may_be || call.coding || call.bytes() == 0) return false;
+  return is_served(book_->open_alone(shape_of(call))->choice().plan->algorithm);
+}
+
+std::vector<PlanBook::Record> Annex::records() const {
+  std::vector<PlanBook::Record> records = book_->records(PlanBook::Page::Source::kAlone);
+  std::erase_if(records, [](const PlanBook::Record& record) {
+    return !is_served(record.chapters.back().proposals.front().algorithm);
+  });
+  return records;
+}
+
+std::shared_ptr<CollectiveTask> Annex::attempt(const CollectiveCall& call,
+                                               std::shared_ptr<void> keep_alive,
+                                               std::chrono::milliseconds timeout) {
+  const CallShape shape = shape_of(call);
+  PlannedCall planned{
+      .call = call, .book = book_, .page = book_->open_alone(shape), .counting = {}};
+  planned.call.algorithms.clear();  // servers know none
+  const std::chrono::milliseconds share = timeout / kShareOfTimeout;
+  if (group_->rank() == 0 && !is_broken()) {
+    const Choice& choice = planned.page->choice();
+    const std::string& algorithm = choice.plan->algorithm;
+    send_order(group_, ranks_,
+               {.call = planned.call,
+                .choice = {.algorithm = algorithm,
+                           .slice_bytes = choice.slice_bytes,
+                           .part_bytes = choice.part_bytes,
+                           .window = choice.window,
+                           .seconds = choice.seconds,
+                           .digest = planner_->schedule(shape, algorithm)->digest()},
+                .timeout = share});
+  }
+  const auto task =
+      std::make_shared<CollectiveTask>(group_, std::move(planned), std::move(keep_alive), share);
+  task->set_attempt();
+  return task;
+}
+
+uint8_t Annex::vote_of(const CollectiveTask& attempt) const {
+  const std::optional<Error>& error = attempt.error();
+  if (!error) return kSucceeded;
+  const int server = error->rank() - ranks_;
+  return static_cast<uint8_t>(server < 0 ? kFailed : std::min(kServer + server, 255));
+}
+
+void Annex::take_verdict(Locked& locked, uint8_t verdict) {
+  if (verdict == kSucceeded || is_dropped_) return;
+  is_dropped_ = true;
+  const int server = verdict - kServer;
+  const bool is_known = server >= 0 && server < servers();
+  const std::string who = is_known ? "server '" + names_[static_cast<size_t>(server)] + "' (pid " +
+                                         std::to_string(group_->card(ranks_ + server).pid) +
+                                         ") does not serve " + "any more"
+                                   : "a call could not be served";
+  if (group_->rank() == 0) {
+    log(Level::kWarn, who + ": the calls of group '" + group_->name() + "' go on without servers");
+  }
+  group_->fail(locked, Error(ErrorCode::kAborted, "the ranks go on without servers: " + who,
+                             is_known ? ranks_ + server : -1));
+}
+
+void Annex::set_fabric(std::shared_ptr<const Fabric> fabric) {
+  const auto given = static_cast<int>(fabric->servers.size());
+  if (given != 0 && given != servers()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a fabric with " + std::to_string(given) + " servers for a group with " +
+                    std::to_string(servers()) + ": expected as many, or none");
+  }
+  planner_->set_fabric(fabric);
+  book_->clear();
+  if (group_->rank() == 0 && given != 0 && !is_broken()) {
+    send_order(group_, ranks_, {.call = {}, .choice = {}, .fabric = to_json(*fabric)});
+  }
+}
+
+// ------------------------------------------------------------------------------------ on a server
+
+void follow_orders(const std::shared_ptr<Group>& annex, int ranks,
+                   std::shared_ptr<const Fabric> fabric, const std::string& environment) {
+  auto planner = std::make_shared<Planner>(annex->rank(), std::move(fabric), "");
+  auto book =
+      std::make_shared<PlanBook>(planner, annex->rank(), annex->world_size(), environment, false);
+  std::deque<std::shared_ptr<CollectiveTask>> tasks;
+  while (true) {
+    ServedOrder order;
+    try {
+      order = receive_order(annex, ranks);
+    } catch (const Error&) {
+      // The ranks have left, or the annex has failed.
+      if (annex->error()) throw Error(*annex->error());
+      return;
+    }
+    while (!tasks.empty() && tasks.front()->done()) tasks.pop_front();
+    if (!order.fabric.empty()) {
+      planner->set_fabric(std::make_shared<const Fabric>(fabric_from_json(order.fabric)));
+      continue;
+    }
+    try {
+      const CallShape shape = shape_of(order.call);
+      PlannedCall planned{.call = std::move(order.call),
+                          .book = book,
+                          .page = book->adopt(shape, order.choice),
+                          .counting = {}};
+      tasks.push_back(
+          std::make_shared<CollectiveTask>(annex, std::move(planned), nullptr, order.timeout));
+    } catch (const Error& error) {
+      annex->abort(error);
+      throw;
+    }
+    annex->runtime().submit(tasks.back(), /*caller_waits=*/false);
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,145 @@
+#include "executor/served_order.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "executor/message.h"
+#include "fabric/json.h"
+#include "plan/publication.h"
+#include "transport/runtime.h"
+#include "transport/tag.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr uint32_t kOrderTag = 0x7100;
+constexpr uint32_t kTextTag = 0x7101;
+constexpr std::chrono::milliseconds kTextTimeout{60'000};
+
+struct OrderBytes {
+  uint64_t bytes = 0;
+  uint64_t text_bytes = 0;  // of a Fabric, which follows; 0: it is a call
+  int64_t timeout = 0;      // milliseconds
+  int32_t root = -1;
+  int32_t divisor = 1;
+  uint32_t agreed = 0;
+  uint8_t collective = 0;
+  uint8_t dtype = 0;
+  uint8_t reduce = 0;
+  uint8_t unused = 0;
+  std::array<std::byte, Publication::kBytes> choice{};
+};
+static_assert(std::is_trivially_copyable_v<OrderBytes>);
+
+/// A receive that is not late, however long it takes.
+class AwaitedOrder final : public Task {
+ public:
+  explicit AwaitedOrder(std::shared_ptr<Group> annex)
+      : Task(std::move(annex), std::chrono::milliseconds::zero()) {}
+
+  std::string name() const override { return "the next order in group '" + group().name() + "'"; }
+  const OrderBytes& wire() const { return wire_; }
+
+  void start(Locked& locked) override {
+    record(locked).warn_at = TimePoint::max();
+    record(locked).next_inquiry = TimePoint::max();
+    group().receive(locked, *this, 0, 0, tag::point_to_point(group().slot(), 0, kOrderTag),
+                    tag::kExact, &wire_, sizeof(wire_));
+  }
+  void completed(Locked& locked, uint32_t, size_t length, uint64_t) override {
+    if (length == sizeof(wire_)) {
+      finish(locked);
+    } else {
+      fail(locked, Error(ErrorCode::kMismatch, name() + " is cut short", 0));
+    }
+  }
+
+ private:
+  OrderBytes wire_;
+};
+
+void run(Group& group, const std::shared_ptr<Task>& task) {
+  group.runtime().submit(task, /*caller_waits=*/true);
+  group.runtime().wait(*task, TimePoint::max());
+  if (task->error()) throw Error(*task->error());
+}
+
+std::shared_ptr<MessageTask> message(const std::shared_ptr<Group>& annex,
+                                     MessageTask::Direction direction, int peer, uint32_t tag,
+                                     std::span<std::byte> bytes, std::shared_ptr<void> owner) {
+  return std::make_shared<MessageTask>(annex, direction, peer, tag, bytes.data(), bytes.size(),
+                                       std::move(owner), kTextTimeout);
+}
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::kMismatch, "rank 0's order cannot be carried out: " + why, 0);
+}
+
+ServedOrder read(const OrderBytes& wire, int ranks) {
+  const auto collective = static_cast<Collective>(wire.collective);
+  const bool has_root = collective == Collective::kReduce;
+  if (collective != Collective::kAllReduce && !has_root) refuse("it is no reduction");
+  if (wire.dtype >= static_cast<uint8_t>(DType::kBytes)) refuse("it has no elements");
+  if (wire.reduce > static_cast<uint8_t>(ReduceKind::kBitXor)) refuse("an unknown reduction");
+  if (has_root ? wire.root < 0 || wire.root >= ranks : wire.root != -1) refuse("its root");
+  ServedOrder order;
+  CollectiveCall& call = order.call;
+  call.collective = collective;
+  call.root = wire.root;
+  call.input = call.output = {{nullptr, wire.bytes}};
+  call.dtype = static_cast<DType>(wire.dtype);
+  call.reduce = static_cast<ReduceKind>(wire.reduce);
+  call.divisor = wire.divisor;
+  call.agreed = wire.agreed;
+  order.timeout = std::chrono::milliseconds(wire.timeout);
+  order.choice = Publication::read(wire.choice).proposals.front();
+  return order;
+}
+
+}  // namespace
+
+void send_order(const std::shared_ptr<Group>& annex, int ranks, const ServedOrder& order) {
+  const auto wire = std::make_shared<OrderBytes>();
+  const auto text = std::make_shared<std::string>(order.fabric);
+  wire->text_bytes = text->size();
+  if (text->empty()) {
+    const CollectiveCall& call = order.call;
+    wire->bytes = call.bytes();
+    wire->timeout = order.timeout.count();
+    wire->root = call.root;
+    wire->divisor = call.divisor;
+    wire->agreed = call.agreed;
+    wire->collective = static_cast<uint8_t>(call.collective);
+    wire->dtype = static_cast<uint8_t>(call.dtype);
+    wire->reduce = static_cast<uint8_t>(call.reduce);
+    Publication{.proposals = {order.choice}, .environment = {}}.write(wire->choice);
+  }
+  const auto send = [&](int server, uint32_t tag, std::span<std::byte> bytes, auto owner) {
+    annex->runtime().submit(
+        message(annex, MessageTask::Direction::kSend, server, tag, bytes, std::move(owner)),
+        /*caller_waits=*/false);
+  };
+  for (int server = ranks; server < annex->world_size(); ++server) {
+    send(server, kOrderTag, std::as_writable_bytes(std::span(wire.get(), 1)), wire);
+    if (!text->empty()) send(server, kTextTag, std::as_writable_bytes(std::span(*text)), text);
+  }
+}
+
+ServedOrder receive_order(const std::shared_ptr<Group>& annex, int ranks) {
+  const auto task = std::make_shared<AwaitedOrder>(annex);
+  run(*annex, task);
+  const OrderBytes& wire = task->wire();
+  if (wire.text_bytes == 0) return read(wire, ranks);
+  if (wire.text_bytes > kMaxFabricBytes) refuse("a Fabric that is too long");
+  const auto text = std::make_shared<std::string>(wire.text_bytes, '\0');
+  run(*annex, message(annex, MessageTask::Direction::kReceive, 0, kTextTag,
+                      std::as_writable_bytes(std::span(*text)), text));
+  ServedOrder order;
+  order.fabric = std::move(*text);
+  return order;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,186 @@
+// How rank 0 and servers find each other through the store: who comes, who is late, who is refused.
+#include "transport/server_roll.h"
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "shared_store.h"
+
+namespace q7x2 {
+namespace {
+
+using test::Client;
+using test::SharedStore;
+
+constexpr std::chrono::milliseconds kShort{50};
+constexpr std::chrono::milliseconds kPatient{20'000};
+
+/// A store that counts its calls.
+class Counting final : public KeyStore {
+ public:
+  explicit Counting(SharedStore& store) : client_(store) {}
+  int calls() const { return calls_; }
+
+  void set(const std::string& key, const std::string& value) override {
+    ++calls_;
+    client_.set(key, value);
+  }
+  int64_t add(const std::string& key, int64_t amount) override {
+    ++calls_;
+    return client_.add(key, amount);
+  }
+  bool check(const std::string& key) override {
+    ++calls_;
+    return client_.check(key);
+  }
+  std::vector<std::string> get(const std::vector<std::string>& keys) override {
+    ++calls_;
+    return client_.get(keys);
+  }
+  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override {
+    ++calls_;
+    return client_.wait(keys, timeout);
+  }
+
+ private:
+  Client client_;
+  int calls_ = 0;
+};
+
+/// Looks until there is an invitation; its meeting.
+std::string invited(ServerSeat& seat) {
+  while (true) {
+    if (const auto meeting = seat.look()) return *meeting;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(ServerRoll, WithoutServersOneCallToTheStore) {
+  SharedStore shared;
+  Counting store(shared);
+  const JobSecret secret("");
+  EXPECT_FALSE(ServerRoll(store, secret).invite("g", 4, {}).has_value());
+  EXPECT_EQ(store.calls(), 1);
+}
+
+TEST(ServerRoll, ServersThatComeAreListed) {
+  SharedStore shared;
+  Client for_a(shared);
+  Client for_b(shared);
+  Client for_rank(shared);
+  const JobSecret secret("of this job");
+  ServerSeat a(for_a, secret, "a", 1);
+  ServerSeat b(for_b, secret, "b", 1);
+  EXPECT_EQ(a.number(), 1);
+  EXPECT_EQ(b.number(), 2);
+  for (int group = 0; group < 2; ++group) {  // each is invited again
+    std::string met_a;
+    std::string met_b;
+    std::thread thread_a([&] { met_a = invited(a); });
+    std::thread thread_b([&] { met_b = invited(b); });
+    const auto meeting = ServerRoll(for_rank, secret).invite("g", 4, {.patience = kPatient});
+    thread_a.join();
+    thread_b.join();
+    ASSERT_TRUE(meeting.has_value());
+    EXPECT_EQ(meeting->numbers, (std::vector<int64_t>{1, 2}));
+    EXPECT_EQ(meeting->names, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(met_a, meeting->key);
+    EXPECT_EQ(met_b, meeting->key);
+    const auto list = ServerSeat::list_of(for_b, secret, met_b);
+    ASSERT_TRUE(list.has_value());
+    EXPECT_EQ(list->numbers, meeting->numbers);
+    EXPECT_EQ(list->names, meeting->names);
+    EXPECT_EQ(list->group, "g");
+    EXPECT_EQ(list->ranks, 4);
+  }
+}
+
+TEST(ServerRoll, AServerThatDoesNotComeIsNamedOnce) {
+  SharedStore shared;
+  Client client(shared);
+  const JobSecret secret("");
+  ServerSeat dead(client, secret, "dead", 1);
+  std::vector<std::string> warnings;
+  const ServerRoll::Options options{
+      .patience = kShort, .warn = [&](const std::string& text) { warnings.push_back(text); }};
+  EXPECT_FALSE(ServerRoll(client, secret).invite("g", 2, options).has_value());
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("server 1 ('dead') has not come"), std::string::npos) << warnings[0];
+  EXPECT_FALSE(ServerRoll(client, secret).invite("h", 2, options).has_value());
+  EXPECT_EQ(warnings.size(), 1U);
+  // It was only slow: it is not on the list, and takes another number.
+  const std::string meeting = invited(dead);
+  const auto list = ServerSeat::list_of(client, secret, meeting);
+  ASSERT_TRUE(list.has_value());
+  EXPECT_TRUE(list->numbers.empty());
+  dead.announce();
+  EXPECT_EQ(dead.number(), 2);
+}
+
+TEST(ServerRoll, AServerThatIsKnownToHaveEndedIsNotWaitedFor) {
+  SharedStore shared;
+  Client client(shared);
+  const JobSecret secret("");
+  const ServerSeat dead(client, secret, "dead", 41);
+  int warnings = 0;
+  EXPECT_FALSE(ServerRoll(client, secret)
+                   .invite("g", 2,
+                           {.patience = kPatient,
+                            .warn = [&](const std::string&) { ++warnings; },
+                            .has_ended = [](uint64_t process) { return process == 41; }})
+                   .has_value());
+  EXPECT_EQ(warnings, 0);
+}
+
+TEST(ServerRoll, AServerThatHasLeftIsNotInvited) {
+  SharedStore shared;
+  Client client(shared);
+  const JobSecret secret("");
+  ServerSeat seat(client, secret, "a", 1);
+  seat.leave();
+  int warnings = 0;
+  EXPECT_FALSE(
+      ServerRoll(client, secret)
+          .invite("g", 2, {.patience = kPatient, .warn = [&](const std::string&) { ++warnings; }})
+          .has_value());
+  EXPECT_EQ(warnings, 0);
+  EXPECT_FALSE(seat.look().has_value());
+}
+
+TEST(ServerRoll, AServerWithAnotherSecretIsRefusedAndLearnsIt) {
+  SharedStore shared;
+  Client client(shared);
+  const JobSecret ours("ours");
+  const JobSecret theirs("theirs");
+  ServerSeat seat(client, theirs, "a", 1);
+  std::vector<std::string> warnings;
+  EXPECT_FALSE(ServerRoll(client, ours)
+                   .invite("g", 2,
+                           {.patience = kPatient,
+                            .warn = [&](const std::string& text) { warnings.push_back(text); }})
+                   .has_value());
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("Q7X2_SECRET"), std::string::npos) << warnings[0];
+  try {
+    seat.look();
+    FAIL() << "it has read the invitation";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_NE(std::string(error.what()).find("Q7X2_SECRET"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ServerRoll, ANameMustHaveCharacters) {
+  SharedStore shared;
+  Client client(shared);
+  EXPECT_THROW(ServerSeat(client, JobSecret(""), "", 1), Error);
+  EXPECT_THROW(ServerSeat(client, JobSecret(""), std::string(300, 'a'), 1), Error);
+}
+
+}  // namespace
+}  // namespace q7x2

@@ -1,0 +1,120 @@
+"""Servers of a job, as processes of their own, and the store through which they find it."""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import harness
+
+from benchmarks.processes import free_port
+
+HOST = "127.0.0.1"
+
+
+def _run(port: int, name: str, log: str, env: Mapping[str, str]) -> None:
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    os.environ.update(env)
+    from q7x2.cli import main
+
+    sys.exit(main(["serve", "--master-addr", HOST, "--master-port", str(port), "--name", name]))
+
+
+class ServerProcess:
+    """``q7x2 serve``, forked from a process that has imported torch."""
+
+    def __init__(
+        self, port: int, name: str, log: pathlib.Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self._log = log
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(harness.PRELOAD)
+        self._process = context.Process(
+            target=_run, args=(port, name, str(log), dict(env or {})), daemon=True
+        )
+        self._process.start()
+
+    def said(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    def await_words(self, words: str) -> None:
+        harness.wait_until(lambda: words in self.said() or not self._process.is_alive())
+        assert words in self.said(), self.said()
+
+    def signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def exit_code(self) -> int | None:
+        """Waits for its end."""
+        self._process.join(30)
+        assert not self._process.is_alive(), f"the server goes on:\n{self.said()}"
+        return self._process.exitcode
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+class Job:
+    """A job's store, in this process, and its servers."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        import torch.distributed as dist
+
+        self.port = free_port()
+        self._directory = directory
+        self._store: dist.TCPStore | None = dist.TCPStore(
+            HOST, self.port, is_master=True, wait_for_workers=False
+        )
+        self.servers: list[ServerProcess] = []
+
+    def server(self, env: Mapping[str, str] | None = None, ready: bool = True) -> ServerProcess:
+        """Starts one more server; groups that are made from now on have it, if it is ready."""
+        name = f"s{len(self.servers)}"
+        server = ServerProcess(self.port, name, self._directory / f"{name}.log", env)
+        self.servers.append(server)
+        if ready:
+            server.await_words("is server")
+        return server
+
+    def close_store(self) -> None:
+        self._store = None
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.end()
+        self.close_store()
+
+
+@contextmanager
+def job(directory: pathlib.Path) -> Iterator[Job]:
+    """A job of no ranks yet."""
+    made = Job(directory)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def join(port: int, world_size: int, timeout: float = 30.0) -> None:
+    """Called by a rank: makes the default group of the job."""
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "q7x2",
+        store=dist.TCPStore(HOST, port, is_master=False),
+        rank=harness.current_rank(),
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=timeout),
+    )
