@@ -88,9 +88,13 @@ def lines(spec: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """For a person."""
     ways = found["ways"]
     ratio = ways[ALONE]["seconds"] / ways[SERVED]["seconds"]
+    each = "; ".join(
+        f"{name} {way['seconds']:.2f} s (CPU {way['cpu_seconds']:.2f} s)"
+        for name, way in ways.items()
+    )
     return [
-        f"{report.size(spec['bytes'])}: {report.ways(ways, WAYS)}; {ratio:.2f} x as fast with "
-        f"servers, goal {GOAL:.1f} x; {found['served']} of the calls were served",
+        f"{report.size(spec['bytes'])}: {each}; {ratio:.2f} x as fast with servers, "
+        f"goal {GOAL:.1f} x; {found['served']} of the calls were served",
         f"{found['kills']} servers killed (seed {spec['seed']}): {found['calls']} calls, "
         f"{found['calls_served']} of them served, {found['wrong']} wrong results, goal 0",
     ]
