@@ -5,6 +5,7 @@
 
 #include "backend/process_group.h"
 #include "backend/store_meeting.h"
+#include "executor/plan_call.h"
 #include "transport/runtime.h"
 
 namespace q7x2 {
@@ -42,15 +43,8 @@ std::shared_ptr<Group> make_annex_group(
   StoreMeeting::run(
       store, how,
       [&](Rendezvous& rendezvous, KeyStore&) {
-        const Exchange exchange = [&](const std::string& what, const std::string& mine,
-                                      const std::function<void()>& check) {
-          return rendezvous.exchange(what, mine, check);
-        };
-        const Await await = [&](const auto& missing, const auto& check) {
-          rendezvous.wait_for(missing, check);
-        };
-        group = Group::create(*Runtime::instance(), seat.member, size, name, exchange, await,
-                              /*eager=*/false);
+        group = Group::create(*Runtime::instance(), seat.member, size, name,
+                              exchange_of(rendezvous), await_of(rendezvous), /*eager=*/false);
         prepare(group);
         rendezvous.finish([&] { group->check(); });
       },
@@ -62,28 +56,28 @@ std::shared_ptr<Group> make_annex_group(
 
 // Rank 0 tells the others where they meet, and at the end all agree on whether it came about. What
 // goes wrong with servers does not concern the group itself.
-void ProcessGroupQ7x2::meet_servers(Rendezvous& rendezvous, const ServerMeeting& invited) {
-  if (fabric_with_servers_.servers.empty()) return;
+void ProcessGroupQ7x2::meet_servers(Rendezvous& rendezvous, const ServerMeeting& invited,
+                                    const Fabric& surveyed) {
+  if (surveyed.servers.empty()) return;
   const auto check = [this] { group_->check(); };
   const std::string key = rendezvous.exchange("annex", invited.key, check).front();
   const std::chrono::milliseconds timeout = std::min(options_->timeout, kAnnexTimeout);
-  const std::string environment = environment_text();
   std::shared_ptr<Annex> annex;
   std::string failure;
   try {
     const AnnexSeat seat{.member = rank_,
                          .ranks = size_,
-                         .servers = static_cast<int>(fabric_with_servers_.servers.size()),
+                         .servers = static_cast<int>(surveyed.servers.size()),
                          .key = key,
                          .name = group_->name(),
                          .timeout = timeout,
                          .job_ranks = options_->global_ranks_in_group};
     make_annex_group(root_of(store_), seat, [&](const std::shared_ptr<Group>& group) {
-      auto all = survey_annex(group, size_, rank_ == 0 ? &fabric_with_servers_ : nullptr,
-                              survey_options(timeout));
+      auto all =
+          survey_annex(group, size_, rank_ == 0 ? &surveyed : nullptr, survey_options(timeout));
       auto planner = std::make_shared<Planner>(rank_, std::move(all), algorithms_of_group(),
                                                plan_files_of_environment());
-      annex = std::make_shared<Annex>(group, size_, std::move(planner), environment);
+      annex = std::make_shared<Annex>(group, size_, std::move(planner), environment_of_plans());
     });
   } catch (const Error& error) {
     annex.reset();

@@ -12,7 +12,8 @@
 #include "backend/argument_checks.h"
 #include "backend/store_end.h"
 #include "backend/store_meeting.h"
-#include "base/build_id.h"
+#include "base/environment.h"
+#include "executor/plan_call.h"
 #include "executor/survey.h"
 #include "fabric/json.h"
 #include "kernels/reduce.h"
@@ -23,14 +24,6 @@ namespace {
 
 // How long a rank that leaves waits for rank 0 to close the store.
 constexpr std::chrono::milliseconds kStorePatience{1000};
-
-std::string forced_algorithms(const ProcessGroupQ7x2::Options& options) {
-  if (!options.algorithms.empty()) {
-    return options.algorithms;
-  }
-  const char* from_environment = std::getenv("Q7X2_ALGO");
-  return from_environment == nullptr ? "" : from_environment;
-}
 
 // Who wants the same bits in every run wants the same Plans.
 bool refines(const ProcessGroupQ7x2::Options& options) {
@@ -111,14 +104,12 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       store, how,
       [this](Rendezvous& rendezvous, KeyStore& root) {
         const ServerMeeting servers = invited_servers(rendezvous, root);
-        meet(
-            [&](const std::string& what, const std::string& mine,
-                const std::function<void()>& check) {
-              return rendezvous.exchange(what, mine, check);
-            },
-            [&](const auto& missing, const auto& check) { rendezvous.wait_for(missing, check); },
-            [&](const std::shared_ptr<Group>& group) { return measured(group, servers.names); });
-        meet_servers(rendezvous, servers);
+        std::shared_ptr<const Fabric> surveyed;
+        meet(exchange_of(rendezvous), await_of(rendezvous),
+             [&](const std::shared_ptr<Group>& group) {
+               return surveyed = measured(group, servers.names);
+             });
+        meet_servers(rendezvous, servers, *surveyed);
         rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
         if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
       },
@@ -136,16 +127,15 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
   const bool refine = refines(*options_);
   const std::chrono::milliseconds pause = pause_of_reactions(refine);
   OwnPlans own_plans = plan_files_of_environment();
-  std::string confined = to_string(parse_algorithms(forced_algorithms(*options_)));
+  std::string confined = to_string(parse_algorithms(algorithms_of_group()));
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
     confined += (confined.empty() ? "" : " and ") + names;
   }
   group_ = Group::create(*runtime_, rank_, size_, name_of(*options_), exchange, await,
                          options_->eager_connect, confined);
-  fabric_with_servers_ = *learn(group_);
-  planner_ = std::make_shared<Planner>(rank_, without_servers(fabric_with_servers_),
-                                       forced_algorithms(*options_), std::move(own_plans));
-  book_ = std::make_shared<PlanBook>(planner_, rank_, size_, environment_text(), refine, pause);
+  planner_ = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
+                                       algorithms_of_group(), std::move(own_plans));
+  book_ = std::make_shared<PlanBook>(planner_, rank_, size_, environment_of_plans(), refine, pause);
   group_->record(options_->global_ranks_in_group);
 }
 
@@ -176,11 +166,7 @@ ServerMeeting ProcessGroupQ7x2::invited_servers(Rendezvous& rendezvous, KeyStore
 }
 
 std::string ProcessGroupQ7x2::algorithms_of_group() const {
-  return forced_algorithms(*options_);
-}
-
-std::string ProcessGroupQ7x2::environment_text() {
-  return "q7x2 " + build_id() + " on " + reduce_isa();
+  return options_->algorithms.empty() ? environment("Q7X2_ALGO") : options_->algorithms;
 }
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {

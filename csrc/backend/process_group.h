@@ -289,11 +289,10 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// On rank 0 of a group of a job: the servers of the job that have come.
   ServerMeeting invited_servers(Rendezvous& rendezvous, KeyStore& root) const;
   /// Makes the annex, if the group has servers. `invited`: on rank 0.
-  void meet_servers(Rendezvous& rendezvous, const ServerMeeting& invited);
+  /// `surveyed`: the group's Fabric, with its servers.
+  void meet_servers(Rendezvous& rendezvous, const ServerMeeting& invited, const Fabric& surveyed);
   /// The algorithms to which the group is confined.
   std::string algorithms_of_group() const;
-  /// What this rank runs on, for messages.
-  static std::string environment_text();
   void leave();
   /// The part of this group's Fabric that concerns `members`; null if one of them is not in it.
   std::shared_ptr<const Fabric> fabric_of(const std::vector<Card>& members) const;
@@ -338,7 +337,6 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::shared_ptr<Group> group_;
   std::shared_ptr<Planner> planner_;
   std::shared_ptr<PlanBook> book_;
-  Fabric fabric_with_servers_;    // as the survey has it
   std::shared_ptr<Annex> annex_;  // null: there are no servers
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};

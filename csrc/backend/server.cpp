@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "backend/annex_making.h"
-#include "base/build_id.h"
 #include "base/error.h"
 #include "base/quiet_thread.h"
 #include "executor/annex.h"
+#include "executor/plan_call.h"
 #include "kernels/reduce.h"
 
 namespace q7x2 {
@@ -110,8 +110,7 @@ void Server::meet(Service& service, const ServerMeeting& meeting, int server) {
     service.group = group;
   }
   tell("serves " + in_group(meeting));
-  follow_orders(group, meeting.ranks, std::move(fabric),
-                "q7x2 " + build_id() + " on " + reduce_isa());
+  follow_orders(group, meeting.ranks, std::move(fabric), environment_of_plans());
   group->leave();
   tell(in_group(meeting) + " has ended");
 }

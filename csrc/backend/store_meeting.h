@@ -31,10 +31,9 @@ class StoreMeeting {
   };
 
   /// Runs `make`, which makes the group by this rank's rendezvous; it is also given the store below
-  /// all prefixes. If it throws, the other ranks
-  /// are told why, by `abort` and through the store, and the exception goes on at once; a farewell
-  /// stays until they have heard. Throws Error(kPeerFailed) without `make` if a member is known to
-  /// have ended.
+  /// all prefixes. If it throws, the other ranks are told why, by `abort` and through the store,
+  /// and the exception goes on at once; a farewell stays until they have heard. Throws
+  /// Error(kPeerFailed) without `make` if a member is known to have ended.
   static void run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
                   const std::function<void(Rendezvous&, KeyStore&)>& make,
                   const std::function<void(const Error&)>& abort);

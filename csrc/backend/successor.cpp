@@ -87,13 +87,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       options_(std::move(options)),
       timeout_(options_->timeout),
       store_(store) {
-  const Exchange exchange = [&](const std::string& what, const std::string& mine,
-                                const std::function<void()>& check) {
-    return assembly.exchange(what, mine, check);
-  };
-  const Await await = [&](const auto& missing, const auto& check) {
-    assembly.wait_for(missing, check);
-  };
+  const Exchange exchange = exchange_of(assembly);
   // Once all have told what they know, all have the group: who fails from here on fails the group.
   const LearnFabric agree = [&](const std::shared_ptr<Group>& group) {
     Digest digest;
@@ -115,7 +109,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     }
   };
   try {
-    meet(exchange, await, agree);
+    meet(exchange, await_of(assembly), agree);
     // Nobody goes on, and gives up an old group, before all have made the new one.
     exchange("done", "", [this] { group_->check(); });
   } catch (const Error& error) {

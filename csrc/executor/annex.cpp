@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/build_id.h"
+#include "base/environment.h"
 #include "base/log.h"
 #include "executor/collective.h"
 #include "executor/courier.h"
@@ -30,15 +30,6 @@ constexpr uint8_t kFailed = 1;
 constexpr int kServer = 2;
 // An attempt gives up while there is time for the call itself.
 constexpr int kShareOfTimeout = 2;
-
-bool is_set(const char* name, std::string_view value) {
-  const char* const text = std::getenv(name);
-  return text != nullptr && (value.empty() ? *text != 0 : text == value);
-}
-
-bool is_served(const std::string& algorithm) {
-  return algorithm.starts_with("servers:") || algorithm.starts_with("rack_servers:");
-}
 
 /// The key of the server's host: that of a rank's host, where it runs on one.
 std::string key_of(const Group& annex, int ranks, const Fabric& of_ranks, int server) {
@@ -89,7 +80,7 @@ std::shared_ptr<const Fabric> survey_annex(const std::shared_ptr<Group>& annex, 
     for (size_t i = 0; i < known.servers.size(); ++i) {
       known.servers[i].key = key_of(*annex, ranks, known, ranks + static_cast<int>(i));
     }
-    const bool is_settled = is_set("Q7X2_FABRIC", "") || is_set("Q7X2_PROBE", "0");
+    const bool is_settled = !environment("Q7X2_FABRIC").empty() || environment("Q7X2_PROBE") == "0";
     text = build_id() + '\n' + (is_settled ? to_json(known) : std::string(kMeasure));
   }
   text = tell(text);
@@ -128,15 +119,7 @@ bool Annex::serves(const CollectiveCall& call) const {
   const bool may_be =
       call.collective == Collective::kAllReduce || call.collective == Collective::kReduce;
   if (!may_be || call.coding || call.bytes() == 0) return false;
-  return is_served(book_->open_alone(shape_of(call))->choice().plan->algorithm);
-}
-
-std::vector<PlanBook::Record> Annex::records() const {
-  std::vector<PlanBook::Record> records = book_->records(PlanBook::Page::Source::kAlone);
-  std::erase_if(records, [](const PlanBook::Record& record) {
-    return !is_served(record.chapters.back().proposals.front().algorithm);
-  });
-  return records;
+  return book_->open_alone(shape_of(call))->choice().plan->helpers > 0;
 }
 
 std::shared_ptr<CollectiveTask> Annex::attempt(const CollectiveCall& call,

@@ -76,7 +76,7 @@ class Annex {
   void set_fabric(std::shared_ptr<const Fabric> fabric);
 
   /// What was chosen for the kinds of calls that it serves.
-  std::vector<PlanBook::Record> records() const;
+  std::vector<PlanBook::Record> records() const { return book_->records_with_helpers(); }
   /// Calls that were served so far. Any thread.
   uint64_t served() const { return served_; }
   void count_served() { ++served_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "executor/carry_out.h"
 #include "executor/probe_tasks.h"
 #include "transport/runtime.h"
 
@@ -93,12 +94,6 @@ class ReceiveText final : public TextTask {
   size_t expected_ = 0;
 };
 
-void run(Group& group, const std::shared_ptr<Task>& task) {
-  group.runtime().submit(task, /*caller_waits=*/true);
-  group.runtime().wait(*task, TimePoint::max());
-  if (task->error()) throw Error(*task->error());
-}
-
 }  // namespace
 
 // A task without any time would have no deadline.
@@ -108,12 +103,12 @@ std::chrono::milliseconds GroupCourier::left() const {
 }
 
 void GroupCourier::send(int rank, const std::string& text) {
-  run(*group_, std::make_shared<SendText>(group_, rank, text, left()));
+  carry_out(*group_, std::make_shared<SendText>(group_, rank, text, left()));
 }
 
 std::string GroupCourier::receive(int rank) {
   const auto task = std::make_shared<ReceiveText>(group_, rank, max_bytes_, left());
-  run(*group_, task);
+  carry_out(*group_, task);
   return task->take();
 }
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "executor/carry_out.h"
 #include "executor/message.h"
 #include "executor/probe.h"
 #include "executor/probe_tasks.h"
@@ -92,11 +93,7 @@ class Participant {
     return !task->error();
   }
 
-  void run(const std::shared_ptr<Task>& task) {
-    group_->runtime().submit(task, /*caller_waits=*/true);
-    group_->runtime().wait(*task, TimePoint::max());
-    if (task->error()) throw Error(*task->error());
-  }
+  void run(const std::shared_ptr<Task>& task) { carry_out(*group_, task); }
 
   const std::shared_ptr<Group> group_;
   const ProbeOptions options_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/build_id.h"
 #include "executor/call_check.h"
 #include "executor/codec_rates.h"
 #include "kernels/reduce.h"
@@ -28,6 +29,10 @@ size_t counts_of(const CollectiveCall& call, const Choice& choice) {
 }
 
 }  // namespace
+
+std::string environment_of_plans() {
+  return "q7x2 " + build_id() + " on " + reduce_isa();
+}
 
 CallShape shape_of(const CollectiveCall& call) {
   CallShape shape;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "executor/collective_call.h"
 #include "plan/plan_book.h"
@@ -23,6 +24,9 @@ struct PlannedCall {
   /// an all-reduce (plan/owner_ranges.h).
   std::shared_ptr<PlanBook::Page> counting;
 };
+
+/// What this process runs on: the `environment` of its PlanBooks.
+std::string environment_of_plans();
 
 /// What the planner is asked for a call. `call` must stay as long as the shape.
 CallShape shape_of(const CollectiveCall& call);

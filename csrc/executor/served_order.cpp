@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "executor/carry_out.h"
 #include "executor/message.h"
 #include "fabric/json.h"
 #include "plan/publication.h"
@@ -60,12 +61,6 @@ class AwaitedOrder final : public Task {
  private:
   OrderBytes wire_;
 };
-
-void run(Group& group, const std::shared_ptr<Task>& task) {
-  group.runtime().submit(task, /*caller_waits=*/true);
-  group.runtime().wait(*task, TimePoint::max());
-  if (task->error()) throw Error(*task->error());
-}
 
 std::shared_ptr<MessageTask> message(const std::shared_ptr<Group>& annex,
                                      MessageTask::Direction direction, int peer, uint32_t tag,
@@ -130,13 +125,13 @@ void send_order(const std::shared_ptr<Group>& annex, int ranks, const ServedOrde
 
 ServedOrder receive_order(const std::shared_ptr<Group>& annex, int ranks) {
   const auto task = std::make_shared<AwaitedOrder>(annex);
-  run(*annex, task);
+  carry_out(*annex, task);
   const OrderBytes& wire = task->wire();
   if (wire.text_bytes == 0) return read(wire, ranks);
   if (wire.text_bytes > kMaxFabricBytes) refuse("a Fabric that is too long");
   const auto text = std::make_shared<std::string>(wire.text_bytes, '\0');
-  run(*annex, message(annex, MessageTask::Direction::kReceive, 0, kTextTag,
-                      std::as_writable_bytes(std::span(*text)), text));
+  carry_out(*annex, message(annex, MessageTask::Direction::kReceive, 0, kTextTag,
+                            std::as_writable_bytes(std::span(*text)), text));
   ServedOrder order;
   order.fabric = std::move(*text);
   return order;

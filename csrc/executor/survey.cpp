@@ -1,12 +1,12 @@
 #include "executor/survey.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <optional>
 #include <string_view>
 
+#include "base/environment.h"
 #include "executor/announcement.h"
 #include "executor/courier.h"
 #include "executor/probe.h"
@@ -21,11 +21,6 @@ namespace {
 constexpr std::string_view kProbe = "probe";
 constexpr std::string_view kFailure = "failure: ";    // kInvalidArgument
 constexpr std::string_view kMismatch = "mismatch: ";  // of the ranks
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 enum class Probing { kNever, kWhereUnknown, kAlways, kAlwaysEveryPair };
 

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "fabric/json.h"
 
@@ -25,11 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDefaultMaxAge = "7d";
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // FNV-1a. An accidental collision is harmless: an entry without the right keys is not taken.
 uint64_t hash(const std::string& text) {

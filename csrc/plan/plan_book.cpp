@@ -294,11 +294,21 @@ std::shared_ptr<PlanBook::Page> PlanBook::adopt(const CallShape& shape,
   return page;
 }
 
-std::vector<PlanBook::Record> PlanBook::records(Page::Source source) const {
+std::vector<PlanBook::Record> PlanBook::records() const {
+  return records_of([](const Page& page) { return page.source_ == Page::Source::kBroadcast; });
+}
+
+std::vector<PlanBook::Record> PlanBook::records_with_helpers() const {
+  return records_of([](const Page& page) {
+    return page.source_ == Page::Source::kAlone && page.choice().plan->helpers > 0;
+  });
+}
+
+std::vector<PlanBook::Record> PlanBook::records_of(bool (*counts)(const Page&)) const {
   const std::lock_guard lock(mutex_);
   std::vector<Record> records;
   for (const std::shared_ptr<Page>& page : pages_.values()) {
-    if (!page->is_settled() || page->source_ != source) continue;
+    if (!page->is_settled() || !counts(*page)) continue;
     const std::lock_guard history(page->history_mutex_);
     records.push_back({page->shape_.collective, page->shape_.bytes, page->shape_.root,
                        page->shape_.codec, page->calls(), page->past_});

@@ -150,9 +150,10 @@ class PlanBook {
   /// By which the group's calls are measured. Under the reactor's lock.
   FairClock& clock() { return clock_; }
 
-  /// Of all pages that are settled: of those that rank 0 has chosen for, or of the others. Any
-  /// thread.
-  std::vector<Record> records(Page::Source source = Page::Source::kBroadcast) const;
+  /// Of all pages that are settled and that rank 0 has chosen for. Any thread.
+  std::vector<Record> records() const;
+  /// Of all pages that each rank settles by itself, and whose Plans have helpers. Any thread.
+  std::vector<Record> records_with_helpers() const;
 
   /// The Fabric, as far as its changes were noticed. Any thread.
   std::shared_ptr<const Fabric> fabric() const;
@@ -170,6 +171,8 @@ class PlanBook {
   static void settle(Page& page, Choice choice);
   Publication proposals_for(const CallShape& shape, const Reacting& reacting) const;
   static Chapter chapter_of(const Page& page);
+  /// `counts` is asked of pages that are settled.
+  std::vector<Record> records_of(bool (*counts)(const Page&)) const;
   static void log_choice(const Page& page, Level level);
   void settle(Page& page, Publication publication, uint64_t first = 0) const;
   std::shared_ptr<const Plan> plan_of(const Planner& planner, const CallShape& shape,

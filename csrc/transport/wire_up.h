@@ -35,6 +35,21 @@ using Exchange = std::function<std::vector<std::string>(
 using Await =
     std::function<void(const std::function<int()>& missing, const std::function<void()>& check)>;
 
+/// Those of a meeting that has `exchange` and `wait_for`, and that must outlive them.
+template <typename Meeting>
+Exchange exchange_of(Meeting& meeting) {
+  return [&meeting](const std::string& what, const std::string& mine,
+                    const std::function<void()>& check) {
+    return meeting.exchange(what, mine, check);
+  };
+}
+template <typename Meeting>
+Await await_of(Meeting& meeting) {
+  return [&meeting](const std::function<int()>& missing, const std::function<void()>& check) {
+    meeting.wait_for(missing, check);
+  };
+}
+
 class WireUp {
  public:
   /// `exchange` and `await` must outlive it. Throws Error(kInvalidArgument) for a rank or a size

@@ -88,9 +88,11 @@ def server_tasks(algorithm: str, collective: str, fabric: str, root: int) -> lis
     from q7x2._extension import load
 
     names = [server["name"] for server in json.loads(fabric).get("servers", [])]
-    if not names or algorithm.partition(":")[0] not in ("servers", "rack_servers"):
-        return [f"server {name}: nothing" for name in names]
+    if not names:
+        return []
     plans = load().make_plans(collective, algorithm, None, root, fabric)
+    if len(plans) == plans[0]["world_size"]:
+        return [f"server {name}: nothing" for name in names]
     weights = plans[0]["part_weights"]
     lines = []
     for name, plan in zip(names, plans[-len(names) :], strict=True):
