@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -122,14 +124,32 @@ def test_a_failing_iperf3_costs_only_its_own_bound(
     assert "2 hosts x 5gbit: iperf3 gave no rates" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(
+needs_iperf3 = pytest.mark.skipif(
     bool(lab_package.unavailable() or iperf.unavailable()),
     reason=str(lab_package.unavailable() or iperf.unavailable()),
 )
+
+
+@needs_iperf3
 def test_iperf3_stays_within_the_rate_of_the_link() -> None:
     measured = iperf.both_ways(Topology(hosts=2, rate="100mbit"))["bits_per_second"]
     assert len(measured) == 2
     assert all(2e7 < rate < 1.1e8 for rate in measured)
+
+
+@needs_iperf3
+def test_iperf3_waits_for_a_server_that_listens_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    late = tmp_path / "iperf3"
+    late.write_text(f"""#!/bin/sh
+[ "$1" = --server ] && sleep 2
+exec {shutil.which("iperf3")} "$@"
+""")
+    late.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    measured = iperf.both_ways(Topology(hosts=2, rate="100mbit"))
+    assert len(measured["bits_per_second"]) == 2
 
 
 def test_figures_of_bars_are_those_of_the_raw_data(repository: Path, tmp_path: Path) -> None:
