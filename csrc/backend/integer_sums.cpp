@@ -25,6 +25,10 @@ struct Addition {
   std::vector<SumIntBlock> blocks;  // by region
 };
 
+at::ScalarType integers_of(int bits) {
+  return bits == 8 ? at::kChar : bits == 16 ? at::kShort : at::kInt;
+}
+
 }  // namespace
 
 // Two dependent collectives. The first blocks the caller: it is short, and so the order of
@@ -57,7 +61,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
     Addition each;
     each.floats = inputs[i].detach().to(at::kCPU, at::kFloat).contiguous();
     each.maxima = at::empty({regions, static_cast<int64_t>(num_groups(spec, count))}, at::kFloat);
-    each.codes = at::empty({regions, elements}, spec.bits == 8 ? at::kChar : at::kShort);
+    each.codes = at::empty({regions, elements}, integers_of(spec.bits));
     each.sums = scatters ? at::empty({elements}, each.codes.options()) : each.codes;
     if (!opts.errors.empty()) each.errors = opts.errors[i].cpu();
     const uint64_t key =

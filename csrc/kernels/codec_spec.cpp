@@ -43,6 +43,7 @@ constexpr std::array kValues = {
     ValueName{"sign", {.kind = ValueKind::kSign, .bits = 1, .group = kWide, .stochastic = true}},
     ValueName{"sumint8", {.kind = ValueKind::kSumInt, .bits = 8, .group = kWide}},
     ValueName{"sumint16", {.kind = ValueKind::kSumInt, .bits = 16, .group = kWide}},
+    ValueName{"sumint32", {.kind = ValueKind::kSumInt, .bits = 32, .group = kWide}},
 };
 
 struct SelectName {

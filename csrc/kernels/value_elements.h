@@ -71,7 +71,7 @@ Q7X2_ELEMENT size_t scales_bytes(const ValueSpec& spec, size_t count) {
 
 /// Codes stand for -levels ... levels.
 Q7X2_ELEMENT int levels_of(int bits) {
-  return (1 << (bits - 1)) - 1;
+  return static_cast<int>((1U << (bits - 1)) - 1);
 }
 
 /// Steps such that the largest unit stands for `magnitude`.

@@ -59,7 +59,9 @@ std::vector<std::string> value_stages() {
                                  "sumint8",
                                  "sumint8:g=32:sr",
                                  "sumint16",
-                                 "sumint16:sr"}) {
+                                 "sumint16:sr",
+                                 "sumint32",
+                                 "sumint32:g=256:sr"}) {
     names.push_back(name);
   }
   return names;

@@ -32,6 +32,7 @@ ERRORS = {
     "hadamard+int4": 0.25,
     "sumint8": 0.06,
     "sumint16": 1e-3,
+    "sumint32": 1e-6,
     "qsgd:bits=8": 0.2,
 }
 COARSE = ("int2", "ternary", "onebit", "hadamard+onebit", "sign")
