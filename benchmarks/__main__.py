@@ -24,6 +24,7 @@ COMMANDS = {
     "late": "times of steps while one rank is stopped now and then",
     "blocks": "all-reduces that leave out blocks of zeros, beside dense ones (root)",
     "servers": "all-reduces that servers add up, beside those of ranks alone (root)",
+    "server_jobs": "two jobs on a server with too few slots, beside the same without it (root)",
     "tensor_parallel": "an MLP in tensor parallelism, with overlap and without (root)",
     "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",
     "reacting": "steps of a job while a link becomes slow and recovers (root)",

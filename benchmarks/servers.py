@@ -237,43 +237,46 @@ def supervise(spec: dict[str, Any]) -> None:
         for round_ in range(1, spec["kills"] + 1):
             store.wait([f"begin {round_}"])
             if round_ == 1:
-                _stop(server, signal.SIGTERM)
+                stop_server(server, signal.SIGTERM)
             server = _start("victim")
             store.set(f"ready {round_} 0", "")
             store.wait([f"calls {round_}"])
             time.sleep(rng.uniform(0, 0.5))
-            _stop(server, signal.SIGKILL)
+            stop_server(server, signal.SIGKILL)
             store.set(f"killed {round_}", "")
     elif spec["kills"]:
         store.wait(["begin 1"])
-        _stop(server, signal.SIGTERM)
+        stop_server(server, signal.SIGTERM)
     store.wait(["end"])
-    _stop(server, signal.SIGTERM)
+    stop_server(server, signal.SIGTERM)
 
 
 def _start(name: str) -> int:
-    """Forks a server, and returns when it has announced itself."""
+    where = ["--master-addr", os.environ["MASTER_ADDR"]]
+    where += ["--master-port", os.environ["MASTER_PORT"]]
+    return start_server([*where, "--name", name])
+
+
+def start_server(options: list[str], ready: int = 1) -> int:
+    """Forks ``q7x2 serve``, and returns its pid when it has announced itself to `ready` jobs."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.dup2(writer, 1)
         from q7x2.cli import main as command
 
-        where = ["--master-addr", os.environ["MASTER_ADDR"]]
-        where += ["--master-port", os.environ["MASTER_PORT"]]
-        code = command(["serve", *where, "--name", name])
-        os._exit(code)
+        os._exit(command(["serve", *options]))
     os.close(writer)
     said = b""
-    while b"is server" not in said:
+    while said.count(b"is server") < ready:
         more = os.read(reader, 1000)
         if not more:
-            raise RuntimeError(f"the server {name} has ended: {said.decode()}")
+            raise RuntimeError(f"the server has ended: {said.decode()}")
         said += more
     return pid  # the pipe stays open, so that the server may go on speaking
 
 
-def _stop(pid: int, number: int) -> None:
+def stop_server(pid: int, number: int = signal.SIGTERM) -> None:
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, number)
         os.waitpid(pid, 0)

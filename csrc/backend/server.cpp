@@ -24,9 +24,10 @@ std::string in_group(const ServerMeeting& meeting) {
 
 }  // namespace
 
-Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name)
+Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, SlotPool pool)
     : runtime_(Runtime::instance()),
       root_(root_of(store)),
+      pool_(std::move(pool)),
       keys_(root_, kStoreTimeout, Runtime::check_interrupt),
       seat_(std::make_unique<ServerSeat>(keys_, runtime_->secret(), name, runtime_->process())) {
   reduce_isa();  // a wrong Q7X2_ISA is an error here
@@ -110,9 +111,13 @@ void Server::meet(Service& service, const ServerMeeting& meeting, int server) {
     service.group = group;
   }
   tell("serves " + in_group(meeting));
-  follow_orders(group, meeting.ranks, std::move(fabric), environment_of_plans());
+  const uint64_t declined =
+      follow_orders(group, meeting.ranks, std::move(fabric), environment_of_plans(), pool_);
   group->leave();
-  tell(in_group(meeting) + " has ended");
+  const std::string lack =
+      declined == 0 ? ""
+                    : "; it had too few slots for " + std::to_string(declined) + " of its calls";
+  tell(in_group(meeting) + " has ended" + lack);
 }
 
 // Joins threads of annexes that have ended, or, after they were told to, of all.

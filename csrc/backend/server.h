@@ -18,6 +18,7 @@
 
 #include "backend/c10d_store.h"
 #include "backend/torch_compat.h"
+#include "executor/slot_pool.h"
 #include "transport/group.h"
 #include "transport/runtime.h"
 #include "transport/server_roll.h"
@@ -26,9 +27,10 @@ namespace q7x2 {
 
 class Server {
  public:
-  /// Announces itself. `store`: the job's, with any prefix. Throws Error(kTransport) if the store
-  /// does not answer, Error(kInvalidArgument) for a name that cannot be.
-  Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name);
+  /// Announces itself. `store`: the job's, with any prefix. `pool`: the memory for what ranks send
+  /// it. Throws Error(kTransport) if the store does not answer, Error(kInvalidArgument) for a name
+  /// that cannot be.
+  Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, SlotPool pool);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -59,6 +61,7 @@ class Server {
 
   const std::shared_ptr<Runtime> runtime_;
   const c10::intrusive_ptr<c10d::Store> root_;
+  SlotPool pool_;
   C10dStore keys_;
   std::unique_ptr<ServerSeat> seat_;
   bool has_left_ = false;

@@ -55,7 +55,7 @@ py::list servers_of(const ProcessGroupQ7x2& backend) {
     const Card& card = annex.group().card(annex.ranks() + i);
     servers.append(py::dict("name"_a = annex.names()[static_cast<size_t>(i)],
                             "host"_a = card.hostname, "pid"_a = card.pid, "serves"_a = is_usable,
-                            "calls"_a = annex.served()));
+                            "calls"_a = annex.served(), "declined"_a = annex.declined()));
   }
   return servers;
 }

@@ -1,5 +1,12 @@
 #include "bindings/server.h"
 
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -21,6 +28,7 @@ struct DeleteWithoutGil {
   }
 };
 using Owner = std::unique_ptr<Server, DeleteWithoutGil>;
+using Slots = std::tuple<int, size_t, uint64_t>;
 
 }  // namespace
 
@@ -28,13 +36,18 @@ void bind_server(py::module_& module) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Server, Owner>(module, "Server",
                             "A process of a job that has no rank, and adds up what ranks send it.")
-      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, const std::string& name) {
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
+                       const std::optional<Slots>& slots) {
              return or_value_error([&] {
                const py::gil_scoped_release no_gil;
-               return Owner(new Server(store, name));
+               SlotPool pool;
+               if (slots) pool = std::make_from_tuple<SlotPool>(*slots);
+               return Owner(new Server(store, name, std::move(pool)));
              });
            }),
-           py::arg("store"), py::arg("name"))
+           py::arg("store"), py::arg("name"), py::arg("slots") = py::none(),
+           "slots: the pool's file descriptor, the number of this process in it, and the pool's "
+           "bytes; None: there is no limit.")
       .def_property_readonly("number", &Server::number, "Its number among the job's servers.")
       .def("look", &Server::look, py::arg("duration"), NoGil(),
            "Looks for groups that want it, for so long. False: the job has ended.")

@@ -16,6 +16,9 @@
 #include "executor/plan_call.h"
 #include "executor/relay.h"
 #include "executor/served_order.h"
+#include "executor/slicing.h"
+#include "executor/slot_grant.h"
+#include "executor/slot_pool.h"
 #include "fabric/json.h"
 #include "transport/runtime.h"
 
@@ -26,8 +29,9 @@ namespace {
 constexpr std::string_view kMeasure = "measure";
 // Words of a vote. From kServer on: the server of that number has failed.
 constexpr uint8_t kSucceeded = 0;
-constexpr uint8_t kFailed = 1;
-constexpr int kServer = 2;
+constexpr uint8_t kDeclined = 1;
+constexpr uint8_t kFailed = 2;
+constexpr int kServer = 3;
 // An attempt gives up while there is time for the call itself.
 constexpr int kShareOfTimeout = 2;
 
@@ -145,19 +149,22 @@ std::shared_ptr<CollectiveTask> Annex::attempt(const CollectiveCall& call,
   }
   const auto task =
       std::make_shared<CollectiveTask>(group_, std::move(planned), std::move(keep_alive), share);
-  task->set_attempt();
+  task->set_attempt(std::make_shared<SlotGrant>(group_, ranks_, SlotGrant::kMostSlots, share));
   return task;
 }
 
 uint8_t Annex::vote_of(const CollectiveTask& attempt) const {
   const std::optional<Error>& error = attempt.error();
-  if (!error) return kSucceeded;
+  if (!error) return attempt.is_declined() ? kDeclined : kSucceeded;
   const int server = error->rank() - ranks_;
   return static_cast<uint8_t>(server < 0 ? kFailed : std::min(kServer + server, 255));
 }
 
-void Annex::take_verdict(Locked& locked, uint8_t verdict) {
-  if (verdict == kSucceeded || is_dropped_) return;
+bool Annex::take_verdict(Locked& locked, uint8_t verdict) {
+  if (is_dropped_) return false;
+  if (verdict == kSucceeded) ++served_;
+  if (verdict == kDeclined) ++declined_;
+  if (verdict <= kDeclined) return verdict == kSucceeded;
   is_dropped_ = true;
   const int server = verdict - kServer;
   const bool is_known = server >= 0 && server < servers();
@@ -170,6 +177,7 @@ void Annex::take_verdict(Locked& locked, uint8_t verdict) {
   }
   group_->fail(locked, Error(ErrorCode::kAborted, "the ranks go on without servers: " + who,
                              is_known ? ranks_ + server : -1));
+  return false;
 }
 
 void Annex::set_fabric(std::shared_ptr<const Fabric> fabric) {
@@ -188,12 +196,30 @@ void Annex::set_fabric(std::shared_ptr<const Fabric> fabric) {
 
 // ------------------------------------------------------------------------------------ on a server
 
-void follow_orders(const std::shared_ptr<Group>& annex, int ranks,
-                   std::shared_ptr<const Fabric> fabric, const std::string& environment) {
+namespace {
+
+// With fewer a rank would often wait for a result before it may send.
+constexpr size_t kFewestSlots = 4;
+
+std::shared_ptr<TakenSlots> slots_for(const PlannedCall& planned, SlotPool& pool) {
+  const Choice& choice = planned.page->choice();
+  const size_t slices = Slicing(planned.call, choice).num_slices();
+  const size_t window = std::min({static_cast<size_t>(choice.window), std::max<size_t>(slices, 1),
+                                  size_t{SlotGrant::kMostSlots}});
+  return std::make_shared<TakenSlots>(pool, choice.plan->num_scratch * choice.part_bytes,
+                                      std::min(window, kFewestSlots), window);
+}
+
+}  // namespace
+
+uint64_t follow_orders(const std::shared_ptr<Group>& annex, int ranks,
+                       std::shared_ptr<const Fabric> fabric, const std::string& environment,
+                       SlotPool& pool) {
   auto planner = std::make_shared<Planner>(annex->rank(), std::move(fabric), "");
   auto book =
       std::make_shared<PlanBook>(planner, annex->rank(), annex->world_size(), environment, false);
   std::deque<std::shared_ptr<CollectiveTask>> tasks;
+  uint64_t declined = 0;
   while (true) {
     ServedOrder order;
     try {
@@ -201,26 +227,32 @@ void follow_orders(const std::shared_ptr<Group>& annex, int ranks,
     } catch (const Error&) {
       // The ranks have left, or the annex has failed.
       if (annex->error()) throw Error(*annex->error());
-      return;
+      return declined;
     }
     while (!tasks.empty() && tasks.front()->done()) tasks.pop_front();
     if (!order.fabric.empty()) {
       planner->set_fabric(std::make_shared<const Fabric>(fabric_from_json(order.fabric)));
       continue;
     }
+    std::shared_ptr<TakenSlots> slots;
     try {
       const CallShape shape = shape_of(order.call);
       PlannedCall planned{.call = std::move(order.call),
                           .book = book,
                           .page = book->adopt(shape, order.choice),
                           .counting = {}};
+      slots = slots_for(planned, pool);
+      const auto count = static_cast<uint8_t>(slots->count());
+      declined += count == 0 ? 1 : 0;
       tasks.push_back(
-          std::make_shared<CollectiveTask>(annex, std::move(planned), nullptr, order.timeout));
+          std::make_shared<CollectiveTask>(annex, std::move(planned), slots, order.timeout));
+      tasks.back()->set_attempt(std::make_shared<SlotGrant>(annex, ranks, count, order.timeout));
     } catch (const Error& error) {
       annex->abort(error);
       throw;
     }
     annex->runtime().submit(tasks.back(), /*caller_waits=*/false);
+    tasks.back()->notify([slots = std::move(slots)] { slots->give_back(); });
   }
 }
 

@@ -2,15 +2,16 @@
 // the servers that serve it.
 //
 // A call that servers serve is an *attempt*: a collective in the annex, by a Plan that has the
-// servers as helpers (plan/servers.cpp). Rank 0 orders it from the servers; the ranks need no
-// message for that, because each chooses by itself, on equal Fabrics. The annex fails on all
+// servers as helpers (plan/servers.cpp). Rank 0 orders it from the servers; the ranks choose it by
+// themselves, on equal Fabrics. The servers say how many slots of memory they have for it
+// (executor/slot_grant.h). If there are too few, nothing is attempted. The annex fails on all
 // members at once, if one of them dies. So after the attempt the ranks vote in their own group, and
-// where anybody has failed, all of them run the call once more, in their own group and from a copy
-// of the input (executor/collective_served.cpp). From then on the annex is dropped: no call is
-// attempted any more.
+// where it was declined or anybody has failed, all of them run the call in their own group, and
+// from a copy of the input (executor/collective_served.cpp). After a failure the annex is dropped:
+// no call is attempted any more.
 //
-//   annex   | attempt: ranks -> servers -> ranks |
-//   group                                        | vote: one byte | the call itself, if need be |
+//   annex   | grant | attempt: ranks -> servers -> ranks |
+//   group                                                | vote: a byte | the call, if need be |
 #pragma once
 
 #include <atomic>
@@ -31,6 +32,7 @@
 namespace q7x2 {
 
 class CollectiveTask;
+class SlotPool;
 
 /// All members of a new annex call it. Returns a Fabric of the ranks with its servers, equal on all
 /// of them. `of_ranks`: on rank 0 the group's Fabric, whose servers have names, and rates where
@@ -63,11 +65,12 @@ class Annex {
                                           std::shared_ptr<void> keep_alive,
                                           std::chrono::milliseconds timeout);
 
-  /// What a rank says of its attempt, which is done: 0 for a success, else who has failed. The
-  /// greatest word of all ranks counts.
+  /// What a rank says of its attempt, which is done: 0 for a success, 1 where servers have no room
+  /// for it, else who has failed. The greatest word of all ranks counts.
   uint8_t vote_of(const CollectiveTask& attempt) const;
-  /// Takes the word of all ranks. Once it is no success, attempts count no more.
-  void take_verdict(Locked& locked, uint8_t verdict);
+  /// Takes the word of all ranks. True: the call was served. After a failure attempts count no
+  /// more.
+  bool take_verdict(Locked& locked, uint8_t verdict);
   /// Changes only between the same two calls on all ranks, in their order.
   bool is_dropped(Locked&) const { return is_dropped_; }
 
@@ -79,7 +82,8 @@ class Annex {
   std::vector<PlanBook::Record> records() const { return book_->records_with_helpers(); }
   /// Calls that were served so far. Any thread.
   uint64_t served() const { return served_; }
-  void count_served() { ++served_; }
+  /// Those for which servers had no slots. Any thread.
+  uint64_t declined() const { return declined_; }
 
  private:
   const std::shared_ptr<Group> group_;
@@ -89,11 +93,14 @@ class Annex {
   std::vector<std::string> names_;  // of the servers
   bool is_dropped_ = false;
   std::atomic<uint64_t> served_{0};
+  std::atomic<uint64_t> declined_{0};
 };
 
-/// A server's side of an annex: carries out rank 0's orders until the ranks have left or the annex
-/// has failed. Throws nothing for that; throws Error(kMismatch) for orders that make no sense.
-void follow_orders(const std::shared_ptr<Group>& annex, int ranks,
-                   std::shared_ptr<const Fabric> fabric, const std::string& environment);
+/// A server's side of an annex: carries out rank 0's orders until the ranks have left. Returns how
+/// many calls it has declined for want of slots. `pool`: must stay. Throws the annex's error, and
+/// Error(kMismatch) for orders that make no sense.
+uint64_t follow_orders(const std::shared_ptr<Group>& annex, int ranks,
+                       std::shared_ptr<const Fabric> fabric, const std::string& environment,
+                       SlotPool& pool);
 
 }  // namespace q7x2

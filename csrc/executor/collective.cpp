@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "executor/fingerprint.h"
+#include "executor/slot_grant.h"
 #include "kernels/reduce.h"
 #include "ledger/call_signature.h"
 #include "ledger/flight_record.h"
@@ -134,6 +135,8 @@ bool CollectiveTask::reserve(Locked& locked) {
     return false;
   }
   if (was_served_) return true;
+  if (grant_ && !has_slots()) return false;
+  if (is_declined_) return true;
   if (!has_plan() || !cut_by_counts()) return false;
   HostChannel* const channel = group().channel();
   const size_t slices = slicing_.num_slices();
@@ -143,13 +146,13 @@ bool CollectiveTask::reserve(Locked& locked) {
   }
   size_t stage_bytes = std::min(choice_.part_bytes, (slicing_.bytes() + kLine - 1) / kLine * kLine);
   if (coder_) stage_bytes = std::max(stage_bytes, coder_->max_bytes());
-  const size_t places = std::min(static_cast<size_t>(choice_.window), slices);
+  const size_t places = std::min(window(), slices);
   return staging_.reserve(*channel, places, stage_bytes);
 }
 
 void CollectiveTask::start(Locked& locked) {
   group().remember(locked, sequence(), fingerprint_);
-  if (was_served_) {
+  if (was_served_ || is_declined_) {
     finish(locked);
     return;
   }
@@ -159,12 +162,16 @@ void CollectiveTask::start(Locked& locked) {
     return;
   }
   contribute(locked);
-  const size_t window = staging_ ? staging_.places() : static_cast<size_t>(choice_.window);
-  dag_ = DagWindow(plan, slicing_.num_slices(), window);
+  dag_ = DagWindow(plan, slicing_.num_slices(), staging_ ? staging_.places() : window());
   if (voted_on_) record(locked).warn_at = TimePoint::max();
   awaits_inputs(locked);  // what arrives from now on is told
   restore(locked);
   inputs_arrived(locked);
+}
+
+size_t CollectiveTask::window() const {
+  const auto window = static_cast<size_t>(choice_.window);
+  return grant_ ? std::min(window, grant_->slots()) : window;
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {

@@ -60,6 +60,8 @@
 
 namespace q7x2 {
 
+class SlotGrant;
+
 class CollectiveTask final : public Task {
  public:
   /// The tasks that a call takes, to be submitted in their order; the last one is its own. For the
@@ -85,12 +87,14 @@ class CollectiveTask final : public Task {
 
   /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
   void set_served(std::shared_ptr<ServedCall> served);
-  /// Before it is submitted: it is the attempt of servers.
-  void set_attempt() { is_attempt_ = true; }
+  /// Before it is submitted: it is the attempt of servers, which the grant precedes.
+  void set_attempt(std::shared_ptr<SlotGrant> grant) { grant_ = std::move(grant); }
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
-  bool is_attempt() const override { return is_attempt_; }
+  bool is_attempt() const override { return grant_ != nullptr; }
+  /// Whether servers have no room for it. Only of an attempt, after `done`.
+  bool is_declined() const { return is_declined_; }
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;
@@ -171,6 +175,8 @@ class CollectiveTask final : public Task {
   bool take_verdict(Locked& locked);
   /// Of a vote: true until the attempt is done, and when that does not matter any more.
   bool awaits_attempt(Locked& locked);
+  /// Of an attempt: false until the servers have said how many slots it has.
+  bool has_slots();
   /// Begins to put back what the attempt may have overwritten.
   void restore(Locked& locked);
 
@@ -180,6 +186,8 @@ class CollectiveTask final : public Task {
   void adopt(const Choice& choice, bool counts);
   /// False until the choice is there.
   bool has_plan();
+  /// How many slices may be in progress at once.
+  size_t window() const;
   /// Starts slices as far as the window goes, their input is there and staging is returned.
   void admit_slices(Locked& locked);
   /// Before the first slice: the memory of all places.
@@ -299,7 +307,8 @@ class CollectiveTask final : public Task {
   std::shared_ptr<PlanBook::Page> looked_at_;              // if this is a look
   std::unique_ptr<PlanningJob> planning_;                  // until it has run
   std::shared_ptr<ServedCall> served_;                     // null: no server attempts the call
-  bool is_attempt_ = false;
+  std::shared_ptr<SlotGrant> grant_;                       // if this is an attempt
+  bool is_declined_ = false;
   PendingVote pending_vote_;  // if this is an attempt, until it is done
   bool was_served_ = false;
   std::shared_ptr<Annex> voted_on_;          // if this is a vote

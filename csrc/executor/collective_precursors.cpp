@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "executor/collective.h"
+#include "executor/slot_grant.h"
 #include "transport/runtime.h"
 #include "transport/tcp_sockets.h"
 
@@ -20,6 +21,7 @@ constexpr size_t kPlanningBytes = size_t{16} << 20;
 std::shared_ptr<Task> CollectiveTask::precursor(Locked& locked) {
   number_ = page_->calls();
   page_->count();
+  if (grant_) return grant_;
   try {
     if (served_) {
       precursor_ = vote(locked);

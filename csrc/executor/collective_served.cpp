@@ -4,11 +4,14 @@
 // vote is complete, the attempt is done on all ranks, and nothing touches their memory any more.
 // Once the annex is dropped, votes say nothing, and each call only waits for the end of its
 // attempt.
+//
+// An attempt that the servers have no slots for ends at once, and touches no memory.
 #include <cstring>
 #include <utility>
 
 #include "executor/annex.h"
 #include "executor/collective.h"
+#include "executor/slot_grant.h"
 #include "transport/completion_queue.h"
 #include "transport/runtime.h"
 
@@ -33,6 +36,13 @@ std::shared_ptr<CollectiveTask> CollectiveTask::vote(Locked& locked) {
   return task;
 }
 
+bool CollectiveTask::has_slots() {
+  // If it failed, so will this task with its group.
+  if (!grant_->done() || grant_->error()) return false;
+  is_declined_ = grant_->slots() == 0;
+  return true;
+}
+
 void CollectiveTask::published(Locked& locked) {
   if (pending_vote_.vote) begin_vote(locked);
 }
@@ -49,9 +59,7 @@ bool CollectiveTask::take_verdict(Locked& locked) {
   if (!precursor_->done() || precursor_->error()) return false;
   Annex& annex = *served_->annex;
   if (!annex.is_dropped(locked)) {
-    annex.take_verdict(locked, std::to_integer<uint8_t>(precursor_->memory()[0]));
-    was_served_ = !annex.is_dropped(locked);
-    if (was_served_) annex.count_served();
+    was_served_ = annex.take_verdict(locked, std::to_integer<uint8_t>(precursor_->memory()[0]));
   }
   precursor_.reset();
   return true;
@@ -66,7 +74,7 @@ bool CollectiveTask::awaits_attempt(Locked& locked) {
 }
 
 void CollectiveTask::restore(Locked& locked) {
-  if (!served_ || served_->saved.data == nullptr) return;
+  if (!served_ || served_->saved.data == nullptr || served_->attempt->is_declined()) return;
   restoring_ = std::make_unique<RestoringJob>(*this);
   enqueue(locked, *restoring_, served_->saved.bytes);
 }

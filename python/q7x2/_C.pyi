@@ -73,7 +73,9 @@ class ProcessGroupQ7x2(Backend):
 class Server:
     """A process of a job that has no rank, and adds up what ranks send it."""
 
-    def __init__(self, store: Store, name: str) -> None: ...
+    def __init__(self, store: Store, name: str, slots: tuple[int, int, int] | None = None) -> None:
+        """slots: the pool's file descriptor, the number of this process in it, and the pool's
+        bytes; None: there is no limit."""
     @property
     def number(self) -> int:
         """Its number among the job's servers."""

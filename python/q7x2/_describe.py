@@ -30,7 +30,8 @@ class Description:
     """
     servers: list[dict[str, Any]]
     """Each server of the group: ``name``, ``host``, ``pid``, ``serves`` (False once the group goes
-    on without it), and ``calls``, which all of them together have served."""
+    on without it), ``calls``, which all of them together have served, and ``declined``, calls for
+    which they had no memory."""
     transports: list[str]
     """UCX's, those that this process may use."""
     algorithms_allowed: str
@@ -144,6 +145,7 @@ def _lines(description: Description) -> list[str]:
         f"  {server['host']}: server '{server['name']}' (pid {server['pid']})"
         + ("" if server["serves"] else ", does not serve any more")
         + f", {server['calls']} calls were served"
+        + (f", {server['declined']} declined" if server["declined"] else "")
         for server in description.servers
     ]
     for ranks, text in _ways(description):

@@ -2,6 +2,9 @@
 // leave or die.
 #include "executor/annex.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -16,6 +19,7 @@
 
 #include "comm.h"
 #include "executor/served_call.h"
+#include "executor/slot_pool.h"
 #include "ranks.h"
 
 namespace q7x2 {
@@ -69,7 +73,9 @@ class Job {
   Annex& annex() { return *annex_; }
   Group& group() { return *group_; }
   Comm& comm() { return *comm_; }
-  void serve() { follow_orders(all_, kRanks, fabric_, "a test"); }
+  uint64_t serve(SlotPool pool = {}) {
+    return follow_orders(all_, kRanks, fabric_, "a test", pool);
+  }
 
   std::shared_ptr<CollectiveTask> start(const Buffer<float>& data, int root = -1,
                                         std::chrono::milliseconds timeout = test::kLong,
@@ -194,6 +200,69 @@ TEST(Annex, ServersOfTwoRacksAddUpInTwoLevels) {
       }
     }
     EXPECT_EQ(job.annex().records().size(), 9U + kRanks);
+    job.annex().group().leave();
+  });
+}
+
+/// A pool of `bytes` for this process alone.
+SlotPool pool_of(uint64_t bytes) {
+  const int fd = memfd_create("slots", MFD_CLOEXEC);
+  EXPECT_EQ(ftruncate(fd, sizeof(uint64_t)), 0);
+  SlotPool pool(fd, 0, bytes);
+  close(fd);
+  return pool;
+}
+
+TEST(Annex, CallsWithoutSlotsAreMadeByTheRanks) {
+  run_ranks(kRanks + 2, [](Rank& rank) {
+    setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
+    Job job(rank, 25e6);
+    if (job.is_server()) {
+      // The second server has room for short calls only.
+      const bool is_second = rank.rank == kRanks + 1;
+      EXPECT_EQ(job.serve(is_second ? pool_of(50'000) : SlotPool()), is_second ? 10U : 0U);
+      return;
+    }
+    for (int i = 0; i < 10; ++i) {
+      for (const size_t count : {1'000, 300'007}) {
+        const auto data = numbers(rank.rank, count);
+        job.comm().succeed(*job.start(data, -1, test::kLong, "servers:2"));
+        expect_sums(*data);
+      }
+    }
+    EXPECT_EQ(job.annex().served(), 10U);
+    EXPECT_EQ(job.annex().declined(), 10U);
+    for (int root = 0; root < kRanks; ++root) {
+      const auto data = numbers(rank.rank, 300'007);
+      job.comm().succeed(*job.start(data, root, test::kLong, "servers:1"));
+      if (rank.rank == root) {
+        expect_sums(*data);
+      } else {
+        EXPECT_EQ(*data, *numbers(rank.rank, 300'007));
+      }
+    }
+    EXPECT_EQ(job.annex().served(), 10U + kRanks);
+    job.annex().group().leave();
+  });
+}
+
+TEST(Annex, FewSlotsAreEnough) {
+  run_ranks(kRanks + 1, [](Rank& rank) {
+    setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
+    Job job(rank);
+    constexpr size_t kCount = 2'000'003;
+    if (job.is_server()) {
+      // 16 slots would be the whole buffers of all ranks, or more.
+      job.serve(pool_of(kRanks * kCount * sizeof(float) / 2));
+      return;
+    }
+    for (int i = 0; i < 5; ++i) {
+      const auto data = numbers(rank.rank, kCount);
+      job.comm().succeed(*job.start(data));
+      expect_sums(*data);
+    }
+    EXPECT_EQ(job.annex().served(), 5U);
+    EXPECT_EQ(job.annex().declined(), 0U);
     job.annex().group().leave();
   });
 }

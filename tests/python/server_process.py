@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import harness
@@ -17,7 +17,7 @@ from benchmarks.processes import free_port
 HOST = "127.0.0.1"
 
 
-def _run(port: int, name: str, log: str, env: Mapping[str, str]) -> None:
+def _run(arguments: Sequence[str], log: str, env: Mapping[str, str]) -> None:
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
@@ -26,21 +26,20 @@ def _run(port: int, name: str, log: str, env: Mapping[str, str]) -> None:
     os.environ.update(env)
     from q7x2.cli import main
 
-    sys.exit(main(["serve", "--master-addr", HOST, "--master-port", str(port), "--name", name]))
+    sys.exit(main(["serve", *arguments]))
 
 
 class ServerProcess:
     """``q7x2 serve``, forked from a process that has imported torch."""
 
     def __init__(
-        self, port: int, name: str, log: pathlib.Path, env: Mapping[str, str] | None = None
+        self, arguments: Sequence[str], log: pathlib.Path, env: Mapping[str, str] | None = None
     ) -> None:
-        self.name = name
         self._log = log
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(harness.PRELOAD)
         self._process = context.Process(
-            target=_run, args=(port, name, str(log), dict(env or {})), daemon=True
+            target=_run, args=(tuple(arguments), str(log), dict(env or {})), daemon=True
         )
         self._process.start()
 
@@ -79,10 +78,14 @@ class Job:
         )
         self.servers: list[ServerProcess] = []
 
-    def server(self, env: Mapping[str, str] | None = None, ready: bool = True) -> ServerProcess:
+    def server(
+        self, env: Mapping[str, str] | None = None, *options: str, ready: bool = True
+    ) -> ServerProcess:
         """Starts one more server; groups that are made from now on have it, if it is ready."""
         name = f"s{len(self.servers)}"
-        server = ServerProcess(self.port, name, self._directory / f"{name}.log", env)
+        where = ("--master-addr", HOST, "--master-port", str(self.port))
+        arguments = (*where, "--name", name, *options)
+        server = ServerProcess(arguments, self._directory / f"{name}.log", env)
         self.servers.append(server)
         if ready:
             server.await_words("is server")
