@@ -1,7 +1,8 @@
 """Two jobs on one server that has too few slots for both, beside the same jobs without a server.
 
 Each job sums its tensor again and again, at the same time as the other job: in a group that has the
-server, which is forced, and in one that has none, in turns. Every result is compared. It needs root.
+server, which is forced, and in one that has none, in turns. Every result is compared. It needs
+root.
 """
 
 from __future__ import annotations
