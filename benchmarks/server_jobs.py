@@ -123,7 +123,10 @@ def process_main(spec: dict[str, Any], folder: Path) -> None:
         rank_main(spec, folder / f"{job}.json", meeting, store)
     else:
         serve(spec, meeting)
-    meet(meeting, "end", JOBS * spec["ranks"] + 1)
+    # The stores go with this process, so it is the last to go.
+    meeting.add("end", 1)
+    while own and meeting.add("end", 0) <= JOBS * spec["ranks"]:
+        time.sleep(0.01)
 
 
 def meet(store: Any, place: str, number: int) -> None:
