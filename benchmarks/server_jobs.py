@@ -18,9 +18,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks import arguments, facts, launch, report
+from benchmarks import arguments, facts, report
 from benchmarks.lab import Lab, Topology
-from benchmarks.servers import start_server, stop_server
+from benchmarks.servers import run_in, start_server, stop_server
 
 RESULTS = Path(__file__).parent / "results"
 SERVED, ALONE = "server", "ranks alone"
@@ -65,16 +65,7 @@ def measure(spec: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
         tempfile.TemporaryDirectory() as folder,
     ):
         lab.set_rate(hosts, args.server_rate)
-        lab.run(
-            [sys.executable, "-m", "benchmarks.server_jobs", json.dumps(spec), folder],
-            env={
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": launch.python_path(),
-                "XDG_CACHE_HOME": folder,
-                "Q7X2_REFINE": "0",  # too few calls for q7x2 to settle on the fastest algorithm
-            },
-            timeout_s=1800,
-        )
+        run_in(lab, "benchmarks.server_jobs", spec, Path(folder), cache=folder)
         jobs = [json.loads((Path(folder) / f"{job}.json").read_text()) for job in range(JOBS)]
     ways = {}
     for way in WAYS:
@@ -164,7 +155,7 @@ def rank_main(spec: dict[str, Any], out: Path, meeting: Any, store: Any) -> None
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(spec["rounds"] + 1):
         for way in WAYS[turn % 2 :] + WAYS[: turn % 2]:
-            given = (torch.arange(spec["bytes"] // 4) % 1009 * float(rank + 1)).float()
+            given = torch.arange(spec["bytes"] // 4) % 1009 * float(rank + 1)
             tensors = [given.clone() for _ in range(spec["calls"])]
             meet(meeting, f"{turn} {way}", processes)
             begin = time.perf_counter()

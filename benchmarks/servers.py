@@ -70,18 +70,23 @@ def measure(spec: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
         for server in range(args.servers):
             lab.set_rate(args.hosts + server, args.server_rate)
         out = Path(folder) / "found.json"
-        lab.run(
-            [sys.executable, "-m", "benchmarks.servers", json.dumps(spec), str(out)],
-            env={
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": launch.python_path(),
-                "XDG_CACHE_HOME": folder,
-                "Q7X2_REFINE": "0",  # too few calls for q7x2 to settle on the fastest algorithm
-            },
-            timeout_s=3600,
-        )
+        run_in(lab, "benchmarks.servers", spec, out, cache=folder)
         found: dict[str, Any] = json.loads(out.read_text())
     return found
+
+
+def run_in(lab: Lab, module: str, spec: dict[str, Any], out: Path, cache: str) -> None:
+    """Runs the module on every host of the lab. Makes too few calls for q7x2 to refine a choice."""
+    lab.run(
+        [sys.executable, "-m", module, json.dumps(spec), str(out)],
+        env={
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": launch.python_path(),
+            "XDG_CACHE_HOME": cache,
+            "Q7X2_REFINE": "0",
+        },
+        timeout_s=3600,
+    )
 
 
 def lines(spec: dict[str, Any], found: dict[str, Any]) -> list[str]:

@@ -19,10 +19,6 @@ _PAUSE = 0.1  # seconds between two looks at the processes
 _NUMBER = 8  # bytes
 
 
-class Stopped(BaseException):
-    """A signal says that the server is to end."""
-
-
 def place_of(job: tuple[str, int]) -> str:
     """The job's store, as a person writes it."""
     return f"{job[0]}:{job[1]}"

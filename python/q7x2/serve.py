@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from q7x2._fabric_arguments import size
-from q7x2._serve_jobs import Stopped, make_pool, place_of, serve_jobs
+from q7x2._serve_jobs import make_pool, place_of, serve_jobs
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -89,7 +89,7 @@ def _jobs(options: argparse.Namespace) -> list[tuple[str, int]]:
 def _run(options: argparse.Namespace) -> int:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, _stop) for number in numbers]
-    say: Say = _say
+    say = _sayer()
     try:
         jobs = _jobs(options)
         if len(jobs) > 1:
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.slots is not None:
             say = _sayer(jobs[0])
         return _serve(jobs[0], options, say)
-    except Stopped:
+    except _Stopped:
         return _end("was told to stop", say)
     except (RuntimeError, ValueError) as error:
         print(f"q7x2 serve: {str(error).splitlines()[0]}", file=sys.stderr)
@@ -107,8 +107,12 @@ def _run(options: argparse.Namespace) -> int:
             signal.signal(number, handler)
 
 
+class _Stopped(BaseException):
+    """A signal says that the server is to end."""
+
+
 def _stop(*_: object) -> None:
-    raise Stopped
+    raise _Stopped
 
 
 def _serve(job: tuple[str, int], options: argparse.Namespace, say: Say) -> int:
@@ -131,7 +135,7 @@ def _serve(job: tuple[str, int], options: argparse.Namespace, say: Say) -> int:
             for sentence in server.take_news():
                 say(sentence)
             if parent is not None and os.getppid() != parent:
-                raise Stopped
+                raise _Stopped
     finally:
         server.leave()
         for sentence in server.take_news():
@@ -166,9 +170,7 @@ def _end(why: str, say: Say) -> int:
     return 0
 
 
-def _say(sentence: str) -> None:
-    print(f"q7x2 serve: {sentence}", flush=True)
-
-
-def _sayer(job: tuple[str, int]) -> Say:
-    return lambda sentence: print(f"q7x2 serve [{place_of(job)}]: {sentence}", flush=True)
+def _sayer(job: tuple[str, int] | None = None) -> Say:
+    """Prints sentences. `job`: said in each of them, where there are several."""
+    which = f" [{place_of(job)}]" if job else ""
+    return lambda sentence: print(f"q7x2 serve{which}: {sentence}", flush=True)

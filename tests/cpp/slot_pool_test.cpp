@@ -2,42 +2,20 @@
 // again.
 #include "executor/slot_pool.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "slot_page.h"
 
 namespace q7x2 {
 namespace {
 
-class Page {
- public:
-  explicit Page(size_t processes) : fd_(memfd_create("slots", MFD_CLOEXEC)) {
-    EXPECT_EQ(ftruncate(fd_, static_cast<off_t>(processes * sizeof(uint64_t))), 0);
-  }
-  ~Page() { close(fd_); }
-  Page(const Page&) = delete;
-  Page& operator=(const Page&) = delete;
-
-  int fd() const { return fd_; }
-  SlotPool pool(size_t own, uint64_t bytes) const { return {fd_, own, bytes}; }
-  void clear(size_t process) const {
-    const uint64_t nothing = 0;
-    EXPECT_EQ(pwrite(fd_, &nothing, sizeof(nothing), static_cast<off_t>(process * 8)), 8);
-  }
-
- private:
-  const int fd_;
-};
+using test::SlotPage;
 
 TEST(SlotPool, WithoutALimitThereAreAlwaysEnough) {
   SlotPool pool;
@@ -46,7 +24,7 @@ TEST(SlotPool, WithoutALimitThereAreAlwaysEnough) {
 }
 
 TEST(SlotPool, ProcessesShareWhatThereIs) {
-  const Page page(2);
+  const SlotPage page(2);
   SlotPool one = page.pool(0, 1000);
   SlotPool other = page.pool(1, 1000);
   EXPECT_EQ(one.take(100, 6), 6U);
@@ -60,7 +38,7 @@ TEST(SlotPool, ProcessesShareWhatThereIs) {
 }
 
 TEST(SlotPool, CallsThatNeedNoMemoryAlwaysHaveSlots) {
-  const Page page(1);
+  const SlotPage page(1);
   SlotPool pool = page.pool(0, 0);
   EXPECT_EQ(pool.take(0, 16), 16U);
   EXPECT_EQ(pool.take(1, 16), 0U);
@@ -68,7 +46,7 @@ TEST(SlotPool, CallsThatNeedNoMemoryAlwaysHaveSlots) {
 
 TEST(SlotPool, ManyThatTakeAtOnceNeverHaveTooMany) {
   constexpr uint64_t kBytes = 100;
-  const Page page(4);
+  const SlotPage page(4);
   std::atomic<int64_t> held{0};
   std::atomic<int64_t> most{0};
   std::vector<std::thread> threads;
@@ -94,7 +72,7 @@ TEST(SlotPool, ManyThatTakeAtOnceNeverHaveTooMany) {
 }
 
 TEST(SlotPool, AFileWithoutTheNumberIsRefused) {
-  const Page page(2);
+  const SlotPage page(2);
   try {
     page.pool(2, 1000);
     FAIL();
@@ -108,7 +86,7 @@ TEST(SlotPool, AFileWithoutTheNumberIsRefused) {
 }
 
 TEST(TakenSlots, TooFewAreNone) {
-  const Page page(1);
+  const SlotPage page(1);
   SlotPool pool = page.pool(0, 1000);
   {
     TakenSlots many(pool, 100, 4, 6);

@@ -7,14 +7,21 @@ import multiprocessing
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import harness
+import torch
+import torch.distributed as dist
+from values import HALF, assert_bits, reals
 
 from benchmarks.processes import free_port
 
 HOST = "127.0.0.1"
+NONE = harness.GroupSpec("q7x2", key="servers", init="none")
+# Nothing is measured: what is forced does not depend on it.
+ENV = {"Q7X2_PROBE": "0"}
 
 
 def _run(arguments: Sequence[str], log: str, env: Mapping[str, str]) -> None:
@@ -69,8 +76,6 @@ class Job:
     """A job's store, in this process, and its servers."""
 
     def __init__(self, directory: pathlib.Path) -> None:
-        import torch.distributed as dist
-
         self.port = free_port()
         self._directory = directory
         self._store: dist.TCPStore | None = dist.TCPStore(
@@ -112,8 +117,6 @@ def job(directory: pathlib.Path) -> Iterator[Job]:
 
 def join(port: int, world_size: int, timeout: float = 30.0) -> None:
     """Called by a rank: makes the default group of the job."""
-    import torch.distributed as dist
-
     dist.init_process_group(
         "q7x2",
         store=dist.TCPStore(HOST, port, is_master=False),
@@ -121,3 +124,25 @@ def join(port: int, world_size: int, timeout: float = 30.0) -> None:
         world_size=world_size,
         timeout=datetime.timedelta(seconds=timeout),
     )
+
+
+def run(pool: harness.RankPool, body: Callable[..., Any], **arguments: Any) -> list[Any]:
+    return pool.run(body, NONE, **arguments)
+
+
+def await_file(path: str) -> None:
+    harness.wait_until(pathlib.Path(path).exists)
+
+
+def sum_in_rank_order(size: int, dtype: torch.dtype, salt: int, world_size: int) -> torch.Tensor:
+    wide = torch.float32 if dtype in HALF else dtype
+    total = reals(0, size, dtype, salt).to(wide)
+    for rank in range(1, world_size):
+        total = total + reals(rank, size, dtype, salt).to(wide)
+    return total.to(dtype)
+
+
+def check_call(world_size: int, salt: int, size: int = 50_000, group: Any = None) -> None:
+    tensor = reals(dist.get_rank(), size, torch.float32, salt)
+    dist.all_reduce(tensor, group=group)
+    assert_bits(tensor, sum_in_rank_order(size, torch.float32, salt, world_size), salt)

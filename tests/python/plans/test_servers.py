@@ -6,7 +6,6 @@ import pathlib
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import harness
@@ -15,22 +14,17 @@ import q7x2
 import server_process
 import torch
 import torch.distributed as dist
-from values import HALF, assert_bits, integers, meet, reals
+from server_process import (
+    ENV,
+    NONE,
+    await_file,
+    check_call,
+    run,
+    sum_in_rank_order,
+)
+from values import assert_bits, integers, meet, reals
 
-NONE = harness.GroupSpec("q7x2", key="servers", init="none")
-# Nothing is measured: what is forced does not depend on it.
-ENV = {"Q7X2_PROBE": "0"}
 pytestmark = pytest.mark.beyond("gloo", "it has no servers")
-
-
-@pytest.fixture
-def job(tmp_path: pathlib.Path) -> Iterator[server_process.Job]:
-    with server_process.job(tmp_path) as made:
-        yield made
-
-
-def run(pool: harness.RankPool, body: Callable[..., Any], **arguments: Any) -> list[Any]:
-    return pool.run(body, NONE, **arguments)
 
 
 def served_calls(group: Any = None) -> int:
@@ -41,20 +35,6 @@ def served_calls(group: Any = None) -> int:
 def chosen(kind: dict[str, Any]) -> str:
     algorithm: str = kind["candidates"][0]["algorithm"]
     return algorithm
-
-
-def sum_in_rank_order(size: int, dtype: torch.dtype, salt: int, world_size: int) -> torch.Tensor:
-    wide = torch.float32 if dtype in HALF else dtype
-    total = reals(0, size, dtype, salt).to(wide)
-    for rank in range(1, world_size):
-        total = total + reals(rank, size, dtype, salt).to(wide)
-    return total.to(dtype)
-
-
-def check_call(world_size: int, salt: int, size: int = 50_000, group: Any = None) -> None:
-    tensor = reals(dist.get_rank(), size, torch.float32, salt)
-    dist.all_reduce(tensor, group=group)
-    assert_bits(tensor, sum_in_rank_order(size, torch.float32, salt, world_size), salt)
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -179,10 +159,6 @@ def test_rates_of_servers_are_measured(job, new_pool) -> None:
 
 
 # --- servers that come, leave and die ------------------------------------------------------------
-
-
-def await_file(path: str) -> None:
-    harness.wait_until(pathlib.Path(path).exists)
 
 
 def body_late_server(port: int, shared: str) -> None:
@@ -365,120 +341,6 @@ def test_a_call_outlives_a_server_that_stands_still(job, new_pool, shared) -> No
     pathlib.Path(f"{shared}/stopped").touch()
     outcomes = pool.collect()
     assert [o.kind for o in outcomes] == ["ok", "ok"], outcomes[0].describe()
-
-
-# --- memory, and several jobs --------------------------------------------------------------------
-
-SHORT, LONG = 1_000, 2_000_000  # elements
-
-
-def body_little_memory(port: int) -> None:
-    server_process.join(port, 3)
-    with q7x2.algorithm("servers"):
-        for salt in range(4):
-            check_call(3, salt, SHORT)
-            check_call(3, salt, LONG)
-    (server,) = q7x2.describe().servers
-    assert (server["calls"], server["declined"], server["serves"]) == (4, 4, True)
-    assert "4 calls were served, 4 declined" in str(q7x2.describe())
-    dist.destroy_process_group()
-
-
-def test_calls_that_find_too_little_memory_are_made_by_the_ranks(job, new_pool) -> None:
-    server = job.server(None, "--memory", "50K")
-    run(new_pool(3, env=ENV), body_little_memory, port=job.port)
-    server.await_words("it had too few slots for 4 of its calls")
-
-
-def body_one_of_two_jobs(port: int, shared: str, name: str) -> dict[str, Any]:
-    server_process.join(port, 2)
-    with q7x2.algorithm("servers"):
-        for salt in range(20):
-            check_call(2, salt, SHORT)
-            check_call(2, salt, LONG)
-        if name == "b":
-            await_file(f"{shared}/a has ended")
-            for salt in range(20):
-                check_call(2, salt, SHORT)
-    (server,) = q7x2.describe().servers
-    dist.destroy_process_group()
-    return dict(server)
-
-
-def test_two_jobs_share_a_server(tmp_path, new_pool, shared) -> None:
-    jobs = {}
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        jobs[name] = server_process.Job(tmp_path / name)
-    places = [f"{server_process.HOST}:{job.port}" for job in jobs.values()]
-    arguments = ["--job", places[0], "--job", places[1], "--memory", "16M", "--name", "both"]
-    server = server_process.ServerProcess(arguments, tmp_path / "log")
-    try:
-        for place in places:
-            server.await_words(f"q7x2 serve [{place}]: is server 1 ('both') of the job at {place}")
-        pools = {name: new_pool(2, env=ENV) for name in jobs}
-        for name, pool in pools.items():
-            pool.start(body_one_of_two_jobs, NONE, port=jobs[name].port, shared=shared, name=name)
-        found = {}
-        for name in "ab":
-            outcomes = pools[name].collect()
-            text = "\n".join(o.describe() for o in outcomes)
-            assert [o.kind for o in outcomes] == ["ok", "ok"], text
-            found[name] = outcomes[0].value
-            jobs[name].close_store()
-            server.await_words(f"q7x2 serve [{places['ab'.index(name)]}]: ends: the job has ended")
-            pathlib.Path(f"{shared}/{name} has ended").touch()
-        assert server.exit_code() == 0
-        assert found["a"]["calls"] + found["a"]["declined"] == 40
-        assert found["b"]["calls"] + found["b"]["declined"] == 60
-        assert found["a"]["pid"] != found["b"]["pid"]
-    finally:
-        server.end()
-        for each in jobs.values():
-            each.close()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_servers_of_all_jobs_end_with_the_command(tmp_path, job, number) -> None:
-    other = server_process.Job(tmp_path / "other")
-    places = [f"{server_process.HOST}:{each.port}" for each in (job, other)]
-    server = server_process.ServerProcess(
-        ["--job", places[0], "--job", places[1]], tmp_path / "log"
-    )
-    try:
-        for place in places:
-            server.await_words(f"[{place}]: is server")
-        server.signal(number)
-        assert server.exit_code() == (0 if number == signal.SIGTERM else -signal.SIGKILL)
-        for place in places:
-            harness.wait_until(
-                lambda end=f"[{place}]: ends: was told to stop": end in server.said()
-            )
-    finally:
-        other.close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ([], "expected --master-addr and --master-port, or --job HOST:PORT"),
-        (["--master-addr", "a"], "expected both --master-addr and --master-port"),
-        (["--job", "a:1", "--job", "a:1"], "expected different jobs: one is named twice"),
-    ],
-)
-def test_jobs_are_named_in_full(arguments, problem, capfd) -> None:
-    from q7x2.cli import main
-
-    assert main(["serve", *arguments]) == 1
-    assert problem in capfd.readouterr().err
-
-
-def test_a_job_is_a_host_and_a_port(capfd) -> None:
-    from q7x2.cli import main
-
-    with pytest.raises(SystemExit):
-        main(["serve", "--job", "here"])
-    assert "expected HOST:PORT, not 'here'" in capfd.readouterr().err
 
 
 # --- who is let in -------------------------------------------------------------------------------
