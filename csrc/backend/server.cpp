@@ -27,7 +27,7 @@ std::string in_group(const ServerMeeting& meeting) {
 Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, SlotPool pool)
     : runtime_(Runtime::instance()),
       root_(root_of(store)),
-      pool_(std::move(pool)),
+      pool_(std::make_shared<SlotPool>(std::move(pool))),
       keys_(root_, kStoreTimeout, Runtime::check_interrupt),
       seat_(std::make_unique<ServerSeat>(keys_, runtime_->secret(), name, runtime_->process())) {
   reduce_isa();  // a wrong Q7X2_ISA is an error here

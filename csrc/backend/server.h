@@ -61,7 +61,7 @@ class Server {
 
   const std::shared_ptr<Runtime> runtime_;
   const c10::intrusive_ptr<c10d::Store> root_;
-  SlotPool pool_;
+  const std::shared_ptr<SlotPool> pool_;
   C10dStore keys_;
   std::unique_ptr<ServerSeat> seat_;
   bool has_left_ = false;

@@ -201,7 +201,8 @@ namespace {
 // With fewer a rank would often wait for a result before it may send.
 constexpr size_t kFewestSlots = 4;
 
-std::shared_ptr<TakenSlots> slots_for(const PlannedCall& planned, SlotPool& pool) {
+std::shared_ptr<TakenSlots> slots_for(const PlannedCall& planned,
+                                      const std::shared_ptr<SlotPool>& pool) {
   const Choice& choice = planned.page->choice();
   const size_t slices = Slicing(planned.call, choice).num_slices();
   const size_t window = std::min({static_cast<size_t>(choice.window), std::max<size_t>(slices, 1),
@@ -214,7 +215,7 @@ std::shared_ptr<TakenSlots> slots_for(const PlannedCall& planned, SlotPool& pool
 
 uint64_t follow_orders(const std::shared_ptr<Group>& annex, int ranks,
                        std::shared_ptr<const Fabric> fabric, const std::string& environment,
-                       SlotPool& pool) {
+                       const std::shared_ptr<SlotPool>& pool) {
   auto planner = std::make_shared<Planner>(annex->rank(), std::move(fabric), "");
   auto book =
       std::make_shared<PlanBook>(planner, annex->rank(), annex->world_size(), environment, false);

@@ -101,6 +101,6 @@ class Annex {
 /// Error(kMismatch) for orders that make no sense.
 uint64_t follow_orders(const std::shared_ptr<Group>& annex, int ranks,
                        std::shared_ptr<const Fabric> fabric, const std::string& environment,
-                       SlotPool& pool);
+                       const std::shared_ptr<SlotPool>& pool);
 
 }  // namespace q7x2

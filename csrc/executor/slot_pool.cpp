@@ -54,13 +54,14 @@ void SlotPool::give_back(size_t slot_bytes, size_t slots) {
   std::atomic_ref<uint64_t>(held_[own_]).fetch_sub(slot_bytes * slots);
 }
 
-TakenSlots::TakenSlots(SlotPool& pool, size_t slot_bytes, size_t least, size_t wanted)
-    : pool_(pool), slot_bytes_(slot_bytes), count_(pool.take(slot_bytes, wanted)) {
+TakenSlots::TakenSlots(std::shared_ptr<SlotPool> pool, size_t slot_bytes, size_t least,
+                       size_t wanted)
+    : pool_(std::move(pool)), slot_bytes_(slot_bytes), count_(pool_->take(slot_bytes, wanted)) {
   if (count_ < least) give_back();
 }
 
 void TakenSlots::give_back() {
-  pool_.give_back(slot_bytes_, std::exchange(count_, 0));
+  pool_->give_back(slot_bytes_, std::exchange(count_, 0));
 }
 
 }  // namespace q7x2

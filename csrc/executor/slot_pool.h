@@ -44,11 +44,12 @@ class SlotPool {
   uint64_t bytes_ = 0;
 };
 
-/// The slots of one call. Gives them back at its end at the latest.
+/// The slots of one call. Gives them back at its end at the latest, which may come after that of
+/// the server.
 class TakenSlots {
  public:
-  /// Takes at least `least`, or none. The pool must stay.
-  TakenSlots(SlotPool& pool, size_t slot_bytes, size_t least, size_t wanted);
+  /// Takes at least `least`, or none.
+  TakenSlots(std::shared_ptr<SlotPool> pool, size_t slot_bytes, size_t least, size_t wanted);
   ~TakenSlots() { give_back(); }
   TakenSlots(const TakenSlots&) = delete;
   TakenSlots& operator=(const TakenSlots&) = delete;
@@ -58,7 +59,7 @@ class TakenSlots {
   void give_back();
 
  private:
-  SlotPool& pool_;
+  const std::shared_ptr<SlotPool> pool_;
   const size_t slot_bytes_;
   size_t count_ = 0;
 };

@@ -4,7 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -87,7 +90,7 @@ TEST(SlotPool, AFileWithoutTheNumberIsRefused) {
 
 TEST(TakenSlots, TooFewAreNone) {
   const SlotPage page(1);
-  SlotPool pool = page.pool(0, 1000);
+  const auto pool = std::make_shared<SlotPool>(page.pool(0, 1000));
   {
     TakenSlots many(pool, 100, 4, 6);
     EXPECT_EQ(many.count(), 6U);
@@ -98,7 +101,16 @@ TEST(TakenSlots, TooFewAreNone) {
     many.give_back();
     EXPECT_EQ(TakenSlots(pool, 100, 10, 10).count(), 10U);
   }
-  EXPECT_EQ(pool.take(100, 10), 10U);
+  EXPECT_EQ(pool->take(100, 10), 10U);
+}
+
+TEST(TakenSlots, MayBeGivenBackAfterTheServer) {
+  const SlotPage page(1);
+  auto pool = std::make_shared<SlotPool>(page.pool(0, 1000));
+  std::optional<TakenSlots> late(std::in_place, pool, 100, 1, 10);
+  pool.reset();
+  late.reset();
+  EXPECT_EQ(page.pool(0, 1000).take(100, 10), 10U);
 }
 
 }  // namespace
