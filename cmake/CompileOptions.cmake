@@ -3,7 +3,8 @@
 function(q7x2_compile_options target)
   set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    list(APPEND warnings -Wno-restrict)  # GCC 12 sees overlaps in std::string's operator+ (PR105329)
+    # GCC 12 sees overlaps and overflows in std::string's operator+ (PR105329).
+    list(APPEND warnings -Wno-restrict -Wno-stringop-overflow)
   endif()
   if(Q7X2_WERROR)
     list(APPEND warnings -Werror)
@@ -41,7 +42,8 @@ function(q7x2_kernel_options directory)
         list(APPEND flags -mavx512f -mavx512bw -mavx512vl -mavx512dq)
       endif()
     endif()
-    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}")
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}"
+                                                     SKIP_PRECOMPILE_HEADERS ON)
   endforeach()
   file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cu)
   # ptxas_report.py keeps what ptxas says. tests/python/devices/test_kernel_resources.py reads it.
