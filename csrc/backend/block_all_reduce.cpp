@@ -50,7 +50,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::block_all_reduce(Tensors& tenso
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch_sparse(
-    Launch launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory) {
+    Launch&& launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory) {
   auto work =
       c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
                                     launch.profiled_inputs, std::move(launch.results), ++sequence_);

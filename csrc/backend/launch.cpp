@@ -32,13 +32,13 @@ const std::string& ProcessGroupQ7x2::algorithms_of_thread() {
   return wished_algorithms;
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
+c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
   auto work =
       c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
                                     launch.profiled_inputs, std::move(launch.results), ++sequence_);
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(launch.calls.size());
-  std::vector<std::shared_ptr<CollectiveTask>> on_device;  // without what precedes them
+  std::vector<std::shared_ptr<CollectiveTask>> on_device;
   std::vector<std::shared_ptr<InputLatch>> inputs;
   if (launch.buffers->device()) {
     std::vector<TaskMemory> memory;
@@ -57,14 +57,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch launch) {
       const std::shared_ptr<ServedCall> served = attempt(launch, call);
       PlannedCall planned = served ? plan_call_alone(std::move(call), book_, rank_, size_)
                                    : plan_call(std::move(call), book_, rank_, size_);
-      const auto made = CollectiveTask::make(group_, std::move(planned), launch.buffers,
-                                             effective(launch.timeout));
+      auto task = CollectiveTask::make(group_, std::move(planned), launch.buffers,
+                                       effective(launch.timeout));
       if (served) {
         tasks.push_back(served->attempt);
-        made.back()->set_served(served);
+        task->set_served(served);
       }
-      tasks.insert(tasks.end(), made.begin(), made.end());
-      if (launch.buffers->device()) on_device.push_back(made.back());
+      if (launch.buffers->device()) on_device.push_back(task);
+      tasks.push_back(std::move(task));
     }
     if (launch.buffers->device()) {
       const auto outputs = launch.buffers->write();

@@ -19,7 +19,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::message(OpType type, const char
               " rank ", peer, ": expected another rank of a group of ", size_);
   auto buffers = std::make_shared<HostBuffers>();
   const Region region = sends ? buffers->input(tensors[0]) : buffers->output(tensors[0]);
-  auto work = c10::make_intrusive<WorkQ7x2>(runtime_, rank_, type, title, tensors,
+  auto work = c10::make_intrusive<WorkQ7x2>(runtime_, rank_, type, title, ProfiledInputs(tensors),
                                             std::vector<Tensors>{tensors},
                                             static_cast<uint64_t>(sequence_));
   auto task = std::make_shared<MessageTask>(

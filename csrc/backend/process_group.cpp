@@ -260,9 +260,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
     parts = std::move(*coalescing_);
     coalescing_.reset();
   }
-  auto work =
-      c10::make_intrusive<WorkQ7x2>(runtime_, rank_, c10d::OpType::COALESCED, nullptr, std::nullopt,
-                                    std::vector<std::vector<at::Tensor>>(), sequence_);
+  auto work = c10::make_intrusive<WorkQ7x2>(runtime_, rank_, c10d::OpType::COALESCED, nullptr,
+                                            ProfiledInputs(),
+                                            std::vector<std::vector<at::Tensor>>(), sequence_);
   work->start(std::move(parts));
   return work;
 }

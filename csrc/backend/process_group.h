@@ -230,7 +230,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   struct Launch {
     c10d::OpType type;
     const char* title;
-    std::vector<at::Tensor> profiled_inputs;
+    ProfiledInputs profiled_inputs;
     std::vector<std::vector<at::Tensor>> results;  // lists of them
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
     bool async_op = true;
@@ -240,11 +240,11 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     std::optional<CodingDevice> coding_device = {};  // where its tensors stay; none: on the host
   };
 
-  c10::intrusive_ptr<c10d::Work> launch(Launch launch);
+  c10::intrusive_ptr<c10d::Work> launch(Launch&& launch);
   /// The attempt of a call by servers; null: it is none for them.
   std::shared_ptr<ServedCall> attempt(Launch& launch, const CollectiveCall& call);
   /// The same for calls that have no Plan. `memory`: of each call, on the host.
-  c10::intrusive_ptr<c10d::Work> launch_sparse(Launch launch, std::vector<SparseCall> calls,
+  c10::intrusive_ptr<c10d::Work> launch_sparse(Launch&& launch, std::vector<SparseCall> calls,
                                                const std::vector<TaskMemory>& memory);
   c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
                                          std::vector<at::Tensor>& tensors, int peer, int tag);

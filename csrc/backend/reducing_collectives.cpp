@@ -21,14 +21,13 @@ void ProcessGroupQ7x2::add_all_reduce(Launch& launch, const at::Tensor& tensor,
     mutable_tensor.copy_(reduction.premultiply(tensor));
   }
   const Region region = launch.buffers->in_place(tensor);
-  CollectiveCall call;
+  CollectiveCall& call = launch.calls.emplace_back();
   call.collective = Collective::kAllReduce;
   call.input = {region};
   call.output = {region};
   call.dtype = reducible_dtype(tensor);
   call.reduce = reduction.kind;
   call.divisor = reduction.divisor;
-  launch.calls.push_back(std::move(call));
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
@@ -40,7 +39,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
   }
   check_tensors(fn, tensors);
   const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::ALLREDUCE, "q7x2:all_reduce", tensors, {tensors}, opts.timeout, opts.asyncOp};
+  Launch call{OpType::ALLREDUCE,       "q7x2:all_reduce", tensors,
+              std::vector(1, tensors), opts.timeout,      opts.asyncOp};
   // Several tensors of one rank are contributions like those of other ranks.
   if (tensors.size() > 1) {
     TORCH_CHECK(reduction.divisor == 1 && !reduction.premultiplies(),

@@ -25,9 +25,9 @@ std::exception_ptr to_exception(const Error& error) {
 }
 
 WorkQ7x2::WorkQ7x2(std::shared_ptr<Runtime> runtime, int rank, c10d::OpType type, const char* title,
-                   const std::optional<std::vector<at::Tensor>>& profiled_inputs,
-                   std::vector<std::vector<at::Tensor>> results, uint64_t sequence)
-    : c10d::Work(rank, type, title, profiled_inputs),
+                   const ProfiledInputs& inputs, std::vector<std::vector<at::Tensor>> results,
+                   uint64_t sequence)
+    : c10d::Work(rank, type, inputs.tensors() ? title : nullptr, inputs.tensors()),
       runtime_(std::move(runtime)),
       results_(std::move(results)),
       sequence_(sequence) {}

@@ -4,12 +4,15 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
@@ -17,6 +20,23 @@
 #include "transport/task.h"
 
 namespace q7x2 {
+
+/// The inputs of a call, for the event that torch's profiler gets of it. Holds nothing, and there
+/// is no event, while nobody listens.
+class ProfiledInputs {
+ public:
+  ProfiledInputs() : ProfiledInputs(std::vector<at::Tensor>()) {}
+  ProfiledInputs(std::initializer_list<at::Tensor> inputs)
+      : ProfiledInputs(std::vector<at::Tensor>(inputs)) {}
+  ProfiledInputs(const std::vector<at::Tensor>& inputs) {  // NOLINT(google-explicit-constructor)
+    if (at::hasCallbacks()) tensors_ = inputs;
+  }
+
+  const std::optional<std::vector<at::Tensor>>& tensors() const { return tensors_; }
+
+ private:
+  std::optional<std::vector<at::Tensor>> tensors_;
+};
 
 /// Becomes complete in three steps.
 /// 1. Its tasks are done (the transport).
@@ -27,8 +47,8 @@ namespace q7x2 {
 class WorkQ7x2 final : public c10d::Work {
  public:
   WorkQ7x2(std::shared_ptr<Runtime> runtime, int rank, c10d::OpType type, const char* title,
-           const std::optional<std::vector<at::Tensor>>& profiled_inputs,
-           std::vector<std::vector<at::Tensor>> results, uint64_t sequence);
+           const ProfiledInputs& inputs, std::vector<std::vector<at::Tensor>> results,
+           uint64_t sequence);
 
   /// Submits `tasks`; the work is theirs from then on. `buffers` are copied back when all
   /// succeeded. `on_settled` runs once, at the end, on the notifier; what it throws becomes a

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "base/recycling_allocator.h"
 #include "executor/fingerprint.h"
 #include "executor/slot_grant.h"
 #include "kernels/reduce.h"
@@ -29,26 +30,16 @@ size_t total_bytes(const std::vector<Region>& regions) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<CollectiveTask>> CollectiveTask::make(
-    std::shared_ptr<Group> group, PlannedCall planned, std::shared_ptr<void> keep_alive,
-    std::chrono::milliseconds timeout) {
-  const std::shared_ptr<PlanBook::Page> counting_page = planned.counting;
-  const auto task =
-      std::make_shared<CollectiveTask>(group, std::move(planned), std::move(keep_alive), timeout);
-  if (!counting_page) return {task};
-  const std::span counts = std::as_writable_bytes(std::span(*task->counts_));
-  PlannedCall sum{.call = {}, .book = task->book_, .page = counting_page, .counting = {}};
-  sum.call.collective = Collective::kAllReduce;
-  sum.call.input = sum.call.output = {{counts.data(), counts.size()}};
-  sum.call.dtype = DType::kInt32;
-  sum.call.title = "counts of a balanced all_reduce";
-  const auto counting =
-      std::make_shared<CollectiveTask>(std::move(group), std::move(sum), task->counts_, timeout);
-  task->counting_ = counting;
-  return {counting, task};
+std::shared_ptr<CollectiveTask> CollectiveTask::make(std::shared_ptr<Group> group,
+                                                     PlannedCall&& planned,
+                                                     std::shared_ptr<void> keep_alive,
+                                                     std::chrono::milliseconds timeout) {
+  return std::allocate_shared<CollectiveTask>(RecyclingAllocator<CollectiveTask>(),
+                                              std::move(group), std::move(planned),
+                                              std::move(keep_alive), timeout);
 }
 
-CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned,
+CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall&& planned,
                                std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout)
     : Task(std::move(group), timeout),
       call_(std::move(planned.call)),
@@ -62,6 +53,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned
   // What is counted is selected in the caller's thread. Without a codec the number of the call
   // decides, which it does not have yet.
   if (call_.coding && page_->is_settled()) adopt(page_->choice(), planned.counting != nullptr);
+  if (planned.counting) counting_ = sum_of_counts(std::move(planned.counting));
 }
 
 CollectiveTask::~CollectiveTask() {

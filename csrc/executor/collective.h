@@ -64,16 +64,14 @@ class SlotGrant;
 
 class CollectiveTask final : public Task {
  public:
-  /// The tasks that a call takes, to be submitted in their order; the last one is its own. For the
-  /// arguments see the constructor.
-  static std::vector<std::shared_ptr<CollectiveTask>> make(std::shared_ptr<Group> group,
-                                                           PlannedCall planned,
-                                                           std::shared_ptr<void> keep_alive,
-                                                           std::chrono::milliseconds timeout);
+  /// A task of a user's call: one of many, whose memory is used again.
+  static std::shared_ptr<CollectiveTask> make(std::shared_ptr<Group> group, PlannedCall&& planned,
+                                              std::shared_ptr<void> keep_alive,
+                                              std::chrono::milliseconds timeout);
 
   /// The memory in the call must stay until `keep_alive` is dropped, which happens when the task
   /// goes. With a codec that balances parts, reads the whole input at once.
-  CollectiveTask(std::shared_ptr<Group> group, PlannedCall planned,
+  CollectiveTask(std::shared_ptr<Group> group, PlannedCall&& planned,
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;
 
@@ -134,11 +132,12 @@ class CollectiveTask final : public Task {
 
   // collective_precursors.cpp: what precedes a call.
 
-  /// The broadcast of rank 0's choice, the all-reduce of what the ranks have measured, and that of
-  /// what their links have carried.
+  /// The broadcast of rank 0's choice, the all-reduce of what the ranks have measured, that of what
+  /// their links have carried, and that of what they are about to send.
   std::shared_ptr<CollectiveTask> announcement();
   std::shared_ptr<CollectiveTask> review();
   std::shared_ptr<CollectiveTask> look();
+  std::shared_ptr<CollectiveTask> sum_of_counts(std::shared_ptr<PlanBook::Page> page) const;
   /// Whether this is a review or a look that has nothing to bring.
   bool is_idle() const;
   /// Of a review and a look: what this rank has to say. A look may plan first, as a job.
@@ -329,7 +328,7 @@ class CollectiveTask final : public Task {
   bool is_selecting_ = false;
   std::vector<uint64_t> region_begins_;  // coded: the elements of the input before each region
   std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent
-  std::shared_ptr<const Task> counting_;          // adds them over all ranks
+  std::shared_ptr<CollectiveTask> counting_;      // adds them over all ranks
   SharedStaging staging_;
   std::shared_ptr<InputLatch> device_inputs_;
   std::shared_ptr<OutputGate> device_outputs_;

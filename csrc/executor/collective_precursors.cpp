@@ -1,4 +1,5 @@
-// What precedes a call: the announcement of rank 0's choice, reviews of the choice, looks at links.
+// What precedes a call: the announcement of rank 0's choice, reviews of the choice, looks at links,
+// sums of counts.
 #include <cstring>
 #include <map>
 #include <span>
@@ -22,6 +23,7 @@ std::shared_ptr<Task> CollectiveTask::precursor(Locked& locked) {
   number_ = page_->calls();
   page_->count();
   if (grant_) return grant_;
+  if (counting_) return counting_;
   try {
     if (served_) {
       precursor_ = vote(locked);
@@ -72,6 +74,17 @@ std::shared_ptr<CollectiveTask> CollectiveTask::look() {
   const auto task = before_this(std::move(call), page_->reacting().bytes(), book_->looker());
   task->looked_at_ = page_;
   return task;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::sum_of_counts(
+    std::shared_ptr<PlanBook::Page> page) const {
+  const std::span counts = std::as_writable_bytes(std::span(*counts_));
+  PlannedCall sum{.call = {}, .book = book_, .page = std::move(page), .counting = {}};
+  sum.call.collective = Collective::kAllReduce;
+  sum.call.input = sum.call.output = {{counts.data(), counts.size()}};
+  sum.call.dtype = DType::kInt32;
+  sum.call.title = "counts of a balanced all_reduce";
+  return std::make_shared<CollectiveTask>(group_pointer(), std::move(sum), counts_, timeout());
 }
 
 std::shared_ptr<CollectiveTask> CollectiveTask::before_this(CollectiveCall call, size_t bytes,

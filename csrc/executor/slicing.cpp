@@ -1,6 +1,7 @@
 #include "executor/slicing.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace q7x2 {
 
@@ -8,7 +9,7 @@ Slicing::Slicing(const CollectiveCall& call, const Choice& choice)
     : call_(&call),
       choice_(&choice),
       is_flat_(q7x2::is_flat(call.collective)),
-      flat_element_(is_reduction(call.collective) ? element_size(call.dtype) : 1),
+      flat_shift_(is_reduction(call.collective) ? std::countr_zero(element_size(call.dtype)) : 0),
       bytes_(call.bytes()),
       num_slices_((bytes_ + choice.slice_bytes - 1) / choice.slice_bytes) {
   if (call.uneven) num_slices_ = std::max<size_t>(num_slices_, 1);
@@ -28,27 +29,28 @@ Region Slicing::part(const Block& block, size_t slice) const {
                ? Region{}
                : Region{all.data + begin, std::min(choice_->slice_bytes, all.bytes - begin)};
   }
-  const size_t first = flat_begin(slice, block.index);
-  const size_t last = flat_begin(slice, block.index + size_t{1});
+  const auto [first, last] = flat_part(slice, block.index);
   // A helper has lengths, but no buffer.
-  std::byte* const begin = all.data == nullptr ? nullptr : all.data + first * flat_element_;
-  return {begin, (last - first) * flat_element_};
+  std::byte* const begin = all.data == nullptr ? nullptr : all.data + (first << flat_shift_);
+  return {begin, (last - first) << flat_shift_};
 }
 
-size_t Slicing::flat_begin(size_t slice, size_t part) const {
-  if (ranges_) return ranges_->begin(slice, part);
+std::pair<size_t, size_t> Slicing::flat_part(size_t slice, size_t part) const {
+  if (ranges_) return {ranges_->begin(slice, part), ranges_->begin(slice, part + 1)};
+  const Plan& plan = *choice_->plan;
   const size_t begin = slice * choice_->slice_bytes;
-  const size_t bytes = std::min(choice_->slice_bytes, bytes_ - begin);
-  return begin / flat_element_ + choice_->plan->part_begin(bytes / flat_element_, part);
+  const size_t elements = std::min(choice_->slice_bytes, bytes_ - begin) >> flat_shift_;
+  const size_t before = begin >> flat_shift_;
+  return {before + plan.part_begin(elements, part), before + plan.part_begin(elements, part + 1)};
 }
 
 size_t Slicing::bytes_before(size_t slice) const {
   if (slice >= num_slices_) return bytes_;
-  return is_flat_ ? flat_begin(slice, 0) * flat_element_ : slice * choice_->slice_bytes;
+  return is_flat_ ? flat_part(slice, 0).first << flat_shift_ : slice * choice_->slice_bytes;
 }
 
 size_t Slicing::first_element(const Block& block, size_t slice) const {
-  if (is_flat_) return flat_begin(slice, block.index);
+  if (is_flat_) return flat_part(slice, block.index).first;
   return slice * choice_->slice_bytes / element_size(call_->dtype);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "executor/collective_call.h"
@@ -45,13 +46,13 @@ class Slicing {
   bool is_flat() const { return is_flat_; }
 
  private:
-  /// In elements, in a flat buffer. Part `parts` begins where the slice ends.
-  size_t flat_begin(size_t slice, size_t part) const;
+  /// Where a part begins and ends in a flat buffer, in elements.
+  std::pair<size_t, size_t> flat_part(size_t slice, size_t part) const;
 
   const CollectiveCall* call_ = nullptr;
   const Choice* choice_ = nullptr;
   bool is_flat_ = false;
-  size_t flat_element_ = 1;  // the bytes of what `flat_begin` counts
+  int flat_shift_ = 0;  // an element of a flat buffer has two to the power of that many bytes
   size_t bytes_ = 0;
   size_t num_slices_ = 0;
   std::optional<OwnerRanges> ranges_;

@@ -90,18 +90,18 @@ const ReduceIsa& select_reduce_isa(const char* name) {
 }
 
 void check_reducible(DType dtype, ReduceKind kind, int divisor) {
-  const std::string op = std::string("ReduceOp.") + reduce_op_name(kind);
+  const auto op = [&] { return std::string("ReduceOp.") + reduce_op_name(kind); };
   const bool bitwise =
       kind == ReduceKind::kBitAnd || kind == ReduceKind::kBitOr || kind == ReduceKind::kBitXor;
   const bool ordered = kind == ReduceKind::kMin || kind == ReduceKind::kMax;
   if (dtype == DType::kBytes) {
-    throw_invalid(op + " is not supported for opaque bytes");
+    throw_invalid(op() + " is not supported for opaque bytes");
   }
   if (bitwise && (is_float(dtype) || is_complex(dtype))) {
-    throw_invalid("Cannot use " + op + " with non-integral dtype");
+    throw_invalid("Cannot use " + op() + " with non-integral dtype");
   }
   if (ordered && is_complex(dtype)) {
-    throw_invalid(op + " is not supported for complex dtypes");
+    throw_invalid(op() + " is not supported for complex dtypes");
   }
   if (divisor != 1 && dtype == DType::kBool) {
     throw_invalid("ReduceOp.AVG is not supported for bool");

@@ -150,6 +150,8 @@ struct Plan {
   /// floor(elements * W[part] / W[parts]), computed without overflow. A slice of a few elements has
   /// empty parts.
   size_t part_begin(size_t elements, size_t part) const {
+    if (part == 0) return 0;
+    if (part + 1 == part_prefix.size()) return elements;
     const uint64_t total = part_prefix.back();
     return elements / total * part_prefix[part] + elements % total * part_prefix[part] / total;
   }

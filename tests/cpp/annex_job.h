@@ -61,7 +61,8 @@ class AnnexJob {
   Group& group() { return *group_; }
   Comm& comm() { return *comm_; }
   uint64_t serve(SlotPool pool = {}) {
-    return follow_orders(all_, kRanks, fabric_, "a test", pool);
+    return follow_orders(all_, kRanks, fabric_, "a test",
+                         std::make_shared<SlotPool>(std::move(pool)));
   }
 
   std::shared_ptr<CollectiveTask> start(const Buffer<float>& data, int root = -1,
@@ -81,9 +82,7 @@ class AnnexJob {
     served->attempt = annex_->attempt(call, memory, timeout);
     if (root < 0 || root == group_->rank()) served->saved = region(*saved);
     const auto task = CollectiveTask::make(
-                          group_, plan_call_alone(std::move(call), book_, group_->rank(), kRanks),
-                          memory, timeout)
-                          .back();
+        group_, plan_call_alone(std::move(call), book_, group_->rank(), kRanks), memory, timeout);
     task->set_served(served);
     group_->runtime().submit(served->attempt, /*caller_waits=*/false);
     group_->runtime().submit(task, /*caller_waits=*/false);

@@ -56,15 +56,12 @@ class Comm {
 
   std::shared_ptr<CollectiveTask> start(CollectiveCall call, std::shared_ptr<void> keep_alive,
                                         std::chrono::milliseconds timeout = kLong) {
-    const auto tasks = make(std::move(call), std::move(keep_alive), timeout);
-    for (const auto& task : tasks) submitted(task);
-    return tasks.back();
+    return submitted(make(std::move(call), std::move(keep_alive), timeout));
   }
 
-  /// Tasks that are yet to be submitted.
-  std::vector<std::shared_ptr<CollectiveTask>> make(CollectiveCall call,
-                                                    std::shared_ptr<void> keep_alive,
-                                                    std::chrono::milliseconds timeout = kLong) {
+  /// A task that is yet to be submitted.
+  std::shared_ptr<CollectiveTask> make(CollectiveCall call, std::shared_ptr<void> keep_alive,
+                                       std::chrono::milliseconds timeout = kLong) {
     return CollectiveTask::make(group_, plan_call(std::move(call), book_, rank(), size()),
                                 std::move(keep_alive), timeout);
   }

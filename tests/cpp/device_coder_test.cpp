@@ -175,13 +175,13 @@ CollectiveCall call_on(Numbers& numbers, const std::string& algorithm, const std
 std::shared_ptr<CollectiveTask> start_on_device(Comm& comm, CollectiveCall call,
                                                 std::shared_ptr<void> keep_alive,
                                                 const CodingDevice& device) {
-  const auto tasks = comm.make(std::move(call), std::move(keep_alive));
+  const auto task = comm.make(std::move(call), std::move(keep_alive));
   const auto latch = std::make_shared<InputLatch>(comm.group().runtime().completions());
-  tasks[0]->set_device(latch, device);
-  comm.group().runtime().submit(tasks[0], /*caller_waits=*/false);
+  task->set_device(latch, device);
+  comm.group().runtime().submit(task, /*caller_waits=*/false);
   // What comes before on the stream is the input.
   Completion::post_after(device.to_host->calls(), device.to_host->handle(), latch->arrival());
-  return tasks[0];
+  return task;
 }
 
 /// One call on the host, which brings the Plan, and the same one on the device.

@@ -62,11 +62,10 @@ std::shared_ptr<CollectiveTask> begin(Comm& comm, const Buffer<float>& data, con
     call.coding.codec = Codec::make(codec);
     call.coding.edges = EdgeWish::kAll;
   }
-  const auto tasks = comm.make(std::move(call), data);
-  EXPECT_EQ(tasks.size(), 1U);
-  tasks[0]->set_device(latch, device.gate);
-  comm.group().runtime().submit(tasks[0], /*caller_waits=*/false);
-  return tasks[0];
+  const auto task = comm.make(std::move(call), data);
+  task->set_device(latch, device.gate);
+  comm.group().runtime().submit(task, /*caller_waits=*/false);
+  return task;
 }
 
 void wait_for_strip(Comm& comm, const CollectiveTask& task, const Device& device, size_t strip) {

@@ -47,11 +47,11 @@ class Served {
     call.dtype = DType::kFloat32;
     call.divisor = divisor;
     call.algorithms = "servers";
-    const auto tasks =
+    const auto task =
         CollectiveTask::make(group_, plan_call(std::move(call), book_, group_->rank(), ranks_),
                              std::move(keep_alive), test::kLong);
-    for (const auto& task : tasks) group_->runtime().submit(task, /*caller_waits=*/false);
-    return tasks.back();
+    group_->runtime().submit(task, /*caller_waits=*/false);
+    return task;
   }
 
  private:
