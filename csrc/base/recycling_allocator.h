@@ -1,8 +1,8 @@
 // RecyclingAllocator: memory for large objects that come and go with each call.
 //
-// malloc keeps blocks of up to 1 KiB for the next request of their size. A larger one takes it a walk
-// through its lists, and merges all small free blocks. So what std::allocate_shared makes with this
-// allocator goes back to a stack of its own type. Who finds the stack in use goes to malloc.
+// malloc keeps blocks of up to 1 KiB for the next request of their size. A larger one takes it a
+// walk through its lists, and merges all small free blocks. So what std::allocate_shared makes with
+// this allocator goes back to a stack of its own type. Who finds the stack in use goes to malloc.
 #pragma once
 
 #include <array>

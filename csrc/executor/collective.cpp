@@ -67,7 +67,9 @@ void CollectiveTask::adopt(const Choice& choice, bool counts) {
   choice_ = choice;
   slicing_ = Slicing(call_, choice_);
   if (call_.coding) prepare_coder(counts);
-  if (group().channel() != nullptr) staging_ = SharedStaging(*choice_.plan, group());
+  if (group().channel() != nullptr) {
+    staging_ = SharedStaging(*choice_.plan, group(), &memory_);
+  }
 }
 
 // Tasks of a group begin in their order. So whatever precedes this call has brought its news, and
@@ -154,7 +156,7 @@ void CollectiveTask::start(Locked& locked) {
     return;
   }
   contribute(locked);
-  dag_ = DagWindow(plan, slicing_.num_slices(), staging_ ? staging_.places() : window());
+  dag_ = DagWindow(plan, slicing_.num_slices(), staging_ ? staging_.places() : window(), &memory_);
   if (voted_on_) record(locked).warn_at = TimePoint::max();
   awaits_inputs(locked);  // what arrives from now on is told
   restore(locked);
@@ -176,11 +178,11 @@ void CollectiveTask::inputs_arrived(Locked& locked) {
 void CollectiveTask::prepare_places() {
   const Plan& plan = *choice_.plan;
   began_ = book_->clock().begin(is_measured_);
-  places_.resize(dag_.window());
+  places_.reserve(dag_.window());
   const size_t elements = plan.num_scratch * choice_.part_bytes;
   const size_t messages = coder_ ? plan.num_coded * coder_->max_bytes() : 0;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    Place& place = places_[i];
+  for (size_t i = 0; i < dag_.window(); ++i) {
+    Place& place = places_.emplace_back(&memory_);
     place.scratch_at.resize(plan.num_scratch);
     place.coded_at.resize(plan.num_coded);
     if (staging_) place.staged.resize(plan.num_stages);

@@ -30,11 +30,13 @@
 // is selected in the caller's thread, while the task is made.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <span>
 #include <string>
@@ -120,13 +122,16 @@ class CollectiveTask final : public Task {
   enum class Staged : uint8_t { kNo, kOnItsWay, kYes };
   /// The memory of a slice in progress.
   struct Place {
+    explicit Place(std::pmr::memory_resource* memory)
+        : staged(memory), scratch_at(memory), coded_at(memory), held(memory) {}
+
     size_t slice = 0;
     ScratchPool::Buffer scratch;
-    std::byte* messages = nullptr;       // own ones
-    std::vector<Staged> staged;          // by stage
-    std::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
-    std::vector<Region> coded_at;        // by coded block: its message
-    std::vector<std::pair<int, HostChannel::Message>>
+    std::byte* messages = nullptr;            // own ones
+    std::pmr::vector<Staged> staged;          // by stage
+    std::pmr::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
+    std::pmr::vector<Region> coded_at;        // by coded block: its message
+    std::pmr::vector<std::pair<int, HostChannel::Message>>
         held;  // (source, message), until the slice ends
   };
 
@@ -329,13 +334,16 @@ class CollectiveTask final : public Task {
   std::vector<uint64_t> region_begins_;  // coded: the elements of the input before each region
   std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent
   std::shared_ptr<CollectiveTask> counting_;      // adds them over all ranks
-  SharedStaging staging_;
+  // Of the lists below: those of a small call need no other. Under the lock.
+  std::array<std::byte, 1024> own_memory_;
+  std::pmr::monotonic_buffer_resource memory_{own_memory_.data(), own_memory_.size()};
+  SharedStaging staging_{&memory_};
   std::shared_ptr<InputLatch> device_inputs_;
   std::shared_ptr<OutputGate> device_outputs_;
   bool is_stalled_ = false;
-  DagWindow dag_;
-  std::vector<Place> places_;
-  OpJobs jobs_;
+  DagWindow dag_{&memory_};
+  std::pmr::vector<Place> places_{&memory_};
+  OpJobs jobs_{&memory_};
   WorkTimes work_;
   std::vector<Step> awaiting_stage_;  // sends of blocks that are on their way to their stage
   bool is_running_ready_ = false;

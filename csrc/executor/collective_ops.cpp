@@ -77,7 +77,7 @@ OpJob* CollectiveTask::fold(Locked& locked, Step step, size_t length) {
   for (const Block& block : choice_.plan->sources_of(op)) {
     const Region source = region(place, block, length);
     shortest = std::min(shortest, source.bytes);
-    job.from.push_back({.elements = source.data, .message = {}});
+    job.addends.push_back(source.data);
   }
   const Region destination = writable(place, op.destination, length);
   shortest = std::min(shortest, destination.bytes);
@@ -93,7 +93,7 @@ OpJob* CollectiveTask::fold(Locked& locked, Step step, size_t length) {
 }
 
 void CollectiveTask::launch(Locked& locked, OpJob& job) {
-  const size_t bytes = job.length * std::max<size_t>(job.from.size(), 1);
+  const size_t bytes = job.length * std::max<size_t>(job.from.size() + job.addends.size(), 1);
   if (bytes > kAtOnce || job.device != nullptr) {
     enqueue(locked, job, bytes);
     return;

@@ -88,30 +88,29 @@ WorkTimes OpJob::times() const {
 // What goes on to others is put into shared memory tile by tile, as it leaves the reduction: from
 // the nearest cache.
 void OpJob::reduce_tiles() {
-  operands_.resize(from.size());
-  std::ranges::transform(from, operands_.begin(), [](const auto& each) { return each.elements; });
   const size_t element = element_size(call->dtype);
   const size_t longest = also_to != nullptr ? kTile : length;
   for (size_t begin = 0; begin < length; begin += longest) {
     const size_t tile = std::min(longest, length - begin);
-    reduce(to + begin, operands_, tile / element, call->dtype, call->reduce, divisor);
+    reduce(to + begin, addends, tile / element, call->dtype, call->reduce, divisor);
     if (also_to != nullptr) copy_bytes(also_to + begin, to + begin, tile);
-    for (const void*& operand : operands_) {
-      operand = static_cast<const std::byte*>(operand) + tile;
+    for (const void*& addend : addends) {
+      addend = static_cast<const std::byte*>(addend) + tile;
     }
   }
 }
 
 OpJob& OpJobs::take() {
   if (free_.empty()) {
-    all_.push_back(std::make_unique<OpJob>());
+    OpJob& added = all_.emplace_back(all_.get_allocator().resource());
     free_.reserve(all_.size());
-    return *all_.back();
+    return added;
   }
   OpJob& job = *free_.back();
   free_.pop_back();
   job.purpose = OpJob::Purpose::kOp;
   job.from.clear();
+  job.addends.clear();
   job.also_to = nullptr;
   job.device = nullptr;
   job.divisor = 1;

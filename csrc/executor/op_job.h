@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <list>
+#include <memory_resource>
 #include <utility>
 #include <vector>
 
@@ -39,10 +40,16 @@ class OpJob final : public Job {
     kInspect,  ///< of a receive: looks at what has arrived
   };
 
+  /// Of its lists, which are filled under the lock. It must stay.
+  using Memory = std::pmr::memory_resource;
+
+  explicit OpJob(Memory* memory) : from(memory), addends(memory) {}
+
   Kind kind = Kind::kCopy;
   Purpose purpose = Purpose::kOp;
   DagWindow::Step step;
-  std::vector<BlockCoder::Operand> from;
+  std::pmr::vector<BlockCoder::Operand> from;  ///< all kinds but kReduce
+  std::pmr::vector<const void*> addends;       ///< kReduce
   std::byte* to = nullptr;
   std::byte* also_to = nullptr;  ///< kReduce: a second place for the result; null: none
   size_t length = 0;             ///< in bytes, of the elements; kCopy: of what is copied
@@ -66,20 +73,21 @@ class OpJob final : public Job {
   bool begin() override;
   void reduce_tiles();
 
-  std::vector<const void*> operands_;
   TimePoint added_up_{};  // kFoldToMessage: when the sum was there
 };
 
 /// Jobs of one task, reused.
 class OpJobs {
  public:
+  explicit OpJobs(OpJob::Memory* memory) : all_(memory), free_(memory) {}
+
   /// As new, but for the memory of its lists.
   OpJob& take();
   void release(OpJob& job) { free_.push_back(&job); }
 
  private:
-  std::vector<std::unique_ptr<OpJob>> all_;
-  std::vector<OpJob*> free_;
+  std::pmr::list<OpJob> all_;
+  std::pmr::vector<OpJob*> free_;
 };
 
 }  // namespace q7x2

@@ -6,8 +6,9 @@
 
 namespace q7x2 {
 
-SharedStaging::SharedStaging(const Plan& plan, const Group& group)
-    : shared_(plan.num_stages, Op::kNoStage) {
+SharedStaging::SharedStaging(const Plan& plan, const Group& group,
+                             std::pmr::memory_resource* memory)
+    : shared_(plan.num_stages, Op::kNoStage, memory), tickets_(memory) {
   for (const Op& op : plan.ops) {
     if (op.kind == OpKind::kSend && shared_[op.stage] == Op::kNoStage &&
         group.shares_memory(op.peer)) {
@@ -35,7 +36,7 @@ bool SharedStaging::reserve(HostChannel& channel, size_t places, size_t stage_by
 }
 
 void SharedStaging::retire(Locked& locked, Group& group) {
-  group.retire_staging(locked, *memory_, std::move(tickets_));
+  group.retire_staging(locked, *memory_, {tickets_.begin(), tickets_.end()});
   tickets_.clear();
   memory_.reset();
 }

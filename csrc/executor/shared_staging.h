@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <optional>
 #include <vector>
 
@@ -19,9 +20,10 @@ class Locked;
 
 class SharedStaging {
  public:
-  SharedStaging() = default;
+  /// `memory` must stay.
+  explicit SharedStaging(std::pmr::memory_resource* memory) : shared_(memory), tickets_(memory) {}
   /// Only stages that ranks of this host receive need room.
-  SharedStaging(const Plan& plan, const Group& group);
+  SharedStaging(const Plan& plan, const Group& group, std::pmr::memory_resource* memory);
 
   /// Some stage needs room.
   bool is_needed() const { return num_shared_ > 0; }
@@ -48,12 +50,13 @@ class SharedStaging {
   }
 
  private:
-  std::vector<uint16_t> shared_;  // by stage: its number among those that need room, if it does
+  std::pmr::vector<uint16_t>
+      shared_;  // by stage: its number among those that need room, if it does
   uint16_t num_shared_ = 0;
   HostChannel* channel_ = nullptr;
   size_t stage_bytes_ = 0;
   std::optional<HostChannel::Staging> memory_;
-  std::vector<int> tickets_;  // by place
+  std::pmr::vector<int> tickets_;  // by place
 };
 
 }  // namespace q7x2

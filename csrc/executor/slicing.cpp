@@ -21,6 +21,15 @@ void Slicing::balance(std::span<const int32_t> counts) {
   num_slices_ = ranges_->num_slices();
 }
 
+inline std::pair<size_t, size_t> Slicing::flat_part(size_t slice, size_t part) const {
+  if (ranges_) return {ranges_->begin(slice, part), ranges_->begin(slice, part + 1)};
+  const Plan& plan = *choice_->plan;
+  const size_t begin = slice * choice_->slice_bytes;
+  const size_t elements = std::min(choice_->slice_bytes, bytes_ - begin) >> flat_shift_;
+  const size_t before = begin >> flat_shift_;
+  return {before + plan.part_begin(elements, part), before + plan.part_begin(elements, part + 1)};
+}
+
 Region Slicing::part(const Block& block, size_t slice) const {
   const Region& all = whole(block);
   if (!is_flat_) {
@@ -33,15 +42,6 @@ Region Slicing::part(const Block& block, size_t slice) const {
   // A helper has lengths, but no buffer.
   std::byte* const begin = all.data == nullptr ? nullptr : all.data + (first << flat_shift_);
   return {begin, (last - first) << flat_shift_};
-}
-
-std::pair<size_t, size_t> Slicing::flat_part(size_t slice, size_t part) const {
-  if (ranges_) return {ranges_->begin(slice, part), ranges_->begin(slice, part + 1)};
-  const Plan& plan = *choice_->plan;
-  const size_t begin = slice * choice_->slice_bytes;
-  const size_t elements = std::min(choice_->slice_bytes, bytes_ - begin) >> flat_shift_;
-  const size_t before = begin >> flat_shift_;
-  return {before + plan.part_begin(elements, part), before + plan.part_begin(elements, part + 1)};
 }
 
 size_t Slicing::bytes_before(size_t slice) const {

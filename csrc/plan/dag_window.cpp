@@ -4,11 +4,12 @@
 
 namespace q7x2 {
 
-DagWindow::DagWindow(const Plan& plan, size_t num_slices, size_t window)
+DagWindow::DagWindow(const Plan& plan, size_t num_slices, size_t window, Memory* memory)
     : plan_(&plan),
       num_slices_(num_slices),
-      places_(std::min(std::max<size_t>(window, 1), num_slices)),
-      waits_(places_.size() * plan.ops.size()) {
+      places_(std::min(std::max<size_t>(window, 1), num_slices), memory),
+      waits_(places_.size() * plan.ops.size(), memory),
+      ready_(memory) {
   ready_.reserve(plan.ops.size());
 }
 

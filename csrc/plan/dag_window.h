@@ -30,6 +30,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <optional>
 #include <vector>
 
@@ -47,10 +48,14 @@ class DagWindow {
     bool operator==(const Step&) const = default;
   };
 
-  /// Nothing to run.
-  DagWindow() = default;
+  using Memory = std::pmr::memory_resource;
+
+  /// Nothing to run. `memory`, here and below, must stay.
+  explicit DagWindow(Memory* memory = std::pmr::get_default_resource())
+      : places_(memory), waits_(memory), ready_(memory) {}
   /// `plan` must stay. `window`: at least 1; more than `num_slices` is of no use.
-  DagWindow(const Plan& plan, size_t num_slices, size_t window);
+  DagWindow(const Plan& plan, size_t num_slices, size_t window,
+            Memory* memory = std::pmr::get_default_resource());
 
   /// Whether there is a next slice and its place is free.
   bool can_admit() const { return next_slice_ < num_slices_ && next_slice_ < done_ + window(); }
@@ -93,9 +98,9 @@ class DagWindow {
   size_t num_slices_ = 0;
   size_t next_slice_ = 0;
   size_t done_ = 0;
-  std::vector<Place> places_;
-  std::vector<uint32_t> waits_;  // [place][op]: dependencies that are not complete
-  std::vector<Step> ready_;      // from `taken_` on
+  std::pmr::vector<Place> places_;
+  std::pmr::vector<uint32_t> waits_;  // [place][op]: dependencies that are not complete
+  std::pmr::vector<Step> ready_;      // from `taken_` on
   size_t taken_ = 0;
 };
 
