@@ -334,8 +334,8 @@ class CollectiveTask final : public Task {
   std::vector<uint64_t> region_begins_;  // coded: the elements of the input before each region
   std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent
   std::shared_ptr<CollectiveTask> counting_;      // adds them over all ranks
-  // Of the lists below: those of a small call need no other. Under the lock.
-  std::array<std::byte, 1024> own_memory_;
+  // Of the lists below: a small call needs no other. Under the lock.
+  std::array<std::byte, 4096> own_memory_;
   std::pmr::monotonic_buffer_resource memory_{own_memory_.data(), own_memory_.size()};
   SharedStaging staging_{&memory_};
   std::shared_ptr<InputLatch> device_inputs_;
