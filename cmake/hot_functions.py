@@ -5,14 +5,17 @@ A rank that shares its processor with others meets cold caches and address trans
 call. Then a call costs what it touches: some 300 functions of many files, which lie on as many
 pages unless the linker is told. This runs calls under valgrind, and lists what they execute:
 
-    PYTHONPATH=. .venv/bin/python cmake/hot_functions.py
+    ./dev build -DQ7X2_UNORDERED=ON
+    .venv/bin/python cmake/hot_functions.py
+    ./dev build -DQ7X2_UNORDERED=OFF
+
+valgrind gives no names to functions that the last list has put aside, hence the first command.
 
 tests/python/install/test_hot_functions.py fails when the list does not fit the module any more.
 """
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -44,28 +47,12 @@ def rank() -> None:
 
 
 def profile(folder: Path) -> list[Path]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    files = [folder / f"callgrind.{rank}" for rank in range(RANKS)]
-    ranks = []
-    for number, file in enumerate(files):
-        environment = os.environ | {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "RANK": str(number),
-            "WORLD_SIZE": str(RANKS),
-            "LOCAL_RANK": str(number),
-            "LOCAL_WORLD_SIZE": str(RANKS),
-            "OMP_NUM_THREADS": "1",
-        }
-        valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--demangle=no"]
-        command = [*valgrind, f"--callgrind-out-file={file}", sys.executable, __file__, "rank"]
-        ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
-    codes = [each.wait() for each in ranks]
-    if any(codes):
-        sys.exit("a rank failed; is valgrind there?")
-    return files
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--demangle=no"]
+    files = f"--callgrind-out-file={folder}/%p"
+    rank = [*valgrind, files, sys.executable, __file__, "rank"]
+    subprocess.run([*torchrun, f"--nproc-per-node={RANKS}", *rank], check=True)
+    return list(folder.iterdir())
 
 
 def functions(file: Path) -> set[str]:
@@ -83,7 +70,8 @@ def main() -> None:
         names = sorted(set().union(*map(functions, profile(Path(folder)))))
     if len(names) < FEWEST:
         sys.exit(
-            f"valgrind has seen {len(names)} functions of the module: is it built, and once only?"
+            f"valgrind has named only {len(names)} functions of the module: "
+            "build it with -DQ7X2_UNORDERED=ON"
         )
     # The section of a constructor or destructor is named after its second name.
     names = [re.sub(r"([CD])1E", r"\g<1>2E", name) for name in names]
