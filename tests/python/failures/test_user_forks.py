@@ -219,6 +219,9 @@ dist.init_process_group(sys.argv[1])
 busy = dist.new_group()
 stop = False
 failures = []
+# The first call of each kind registers an object of torch's with exit(), whose lock glibc leaves
+# held in a child that was forked meanwhile. So all of the thread's first calls come before a fork.
+has_called_all = threading.Event()
 
 def collectives():
     try:
@@ -231,13 +234,16 @@ def collectives():
             work.get_future().wait()
             going[0] = 0 if stop else 1
             dist.all_reduce(going, dist.ReduceOp.MAX, group=busy)
+            has_called_all.set()
     except BaseException as error:
         failures.append(error)
+        has_called_all.set()
 
 work = dist.all_reduce(torch.ones(4), async_op=True)
 work.wait()
 thread = threading.Thread(target=collectives)
 thread.start()
+has_called_all.wait()
 
 def body():
     refused(lambda: dist.all_reduce(torch.ones(4), group=busy))
