@@ -8,13 +8,21 @@
 #include <utility>
 
 #include "executor/collective.h"
+#include "transport/job_queue.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
 namespace {
 
-// What passes over so few bytes takes less time than to let the lock go and take it again.
-constexpr size_t kAtOnce = 4096;
+// What passes over so few bytes takes less time than to look at the clock, and to let the lock go
+// and take it again.
+constexpr size_t kTiny = 4096;
+
+// Jobs that others need not wait for are run with the lock held. Codecs take longer for a byte.
+bool is_short(const OpJob& job, size_t bytes) {
+  const bool is_dense = job.kind == OpJob::Kind::kCopy || job.kind == OpJob::Kind::kReduce;
+  return job.device == nullptr && bytes <= (is_dense ? JobQueue::kSmall : kTiny);
+}
 
 }  // namespace
 
@@ -94,11 +102,16 @@ OpJob* CollectiveTask::fold(Locked& locked, Step step, size_t length) {
 
 void CollectiveTask::launch(Locked& locked, OpJob& job) {
   const size_t bytes = job.length * std::max<size_t>(job.from.size() + job.addends.size(), 1);
-  if (bytes > kAtOnce || job.device != nullptr) {
+  if (!is_short(job, bytes)) {
     enqueue(locked, job, bytes);
     return;
   }
-  job.run();
+  if (bytes <= kTiny) {
+    job.run();
+  } else {
+    job.run_timed();
+    record(locked).waits.leave_out(job.began(), job.ended());
+  }
   accept(locked, job);
 }
 

@@ -140,7 +140,8 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
     if (armed) {
       waiter.sleep(std::move(events), nap_until(deadline, now, sleep));
       is_hasty_ = true;
-    } else if (!satisfied() && policy.yields(parking_.is_crowded())) {
+    } else if (!satisfied() && jobs_.is_empty() && policy.yields()) {
+      // Not with a job at hand: the ranks that get the processor would wait for what it makes.
       waiter.yield(policy, now);
     }
     if (now >= deadline && !satisfied()) {

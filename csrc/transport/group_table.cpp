@@ -35,6 +35,7 @@ int GroupTable::reserve(Locked& locked) {
 void GroupTable::open(Locked& locked, int number, Group& group) {
   Slot& slot = slots_[static_cast<size_t>(number)];
   slot.group = &group;
+  open_.push_back(&group);
   for (const Control& control : std::exchange(early_, {})) {
     handle(locked, control);
   }
@@ -47,6 +48,7 @@ void GroupTable::close(Locked& locked, int number, bool ended_late) {
   ended_late_ = ended_late;
   Slot& slot = slots_[static_cast<size_t>(number)];
   std::erase(sharing_, slot.group);
+  std::erase(open_, slot.group);
   std::erase_if(early_, [&](const Control& control) { return control.slot == number; });
   slot = {};
   reactor_.drop_unexpected(locked, tag::slot_bits(number), tag::kSlotMask);
@@ -113,58 +115,52 @@ void GroupTable::handle(Locked& locked, const Control& control) {
 }
 
 void GroupTable::peer_died(Locked& locked, Peer& peer) {
-  for (const Slot& slot : slots_) {
-    if (slot.group != nullptr) {
-      slot.group->peer_died(locked, peer);
-    }
+  // Groups may be closed meanwhile.
+  for (size_t i = 0; i < open_.size(); ++i) {
+    open_[i]->peer_died(locked, peer);
   }
 }
 
 std::unordered_map<uint64_t, Peer*> GroupTable::job_members(Locked& locked) const {
   std::unordered_map<uint64_t, Peer*> members;
-  for (const Slot& slot : slots_) {
-    if (slot.group != nullptr) slot.group->add_job_members(locked, members);
+  for (const Group* group : open_) {
+    group->add_job_members(locked, members);
   }
   return members;
 }
 
 std::vector<Peer*> GroupTable::failed_members(Locked& locked) const {
   std::vector<Peer*> failed;
-  for (const Slot& slot : slots_) {
-    Peer* const peer = slot.group == nullptr ? nullptr : slot.group->failed_member(locked);
-    if (peer != nullptr) failed.push_back(peer);
+  for (const Group* group : open_) {
+    if (Peer* const peer = group->failed_member(locked)) failed.push_back(peer);
   }
   return failed;
 }
 
 void GroupTable::forget_job_ranks(Locked& locked) {
-  for (const Slot& slot : slots_) {
-    if (slot.group != nullptr) slot.group->forget_job_ranks(locked);
+  for (Group* group : open_) {
+    group->forget_job_ranks(locked);
   }
 }
 
 Group* GroupTable::find_common(Locked& locked, uint64_t process) const {
-  for (const Slot& slot : slots_) {
-    const bool is_common = slot.group != nullptr && slot.group->is_usable(locked) &&
-                           slot.group->membership().rank_of(process) >= 0;
-    if (is_common) return slot.group;
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(open_, [&](const Group* group) {
+    return group->is_usable(locked) && group->membership().rank_of(process) >= 0;
+  });
+  return found == open_.end() ? nullptr : *found;
 }
 
 const Peer* GroupTable::awaited_peer(Locked& locked) const {
-  for (const Slot& slot : slots_) {
-    const Peer* const peer = slot.group == nullptr ? nullptr : slot.group->awaited_peer(locked);
-    if (peer != nullptr) return peer;
+  for (const Group* group : open_) {
+    if (const Peer* const peer = group->awaited_peer(locked)) return peer;
   }
   return nullptr;
 }
 
 void GroupTable::housekeep(Locked& locked, TimePoint now) {
-  for (const Slot& slot : slots_) {
-    if (slot.group != nullptr) {
-      slot.group->housekeep(locked, now);
-    }
+  // Groups may be closed meanwhile.
+  for (size_t i = 0; i < open_.size(); ++i) {
+    open_[i]->housekeep(locked, now);
   }
 }
 

@@ -79,6 +79,7 @@ class GroupTable {
   PeerTable& peers_;
   ControlPlane& controls_;
   std::vector<Slot> slots_;
+  std::vector<Group*> open_;
   int next_ = 0;
   bool ended_late_ = false;
   std::vector<Control> early_;  // for slots without a group

@@ -97,12 +97,11 @@ bool HostChannel::must_wake(int member) {
 }
 
 std::optional<HostChannel::Message> HostChannel::take(int member) {
-  Peer& peer = peers_[static_cast<size_t>(member)];
-  const Letter& letter = peer.segment().mailboxes[self_][peer.taken % kLetters];
-  if (letter.number.load(std::memory_order_acquire) != peer.taken + 1) {
+  if (!has_letter(member)) {
     return std::nullopt;
   }
-  const Message message = letter.read(peer.memory->data() + kArenaOffset, kArenaBytes);
+  Peer& peer = peers_[static_cast<size_t>(member)];
+  const Message message = letter(peer).read(peer.memory->data() + kArenaOffset, kArenaBytes);
   own().taken[static_cast<size_t>(member)].value.store(++peer.taken, std::memory_order_release);
   return message;
 }

@@ -91,6 +91,11 @@ class HostChannel {
 
   // Receiving.
 
+  /// Whether `take` would find something.
+  bool has_letter(int member) const {
+    const Peer& peer = peers_[static_cast<size_t>(member)];
+    return letter(peer).number.load(std::memory_order_acquire) == peer.taken + 1;
+  }
   /// The next message from `member`, if there is one. Throws Error(kTransport) where a letter tells
   /// of memory that does not exist.
   std::optional<Message> take(int member);
@@ -145,6 +150,10 @@ class HostChannel {
     Segment& segment() const { return *reinterpret_cast<Segment*>(memory->data()); }
   };
 
+  /// Where `peer` writes the next one.
+  const Letter& letter(const Peer& peer) const {
+    return peer.segment().mailboxes[self_][peer.taken % kLetters];
+  }
   Segment& own() const { return *reinterpret_cast<Segment*>(memory_.data()); }
   size_t self_ = 0;
   SharedMemory memory_;

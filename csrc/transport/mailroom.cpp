@@ -126,15 +126,17 @@ void Mailroom::free_returned(Locked&) {
 bool Mailroom::progress(Locked& locked) {
   bool any = false;
   for (int number = 0; number < channel_->members(); ++number) {
-    if (channel_->is_open(number)) {
-      any |= take_from(locked, number);
-      any |= send_to(locked, number);
+    if (!channel_->is_open(number)) continue;
+    if (channel_->has_letter(number)) {
+      take_from(locked, number);
+      any = true;
     }
+    any |= send_to(locked, number);
   }
   return any;
 }
 
-bool Mailroom::take_from(Locked& locked, int number) {
+void Mailroom::take_from(Locked& locked, int number) {
   size_t count = 0;
   while (const auto message = channel_->take(number)) {
     ++count;
@@ -144,11 +146,11 @@ bool Mailroom::take_from(Locked& locked, int number) {
   if (count >= HostChannel::kLetters) {
     wake(locked, number);
   }
-  return count > 0;
 }
 
 bool Mailroom::send_to(Locked& locked, int number) {
   std::deque<Outgoing>& outgoing = members_[static_cast<size_t>(number)].outgoing;
+  if (outgoing.empty()) return false;
   bool any = false;
   while (!outgoing.empty() && channel_->send(number, outgoing.front().message)) {
     any = true;

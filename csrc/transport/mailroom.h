@@ -96,7 +96,7 @@ class Mailroom {
   }
   template <typename Post>
   void post(Locked& locked, PendingRequest& pending, const Post& enqueue);
-  bool take_from(Locked& locked, int number);
+  void take_from(Locked& locked, int number);
   bool send_to(Locked& locked, int number);
   void dispatch(Locked& locked, Member& member, const HostChannel::Message& message);
   void wake(Locked& locked, int number);

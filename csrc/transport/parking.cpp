@@ -43,7 +43,7 @@ Parking::Parking(const std::atomic<size_t>& unfinished) : unfinished_(unfinished
 }
 
 WaitPolicy Parking::policy(TimePoint now, bool by_network) const {
-  return {now, by_network, now < wanted_until_.load(std::memory_order_relaxed)};
+  return {now, by_network, is_crowded(), now < wanted_until_.load(std::memory_order_relaxed)};
 }
 
 Parking::Waiter::Waiter(Parking& parking) : parking_(parking) {

@@ -48,6 +48,11 @@ class WaitMeter {
   void end(TimePoint now);
   /// What the operation did until now was no waiting.
   void restart(TimePoint now) { last_ = std::max(last_, now); }
+  /// What it did in between was no waiting.
+  void leave_out(TimePoint began, TimePoint ended) {
+    end(began);
+    restart(ended);
+  }
 
   int64_t nanoseconds() const { return total_; }
   /// The rank that was waited for longest; rank -1 if nobody was.

@@ -3,8 +3,9 @@
 //   look ... look   yield   look ... look   yield   ...   sleep until an event
 //
 // A waiter spins first, because a message within a host takes less time than a sleep and a wake-up.
-// Between looks it yields, since the processor may be wanted by the very process that it waits for.
-// It sleeps when nothing has happened for long enough.
+// Between looks it yields, since the processor may be wanted by the very process that it waits for:
+// after brief looks where ranks outnumber the processors. It sleeps when nothing has happened for
+// long enough.
 //
 // A yield that takes long was accepted: other processes want the processor, and will for a while.
 // A waiter that waits for other hosts then looks only briefly between yields. In a short call it
@@ -39,15 +40,19 @@ class WaitPolicy {
   static constexpr int kProgressWhereWanted = 2;
 
   /// `by_network`: what it waits for comes from other hosts only, so an event wakes it. Messages in
-  /// shared memory wake nobody by themselves. `wanted`: other processes want the processor.
-  WaitPolicy(TimePoint now, bool by_network, bool wanted)
+  /// shared memory wake nobody by themselves. `crowded`: ranks outnumber the processors of this
+  /// host. `wanted`: other processes want the processor.
+  WaitPolicy(TimePoint now, bool by_network, bool crowded, bool wanted)
       : by_network_(by_network),
+        crowded_(crowded),
         wanted_(by_network && wanted),
         spin_until_(now + kSpin),
         short_until_(now + kShortCall) {}
 
   /// How many times to progress in one look.
-  int progress_per_look() const { return wanted_ ? kProgressWhereWanted : kProgressPerLook; }
+  int progress_per_look() const {
+    return crowded_ || wanted_ ? kProgressWhereWanted : kProgressPerLook;
+  }
 
   /// A look saw an event.
   void saw_event(TimePoint now) {
@@ -58,9 +63,8 @@ class WaitPolicy {
   /// After a look that saw nothing: whether to sleep.
   bool sleeps(TimePoint now) const { return now >= spin_until_; }
 
-  /// After a look that does not end in sleep: whether to yield. `crowded`: ranks outnumber the
-  /// processors of this host.
-  bool yields(bool crowded) { return crowded || by_network_ || ++looks_ % kLooksPerYield == 0; }
+  /// After a look that does not end in sleep: whether to yield.
+  bool yields() { return crowded_ || by_network_ || ++looks_ % kLooksPerYield == 0; }
 
   /// A yield took from `before` to `after`. Returns true if it was accepted.
   bool yielded(TimePoint before, TimePoint after) {
@@ -78,6 +82,7 @@ class WaitPolicy {
   }
 
   const bool by_network_;
+  const bool crowded_;
   bool wanted_;
   TimePoint spin_until_;
   const TimePoint short_until_;
