@@ -6,7 +6,7 @@
 //   start      message of 1        message of 2    job out    job back    message of 2
 //     |--- waited for 1 ---|--- waited for 2 ---|               |--- waited for 2 ---|
 //
-// What a thread does between two events without a job, for example to copy a few KiB, counts as
+// What a thread does between two events without a job, for example to copy up to 4 KiB, counts as
 // waiting. So does what UCX does to move the bytes.
 //
 // Only kRanks ranks are counted apart. One more takes the place of the one with the least time and

@@ -46,6 +46,17 @@ TEST(WaitMeter, AJobThatWasToldOfLateTakesNoWaitBack) {
   EXPECT_EQ(meter.nanoseconds(), 10);
 }
 
+TEST(WaitMeter, LeavesOutWorkThatAMessageLedTo) {
+  WaitMeter meter;
+  meter.begin(at(0));
+  meter.woken_by(1);
+  meter.leave_out(at(30), at(90));
+  EXPECT_FALSE(meter.is_ending());
+  wait(meter, 2, 95);
+  EXPECT_EQ(meter.nanoseconds(), 30 + 5);
+  EXPECT_EQ(meter.longest().rank, 1);
+}
+
 TEST(WaitMeter, NobodyInParticularIsNotTheLongest) {
   WaitMeter meter;
   meter.begin(at(0));
