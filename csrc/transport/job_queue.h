@@ -4,8 +4,8 @@
 // needs a hand-over to another thread. The driver's thread runs those of groups that nobody waits
 // for. The lanes take what is left where this process has more processors than one: with n ranks on
 // a host of m processors there are m / n - 1 lanes, none where the ranks fill the processors.
-// Q7X2_LANES says another number of lanes. A caller that submits a task runs its small jobs at once,
-// and what is short does not come here at all (executor/collective_ops.cpp).
+// Q7X2_LANES says another number of lanes. A caller that submits a task runs its small jobs at
+// once, and what is short does not come here at all (executor/collective_ops.cpp).
 //
 // A job may have a device do its work. Then whoever runs it enqueues that and goes on, and the job
 // is complete when the device is (transport/completion_queue.h).
