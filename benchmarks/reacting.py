@@ -188,7 +188,7 @@ def worker(spec: dict[str, Any]) -> None:
     changes = [
         f"before call {change['call']}: {change['reason']}"
         for kind in q7x2.plan_history()
-        for change in kind["link_changes"]
+        for change in kind["rate_changes"]
     ]
     seconds = time.monotonic() - begin
     found = {"steps": steps, "marks": marks, "seconds": seconds, "changes": len(changes)}

@@ -19,7 +19,7 @@
 #include "fabric/fabric.h"
 #include "fabric/json.h"
 #include "kernels/codec.h"
-#include "ledger/link_history.h"
+#include "ledger/rate_history.h"
 #include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
@@ -319,7 +319,7 @@ py::list plan_history(const ProcessGroupQ7x2& group) {
         "bytes"_a = is_uneven ? py::object(py::none()) : py::object(py::int_(record.bytes)),
         "root"_a = record.root, "codec"_a = record.codec, "calls"_a = record.calls,
         "candidates"_a = candidates_of(record.chapters.back()), "earlier_candidates"_a = earlier,
-        "events"_a = events, "link_changes"_a = changes));
+        "events"_a = events, "rate_changes"_a = changes));
   }
   return list;
 }
@@ -375,10 +375,10 @@ void bind_plan(py::module_& module) {
   module.def("choose", &choose, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1, "rank"_a = 0,
              "What a new planner chooses for a call, and how long that takes.");
   module.def(
-      "link_changes",
+      "rate_changes",
       [] {
         std::vector<std::pair<int64_t, std::string>> changes;
-        for (LinkHistory::Change& each : LinkHistory::instance().changes()) {
+        for (RateHistory::Change& each : RateHistory::instance().changes()) {
           changes.emplace_back(each.wall_ns, std::move(each.text));
         }
         return changes;

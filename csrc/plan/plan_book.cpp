@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "ledger/link_history.h"
+#include "ledger/rate_history.h"
 #include "plan/generators.h"
 #include "plan/schedule_search.h"
 
@@ -207,11 +207,11 @@ void PlanBook::take_look(Page& page, uint64_t number, std::span<const std::byte>
                                                                refinement.choice_of(number);
       if (!page.reacting_->read(message, pattern)) return;
       const uint64_t epoch = page.reacting_->epoch();
-      const std::string text = "links have changed (epoch " + std::to_string(epoch) +
+      const std::string text = "rates have changed (epoch " + std::to_string(epoch) +
                                ", noticed before call " + std::to_string(number) + " of " +
                                kind_text(page.shape_) + "): " + page.reacting_->reason(epoch);
       log(rank_ == 0 ? Level::kInfo : Level::kDebug, text);
-      LinkHistory::instance().add(text);
+      RateHistory::instance().add(text);
       return;
     }
     case Page::Look::kChoice: {

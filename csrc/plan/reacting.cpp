@@ -32,7 +32,7 @@ struct Header {
 
 size_t bytes_for(int hosts) {
   const auto pairs = static_cast<size_t>(hosts) * static_cast<size_t>(hosts);
-  const size_t bytes = sizeof(Header) + pairs * sizeof(LinkWatch::Sent);
+  const size_t bytes = sizeof(Header) + pairs * sizeof(RateWatch::Sent);
   return (std::max(bytes, Publication::kBytes) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -85,7 +85,7 @@ void Reacting::write(std::span<std::byte> message, std::span<const ConnectionTot
     if (host == host_of.end() || host->second == own) continue;
     // Sums of all ranks of a host must fit.
     constexpr uint64_t kMost = 1 << 24;
-    const LinkWatch::Sent figures{static_cast<int32_t>(std::min(sent.bytes / 1024, kMost)),
+    const RateWatch::Sent figures{static_cast<int32_t>(std::min(sent.bytes / 1024, kMost)),
                                   static_cast<int32_t>(std::min(sent.busy, kMost))};
     const auto index = static_cast<size_t>(own * hosts + host->second);
     std::memcpy(message.data() + sizeof(Header) + index * sizeof(figures), &figures,
@@ -102,12 +102,12 @@ bool Reacting::read(std::span<const std::byte> message, uint64_t pattern) {
   }
   if (pattern == 0) return false;
   const size_t hosts = measured_->hosts.size();
-  std::vector<LinkWatch::Sent> sent(hosts * hosts);
+  std::vector<RateWatch::Sent> sent(hosts * hosts);
   std::memcpy(sent.data(), message.data() + sizeof(Header), sent.size() * sizeof(sent[0]));
-  const LinkFactors before = watch_.factors();
+  const RateFactors before = watch_.factors();
   if (!watch_.look(pattern, header.now, header.pause, sent)) return false;
-  auto fabric = std::make_shared<Fabric>(with_link_changes(*measured_, watch_.factors()));
-  const std::string reason = link_changes_text(*measured_, before, watch_.factors());
+  auto fabric = std::make_shared<Fabric>(with_rate_changes(*measured_, watch_.factors()));
+  const std::string reason = rate_changes_text(*measured_, before, watch_.factors());
   if (!watch_.factors().empty()) fabric->made.note = reason;
   const std::lock_guard lock(mutex_);
   const Edition& last = editions_.back();

@@ -8,7 +8,7 @@
 //
 // A *look* precedes every k-th long call of a kind: an all-reduce of what the ranks' connections
 // have sent (ledger/link_meter.h). All ranks then hold the same numbers, and decide alike whether a
-// link has changed (ledger/link_watch.h). If so, the Fabric's epoch advances. At the next look
+// link has changed (ledger/rate_watch.h). If so, the Fabric's epoch advances. At the next look
 // before a call of a kind whose choice was made for an earlier epoch, rank 0 plans, and the
 // all-reduce carries its new choice instead of rates: all others contribute zeros.
 //
@@ -27,9 +27,9 @@
 #include <string>
 #include <vector>
 
-#include "fabric/link_changes.h"
+#include "fabric/rate_changes.h"
 #include "ledger/link_meter.h"
-#include "ledger/link_watch.h"
+#include "ledger/rate_watch.h"
 #include "plan/planner.h"
 
 namespace q7x2 {
@@ -54,7 +54,7 @@ class Reacting {
   /// byte order).
   void write(std::span<std::byte> message, std::span<const ConnectionTotals> connections,
              const std::map<uint32_t, int>& host_of);
-  /// Reads the sum of what all ranks have written. `pattern`: see LinkWatch; 0: rates are not to be
+  /// Reads the sum of what all ranks have written. `pattern`: see RateWatch; 0: rates are not to be
   /// compared. True: the epoch has advanced.
   bool read(std::span<const std::byte> message, uint64_t pattern);
 
@@ -79,7 +79,7 @@ class Reacting {
   const std::shared_ptr<const Fabric> measured_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   LinkMeter meter_;
-  LinkWatch watch_;
+  RateWatch watch_;
   bool is_on_ = true;
   mutable std::mutex mutex_;      // guards the editions
   std::deque<Edition> editions_;  // the newest last

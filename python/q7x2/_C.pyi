@@ -384,7 +384,7 @@ def explain(
     however long that takes. ``edges``: as q7x2.all_reduce takes them.
     """
 
-def link_changes() -> list[tuple[int, str]]:
+def rate_changes() -> list[tuple[int, str]]:
     """The changes of links that this process has noticed, each with the nanoseconds since 1970."""
 
 def plan_history(group: ProcessGroupQ7x2) -> list[dict[str, Any]]:

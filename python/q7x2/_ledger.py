@@ -17,7 +17,7 @@ import time
 import warnings
 from typing import Any
 
-from q7x2 import _ledger_links
+from q7x2 import _ledger_rates
 from q7x2._ledger_file import LedgerFile
 from q7x2._ledger_samples import Sampler
 
@@ -40,7 +40,7 @@ class Ledger:
         self._feed = module.LedgerFeed()
         self._sampler = Sampler()
         self._accelerator = ""
-        self._link_changes: list[tuple[int, str]] = []  # that are written
+        self._rate_changes: list[tuple[int, str]] = []  # that are written
         self._steps: list[tuple[int, float | None]] = []  # that are not written yet
         self._residuals: list[tuple[Any, ...]] = []  # that are not written yet
         self._lock = threading.Lock()  # guards the file
@@ -127,10 +127,10 @@ class Ledger:
             if residuals:
                 self._file.add_residuals(residuals)
             self._file.add_sample(self._sampler.take())
-            changes = self._module.link_changes()
-            if changes != self._link_changes:
-                self._link_changes = changes
-                self._file.set_facts({_ledger_links.FACT: _ledger_links.as_fact(changes)})
+            changes = self._module.rate_changes()
+            if changes != self._rate_changes:
+                self._rate_changes = changes
+                self._file.set_facts({_ledger_rates.FACT: _ledger_rates.as_fact(changes)})
             if not self._accelerator:
                 self._accelerator = _accelerator()
                 if self._accelerator:

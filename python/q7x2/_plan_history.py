@@ -30,7 +30,7 @@ def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
           ``edges``, ``slice_bytes``, ``window`` and ``predicted`` (seconds).
         - ``earlier_candidates``: the same of each earlier time. Rank 0 proposes before the first
           call, and again if links have changed.
-        - ``link_changes``: why rank 0 proposed again, in order. From number ``call`` on, calls take
+        - ``rate_changes``: why rank 0 proposed again, in order. From number ``call`` on, calls take
           what is planned for the Fabric of epoch ``epoch``. ``reason`` is a sentence, such as
           "host b sends at 20 % of its measured rate".
         - ``events``: what was decided, in order. Calls from number ``call`` on (the first one is 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from q7x2 import (
-    _ledger_links,
+    _ledger_rates,
     _ledger_residuals,
     _report_costs,
     _report_operations,
@@ -66,7 +66,7 @@ def _sections(job: Job) -> list[str]:
         _report_operations.tiles(job.summary),
         _report_operations.failures(job.summary),
         *_report_steps.sections(job.analysis),
-        _ledger_links.report(job.ledgers),
+        _ledger_rates.report(job.ledgers),
         *_report_costs.sections(job.ledgers, job.analysis, job.prices, job.costs),
         _ledger_residuals.report(job.ledgers),
         *_report_operations.sections(job.summary),

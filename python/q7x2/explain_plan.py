@@ -170,7 +170,7 @@ def print_history(kind: dict[str, Any]) -> None:
             )
             first = ""
     print_table(f"{_title(kind)}: {kind['calls']} calls", table)
-    for change in kind.get("link_changes", []):
+    for change in kind.get("rate_changes", []):
         print(f"planned again from call {change['call']}: {change['reason']}")
 
 

@@ -7,7 +7,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from q7x2 import _ledger_links
+from q7x2 import _ledger_rates
 from q7x2._units import time_text
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def lines(ledgers: Sequence[Ledger], analysis: Analysis) -> list[str]:
     for index, cause in enumerate(analysis.causes[:_MOST_CAUSES]):
         begin = "first cause:" if index == 0 else "then:       "
         found.append(f"{begin} {cause.text} ({time_text(cause.seconds)} per step)")
-    found += [f"at {each}" for each in _ledger_links.lines(ledgers)]
+    found += [f"at {each}" for each in _ledger_rates.lines(ledgers)]
     lost = sum(ledger.lost for ledger in ledgers)
     if lost > 0:
         found.append(f"{lost:,} operations were lost, so parts may be wrong")

@@ -53,7 +53,7 @@ SCRIPT = """
     for changes in (1, 2):
         print("steady", flush=True)
         calls = 0
-        while len(history()["link_changes"]) < changes and calls < 300:
+        while len(history()["rate_changes"]) < changes and calls < 300:
             call()
             calls += 1
         for _ in range(16):
@@ -92,7 +92,7 @@ def test_ranks_plan_around_a_slow_link_and_back(
     histories = [json.loads(rank.output.splitlines()[-1]) for rank in result.ranks]
     assert all(each == histories[0] for each in histories), "all ranks decide alike"
     kind = histories[0]
-    changes = kind["link_changes"]
+    changes = kind["rate_changes"]
     assert len(changes) >= 2, "\n".join(said)
     assert f"host h{GUILTY}" in changes[0]["reason"]
     assert "of its measured rate" in changes[0]["reason"]

@@ -1,4 +1,4 @@
-#include "fabric/link_changes.h"
+#include "fabric/rate_changes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +42,7 @@ std::string name_of(const Fabric& fabric, std::pair<int, int> link) {
 
 }  // namespace
 
-Fabric with_link_changes(const Fabric& measured, const LinkFactors& factors) {
+Fabric with_rate_changes(const Fabric& measured, const RateFactors& factors) {
   Fabric fabric = measured;
   if (!factors.empty()) fabric.tuned.clear();
   for (const auto& [link, thousandths] : factors) {
@@ -63,8 +63,8 @@ Fabric with_link_changes(const Fabric& measured, const LinkFactors& factors) {
   return fabric;
 }
 
-std::string link_changes_text(const Fabric& measured, const LinkFactors& before,
-                              const LinkFactors& after) {
+std::string rate_changes_text(const Fabric& measured, const RateFactors& before,
+                              const RateFactors& after) {
   std::string text;
   const auto add = [&](const std::string& sentence) {
     text += (text.empty() ? "" : "; ") + sentence;

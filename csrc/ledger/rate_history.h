@@ -1,4 +1,4 @@
-// LinkHistory: the changes of links that this process has noticed, for the ledger's file.
+// RateHistory: the changes of links that this process has noticed, for the ledger's file.
 #pragma once
 
 #include <chrono>
@@ -13,15 +13,15 @@
 namespace q7x2 {
 
 /// Any thread.
-class LinkHistory {
+class RateHistory {
  public:
   struct Change {
     int64_t wall_ns = 0;  ///< nanoseconds since 1970
     std::string text;
   };
 
-  static LinkHistory& instance() {
-    static LinkHistory history;
+  static RateHistory& instance() {
+    static RateHistory history;
     return history;
   }
 

@@ -1,5 +1,5 @@
 // Which links have changed, from noisy rates.
-#include "ledger/link_watch.h"
+#include "ledger/rate_watch.h"
 
 #include <cmath>
 #include <cstdint>
@@ -12,13 +12,13 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "fabric/link_changes.h"
+#include "fabric/rate_changes.h"
 #include "ledger/link_meter.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr int kAny = LinkWatch::kAny;
+constexpr int kAny = RateWatch::kAny;
 constexpr int64_t kPause = 30'000;
 
 using Routes = std::vector<std::pair<int, int>>;
@@ -48,7 +48,7 @@ class Network {
   /// True: something has changed.
   bool look() {
     now += 500;
-    std::vector<LinkWatch::Sent> sent(static_cast<size_t>(hosts_ * hosts_));
+    std::vector<RateWatch::Sent> sent(static_cast<size_t>(hosts_ * hosts_));
     for (const auto& [from, to] : routes_) {
       double rate = 100e3 * machine;
       for (const auto& [link, factor] : factors) {
@@ -73,7 +73,7 @@ class Network {
     factors[{kAny, host}] = factor;
   }
 
-  LinkWatch watch;
+  RateWatch watch;
   std::map<std::pair<int, int>, double> factors;
   double machine = 1;
   int64_t now = 0;
@@ -85,7 +85,7 @@ class Network {
   std::mt19937_64 random_;
 };
 
-TEST(LinkWatch, NoiseChangesNothing) {
+TEST(RateWatch, NoiseChangesNothing) {
   for (const uint64_t seed : {1, 2, 3, 4}) {
     for (const double spread : {0.02, 0.1, 0.2}) {
       Network network(8, seed % 2 == 0 ? ring(8) : all_pairs(8), spread, seed);
@@ -94,7 +94,7 @@ TEST(LinkWatch, NoiseChangesNothing) {
   }
 }
 
-TEST(LinkWatch, ASlowHostIsFoundAndItsRecoveryToo) {
+TEST(RateWatch, ASlowHostIsFoundAndItsRecoveryToo) {
   for (const int hosts : {3, 4, 8}) {
     for (const Routes& routes : {ring(hosts), all_pairs(hosts)}) {
       SCOPED_TRACE(std::to_string(hosts) + " hosts, routes " + std::to_string(routes.size()));
@@ -113,7 +113,7 @@ TEST(LinkWatch, ASlowHostIsFoundAndItsRecoveryToo) {
   }
 }
 
-TEST(LinkWatch, OneWayOfAHostIsFound) {
+TEST(RateWatch, OneWayOfAHostIsFound) {
   Network network(4, all_pairs(4), 0.05, 3);
   network.looks_until_change(20);
   network.factors[{2, kAny}] = 0.3;
@@ -122,7 +122,7 @@ TEST(LinkWatch, OneWayOfAHostIsFound) {
   EXPECT_TRUE(network.watch.factors().contains({2, kAny}));
 }
 
-TEST(LinkWatch, ARouteIsFound) {
+TEST(RateWatch, ARouteIsFound) {
   Network network(4, all_pairs(4), 0.05, 3);
   network.looks_until_change(20);
   network.factors[{2, 1}] = 0.3;
@@ -131,7 +131,7 @@ TEST(LinkWatch, ARouteIsFound) {
   EXPECT_TRUE(network.watch.factors().contains({2, 1}));
 }
 
-TEST(LinkWatch, ASlowMachineIsNoSlowLink) {
+TEST(RateWatch, ASlowMachineIsNoSlowLink) {
   Network network(4, all_pairs(4), 0.05, 3);
   network.looks_until_change(20);
   network.machine = 0.2;
@@ -140,7 +140,7 @@ TEST(LinkWatch, ASlowMachineIsNoSlowLink) {
   EXPECT_GT(network.looks_until_change(50), 50);
 }
 
-TEST(LinkWatch, OneBadLookChangesNothing) {
+TEST(RateWatch, OneBadLookChangesNothing) {
   Network network(4, all_pairs(4), 0.05, 3);
   network.looks_until_change(20);
   for (int i = 0; i < 10; ++i) {
@@ -151,7 +151,7 @@ TEST(LinkWatch, OneBadLookChangesNothing) {
   }
 }
 
-TEST(LinkWatch, ChangesKeepTheirDistance) {
+TEST(RateWatch, ChangesKeepTheirDistance) {
   Network network(4, all_pairs(4), 0.05, 3);
   int64_t last = -kPause;
   int changes = 0;
@@ -178,18 +178,18 @@ TEST(LinkMeter, TellsWhatWasSentSinceTheLastTime) {
   EXPECT_EQ(sent.at(7).busy, 5U);
 }
 
-TEST(LinkChanges, ChangeTheRatesOfTheirLinksAlone) {
+TEST(RateChanges, ChangeTheRatesOfTheirLinksAlone) {
   const Fabric measured = Fabric::uniform(3, 2, 1e9);
-  const Fabric changed = with_link_changes(measured, {{{1, kAny}, 200}, {{0, 2}, 500}});
+  const Fabric changed = with_rate_changes(measured, {{{1, kAny}, 200}, {{0, 2}, 500}});
   EXPECT_EQ(changed.hosts[1].egress, 0.2e9);
   EXPECT_EQ(changed.hosts[1].ingress, 1e9);
   EXPECT_EQ(changed.hosts[0].egress, 1e9);
   ASSERT_EQ(changed.pairs.size(), 1U);
   EXPECT_EQ(changed.pairs[0].rate, 0.5e9);
   changed.validate();
-  EXPECT_THROW(with_link_changes(measured, {{{3, kAny}, 200}}), Error);
+  EXPECT_THROW(with_rate_changes(measured, {{{3, kAny}, 200}}), Error);
   EXPECT_EQ(
-      link_changes_text(measured, {{{2, kAny}, 300}}, {{{kAny, 1}, 200}, {{0, 2}, 500}}),
+      rate_changes_text(measured, {{{2, kAny}, 300}}, {{{kAny, 1}, 200}, {{0, 2}, 500}}),
       "host h1 receives at 20 % of its measured rate; host h0 sends to host h2 at 50 % of its "
       "measured rate; host h2 sends at its measured rate again");
 }

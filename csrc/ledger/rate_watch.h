@@ -1,4 +1,4 @@
-// LinkWatch: whose links have become slower or faster than they were.
+// RateWatch: whose links have become slower or faster than they were.
 //
 // Ranks send with the rate of the slowest link on the way, and wait for each other. So durations do
 // not say which link is slow, but connections do: the kernel counts what was acknowledged, and how
@@ -32,7 +32,7 @@
 
 namespace q7x2 {
 
-class LinkWatch {
+class RateWatch {
  public:
   /// What was sent from one host to another since the last look.
   struct Sent {
@@ -45,7 +45,7 @@ class LinkWatch {
   /// Thousandths of the rate at the beginning; those that are as they were are left out.
   using Factors = std::map<Resource, int64_t>;
 
-  explicit LinkWatch(int hosts) : hosts_(hosts) {}
+  explicit RateWatch(int hosts) : hosts_(hosts) {}
 
   /// Another look. `pattern`: what was running; only rates of one pattern are compared. `now`:
   /// milliseconds, on a clock that all ranks agree on. `pause`: the least time between two changes.

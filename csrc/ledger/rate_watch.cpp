@@ -1,4 +1,4 @@
-#include "ledger/link_watch.h"
+#include "ledger/rate_watch.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +25,7 @@ int64_t median(std::vector<int64_t> values) {
 }  // namespace
 
 // First the hosts that explain most: a slow host's neighbours in a ring have a slow route, too.
-LinkWatch::Found LinkWatch::blame(std::vector<Route> routes) const {
+RateWatch::Found RateWatch::blame(std::vector<Route> routes) const {
   Found found;
   const auto take = [&](Resource of, const auto& is_of) {
     std::vector<int64_t> ratios;
@@ -79,7 +79,7 @@ LinkWatch::Found LinkWatch::blame(std::vector<Route> routes) const {
   return found;
 }
 
-void LinkWatch::suspect(const Found& slower, const Found& faster) {
+void RateWatch::suspect(const Found& slower, const Found& faster) {
   std::map<std::pair<Resource, bool>, Suspicion> now;
   const auto add = [&](const Found& found, bool is_slower) {
     for (const auto& [resource, ratio] : found) {
@@ -95,7 +95,7 @@ void LinkWatch::suspect(const Found& slower, const Found& faster) {
   suspicions_ = std::move(now);
 }
 
-bool LinkWatch::decide(int64_t now, int64_t pause) {
+bool RateWatch::decide(int64_t now, int64_t pause) {
   if (has_changed_ && now - changed_ < pause) return false;
   bool is_change = false;
   for (const auto& [key, suspicion] : suspicions_) {
@@ -118,7 +118,7 @@ bool LinkWatch::decide(int64_t now, int64_t pause) {
   return true;
 }
 
-bool LinkWatch::look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Sent> sent) {
+bool RateWatch::look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Sent> sent) {
   if (!bands_.contains(pattern) && bands_.size() == kMostPatterns) bands_.clear();
   auto& bands = bands_[pattern];
   struct Rate {

@@ -13,7 +13,7 @@ from q7x2._report_charts import section
 if TYPE_CHECKING:
     from q7x2._ledger_read import Ledger
 
-FACT = "link_changes"
+FACT = "rate_changes"
 """The fact of a ledger that has them."""
 
 
