@@ -14,7 +14,7 @@ constexpr double kOne = 1000;
 
 void require_host(const Fabric& fabric, int host) {
   if (host < kAny || host >= static_cast<int>(fabric.hosts.size())) {
-    throw Error(ErrorCode::kInvalidArgument, "a link of host " + std::to_string(host) + " of " +
+    throw Error(ErrorCode::kInvalidArgument, "a rate of host " + std::to_string(host) + " of " +
                                                  std::to_string(fabric.hosts.size()));
   }
 }
@@ -31,13 +31,43 @@ Fabric::Pair& pair_of(Fabric& fabric, int from, int to) {
   return fabric.pairs.back();
 }
 
-std::string name_of(const Fabric& fabric, std::pair<int, int> link) {
-  const auto host = [&](int index) {
-    return "host " + fabric.hosts[static_cast<size_t>(index)].name;
-  };
-  if (link.second == kAny) return host(link.first) + " sends";
-  if (link.first == kAny) return host(link.second) + " receives";
-  return host(link.first) + " sends to " + host(link.second);
+/// The CPU's rates of a host, as its own.
+Fabric::Rates& own_rates(Fabric& fabric, int host) {
+  std::vector<Fabric::Rates>& all = fabric.hosts[static_cast<size_t>(host)].rates;
+  Fabric::Rates rates;
+  rates.copy = fabric.host_copy_rate(host);
+  rates.reduce = fabric.host_reduce_rate(host);
+  const auto known = std::ranges::find(all, rates.device, &Fabric::Rates::device);
+  Fabric::Rates& own = known == all.end() ? all.emplace_back() : *known;
+  rates.codecs = own.codecs;
+  for (const Fabric::CodecRate& codec : fabric.codecs) {
+    const auto same = std::ranges::find(rates.codecs, codec.name, &Fabric::CodecRate::name);
+    if (same == rates.codecs.end()) rates.codecs.push_back(codec);
+  }
+  return own = std::move(rates);
+}
+
+void change_processor(Fabric& fabric, int host, double factor) {
+  Fabric::Rates& rates = own_rates(fabric, host);
+  rates.copy *= factor;
+  rates.reduce *= factor;
+  for (Fabric::CodecRate& codec : rates.codecs) {
+    codec.encode *= factor;
+    codec.decode *= factor;
+    codec.encode_sum *= factor;
+    codec.select *= factor;
+  }
+}
+
+std::string host_text(const Fabric& fabric, int host) {
+  return "host " + fabric.hosts[static_cast<size_t>(host)].name;
+}
+
+std::string name_of(const Fabric& fabric, std::pair<int, int> of) {
+  if (of.first == of.second) return host_text(fabric, of.first) + " computes";
+  if (of.second == kAny) return host_text(fabric, of.first) + " sends";
+  if (of.first == kAny) return host_text(fabric, of.second) + " receives";
+  return host_text(fabric, of.first) + " sends to " + host_text(fabric, of.second);
 }
 
 }  // namespace
@@ -45,12 +75,14 @@ std::string name_of(const Fabric& fabric, std::pair<int, int> link) {
 Fabric with_rate_changes(const Fabric& measured, const RateFactors& factors) {
   Fabric fabric = measured;
   if (!factors.empty()) fabric.tuned.clear();
-  for (const auto& [link, thousandths] : factors) {
-    const auto [from, to] = link;
+  for (const auto& [of, thousandths] : factors) {
+    const auto [from, to] = of;
     require_host(fabric, from);
     require_host(fabric, to);
     const double factor = static_cast<double>(thousandths) / kOne;
-    if (to == kAny) {
+    if (from == to) {
+      change_processor(fabric, from, factor);
+    } else if (to == kAny) {
       fabric.hosts[static_cast<size_t>(from)].egress *= factor;
     } else if (from == kAny) {
       fabric.hosts[static_cast<size_t>(to)].ingress *= factor;
@@ -64,19 +96,25 @@ Fabric with_rate_changes(const Fabric& measured, const RateFactors& factors) {
 }
 
 std::string rate_changes_text(const Fabric& measured, const RateFactors& before,
-                              const RateFactors& after) {
+                              const RateFactors& after, const std::set<int>& forgotten) {
   std::string text;
   const auto add = [&](const std::string& sentence) {
     text += (text.empty() ? "" : "; ") + sentence;
   };
-  for (const auto& [link, thousandths] : after) {
-    const auto known = before.find(link);
+  for (const auto& [of, thousandths] : after) {
+    const auto known = before.find(of);
     if (known != before.end() && known->second == thousandths) continue;
-    add(name_of(measured, link) + " at " + std::to_string((thousandths + 5) / 10) +
+    add(name_of(measured, of) + " at " + std::to_string((thousandths + 5) / 10) +
         " % of its measured rate");
   }
-  for (const auto& [link, thousandths] : before) {
-    if (!after.contains(link)) add(name_of(measured, link) + " at its measured rate again");
+  for (const auto& [of, thousandths] : before) {
+    if (after.contains(of)) continue;
+    if (of.first == of.second && forgotten.contains(of.first)) {
+      add(host_text(measured, of.first) +
+          " has had too little to do for ten minutes, and counts as recovered");
+    } else {
+      add(name_of(measured, of) + " at its measured rate again");
+    }
   }
   return text;
 }
