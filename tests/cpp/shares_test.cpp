@@ -1,13 +1,17 @@
-// Parts as long as their owners' links allow: proved by the checker, timed by the simulator.
+// Parts as long as their owners' links and processors allow: proved by the checker, timed by the
+// simulator.
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "fabric/rate_changes.h"
 #include "plan/checker.h"
 #include "plan/generators.h"
 #include "plan/planner.h"
@@ -28,6 +32,13 @@ Fabric one_slow(int hosts, int ranks_per_host, double factor) {
   slow.egress *= factor;
   slow.ingress *= factor;
   return fabric;
+}
+
+/// All links have a rate, and the processor of the last host has `factor` of the others' speed.
+Fabric slow_processor(int hosts, int ranks_per_host, double rate, double factor) {
+  const Fabric fabric = Fabric::uniform(hosts, ranks_per_host, rate);
+  const auto thousandths = static_cast<int64_t>(1000 * factor);
+  return with_rate_changes(fabric, {{{hosts - 1, hosts - 1}, thousandths}});
 }
 
 std::optional<Schedule> shares(const Fabric& fabric) {
@@ -108,6 +119,63 @@ TEST(Shares, AreChosenWhereTheyWin) {
               "shares");
     EXPECT_NE(test::algorithm(test::network(hosts), shape), "shares");
   }
+}
+
+/// What of the data the last rank adds up, as a share of what the first one does.
+double work_of_last(const std::vector<Plan>& plans) {
+  const auto work = [](const Plan& plan) {
+    double sum = 0;
+    for (const Op& op : plan.ops) {
+      if (op.kind == OpKind::kReduce) sum += plan.part_weights[op.length_of.index] * op.num_sources;
+    }
+    return sum;
+  };
+  return work(plans.back()) / work(plans.front());
+}
+
+// By the simulator, which counts what each core adds up. In microseconds, of 64 MiB.
+double simulated(const std::string& algorithm, const Fabric& fabric) {
+  const Choice choice = Planner(0, std::make_shared<const Fabric>(fabric), algorithm)
+                            .choose({Collective::kAllReduce, 64 * kMiB});
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < fabric.world_size(); ++rank) {
+    Planner planner(rank, std::make_shared<const Fabric>(fabric), algorithm);
+    plans.push_back(*planner.choose({Collective::kAllReduce, 64 * kMiB}).plan);
+  }
+  return 1e6 * Simulator(plans, fabric).run({64 * kMiB, choice.slice_bytes, choice.window}).seconds;
+}
+
+TEST(Shares, ASlowProcessorAddsUpLess) {
+  for (const int ranks_per_host : {1, 2}) {
+    SCOPED_TRACE(ranks_per_host);
+    const double rate = 200 * kGigabit * ranks_per_host;
+    const Fabric fabric = slow_processor(8, ranks_per_host, rate, 0.25);
+    const auto schedule = shares(fabric);
+    ASSERT_TRUE(schedule);
+    const std::vector<Plan> plans = schedule->project_all();
+    check_plans(plans);
+    run_and_compare(plans, 1000, 256);
+    EXPECT_LT(work_of_last(plans), 0.4);
+  }
+}
+
+// A quarter of the speed on links of 200 Gbit/s; a twentieth, as by a quota, on 25 Gbit/s.
+TEST(Shares, AreFasterWhereAProcessorIsSlowAndLinksAreFast) {
+  for (const auto& [gigabits, factor] : {std::pair(200, 0.25), std::pair(25, 0.05)}) {
+    SCOPED_TRACE(gigabits);
+    const Fabric fabric = slow_processor(8, 1, gigabits * kGigabit, factor);
+    const double seconds = simulated("shares", fabric);
+    EXPECT_LT(seconds, 0.8 * simulated("sra", fabric));
+    EXPECT_LT(seconds, 0.8 * simulated("ring", fabric));
+    CallShape shape{Collective::kAllReduce, 64 * kMiB};
+    EXPECT_EQ(test::algorithm(std::make_shared<const Fabric>(fabric), shape), "shares");
+  }
+}
+
+// There a host waits for its link, not for its processor.
+TEST(Shares, AProcessorDoesNotMatterOnSlowLinks) {
+  EXPECT_FALSE(shares(slow_processor(8, 1, kGigabit, 0.25)));
+  EXPECT_FALSE(shares(slow_processor(8, 1, 25 * kGigabit, 0.25)));
 }
 
 }  // namespace
