@@ -14,7 +14,7 @@
 // The choice of a Plan may come later than the task: until then the task waits for its turn. Some
 // calls have a precursor, a collective of its own that is submitted right before the call: the
 // announcement of rank 0's choice before the first call of a kind, reviews of the choice, and looks
-// at the links (plan/plan_book.h).
+// at links and processors (plan/plan_book.h).
 //
 // Tensors on a device pass through host memory, or stay there, and a device encodes and decodes
 // (executor/device_coder.h). A slice begins when its input is there, and each slice that is
@@ -138,7 +138,7 @@ class CollectiveTask final : public Task {
   // collective_precursors.cpp: what precedes a call.
 
   /// The broadcast of rank 0's choice, the all-reduce of what the ranks have measured, that of what
-  /// their links have carried, and that of what they are about to send.
+  /// they have sent and computed, and that of what they are about to send.
   std::shared_ptr<CollectiveTask> announcement();
   std::shared_ptr<CollectiveTask> review();
   std::shared_ptr<CollectiveTask> look();
@@ -205,7 +205,7 @@ class CollectiveTask final : public Task {
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
   void end_group(Locked& locked, const Error& error);
 
-  /// Rank 0's planning for links that have changed.
+  /// Rank 0's planning for rates that have changed.
   class PlanningJob final : public Job {
    public:
     explicit PlanningJob(CollectiveTask& look) : look_(look) {}
@@ -236,6 +236,8 @@ class CollectiveTask final : public Task {
   OpJob* fold(Locked& locked, Step step, size_t length);
   void launch(Locked& locked, OpJob& job);
   void accept(Locked& locked, OpJob& job);
+  /// For the task's record, and for looks.
+  void note_times(const OpJob& job);
 
   // collective_coded.cpp: ops on coded blocks, selections, balanced parts.
 

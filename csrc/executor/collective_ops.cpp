@@ -142,6 +142,15 @@ void CollectiveTask::worked(Locked& locked, Job& job) {
   run_ready(locked);
 }
 
+// A device's time says nothing of the processor.
+void CollectiveTask::note_times(const OpJob& job) {
+  const WorkTimes times = job.times();
+  work_ += times;
+  if (times.reduce > 0 && job.device == nullptr) {
+    book_->reductions().add(job.addends.size(), job.length, times.reduce);
+  }
+}
+
 // Messages of other ranks are checked as they are read, in the job.
 void CollectiveTask::accept(Locked& locked, OpJob& job) {
   try {
@@ -151,7 +160,7 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
               Error(error.code(), std::string(error.what()) + ", in " + name(), error.rank()));
     return;
   }
-  work_ += job.times();
+  note_times(job);
   const Step step = job.step;
   const OpJob::Purpose purpose = job.purpose;
   const HostChannel::Message message = job.message;

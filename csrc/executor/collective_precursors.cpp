@@ -1,10 +1,11 @@
-// What precedes a call: the announcement of rank 0's choice, reviews of the choice, looks at links,
+// What precedes a call: the announcement of rank 0's choice, reviews of the choice, looks at rates,
 // sums of counts.
 #include <cstring>
 #include <map>
 #include <span>
 #include <utility>
 
+#include "base/thread_turns.h"
 #include "executor/collective.h"
 #include "executor/slot_grant.h"
 #include "transport/runtime.h"
@@ -130,7 +131,9 @@ void CollectiveTask::contribute(Locked& locked) {
       host_of[group().card(rank).heartbeat_address] = fabric->host_of[static_cast<size_t>(rank)];
     }
     const int worker = group().runtime().reactor().worker().event_fd();
-    looked_at_->reacting().write(memory(), connection_totals(worker), host_of);
+    looked_at_->reacting().write(
+        memory(), {connection_totals(worker), book_->reductions().take(), turns_of_this_thread()},
+        host_of);
   } else if (looked_at_ && group().rank() == 0) {
     planning_ = std::make_unique<PlanningJob>(*this);
     enqueue(locked, *planning_, kPlanningBytes);

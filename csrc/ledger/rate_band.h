@@ -1,4 +1,4 @@
-// RateBand: between which rates a connection sends as long as nothing changes.
+// RateBand: between which rates something works as long as nothing changes.
 //
 //           ------------------------  median / edge         above
 //     . . :: . : . :: : . : ::. : .   median of what it was
@@ -16,6 +16,13 @@
 #include <vector>
 
 namespace q7x2 {
+
+/// Of at least one value.
+inline int64_t median_of(std::vector<int64_t> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 class RateBand {
  public:
@@ -46,12 +53,6 @@ class RateBand {
   static constexpr int64_t kDeviations = 8896;
   static constexpr int64_t kLeastEdge = 400;
   static constexpr int64_t kMostEdge = 650;
-
-  static int64_t median_of(std::vector<int64_t> values) {
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-  }
 
   std::vector<int64_t> rates_;  // the newest last
   int64_t median_ = 0;

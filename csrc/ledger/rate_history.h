@@ -1,4 +1,4 @@
-// RateHistory: the changes of links that this process has noticed, for the ledger's file.
+// RateHistory: the changes of links and hosts that this process has noticed, for the ledger's file.
 #pragma once
 
 #include <chrono>

@@ -1,82 +1,90 @@
-// RateWatch: whose links have become slower or faster than they were.
+// RateWatch: whose links, and whose processors, have become slower or faster than they were.
 //
-// Ranks send with the rate of the slowest link on the way, and wait for each other. So durations do
-// not say which link is slow, but connections do: the kernel counts what was acknowledged, and how
-// long a connection was busy (ledger/link_meter.h). Bytes per busy second are the rate of a route,
-// however long its sender had nothing to send.
+// Ranks go on with the rate of the slowest of them, and wait for each other. So durations of calls
+// do not say who is slow. But these do:
+//
+//   links        the kernel counts what was acknowledged, and how long a connection was busy
+//                (ledger/link_meter.h). Bytes per busy second are the rate of a route, however long
+//                its sender had nothing to send.
+//   turns        the kernel counts for how long a thread ran, and for how long it was ready to run
+//                (ledger/turn_meter.h). Other processes take turns with it, a quota stops it.
+//   reductions   ranks count the bytes that their reductions pass over, and the time that this
+//                takes (ledger/reduction_meter.h). A processor at a lower frequency takes longer.
 //
 // At agreed calls the ranks add up what they have counted (plan/plan_book.h), and each feeds the
-// same numbers to its own watch. Each pair of hosts has a band (ledger/rate_band.h). A pair outside
-// its band is blamed on
+// same numbers to its own watch. What has left its band for good (ledger/rate_trends.h) has
+// changed: its factor is the ratio of the rates now and before. A processor that waits for its turn
+// adds up more slowly, too. So the lower one of its two factors counts, and not their product.
 //
-//   a host     if all that it sends and all that it receives is outside
-//   one way    of a host, if all of several routes out of it, or into it, are outside
-//   a route    else
-//
-// If all routes change by one factor, the machine has, and nothing follows. What is blamed three
-// times in a row has changed: its factor is the ratio of the rates now and before. Then all bands
-// begin anew, because other Plans share links in another way. What is faster than before is
-// believed only of what was found slow. A factor near 1 counts as recovered.
+// Rates of links are compared at each look. After a change all of them are learnt anew, because
+// other Plans share links in another way. For processors see ledger/host_trend.h.
 //
 // All numbers are integers, so all ranks come to the same factors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <set>
 #include <span>
-#include <utility>
-#include <vector>
 
-#include "ledger/rate_band.h"
+#include "ledger/host_trend.h"
+#include "ledger/link_blame.h"
+#include "ledger/rate_trends.h"
 
 namespace q7x2 {
 
 class RateWatch {
  public:
-  /// What was sent from one host to another since the last look.
-  struct Sent {
-    int32_t kib = 0;   ///< acknowledged
-    int32_t busy = 0;  ///< microseconds with bytes on their way, summed over connections
+  /// Some work since the last look.
+  struct Work {
+    int32_t amount = 0;
+    int32_t microseconds = 0;  ///< summed over connections, or over ranks
   };
-  /// What a change is of: the sending and the receiving host. kAny: whatever the other end.
-  using Resource = std::pair<int, int>;
-  static constexpr int kAny = -1;
+  /// Where a look has the work of hosts.
+  struct Layout {
+    int hosts;
+
+    size_t size() const { return index(hosts, 0) + static_cast<size_t>(hosts); }
+    /// KiB sent from one host to another, in the time in which connections were busy.
+    size_t sent(int from, int to) const { return index(from, to); }
+    /// KiB that a host's reductions have read and written. Nothing is sent from a host to itself.
+    size_t reduced(int host) const { return index(host, host); }
+    /// Microseconds in which a host's ranks ran, of those in which they were ready to.
+    size_t turns(int host) const { return index(hosts, host); }
+
+   private:
+    size_t index(int row, int column) const { return static_cast<size_t>(row * hosts + column); }
+  };
+  /// What a change is of: the sending and the receiving host, kAnyHost for any other end. A host
+  /// and itself: its processor.
+  using Resource = RateTrends::Resource;
   /// Thousandths of the rate at the beginning; those that are as they were are left out.
-  using Factors = std::map<Resource, int64_t>;
+  using Factors = RateTrends::Ratios;
 
-  explicit RateWatch(int hosts) : hosts_(hosts) {}
+  explicit RateWatch(int hosts);
 
-  /// Another look. `pattern`: what was running; only rates of one pattern are compared. `now`:
-  /// milliseconds, on a clock that all ranks agree on. `pause`: the least time between two changes.
-  /// `sent`: by sending host, then by receiving host. True: `factors` have changed.
-  bool look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Sent> sent);
+  /// Another look. `pattern`: what was running; only rates of links of one pattern are compared.
+  /// `now`: milliseconds, on a clock that all ranks agree on. `pause`: the least time between two
+  /// changes. `work`: as the Layout says. True: `factors` have changed.
+  bool look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work);
   const Factors& factors() const { return factors_; }
+  /// Of the last change: the hosts whose processors count as recovered because nothing was known of
+  /// them for ten minutes.
+  std::set<int> forgotten() const;
 
  private:
-  /// A pair of hosts in one look.
-  struct Route {
-    int from, to;
-    int64_t ratio;
-    bool is_outside;
-  };
-  struct Suspicion {
-    int looks = 0;
-    int64_t ratio = RateBand::kOne;
-  };
-  using Found = std::map<Resource, int64_t>;  // ratios
-
-  Found blame(std::vector<Route> routes) const;
-  void suspect(const Found& slower, const Found& faster);
+  void look_at_links(uint64_t pattern, std::span<const Work> work);
   bool decide(int64_t now, int64_t pause);
+  Factors of_processors() const;
 
-  const int hosts_;
-  std::map<uint64_t, std::map<std::pair<int, int>, RateBand>> bands_;  // by pattern and pair
-  std::map<std::pair<Resource, bool>, Suspicion> suspicions_;          // by resource; is it slower
-  int strays_ = 0;  // looks in a row with rates outside, and nobody to blame
-  Factors factors_;
-  int64_t changed_ = 0;
-  bool has_changed_ = false;
+  const Layout layout_;
+  RateTrends links_;
+  HostTrend reductions_;
+  HostTrend turns_;
+  Factors of_links_;
+  Factors factors_;  // of processors, too
+  std::optional<int64_t> changed_;
 };
 
 }  // namespace q7x2

@@ -11,8 +11,9 @@
 // numbers of calls a *review* precedes a call, a small all-reduce of what the ranks have measured,
 // by which all of them decide alike (plan/refinement.h).
 //
-// Long calls are preceded by a *look* now and then. It brings what the ranks' links have carried,
-// or, if links have changed, rank 0's choice for the links as they are (plan/reacting.h).
+// Long calls are preceded by a *look* now and then. It brings what the ranks' links have carried
+// and what their processors have done, or, if some have changed, rank 0's choice for them as
+// they are (plan/reacting.h).
 //
 // Pages are opened and forgotten in the order of the group's calls, which is the same on all ranks.
 // Calls are counted in the order in which they are submitted.
@@ -31,6 +32,7 @@
 
 #include "base/concurrent_recent.h"
 #include "base/log.h"
+#include "ledger/reduction_meter.h"
 #include "plan/fair_clock.h"
 #include "plan/planner.h"
 #include "plan/publication.h"
@@ -65,7 +67,8 @@ class PlanBook {
     enum class Source : uint8_t { kAlone, kBroadcast };
     /// What has to precede a call.
     enum class Precursor : uint8_t { kNone, kAnnouncement, kReview, kLook };
-    /// What a look is for: nothing, what links have carried, a choice for links that have changed.
+    /// What a look is for: nothing, what was done, a choice for rates that have
+    /// changed.
     enum class Look : uint8_t { kNothing, kRates, kChoice };
 
     /// What coding costs is not kept: only the choice depends on it, and it may not outlive the
@@ -149,6 +152,8 @@ class PlanBook {
   void take_look(Page& page, uint64_t number, std::span<const std::byte> message) const;
   /// By which the group's calls are measured. Under the reactor's lock.
   FairClock& clock() { return clock_; }
+  /// What the group's reductions have done. Under the reactor's lock.
+  ReductionMeter& reductions() { return reductions_; }
 
   /// Of all pages that are settled and that rank 0 has chosen for. Any thread.
   std::vector<Record> records() const;
@@ -158,7 +163,7 @@ class PlanBook {
   /// The Fabric, as far as its changes were noticed. Any thread.
   std::shared_ptr<const Fabric> fabric() const;
 
-  /// Forgets all choices, and what links have been found to carry. All ranks must do so between the
+  /// Forgets all choices, and what rates have been found to be. All ranks must do so between the
   /// same two collectives.
   void clear();
 
@@ -189,6 +194,7 @@ class PlanBook {
   const std::chrono::milliseconds pause_;
   std::shared_ptr<Reacting> reacting_;
   FairClock clock_;
+  ReductionMeter reductions_;
   mutable std::mutex mutex_;  // to open pages, to settle them
   ConcurrentRecent<Key, Page> pages_;
 };

@@ -31,9 +31,15 @@ struct Header {
 };
 
 size_t bytes_for(int hosts) {
-  const auto pairs = static_cast<size_t>(hosts) * static_cast<size_t>(hosts);
-  const size_t bytes = sizeof(Header) + pairs * sizeof(RateWatch::Sent);
-  return (std::max(bytes, Publication::kBytes) + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t work = RateWatch::Layout{hosts}.size() * sizeof(RateWatch::Work);
+  const size_t bytes = std::max(sizeof(Header) + work, Publication::kBytes);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Sums of all ranks of a host must fit.
+int32_t number_that_adds_up(int64_t number) {
+  constexpr int64_t kMost = 1 << 24;
+  return static_cast<int32_t>(std::clamp<int64_t>(number, 0, kMost));
 }
 
 }  // namespace
@@ -69,7 +75,7 @@ size_t Reacting::most_bytes(int world_size) {
   return bytes_for(std::min(world_size, kMostHosts));
 }
 
-void Reacting::write(std::span<std::byte> message, std::span<const ConnectionTotals> connections,
+void Reacting::write(std::span<std::byte> message, const Counts& counts,
                      const std::map<uint32_t, int>& host_of) {
   std::ranges::fill(message, std::byte{0});
   if (rank_ == 0) {
@@ -78,19 +84,22 @@ void Reacting::write(std::span<std::byte> message, std::span<const ConnectionTot
     const Header header{static_cast<int32_t>(now.count()), static_cast<int32_t>(pause_.count())};
     std::memcpy(message.data(), &header, sizeof(header));
   }
-  const int hosts = static_cast<int>(measured_->hosts.size());
+  const RateWatch::Layout layout{static_cast<int>(measured_->hosts.size())};
+  const auto put = [&](size_t index, int64_t amount, int64_t microseconds) {
+    const RateWatch::Work work{number_that_adds_up(amount), number_that_adds_up(microseconds)};
+    std::memcpy(message.data() + sizeof(Header) + index * sizeof(work), &work, sizeof(work));
+  };
   const int own = measured_->host_of[static_cast<size_t>(rank_)];
-  for (const auto& [address, sent] : meter_.take(connections)) {
+  for (const auto& [address, sent] : links_.take(counts.connections)) {
     const auto host = host_of.find(address);
     if (host == host_of.end() || host->second == own) continue;
-    // Sums of all ranks of a host must fit.
-    constexpr uint64_t kMost = 1 << 24;
-    const RateWatch::Sent figures{static_cast<int32_t>(std::min(sent.bytes / 1024, kMost)),
-                                  static_cast<int32_t>(std::min(sent.busy, kMost))};
-    const auto index = static_cast<size_t>(own * hosts + host->second);
-    std::memcpy(message.data() + sizeof(Header) + index * sizeof(figures), &figures,
-                sizeof(figures));
+    put(layout.sent(own, host->second), static_cast<int64_t>(sent.bytes / 1024),
+        static_cast<int64_t>(sent.busy));
   }
+  put(layout.reduced(own), static_cast<int64_t>(counts.reductions.bytes / 1024),
+      counts.reductions.nanoseconds / 1000);
+  const TurnMeter::Turns turns = turns_.take(counts.turns);
+  put(layout.turns(own), turns.ran / 1000, (turns.ran + turns.waited) / 1000);
 }
 
 bool Reacting::read(std::span<const std::byte> message, uint64_t pattern) {
@@ -101,13 +110,14 @@ bool Reacting::read(std::span<const std::byte> message, uint64_t pattern) {
     return false;
   }
   if (pattern == 0) return false;
-  const size_t hosts = measured_->hosts.size();
-  std::vector<RateWatch::Sent> sent(hosts * hosts);
-  std::memcpy(sent.data(), message.data() + sizeof(Header), sent.size() * sizeof(sent[0]));
+  const RateWatch::Layout layout{static_cast<int>(measured_->hosts.size())};
+  std::vector<RateWatch::Work> work(layout.size());
+  std::memcpy(work.data(), message.data() + sizeof(Header), work.size() * sizeof(work[0]));
   const RateFactors before = watch_.factors();
-  if (!watch_.look(pattern, header.now, header.pause, sent)) return false;
+  if (!watch_.look(pattern, header.now, header.pause, work)) return false;
   auto fabric = std::make_shared<Fabric>(with_rate_changes(*measured_, watch_.factors()));
-  const std::string reason = rate_changes_text(*measured_, before, watch_.factors());
+  const std::string reason =
+      rate_changes_text(*measured_, before, watch_.factors(), watch_.forgotten());
   if (!watch_.factors().empty()) fabric->made.note = reason;
   const std::lock_guard lock(mutex_);
   const Edition& last = editions_.back();

@@ -1,16 +1,17 @@
-// Reacting: the links of a group are watched while its calls run, and calls are planned anew if
-// they change.
+// Reacting: the links and processors of a group are watched while its calls run, and calls are
+// planned anew if they change.
 //
 //   call of a kind    0 ...      k              2k             3k             4k
 //   before it         choice     look           look           look           new choice
-//                                rates          rates          rates: a link
+//                                rates          rates          rates: one
 //                                                              has changed
 //
 // A *look* precedes every k-th long call of a kind: an all-reduce of what the ranks' connections
-// have sent (ledger/link_meter.h). All ranks then hold the same numbers, and decide alike whether a
-// link has changed (ledger/rate_watch.h). If so, the Fabric's epoch advances. At the next look
-// before a call of a kind whose choice was made for an earlier epoch, rank 0 plans, and the
-// all-reduce carries its new choice instead of rates: all others contribute zeros.
+// have sent, and of what their processors have done (ledger/rate_watch.h). All ranks then hold the
+// same numbers, and decide alike whether a link or a host has changed. If so, the Fabric's epoch
+// advances. At the next look before a call of a kind whose choice was made for an earlier epoch,
+// rank 0 plans, and the all-reduce carries its new choice instead of rates: all others contribute
+// zeros.
 //
 // k follows from the size of the calls, so ranks know it when they submit them. A look happens once
 // per tenth of a second of traffic on the slowest link, and never before short calls.
@@ -23,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +32,8 @@
 #include "fabric/rate_changes.h"
 #include "ledger/link_meter.h"
 #include "ledger/rate_watch.h"
+#include "ledger/reduction_meter.h"
+#include "ledger/turn_meter.h"
 #include "plan/planner.h"
 
 namespace q7x2 {
@@ -50,9 +54,15 @@ class Reacting {
 
   /// False once rank 0 has said that it does not react.
   bool is_on() const { return is_on_; }
-  /// Writes what this rank has sent since the last look. `host_of`: hosts by address (IPv4, in host
+  /// What a rank has counted.
+  struct Counts {
+    std::vector<ConnectionTotals> connections;
+    ReductionMeter::Done reductions;  ///< since the last look
+    std::optional<ThreadTurns> turns;
+  };
+  /// Writes what this rank has done since the last look. `host_of`: hosts by address (IPv4, in host
   /// byte order).
-  void write(std::span<std::byte> message, std::span<const ConnectionTotals> connections,
+  void write(std::span<std::byte> message, const Counts& counts,
              const std::map<uint32_t, int>& host_of);
   /// Reads the sum of what all ranks have written. `pattern`: see RateWatch; 0: rates are not to be
   /// compared. True: the epoch has advanced.
@@ -78,7 +88,8 @@ class Reacting {
   const std::chrono::milliseconds pause_;
   const std::shared_ptr<const Fabric> measured_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  LinkMeter meter_;
+  LinkMeter links_;
+  TurnMeter turns_;
   RateWatch watch_;
   bool is_on_ = true;
   mutable std::mutex mutex_;      // guards the editions

@@ -1,5 +1,5 @@
-// The links of a group change while its calls run: all ranks notice it alike, and take the same new
-// Plans from the same call on.
+// The links and processors of a group change while its calls run: all ranks notice it alike, and
+// take the same new Plans from the same call on.
 #include "plan/reacting.h"
 
 #include <chrono>
@@ -8,6 +8,8 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,25 +28,32 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::chrono::milliseconds kPause{30'000};
 
+/// Of a test's own clock, between two looks.
+constexpr int32_t kMilliseconds = 500;
+
 /// One rank per host, and what its kernel would count.
 struct Rank {
   std::unique_ptr<PlanBook> book;
   std::shared_ptr<Page> page;
   std::vector<ConnectionTotals> connections;
+  ThreadTurns turns;
 };
 
-/// A group whose host 1 has a link with `factor` of its rate. All ranks send to all others.
+/// A group whose host 1 has a link with `factor` of its rate, and whose host 2 has `share` of a
+/// processor with `speed` of the others'. All ranks send to all others.
 class ReactingGroup {
  public:
   explicit ReactingGroup(int hosts, std::chrono::milliseconds pause = kPause,
-                         CallShape shape = {Collective::kAllReduce, 32 * kMiB}) {
-    const auto fabric = test::network(hosts);
+                         double rate = kGigabit) {
+    const CallShape shape{Collective::kAllReduce, 32 * kMiB};
+    const auto fabric = std::make_shared<Fabric>(Fabric::uniform(hosts, 1, rate));
     for (int host = 0; host < hosts; ++host) {
       ranks_.push_back({.book = std::make_unique<PlanBook>(
                             std::make_shared<Planner>(host, fabric, ""), host, hosts, "test",
                             /*refines=*/true, pause),
                         .page = nullptr,
-                        .connections = {}});
+                        .connections = {},
+                        .turns = {}});
       Rank& rank = ranks_.back();
       rank.page = rank.book->open(shape);
       host_of_[static_cast<uint32_t>(100 + host)] = host;
@@ -97,7 +106,18 @@ class ReactingGroup {
   }
   PlanBook& book(size_t rank) { return *ranks_[rank].book; }
 
+  /// How many calls it takes until they take the Plan of another epoch; `most` and one more: they
+  /// do not.
+  int calls_until_change(int most) {
+    const size_t before = book(0).records()[0].chapters.size();
+    int calls = 0;
+    while (book(0).records()[0].chapters.size() == before && calls++ < most) call();
+    return calls;
+  }
+
   double factor = 1;
+  double speed = 1;
+  double share = 1;
   int looks = 0;
 
  private:
@@ -109,13 +129,15 @@ class ReactingGroup {
       std::vector<int32_t> own(sum.size());
       const auto bytes = std::as_writable_bytes(std::span(own));
       if (kind == Page::Look::kRates) {
-        rank.page->reacting().write(bytes, rank.connections, host_of_);
+        rank.page->reacting().write(
+            bytes, {rank.connections, rank.book->reductions().take(), rank.turns}, host_of_);
       } else if (kind == Page::Look::kChoice && &rank == ranks_.data()) {
         rank.book->propose_anew(*rank.page, bytes);
       }
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += own[i];
     }
     looks += kind == Page::Look::kNothing ? 0 : 1;
+    if (kind == Page::Look::kRates && sum[1] > 0) sum[0] = now_ += kMilliseconds;
     const auto news = std::as_bytes(std::span(sum));
     for (Rank& rank : ranks_) rank.book->take_look(*rank.page, number, news);
   }
@@ -128,9 +150,14 @@ class ReactingGroup {
         each.acknowledged += 16 * kMiB;
         each.busy += static_cast<uint64_t>(16 * kMiB / (rate * (is_slow ? factor : 1)) * 1e6);
       }
+      ranks_[from].turns.ran += 100'000'000;
+      ranks_[from].turns.waited += static_cast<int64_t>(1e8 * (from == 2 ? 1 / share - 1 : 0));
+      const double seconds = 0.01 / (from == 2 ? speed : 1);
+      ranks_[from].book->reductions().add(2, 32 * kMiB, static_cast<int64_t>(seconds * 1e9));
     }
   }
 
+  int32_t now_ = 0;
   std::vector<Rank> ranks_;
   std::map<uint32_t, int> host_of_;
 };
@@ -170,6 +197,64 @@ TEST(Reacting, ASlowLinkChangesThePlanOfAllRanksWithinTenCalls) {
   }
 }
 
+/// The share of the data that a rank adds up by rank 0's newest proposal.
+double share_of(ReactingGroup& group, int rank) {
+  const PlanBook::Record record = group.book(0).records()[0];
+  const std::string& algorithm = record.chapters.back().proposals.front().algorithm;
+  const auto schedule =
+      Planner(0, group.book(0).fabric(), "").schedule({record.collective, record.bytes}, algorithm);
+  const Plan plan = schedule->project(rank);
+  const double total = std::accumulate(plan.part_weights.begin(), plan.part_weights.end(), 0.0);
+  double share = 0;
+  for (const Op& op : plan.ops) {
+    if (op.kind == OpKind::kReduce) share += plan.part_weights[op.length_of.index] / total;
+  }
+  return share;
+}
+
+// Where links are fast. On slow ones the Plan stays what it was, as nobody waits for the processor.
+TEST(Reacting, ASlowProcessorHasLessToAddUpUntilItRecovers) {
+  ReactingGroup group(8, std::chrono::milliseconds(1), 200 * kGigabit);
+  for (int i = 0; i < 400; ++i) group.call();
+  EXPECT_EQ(group.epoch(), 0U);
+
+  group.speed = 0.25;
+  EXPECT_LE(group.calls_until_change(100), 100);
+  EXPECT_EQ(group.epoch(), 1U);
+  const Fabric fabric = *group.book(7).fabric();
+  EXPECT_EQ(fabric.made.note, "host h2 computes at 25 % of its measured rate");
+  EXPECT_EQ(fabric.host_reduce_rate(2), 0.25 * fabric.host_reduce_rate(1));
+  EXPECT_LT(share_of(group, 2), 0.5 * share_of(group, 1));
+
+  for (int i = 0; i < 400; ++i) group.call();
+  EXPECT_EQ(group.epoch(), 1U);
+  group.speed = 1;
+  EXPECT_LE(group.calls_until_change(100), 100);
+  EXPECT_NEAR(share_of(group, 2), share_of(group, 1), 0.01);
+  EXPECT_EQ(group.book(2).records()[0].chapters[2].reason,
+            "host h2 computes at its measured rate again");
+}
+
+TEST(Reacting, AProcessorThatRunsLessOftenIsSlow) {
+  ReactingGroup group(4, std::chrono::milliseconds(1));
+  for (int i = 0; i < 100; ++i) group.call();
+  group.share = 0.25;
+  EXPECT_LE(group.calls_until_change(20), 20);
+  EXPECT_EQ(group.book(3).fabric()->made.note, "host h2 computes at 25 % of its measured rate");
+}
+
+TEST(Reacting, ASlowLinkAndASlowProcessorAreFoundAtOnce) {
+  ReactingGroup group(4, std::chrono::milliseconds(1));
+  for (int i = 0; i < 100; ++i) group.call();
+  group.factor = 0.2;
+  group.speed = 0.25;
+  for (int i = 0; i < 200; ++i) group.call();
+  EXPECT_EQ(group.epoch(), 2U);
+  const Fabric fabric = *group.book(3).fabric();
+  EXPECT_NEAR(fabric.hosts[1].egress, 0.2 * kGigabit, 0.02 * kGigabit);
+  EXPECT_EQ(fabric.host_reduce_rate(2), 0.25 * fabric.host_reduce_rate(1));
+}
+
 TEST(Reacting, NewCallsArePlannedForTheLinksAsTheyAre) {
   ReactingGroup group(4, std::chrono::milliseconds(1));
   for (int i = 0; i < 60; ++i) group.call();
@@ -197,6 +282,32 @@ TEST(Reacting, RankZeroMaySwitchItOff) {
   ReactingGroup group(4, std::chrono::milliseconds(0));
   for (int i = 0; i < 20; ++i) group.call();
   EXPECT_EQ(group.looks, 1) << "the first one says so";
+}
+
+// The message is added up: what the ranks of a host write must fit together.
+TEST(Reacting, ALookOfSixtyFourHostsHoldsTheMostThatTheyCanSay) {
+  constexpr int kHosts = 64;
+  constexpr int kRanksPerHost = 100;
+  const auto fabric = std::make_shared<Fabric>(Fabric::uniform(kHosts, kRanksPerHost, kGigabit));
+  Reacting last(std::make_shared<Planner>(0, fabric, ""), kHosts * kRanksPerHost - 1, kPause);
+  EXPECT_GE(last.bytes(), size_t{kHosts * kHosts * 8});
+  EXPECT_EQ(Reacting::most_bytes(kHosts * kRanksPerHost), last.bytes());
+  std::vector<int32_t> figures(last.bytes() / sizeof(int32_t), -1);
+  const auto write = [&](ThreadTurns turns) {
+    last.write(std::as_writable_bytes(std::span(figures)), {{}, {UINT64_MAX, INT64_MAX}, turns},
+               {});
+  };
+  write({});
+  write({0, INT64_MAX / 2, INT64_MAX / 2});
+  // After the two words of the header.
+  const RateWatch::Layout layout{kHosts};
+  const size_t reduced = 2 + 2 * layout.reduced(kHosts - 1);
+  const size_t turns = 2 + 2 * layout.turns(kHosts - 1);
+  for (size_t i = 0; i < figures.size(); ++i) {
+    const bool is_its = i / 2 == reduced / 2 || i / 2 == turns / 2;
+    EXPECT_EQ(figures[i], is_its ? 1 << 24 : 0) << i;
+    EXPECT_LE(int64_t{figures[i]} * kRanksPerHost, INT32_MAX);
+  }
 }
 
 TEST(Reacting, OnlyLongCallsOfSeveralHostsArePrecededByLooks) {

@@ -1,0 +1,115 @@
+#include "ledger/rate_trends.h"
+
+#include <algorithm>
+
+namespace q7x2 {
+namespace {
+
+constexpr int64_t kOne = RateBand::kOne;
+constexpr int kLooks = 3;
+/// After so many looks without a culprit the rates are the new normal.
+constexpr int kMostStrays = 12;
+constexpr size_t kMostPatterns = 16;
+constexpr int64_t kLeastFactor = 5;
+constexpr int64_t kRecovered = 800;
+
+/// What all rates have in common: of the slower ones that the best quarter is slower too, and of
+/// the faster ones that the worst quarter is faster too.
+struct Common {
+  explicit Common(std::vector<int64_t> ratios) {
+    if (ratios.empty()) return;
+    std::ranges::sort(ratios);
+    best = std::clamp<int64_t>(ratios[ratios.size() * 3 / 4], 1, kOne);
+    worst = std::max(ratios[(ratios.size() - 1) / 4], kOne);
+  }
+
+  int64_t best = kOne;
+  int64_t worst = kOne;
+};
+
+}  // namespace
+
+void RateTrends::look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow) {
+  if (!bands_.contains(pattern) && bands_.size() == kMostPatterns) bands_.clear();
+  Bands& bands = bands_[pattern];
+  std::vector<int64_t> ratios;
+  for (const Rate& each : rates) {
+    const RateBand& band = bands[each.of];
+    if (band.is_known()) ratios.push_back(band.ratio(each.rate));
+  }
+  const bool is_any_known = !ratios.empty();
+  const Common common(std::move(ratios));
+  std::vector<Ratio> slower;
+  std::vector<Ratio> faster;
+  bool strays = false;
+  for (const Rate& each : rates) {
+    RateBand& band = bands[each.of];
+    bool is_below = false;
+    bool is_above = false;
+    if (band.is_known()) {
+      const int64_t below = band.ratio(each.rate) * kOne / common.best;
+      const int64_t above = band.ratio(each.rate) * kOne / common.worst;
+      is_below = band.is_below(below);
+      is_above = band.is_above(above);
+      slower.push_back({each.of, below, is_below});
+      faster.push_back({each.of, above, is_above});
+    }
+    if (is_below || is_above) {
+      strays = true;
+    } else {
+      band.learn(each.rate);
+    }
+  }
+  if (!is_any_known) return;
+  suspect(blame_(std::move(slower)), blame_(std::move(faster)), slow);
+  strays_ = strays && suspicions_.empty() ? strays_ + 1 : 0;
+  if (strays_ == kMostStrays) forget();
+}
+
+void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow) {
+  decltype(suspicions_) now;
+  const auto add = [&](const Ratios& blamed, bool is_slower) {
+    for (const auto& [resource, ratio] : blamed) {
+      // Recovery is of what is slow.
+      if (!is_slower && !slow.contains(resource)) continue;
+      const std::pair key(resource, is_slower);
+      const auto before = suspicions_.find(key);
+      now[key] = {before == suspicions_.end() ? 1 : before->second.looks + 1, ratio};
+    }
+  };
+  add(slower, true);
+  add(faster, false);
+  suspicions_ = std::move(now);
+}
+
+RateTrends::Ratios RateTrends::changes() const {
+  Ratios changes;
+  for (const auto& [key, suspicion] : suspicions_) {
+    if (suspicion.looks >= kLooks) changes[key.first] = suspicion.ratio;
+  }
+  return changes;
+}
+
+void RateTrends::forget() {
+  bands_.clear();
+  suspicions_.clear();
+  strays_ = 0;
+}
+
+int64_t factor_of(const RateTrends::Ratios& factors, const RateTrends::Resource& resource) {
+  const auto known = factors.find(resource);
+  return known == factors.end() ? kOne : known->second;
+}
+
+void apply_changes(RateTrends::Ratios& factors, const RateTrends::Ratios& changes) {
+  for (const auto& [resource, ratio] : changes) {
+    const int64_t factor = std::max(factor_of(factors, resource) * ratio / kOne, kLeastFactor);
+    if (factor > kRecovered) {
+      factors.erase(resource);
+    } else {
+      factors[resource] = factor;
+    }
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,74 @@
+// RateTrends: which of several rates have left their bands, and do not come back.
+//
+// The rates are of one kind, and are measured together, at looks. Each has a band
+// (ledger/rate_band.h). What all of them have in common is taken out first: if all change by one
+// factor, the machine has, and nothing follows. Then something is to blame for the rates outside.
+// What is blamed at three looks in a row has changed. What is faster than before is believed only
+// of what was found slow.
+//
+// All numbers are integers, so ranks that see the same rates decide alike.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ledger/rate_band.h"
+
+namespace q7x2 {
+
+class RateTrends {
+ public:
+  /// What a rate is of, or a change: two hosts. A host and itself: its processor.
+  using Resource = std::pair<int, int>;
+  struct Rate {
+    Resource of;
+    int64_t rate;
+  };
+  /// How a rate compares with what it was, in thousandths.
+  struct Ratio {
+    Resource of;
+    int64_t ratio;
+    bool is_outside;
+  };
+  using Ratios = std::map<Resource, int64_t>;
+  /// What explains the ratios that are outside, and the ratio of each.
+  using Blame = std::function<Ratios(std::vector<Ratio>)>;
+
+  explicit RateTrends(Blame blame) : blame_(std::move(blame)) {}
+
+  /// Another look. `pattern`: only rates of one pattern are compared. `slow`: what was found slow.
+  void look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow);
+  /// What has changed, and its ratio at the last look.
+  Ratios changes() const;
+  /// The changes are dealt with: nothing is to blame any more.
+  void settle() { suspicions_.clear(); }
+  /// The same, and all bands begin anew.
+  void forget();
+
+ private:
+  using Bands = std::map<Resource, RateBand>;
+  struct Suspicion {
+    int looks = 0;  ///< in a row
+    int64_t ratio = RateBand::kOne;
+  };
+
+  void suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow);
+
+  const Blame blame_;
+  std::map<uint64_t, Bands> bands_;  // by pattern
+  std::map<std::pair<Resource, bool>, Suspicion> suspicions_;  // by resource; is it slower
+  int strays_ = 0;  // looks in a row with rates outside, and nothing to blame
+};
+
+/// Thousandths of the rate at the beginning; those that are as they were are left out.
+int64_t factor_of(const RateTrends::Ratios& factors, const RateTrends::Resource& resource);
+
+/// Multiplies the factors of what has changed. A factor near 1 counts as recovered.
+void apply_changes(RateTrends::Ratios& factors, const RateTrends::Ratios& changes);
+
+}  // namespace q7x2
