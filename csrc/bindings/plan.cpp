@@ -383,7 +383,7 @@ void bind_plan(py::module_& module) {
         }
         return changes;
       },
-      "The changes of links that this process has noticed, each with the nanoseconds since 1970.");
+      "The changes of rates that this process has noticed, each with the nanoseconds since 1970.");
   module.def("plan_history", &plan_history, "group"_a,
              "The choices of a group for each kind of call, and how they came about.");
   module.def("timeline", &timeline, "collective"_a, "bytes"_a, "fabric"_a, "root"_a, "algorithm"_a,

@@ -1,4 +1,4 @@
-"""Links that became slower or faster while a job ran: for its ledger, report and ``q7x2 why``."""
+"""Links and hosts that became slower or faster while a job ran, for ledger, report and ``why``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def lines(ledgers: Sequence[Ledger]) -> list[str]:
 
 
 def report(ledgers: Sequence[Ledger]) -> str:
-    """A section of the report; nothing if no link changed."""
+    """A section of the report; nothing if no rate changed."""
     rows = "".join(f"<li>{escape(each)}</li>" for each in lines(ledgers))
     return section(
-        "Links that changed",
-        "q7x2 planned calls again for the links as they were. Times are UTC.",
+        "Rates that changed",
+        "q7x2 planned calls again for the links and hosts as they were. Times are UTC.",
         f"<ul>{rows}</ul>" if rows else "",
     )
 

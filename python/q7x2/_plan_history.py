@@ -29,10 +29,11 @@ def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
         - ``candidates``: what rank 0 proposed last, its own choice first. Each has ``algorithm``,
           ``edges``, ``slice_bytes``, ``window`` and ``predicted`` (seconds).
         - ``earlier_candidates``: the same of each earlier time. Rank 0 proposes before the first
-          call, and again if links have changed.
+          call, and again if links or hosts have become slower or faster.
         - ``rate_changes``: why rank 0 proposed again, in order. From number ``call`` on, calls take
           what is planned for the Fabric of epoch ``epoch``. ``reason`` is a sentence, such as
-          "host b sends at 20 % of its measured rate".
+          "host b sends at 20 % of its measured rate" or "host b computes at 25 % of its measured
+          rate".
         - ``events``: what was decided, in order. Calls from number ``call`` on (the first one is 0)
           took the algorithms in ``choices``, in turns if there are several. ``measured`` has what
           was known then, by algorithm: ``seconds`` on the slowest rank, for a call of ``bytes``
