@@ -19,7 +19,7 @@ class ProcessorQuota:
     """
 
     def __init__(self, share: float) -> None:
-        self._quota = int(share * _PERIOD_US)
+        self._share = share
         parent, self._is_v1 = _parent()
         self._parent = parent
         self._path = parent / f"q7x2-quota-{os.getpid()}"
@@ -31,13 +31,19 @@ class ProcessorQuota:
         try:
             if self._is_v1:
                 (self._path / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-                (self._path / "cpu.cfs_quota_us").write_text(str(self._quota))
-            else:
-                (self._path / "cpu.max").write_text(f"{self._quota} {_PERIOD_US}")
+            self.set(self._share)
         except OSError:
             self._path.rmdir()
             raise
         return self
+
+    def set(self, share: float) -> None:
+        """Give the members another part of a processor from now on."""
+        quota = int(share * _PERIOD_US)
+        if self._is_v1:
+            (self._path / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (self._path / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
 
     @property
     def members(self) -> Path:

@@ -190,6 +190,10 @@ class Lab:
         for namespace, interface in ((self._host(host), "eth0"), (self.switch, f"h{host}")):
             _shape("change", namespace, interface, rate)
 
+    def pids(self, host: int) -> list[int]:
+        """The processes on a host, by the numbers that the caller knows them by."""
+        return namespaces.pids(self._host(host))
+
     @property
     def switch(self) -> str:
         """The network namespace of the bridges; the port of host N is its interface hN."""

@@ -1,8 +1,12 @@
-"""A link of virtual hosts becomes slow while a job runs, and recovers: ranks plan again, twice."""
+"""Virtual hosts whose links or processors become slow while a job runs, and recover.
+
+Ranks plan again, twice.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -12,12 +16,19 @@ from q7x2.explain_plan import print_history
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
+from benchmarks.lab.topology import UNSHAPED
+from benchmarks.processor_quota import ProcessorQuota
 
 HOSTS = 4
 GUILTY = 1
 # So slow that the links are the bound, however busy the machine is.
 RATE = "100mbit"
 SLOW_RATE = "20mbit"
+# Of a processor. The other hosts have no quota.
+SLOW_SHARE = 0.05
+FULL_SHARE = 4.0
+SLOW = rf"host h{GUILTY} computes at \d+ %"
+RECOVERED = f"host h{GUILTY} computes at its measured rate again"
 
 pytestmark = pytest.mark.skipif(
     lab_package.unavailable() is not None, reason=str(lab_package.unavailable())
@@ -100,3 +111,73 @@ def test_ranks_plan_around_a_slow_link_and_back(
     print_history(kind)
     printed = capsys.readouterr().out
     assert f"planned again from call {changes[1]['call']}: " in printed
+
+
+# As above. Until a change of a processor is known, or for so many calls.
+PROCESSOR_SCRIPT = """
+    import json, re, torch, torch.distributed as dist, q7x2
+
+    torch.set_num_threads(1)
+    dist.init_process_group("q7x2")
+    tensor = torch.ones(1 << 22)
+
+    def reasons():
+        (kind,) = [each for each in q7x2.plan_history() if each["bytes"] == tensor.nbytes]
+        return [each["reason"] for each in kind["rate_changes"]]
+
+    def call_until(text, most):
+        for _ in range(most):
+            dist.all_reduce(tensor)
+            if any(re.search(text, each) for each in reasons()):
+                return
+
+    for _ in range(150):
+        dist.all_reduce(tensor)
+    print("steady", flush=True)
+    call_until(SLOW, 150)
+    print("steady", flush=True)
+    call_until(RECOVERED, 600)
+    print(json.dumps(reasons()), flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_ranks_notice_a_slow_processor_and_its_recovery() -> None:
+    try:
+        with ProcessorQuota(FULL_SHARE) as quota:
+            all_reasons = _under_quota(quota)
+    except OSError as error:
+        pytest.skip(f"no cgroups here: {error}")
+    reasons = all_reasons[0]
+    assert all(each == reasons for each in all_reasons), "all ranks decide alike"
+    slow = next(i for i, each in enumerate(reasons) if re.search(SLOW, each))
+    recovered = next(i for i, each in enumerate(reasons) if RECOVERED in each)
+    assert slow < recovered, reasons
+
+
+def _under_quota(quota: ProcessorQuota) -> list[list[str]]:
+    """What ranks say on hosts whose links are so fast that processors are the bound."""
+    with Lab(Topology(hosts=HOSTS, rate=UNSHAPED)) as lab:
+        shares = iter((SLOW_SHARE, FULL_SHARE))
+
+        def on_line(rank: int, line: str) -> None:
+            if rank == 0 and line == "steady\n":
+                quota.set(next(shares))
+                for pid in lab.pids(GUILTY):
+                    quota.members.write_text(str(pid))
+
+        script = f"SLOW, RECOVERED = {SLOW!r}, {RECOVERED!r}\n" + textwrap.dedent(PROCESSOR_SCRIPT)
+        result = lab.run(
+            [sys.executable, "-c", script],
+            env={
+                "OMP_NUM_THREADS": "1",
+                "Q7X2_PROBE": "0",
+                "Q7X2_REACT": "0.5",
+                "Q7X2_ALGO": "ring",
+            },
+            timeout_s=400,
+            on_line=on_line,
+        )
+    return [json.loads(rank.output.splitlines()[-1]) for rank in result.ranks]

@@ -197,13 +197,14 @@ def test_an_unknown_part_of_a_sweep_is_named() -> None:
         sweep.main(["--parts", "two-hosts"])
 
 
-def test_a_quota_has_members_and_leaves_nothing() -> None:
+def test_a_quota_has_members_may_change_and_leaves_nothing() -> None:
     try:
         quota = ProcessorQuota(0.5)
         with quota:
             shell = f"echo $$ > {quota.members}; cat /proc/self/cgroup"
             done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
             assert "q7x2-quota" in done.stdout
+            quota.set(0.25)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no cgroups here: {error}")
     assert not quota.members.parent.exists()
