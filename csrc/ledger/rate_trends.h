@@ -60,7 +60,7 @@ class RateTrends {
   void suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow);
 
   const Blame blame_;
-  std::map<uint64_t, Bands> bands_;  // by pattern
+  std::map<uint64_t, Bands> bands_;                            // by pattern
   std::map<std::pair<Resource, bool>, Suspicion> suspicions_;  // by resource; is it slower
   int strays_ = 0;  // looks in a row with rates outside, and nothing to blame
 };
