@@ -12,8 +12,8 @@
 // by which all of them decide alike (plan/refinement.h).
 //
 // Long calls are preceded by a *look* now and then. It brings what the ranks' links have carried
-// and what their processors have done, or, if some have changed, rank 0's choice for them as
-// they are (plan/reacting.h).
+// and what their processors have done, or, if some have changed, rank 0's choice for them as they
+// are (plan/reacting.h).
 //
 // Pages are opened and forgotten in the order of the group's calls, which is the same on all ranks.
 // Calls are counted in the order in which they are submitted.
@@ -67,8 +67,7 @@ class PlanBook {
     enum class Source : uint8_t { kAlone, kBroadcast };
     /// What has to precede a call.
     enum class Precursor : uint8_t { kNone, kAnnouncement, kReview, kLook };
-    /// What a look is for: nothing, what was done, a choice for rates that have
-    /// changed.
+    /// What a look is for: nothing, what was done, a choice for rates that have changed.
     enum class Look : uint8_t { kNothing, kRates, kChoice };
 
     /// What coding costs is not kept: only the choice depends on it, and it may not outlive the

@@ -115,9 +115,8 @@ void GroupTable::handle(Locked& locked, const Control& control) {
 }
 
 void GroupTable::peer_died(Locked& locked, Peer& peer) {
-  // Groups may be closed meanwhile.
-  for (size_t i = 0; i < open_.size(); ++i) {
-    open_[i]->peer_died(locked, peer);
+  for (Group* group : open_) {
+    group->peer_died(locked, peer);
   }
 }
 
@@ -158,9 +157,8 @@ const Peer* GroupTable::awaited_peer(Locked& locked) const {
 }
 
 void GroupTable::housekeep(Locked& locked, TimePoint now) {
-  // Groups may be closed meanwhile.
-  for (size_t i = 0; i < open_.size(); ++i) {
-    open_[i]->housekeep(locked, now);
+  for (Group* group : open_) {
+    group->housekeep(locked, now);
   }
 }
 

@@ -148,8 +148,7 @@ def print_history(kind: dict[str, Any]) -> None:
     """Print one kind of call that ``q7x2.plan_history`` returned, decision by decision.
 
     A decision counts from a call on. Its rows are the algorithms that were measured by then or are
-    chosen by it; ``*`` marks the chosen ones. Lines below the table say which rates have
-    changed.
+    chosen by it; ``*`` marks the chosen ones. Lines below the table say which rates have changed.
     """
     proposed = [*kind.get("earlier_candidates", []), kind["candidates"]]
     predicted = {each["algorithm"]: each["predicted"] for some in proposed for each in some}
