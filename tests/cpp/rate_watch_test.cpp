@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <random>
@@ -188,18 +189,24 @@ TEST(RateWatch, OneBadLookChangesNothing) {
   }
 }
 
-TEST(RateWatch, ChangesKeepTheirDistance) {
+/// Disturbs one of four hosts again and again. `disturb`: before each of 1,000 looks.
+void expect_changes_at_a_distance(const std::function<void(Network&, int look)>& disturb) {
   Network network(4, all_pairs(4), 0.05, 3);
   int64_t last = -kPause;
   int changes = 0;
   for (int i = 0; i < 1000; ++i) {
-    network.set_host(1, i / 15 % 2 == 0 ? 1 : 0.2);
+    disturb(network, i);
     if (!network.look()) continue;
     EXPECT_GE(network.now - last, kPause);
     last = network.now;
     ++changes;
   }
   EXPECT_GE(changes, 2);
+}
+
+TEST(RateWatch, ChangesOfLinksKeepTheirDistance) {
+  expect_changes_at_a_distance(
+      [](Network& network, int look) { network.set_host(1, look / 15 % 2 == 0 ? 1 : 0.2); });
 }
 
 TEST(RateWatch, ASlowProcessorIsFoundAndItsRecoveryToo) {
@@ -267,17 +274,8 @@ TEST(RateWatch, ASlowLinkAndASlowProcessorAreFoundAtOnce) {
 }
 
 TEST(RateWatch, ChangesOfProcessorsKeepTheirDistance) {
-  Network network(4, all_pairs(4), 0.05, 3);
-  int64_t last = -kPause;
-  int changes = 0;
-  for (int i = 0; i < 1000; ++i) {
-    network.speeds[1] = i / 25 % 2 == 0 ? 1 : 0.2;
-    if (!network.look()) continue;
-    EXPECT_GE(network.now - last, kPause);
-    last = network.now;
-    ++changes;
-  }
-  EXPECT_GE(changes, 2);
+  expect_changes_at_a_distance(
+      [](Network& network, int look) { network.speeds[1] = look / 25 % 2 == 0 ? 1 : 0.2; });
 }
 
 // Its Plan may leave it nothing to add up.

@@ -9,7 +9,8 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from q7x2.explain_plan import print_history
@@ -79,30 +80,8 @@ SCRIPT = """
 def test_ranks_plan_around_a_slow_link_and_back(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = []
     rates = iter((SLOW_RATE, RATE))
-
-    def on_line(rank: int, line: str) -> None:
-        said.append(line)
-        if rank == 0 and line == "steady\n":
-            lab.set_rate(GUILTY, next(rates))
-
-    result = lab.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
-        env={
-            "OMP_NUM_THREADS": "1",
-            "Q7X2_PROBE": "0",
-            "Q7X2_REACT": "0.5",
-            # One candidate each time: none takes turns.
-            "Q7X2_ALGO": "ring,shares",
-            "Q7X2_LOG": "info",
-        },
-        timeout_s=400,
-        on_line=on_line,
-    )
-    histories = [json.loads(rank.output.splitlines()[-1]) for rank in result.ranks]
-    assert all(each == histories[0] for each in histories), "all ranks decide alike"
-    kind = histories[0]
+    kind, said = _run(lab, SCRIPT, "ring,shares", lambda: lab.set_rate(GUILTY, next(rates)))
     changes = kind["rate_changes"]
     assert len(changes) >= 2, "\n".join(said)
     assert f"host h{GUILTY}" in changes[0]["reason"]
@@ -147,37 +126,53 @@ PROCESSOR_SCRIPT = """
 def test_ranks_notice_a_slow_processor_and_its_recovery() -> None:
     try:
         with ProcessorQuota(FULL_SHARE) as quota:
-            all_reasons = _under_quota(quota)
+            reasons = _under_quota(quota)
     except OSError as error:
         pytest.skip(f"no cgroups here: {error}")
-    reasons = all_reasons[0]
-    assert all(each == reasons for each in all_reasons), "all ranks decide alike"
     slow = next(i for i, each in enumerate(reasons) if re.search(SLOW, each))
     recovered = next(i for i, each in enumerate(reasons) if RECOVERED in each)
     assert slow < recovered, reasons
 
 
-def _under_quota(quota: ProcessorQuota) -> list[list[str]]:
+def _under_quota(quota: ProcessorQuota) -> list[str]:
     """What ranks say on hosts whose links are so fast that processors are the bound."""
+    shares = iter((SLOW_SHARE, FULL_SHARE))
     with Lab(Topology(hosts=HOSTS, rate=UNSHAPED)) as lab:
-        shares = iter((SLOW_SHARE, FULL_SHARE))
 
-        def on_line(rank: int, line: str) -> None:
-            if rank == 0 and line == "steady\n":
-                quota.set(next(shares))
-                for pid in lab.pids(GUILTY):
-                    quota.members.write_text(str(pid))
+        def change_share() -> None:
+            quota.set(next(shares))
+            for pid in lab.pids(GUILTY):
+                quota.members.write_text(str(pid))
 
         script = f"SLOW, RECOVERED = {SLOW!r}, {RECOVERED!r}\n" + textwrap.dedent(PROCESSOR_SCRIPT)
-        result = lab.run(
-            [sys.executable, "-c", script],
-            env={
-                "OMP_NUM_THREADS": "1",
-                "Q7X2_PROBE": "0",
-                "Q7X2_REACT": "0.5",
-                "Q7X2_ALGO": "ring",
-            },
-            timeout_s=400,
-            on_line=on_line,
-        )
-    return [json.loads(rank.output.splitlines()[-1]) for rank in result.ranks]
+        reasons, _ = _run(lab, script, "ring", change_share)
+    return reasons
+
+
+def _run(
+    lab: Lab, script: str, algorithms: str, disturb: Callable[[], None]
+) -> tuple[Any, list[str]]:
+    """What all ranks print last, as JSON, and all lines. "steady" of rank 0 asks to disturb."""
+    said = []
+
+    def on_line(rank: int, line: str) -> None:
+        said.append(line)
+        if rank == 0 and line == "steady\n":
+            disturb()
+
+    result = lab.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={
+            "OMP_NUM_THREADS": "1",
+            "Q7X2_PROBE": "0",
+            "Q7X2_REACT": "0.5",
+            # One candidate each time: none takes turns.
+            "Q7X2_ALGO": algorithms,
+            "Q7X2_LOG": "info",
+        },
+        timeout_s=400,
+        on_line=on_line,
+    )
+    answers = [json.loads(rank.output.splitlines()[-1]) for rank in result.ranks]
+    assert all(each == answers[0] for each in answers), "all ranks decide alike"
+    return answers[0], said
