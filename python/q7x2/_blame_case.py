@@ -73,20 +73,21 @@ class Case:
 
     def _waited(self, rank: int, sequence: int) -> float:
         """How long the rank has been in the operation."""
+        return self._end(rank) - self.calls[rank][sequence].submitted
+
+    def _end(self, rank: int) -> float:
+        """When the rank's group failed, or else when its dump was written."""
         view = self.group.views[rank]
-        end = view.failure.at if view.failure else view.taken
-        return end - self.calls[rank][sequence].submitted
+        return view.failure.at if view.failure else view.taken
 
     def _last_deed(self, rank: int) -> str:
-        view = self.group.views[rank]
-        end = view.failure.at if view.failure else view.taken
         done = [op for op in self.calls[rank].values() if op.finished is not None]
         if not done:
             return "it had made no call on the group"
         last = max(done, key=lambda op: op.sequence)
         call = self._user_call(rank, last.sequence) or last
         assert last.finished is not None
-        return f"its last call, {call.text}, was over {duration(end - last.finished)} before"
+        return f"its last call, {call.text}, was over {duration(self._end(rank) - last.finished)} before"
 
     # -------------------------------------------------------------------------------- questions
 
@@ -189,16 +190,21 @@ class Case:
         """The message that one rank waits to send, and the other one to receive.
 
         If there is none: who waits for a rank that waits for nobody else, or else for the rank that
-        most wait for.
+        most wait for. A rank that messages reached until shortly before its end is no witness: it
+        may have been stopped, and gone on when the others had given up.
         """
         if self.stuck is None:
             return None
         came = self._came(self.stuck)
+        unfinished = {rank: op for rank, op in sorted(came.items()) if op.state != "done"}
+        heard = {rank: op.progressed or op.submitted for rank, op in unfinished.items()}
+        silence = {rank: self._end(rank) - at for rank, at in heard.items()}
+        longest = max(silence.values(), default=0.0)
         waits = [
             (rank, wait)
-            for rank, op in sorted(came.items())
+            for rank, op in unfinished.items()
             for wait in op.waits
-            if op.state != "done" and 0 <= wait["rank"] < len(self.group.members)
+            if 0 <= wait["rank"] < len(self.group.members) and silence[rank] >= longest / 2
         ]
         if not waits:
             return None
@@ -216,12 +222,9 @@ class Case:
         rank, wait = max(waits, key=evidence)
         other = wait["rank"]
         verb = "to receive from" if wait["for"] == "receive" else "to send to"
-        seen = came[rank].progressed
         since = ""
-        if seen is not None:
-            view = self.group.views[rank]
-            end = view.failure.at if view.failure else view.taken
-            since = f"; its last message was {duration(end - seen)} before"
+        if came[rank].progressed is not None:
+            since = f"; its last message was {duration(silence[rank])} before"
         return (
             f"the link between {self.group.describe(other)} and {self.group.describe(rank)} is "
             f"stuck: in {self._call_text(self.stuck)}, to which all came, "

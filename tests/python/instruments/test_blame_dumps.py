@@ -14,7 +14,13 @@ from blame_command import blame
 from q7x2 import cli
 
 
-def call_of(rank: int, state: str, at: float, waits: Sequence[tuple[int, str]] = ()) -> Any:
+def call_of(
+    rank: int,
+    state: str,
+    at: float,
+    waits: Sequence[tuple[int, str]] = (),
+    progressed: float | None = None,
+) -> Any:
     return {
         "record_id": 0,
         "process_group": ["world@1.0", "undefined"],
@@ -30,7 +36,7 @@ def call_of(rank: int, state: str, at: float, waits: Sequence[tuple[int, str]] =
             "dtype": "float32",
             "reduce": "sum",
             "fingerprint": "1",
-            "progressed_ns": None,
+            "progressed_ns": None if progressed is None else int(progressed * 1e9),
             "finished_ns": int((at + 1) * 1e9) if state == "done" else None,
             "waits": [{"rank": r, "for": what, "via": "UCX"} for r, what in waits],
         },
@@ -73,6 +79,18 @@ def test_the_link_is_where_nobody_else_is_waited_for(tmp_path: pathlib.Path) -> 
     line = line_of(tmp_path, dumps)
     assert "the link between rank 2 (pid 42 on h2) and rank 1 (pid 41 on h1) is stuck" in line
     assert "rank 1 waits to receive from rank 2 over UCX" in line
+
+
+def test_a_rank_that_was_stopped_and_went_on_is_no_witness(tmp_path: pathlib.Path) -> None:
+    """Ranks 1 and 2 wait for rank 0, which got what rank 1 had sent when it went on at last."""
+    dumps = [
+        dump_of(0, [call_of(0, "started", 100, [(1, "receive")], progressed=129.9)]),
+        dump_of(1, [call_of(1, "started", 100, [(0, "receive"), (2, "send")], progressed=100.1)]),
+        dump_of(2, [call_of(2, "started", 100, [(0, "receive")])]),
+    ]
+    line = line_of(tmp_path, dumps)
+    assert "the link between rank 0 (pid 40 on h0) and rank " in line
+    assert "waits to receive from rank 0 over UCX" in line
 
 
 @pytest.mark.parametrize(
