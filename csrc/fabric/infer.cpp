@@ -194,6 +194,12 @@ Fabric::Cost cost_of(double round_trip, double overhead) {
   return {one_way - 2 * each, each, true};
 }
 
+/// Of one way through the network. Every way counts with the overhead of the network, and not with
+/// what was measured on this one, so only the sum of both is sure to be right.
+double alpha_of(const Measurements::Ping& ping, const Fabric::Cost& network) {
+  return cost_of(ping.round_trip, network.overhead).alpha;
+}
+
 // Rates of equal hosts differ by so much when they are measured on loaded machines.
 constexpr double kSameRate = 1.25;
 
@@ -327,7 +333,7 @@ void set_pairs(const Measurements& measured, const std::vector<Flow>& flows, Fab
   for (const auto& ping : measured.pings) {
     if (ping.a == ping.b || ping.wire != Measurements::kShared) continue;
     for (const auto& [from, to] : {HostPair(ping.a, ping.b), HostPair(ping.b, ping.a)}) {
-      pair(from, to).alpha = cost_of(ping.round_trip, ping.overhead).alpha;
+      pair(from, to).alpha = alpha_of(ping, fabric.network);
       pair(from, to).alpha_spread = ping.spread;
     }
   }
@@ -348,8 +354,7 @@ void set_links(const Measurements& measured, Fabric& fabric) {
   }
   for (const auto& ping : measured.pings) {
     if (ping.wire == Measurements::kShared) continue;
-    wires[{ping.wire, unordered(ping.a, ping.b)}].alphas.push_back(
-        cost_of(ping.round_trip, ping.overhead).alpha);
+    wires[{ping.wire, unordered(ping.a, ping.b)}].alphas.push_back(alpha_of(ping, fabric.network));
   }
   for (const auto& [place, wire] : wires) {
     const auto [a, b] = place.second;

@@ -12,6 +12,10 @@ namespace {
 // that is as fast as its NICs.
 constexpr double kPromiseKept = 0.9;
 
+// On a flat network the time of a message differs by so much from pair to pair, because of the
+// processors that the two ranks happened to have.
+constexpr double kSameTime = 0.25;
+
 std::string arrow(const Fabric& fabric, int from, int to) {
   return fabric.hosts[static_cast<size_t>(from)].name + " -> " +
          fabric.hosts[static_cast<size_t>(to)].name;
@@ -30,10 +34,11 @@ std::vector<bool> hosts_with_crossings(const Fabric& fabric) {
   return crosses;
 }
 
-/// The latency of a pair. One that lies within the scatter of its own measurement around that of
-/// the network says nothing new.
+/// The latency of a pair. A message that takes about as long as others says nothing new: within the
+/// scatter of the pair's own measurement, or as much as pairs of a flat network differ.
 double alpha_of(const Fabric::Pair& pair, const Fabric::Cost& network) {
-  const double scatter = pair.alpha_spread * network.alpha;
+  const double one_way = network.alpha + 2 * network.overhead;
+  const double scatter = std::max(pair.alpha_spread, kSameTime) * one_way;
   const bool is_new = !network.measured || std::abs(pair.alpha - network.alpha) > scatter;
   return pair.alpha > 0 && is_new ? pair.alpha : network.alpha;
 }

@@ -192,6 +192,18 @@ TEST(Infer, OverheadNeverExplainsTheWholeTrip) {
   EXPECT_NEAR(fabric.network.alpha + 2 * fabric.network.overhead, 50e-6, 1e-9);
 }
 
+// What a message takes is alpha and the overhead of the network at both ends.
+TEST(Infer, PairsWithEqualPingsHaveEqualAlphas) {
+  Measurements measured = Network{{0, 0, 0}, {1e8, 1e8, 1e8}, 0, 0}.measure(0);
+  ASSERT_EQ(measured.pings.size(), 3U);
+  measured.pings[1].overhead = 0;  // its ends did not share a core, for example
+  const Fabric fabric = infer(measured);
+  ASSERT_EQ(fabric.pairs.size(), 6U);
+  for (const Fabric::Pair& pair : fabric.pairs) {
+    EXPECT_NEAR(pair.alpha, fabric.network.alpha, 1e-9) << pair.from << " " << pair.to;
+  }
+}
+
 TEST(Infer, APrivateWireBecomesALink) {
   Measurements measured = Network{{0, 0, 0}, {2.5e6, 2.5e6, 2.5e6}, 0, 0}.measure(0);
   measured.rounds.push_back({{0, 2, 12.5e6, 0, 1}, {2, 0, 12.0e6, 0, 1}});

@@ -60,14 +60,23 @@ TEST(Routes, AMeasuredPairHasItsOwnAlpha) {
   EXPECT_EQ(routes.between(0, 1).rate, kRate);
 }
 
+TEST(Routes, APairThatTakesAboutAsLongAsOthersSaysNothingNew) {
+  Fabric fabric = Fabric::uniform(2, 1, kRate);
+  fabric.network = {3e-6, 4e-6, true};
+  fabric.pairs = {{.from = 0, .to = 1, .alpha = 5e-6}, {.from = 1, .to = 0, .alpha = 7e-6}};
+  const Routes routes(fabric);
+  EXPECT_EQ(routes.between(0, 1).cost.alpha, 3e-6) << "13 us with the overheads, not 11 us";
+  EXPECT_EQ(routes.between(1, 0).cost.alpha, 7e-6);
+}
+
 TEST(Routes, APairWithinItsScatterSaysNothingNew) {
   Fabric fabric = Fabric::uniform(2, 1, kRate);
   fabric.network = {30e-6, 3e-6, true};
-  fabric.pairs = {{.from = 0, .to = 1, .alpha = 33e-6, .alpha_spread = 0.2},
-                  {.from = 1, .to = 0, .alpha = 40e-6, .alpha_spread = 0.2}};
+  fabric.pairs = {{.from = 0, .to = 1, .alpha = 45e-6, .alpha_spread = 0.5},
+                  {.from = 1, .to = 0, .alpha = 50e-6, .alpha_spread = 0.5}};
   const Routes routes(fabric);
   EXPECT_EQ(routes.between(0, 1).cost.alpha, 30e-6);
-  EXPECT_EQ(routes.between(1, 0).cost.alpha, 40e-6);
+  EXPECT_EQ(routes.between(1, 0).cost.alpha, 50e-6);
 }
 
 TEST(Routes, ASlowPairHasAResourceOfItsOwn) {
