@@ -1,7 +1,6 @@
 #include "comm_hooks/matrix_stacks.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -9,6 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "comm_hooks/matrix_products.h"
 #include "comm_hooks/orthonormal.h"
 
@@ -48,10 +48,7 @@ at::Tensor without_zeros(const at::Tensor& padded) {
 
 /// The rank that a policy's text stands for; 0 if it is none.
 int64_t rank_in(const std::string& text) {
-  int64_t rank = 0;
-  const char* const end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, rank);
-  return error == std::errc() && last == end && rank > 0 ? rank : 0;
+  return std::max<int64_t>(parse_number<int64_t>(text).value_or(0), 0);
 }
 
 }  // namespace

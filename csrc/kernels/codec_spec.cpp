@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 
 namespace q7x2 {
 namespace {
@@ -97,14 +97,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-template <class T>
-std::optional<T> number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 class Parser {
  public:
   explicit Parser(std::string_view name) : name_(name) {}
@@ -176,8 +168,8 @@ class Parser {
     spec_.select = stage.kind;
     const std::string wanted = std::string(stage.name) + ":" + std::string(stage.arguments);
     if (stage.kind == SelectKind::kNofM) {
-      const auto n = arguments.size() == 2 ? number<int>(arguments[0]) : std::nullopt;
-      const auto m = arguments.size() == 2 ? number<int>(arguments[1]) : std::nullopt;
+      const auto n = arguments.size() == 2 ? parse_number<int>(arguments[0]) : std::nullopt;
+      const auto m = arguments.size() == 2 ? parse_number<int>(arguments[1]) : std::nullopt;
       if (!n || !m || *n < 1 || *n >= *m || *m > kLargestM || !is_power_of_two(*m)) {
         fail("expected " + wanted + " with 1 <= N < M, M a power of two up to " +
              std::to_string(kLargestM));
@@ -186,7 +178,7 @@ class Parser {
       spec_.m = *m;
       return;
     }
-    const auto amount = arguments.empty() ? std::nullopt : number<double>(arguments[0]);
+    const auto amount = arguments.empty() ? std::nullopt : parse_number<double>(arguments[0]);
     const bool is_ratio = stage.kind != SelectKind::kThreshold;
     if (!amount || !std::isfinite(*amount) || *amount <= 0 || (is_ratio && *amount > 1)) {
       fail("expected " + wanted + (is_ratio ? " with 0 < RATIO <= 1" : " with VALUE > 0"));
@@ -218,7 +210,7 @@ class Parser {
       }
       seen.push_back(what);
       if (argument.starts_with("g=") && value.group > 0) {
-        const auto group = number<int>(argument.substr(2));
+        const auto group = parse_number<int>(argument.substr(2));
         if (!group || *group < kLeastGroup || *group > kLargestGroup || !is_power_of_two(*group)) {
           fail("expected g=" + std::to_string(kLeastGroup) +
                " ... g=" + std::to_string(kLargestGroup) + ", a power of two, not '" +
@@ -226,7 +218,7 @@ class Parser {
         }
         value.group = static_cast<uint16_t>(*group);
       } else if (argument.starts_with("bits=") && value.kind == ValueKind::kQsgd) {
-        const auto bits = number<int>(argument.substr(5));
+        const auto bits = parse_number<int>(argument.substr(5));
         if (!bits || (*bits != 2 && *bits != 3 && *bits != 4 && *bits != 6 && *bits != 8)) {
           fail("expected bits=2, 3, 4, 6 or 8, not '" + std::string(argument) + "'");
         }

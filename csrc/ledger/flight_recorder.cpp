@@ -1,10 +1,10 @@
 #include "ledger/flight_recorder.h"
 
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <set>
 #include <utility>
+
+#include "base/parse_number.h"
 
 namespace q7x2 {
 namespace {
@@ -17,10 +17,8 @@ constexpr size_t kLine = 64;
 
 int64_t FlightSnapshot::job_rank() const {
   if (const char* const text = std::getenv("RANK")) {
-    const char* const end = text + std::strlen(text);
-    int64_t rank = -1;
-    const auto [rest, error] = std::from_chars(text, end, rank);
-    if (error == std::errc() && rest == end && rank >= 0) return rank;
+    const auto rank = parse_number<int64_t>(text);
+    if (rank && *rank >= 0) return *rank;
   }
   if (groups.empty()) return -1;
   const FlightGroup& first = groups.begin()->second;

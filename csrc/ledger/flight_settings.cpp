@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 
 namespace q7x2 {
 namespace {
@@ -21,15 +21,13 @@ std::string variable(const char* name) {
 }
 
 size_t parse_capacity(const std::string& text) {
-  size_t capacity = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), capacity);
-  if (error != std::errc() || end != text.data() + text.size() ||
-      capacity > FlightRecorder::kMostCapacity) {
+  const auto capacity = parse_number<size_t>(text);
+  if (!capacity || *capacity > FlightRecorder::kMostCapacity) {
     throw Error(ErrorCode::kInvalidArgument, "Q7X2_FLIGHT_RECORDER=" + text +
                                                  ": expected a number of operations from 0 to " +
                                                  std::to_string(FlightRecorder::kMostCapacity));
   }
-  return capacity;
+  return *capacity;
 }
 
 void require_writable(const std::string& directory) {

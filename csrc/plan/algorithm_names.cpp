@@ -1,13 +1,13 @@
 #include "plan/algorithm_names.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <numeric>
 #include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "plan/generators.h"
 
 namespace q7x2 {
@@ -58,14 +58,13 @@ std::string trimmed(const std::string& text) {
 }
 
 int parse_parameter(const std::string& text, const std::string& item) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+  const auto value = parse_number<int>(text);
+  if (!value || *value < 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "invalid algorithm '" + item + "': expected a number " +
                     "of at least 0 after the colon, got '" + text + "'");
   }
-  return value;
+  return *value;
 }
 
 }  // namespace

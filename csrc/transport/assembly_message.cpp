@@ -1,7 +1,6 @@
 #include "transport/assembly_message.h"
 
-#include <charconv>
-
+#include "base/parse_number.h"
 #include "transport/card.h"
 #include "transport/rendezvous_records.h"
 
@@ -15,9 +14,9 @@ constexpr int kMostRounds = 32;
 
 template <typename Number>
 bool read(const std::string& text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto [at, status] = std::from_chars(text.data(), end, number);
-  return status == std::errc() && at == end;
+  const auto value = parse_number<Number>(text);
+  if (value) number = *value;
+  return value.has_value();
 }
 
 }  // namespace

@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/hex.h"
+#include "base/parse_number.h"
 #include "fabric/host.h"
 #include "transport/runtime.h"
 
@@ -18,37 +19,6 @@ constexpr std::string_view kPrefix = "q7x2-handle:2:";
 constexpr std::string_view kPlace = "handle";
 // A card has some hundred bytes, and more for each network interface.
 constexpr size_t kMostBytes = 64 << 10;
-
-std::string to_hex(std::string_view bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-/// Empty where `text` has an odd length or other characters than `to_hex` writes.
-std::string from_hex(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  if (text.size() % 2 != 0) {
-    return {};
-  }
-  std::string bytes;
-  bytes.reserve(text.size() / 2);
-  for (size_t i = 0; i < text.size(); i += 2) {
-    const size_t high = kDigits.find(text[i]);
-    const size_t low = kDigits.find(text[i + 1]);
-    if (high == std::string_view::npos || low == std::string_view::npos) {
-      return {};
-    }
-    bytes += static_cast<char>(high << 4 | low);
-  }
-  return bytes;
-}
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument,
@@ -110,11 +80,11 @@ Handle Handle::decode(std::string_view text, const JobSecret& secret) {
     if (fields.size() != 2) {
       refuse(text, "it has " + std::to_string(fields.size()) + " fields, expected 2");
     }
-    const char* const end = fields[0].data() + fields[0].size();
-    const auto [at, status] = std::from_chars(fields[0].data(), end, handle.rank);
-    if (status != std::errc() || at != end || handle.rank < -1) {
+    const auto rank = parse_number<int>(fields[0]);
+    if (!rank || *rank < -1) {
       refuse(text, "its rank is '" + fields[0] + "'");
     }
+    handle.rank = *rank;
     handle.card = without_group(Card::decode(fields[1]));
     return handle;
   } catch (const Error& error) {

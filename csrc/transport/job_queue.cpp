@@ -1,13 +1,12 @@
 #include "transport/job_queue.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "base/quiet_thread.h"
 #include "transport/group.h"
 #include "transport/parking.h"
@@ -20,16 +19,14 @@ size_t lanes_of_process(int processors, int ranks) {
   constexpr size_t kMost = 1024;
   const char* const wish = std::getenv("Q7X2_LANES");
   if (wish == nullptr) return static_cast<size_t>(std::max(processors / std::max(ranks, 1) - 1, 0));
-  size_t lanes = 0;
-  const char* const end = wish + std::strlen(wish);
-  const auto [rest, failure] = std::from_chars(wish, end, lanes);
-  if (failure != std::errc() || rest != end || lanes > kMost) {
+  const auto lanes = parse_number<size_t>(wish);
+  if (!lanes || *lanes > kMost) {
     throw Error(
         ErrorCode::kInvalidArgument,
         std::string("Q7X2_LANES is the number of threads that help with arithmetic, 0 to ") +
             std::to_string(kMost) + ", got '" + wish + "'");
   }
-  return lanes;
+  return *lanes;
 }
 
 void JobQueue::add(Locked& locked, Task& task, Job& job, size_t bytes) {

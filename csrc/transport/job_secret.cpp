@@ -8,6 +8,7 @@
 
 #include "base/blake2s.h"
 #include "base/error.h"
+#include "base/hex.h"
 
 namespace q7x2 {
 namespace {
@@ -28,6 +29,12 @@ void fill_randomly(std::span<std::byte> bytes) {
     }
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
+}
+
+std::string random_key() {
+  std::string bytes(16, '\0');
+  fill_randomly(std::as_writable_bytes(std::span(bytes)));
+  return to_hex(bytes);
 }
 
 Identity random_identity() {

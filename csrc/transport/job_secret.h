@@ -41,6 +41,8 @@ struct Identity {
 /// Random, from the kernel. Throws Error(kTransport) if it has none.
 Identity random_identity();
 void fill_randomly(std::span<std::byte> bytes);
+/// 32 hexadecimal digits that nobody else has. Throws Error(kTransport).
+std::string random_key();
 
 class JobSecret {
  public:

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <random>
 
+#include "transport/job_secret.h"
 #include "transport/rendezvous_records.h"
 
 namespace q7x2 {
@@ -14,11 +14,6 @@ using Clock = std::chrono::steady_clock;
 
 // To find out who is missing takes a call to the store per rank.
 constexpr std::chrono::seconds kBetweenNamings{1};
-
-std::string random_nonce() {
-  std::random_device device;
-  return std::to_string(static_cast<uint64_t>(device()) << 32 | device());
-}
 
 std::vector<std::string> cards_of(const std::map<int, JoinRecord>& roster, int size) {
   std::vector<std::string> cards;
@@ -44,7 +39,7 @@ Rendezvous::Rendezvous(KeyStore& store, Options options)
       }()),
       children_(children_of(options_.rank, options_.size, options_.branches)),
       deadline_(Clock::now() + options_.timeout),
-      nonce_(random_nonce()) {}
+      nonce_(random_key()) {}
 
 std::vector<std::string> Rendezvous::exchange(const std::string& what, const std::string& mine,
                                               const Check& check) {

@@ -2,9 +2,9 @@
 
 #include <zstd.h>
 
-#include <charconv>
 #include <system_error>
 
+#include "base/parse_number.h"
 #include "transport/card.h"
 
 namespace q7x2 {
@@ -15,13 +15,9 @@ constexpr int kLevel = 1;
 constexpr unsigned long long kMostBytes = 64ULL << 20;
 
 int number(const std::string& text) {
-  int value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [at, status] = std::from_chars(text.data(), end, value);
-  if (status != std::errc() || at != end) {
-    refuse_bytes();
-  }
-  return value;
+  const auto value = parse_number<int>(text);
+  if (!value) refuse_bytes();
+  return *value;
 }
 
 }  // namespace

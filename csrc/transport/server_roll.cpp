@@ -1,12 +1,11 @@
 #include "transport/server_roll.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "transport/card.h"
 
 namespace q7x2 {
@@ -28,25 +27,11 @@ std::string meeting_key(const std::string& meeting, const std::string& what) {
   return "q7x2/meetings/" + meeting + "/" + what;
 }
 
-std::string random_key() {
-  std::array<std::byte, 16> bytes;
-  fill_randomly(bytes);
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const std::byte byte : bytes) {
-    text += kDigits[std::to_integer<size_t>(byte) >> 4];
-    text += kDigits[std::to_integer<size_t>(byte) & 15];
-  }
-  return text;
-}
-
 uint64_t to_number(const std::string& text) {
-  uint64_t number = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (problem != std::errc() || end != text.data() + text.size()) {
+  const auto number = parse_number<uint64_t>(text);
+  if (!number)
     throw Error(ErrorCode::kMismatch, "a text about servers in the store cannot be read");
-  }
-  return number;
+  return *number;
 }
 
 std::string encode(const ServerMeeting& meeting) {

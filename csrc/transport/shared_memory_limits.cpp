@@ -10,11 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+
+#include "base/parse_number.h"
 
 namespace q7x2 {
 namespace {
@@ -54,10 +55,7 @@ std::string kernel_setting(const std::string& name) {
 
 /// 0 if it is not a number.
 uint64_t kernel_number(const std::string& name) {
-  const std::string value = kernel_value(name);
-  uint64_t number = 0;
-  const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
-  return status == std::errc() ? number : 0;
+  return parse_number<uint64_t>(kernel_value(name)).value_or(0);
 }
 
 /// Whether a file can be made in /dev/shm; else why not.
@@ -203,11 +201,7 @@ bool is_scarce(const std::vector<std::string>& transports, int local_ranks) {
 
 int local_ranks() {
   const char* const text = std::getenv("LOCAL_WORLD_SIZE");
-  int ranks = 1;
-  if (text != nullptr) {
-    std::from_chars(text, text + std::strlen(text), ranks);
-  }
-  return std::max(ranks, 1);
+  return text == nullptr ? 1 : std::max(parse_number<int>(text).value_or(1), 1);
 }
 
 bool allows_transport(const std::string& tls, const std::string& transport) {

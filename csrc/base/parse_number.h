@@ -1,0 +1,22 @@
+// Numbers that somebody wrote: in a variable, an option, a file, a message.
+#pragma once
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace q7x2 {
+
+/// The number that all of `text` stands for, decimal and without blanks. Nothing if it is none, or
+/// does not fit the type.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || rest != end) return std::nullopt;
+  return number;
+}
+
+}  // namespace q7x2
