@@ -237,6 +237,7 @@ TEST(SparseAllReduce, ARankThatDiesIsNamed) {
               Ranks comm(rank.group());
               const auto data = buffer<float>(size_t{1} << 20, 1.0F);
               comm.succeed(*start_blocks(comm, data));
+              rank.barrier();  // rank 2 is done first, and would be missed in this call already
               if (rank.rank == 2) {
                 start_blocks(comm, data);
                 ::kill(::getpid(), SIGKILL);
