@@ -87,7 +87,8 @@ class Case:
         last = max(done, key=lambda op: op.sequence)
         call = self._user_call(rank, last.sequence) or last
         assert last.finished is not None
-        return f"its last call, {call.text}, was over {duration(self._end(rank) - last.finished)} before"
+        since = duration(self._end(rank) - last.finished)
+        return f"its last call, {call.text}, was over {since} before"
 
     # -------------------------------------------------------------------------------- questions
 
