@@ -128,8 +128,9 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   // A connection to a host that does not answer must not hold up the others, which are under the
   // same lock.
   set_default(config, "TCP_CONN_NB", "y");
-  // A process in another PID namespace cannot be watched by pidfd; this notices its death.
-  set_default(config, "KEEPALIVE_INTERVAL", "200ms");
+  // FailureDetector watches all peers. UCX would also wake an idle process for it, and never let it
+  // sleep again once a peer has closed the queue that it writes to.
+  set_default(config, "KEEPALIVE_INTERVAL", "inf");
   if (!net_devices.empty()) {
     std::string list;
     for (const std::string& device : net_devices) {

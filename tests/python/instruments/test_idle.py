@@ -36,6 +36,32 @@ def test_idle_group(world_size: int) -> None:
     assert share < LIMIT, f"{100 * share:.2f} % of a core"
 
 
+def wake_ups() -> int:
+    """How often the driver of this process has gone to sleep."""
+    for thread in pathlib.Path("/proc/self/task").iterdir():
+        if (thread / "comm").read_text().strip() == "q7x2-driver":
+            for line in (thread / "status").read_text().splitlines():
+                if line.startswith("voluntary_ctxt_switches"):
+                    return int(line.split()[1])
+    raise LookupError("this process has no thread q7x2-driver")
+
+
+@pytest.mark.ranks(2, fresh=True)
+def test_idle_process_sleeps_on() -> None:
+    """Also with connections of UCX, which collectives on one host do not need."""
+    rank = dist.get_rank()
+    for sender in range(2):
+        if rank == sender:
+            dist.send(torch.ones(1), 1 - rank)
+        else:
+            dist.recv(torch.ones(1), 1 - rank)
+    dist.barrier()
+    time.sleep(0.3)
+    before = wake_ups()
+    time.sleep(2.0)
+    assert wake_ups() - before <= 2
+
+
 @pytest.mark.ranks(2, fresh=True)
 def test_waiting_for_a_late_rank_does_not_spin_for_long() -> None:
     """Three seconds in wait() for a rank that is busy elsewhere; its core may be needed there."""
