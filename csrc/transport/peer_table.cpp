@@ -66,12 +66,25 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   peer.shared = Link(reactor_.worker(), card.address);
   if (!same_host) {
     detector_.expect(card.process);
-  } else if (!detector_.watch_process(card.pid, &peer.watched_shared)) {
+    return peer;
+  }
+  end_former_lives(locked, card);
+  peer.was_seen = detector_.watch_process(card.pid, &peer.watched_shared);
+  if (!peer.was_seen) {
     peer.has_ended = true;
     suspect(locked, peer, "its process has ended", Evidence::kProcessEnded);
   }
-  peer.was_seen = same_host && !peer.has_ended;
   return peer;
+}
+
+// A process has one Runtime at a time, which tells nobody when it ends.
+void PeerTable::end_former_lives(Locked& locked, const Card& card) {
+  for (const auto& [process, peer] : peers_) {
+    if (process == card.process || !peer->same_host || peer->card.pid != card.pid) continue;
+    peer->has_ended = true;
+    suspect(locked, *peer, "its process has left all groups and joined others",
+            Evidence::kProcessEnded);
+  }
 }
 
 Peer* PeerTable::find(Locked&, uint64_t process) {

@@ -135,6 +135,8 @@ class PeerTable {
   void close(Locked& locked, std::chrono::milliseconds patience);
 
  private:
+  /// Connections to what the process of `card`, of this host, was before.
+  void end_former_lives(Locked& locked, const Card& card);
   void watch(Peer& peer, Wire wire, bool believes_refusals = false);
   void die(Locked& locked, Peer& peer);
   /// Until the kernels of all peers have what was sent. Connections to hosts that do not answer are

@@ -86,6 +86,26 @@ def test_groups_at_the_same_time_and_one_after_another(world_size: int, shared: 
     check_sum(q7x2.ProcessGroup(store(shared, "after"), me, 3, 30), 3)
 
 
+@pytest.mark.ranks(2, init="none", fresh=True)
+def test_a_peer_that_comes_again_leaves_nothing_behind(shared: str) -> None:
+    """Rank 1 leaves its only group, and all it had with it. Rank 0 goes on and meets it again."""
+    me = current_rank()
+    kept = q7x2.ProcessGroup(dist.HashStore(), 0, 1, 30) if me == 0 else None
+
+    def meet_again(epoch: int) -> int:
+        group = q7x2.ProcessGroup(store(shared, f"epoch {epoch}"), me, 2, 30)
+        for sender in range(2):
+            message = [torch.ones(10)]
+            (group.send if me == sender else group.recv)(message, 1 - me, 0).wait()
+        group.shutdown()
+        return len(list(pathlib.Path("/proc/self/fd").iterdir()))
+
+    descriptors = [meet_again(epoch) for epoch in range(6)]
+    assert descriptors[-1] <= descriptors[1], descriptors
+    if kept is not None:
+        kept.shutdown()
+
+
 @pytest.mark.ranks(2, fresh=True)
 def test_beside_the_default_group(shared: str) -> None:
     me = dist.get_rank()
