@@ -82,6 +82,7 @@ PREAMBLE = """
         print("raised", time.monotonic(), str(error).replace("\\n", " "), flush=True)
     else:
         dist.barrier()
+        dist.destroy_process_group()  # or the others may lack what was sent last
         print("done", flush=True)
     os._exit(0)
 """
