@@ -16,6 +16,7 @@ COMMANDS = {
     "sweep": "an all-reduce from 4 B to 64 MiB: its times, its bandwidth, a picture",
     "bars": "the figures q7x2 must reach, each measured and judged",
     "baseline": "rows of bars measured again, beside an earlier result; as --baseline",
+    "turns": "rows of bars with two builds of q7x2, in turns",
     "train": "speed and accuracy of trainings with communication hooks (root)",
     "embedding": "communication of an embedding beside DDP over Gloo (root)",
     "policy": "advice beside a sweep, and trainings that diverge (root)",
