@@ -197,6 +197,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
   /// How all ranks can be reached, for `reconfigured`.
   std::vector<std::string> handles() const;
+  std::string own_handle() const override;
 
   struct Reconfiguration {
     std::string uuid;                  ///< not used before by any member
@@ -260,7 +261,6 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// What a message to `peer` waits for, which itself waits for `inputs`.
   std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
-  std::string own_handle() const override;
   std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles, bool ordered,
                                    std::optional<std::chrono::milliseconds> timeout) override;
   /// The first thing in every call: see Runtime::enter. Throws Error(kInvalidArgument) as long as
@@ -334,6 +334,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Runtime> runtime_;
+  mutable std::shared_ptr<Runtime> reachable_;  // which the last handle leads to
   std::shared_ptr<Group> group_;
   std::shared_ptr<Planner> planner_;
   std::shared_ptr<PlanBook> book_;

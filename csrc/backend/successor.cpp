@@ -210,13 +210,16 @@ std::vector<std::string> ProcessGroupQ7x2::handles() const {
 
 c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
     const c10::intrusive_ptr<c10d::Store>& store, const Reconfiguration& how) {
-  const std::shared_ptr<Runtime> runtime =
-      how.old != nullptr ? how.old->runtime_ : Runtime::instance();
+  std::shared_ptr<Runtime> runtime = Runtime::instance();
   runtime->enter();
   const std::string title = "reconfigure with the uuid '" + how.uuid + "'";
   std::vector<Handle> handles;
   for (const std::string& text : how.handles) {
     handles.push_back(Handle::decode(text, runtime->secret()));
+    // They may lead to a runtime that another one has taken over from. The error says so.
+    if (how.old != nullptr && handles.back().card.process == how.old->runtime_->process()) {
+      runtime = how.old->runtime_;
+    }
   }
   if (!how.ordered) {
     handles = in_rank_order(std::move(handles));
@@ -266,7 +269,8 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d
 
 std::string ProcessGroupQ7x2::own_handle() const {
   runtime_->enter();
-  return Handle{card_of_process(*runtime_), rank_}.encode(runtime_->secret());
+  reachable_ = Runtime::instance();
+  return Handle{card_of_process(*reachable_), rank_}.encode(reachable_->secret());
 }
 
 std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,
@@ -279,6 +283,7 @@ std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,
                                                .old = this,
                                                .scope = options_->group_name});
   // The successor takes the old group with it, which leaves it in good order.
+  std::swap(runtime_, successor->runtime_);
   std::swap(group_, successor->group_);
   std::swap(planner_, successor->planner_);
   std::swap(book_, successor->book_);

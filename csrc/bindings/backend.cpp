@@ -85,7 +85,7 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
 // without a group.
 std::string reconfigure_handle(const c10::intrusive_ptr<ProcessGroupQ7x2>& group) {
   if (group) {
-    return group->handles()[static_cast<size_t>(group->getRank())];
+    return group->own_handle();
   }
   // Guarded by the GIL. Runtime::shutdown_instance stops it.
   static auto* const kept = new std::shared_ptr<Runtime>();

@@ -159,6 +159,11 @@ void Assembly::watch(const Round& round, int from) {
     runtime_.assemblies().set_waiting(locked, stamp_.key, culprit_);
     const Peer* const peer =
         runtime_.peers().find(locked, options_.members[static_cast<size_t>(from)].process);
+    if (peer != nullptr && peer->is_deaf) {
+      throw error(ErrorCode::kTransport,
+                  describe(from) + " no longer receives messages from other processes of its host",
+                  from);
+    }
     if (peer == nullptr || !peer->life.is_dead()) {
       return;
     }
@@ -188,8 +193,16 @@ void Assembly::wait_for(const std::function<int()>& missing, const Check& check)
   }
 }
 
+bool Assembly::shares_host() const {
+  const std::string& host = options_.members[static_cast<size_t>(rank_)].host_key;
+  return std::ranges::count(options_.members, host, &Card::host_key) > 1;
+}
+
 void Assembly::look_around(const Check& check) {
   stay_if_ending();
+  if (runtime_.queue().is_blocked() && shares_host()) {
+    throw error(ErrorCode::kTransport, runtime_.queue().error().what());
+  }
   check();
   options_.check_interrupt();
 }

@@ -89,6 +89,8 @@ class Assembly {
   void watch(const Round& round, int from);
   void send(int member, std::string_view message);
   void ask(const Round& round, int member);
+  /// Whether another member is on this host.
+  bool shares_host() const;
   void look_around(const Check& check);
   AssemblyMessage message(AssemblyKind kind, const Round& round = {}) const;
   std::vector<int> neighbours() const;

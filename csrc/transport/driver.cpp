@@ -63,6 +63,7 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
     for (int i = 0; i < kLastLooks && progress(locked); ++i) {
     }
   });
+  if (queue_.look(locked, now)) groups_.lose_host(locked, queue_.error());
   groups_.housekeep(locked, now);
   tasks_.expire_late(locked, now);
   tasks_.drain(locked);
@@ -72,7 +73,7 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
 }
 
 milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) const {
-  TimePoint end = std::min(peers_.look_due(locked), peers_.bury_due(locked));
+  TimePoint end = std::min({peers_.look_due(locked), peers_.bury_due(locked), queue_.due(locked)});
   for (const auto& task : tasks_.active(locked)) {
     if (task->done()) continue;
     if (task->is_over(locked)) return kHousekeepingPeriod;

@@ -19,6 +19,7 @@
 #include "transport/job_queue.h"
 #include "transport/parking.h"
 #include "transport/peer_table.h"
+#include "transport/queue_watch.h"
 #include "transport/reactor.h"
 #include "transport/task_table.h"
 
@@ -26,9 +27,11 @@ namespace q7x2 {
 
 class Driver {
  public:
-  Driver(Reactor& reactor, PeerTable& peers, GroupTable& groups, AssemblyTable& assemblies,
-         TaskTable& tasks, JobQueue& jobs, CompletionQueue& completions, Parking& parking)
+  Driver(Reactor& reactor, QueueWatch& queue, PeerTable& peers, GroupTable& groups,
+         AssemblyTable& assemblies, TaskTable& tasks, JobQueue& jobs, CompletionQueue& completions,
+         Parking& parking)
       : reactor_(reactor),
+        queue_(queue),
         peers_(peers),
         groups_(groups),
         assemblies_(assemblies),
@@ -74,6 +77,7 @@ class Driver {
   bool prepare_sleep(Locked& locked);
 
   Reactor& reactor_;
+  QueueWatch& queue_;
   PeerTable& peers_;
   GroupTable& groups_;
   AssemblyTable& assemblies_;

@@ -222,6 +222,8 @@ class Group {
   void peer_died(Locked& locked, const Peer& peer);
   /// Now and then: looks whether the ranks disagree.
   void housekeep(Locked& locked, TimePoint now);
+  /// Nothing arrives any more from other processes of this host.
+  void lose_host(Locked& locked, const Error& error);
   /// Looks at the shared memory. True: something happened.
   bool progress_shared(Locked& locked);
   /// Tells ranks of this host that they must wake this one, or no more.
@@ -282,6 +284,7 @@ class Group {
   void hear_answer(Locked& locked, const Control& answer);
   void correct_answers(Locked& locked);
   void warn_of_late(Locked& locked, TimePoint now);
+  void hear_of_deaf(Locked& locked);
 
   Runtime& runtime_;
   const int slot_;

@@ -26,6 +26,7 @@ void Group::housekeep(Locked& locked, TimePoint now) {
   if (error_) {
     drop_mail(locked);  // what came over a private link
   }
+  hear_of_deaf(locked);
   warn_of_late(locked, now);
   if (disagreement_ && now >= disagreement_->due) {
     fail(locked, disagreement(rank(), "called " + disagreement_->call, disagreement_->peer,

@@ -120,6 +120,12 @@ void GroupTable::peer_died(Locked& locked, Peer& peer) {
   }
 }
 
+void GroupTable::lose_host(Locked& locked, const Error& error) {
+  for (Group* group : open_) {
+    group->lose_host(locked, error);
+  }
+}
+
 std::unordered_map<uint64_t, Peer*> GroupTable::job_members(Locked& locked) const {
   std::unordered_map<uint64_t, Peer*> members;
   for (const Group* group : open_) {

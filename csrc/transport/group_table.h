@@ -39,6 +39,8 @@ class GroupTable {
   bool deliver(Locked& locked);
   /// The groups of a peer that died fail.
   void peer_died(Locked& locked, Peer& peer);
+  /// Nothing arrives any more from other processes of this host: groups that need it fail.
+  void lose_host(Locked& locked, const Error& error);
   /// The processes of the job's ranks, as far as the groups of the job have them as members.
   std::unordered_map<uint64_t, Peer*> job_members(Locked& locked) const;
   /// Members of groups that have failed because these members failed, as this rank found or heard.

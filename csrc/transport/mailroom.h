@@ -58,6 +58,8 @@ class Mailroom {
   bool progress(Locked& locked);
   /// A task is over: what it waits for is forgotten. Its requests would outlive it.
   void forget(Locked& locked, const Task& task);
+  /// A rank that nothing else reaches any more: see QueueWatch. -1: there is none.
+  int deaf_rank(Locked&) const;
   /// Whether a task waits for a message, or for room for one.
   bool expects_mail(Locked&) const;
   /// Calls `visit(tag, rank)` for each message that no receive was posted for, until it returns

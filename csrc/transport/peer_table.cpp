@@ -45,6 +45,7 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   }
   Peer::Opened shared;
   Peer::Opened beside;
+  const bool is_deaf = slot && slot->is_deaf;
   if (slot) {
     shared.before = slot->opened_shared.all();
     beside.before = slot->opened_beside.all();
@@ -63,6 +64,7 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
   peer.opened_shared = shared;
   peer.opened_beside = beside;
   peer.same_host = same_host;
+  peer.is_deaf = is_deaf;
   peer.shared = Link(reactor_.worker(), card.address);
   if (!same_host) {
     detector_.expect(card.process);

@@ -53,6 +53,7 @@ struct Peer {
   Watched watched_beside{this, true};
   bool has_ended = false;  ///< its process is gone, says its kernel; there is nothing to connect to
   bool was_seen = false;   ///< it was alive after this process had met it
+  bool is_deaf = false;    ///< it receives nothing from its host any more: see QueueWatch
   bool is_silent = false;  ///< its host has not answered for long
   bool was_cut_off = false;  ///< this process has closed the connection, because the peer was late
 

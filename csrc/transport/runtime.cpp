@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "base/log.h"
 #include "transport/group.h"
+#include "transport/handle.h"
 
 namespace q7x2 {
 namespace {
@@ -30,7 +32,7 @@ constexpr milliseconds kWayOut{50};
 constexpr milliseconds kWayOutOfCallback{500};
 
 std::mutex instance_mutex;
-std::weak_ptr<Runtime> instance_;
+std::vector<std::weak_ptr<Runtime>> instances_;  // the newest last
 Runtime::Hooks hooks_;
 
 std::atomic<int> dying_runtimes{0};  // being destroyed by threads that nobody joins
@@ -47,25 +49,37 @@ std::shared_ptr<Runtime> Runtime::instance() {
     throw Error(ErrorCode::kTransport, std::string("pthread_atfork: ") + std::strerror(registered));
   }
   const std::lock_guard<std::mutex> lock(instance_mutex);
-  std::shared_ptr<Runtime> runtime = instance_.lock();
-  if (!runtime || runtime->forked() || runtime->driver_.is_stopped()) {
-    check_log_setting();
-    try {
-      runtime.reset(new Runtime(FlightSettings::of_environment()), destroy);
-    } catch (const std::bad_alloc&) {
-      throw Error(ErrorCode::kTransport,
-                  "q7x2 could not start, because it could not allocate memory: raise the limit of "
-                  "address space (`ulimit -v`)");
-    }
-    instance_ = runtime;
+  std::vector<std::shared_ptr<Runtime>> runtimes = living();
+  if (runtimes.empty() || !runtimes.back()->is_usable()) {
+    runtimes.push_back(make());
+    instances_.assign(runtimes.begin(), runtimes.end());
   }
-  return runtime;
+  return runtimes.back();
+}
+
+std::shared_ptr<Runtime> Runtime::make() {
+  check_log_setting();
+  try {
+    return {new Runtime(FlightSettings::of_environment()), destroy};
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::kTransport,
+                "q7x2 could not start, because it could not allocate memory: raise the limit of "
+                "address space (`ulimit -v`)");
+  }
+}
+
+std::vector<std::shared_ptr<Runtime>> Runtime::living() {
+  std::vector<std::shared_ptr<Runtime>> runtimes;
+  for (const auto& each : instances_) {
+    if (std::shared_ptr<Runtime> runtime = each.lock()) runtimes.push_back(std::move(runtime));
+  }
+  return runtimes;
 }
 
 std::shared_ptr<Runtime> Runtime::existing() {
   const std::lock_guard<std::mutex> lock(instance_mutex);
-  std::shared_ptr<Runtime> runtime = instance_.lock();
-  return runtime && !runtime->forked() ? runtime : nullptr;
+  const std::vector<std::shared_ptr<Runtime>> runtimes = living();
+  return runtimes.empty() || runtimes.back()->forked() ? nullptr : runtimes.back();
 }
 
 void Runtime::destroy(Runtime* runtime) {
@@ -97,12 +111,12 @@ void Runtime::check_interrupt() {
 }
 
 void Runtime::shutdown_instance(bool others_run) {
-  std::shared_ptr<Runtime> runtime;
+  std::vector<std::shared_ptr<Runtime>> runtimes;
   {
     const std::lock_guard<std::mutex> lock(instance_mutex);
-    runtime = instance_.lock();
+    runtimes = living();
   }
-  if (runtime && runtime->forked()) {
+  if (std::ranges::any_of(runtimes, &Runtime::forked)) {
     return;
   }
   const TimePoint now = Clock::now();
@@ -110,20 +124,21 @@ void Runtime::shutdown_instance(bool others_run) {
   while (dying_runtimes > 0 && Clock::now() < callbacks_until) {
     std::this_thread::sleep_for(milliseconds(1));
   }
-  const bool callbacks_rest = !runtime || runtime->rest(now + kShutdownPatience, callbacks_until);
+  const bool callbacks_rest = std::ranges::all_of(runtimes, [&](const auto& runtime) {
+    return runtime->rest(now + kShutdownPatience, callbacks_until);
+  });
   begin_ending();
   if (others_run) {
     std::this_thread::sleep_for(callbacks_rest ? kWayOut : kWayOutOfCallback);
   }
-  if (!runtime) {
-    return;
+  for (const std::shared_ptr<Runtime>& runtime : runtimes) {
+    // What fails from here on is nobody's concern: its callbacks are dropped.
+    if (!runtime->notifier_.stop(Clock::now())) {
+      new std::shared_ptr<Runtime>(runtime);  // a callback that did not return still uses it
+    }
+    runtime->groups_.leave_all();
+    runtime->stop();
   }
-  // What fails from here on is nobody's concern: its callbacks are dropped.
-  if (!runtime->notifier_.stop(Clock::now())) {
-    new std::shared_ptr<Runtime>(runtime);  // a callback that did not return still uses it
-  }
-  runtime->groups_.leave_all();
-  runtime->stop();
 }
 
 Runtime::Runtime(const FlightSettings& flights)
@@ -132,12 +147,16 @@ Runtime::Runtime(const FlightSettings& flights)
       flights_(flights, identity_.process),
       nics_(nic_roles()),
       reactor_(nics_.shared),
+      queue_(reactor_),
       envelopes_(secret_, identity_),
       peers_(secret_, identity_, reactor_,
              [this](Locked& locked, Peer& peer) {
                tasks_.drain(locked);
                groups_.peer_died(locked, peer);
                tasks_.drain(locked);
+               if (peer.same_host) {
+                 queue_.process_died(locked, Clock::now(), describe_process(peer.card));
+               }
              }),
       controls_(reactor_, envelopes_),
       groups_(reactor_, peers_, controls_),
@@ -146,7 +165,8 @@ Runtime::Runtime(const FlightSettings& flights)
       parking_(tasks_.unfinished()),
       jobs_(reactor_.lock(), tasks_, parking_),
       completions_(std::make_shared<CompletionQueue>(parking_)),
-      driver_(reactor_, peers_, groups_, assemblies_, tasks_, jobs_, *completions_, parking_) {
+      driver_(reactor_, queue_, peers_, groups_, assemblies_, tasks_, jobs_, *completions_,
+              parking_) {
   if (!flights.directory.empty()) {
     dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
       return flight_snapshot(std::move(reason));

@@ -1,14 +1,15 @@
 // Runtime: the transport of one process, from its first use to its end.
 //
-// It owns what the groups share, and decides about life and death: one runtime per process, none in
+// It owns what the groups share, and decides about life and death: one runtime at a time, none in
 // a forked child, an end in good order.
 //
-//   Runtime   one per process; fork, exit, the user's own locks and interrupts
+//   Runtime   one at a time; fork, exit, the user's own locks and interrupts
 //   Driver    drives what follows, in threads that wait and in one of its own
 //   Parking   where threads sleep, and how they are woken
 //   JobQueue  arithmetic that waits for a thread; its lanes
 //   CompletionQueue  what devices have completed
 //   Reactor   UCX's workers, requests, completions; its lock covers all below
+//   QueueWatch  whether shared memory still brings messages to this process
 //   Envelopes, PeerTable, ControlPlane, GroupTable, AssemblyTable, TaskTable
 //   FlightLog records what tasks do; DumpWriter writes it to files, in a thread of its own
 //   Notifier  runs callbacks of tasks, which may be anybody's code, without the lock
@@ -33,6 +34,7 @@
 #include "transport/notifier.h"
 #include "transport/parking.h"
 #include "transport/peer_table.h"
+#include "transport/queue_watch.h"
 #include "transport/reactor.h"
 #include "transport/scratch_pool.h"
 #include "transport/task_table.h"
@@ -41,9 +43,10 @@ namespace q7x2 {
 
 class Runtime {
  public:
-  /// The process's runtime; made on first use, gone when its last user is.
+  /// The process's runtime; made on first use, gone when its last user is. Another one takes over
+  /// when the queue of shared memory is blocked; groups that have the former one keep it.
   static std::shared_ptr<Runtime> instance();
-  /// The same if there is one; else null.
+  /// The newest if there is one; else null.
   static std::shared_ptr<Runtime> existing();
   /// How the host program's own locks and interrupts are respected.
   struct Hooks {
@@ -94,6 +97,8 @@ class Runtime {
   uint32_t heartbeat_address() const { return nics_.address; }
   /// Interfaces beside the shared network.
   const std::vector<Nic>& nics_beside() const { return nics_.beside; }
+  /// Whether messages from other processes of this host arrive.
+  const QueueWatch& queue() const { return queue_; }
   /// True in a child made by fork, where nothing here may be touched.
   bool forked() const { return home_.is_elsewhere(); }
   /// To be called first by whatever a user can call: throws Error(kAborted) in a forked child, and
@@ -121,6 +126,9 @@ class Runtime {
   explicit Runtime(const FlightSettings& flights);
 
   static void destroy(Runtime* runtime);
+  static std::vector<std::shared_ptr<Runtime>> living();
+  static std::shared_ptr<Runtime> make();
+  bool is_usable() const { return !forked() && !driver_.is_stopped() && !queue_.is_blocked(); }
   bool rest(TimePoint tasks_until, TimePoint callbacks_until);
   void stop();
 
@@ -130,6 +138,7 @@ class Runtime {
   FlightLog flights_;
   const NicRoles nics_;
   Reactor reactor_;
+  QueueWatch queue_;
   Envelopes envelopes_;
   PeerTable peers_;
   ControlPlane controls_;

@@ -19,8 +19,9 @@ def reconfigure_handle(group: dist.ProcessGroup | None = None) -> str:
     """Return how this process can be reached, for :func:`reconfigure`.
 
     A handle is a text that any means may carry: a store, a file, a message. It is valid until the
-    process ends, whatever groups the process joins or leaves. Whoever holds it can talk to the
-    process: treat it as a secret.
+    process ends, whatever groups the process joins or leaves, unless an error says that the process
+    no longer receives messages from its host: then it has another one. Whoever holds it can talk to
+    the process: treat it as a secret.
 
     Args:
         group: A q7x2 group. The handle carries this process's rank in it, which decides the order

@@ -1,0 +1,125 @@
+// A process that is killed while it writes to another one of its host.
+#include "transport/queue_watch.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace q7x2 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kId = 9;
+constexpr size_t kBytes = 64;
+constexpr int kRounds = 200;
+
+/// A process that sends a message, and then one that lies in memory which it cannot read: it is
+/// killed in the middle of its second write.
+class Writer {
+ public:
+  Writer() {
+    EXPECT_EQ(pipe(pipe_), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      try {
+        write_to(read_address());
+      } catch (...) {
+      }
+      _exit(1);
+    }
+    close(pipe_[0]);
+  }
+  /// It writes to the worker with this address. Returns when it is dead: by which signal.
+  int run(const std::string& address) {
+    EXPECT_EQ(write(pipe_[1], address.data(), address.size()),
+              static_cast<ssize_t>(address.size()));
+    close(pipe_[1]);
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
+
+ private:
+  std::string read_address() {
+    close(pipe_[1]);
+    std::string address;
+    char bytes[512];
+    for (ssize_t n = 0; (n = read(pipe_[0], bytes, sizeof(bytes))) > 0;) {
+      address.append(bytes, static_cast<size_t>(n));
+    }
+    return address;
+  }
+
+  static void write_to(const std::string& address) {
+    const UcpContext context;
+    UcpWorker worker(context);
+    UcpEndpoint endpoint(
+        worker, address, [](void*, ucp_ep_h, ucs_status_t) {}, nullptr);
+    signal(SIGSEGV, SIG_DFL);
+    void* const memory =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (const int access : {PROT_READ, PROT_NONE}) {
+      mprotect(memory, kBytes, access);
+      ucp_request_param_t param{};
+      param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+      param.flags = UCP_AM_SEND_FLAG_EAGER;
+      ucp_am_send_nbx(endpoint.get(), kId, nullptr, 0, memory, kBytes, &param);
+      for (int i = 0; i < kRounds; ++i) worker.progress();
+    }
+  }
+
+  int pipe_[2] = {-1, -1};
+  pid_t pid_ = -1;
+};
+
+ucs_status_t count(void* arg, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*) {
+  ++*static_cast<int*>(arg);
+  return UCS_OK;
+}
+
+/// As a driver would. Returns whether the queue is blocked.
+bool find_out(Reactor& reactor, QueueWatch& watch) {
+  Locked locked(reactor.lock());
+  watch.process_died(locked, Clock::now(), "pid 7 on host a");
+  bool is_blocked = false;
+  while (watch.due(locked) != QueueWatch::TimePoint::max()) {
+    reactor.progress(locked);
+    is_blocked |= watch.look(locked, Clock::now());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return is_blocked;
+}
+
+TEST(QueueWatch, AQueueThatWorksIsFoundToWork) {
+  Reactor reactor({});
+  QueueWatch watch(reactor);
+  EXPECT_FALSE(find_out(reactor, watch));
+  EXPECT_FALSE(find_out(reactor, watch)) << "after another death";
+  EXPECT_FALSE(watch.is_blocked());
+}
+
+TEST(QueueWatch, AWriterThatWasKilledBlocksIt) {
+  Writer writer;  // forks before UCX has threads and sockets
+  Reactor reactor({});
+  QueueWatch watch(reactor);
+  int arrived = 0;
+  reactor.on_message(kId, count, &arrived);
+  ASSERT_EQ(writer.run(reactor.worker().address()), SIGSEGV);
+  EXPECT_TRUE(find_out(reactor, watch));
+  EXPECT_TRUE(watch.is_blocked());
+  EXPECT_EQ(arrived, 1) << "what came before it";
+  EXPECT_NE(std::string(watch.error().what()).find("pid 7 on host a was killed"),
+            std::string::npos);
+  EXPECT_FALSE(find_out(reactor, watch)) << "it is said once";
+}
+
+}  // namespace
+}  // namespace q7x2

@@ -1,0 +1,135 @@
+"""A rank that is killed in the middle of a write to another one of its host.
+
+It leaves the queue of the other one blocked, through which all ranks of the host write to it. What
+becomes of groups that the dead rank was not in, and of groups that are made later?
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+import signal
+import time
+from datetime import timedelta
+from typing import Any
+
+import harness
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks.processes import free_port
+
+TIMEOUT = 20.0
+NOTICE = 2.0  # seconds: 0.6, and what a loaded machine takes
+WRITER = 2
+
+
+def unreadable() -> tuple[mmap.mmap, torch.Tensor]:
+    """A tensor in memory that cannot be read, and the memory."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    tensor = torch.frombuffer(memory, dtype=torch.float32)[:16]
+    libc = ctypes.CDLL(None, use_errno=True)
+    address, length = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(mmap.PAGESIZE)
+    assert libc.mprotect(address, length, 0) == 0
+    return memory, tensor
+
+
+def die_in_a_write(to: int) -> None:
+    """The send takes a place in the queue of `to`, and is killed as it reads the tensor."""
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    _memory, tensor = unreadable()
+    dist.send(tensor, to)
+
+
+def error_of(call: Any) -> str:
+    with pytest.raises(dist.DistBackendError) as caught:
+        call()
+    return str(caught.value)
+
+
+def exchange(group: dist.ProcessGroup | None, sender: int) -> None:
+    """Small messages from `sender` to rank 0, one by one."""
+    tensor = torch.zeros(16)
+    for value in range(1000):
+        if dist.get_rank() == sender:
+            dist.send(tensor.fill_(value), 0, group=group)
+        else:
+            dist.recv(tensor, sender, group=group)
+            assert tensor.tolist() == [value] * 16
+
+
+def check(group: dist.ProcessGroup, rank: int) -> None:
+    """Messages and collectives of two ranks."""
+    tensor = torch.full([4], float(rank))
+    group.allreduce([tensor]).wait()
+    assert tensor.tolist() == [1.0] * 4
+    if rank == 1:
+        group.send([tensor], 0, 0).wait()
+    else:
+        group.recv([tensor.zero_()], 1, 0).wait()
+        assert tensor.tolist() == [1.0] * 4
+
+
+def body_survive(port: int) -> dict[str, Any]:
+    """All know each other. Then the writer dies while it writes to rank 0."""
+    import q7x2
+
+    rank = dist.get_rank()
+    pair = dist.new_group([0, 1])
+    tensor = torch.ones(16)
+    for sender in (1, WRITER):
+        if rank in (0, sender):
+            exchange(None, sender)
+    dist.barrier()
+    if rank == WRITER:
+        die_in_a_write(to=0)
+        return {}
+
+    def reduce() -> None:
+        while True:
+            dist.all_reduce(tensor)
+
+    found: dict[str, Any] = {"world": error_of(reduce)}
+    begin = time.monotonic()
+
+    def talk() -> None:
+        while time.monotonic() < begin + TIMEOUT:
+            exchange(pair, 1)
+
+    found["pair"] = error_of(talk)
+    found["seconds"] = time.monotonic() - begin
+
+    begin = time.monotonic()
+    handles = q7x2.reconfigure_handles(pair)
+    found["old"] = error_of(lambda: q7x2.reconfigure(1, handles, timeout=TIMEOUT, group=pair))
+    found["old seconds"] = time.monotonic() - begin
+
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    group = q7x2.ProcessGroup(store, rank, 2, timedelta(seconds=TIMEOUT))
+    check(group, rank)
+    store.set(f"handle {rank}", q7x2.reconfigure_handle(pair))
+    handles = [store.get(f"handle {each}").decode() for each in (0, 1)]
+    successor = q7x2.reconfigure(2, handles, timeout=TIMEOUT, group=pair)
+    check(successor, rank)
+    successor.shutdown()
+    group.shutdown()
+    return found
+
+
+def test_other_groups_hear_of_it_and_new_ones_work(new_pool) -> None:
+    pool = new_pool(3)
+    spec = harness.GroupSpec("q7x2", key="blocked-queue", timeout=TIMEOUT)
+    pool.start(body_survive, spec, port=free_port())
+    outcomes = pool.collect()
+    text = "\n".join(each.describe() for each in outcomes)
+    assert outcomes[WRITER].exitcode == -signal.SIGSEGV, text
+    for outcome in outcomes[:WRITER]:
+        assert outcome.kind == "ok", text
+        found = outcome.value
+        assert f"rank {WRITER}" in found["world"]
+        for call in ("pair", "old"):
+            assert re.search("no longer (arrive|receives)", found[call]), text
+        assert found["seconds"] < NOTICE
+        assert found["old seconds"] < NOTICE
