@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/process_limits.h"
 #include "transport/shared_memory_limits.h"
 
 namespace q7x2 {
@@ -14,7 +15,7 @@ constexpr std::chrono::milliseconds kPeriod{5};
 
 void ignore(void*, ucp_ep_h, ucs_status_t) {}
 
-/// Why a second worker cannot be had; nothing if it can. UCX may crash where memory is short.
+/// Why shared memory does not suffice for a second worker: UCX may crash then. Nothing if it does.
 std::optional<std::string> obstacle(const std::vector<std::string>& transports) {
   const auto uses = [&](const char* name) {
     return std::ranges::find(transports, name) != transports.end();
@@ -77,6 +78,7 @@ void QueueWatch::send(Locked& locked, TimePoint now) {
   const std::vector<std::string> transports = reactor_.transports();
   if (!uses_queue(transports)) return;
   try {
+    check_process_limits();
     if (const auto why = obstacle(transports)) throw Error(ErrorCode::kTransport, *why);
     sender_ = std::make_unique<Sender>(reactor_);
     has_arrived_ = false;

@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "scarce_files.h"
+
 namespace q7x2 {
 namespace {
 
@@ -103,6 +105,15 @@ TEST(QueueWatch, AQueueThatWorksIsFoundToWork) {
   QueueWatch watch(reactor);
   EXPECT_FALSE(find_out(reactor, watch));
   EXPECT_FALSE(find_out(reactor, watch)) << "after another death";
+  EXPECT_FALSE(watch.is_blocked());
+}
+
+// UCX would end the process.
+TEST(QueueWatch, NothingIsTriedWithoutFiles) {
+  Reactor reactor({});
+  QueueWatch watch(reactor);
+  const test::NoMoreFiles limited;
+  EXPECT_FALSE(find_out(reactor, watch));
   EXPECT_FALSE(watch.is_blocked());
 }
 
