@@ -128,7 +128,7 @@ void Runtime::shutdown_instance(bool others_run) {
     return runtime->rest(now + kShutdownPatience, callbacks_until);
   });
   begin_ending();
-  if (others_run) {
+  if (others_run || !callbacks_rest) {
     std::this_thread::sleep_for(callbacks_rest ? kWayOut : kWayOutOfCallback);
   }
   for (const std::shared_ptr<Runtime>& runtime : runtimes) {

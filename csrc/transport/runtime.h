@@ -60,7 +60,8 @@ class Runtime {
   static void check_interrupt();
   /// Leaves every group in good order and stops, for the end of the process. Tasks get a second to
   /// complete first, and callbacks five to return. From then on no thread but this one returns from
-  /// a call; `others_run`: there are some that could be on their way out of one.
+  /// a call; `others_run`: there are some, beside those of callbacks, that could be on their way
+  /// out of one.
   static void shutdown_instance(bool others_run = false);
 
   ~Runtime();
