@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,6 @@ from benchmarks import bars, baseline, goals, raw
 QUIET = [0.98, 1.01, 1.0, 0.99, 1.02, 1.0, 1.01, 0.99, 1.0]
 NOISY = [0.5, 2.0, 0.7, 1.5, 1.0, 0.6, 1.7, 0.8, 1.3]
 NAME = "latency-2"
-
-
-@pytest.fixture(autouse=True)
-def handler_of_sigterm() -> Iterator[None]:
-    """The command sets one of its own."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def cell(ratio: float, turns: list[float] = QUIET, speed: float = 1.0) -> dict[str, Any]:
