@@ -48,8 +48,7 @@ void Group::open() {
         peer_died(locked, members_.peer(r));  // since the cards were written
       }
     }
-    if (runtime_.queue().is_blocked())
-      runtime_.groups().lose_host(locked, runtime_.queue().error());
+    if (runtime_.queue().is_blocked()) lose_host(locked, runtime_.queue().error());
   }
   runtime_.parking().wake_driver();
 }

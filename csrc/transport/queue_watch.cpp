@@ -49,7 +49,7 @@ ucs_status_t QueueWatch::on_message(void* arg, const void*, size_t, void*, size_
 void QueueWatch::process_died(Locked&, TimePoint now, const std::string& who) {
   if (is_blocked()) return;
   suspects_ += (suspects_.empty() ? "" : " or ") + who;
-  if (!sender_) due_ = now + kPause;
+  (sender_ ? next_ : due_) = now + kPause;
 }
 
 bool QueueWatch::look(Locked& locked, TimePoint now) {
@@ -64,11 +64,12 @@ bool QueueWatch::look(Locked& locked, TimePoint now) {
   const bool gives_up = now >= give_up_ && looks_ >= kFewestLooks;
   if (!has_arrived_ && !gives_up) return false;
   sender_.reset();
-  due_ = TimePoint::max();
+  due_ = std::exchange(next_, TimePoint::max());
   if (has_arrived_) {
-    suspects_.clear();
+    if (due_ == TimePoint::max()) suspects_.clear();
     return false;
   }
+  due_ = TimePoint::max();
   is_blocked_.store(true, std::memory_order_release);
   return true;
 }
@@ -76,7 +77,10 @@ bool QueueWatch::look(Locked& locked, TimePoint now) {
 void QueueWatch::send(Locked& locked, TimePoint now) {
   due_ = TimePoint::max();
   const std::vector<std::string> transports = reactor_.transports();
-  if (!uses_queue(transports)) return;
+  if (!uses_queue(transports)) {
+    suspects_.clear();
+    return;
+  }
   try {
     check_process_limits();
     if (const auto why = obstacle(transports)) throw Error(ErrorCode::kTransport, *why);
@@ -87,6 +91,7 @@ void QueueWatch::send(Locked& locked, TimePoint now) {
     give_up_ = now + kPatience;
     due_ = now;
   } catch (const Error& error) {
+    suspects_.clear();
     log(Level::kInfo,
         std::string("cannot look whether the queue of shared memory works: ") + error.what());
   }

@@ -66,7 +66,8 @@ class QueueWatch {
   Reactor& reactor_;
   std::string suspects_;  // processes that have died lately
   TimePoint due_ = TimePoint::max();
-  std::unique_ptr<Sender> sender_;  // while a message is on its way
+  TimePoint next_ = TimePoint::max();  // message, because a process died while one was on its way
+  std::unique_ptr<Sender> sender_;     // while a message is on its way
   TimePoint give_up_;
   int looks_ = 0;
   bool has_arrived_ = false;

@@ -116,7 +116,8 @@ void Runtime::shutdown_instance(bool others_run) {
     const std::lock_guard<std::mutex> lock(instance_mutex);
     runtimes = living();
   }
-  if (std::ranges::any_of(runtimes, &Runtime::forked)) {
+  const size_t of_parent = std::erase_if(runtimes, [](const auto& each) { return each->forked(); });
+  if (of_parent > 0 && runtimes.empty()) {
     return;
   }
   const TimePoint now = Clock::now();

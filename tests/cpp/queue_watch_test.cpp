@@ -108,6 +108,27 @@ TEST(QueueWatch, AQueueThatWorksIsFoundToWork) {
   EXPECT_FALSE(watch.is_blocked());
 }
 
+TEST(QueueWatch, ADeathWhileAMessageIsOnItsWayNeedsAnotherMessage) {
+  Reactor reactor({});
+  QueueWatch watch(reactor);
+  Locked locked(reactor.lock());
+  const auto never = QueueWatch::TimePoint::max();
+  const auto begin = Clock::now();
+  watch.process_died(locked, begin, "pid 7 on host a");
+  watch.look(locked, begin + QueueWatch::kPause);  // sends
+  const auto death = begin + QueueWatch::kPause + std::chrono::milliseconds(1);
+  watch.process_died(locked, death, "pid 8 on host a");
+  const auto second = death + QueueWatch::kPause;
+  for (int i = 0; i < kRounds && watch.due(locked) < second; ++i) {
+    reactor.progress(locked);
+    watch.look(locked, watch.due(locked));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(watch.due(locked), second);
+  watch.look(locked, second);
+  EXPECT_NE(watch.due(locked), never) << "the second message is on its way";
+}
+
 // UCX would end the process.
 TEST(QueueWatch, NothingIsTriedWithoutFiles) {
   Reactor reactor({});
