@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "transport/forked_ucx.h"
 #include "transport/group.h"
 #include "transport/handle.h"
 
@@ -44,6 +45,7 @@ std::shared_ptr<Runtime> Runtime::instance() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     new (&instance_mutex) std::mutex;
     dying_runtimes = 0;
+    if (!std::ranges::all_of(instances_, &std::weak_ptr<Runtime>::expired)) note_forked_ucx();
   });
   if (registered != 0) {
     throw Error(ErrorCode::kTransport, std::string("pthread_atfork: ") + std::strerror(registered));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fabric/host.h"
+#include "transport/forked_ucx.h"
 #include "transport/group.h"
 #include "transport/group_facts.h"
 #include "transport/handle.h"
@@ -92,6 +93,7 @@ WireUp::~WireUp() {
 std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
   mine_ = make_card(algorithms);
   std::vector<Card> cards = verified(exchange("card", mine_.encode(), [] {}));
+  refuse_tcp_after_fork(cards, rank_);
   Membership members = meet(cards);
   renew_connections(members, std::move(cards));
   // Not under the lock, which it takes when it goes.

@@ -214,6 +214,71 @@ def test_child_exits_as_an_interpreter_does(tmp_path, backend) -> None:
     run(CHILD_EXITS, tmp_path, backend)
 
 
+CHILDREN_WITH_A_GROUP = """
+dist.init_process_group(sys.argv[1])
+kept = dist.all_reduce(torch.ones(4), async_op=True)
+kept.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(40)
+    dist.destroy_process_group()
+    store = dist.FileStore(os.environ["Q7X2_TEST_STORE"], 2)
+    rank = int(os.environ["RANK"])
+    dist.init_process_group(sys.argv[1], store=store, rank=rank, world_size=2)
+    check_parent()
+    if rank == 0:
+        try:
+            dist.recv(torch.ones(4), src=1)
+        except dist.DistBackendError as error:
+            assert "has left the group" in str(error), error
+            sys.exit(7)
+    sys.exit(0 if rank == 0 else 7)
+assert code_of(child) == 7
+check_parent()
+dist.destroy_process_group()
+print("done")
+"""
+
+
+def test_child_that_exits_leaves_a_group_of_its_own(tmp_path, backend, monkeypatch) -> None:
+    """Also while it has something of its parent's runtime."""
+    monkeypatch.setenv("Q7X2_TEST_STORE", str(tmp_path / "store"))
+    run(CHILDREN_WITH_A_GROUP, tmp_path, backend)
+
+
+CHILDREN_OVER_TCP = """
+dist.init_process_group(sys.argv[1])
+dist.barrier()
+
+def body():
+    dist.destroy_process_group()
+    store = dist.FileStore(os.environ["Q7X2_TEST_STORE"], 2)
+    rank = int(os.environ["RANK"])
+    began = time.monotonic()
+    try:
+        dist.init_process_group(sys.argv[1], store=store, rank=rank, world_size=2)
+    except (ValueError, dist.DistBackendError) as error:  # this rank's, or the other's
+        assert "was forked from a process that used q7x2" in str(error), error
+        assert time.monotonic() - began < 10
+    dist.init_process_group(sys.argv[1], store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+    return 7
+
+child = child_of(body)
+assert code_of(child) == 7
+dist.barrier()
+dist.destroy_process_group()
+print("done")
+"""
+
+
+def test_child_cannot_make_a_group_over_tcp(tmp_path, backend, monkeypatch) -> None:
+    monkeypatch.setenv("Q7X2_TEST_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    run(CHILDREN_OVER_TCP, tmp_path, backend)
+
+
 DURING_COLLECTIVES = """
 dist.init_process_group(sys.argv[1])
 busy = dist.new_group()
