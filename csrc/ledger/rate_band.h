@@ -26,7 +26,8 @@ inline int64_t median_of(std::vector<int64_t> values) {
 
 class RateBand {
  public:
-  static constexpr int64_t kOne = 1000;  ///< ratios are in thousandths
+  static constexpr int64_t kOne = 1000;      ///< ratios are in thousandths
+  static constexpr int64_t kMostEdge = 650;  ///< better ratios are always inside
 
   /// Whether enough rates are known to judge another one.
   bool is_known() const { return rates_.size() >= kFewest; }
@@ -52,7 +53,6 @@ class RateBand {
   /// Six standard errors of a normal distribution, in median absolute deviations.
   static constexpr int64_t kDeviations = 8896;
   static constexpr int64_t kLeastEdge = 400;
-  static constexpr int64_t kMostEdge = 650;
 
   std::vector<int64_t> rates_;  // the newest last
   int64_t median_ = 0;

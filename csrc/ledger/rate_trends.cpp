@@ -1,6 +1,7 @@
 #include "ledger/rate_trends.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace q7x2 {
 namespace {
@@ -11,7 +12,8 @@ constexpr int kLooks = 3;
 constexpr int kMostStrays = 12;
 constexpr size_t kMostPatterns = 16;
 constexpr int64_t kLeastFactor = 5;
-constexpr int64_t kRecovered = 800;
+/// What is better than this would not be found slow.
+constexpr int64_t kRecovered = RateBand::kMostEdge;
 
 /// What all rates have in common: of the slower ones that the best quarter is slower too, and of
 /// the faster ones that the worst quarter is faster too.
@@ -70,15 +72,16 @@ void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratio
   decltype(suspicions_) now;
   const auto add = [&](const Ratios& blamed, bool is_slower) {
     for (const auto& [resource, ratio] : blamed) {
-      // Recovery is of what is slow.
-      if (!is_slower && !slow.contains(resource)) continue;
       const std::pair key(resource, is_slower);
       const auto before = suspicions_.find(key);
       now[key] = {before == suspicions_.end() ? 1 : before->second.looks + 1, ratio};
     }
   };
-  add(slower, true);
-  add(faster, false);
+  Ratios recovered;
+  std::ranges::copy_if(faster, std::inserter(recovered, recovered.end()),
+                       [&](const auto& each) { return slow.contains(each.first); });
+  add(recovered, false);
+  if (recovered.empty()) add(slower, true);
   suspicions_ = std::move(now);
 }
 

@@ -4,7 +4,8 @@
 // (ledger/rate_band.h). What all of them have in common is taken out first: if all change by one
 // factor, the machine has, and nothing follows. Then something is to blame for the rates outside.
 // What is blamed at three looks in a row has changed. What is faster than before is believed only
-// of what was found slow.
+// of what was found slow. While that recovers, nothing is believed to be slower: what shares a link
+// with it has less of the link again.
 //
 // All numbers are integers, so ranks that see the same rates decide alike.
 #pragma once

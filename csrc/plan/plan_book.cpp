@@ -192,7 +192,24 @@ void PlanBook::publish(const Page& page, std::span<std::byte> bytes) const {
 }
 
 void PlanBook::propose_anew(const Page& page, std::span<std::byte> message) const {
-  proposals_for(page.shape_, *page.reacting_).write(message.first(Publication::kBytes));
+  const uint64_t epoch = page.reacting_->epoch();
+  std::vector<Proposal> known = known_proposals(page, epoch);
+  const Publication publication = known.empty()
+                                      ? proposals_for(page.shape_, *page.reacting_)
+                                      : Publication{std::move(known), environment_, epoch};
+  publication.write(message.first(Publication::kBytes));
+}
+
+std::vector<Proposal> PlanBook::known_proposals(const Page& page, uint64_t epoch) {
+  const std::lock_guard lock(page.history_mutex_);
+  for (auto chapter = page.past_.rbegin(); chapter != page.past_.rend(); ++chapter) {
+    if (!page.reacting_->have_same_rates(chapter->epoch, epoch)) continue;
+    std::vector<Proposal> proposals = chapter->proposals;
+    const auto best = static_cast<std::ptrdiff_t>(chapter->events.back().choices.front());
+    std::rotate(proposals.begin(), proposals.begin() + best, proposals.begin() + best + 1);
+    return proposals;
+  }
+  return {};
 }
 
 void PlanBook::take_look(Page& page, uint64_t number, std::span<const std::byte> message) const {

@@ -13,7 +13,7 @@
 //
 // Long calls are preceded by a *look* now and then. It brings what the ranks' links have carried
 // and what their processors have done, or, if some have changed, rank 0's choice for them as they
-// are (plan/reacting.h).
+// are (plan/reacting.h). If they are as they were before, it is the choice that was best then.
 //
 // Pages are opened and forgotten in the order of the group's calls, which is the same on all ranks.
 // Calls are counted in the order in which they are submitted.
@@ -174,6 +174,9 @@ class PlanBook {
   std::shared_ptr<Page> new_page(const CallShape& shape, Page::Source source);
   static void settle(Page& page, Choice choice);
   Publication proposals_for(const CallShape& shape, const Reacting& reacting) const;
+  /// The proposals of the last chapter with the rates of this epoch, the one that calls have found
+  /// best first. Empty if there is none.
+  static std::vector<Proposal> known_proposals(const Page& page, uint64_t epoch);
   static Chapter chapter_of(const Page& page);
   /// `counts` is asked of pages that are settled.
   std::vector<Record> records_of(bool (*counts)(const Page&)) const;

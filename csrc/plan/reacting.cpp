@@ -49,7 +49,7 @@ Reacting::Reacting(std::shared_ptr<Planner> planner, int rank, std::chrono::mill
       pause_(pause),
       measured_(planner->fabric()),
       watch_(static_cast<int>(measured_->hosts.size())) {
-  editions_.push_back({0, std::move(planner), ""});
+  editions_.push_back({0, std::move(planner), "", {}});
 }
 
 uint64_t Reacting::calls_between_looks(const CallShape& shape) const {
@@ -121,7 +121,8 @@ bool Reacting::read(std::span<const std::byte> message, uint64_t pattern) {
   if (!watch_.factors().empty()) fabric->made.note = reason;
   const std::lock_guard lock(mutex_);
   const Edition& last = editions_.back();
-  editions_.push_back({last.epoch + 1, last.planner->with(std::move(fabric)), reason});
+  editions_.push_back(
+      {last.epoch + 1, last.planner->with(std::move(fabric)), reason, watch_.factors()});
   if (editions_.size() > kMostEditions) editions_.pop_front();
   return true;
 }
@@ -143,6 +144,19 @@ const Reacting::Edition& Reacting::edition(uint64_t epoch) const {
 std::shared_ptr<Planner> Reacting::planner(uint64_t epoch) const {
   const std::lock_guard lock(mutex_);
   return edition(epoch).planner;
+}
+
+std::optional<RateFactors> Reacting::factors_of(uint64_t epoch) const {
+  if (epoch == 0) return RateFactors{};
+  const auto found = std::ranges::find(editions_, epoch, &Edition::epoch);
+  if (found == editions_.end()) return std::nullopt;
+  return found->factors;
+}
+
+bool Reacting::have_same_rates(uint64_t one, uint64_t other) const {
+  const std::lock_guard lock(mutex_);
+  const std::optional<RateFactors> factors = factors_of(one);
+  return factors && factors == factors_of(other);
 }
 
 std::string Reacting::reason(uint64_t epoch) const {

@@ -75,14 +75,18 @@ class Reacting {
   std::shared_ptr<Planner> planner(uint64_t epoch) const;
   /// Why the epoch began, for people. Empty for the first one.
   std::string reason(uint64_t epoch) const;
+  /// Whether all rates are the same in both. Only of late epochs, and of the first one.
+  bool have_same_rates(uint64_t one, uint64_t other) const;
 
  private:
   struct Edition {
     uint64_t epoch;
     std::shared_ptr<Planner> planner;
     std::string reason;
+    RateFactors factors;
   };
   const Edition& edition(uint64_t epoch) const;
+  std::optional<RateFactors> factors_of(uint64_t epoch) const;
 
   const int rank_;
   const std::chrono::milliseconds pause_;

@@ -151,6 +151,21 @@ TEST(RateWatch, ASlowHostIsFoundAndItsRecoveryToo) {
   }
 }
 
+// Others had its share of their links. It may not get all of it back at once.
+TEST(RateWatch, WhatSharesALinkWithAHostThatRecoversIsNotSlow) {
+  Network network(8, all_pairs(8), 0.05, 7);
+  network.looks_until_change(20);
+  network.set_host(1, 0.2);
+  EXPECT_LE(network.looks_until_change(10), 4);
+  EXPECT_GT(network.looks_until_change(70), 70);
+  network.set_host(1, 0.75);
+  network.factors[{3, 5}] = 0.3;
+  network.factors[{4, 7}] = 0.3;
+  EXPECT_LE(network.looks_until_change(10), 4);
+  EXPECT_TRUE(network.watch.factors().empty());
+  EXPECT_GT(network.looks_until_change(100), 100);
+}
+
 TEST(RateWatch, OneWayOfAHostIsFound) {
   Network network(4, all_pairs(4), 0.05, 3);
   network.looks_until_change(20);

@@ -78,7 +78,7 @@ class ReactingGroup {
         break;
       }
       case Page::Precursor::kReview:
-        for (Rank& rank : ranks_) rank.page->review(number, {});
+        for (Rank& rank : ranks_) rank.page->review(number, figures);
         break;
       case Page::Precursor::kLook:
         look(number);
@@ -115,6 +115,7 @@ class ReactingGroup {
     return calls;
   }
 
+  Refinement::Figures figures = {};  ///< of reviews
   double factor = 1;
   double speed = 1;
   double share = 1;
@@ -195,6 +196,27 @@ TEST(Reacting, ASlowLinkChangesThePlanOfAllRanksWithinTenCalls) {
               "host h1 receives at its measured rate again; host h1 sends at its measured rate "
               "again");
   }
+}
+
+TEST(Reacting, AfterARecoveryCallsTakeWhatWasBestBefore) {
+  ReactingGroup group(8, std::chrono::milliseconds(1));
+  for (size_t i = 0; i < group.figures.size(); ++i) {
+    group.figures[i] = {.nanoseconds = i == 2 ? 100'000'000 : 300'000'000, .noise = 1};
+  }
+  group.call();
+  const std::string first = group.algorithm();
+  for (int i = 0; i < 70; ++i) group.call();
+  const std::string best = group.algorithm();
+  EXPECT_NE(best, first);
+  group.figures = {};
+  group.factor = 0.2;
+  EXPECT_LE(group.calls_until_change(10), 10);
+  for (int i = 0; i < 20; ++i) group.call();
+  group.factor = 1;
+  EXPECT_LE(group.calls_until_change(10), 10);
+  EXPECT_EQ(group.algorithm(), best);
+  EXPECT_EQ(group.book(0).records()[0].chapters[2].proposals.size(),
+            group.book(0).records()[0].chapters[0].proposals.size());
 }
 
 /// The share of the data that a rank adds up by rank 0's newest proposal.
