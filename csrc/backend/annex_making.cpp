@@ -1,90 +1,149 @@
 #include "backend/annex_making.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "backend/c10d_store.h"
 #include "backend/process_group.h"
-#include "backend/store_meeting.h"
+#include "base/log.h"
 #include "executor/plan_call.h"
+#include "transport/assembly.h"
+#include "transport/handle.h"
 #include "transport/runtime.h"
 
 namespace q7x2 {
 namespace {
 
-// Where ranks say what they make, servers have numbers beyond those of ranks.
-constexpr uint64_t kServersInJob = uint64_t{1} << 32;
+// A rank 0 that follows another one may find that the job's store went with it.
+constexpr std::chrono::milliseconds kStoreOfSuccessor{500};
 
-std::vector<uint64_t> in_job(const AnnexSeat& seat) {
-  std::vector<uint64_t> numbers = seat.job_ranks;
-  for (auto rank = static_cast<int>(numbers.size()); rank < seat.ranks; ++rank) {
-    numbers.push_back(static_cast<uint64_t>(rank));
+std::vector<Card> cards_of_processes(const Group& group) {
+  std::vector<Card> cards;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    cards.push_back(without_group(group.card(rank)));
   }
-  for (int server = 0; server < seat.servers; ++server) {
-    numbers.push_back(kServersInJob + static_cast<uint64_t>(server));
-  }
-  return numbers;
+  return cards;
+}
+
+std::vector<Card> members_of(const ServerMeeting& meeting) {
+  std::vector<Card> members = meeting.ranks;
+  for (const ServerMeeting::Server& server : meeting.servers) members.push_back(server.card);
+  return members;
+}
+
+/// Whether this process has met another one, and knows that it is gone.
+bool has_ended(uint64_t process) {
+  const std::shared_ptr<Runtime> runtime = Runtime::existing();
+  if (!runtime) return false;
+  Locked locked(runtime->lock());
+  const Peer* const peer = runtime->peers().find(locked, process);
+  return peer != nullptr && peer->has_ended;
 }
 
 }  // namespace
 
 std::shared_ptr<Group> make_annex_group(
-    const c10::intrusive_ptr<c10d::Store>& root, const AnnexSeat& seat,
+    Runtime& runtime, const ServerMeeting& meeting, std::chrono::milliseconds timeout,
+    const std::function<void()>& check_interrupt,
     const std::function<void(const std::shared_ptr<Group>&)>& prepare) {
-  const auto store = c10::make_intrusive<c10d::PrefixStore>("q7x2/annex/" + seat.key, root);
-  const std::string name = seat.name + " with servers";
-  const int size = seat.ranks + seat.servers;
-  const StoreMeeting::Options how{.rank = seat.member,
-                                  .size = size,
-                                  .group = name,
-                                  .timeout = seat.timeout,
-                                  .job_ranks = in_job(seat),
-                                  .in_job = false};
+  const std::string name = meeting.group + " with servers";
+  const auto describe = [&](int member) {
+    const std::vector<Card> members = members_of(meeting);
+    const auto ranks = static_cast<int>(meeting.ranks.size());
+    const std::string who =
+        member < ranks
+            ? "rank " + std::to_string(member)
+            : "server '" + meeting.servers[static_cast<size_t>(member - ranks)].name + "'";
+    return who + " (" + describe_process(members[static_cast<size_t>(member)]) + ")";
+  };
+  Assembly assembly(runtime, {.title = "the group '" + name + "'",
+                              .scope = "annex",
+                              .uuid = meeting.key,
+                              .members = members_of(meeting),
+                              .list = "its ranks and servers",
+                              .timeout = timeout,
+                              .check_interrupt = check_interrupt,
+                              .describe = describe});
   std::shared_ptr<Group> group;
-  StoreMeeting::run(
-      store, how,
-      [&](Rendezvous& rendezvous, KeyStore&) {
-        group = Group::create(*Runtime::instance(), seat.member, size, name,
-                              exchange_of(rendezvous), await_of(rendezvous), /*eager=*/false);
-        prepare(group);
-        rendezvous.finish([&] { group->check(); });
-      },
-      [&](const Error& error) {
-        if (group) group->abort(error);
-      });
+  try {
+    group = Group::create(runtime, assembly.rank(), assembly.size(), name, exchange_of(assembly),
+                          await_of(assembly), /*eager=*/false);
+    prepare(group);
+    assembly.exchange("done", "", [&] { group->check(); });
+  } catch (const Error& error) {
+    assembly.fail(error);
+    if (group) group->abort(error);
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    const Error told(ErrorCode::kAborted, text.substr(0, text.find('\n')), assembly.rank());
+    assembly.fail(told);
+    if (group) group->abort(told);
+    throw;
+  }
+  assembly.finish();
   return group;
 }
 
-// Rank 0 tells the others where they meet, and at the end all agree on whether it came about. What
+// A job without servers makes one call to the store here, on rank 0.
+ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
+  if (rank_ != 0 || size_ == 1 || !options_->in_job) return {};
+  ServerRoll roll(root, runtime_->secret());
+  return roll
+      .invite(group_->name(), cards_of_processes(*group_),
+              {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+               .attend = [this] { group_->check(); },
+               .has_ended = has_ended})
+      .value_or(ServerMeeting{});
+}
+
+ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
+  if (rank_ != 0 || size_ == 1 || !options_->in_job) return {};
+  try {
+    C10dStore root(root_of(store_), kStoreOfSuccessor, [this] { group_->check(); });
+    return invited_servers(root);
+  } catch (const Error& error) {
+    log(Level::kInfo, "the group '" + group_->name() + "' has no servers: " + error.what());
+    return {};
+  }
+}
+
+// Rank 0 tells the others whom they meet, and at the end all agree on whether it came about. What
 // goes wrong with servers does not concern the group itself.
-void ProcessGroupQ7x2::meet_servers(Rendezvous& rendezvous, const ServerMeeting& invited,
-                                    const Fabric& surveyed) {
-  if (surveyed.servers.empty()) return;
+void ProcessGroupQ7x2::meet_servers(const Exchange& exchange, ServerMeeting invited,
+                                    Fabric surveyed) {
   const auto check = [this] { group_->check(); };
-  const std::string key = rendezvous.exchange("annex", invited.key, check).front();
+  invited.ranks.clear();  // all ranks have the cards of ranks
+  const std::string told = exchange("annex", rank_ == 0 ? invited.encode() : "", check).front();
+  ServerMeeting meeting = ServerMeeting::decode(told);
+  if (meeting.servers.empty()) return;
+  meeting.ranks = cards_of_processes(*group_);
+  if (surveyed.servers.empty()) {
+    for (const std::string& name : meeting.names())
+      surveyed.servers.push_back(assumed_server(name));
+  }
   const std::chrono::milliseconds timeout = std::min(options_->timeout, kAnnexTimeout);
   std::shared_ptr<Annex> annex;
   std::string failure;
   try {
-    const AnnexSeat seat{.member = rank_,
-                         .ranks = size_,
-                         .servers = static_cast<int>(surveyed.servers.size()),
-                         .key = key,
-                         .name = group_->name(),
-                         .timeout = timeout,
-                         .job_ranks = options_->global_ranks_in_group};
-    make_annex_group(root_of(store_), seat, [&](const std::shared_ptr<Group>& group) {
+    const auto prepare = [&](const std::shared_ptr<Group>& group) {
       auto all =
           survey_annex(group, size_, rank_ == 0 ? &surveyed : nullptr, survey_options(timeout));
       auto planner = std::make_shared<Planner>(rank_, std::move(all), algorithms_of_group(),
                                                plan_files_of_environment());
       annex = std::make_shared<Annex>(group, size_, std::move(planner), environment_of_plans());
-    });
+    };
+    make_annex_group(*runtime_, meeting, timeout, Runtime::check_interrupt, prepare);
   } catch (const Error& error) {
     annex.reset();
     failure = error.what();
     if (failure.empty()) failure = to_string(error.code());
   }
-  for (const std::string& said : rendezvous.exchange("annex made", failure, check)) {
+  for (const std::string& said : exchange("annex made", failure, check)) {
     if (said.empty()) continue;
     if (rank_ == 0) {
       TORCH_WARN("q7x2: the group '", group_->name(), "' goes on without servers: ", said);

@@ -63,15 +63,6 @@ void warn_of_transports(Runtime& runtime) {
   }
 }
 
-/// Whether this process has met another one, and knows that it is gone.
-bool has_ended(uint64_t process) {
-  const std::shared_ptr<Runtime> runtime = Runtime::existing();
-  if (!runtime) return false;
-  Locked locked(runtime->lock());
-  const Peer* const peer = runtime->peers().find(locked, process);
-  return peer != nullptr && peer->has_ended;
-}
-
 /// By which the calls of the ranks alone are planned.
 std::shared_ptr<const Fabric> without_servers(Fabric fabric) {
   fabric.servers.clear();
@@ -103,13 +94,17 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   StoreMeeting::run(
       store, how,
       [this](Rendezvous& rendezvous, KeyStore& root) {
-        const ServerMeeting servers = invited_servers(rendezvous, root);
+        ServerMeeting servers;
+        const auto invite = [&] {
+          servers = invited_servers(root);
+          return servers.names();
+        };
         std::shared_ptr<const Fabric> surveyed;
-        meet(exchange_of(rendezvous), await_of(rendezvous),
-             [&](const std::shared_ptr<Group>& group) {
-               return surveyed = measured(group, servers.names);
-             });
-        meet_servers(rendezvous, servers, *surveyed);
+        const Exchange exchange = exchange_of(rendezvous);
+        meet(exchange, await_of(rendezvous), [&](const std::shared_ptr<Group>& group) {
+          return surveyed = measured(group, invite);
+        });
+        if (!surveyed->servers.empty()) meet_servers(exchange, std::move(servers), *surveyed);
         rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
         if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
       },
@@ -146,23 +141,10 @@ SurveyOptions ProcessGroupQ7x2::survey_options(std::chrono::milliseconds timeout
 }
 
 std::shared_ptr<const Fabric> ProcessGroupQ7x2::measured(
-    const std::shared_ptr<Group>& group, const std::vector<std::string>& servers) const {
+    const std::shared_ptr<Group>& group, std::function<std::vector<std::string>()> servers) const {
   SurveyOptions options = survey_options(options_->timeout);
-  options.servers = servers;
+  if (servers) options.servers = std::move(servers);
   return survey(group, options);
-}
-
-// A job without servers makes one call to the store here, on rank 0.
-ServerMeeting ProcessGroupQ7x2::invited_servers(Rendezvous& rendezvous, KeyStore& root) const {
-  if (rank_ != 0 || size_ == 1 || !options_->in_job) return {};
-  const JobSecret secret = JobSecret::of_environment();
-  ServerRoll roll(root, secret);
-  return roll
-      .invite(name_of(*options_), size_,
-              {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-               .attend = [&] { rendezvous.attend(); },
-               .has_ended = has_ended})
-      .value_or(ServerMeeting{});
 }
 
 std::string ProcessGroupQ7x2::algorithms_of_group() const {

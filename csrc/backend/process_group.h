@@ -283,14 +283,16 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// Makes the group with all other ranks, and learns its Fabric.
   void meet(const Exchange& exchange, const Await& await, const LearnFabric& learn);
   static SurveyOptions survey_options(std::chrono::milliseconds timeout);
-  /// `servers`: on rank 0, their names.
+  /// `servers`: see SurveyOptions; null: there are none.
   std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group,
-                                         const std::vector<std::string>& servers) const;
+                                         std::function<std::vector<std::string>()> servers) const;
   /// On rank 0 of a group of a job: the servers of the job that have come.
-  ServerMeeting invited_servers(Rendezvous& rendezvous, KeyStore& root) const;
-  /// Makes the annex, if the group has servers. `invited`: on rank 0.
-  /// `surveyed`: the group's Fabric, with its servers.
-  void meet_servers(Rendezvous& rendezvous, const ServerMeeting& invited, const Fabric& surveyed);
+  ServerMeeting invited_servers(KeyStore& root) const;
+  /// The same for a group that needs no store: none, if the job's does not answer.
+  ServerMeeting servers_of_successor() const;
+  /// Makes the annex, if servers have come. All ranks call it. `invited`: on rank 0. `surveyed`:
+  /// the group's Fabric; servers that are not in it have the default rates.
+  void meet_servers(const Exchange& exchange, ServerMeeting invited, Fabric surveyed);
   /// The algorithms to which the group is confined.
   std::string algorithms_of_group() const;
   void leave();

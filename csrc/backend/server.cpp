@@ -9,6 +9,7 @@
 #include "executor/annex.h"
 #include "executor/plan_call.h"
 #include "kernels/reduce.h"
+#include "transport/handle.h"
 
 namespace q7x2 {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::chrono::milliseconds kStoreTimeout{60'000};
 constexpr std::chrono::milliseconds kListTimeout{10'000};
 
 std::string in_group(const ServerMeeting& meeting) {
-  return "group '" + meeting.group + "' of " + std::to_string(meeting.ranks) + " ranks";
+  return "group '" + meeting.group + "' of " + std::to_string(meeting.ranks.size()) + " ranks";
 }
 
 }  // namespace
@@ -29,7 +30,8 @@ Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& 
       root_(root_of(store)),
       pool_(std::make_shared<SlotPool>(std::move(pool))),
       keys_(root_, kStoreTimeout, Runtime::check_interrupt),
-      seat_(std::make_unique<ServerSeat>(keys_, runtime_->secret(), name, runtime_->process())) {
+      seat_(std::make_unique<ServerSeat>(keys_, runtime_->secret(), name,
+                                         card_of_process(*runtime_))) {
   reduce_isa();  // a wrong Q7X2_ISA is an error here
 }
 
@@ -78,9 +80,9 @@ void Server::serve(Service& service, const std::string& key, int64_t number) {
       if (Clock::now() >= until) return;  // rank 0 has ended
       std::this_thread::sleep_for(kPause);
     }
-    const auto place = std::ranges::find(meeting->numbers, number);
-    if (place != meeting->numbers.end()) {
-      meet(service, *meeting, static_cast<int>(place - meeting->numbers.begin()));
+    if (std::ranges::find(meeting->servers, number, &ServerMeeting::Server::number) !=
+        meeting->servers.end()) {
+      meet(service, *meeting);
       return;
     }
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -92,19 +94,21 @@ void Server::serve(Service& service, const std::string& key, int64_t number) {
   }
 }
 
-void Server::meet(Service& service, const ServerMeeting& meeting, int server) {
+void Server::meet(Service& service, const ServerMeeting& meeting) {
+  const auto ranks = static_cast<int>(meeting.ranks.size());
   std::shared_ptr<const Fabric> fabric;
-  const AnnexSeat seat{.member = meeting.ranks + server,
-                       .ranks = meeting.ranks,
-                       .servers = static_cast<int>(meeting.numbers.size()),
-                       .key = meeting.key,
-                       .name = meeting.group};
-  const auto group = make_annex_group(root_, seat, [&](const std::shared_ptr<Group>& made) {
+  const auto refuse_if_leaving = [this] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_leaving_) throw Error(ErrorCode::kAborted, "the server leaves");
+  };
+  const auto prepare = [&](const std::shared_ptr<Group>& made) {
     const SurveyOptions options{.warn = [this](const std::string& text) { tell(text); },
                                 .torch = {},
                                 .timeout = kAnnexTimeout};
-    fabric = survey_annex(made, meeting.ranks, nullptr, options);
-  });
+    fabric = survey_annex(made, ranks, nullptr, options);
+  };
+  const auto group =
+      make_annex_group(*runtime_, meeting, kAnnexTimeout, refuse_if_leaving, prepare);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_leaving_) return;
@@ -112,7 +116,7 @@ void Server::meet(Service& service, const ServerMeeting& meeting, int server) {
   }
   tell("serves " + in_group(meeting));
   const uint64_t declined =
-      follow_orders(group, meeting.ranks, std::move(fabric), environment_of_plans(), pool_);
+      follow_orders(group, ranks, std::move(fabric), environment_of_plans(), pool_);
   group->leave();
   const std::string lack =
       declined == 0 ? ""

@@ -55,7 +55,7 @@ class Server {
 
   /// `number`: this server's when it was invited.
   void serve(Service& service, const std::string& meeting, int64_t number);
-  void meet(Service& service, const ServerMeeting& meeting, int server);
+  void meet(Service& service, const ServerMeeting& meeting);
   void end_services(bool all);
   void tell(std::string sentence);
 

@@ -88,6 +88,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       timeout_(options_->timeout),
       store_(store) {
   const Exchange exchange = exchange_of(assembly);
+  std::shared_ptr<const Fabric> learned;
   // Once all have told what they know, all have the group: who fails from here on fails the group.
   const LearnFabric agree = [&](const std::shared_ptr<Group>& group) {
     Digest digest;
@@ -97,10 +98,10 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     const bool all_know = known && std::all_of(all.begin(), all.end(),
                                                [&](const auto& each) { return each == mine; });
     if (!all_know) {
-      return measured(group, {});
+      return learned = measured(group, nullptr);
     }
     adopt(*group, *known);
-    return known;
+    return learned = known;
   };
   const auto tell = [&](const Error& error) {
     assembly.fail(error);
@@ -110,6 +111,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   };
   try {
     meet(exchange, await_of(assembly), agree);
+    meet_servers(exchange, servers_of_successor(), *learned);
     // Nobody goes on, and gives up an old group, before all have made the new one.
     exchange("done", "", [this] { group_->check(); });
   } catch (const Error& error) {
@@ -168,6 +170,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
               "q7x2: shrink needs options of the type q7x2.Options");
   auto options = c10::make_intrusive<Options>(given != nullptr ? *given : *options_);
   options->group_name = options_->group_name + ":shrunk";
+  options->in_job = options_->in_job;
   options->global_ranks_in_group.clear();
   std::vector<Card> members;
   for (const int rank : left) {
@@ -239,6 +242,7 @@ c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
                                                                    : Options());
   options->timeout = how.timeout;
   options->group_name = "reconfigured " + how.uuid;
+  options->in_job = how.old != nullptr && how.old->options_->in_job;
   options->global_ranks_in_group.clear();
   Assembly assembly(*runtime, {.title = title,
                                .scope = "reconfigure " + how.scope,
@@ -248,7 +252,8 @@ c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
                                .timeout = how.timeout,
                                .check_interrupt = Runtime::check_interrupt});
   auto successor = c10::make_intrusive<ProcessGroupQ7x2>(
-      store, assembly, has_old ? how.old->fabric_of(members) : nullptr, std::move(options));
+      how.old != nullptr ? how.old->store_ : store, assembly,
+      has_old ? how.old->fabric_of(members) : nullptr, std::move(options));
   if (has_old) {
     how.old->has_successor_ = true;
   }
@@ -287,6 +292,7 @@ std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,
   std::swap(group_, successor->group_);
   std::swap(planner_, successor->planner_);
   std::swap(book_, successor->book_);
+  std::swap(annex_, successor->annex_);
   sequence_ = 0;
   barriers_ = 0;
   coded_calls_ = 0;

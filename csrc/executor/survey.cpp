@@ -202,11 +202,10 @@ class Surveyor {
   /// are still those of the Fabric.
   std::vector<Fabric::Host> servers(std::vector<Fabric::Host> known, bool keeps_racks) const {
     std::vector<Fabric::Host> all;
-    for (const std::string& name : options_.servers) {
+    for (const std::string& name : options_.servers()) {
       const auto it = std::ranges::find(known, name, &Fabric::Host::name);
       if (it == known.end()) {
-        all.push_back(Fabric::assumed({0}).hosts.front());
-        all.back().name = name;
+        all.push_back(assumed_server(name));
       } else {
         all.push_back(*it);
         known.erase(it);  // of several with one name each counts once
@@ -306,6 +305,12 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
 
 void adopt(Group& group, const Fabric& fabric) {
   take_private_links(group, fabric);
+}
+
+Fabric::Host assumed_server(const std::string& name) {
+  Fabric::Host server = Fabric::assumed({0}).hosts.front();
+  server.name = name;
+  return server;
 }
 
 void remember_times(const Fabric& measured) {

@@ -27,9 +27,10 @@ struct SurveyOptions {
   /// Called with one sentence where something failed that the group can do without.
   std::function<void(const std::string&)> warn;
   std::string torch;  ///< its version, for the record
-  /// On rank 0: the names of the servers that serve the group. The Fabric has them, with the rates
-  /// that the file says; others are taken for 1 Gbit/s.
-  std::vector<std::string> servers = {};
+  /// On rank 0: the names of the servers that serve the group. Called once the rates of the ranks'
+  /// hosts are known. The Fabric has these servers, with the rates that the file says; others are
+  /// assumed_server.
+  std::function<std::vector<std::string>()> servers = [] { return std::vector<std::string>(); };
   std::string build = build_id();             ///< ranks of another build are refused
   std::chrono::milliseconds timeout{30'000};  ///< of the making of the group, and of a probe
 };
@@ -42,6 +43,9 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
 
 /// The same where all ranks hold an equal Fabric of the group already: nobody measures or talks.
 void adopt(Group& group, const Fabric& fabric);
+
+/// A server of this name, for whose rates the defaults are taken.
+Fabric::Host assumed_server(const std::string& name);
 
 /// Later groups of this process on the hosts of `measured` know its tuned times, and it has no
 /// others. Those of Fabrics that come from Q7X2_FABRIC or are defaults do not: they are read anew.

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/parse_number.h"
-#include "transport/card.h"
 
 namespace q7x2 {
 namespace {
@@ -14,6 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kCount = "q7x2/servers/count";
+constexpr const char* kCard = "card of a server";  // where its seal is for
 constexpr std::chrono::milliseconds kPause{5};
 constexpr size_t kLongestName = 200;
 
@@ -34,36 +34,48 @@ uint64_t to_number(const std::string& text) {
   return *number;
 }
 
-std::string encode(const ServerMeeting& meeting) {
-  std::vector<std::string> parts{meeting.key, meeting.group, std::to_string(meeting.ranks)};
-  for (size_t i = 0; i < meeting.numbers.size(); ++i) {
-    parts.push_back(std::to_string(meeting.numbers[i]));
-    parts.push_back(meeting.names[i]);
+}  // namespace
+
+std::vector<std::string> ServerMeeting::names() const {
+  std::vector<std::string> all;
+  for (const Server& server : servers) all.push_back(server.name);
+  return all;
+}
+
+// The key, the group, the number of ranks, their cards, and three texts for each server.
+std::string ServerMeeting::encode() const {
+  std::vector<std::string> parts{key, group, std::to_string(ranks.size())};
+  for (const Card& rank : ranks) parts.push_back(rank.encode());
+  for (const Server& server : servers) {
+    parts.insert(parts.end(), {std::to_string(server.number), server.name, server.card.encode()});
   }
   return encode_list(parts);
 }
 
-ServerMeeting decode(std::string_view text) {
-  const std::vector<std::string> parts = decode_list(text);
-  if (parts.size() < 3 || parts.size() % 2 == 0) {
-    throw Error(ErrorCode::kMismatch, "a list of servers in the store cannot be read");
+ServerMeeting ServerMeeting::decode(std::string_view bytes) {
+  constexpr size_t kHead = 3;
+  constexpr size_t kEach = 3;
+  const std::vector<std::string> parts = decode_list(bytes);
+  const size_t rest = parts.size() < kHead ? 0 : parts.size() - kHead;
+  const size_t ranks = parts.size() < kHead ? 1 : to_number(parts[2]);
+  if (ranks > rest || (rest - ranks) % kEach != 0) {
+    throw Error(ErrorCode::kMismatch, "a list of servers cannot be read");
   }
-  ServerMeeting meeting{.key = parts[0], .group = parts[1], .numbers = {}, .names = {}};
-  meeting.ranks = static_cast<int>(to_number(parts[2]));
-  for (size_t i = 3; i < parts.size(); i += 2) {
-    meeting.numbers.push_back(static_cast<int64_t>(to_number(parts[i])));
-    meeting.names.push_back(parts[i + 1]);
+  ServerMeeting meeting{.key = parts[0], .group = parts[1], .ranks = {}, .servers = {}};
+  for (size_t i = kHead; i < kHead + ranks; ++i) meeting.ranks.push_back(Card::decode(parts[i]));
+  for (size_t i = kHead + ranks; i < parts.size(); i += kEach) {
+    meeting.servers.push_back({.number = static_cast<int64_t>(to_number(parts[i])),
+                               .name = parts[i + 1],
+                               .card = Card::decode(parts[i + 2])});
   }
   return meeting;
 }
 
-}  // namespace
-
 // ------------------------------------------------------------------------------------------ rank 0
 
 // One whose announcement is not there yet comes to the next group.
-std::vector<ServerRoll::Listed> ServerRoll::listed(int64_t count, const Options& options) {
-  std::vector<Listed> servers;
+std::vector<ServerMeeting::Server> ServerRoll::listed(int64_t count, const Options& options) {
+  std::vector<ServerMeeting::Server> servers;
   for (int64_t number = 1; number <= count; ++number) {
     if (root_.check(server_key(number, "/left")) || !root_.check(server_key(number))) continue;
     const std::string sealed = root_.get({server_key(number)}).front();
@@ -75,7 +87,7 @@ std::vector<ServerRoll::Listed> ServerRoll::listed(int64_t count, const Options&
         root_.set(server_key(number, "/left"), "ended");
         continue;
       }
-      servers.push_back({number, said[0]});
+      servers.push_back({.number = number, .name = said[0], .card = {}});
     } catch (const Error& error) {
       root_.set(server_key(number, "/left"), "refused");
       options.warn(std::string(error.what()) + "; it does not serve this job");
@@ -87,21 +99,24 @@ std::vector<ServerRoll::Listed> ServerRoll::listed(int64_t count, const Options&
   return servers;
 }
 
-std::optional<ServerMeeting> ServerRoll::invite(const std::string& group, int ranks,
+std::optional<ServerMeeting> ServerRoll::invite(const std::string& group, std::vector<Card> ranks,
                                                 const Options& options) {
   const int64_t count = root_.add(kCount, 0);
   if (count <= 0) return std::nullopt;
-  std::vector<Listed> invited = listed(count, options);
+  std::vector<ServerMeeting::Server> invited = listed(count, options);
   if (invited.empty()) return std::nullopt;
   ServerMeeting meeting{
-      .key = random_key(), .group = group, .ranks = ranks, .numbers = {}, .names = {}};
-  for (const Listed& server : invited) {
+      .key = random_key(), .group = group, .ranks = std::move(ranks), .servers = {}};
+  for (const ServerMeeting::Server& server : invited) {
     const int64_t invitation = root_.add(server_key(server.number, "/invitations"), 1);
     root_.set(invitation_key(server.number, invitation), secret_.seal("invitation", meeting.key));
   }
   const auto until = Clock::now() + options.patience;
-  const auto has_come = [&](const Listed& server) {
-    return root_.check(meeting_key(meeting.key, std::to_string(server.number)));
+  const auto card_key = [&](const ServerMeeting::Server& server) {
+    return meeting_key(meeting.key, std::to_string(server.number));
+  };
+  const auto has_come = [&](const ServerMeeting::Server& server) {
+    return root_.check(card_key(server));
   };
   auto missing = invited.begin();  // those before it have come
   while (true) {
@@ -112,8 +127,9 @@ std::optional<ServerMeeting> ServerRoll::invite(const std::string& group, int ra
   }
   for (auto server = invited.begin(); server != invited.end(); ++server) {
     if (server < missing || has_come(*server)) {
-      meeting.numbers.push_back(server->number);
-      meeting.names.push_back(server->name);
+      const std::string sealed = root_.get({card_key(*server)}).front();
+      server->card = Card::decode(secret_.open(kCard, sealed, "the card of a server"));
+      meeting.servers.push_back(std::move(*server));
       continue;
     }
     root_.set(server_key(server->number, "/left"), "given up");
@@ -121,15 +137,15 @@ std::optional<ServerMeeting> ServerRoll::invite(const std::string& group, int ra
                  "') has not come within " + std::to_string(options.patience.count()) +
                  " ms: the group '" + group + "' goes on without it");
   }
-  root_.set(meeting_key(meeting.key, "list"), secret_.seal(meeting.key, encode(meeting)));
-  if (meeting.numbers.empty()) return std::nullopt;
+  root_.set(meeting_key(meeting.key, "list"), secret_.seal(meeting.key, meeting.encode()));
+  if (meeting.servers.empty()) return std::nullopt;
   return meeting;
 }
 
 // ---------------------------------------------------------------------------------------- a server
 
-ServerSeat::ServerSeat(KeyStore& root, const JobSecret& secret, std::string name, uint64_t process)
-    : root_(root), secret_(secret), name_(std::move(name)), process_(process) {
+ServerSeat::ServerSeat(KeyStore& root, const JobSecret& secret, std::string name, Card card)
+    : root_(root), secret_(secret), name_(std::move(name)), card_(std::move(card)) {
   if (name_.empty() || name_.size() > kLongestName) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the name of a server has from 1 to " + std::to_string(kLongestName) +
@@ -142,7 +158,7 @@ void ServerSeat::announce() {
   number_ = root_.add(kCount, 1);
   next_ = 1;
   root_.set(server_key(number_), secret_.seal("server " + std::to_string(number_),
-                                              encode_list({name_, std::to_string(process_)})));
+                                              encode_list({name_, std::to_string(card_.process)})));
 }
 
 std::optional<std::string> ServerSeat::look() {
@@ -150,7 +166,7 @@ std::optional<std::string> ServerSeat::look() {
   const std::string sealed = root_.get({invitation_key(number_, next_)}).front();
   ++next_;
   std::string meeting(secret_.open("invitation", sealed, "the invitation to a group"));
-  root_.set(meeting_key(meeting, std::to_string(number_)), "here");
+  root_.set(meeting_key(meeting, std::to_string(number_)), secret_.seal(kCard, card_.encode()));
   return meeting;
 }
 
@@ -163,7 +179,7 @@ std::optional<ServerMeeting> ServerSeat::list_of(KeyStore& root, const JobSecret
   const std::string key = meeting_key(meeting, "list");
   if (!root.check(key)) return std::nullopt;
   const std::string sealed = root.get({key}).front();
-  return decode(secret.open(meeting, sealed, "the list of servers"));
+  return ServerMeeting::decode(secret.open(meeting, sealed, "the list of servers"));
 }
 
 }  // namespace q7x2

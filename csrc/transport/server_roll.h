@@ -6,7 +6,7 @@
 //
 //   rank 0                                        server 3
 //   invitation: meeting, group    ------------->  looks every few milliseconds
-//   waits for a short time        <-------------  has come
+//   waits for a short time        <-------------  has come: its card
 //   list: ranks, servers 1 and 3  ------------->  is it on the list? then it meets the ranks
 //
 // A server that does not come in time is given up, and named in the log. If it lives, it finds that
@@ -22,8 +22,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "transport/card.h"
 #include "transport/job_secret.h"
 #include "transport/rendezvous.h"
 
@@ -31,11 +33,21 @@ namespace q7x2 {
 
 /// What the members of an annex have to know before they meet.
 struct ServerMeeting {
-  std::string key;                 ///< random; names the place in the store where they meet
-  std::string group;               ///< the name of the group that the servers serve
-  int ranks = 0;                   ///< of that group
-  std::vector<int64_t> numbers;    ///< of the servers, in the order of their members
-  std::vector<std::string> names;  ///< of the same
+  struct Server {
+    int64_t number = 0;
+    std::string name;
+    Card card;  ///< see card_of_process
+  };
+
+  std::string key;              ///< random
+  std::string group;            ///< the name of the group that the servers serve
+  std::vector<Card> ranks;      ///< of that group, by rank
+  std::vector<Server> servers;  ///< in the order of their members
+
+  std::vector<std::string> names() const;  ///< of the servers
+  std::string encode() const;
+  /// Throws Error(kMismatch) where `bytes` is no meeting.
+  static ServerMeeting decode(std::string_view bytes);
 };
 
 /// Rank 0's side.
@@ -52,15 +64,13 @@ class ServerRoll {
   /// `root`: the store below all prefixes. Both must stay.
   ServerRoll(KeyStore& root, const JobSecret& secret) : root_(root), secret_(secret) {}
 
-  /// Invites all servers of the job to serve the new group. Nothing: there are none.
-  std::optional<ServerMeeting> invite(const std::string& group, int ranks, const Options& options);
+  /// Invites all servers of the job to serve the new group of these ranks. Nothing: there are none.
+  std::optional<ServerMeeting> invite(const std::string& group, std::vector<Card> ranks,
+                                      const Options& options);
 
  private:
-  struct Listed {
-    int64_t number = 0;
-    std::string name;
-  };
-  std::vector<Listed> listed(int64_t count, const Options& options);
+  /// Those that have announced themselves, without their cards.
+  std::vector<ServerMeeting::Server> listed(int64_t count, const Options& options);
 
   KeyStore& root_;
   const JobSecret& secret_;
@@ -69,8 +79,8 @@ class ServerRoll {
 /// A server's side.
 class ServerSeat {
  public:
-  /// `root` and `secret` must stay. `process`: this one's number.
-  ServerSeat(KeyStore& root, const JobSecret& secret, std::string name, uint64_t process);
+  /// `root` and `secret` must stay. `card`: this process's.
+  ServerSeat(KeyStore& root, const JobSecret& secret, std::string name, Card card);
 
   int64_t number() const { return number_; }
   const std::string& name() const { return name_; }
@@ -90,7 +100,7 @@ class ServerSeat {
   KeyStore& root_;
   const JobSecret& secret_;
   const std::string name_;
-  const uint64_t process_;
+  const Card card_;
   int64_t number_ = 0;
   int64_t next_ = 1;  // invitation
 };

@@ -52,6 +52,28 @@ class Counting final : public KeyStore {
   int calls_ = 0;
 };
 
+Card card_of(uint64_t process) {
+  Card card;
+  card.process = process;
+  card.pid = 41;
+  card.host_key = "host";
+  card.hostname = "host";
+  card.address = "address of " + std::to_string(process);
+  return card;
+}
+
+std::vector<Card> ranks_of(uint64_t count) {
+  std::vector<Card> ranks;
+  for (uint64_t rank = 0; rank < count; ++rank) ranks.push_back(card_of(100 + rank));
+  return ranks;
+}
+
+std::vector<int64_t> numbers_of(const ServerMeeting& meeting) {
+  std::vector<int64_t> numbers;
+  for (const ServerMeeting::Server& server : meeting.servers) numbers.push_back(server.number);
+  return numbers;
+}
+
 /// Looks until there is an invitation; its meeting.
 std::string invited(ServerSeat& seat) {
   while (true) {
@@ -64,7 +86,7 @@ TEST(ServerRoll, WithoutServersOneCallToTheStore) {
   SharedStore shared;
   Counting store(shared);
   const JobSecret secret("");
-  EXPECT_FALSE(ServerRoll(store, secret).invite("g", 4, {}).has_value());
+  EXPECT_FALSE(ServerRoll(store, secret).invite("g", ranks_of(4), {}).has_value());
   EXPECT_EQ(store.calls(), 1);
 }
 
@@ -74,8 +96,8 @@ TEST(ServerRoll, ServersThatComeAreListed) {
   Client for_b(shared);
   Client for_rank(shared);
   const JobSecret secret("of this job");
-  ServerSeat a(for_a, secret, "a", 1);
-  ServerSeat b(for_b, secret, "b", 1);
+  ServerSeat a(for_a, secret, "a", card_of(1));
+  ServerSeat b(for_b, secret, "b", card_of(2));
   EXPECT_EQ(a.number(), 1);
   EXPECT_EQ(b.number(), 2);
   for (int group = 0; group < 2; ++group) {  // each is invited again
@@ -83,20 +105,24 @@ TEST(ServerRoll, ServersThatComeAreListed) {
     std::string met_b;
     std::thread thread_a([&] { met_a = invited(a); });
     std::thread thread_b([&] { met_b = invited(b); });
-    const auto meeting = ServerRoll(for_rank, secret).invite("g", 4, {.patience = kPatient});
+    const auto meeting =
+        ServerRoll(for_rank, secret).invite("g", ranks_of(4), {.patience = kPatient});
     thread_a.join();
     thread_b.join();
     ASSERT_TRUE(meeting.has_value());
-    EXPECT_EQ(meeting->numbers, (std::vector<int64_t>{1, 2}));
-    EXPECT_EQ(meeting->names, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(numbers_of(*meeting), (std::vector<int64_t>{1, 2}));
+    EXPECT_EQ(meeting->names(), (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(meeting->servers[1].card.address, "address of 2");
     EXPECT_EQ(met_a, meeting->key);
     EXPECT_EQ(met_b, meeting->key);
     const auto list = ServerSeat::list_of(for_b, secret, met_b);
     ASSERT_TRUE(list.has_value());
-    EXPECT_EQ(list->numbers, meeting->numbers);
-    EXPECT_EQ(list->names, meeting->names);
+    EXPECT_EQ(numbers_of(*list), numbers_of(*meeting));
+    EXPECT_EQ(list->names(), meeting->names());
+    EXPECT_EQ(list->servers[0].card.address, "address of 1");
     EXPECT_EQ(list->group, "g");
-    EXPECT_EQ(list->ranks, 4);
+    ASSERT_EQ(list->ranks.size(), 4U);
+    EXPECT_EQ(list->ranks[3].process, 103U);
   }
 }
 
@@ -104,20 +130,20 @@ TEST(ServerRoll, AServerThatDoesNotComeIsNamedOnce) {
   SharedStore shared;
   Client client(shared);
   const JobSecret secret("");
-  ServerSeat dead(client, secret, "dead", 1);
+  ServerSeat dead(client, secret, "dead", card_of(1));
   std::vector<std::string> warnings;
   const ServerRoll::Options options{
       .patience = kShort, .warn = [&](const std::string& text) { warnings.push_back(text); }};
-  EXPECT_FALSE(ServerRoll(client, secret).invite("g", 2, options).has_value());
+  EXPECT_FALSE(ServerRoll(client, secret).invite("g", ranks_of(2), options).has_value());
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_NE(warnings[0].find("server 1 ('dead') has not come"), std::string::npos) << warnings[0];
-  EXPECT_FALSE(ServerRoll(client, secret).invite("h", 2, options).has_value());
+  EXPECT_FALSE(ServerRoll(client, secret).invite("h", ranks_of(2), options).has_value());
   EXPECT_EQ(warnings.size(), 1U);
   // It was only slow: it is not on the list, and takes another number.
   const std::string meeting = invited(dead);
   const auto list = ServerSeat::list_of(client, secret, meeting);
   ASSERT_TRUE(list.has_value());
-  EXPECT_TRUE(list->numbers.empty());
+  EXPECT_TRUE(list->servers.empty());
   dead.announce();
   EXPECT_EQ(dead.number(), 2);
 }
@@ -126,10 +152,10 @@ TEST(ServerRoll, AServerThatIsKnownToHaveEndedIsNotWaitedFor) {
   SharedStore shared;
   Client client(shared);
   const JobSecret secret("");
-  const ServerSeat dead(client, secret, "dead", 41);
+  const ServerSeat dead(client, secret, "dead", card_of(41));
   int warnings = 0;
   EXPECT_FALSE(ServerRoll(client, secret)
-                   .invite("g", 2,
+                   .invite("g", ranks_of(2),
                            {.patience = kPatient,
                             .warn = [&](const std::string&) { ++warnings; },
                             .has_ended = [](uint64_t process) { return process == 41; }})
@@ -141,13 +167,13 @@ TEST(ServerRoll, AServerThatHasLeftIsNotInvited) {
   SharedStore shared;
   Client client(shared);
   const JobSecret secret("");
-  ServerSeat seat(client, secret, "a", 1);
+  ServerSeat seat(client, secret, "a", card_of(1));
   seat.leave();
   int warnings = 0;
-  EXPECT_FALSE(
-      ServerRoll(client, secret)
-          .invite("g", 2, {.patience = kPatient, .warn = [&](const std::string&) { ++warnings; }})
-          .has_value());
+  EXPECT_FALSE(ServerRoll(client, secret)
+                   .invite("g", ranks_of(2),
+                           {.patience = kPatient, .warn = [&](const std::string&) { ++warnings; }})
+                   .has_value());
   EXPECT_EQ(warnings, 0);
   EXPECT_FALSE(seat.look().has_value());
 }
@@ -157,10 +183,10 @@ TEST(ServerRoll, AServerWithAnotherSecretIsRefusedAndLearnsIt) {
   Client client(shared);
   const JobSecret ours("ours");
   const JobSecret theirs("theirs");
-  ServerSeat seat(client, theirs, "a", 1);
+  ServerSeat seat(client, theirs, "a", card_of(1));
   std::vector<std::string> warnings;
   EXPECT_FALSE(ServerRoll(client, ours)
-                   .invite("g", 2,
+                   .invite("g", ranks_of(2),
                            {.patience = kPatient,
                             .warn = [&](const std::string& text) { warnings.push_back(text); }})
                    .has_value());
@@ -175,11 +201,26 @@ TEST(ServerRoll, AServerWithAnotherSecretIsRefusedAndLearnsIt) {
   }
 }
 
+TEST(ServerRoll, AListThatIsNoneIsRefused) {
+  const std::string last = card_of(1).encode();
+  const std::string whole =
+      ServerMeeting{
+          .key = "k", .group = "g", .ranks = ranks_of(2), .servers = {{3, "a", card_of(1)}}}
+          .encode();
+  EXPECT_EQ(ServerMeeting::decode(whole).servers[0].number, 3);
+  for (size_t cut = 1; cut < last.size(); ++cut) {
+    EXPECT_THROW(ServerMeeting::decode(whole.substr(0, whole.size() - cut)), Error) << cut;
+  }
+  for (const std::string ranks : {"5", "2000000000000", "-1", "x", ""}) {
+    EXPECT_THROW(ServerMeeting::decode(encode_list({"k", "g", ranks, "", ""})), Error) << ranks;
+  }
+}
+
 TEST(ServerRoll, ANameMustHaveCharacters) {
   SharedStore shared;
   Client client(shared);
-  EXPECT_THROW(ServerSeat(client, JobSecret(""), "", 1), Error);
-  EXPECT_THROW(ServerSeat(client, JobSecret(""), std::string(300, 'a'), 1), Error);
+  EXPECT_THROW(ServerSeat(client, JobSecret(""), "", card_of(1)), Error);
+  EXPECT_THROW(ServerSeat(client, JobSecret(""), std::string(300, 'a'), card_of(1)), Error);
 }
 
 }  // namespace
