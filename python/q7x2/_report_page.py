@@ -91,7 +91,8 @@ def _comparison(one: Job, other: Job) -> str:
     for (name, before, text), (_, after, _) in zip(_figures(one), _figures(other), strict=True):
         if before is None or after is None or max(before, after) < 1e-9:
             continue
-        change = f"{100 * (after / before - 1):+.1f} %" if before > 0 else ""
+        # Adding 0 makes -0 a +0.
+        change = f"{round(100 * (after / before - 1), 1) + 0:+.1f} %" if before > 0 else ""
         rows.append([name, text(before), text(after), change])
     causes = "".join(
         f"<li>{escape(job.name)}: {escape(job.analysis.causes[0].text)}</li>"

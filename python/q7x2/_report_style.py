@@ -33,8 +33,8 @@ section{margin-top:36px}
 .reduction{background:var(--reduction)}
 .network{background:var(--network)}.memory{background:var(--memory)}
 .chart{display:flex;height:220px}
-.axis{display:flex;flex-direction:column;justify-content:space-between;text-align:right;width:44px;
-padding-right:8px;font-size:12px;color:var(--dim);margin:-8px 0}
+.axis{display:flex;flex-direction:column;justify-content:space-between;text-align:right;width:54px;
+padding-right:8px;font-size:12px;color:var(--dim);margin:-8px 0;white-space:nowrap}
 .columns{flex:1;display:flex;align-items:stretch;gap:1px;border-left:1px solid var(--line);
 border-bottom:1px solid var(--line);
 background:linear-gradient(var(--line),var(--line)) 0 50%/100% 1px no-repeat}
@@ -44,7 +44,7 @@ background:linear-gradient(var(--line),var(--line)) 0 50%/100% 1px no-repeat}
 .columns polyline{fill:none;stroke:var(--copy);stroke-width:2;vector-effect:non-scaling-stroke}
 ol{margin:0;padding-left:22px}
 .bars+.legend{margin-top:22px}
-.times{display:flex;justify-content:space-between;margin:6px 0 0 44px;font-size:12px;
+.times{display:flex;justify-content:space-between;margin:6px 0 0 54px;font-size:12px;
 color:var(--dim)}
 .bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:6px 12px;
 align-items:center;font-size:14px}
@@ -80,5 +80,6 @@ h2.run{display:none}.pair>div::before{content:attr(data-job);font-size:13px;colo
 border-top:1px solid var(--line);padding-top:8px;margin-top:12px;display:block}
 .tiles{grid-template-columns:repeat(2,1fr)}}
 @media (max-width:520px){.bars{grid-template-columns:minmax(70px,max-content) 1fr max-content;
-font-size:13px}.chart{height:180px}h1{font-size:20px}}
+font-size:13px}.chart{height:180px}h1{font-size:20px}
+.wide th,.wide td{padding:5px 6px}.wide td:first-child{white-space:normal}}
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         if options.target_loss is not None and options.prices is None:
             raise ValueError("--target-loss needs --prices")
-        jobs = [_job(each, options) for each in directories]
+        names = _names([each.resolve() for each in directories])
+        jobs = [_job(*each, options) for each in zip(names, directories, strict=True)]
         path.write_text(_report_page.page(jobs), encoding="utf-8")
     except (_ledger_read.LedgerError, _solution.TargetError, ValueError, OSError) as error:
         print(f"q7x2 report: {error}", file=sys.stderr)
@@ -47,7 +49,17 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _job(directory: pathlib.Path, options: argparse.Namespace) -> Job:
+def _names(directories: Sequence[pathlib.Path]) -> list[str]:
+    """The shortest ends of the paths by which they differ."""
+    longest = max(len(each.parts) for each in directories)
+    for length in range(1, longest + 1):
+        names = [str(pathlib.Path(*each.parts[-length:])) for each in directories]
+        if len(set(names)) == len(names):
+            return names
+    return [str(each) for each in directories]
+
+
+def _job(name: str, directory: pathlib.Path, options: argparse.Namespace) -> Job:
     from q7x2 import _causes, _ledger_read, _report_page, _solution
     from q7x2._ledger_summary import summarize
     from q7x2._prices import Prices
@@ -58,4 +70,4 @@ def _job(directory: pathlib.Path, options: argparse.Namespace) -> Job:
     costs = None
     if prices is not None:
         costs = _solution.costs(ledgers, analysis, prices, options.target_loss)
-    return _report_page.Job(str(directory), ledgers, summarize(ledgers), analysis, prices, costs)
+    return _report_page.Job(name, ledgers, summarize(ledgers), analysis, prices, costs)

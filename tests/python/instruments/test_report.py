@@ -159,7 +159,30 @@ def test_two_jobs_are_side_by_side(tmp_path: pathlib.Path) -> None:
     rows = dict(re.findall(r"<tr><td>(.*?)</td>.*?([^<>]*)</td></tr>", text))
     assert float(rows["step"].rstrip(" %")) == pytest.approx(100 * 20 / 26, rel=0.1)
     assert rows["money"].startswith("+")
-    assert f"<li>{slow}: rank 2 comes late" in text
+    assert "<li>slow: rank 2 comes late" in text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "names"),
+    [
+        ("a/fast", "a/slow", ("fast", "slow")),
+        ("monday/run", "tuesday/run", ("monday/run", "tuesday/run")),
+        ("run", "run", None),
+    ],
+)
+def test_jobs_are_named_by_what_differs(
+    one: str, other: str, names: tuple[str, str] | None, tmp_path: pathlib.Path
+) -> None:
+    for each in {one, other}:
+        (tmp_path / each).mkdir(parents=True)
+        Training(steps=5).write(tmp_path / each)
+    out = tmp_path / "both.html"
+    assert (
+        cli.main(["report", *(str(tmp_path / each) for each in (one, other)), "--out", str(out)])
+        == 0
+    )
+    expected = names or (str(tmp_path / one),) * 2
+    assert f"<h1>q7x2 report: {expected[0]} and {expected[1]}</h1>" in out.read_text()
 
 
 def test_a_long_run_has_a_small_page(tmp_path: pathlib.Path) -> None:
