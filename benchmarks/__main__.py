@@ -37,6 +37,7 @@ COMMANDS = {
     "faults": "how soon ranks are released when others fail, beside the contract",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
     "causes": "whether q7x2 why names the cause of slow steps that was put in (root)",
+    "verdicts": "how often the verdicts of q7x2 experiment are right",
     "ledger": "what the ledger costs, and how long its report takes",
     "recorder": "what the flight recorder costs",
     "model": "the simulator's predictions beside measured times",
