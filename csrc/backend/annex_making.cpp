@@ -1,7 +1,6 @@
 #include "backend/annex_making.h"
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -51,8 +50,8 @@ std::shared_ptr<Group> make_annex_group(
     const std::function<void()>& check_interrupt,
     const std::function<void(const std::shared_ptr<Group>&)>& prepare) {
   const std::string name = meeting.group + " with servers";
+  const std::vector<Card> members = members_of(meeting);
   const auto describe = [&](int member) {
-    const std::vector<Card> members = members_of(meeting);
     const auto ranks = static_cast<int>(meeting.ranks.size());
     const std::string who =
         member < ranks
@@ -63,35 +62,28 @@ std::shared_ptr<Group> make_annex_group(
   Assembly assembly(runtime, {.title = "the group '" + name + "'",
                               .scope = "annex",
                               .uuid = meeting.key,
-                              .members = members_of(meeting),
+                              .members = members,
                               .list = "its ranks and servers",
                               .timeout = timeout,
                               .check_interrupt = check_interrupt,
                               .describe = describe});
   std::shared_ptr<Group> group;
-  try {
-    group = Group::create(runtime, assembly.rank(), assembly.size(), name, exchange_of(assembly),
-                          await_of(assembly), /*eager=*/false);
-    prepare(group);
-    assembly.exchange("done", "", [&] { group->check(); });
-  } catch (const Error& error) {
-    assembly.fail(error);
-    if (group) group->abort(error);
-    throw;
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    const Error told(ErrorCode::kAborted, text.substr(0, text.find('\n')), assembly.rank());
-    assembly.fail(told);
-    if (group) group->abort(told);
-    throw;
-  }
-  assembly.finish();
+  assembly.run(
+      [&] {
+        group = Group::create(runtime, assembly.rank(), assembly.size(), name,
+                              exchange_of(assembly), await_of(assembly), /*eager=*/false);
+        prepare(group);
+        assembly.exchange("done", "", [&] { group->check(); });
+      },
+      [&](const Error& error) {
+        if (group) group->abort(error);
+      });
   return group;
 }
 
 // A job without servers makes one call to the store here, on rank 0.
 ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
-  if (rank_ != 0 || size_ == 1 || !options_->in_job) return {};
+  if (!invites_servers()) return {};
   ServerRoll roll(root, runtime_->secret());
   return roll
       .invite(group_->name(), cards_of_processes(*group_),
@@ -102,7 +94,7 @@ ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
 }
 
 ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
-  if (rank_ != 0 || size_ == 1 || !options_->in_job) return {};
+  if (!invites_servers()) return {};
   try {
     C10dStore root(root_of(store_), kStoreOfSuccessor, [this] { group_->check(); });
     return invited_servers(root);

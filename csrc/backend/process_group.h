@@ -286,7 +286,9 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// `servers`: see SurveyOptions; null: there are none.
   std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group,
                                          std::function<std::vector<std::string>()> servers) const;
-  /// On rank 0 of a group of a job: the servers of the job that have come.
+  /// Whether this rank may invite servers: rank 0 of a group of a job.
+  bool invites_servers() const { return rank_ == 0 && size_ > 1 && options_->in_job; }
+  /// Where `invites_servers`: the servers of the job that have come.
   ServerMeeting invited_servers(KeyStore& root) const;
   /// The same for a group that needs no store: none, if the job's does not answer.
   ServerMeeting servers_of_successor() const;

@@ -103,26 +103,16 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     adopt(*group, *known);
     return learned = known;
   };
-  const auto tell = [&](const Error& error) {
-    assembly.fail(error);
-    if (group_) {
-      group_->abort(error);
-    }
-  };
-  try {
-    meet(exchange, await_of(assembly), agree);
-    meet_servers(exchange, servers_of_successor(), *learned);
-    // Nobody goes on, and gives up an old group, before all have made the new one.
-    exchange("done", "", [this] { group_->check(); });
-  } catch (const Error& error) {
-    tell(error);
-    throw;
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    tell(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank_));
-    throw;
-  }
-  assembly.finish();
+  assembly.run(
+      [&] {
+        meet(exchange, await_of(assembly), agree);
+        meet_servers(exchange, servers_of_successor(), *learned);
+        // Nobody goes on, and gives up an old group, before all have made the new one.
+        exchange("done", "", [this] { group_->check(); });
+      },
+      [&](const Error& error) {
+        if (group_) group_->abort(error);
+      });
   {
     // torch may count the job's ranks anew from here on.
     Locked locked(runtime_->lock());

@@ -1,7 +1,6 @@
 #include "ledger/rate_trends.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace q7x2 {
 namespace {
@@ -77,9 +76,8 @@ void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratio
       now[key] = {before == suspicions_.end() ? 1 : before->second.looks + 1, ratio};
     }
   };
-  Ratios recovered;
-  std::ranges::copy_if(faster, std::inserter(recovered, recovered.end()),
-                       [&](const auto& each) { return slow.contains(each.first); });
+  Ratios recovered = faster;
+  std::erase_if(recovered, [&](const auto& each) { return !slow.contains(each.first); });
   add(recovered, false);
   if (recovered.empty()) add(slower, true);
   suspicions_ = std::move(now);

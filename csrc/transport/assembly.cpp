@@ -283,6 +283,25 @@ void Assembly::ask(const Round& round, int member) {
   send(member, message(AssemblyKind::kAsk, round).encode());
 }
 
+void Assembly::run(const std::function<void()>& make,
+                   const std::function<void(const Error&)>& abort) {
+  const auto tell = [&](const Error& error) {
+    fail(error);
+    abort(error);
+  };
+  try {
+    make();
+  } catch (const Error& error) {
+    tell(error);
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    tell(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank_));
+    throw;
+  }
+  finish();
+}
+
 void Assembly::fail(const Error& failure) noexcept {
   if (std::exchange(finished_, true)) {
     return;

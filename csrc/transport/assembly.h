@@ -74,6 +74,9 @@ class Assembly {
                                     const Check& check);
   /// See Await in transport/wire_up.h. Throws like an exchange.
   void wait_for(const std::function<int()>& missing, const Check& check);
+  /// Runs `make`, which makes the group by this assembly, and finishes it. If `make` throws, the
+  /// other members are told why, `abort` is called, and the exception goes on.
+  void run(const std::function<void()>& make, const std::function<void(const Error&)>& abort);
   /// All went well: nobody is told anything when it goes.
   void finish() { finished_ = true; }
   /// Tells the other members why there will be no group. Once.
