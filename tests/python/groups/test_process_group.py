@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from datetime import timedelta
 from typing import Any
@@ -86,22 +87,32 @@ def test_groups_at_the_same_time_and_one_after_another(world_size: int, shared: 
     check_sum(q7x2.ProcessGroup(store(shared, "after"), me, 3, 30), 3)
 
 
+def open_files() -> dict[str, str]:
+    """What this process has open, by descriptor."""
+    found = {}
+    for each in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found[each.name] = str(each.readlink())
+    return found
+
+
 @pytest.mark.ranks(2, init="none", fresh=True)
 def test_a_peer_that_comes_again_leaves_nothing_behind(shared: str) -> None:
     """Rank 1 leaves its only group, and all it had with it. Rank 0 goes on and meets it again."""
     me = current_rank()
     kept = q7x2.ProcessGroup(dist.HashStore(), 0, 1, 30) if me == 0 else None
 
-    def meet_again(epoch: int) -> int:
+    def meet_again(epoch: int) -> dict[str, str]:
         group = q7x2.ProcessGroup(store(shared, f"epoch {epoch}"), me, 2, 30)
         for sender in range(2):
             message = [torch.ones(10)]
             (group.send if me == sender else group.recv)(message, 1 - me, 0).wait()
         group.shutdown()
-        return len(list(pathlib.Path("/proc/self/fd").iterdir()))
+        return open_files()
 
-    descriptors = [meet_again(epoch) for epoch in range(6)]
-    assert descriptors[-1] <= descriptors[1], descriptors
+    files = [meet_again(epoch) for epoch in range(6)]
+    # Something opened once, by whatever library, is no leak. A leak is one for each meeting.
+    assert len(files[-1]) < len(files[1]) + 4, files[-1].items() - files[1].items()
     if kept is not None:
         kept.shutdown()
 
