@@ -233,8 +233,6 @@ void FlightLog::end_feed(Locked&) {
   } catch (const std::bad_alloc&) {
     log(Level::kWarn, "there is no memory for the last records of the ledger");
   }
-  feed_.reset();
-  reader_.reset();
 }
 
 }  // namespace q7x2

@@ -70,7 +70,8 @@ class FlightLog {
   void follow(Locked&, std::shared_ptr<LedgerFeed> feed);
   /// For whoever follows: what is new. Takes the lock several times, each time for a short while.
   FlightBatch read(ReactorLock& lock);
-  /// Leaves the rest to the one who follows. To be called once nothing is recorded any more.
+  /// Leaves the rest to the one who follows, and goes on to know who that is: a feed that is
+  /// attached again has nothing twice. To be called once nothing is recorded any more.
   void end_feed(Locked& locked);
 
  private:

@@ -110,6 +110,30 @@ TEST(LedgerFeed, HasTheRestWhenTheRuntimeIsGone) {
   });
 }
 
+TEST(LedgerFeed, HasEachOperationOnceIfItIsAttachedWhileTheRuntimeEnds) {
+  run_ranks(1, [](Rank& rank) {
+    const auto feed = std::make_shared<LedgerFeed>();
+    const auto group = rank.group();
+    group->record({});
+    FlightLog& flights = rank.runtime().flights();
+    {
+      Locked locked(rank.runtime().lock());
+      flights.follow(locked, feed);
+    }
+    Comm comm(group);
+    comm.succeed(*comm.all_reduce(buffer<int32_t>(100)));
+    {
+      Locked locked(rank.runtime().lock());
+      flights.end_feed(locked);
+      flights.follow(locked, feed);
+    }
+    EXPECT_TRUE(flights.read(rank.runtime().lock()).operations.empty());
+    const std::vector<FlightBatch> rest = feed->take();
+    ASSERT_EQ(rest.size(), 1U);
+    EXPECT_FALSE(rest[0].operations.empty());
+  });
+}
+
 TEST(FlightRecorder, BytesAndWaitsOfACollectiveFitTogether) {
   run_ranks(2, [](Rank& rank) {
     const auto group = rank.group();
