@@ -1,8 +1,10 @@
 """What the ledger costs: calls and DDP steps with it on and off, in turns; and long reports.
 
 `overhead`: two ranks make all-reduces of 4 B, 64 KiB and 16 MiB, and steps of a small DDP model.
-A turn is a fresh pair of processes, with Q7X2_LEDGER set or not, in an order drawn by chance. A
-pair of turns gives one ratio of medians; published are the median ratio and its bootstrap interval.
+The ledgers of both write or pause in turns of the same calls, in an order drawn by chance. A ledger
+sleeps, but for one write when a second of the clock begins. So what is compared are windows around
+these moments. A pair of windows gives one ratio of mean times, and as a share of the second one
+overhead; published are the median and its bootstrap interval.
 
 `report`: see ledger_report.py.
 """
@@ -18,8 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from q7x2 import _ledger
 
 from benchmarks import facts, launch, ledger_report, report
 from benchmarks.processes import free_port, run_ranks
@@ -27,6 +32,10 @@ from benchmarks.processes import free_port, run_ranks
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.01
 RESAMPLES = 2000
+# Seconds: between the writes of a ledger; of a window around one; between looks at the clock.
+PERIOD = 1.0
+WINDOW = 0.2
+CHUNK = 0.005
 SIZES = {"4 B": 4, "64 KiB": 64 << 10, "16 MiB": 16 << 20}
 PARTS = ("overhead", "report")
 
@@ -34,20 +43,19 @@ PARTS = ("overhead", "report")
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks ledger", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--pairs", type=int, default=30, help="of turns")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn, for each kind")
+    parser.add_argument("--pairs", type=int, default=100, help="of turns, for each kind")
     parser.add_argument("--steps", type=int, default=10_000, help="of the run that is reported")
     parser.add_argument("--ranks", type=int, default=8, help="of the run that is reported")
     parser.add_argument("--out", type=Path, default=RESULTS / "ledger.json")
-    parser.add_argument("--worker", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.worker:
-        worker(args.worker)
+        worker(**args.worker)
         return
     found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
     machine = facts.collect()
     if "overhead" in args.parts:
-        found["overhead"] = overhead(args.pairs, args.seconds)
+        found["overhead"] = overhead(args.pairs)
         for row in found["overhead"]:
             print(sentence(row))
         print(f"goal: at most {100 * GOAL:g} %")
@@ -57,19 +65,29 @@ def main(argv: list[str]) -> None:
     report.write_json(args.out, machine, {part: found[part] for part in PARTS if part in found})
 
 
-def overhead(pairs: int, seconds: float) -> list[dict[str, Any]]:
-    """One row per kind of work: seconds off and on, and the ratio with its interval."""
-    off: dict[str, list[float]] = {}
-    on: dict[str, list[float]] = {}
-    for _ in range(pairs):
-        for turns in random.sample((off, on), 2):
-            for kind, median in _turn(seconds, is_on=turns is on).items():
-                turns.setdefault(kind, []).append(median)
-    return [_row(kind, off[kind], on[kind]) for kind in off]
+def overhead(pairs: int) -> list[dict[str, Any]]:
+    """One row per kind of work: seconds without the ledger, and the overhead with its interval."""
+    with tempfile.TemporaryDirectory() as folder:
+        common = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": launch.python_path(),
+            "Q7X2_REFINE": "0",
+            "Q7X2_LEDGER": folder,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": "2",
+        }
+        spec = {"pairs": pairs, "seed": random.randrange(1 << 30)}
+        command = [sys.executable, "-m", "benchmarks", "ledger", "--worker", json.dumps(spec)]
+        ranks = [{**common, "RANK": str(rank)} for rank in range(2)]
+        results = run_ranks([command] * 2, ranks, 120 + 40 * pairs)
+    turns: dict[str, dict[str, list[float]]] = json.loads(results[0].lines[-1])
+    return [_row(kind, each["off"], each["on"]) for kind, each in turns.items()]
 
 
 def _row(kind: str, off: list[float], on: list[float]) -> dict[str, Any]:
-    ratios = [b / a - 1 for a, b in zip(off, on, strict=True)]
+    ratios = [(b / a - 1) * WINDOW / PERIOD for a, b in zip(off, on, strict=True)]
     resampled = sorted(
         statistics.median(random.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)
     )
@@ -83,40 +101,20 @@ def _row(kind: str, off: list[float], on: list[float]) -> dict[str, Any]:
     }
 
 
-def _turn(seconds: float, *, is_on: bool) -> dict[str, float]:
-    """By kind: the median of rank 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        common = {
-            **{key: value for key, value in os.environ.items() if key != "Q7X2_LEDGER"},
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": launch.python_path(),
-            "Q7X2_REFINE": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": "2",
-            **({"Q7X2_LEDGER": folder} if is_on else {}),
-        }
-        command = [sys.executable, "-m", "benchmarks", "ledger", "--worker", str(seconds)]
-        ranks = [{**common, "RANK": str(rank)} for rank in range(2)]
-        results = run_ranks([command] * 2, ranks, 120 + 20 * seconds)
-        if bool(list(Path(folder).iterdir())) != is_on:
-            raise RuntimeError(f"the ledger is not {'on' if is_on else 'off'}")
-    medians: dict[str, float] = json.loads(results[0].lines[-1])
-    return medians
-
-
-def worker(seconds: float) -> None:
-    """One rank: prints its medians as JSON."""
+def worker(pairs: int, seed: int) -> None:
+    """One rank: prints the mean times of its turns as JSON."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
     dist.init_process_group("q7x2")
-    medians = {}
+    order = random.Random(seed)  # the same on all ranks
+    turns = {}
     for kind, size in SIZES.items():
         tensor = torch.ones(size // 4)
-        medians[f"all_reduce of {kind}"] = _median(lambda t=tensor: dist.all_reduce(t), seconds)
+        work = partial(dist.all_reduce, tensor)
+        turns[f"all_reduce of {kind}"] = _turns(work, pairs, order)
     model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
     ddp = DistributedDataParallel(model)
     batch = torch.randn(32, 256)
@@ -124,28 +122,64 @@ def worker(seconds: float) -> None:
     def step() -> None:
         ddp(batch).square().mean().backward()
 
-    medians["DDP step"] = _median(step, seconds)
+    turns["DDP step"] = _turns(step, pairs, order)
     dist.destroy_process_group()
-    print(json.dumps(medians))
+    print(json.dumps(turns))
 
 
-def _median(work: Callable[[], Any], seconds: float) -> float:
-    """Of one call. All ranks make equally many calls: rank 0 says how many."""
-    import torch
-    import torch.distributed as dist
+class _Work:
+    """Calls that all ranks make equally often: rank 0 says when it is enough."""
 
-    begin = time.perf_counter()
-    for _ in range(10):
-        work()
-    taken = (time.perf_counter() - begin) / 10
-    count = torch.tensor([max(int(seconds / taken), 10)])
-    dist.broadcast(count, 0)
-    times = []
-    for _ in range(int(count)):
+    def __init__(self, call: Callable[[], Any]) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self._call = call
+        self._is_enough = torch.zeros(1)
+        self._at_once = 10
+        at_once = torch.tensor([max(int(CHUNK / self.run(for_seconds=0.5)), 1)])
+        dist.broadcast(at_once, 0)
+        self._at_once = int(at_once)
+
+    def run(self, for_seconds: float) -> float:
+        """The mean seconds of a call."""
+        import torch.distributed as dist
+
+        calls = 0
         begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+        self._is_enough.zero_()
+        while not self._is_enough:
+            for _ in range(self._at_once):
+                self._call()
+            calls += self._at_once
+            self._is_enough.fill_(time.perf_counter() - begin >= for_seconds)
+            dist.broadcast(self._is_enough, 0)
+        return (time.perf_counter() - begin) / calls
+
+
+def _turns(call: Callable[[], Any], pairs: int, order: random.Random) -> dict[str, list[float]]:
+    """The mean seconds of a call in each turn's window, without the ledger and with it."""
+    work = _Work(call)
+    ledger = _ledger.of_process(os.environ["Q7X2_LEDGER"])
+    ledger.pause()
+    turns: dict[str, list[float]] = {"off": [], "on": []}
+    for _ in range(pairs):
+        for state in order.sample(("off", "on"), 2):
+            # Past the write of this second: the next one writes what nearly a second left.
+            work.run(for_seconds=_to_write() + WINDOW / 2)
+            if state == "on":
+                ledger.resume()
+            work.run(for_seconds=_to_write() - WINDOW / 4)
+            turns[state].append(work.run(for_seconds=WINDOW))
+            if state == "on":
+                ledger.pause()
+    ledger.resume()
+    return turns
+
+
+def _to_write() -> float:
+    """Seconds until ledgers write."""
+    return PERIOD - time.time() % PERIOD
 
 
 def sentence(row: dict[str, Any]) -> str:

@@ -1,8 +1,7 @@
-// What the ledger is made of: counters, and operations as rows of a table.
+// What the ledger is made of: counters, and operations as records.
 #include "bindings/ledger_feed.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
@@ -10,6 +9,7 @@
 #include "backend/process_group.h"
 #include "executor/clock_task.h"
 #include "ledger/ledger_feed.h"
+#include "ledger/operation_table.h"
 #include "transport/runtime.h"
 
 namespace q7x2 {
@@ -78,54 +78,13 @@ py::object stats(bool reset) {
   return py::dict("since_ns"_a = since, "now_ns"_a = batch.wall_now, "groups"_a = groups);
 }
 
-/// Of the rows that `row_of` makes.
-const std::vector<std::pair<const char*, const char*>>& columns() {
-  static const std::vector<std::pair<const char*, const char*>> all = {
-      {"id", "INTEGER"},
-      {"pg", "INTEGER"},
-      {"operation", "TEXT"},
-      {"internal", "INTEGER"},
-      {"error", "TEXT"},
-      {"sequence", "INTEGER"},
-      {"peer", "INTEGER"},
-      {"tag", "INTEGER"},
-      {"dtype", "TEXT"},
-      {"reduce", "TEXT"},
-      {"plan", "TEXT"},
-      {"codec", "TEXT"},
-      {"slices", "INTEGER"},
-      {"input_bytes", "INTEGER"},
-      {"output_bytes", "INTEGER"},
-      {"sent_network", "INTEGER"},
-      {"received_network", "INTEGER"},
-      {"sent_memory", "INTEGER"},
-      {"received_memory", "INTEGER"},
-      {"queued_ns", "INTEGER"},
-      {"started_ns", "INTEGER"},
-      {"finished_ns", "INTEGER"},
-      {"select_ns", "INTEGER"},
-      {"encode_ns", "INTEGER"},
-      {"decode_ns", "INTEGER"},
-      {"reduce_ns", "INTEGER"},
-      {"copy_ns", "INTEGER"},
-      {"waited_ns", "INTEGER"},
-      {"waited_for", "INTEGER"},
-      {"waited_percent", "INTEGER"},
-      {"predicted_ns", "INTEGER"},
-  };
-  return all;
-}
-
-const char* operation_name(const FlightRecord& record) {
-  switch (record.kind) {
-    case FlightRecord::Kind::kSend:
-      return "send";
-    case FlightRecord::Kind::kReceive:
-      return "receive";
-    case FlightRecord::Kind::kCollective:
-      return to_string(record.collective);
+py::list columns() {
+  py::list result;
+  for (const OperationTable::Column& each : OperationTable::columns()) {
+    result.append(py::make_tuple(each.name, each.is_text() ? "TEXT" : "INTEGER",
+                                 std::string(1, each.format)));
   }
-  return "";
+  return result;
 }
 
 template <typename T>
@@ -133,26 +92,9 @@ py::object or_none(bool is_known, const T& value) {
   return is_known ? py::object(py::cast(value)) : py::object(py::none());
 }
 
-py::tuple row_of(const FlightBatch::Operation& operation) {
-  const FlightRecord& record = operation.record;
-  const bool is_collective = record.kind == FlightRecord::Kind::kCollective;
-  const bool is_typed = record.dtype != DType::kBytes;
-  const bool has_failed = record.state == FlightRecord::State::kFailed;
-  const Traffic& traffic = record.traffic;
-  const WorkTimes& work = record.work;
-  return py::make_tuple(
-      record.id, record.group, operation_name(record), record.is_internal,
-      or_none(has_failed, to_string(record.error)), record.sequence,
-      or_none(record.peer >= 0, record.peer), or_none(!is_collective, record.tag),
-      or_none(is_typed, to_string(record.dtype)),
-      or_none(is_typed && is_collective, to_string(record.reduce)),
-      or_none(record.plan != 0, operation.plan), or_none(record.codec != 0, operation.codec),
-      record.slices, record.input_bytes, record.output_bytes, traffic.sent_network,
-      traffic.received_network, traffic.sent_memory, traffic.received_memory, record.submitted,
-      or_none(record.started != 0, record.started), record.finished, work.select, work.encode,
-      work.decode, work.reduce, work.copy, record.waited,
-      or_none(record.waited_for >= 0, record.waited_for), record.waited_share,
-      or_none(record.predicted > 0, std::llround(double{record.predicted} * 1e9)));
+py::dict dict_of(const OperationTable& operations) {
+  return py::dict("count"_a = operations.count(), "last"_a = operations.last(),
+                  "names"_a = operations.names(), "records"_a = py::bytes(operations.records()));
 }
 
 py::dict dict_of(const FlightGroup& group) {
@@ -167,9 +109,7 @@ py::dict dict_of(const FlightGroup& group) {
                                         group.failure ? group.failure->text : std::string()));
 }
 
-py::dict dict_of(const FlightBatch& batch) {
-  py::list operations;
-  for (const FlightBatch::Operation& each : batch.operations) operations.append(row_of(each));
+py::dict dict_of(const FlightBatch& batch, const OperationTable& operations) {
   py::dict groups;
   for (const auto& [number, group] : batch.groups) groups[py::cast(number)] = dict_of(group);
   py::dict counters;
@@ -178,7 +118,7 @@ py::dict dict_of(const FlightBatch& batch) {
   }
   return py::dict("process"_a = batch.process, "steady_ns"_a = batch.steady_now,
                   "wall_ns"_a = batch.wall_now, "recorded"_a = batch.recorded,
-                  "lost"_a = batch.lost, "operations"_a = operations, "groups"_a = groups,
+                  "lost"_a = batch.lost, "operations"_a = dict_of(operations), "groups"_a = groups,
                   "counters"_a = counters);
 }
 
@@ -191,6 +131,7 @@ void attach(const std::shared_ptr<LedgerFeed>& feed) {
 
 py::list take(LedgerFeed& feed) {
   std::vector<FlightBatch> batches;
+  std::vector<OperationTable> tables;
   {
     const py::gil_scoped_release no_gil;
     if (const std::shared_ptr<Runtime> runtime = Runtime::existing()) {
@@ -198,12 +139,12 @@ py::list take(LedgerFeed& feed) {
     }
     // After that: a runtime that ends meanwhile leaves the rest here.
     for (FlightBatch& rest : feed.take()) batches.push_back(std::move(rest));
+    std::erase_if(batches, [](const FlightBatch& batch) { return batch.process == 0; });
     std::ranges::sort(batches, {}, &FlightBatch::steady_now);
+    for (const FlightBatch& batch : batches) tables.emplace_back(batch.operations);
   }
   py::list result;
-  for (const FlightBatch& batch : batches) {
-    if (batch.process != 0) result.append(dict_of(batch));
-  }
+  for (size_t i = 0; i < batches.size(); ++i) result.append(dict_of(batches[i], tables[i]));
   return result;
 }
 
@@ -229,7 +170,8 @@ void bind_ledger_feed(py::module_& module) {
            "Wait until a group fails, or `wake` is called, or for so long.")
       .def("wake", &LedgerFeed::wake, "End a `wait`.")
       .def("take", &take, "What is new since the last call.");
-  module.def("ledger_columns", &columns, "Names and types of an operation's values.");
+  module.def("ledger_columns", &columns,
+             "Names, SQL types and formats of an operation's values, as its record has them.");
   module.def(
       "clock_offset", &clock_offset, "group"_a, "ranks"_a, "timeout"_a,
       "How far rank 0's clock is ahead of this rank's, and by how much that may be wrong, in "

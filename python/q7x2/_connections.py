@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import socket
+import stat
 import struct
 
 # Of struct tcp_info in linux/tcp.h: tcpi_busy_time and tcpi_rwnd_limited, in microseconds.
 _BUSY = struct.Struct("=QQ")
 _BUSY_OFFSET = 168
 _INFO_BYTES = _BUSY_OFFSET + _BUSY.size
-_FDS = pathlib.Path("/proc/self/fd")
+_FDS = "/proc/self/fd"
 
 
 def busy_us() -> dict[str, int]:
@@ -26,11 +26,11 @@ def busy_us() -> dict[str, int]:
     Connections of this host with itself are left out, and so is what an old kernel does not count.
     """
     found: dict[str, int] = {}
-    for path in list(_FDS.iterdir()):
+    for name in os.listdir(_FDS):
         with contextlib.suppress(OSError):  # closed meanwhile, or not connected
-            if not path.is_socket():
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
-            with socket.socket(fileno=os.dup(int(path.name))) as connection:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
                 _add(found, connection)
     return found
 

@@ -22,6 +22,8 @@ from q7x2._ledger_file import LedgerFile
 from q7x2._ledger_samples import Sampler
 
 _PERIOD = 1.0
+# Waits may end so much too early.
+_TICK = 1e-3
 # The end of the process waits so long for a file system that does not answer.
 _PATIENCE = 2.0
 _CLOCK_TIMEOUT = 10.0
@@ -46,6 +48,7 @@ class Ledger:
         self._lock = threading.Lock()  # guards the file
         self._file: LedgerFile | None = None
         self._thread: threading.Thread | None = None
+        self._is_paused = False
         self._is_ending = False
 
     def announce(self, given: Any) -> None:
@@ -106,13 +109,13 @@ class Ledger:
 
     def _run(self) -> None:
         while not self._is_ending:
-            self._feed.wait(_PERIOD)
+            self._feed.wait(_to_next_write(time.time()))
             self._feed.attach()
             with self._lock:
                 self._write()
 
     def _write(self) -> None:
-        if self._file is None:
+        if self._file is None or self._is_paused:
             return
         batches = self._feed.take()
         # Others may append meanwhile.
@@ -121,7 +124,7 @@ class Ledger:
         residuals = self._residuals[:]
         del self._residuals[: len(residuals)]
         try:
-            self._file.write([each for each in batches if each["operations"] or each["groups"]])
+            self._file.write([each for each in batches if _has_news(each)])
             if steps:
                 self._file.add_steps(steps)
             if residuals:
@@ -140,12 +143,12 @@ class Ledger:
 
     def log_step(self, loss: float | None) -> None:
         """A step ends now. Any thread."""
-        if self._file is not None:
+        if self._file is not None and not self._is_paused:
             self._steps.append((time.monotonic_ns(), loss))
 
     def add_residuals(self, rows: list[tuple[Any, ...]]) -> None:
         """Rows of the table ``residual``. Any thread."""
-        if self._file is not None:
+        if self._file is not None and not self._is_paused:
             self._residuals += rows
 
     def _give_up(self, error: sqlite3.Error) -> None:
@@ -155,6 +158,18 @@ class Ledger:
             f"any more: {error}",
             stacklevel=2,
         )
+
+    def pause(self) -> None:
+        """Write nothing until ``resume``, not even later: to measure what writing costs."""
+        with self._lock:
+            self._write()
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Go on with what happens from now on."""
+        with self._lock:
+            self._feed.take()
+            self._is_paused = False
 
     def close(self) -> None:
         """Write the rest, and close the file. Gives up if that takes long."""
@@ -299,6 +314,20 @@ def _host_of(described: dict[str, Any]) -> list[int]:
     """The ranks on this rank's host."""
     hosts: list[list[int]] = described["hosts"]
     return next(host for host in hosts if described["rank"] in host)
+
+
+def _to_next_write(now: float) -> float:
+    """Seconds until the clock shows a whole number of periods.
+
+    So all ranks write at the same time, and a job whose ranks wait for each other in each step is
+    held up once, not by one rank after the other (Petrini, Kerbyson and Pakin, "The case of the
+    missing supercomputer performance", 2003).
+    """
+    return _PERIOD - now % _PERIOD + _TICK
+
+
+def _has_news(batch: dict[str, Any]) -> bool:
+    return bool(batch["operations"]["count"] or batch["groups"])
 
 
 def _key(rank: int) -> str:

@@ -7,8 +7,10 @@ tables:
 - ``runtime``: q7x2 in the process. It starts again if a program makes groups after it had none.
   ``recorded`` operations, of which ``lost`` had left the recorder before they were written.
 - ``pg``: process groups, by ``runtime`` and number.
-- ``operation``: one row per operation that is over. Times are nanoseconds of the host's steady
-  clock (CLOCK_MONOTONIC).
+- ``batch``: operations that are over, ``count`` in each row, ``last`` being the largest id.
+  ``records`` has a record of equal size for each, as ``meta``'s ``columns`` say: names, SQL types,
+  and formats of Python's ``struct``, little-endian. -1 means no value. A text is a number of
+  ``names``, a JSON list. Times are nanoseconds of the host's steady clock (CLOCK_MONOTONIC).
 - ``counter``: the newest counters per group and kind of operation, as ``q7x2.stats()`` has them.
 - ``clock``: how far the steady clock of a group's rank 0 is ahead of this host's.
 - ``step``: the ends of steps, with losses, as the program gave them to ``q7x2.log_step``.
@@ -30,7 +32,7 @@ from typing import Any
 
 from q7x2._ledger_samples import Sample
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
@@ -53,7 +55,7 @@ CREATE TABLE residual (
 CREATE TABLE sample (
     steady_ns INTEGER, cpu_ns INTEGER, main_cpu_ns INTEGER, main_delay_ns INTEGER,
     memory_bytes INTEGER, energy_uj INTEGER, network TEXT, connections TEXT);
-CREATE TABLE operation (runtime INTEGER, {columns}, PRIMARY KEY (runtime, id)) WITHOUT ROWID;
+CREATE TABLE batch (runtime INTEGER, count INTEGER, last INTEGER, names TEXT, records BLOB);
 """
 
 # Rows that are removed at once when the file is full, as a share of all.
@@ -63,7 +65,7 @@ _PATIENCE = 0.5
 
 
 class LedgerFile:
-    """Writes one file. ``columns``: names and types of an operation's values.
+    """Writes one file. ``columns``: names, types and formats of an operation's values.
 
     Raises:
         sqlite3.Error: The file cannot be written.
@@ -73,7 +75,7 @@ class LedgerFile:
     def __init__(
         self,
         path: pathlib.Path,
-        columns: Sequence[tuple[str, str]],
+        columns: Sequence[tuple[str, str, str]],
         facts: dict[str, Any],
         limit: int,
     ) -> None:
@@ -81,16 +83,19 @@ class LedgerFile:
         self._limit = limit
         self._removed = 0
         self._runtimes: dict[int, int] = {}
-        values = ", ".join("?" * (len(columns) + 1))
-        self._insert = f"INSERT OR REPLACE INTO operation VALUES ({values})"
         # Under another name until it has its tables, so that whoever finds the file can read it.
         unfinished = path.with_suffix(".new")
         unfinished.unlink(missing_ok=True)
         self.connection = self._connect(unfinished)
-        tables = _TABLES.format(columns=", ".join(f"{name} {kind}" for name, kind in columns))
-        for statement in tables.split(";"):
-            self.connection.execute(statement)
-        self.set_facts({"schema_version": SCHEMA_VERSION, "removed": 0, **facts})
+        self.connection.executescript(_TABLES)
+        self.set_facts(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "columns": json.dumps(list(columns)),
+                "removed": 0,
+                **facts,
+            }
+        )
         self.connection.close()
         unfinished.replace(path)
 
@@ -157,9 +162,18 @@ class LedgerFile:
                     group["failure"],
                 ),
             )
-        self.connection.executemany(
-            self._insert, [(runtime, *operation) for operation in batch["operations"]]
-        )
+        operations = batch["operations"]
+        if operations["count"]:
+            run(
+                "INSERT INTO batch VALUES (?, ?, ?, ?, ?)",
+                (
+                    runtime,
+                    operations["count"],
+                    operations["last"],
+                    json.dumps(operations["names"]),
+                    operations["records"],
+                ),
+            )
         for number, operations in batch["counters"].items():
             self.connection.executemany(
                 "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
@@ -225,13 +239,11 @@ class LedgerFile:
         used = (pragma("page_count") - pragma("freelist_count")) * pragma("page_size")
         if used <= self._limit:
             return
-        count = self.connection.execute("SELECT COUNT(*) FROM operation").fetchone()[0]
-        removed = self.connection.execute(
-            "DELETE FROM operation WHERE (runtime, id) IN "
-            "(SELECT runtime, id FROM operation ORDER BY runtime, id LIMIT ?)",
-            (-(-count // _REMOVED),),
-        )
-        self._removed += removed.rowcount
+        ask = "SELECT rowid, count FROM batch ORDER BY rowid"
+        batches = self.connection.execute(ask).fetchall()
+        for row, count in batches[: -(-len(batches) // _REMOVED)]:
+            self.connection.execute("DELETE FROM batch WHERE rowid = ?", (row,))
+            self._removed += count
         count = self.connection.execute("SELECT COUNT(*) FROM residual").fetchone()[0]
         self.connection.execute(
             "DELETE FROM residual WHERE (hook, step, parameter) IN "

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from q7x2._ledger_file import SCHEMA_VERSION
+from q7x2._ledger_records import operation_table
 from q7x2._ledger_samples import Sample
 
 _TIMES = ("queued_ns", "started_ns", "finished_ns")
@@ -55,24 +56,28 @@ class Ledger:
 
     def span(self) -> tuple[int, int] | None:
         """When the first operation was submitted and the last one ended, on rank 0's clock."""
-        with _open(self.path) as connection:
-            begin, end = connection.execute(
-                "SELECT MIN(queued_ns), MAX(finished_ns) FROM operation"
-            ).fetchone()
+        ((begin, end),) = self._table.execute(
+            "SELECT MIN(queued_ns), MAX(finished_ns) FROM operation"
+        )
         return None if begin is None else (begin + self.offset_ns, end + self.offset_ns)
+
+    def columns(self) -> list[str]:
+        """Names of an operation's values, see ``rows``."""
+        return [name for name, _, _ in json.loads(self.facts["columns"])]
 
     def operations(self) -> Iterator[dict[str, Any]]:
         """The operations by the time of their submission, with the columns of the table.
 
         ``queued_ns``, ``started_ns`` and ``finished_ns`` are on rank 0's clock.
         """
-        with _open(self.path) as connection:
-            for row in connection.execute("SELECT * FROM operation ORDER BY queued_ns"):
-                operation = dict(row)
-                for key in _TIMES:
-                    if operation[key] is not None:
-                        operation[key] += self.offset_ns
-                yield operation
+        rows = self._table.execute("SELECT * FROM operation ORDER BY queued_ns")
+        names = [column[0] for column in rows.description]
+        for row in rows:
+            operation = dict(zip(names, row, strict=True))
+            for key in _TIMES:
+                if operation[key] is not None:
+                    operation[key] += self.offset_ns
+            yield operation
 
     def rows(self, columns: Sequence[str], condition: str = "TRUE") -> Iterator[tuple[Any, ...]]:
         """Some values of operations, as tuples. Much faster than ``operations``.
@@ -82,24 +87,43 @@ class Ledger:
                 names, are on rank 0's clock.
             condition: What must hold, and how rows are ordered, in SQL.
         """
+        return self._rows(self._table, columns, condition)
+
+    def _rows(
+        self, table: sqlite3.Connection, columns: Sequence[str], condition: str
+    ) -> Iterator[tuple[Any, ...]]:
         chosen = ", ".join(
             f"{name} + {self.offset_ns}" if name in _TIMES else name for name in columns
         )
-        with _open(self.path) as connection:
-            connection.row_factory = None
-            yield from connection.execute(f"SELECT {chosen} FROM operation WHERE {condition}")
+        yield from table.execute(f"SELECT {chosen} FROM operation WHERE {condition}")
 
     def newest(self, columns: Sequence[str], most: int, since_ns: int) -> Iterator[tuple[Any, ...]]:
         """As ``rows``, of the newest ``most`` operations those that ended after ``since_ns``.
 
         ``since_ns`` is on rank 0's clock. It takes equally long for short and long files.
         """
-        newest = "(SELECT MAX(runtime) FROM operation)"
+        newest = "runtime = (SELECT MAX(runtime) FROM batch)"
+        begin = f"(SELECT MAX(last) FROM batch WHERE {newest}) - {most}"
+        table = self._operations(f"{newest} AND last > {begin}")
         condition = (
-            f"runtime = {newest} AND finished_ns + {self.offset_ns} > {since_ns} AND "
-            f"id > (SELECT MAX(id) FROM operation WHERE runtime = {newest}) - {most}"
+            f"finished_ns + {self.offset_ns} > {since_ns} AND "
+            f"id > (SELECT MAX(id) FROM operation) - {most}"
         )
-        return self.rows(columns, condition)
+        return self._rows(table, columns, condition)
+
+    @functools.cached_property
+    def _table(self) -> sqlite3.Connection:
+        return self._operations("TRUE")
+
+    def _operations(self, condition: str) -> sqlite3.Connection:
+        """A database with the operations of some batches as rows of the table ``operation``."""
+        columns = json.loads(self.facts["columns"])
+        with _open(self.path) as connection:
+            connection.row_factory = None
+            batches = connection.execute(
+                f"SELECT runtime, names, records FROM batch WHERE {condition} ORDER BY rowid"
+            )
+            return operation_table(columns, batches)
 
     def sent(self) -> tuple[int, int]:
         """Bytes that all operations sent through networks, and through shared memory."""

@@ -47,7 +47,9 @@ class Sampler:
     """Takes samples of this process."""
 
     def __init__(self, proc: pathlib.Path = _PROC, rapl: pathlib.Path = _RAPL) -> None:
-        self._proc = proc
+        self._schedstat = str(proc / "self" / "task" / str(os.getpid()) / "schedstat")
+        self._statm = str(proc / "self" / "statm")
+        self._devices = str(proc / "self" / "net" / "dev")
         self._packages = [_Package(path) for path in _package_paths(rapl)]
 
     def take(self) -> Sample:
@@ -65,15 +67,14 @@ class Sampler:
         )
 
     def _scheduled(self) -> tuple[int | None, int | None]:
-        path = self._proc / "self" / "task" / str(os.getpid()) / "schedstat"
         try:
-            on_processor, waiting, _ = path.read_text().split()
+            on_processor, waiting, _ = _read(self._schedstat).split()
         except (OSError, ValueError):
             return None, None
         return int(on_processor), int(waiting)
 
     def _memory(self) -> int:
-        pages = (self._proc / "self" / "statm").read_text().split()[1]
+        pages = _read(self._statm).split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def _energy(self) -> int | None:
@@ -83,12 +84,17 @@ class Sampler:
 
     def _network(self) -> dict[str, tuple[int, int]]:
         found = {}
-        for line in (self._proc / "self" / "net" / "dev").read_text().splitlines()[2:]:
-            name, _, text = line.partition(":")
+        for line in _read(self._devices).splitlines()[2:]:
+            name, _, text = line.partition(b":")
             values = text.split()
-            if name.strip() != "lo":
-                found[name.strip()] = int(values[0]), int(values[8])
+            if name.strip() != b"lo":
+                found[name.strip().decode()] = int(values[0]), int(values[8])
         return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
 
 
 def _package_paths(rapl: pathlib.Path) -> list[pathlib.Path]:

@@ -19,6 +19,7 @@ from q7x2 import (
     report,
     serve,
     simulate,
+    sql,
     top,
     trace,
     tune_collectives,
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     why.add_parser(commands)
     cost.add_parser(commands)
     top.add_parser(commands)
+    sql.add_parser(commands)
     experiment.add_parser(commands)
     return parser
 

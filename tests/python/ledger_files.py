@@ -10,6 +10,7 @@ from typing import Any
 
 from q7x2._extension import load
 from q7x2._ledger_file import LedgerFile
+from q7x2._ledger_records import record_format
 from q7x2._ledger_samples import Sample
 
 MILLISECOND = 1_000_000
@@ -45,6 +46,33 @@ def operation(**values: Any) -> dict[str, Any]:
         "predicted_ns": 5 * MILLISECOND,
     }
     return known | values
+
+
+def packed(
+    columns: Sequence[tuple[str, str, str]], operations: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Operations as ``LedgerFeed.take`` has them."""
+    names: list[str] = []
+
+    def number(value: Any) -> int:
+        if value is None:
+            return -1
+        if isinstance(value, str):
+            if value not in names:
+                names.append(value)
+            return names.index(value)
+        return int(value)
+
+    record = record_format(columns)
+    records = [
+        record.pack(*(number(each.get(name)) for name, _, _ in columns)) for each in operations
+    ]
+    return {
+        "count": len(operations),
+        "last": max((each["id"] for each in operations), default=0),
+        "names": names,
+        "records": b"".join(records),
+    }
 
 
 def write_ledger(
@@ -92,14 +120,13 @@ def write_ledger(
         "members": [{"rank": r, "pid": 100 + r, "host": f"h{r}"} for r in range(ranks)],
         "failure": failure,
     }
-    names = [name for name, _ in columns]
     batch = {
         "process": 1 + rank,
         "steady_ns": 0,
         "wall_ns": 0,
         "recorded": len(operations),
         "lost": rank if lost is None else lost,
-        "operations": [tuple(map(each.get, names)) for each in operations],
+        "operations": packed(columns, operations),
         "groups": {1: group},
         "counters": {},
     }

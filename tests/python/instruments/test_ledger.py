@@ -14,7 +14,8 @@ from typing import Any
 import harness
 import pytest
 import torch.distributed as dist
-from q7x2 import _ledger_read
+from ledger_files import operation, packed, write_ledger
+from q7x2 import _ledger_read, cli
 from q7x2._extension import load
 from q7x2._ledger_file import LedgerFile
 
@@ -49,6 +50,29 @@ def ledgers_of(directory: pathlib.Path, ranks: int) -> list[_ledger_read.Ledger]
 
 def calls_of(ledger: _ledger_read.Ledger) -> list[dict[str, Any]]:
     return [each for each in ledger.operations() if not each["internal"]]
+
+
+def test_what_happens_during_a_pause_is_not_written(tmp_path: pathlib.Path) -> None:
+    harness.run_script(
+        BEGIN
+        + """
+from q7x2 import _ledger
+ledger = _ledger.of_process(os.environ["Q7X2_LEDGER"])
+dist.all_reduce(torch.ones(1))
+ledger.pause()
+for _ in range(5):
+    dist.broadcast(torch.ones(1), 0)
+time.sleep(2)  # longer than the ledger's period
+ledger.resume()
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+""",
+        2,
+        tmp_path,
+        env=environment(tmp_path),
+    )
+    for ledger in ledgers_of(tmp_path, 2):
+        assert [call["operation"] for call in calls_of(ledger)] == ["all_reduce"] * 2
 
 
 def test_every_operation_of_a_program_is_there(tmp_path: pathlib.Path) -> None:
@@ -121,7 +145,8 @@ while True:
             time.sleep(0.05)
             for path in (tmp_path / "ledger").glob(f"q7x2-rank1-*-{second.pid}.sqlite"):
                 with sqlite3.connect(path) as connection:
-                    rows = connection.execute("SELECT COUNT(*) FROM operation").fetchone()[0]
+                    count = "SELECT COALESCE(SUM(count), 0) FROM batch"
+                    rows = connection.execute(count).fetchone()[0]
         second.signal(9)
         assert first.wait(60) not in (0, None)
     survivor, killed = ledgers_of(tmp_path, 2)
@@ -232,14 +257,15 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def batch_of(first: int, count: int) -> dict[str, Any]:
-    empty = (None,) * (len(load().ledger_columns()) - 2)
     return {
         "process": 5,
         "steady_ns": 0,
         "wall_ns": 0,
         "recorded": first + count,
         "lost": 0,
-        "operations": [(first + i, 1, *empty) for i in range(count)],
+        "operations": packed(
+            load().ledger_columns(), [{"id": first + i, "pg": 1} for i in range(count)]
+        ),
         "groups": {},
         "counters": {},
     }
@@ -255,10 +281,25 @@ def test_a_file_keeps_to_its_size(tmp_path: pathlib.Path) -> None:
     file.close()
     assert path.stat().st_size < 1.5 * limit
     (ledger,) = _ledger_read.read(tmp_path)
-    with sqlite3.connect(path) as connection:
-        rows = [row[0] for row in connection.execute("SELECT id FROM operation ORDER BY id")]
+    rows = [row for (row,) in ledger.rows(["id"], "TRUE ORDER BY id")]
     assert rows == list(range(written - len(rows), written))  # the newest
     assert ledger.lost == written - len(rows) > 0
+
+
+def test_questions_in_sql_are_about_all_ranks(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        calls = [operation(id=i, sequence=i, error=None, tag=None) for i in range(1, 4 + rank)]
+        write_ledger(tmp_path, rank, calls, behind=5 * rank)
+    ask = "SELECT rank, plan, COUNT(*) AS calls, MIN(queued_ns), MAX(tag) FROM operation GROUP BY 1"
+    assert cli.main(["sql", str(tmp_path), ask]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head == "rank\tplan\tcalls\tMIN(queued_ns)\tMAX(tag)"
+    # Both began at the same time of rank 0's clock.
+    assert rows == [f"0\tring\t3\t{10**9}\t", f"1\tring\t4\t{10**9}\t"]
+    assert cli.main(["sql", str(tmp_path), "SELECT absent FROM operation"]) == 1
+    assert "no such column: absent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_without_measurements_there_is_no_section(tmp_path: pathlib.Path) -> Non
 
 
 def test_a_full_file_forgets_the_oldest_steps(tmp_path: pathlib.Path) -> None:
-    file = LedgerFile(tmp_path / "q7x2-rank0-h-1.sqlite", [("id", "INTEGER")], {}, 1)
+    file = LedgerFile(tmp_path / "q7x2-rank0-h-1.sqlite", [("id", "INTEGER", "q")], {}, 1)
     file.add_residuals(rows(8))
     file._keep_to_limit()
     left = file.connection.execute("SELECT DISTINCT step FROM residual").fetchall()

@@ -222,6 +222,7 @@ def test_causes_are_counted_by_kind_and_by_who_is_to_blame() -> None:
 
 def test_the_ledgers_overhead_is_that_of_pairs() -> None:
     row = ledger._row("step", [1.0, 2.0, 4.0] * 5, [1.1, 2.2, 4.4] * 5)
-    assert row["overhead"] == pytest.approx(0.1)
-    assert row["low"] == pytest.approx(0.1)
-    assert row["high"] == pytest.approx(0.1)
+    share = 0.1 * ledger.WINDOW / ledger.PERIOD
+    assert row["overhead"] == pytest.approx(share)
+    assert row["low"] == pytest.approx(share)
+    assert row["high"] == pytest.approx(share)
