@@ -34,7 +34,7 @@ GOAL = 0.01
 RESAMPLES = 2000
 # Seconds: between the writes of a ledger; of a window around one; between looks at the clock.
 PERIOD = 1.0
-WINDOW = 0.2
+WINDOW = 0.1
 CHUNK = 0.005
 SIZES = {"4 B": 4, "64 KiB": 64 << 10, "16 MiB": 16 << 20}
 PARTS = ("overhead", "report")
@@ -163,10 +163,10 @@ def _turns(call: Callable[[], Any], pairs: int, order: random.Random) -> dict[st
     ledger = _ledger.of_process(os.environ["Q7X2_LEDGER"])
     ledger.pause()
     turns: dict[str, list[float]] = {"off": [], "on": []}
+    work.run(for_seconds=_to_write())
     for _ in range(pairs):
         for state in order.sample(("off", "on"), 2):
-            # Past the write of this second: the next one writes what nearly a second left.
-            work.run(for_seconds=_to_write() + WINDOW / 2)
+            # The write of this second is over. The next one writes what nearly a second left.
             if state == "on":
                 ledger.resume()
             work.run(for_seconds=_to_write() - WINDOW / 4)

@@ -4,6 +4,8 @@ An experiment trains a small network on two ranks with both values of a setting,
 seed. `same`: the second value does what the first does, so each verdict but "undecided" is false.
 `slower`: with the second value each step takes a fifth longer, so each verdict but "worse" is
 false.
+
+A run that was stopped goes on with the experiment after the last one in the results.
 """
 
 from __future__ import annotations
@@ -27,22 +29,35 @@ SLOWER = 1.2
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks verdicts", description=__doc__)
     parser.add_argument("--trials", type=int, default=20, help="experiments of each kind")
-    parser.add_argument("--seeds", type=int, default=8, help="of an experiment, at least 6")
-    parser.add_argument("--steps", type=int, default=200, help="of a training")
+    parser.add_argument("--seeds", type=int, default=12, help="of an experiment, at least 6")
+    parser.add_argument("--steps", type=int, default=400, help="of a training")
     parser.add_argument("--out", type=Path, default=RESULTS / "verdicts.json")
     args = parser.parse_args(argv)
     machine = facts.collect()
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in RIGHT}
+    spec = {"seeds": args.seeds, "steps": args.steps}
+    found = so_far(args.out, spec)
     for trial in range(args.trials):
         first = trial * args.seeds
         for kind, verdicts in found.items():
+            if len(verdicts) > trial:  # of an earlier run
+                continue
             verdicts.append(run(kind, list(range(first, first + args.seeds)), args.steps))
-        rows = [row(kind, verdicts) for kind, verdicts in found.items()]
-        report.write_json(args.out, machine, {"seeds": args.seeds, "rows": rows})
-        so_far = ", ".join(f"{each['kind']} {each['right']}" for each in rows)
-        print(f"{trial + 1} of {args.trials} experiments of each kind; right: {so_far}", flush=True)
+            rows = [row(kind, verdicts) for kind, verdicts in found.items()]
+            report.write_json(args.out, machine, {**spec, "rows": rows})
+            right = ", ".join(f"{each['kind']} {each['right']}" for each in rows)
+            print(f"experiment {trial + 1} of {args.trials} ({kind}); right: {right}", flush=True)
     for kind, fewest in FEWEST.items():
         print(f"goal of {kind}: {fewest} of 20")
+
+
+def so_far(out: Path, spec: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The verdicts of an earlier run that was stopped, by kind."""
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in RIGHT}
+    if out.exists():
+        earlier = json.loads(out.read_text())
+        if all(earlier[name] == value for name, value in spec.items()):
+            found |= {each["kind"]: each["verdicts"] for each in earlier["rows"]}
+    return found
 
 
 def row(kind: str, verdicts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,11 +7,13 @@ the uncertainty is unknown.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import pathlib
 import sqlite3
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -109,11 +111,14 @@ class Ledger:
             f"finished_ns + {self.offset_ns} > {since_ns} AND "
             f"id > (SELECT MAX(id) FROM operation) - {most}"
         )
-        return self._rows(table, columns, condition)
+        with contextlib.closing(table):
+            yield from self._rows(table, columns, condition)
 
     @functools.cached_property
     def _table(self) -> sqlite3.Connection:
-        return self._operations("TRUE")
+        table = self._operations("TRUE")
+        weakref.finalize(self, table.close)
+        return table
 
     def _operations(self, condition: str) -> sqlite3.Connection:
         """A database with the operations of some batches as rows of the table ``operation``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pathlib
 import sqlite3
 import sys
@@ -32,10 +33,11 @@ def _run(options: argparse.Namespace) -> int:
     from q7x2 import _ledger_read
 
     try:
-        answer = operation_table(_ledger_read.read(options.directory)).execute(options.query)
-        print("\t".join(column[0] for column in answer.description or ()))
-        for row in answer:
-            print("\t".join("" if value is None else str(value) for value in row))
+        with contextlib.closing(operation_table(_ledger_read.read(options.directory))) as table:
+            answer = table.execute(options.query)
+            print("\t".join(column[0] for column in answer.description or ()))
+            for row in answer:
+                print("\t".join("" if value is None else str(value) for value in row))
     except (_ledger_read.LedgerError, sqlite3.Error, OSError) as error:
         print(f"q7x2 sql: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bars, causes, goals, iperf, ledger, openmpi, pages, raw, startup, sweep
+from benchmarks import (
+    bars,
+    causes,
+    goals,
+    iperf,
+    ledger,
+    openmpi,
+    pages,
+    raw,
+    startup,
+    sweep,
+    verdicts,
+)
 from benchmarks import lab as lab_package
 from benchmarks.lab import LabError, Topology
 from benchmarks.processor_quota import ProcessorQuota
@@ -218,6 +230,16 @@ def test_causes_are_counted_by_kind_and_by_who_is_to_blame() -> None:
     row = causes.row("launch", [said("launch", 1), said("launch", 0), said("link", 1)])
     assert (row["right"], row["runs"]) == (1, 3)
     assert row["wrong"] == ["launch 0", "link 1"]
+
+
+def test_verdicts_go_on_where_they_were_stopped(tmp_path: Path) -> None:
+    out = tmp_path / "verdicts.json"
+    spec = {"seeds": 6, "steps": 10}
+    assert verdicts.so_far(out, spec) == {"same": [], "slower": []}
+    known = [{"verdict": "undecided"}]
+    out.write_text(json.dumps({**spec, "rows": [verdicts.row("same", known)]}))
+    assert verdicts.so_far(out, spec) == {"same": known, "slower": []}
+    assert verdicts.so_far(out, spec | {"steps": 20}) == {"same": [], "slower": []}
 
 
 def test_the_ledgers_overhead_is_that_of_pairs() -> None:
