@@ -97,7 +97,7 @@ class Ledger:
         chosen = ", ".join(
             f"{name} + {self.offset_ns}" if name in _TIMES else name for name in columns
         )
-        yield from table.execute(f"SELECT {chosen} FROM operation WHERE {condition}")
+        return table.execute(f"SELECT {chosen} FROM operation WHERE {condition}")
 
     def newest(self, columns: Sequence[str], most: int, since_ns: int) -> Iterator[tuple[Any, ...]]:
         """As ``rows``, of the newest ``most`` operations those that ended after ``since_ns``.

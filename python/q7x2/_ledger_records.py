@@ -24,7 +24,7 @@ def operation_table(
         batches: Runtime, names as a JSON list, and records.
     """
     connection = sqlite3.connect("", isolation_level=None)
-    for pragma in ("journal_mode = OFF", "synchronous = OFF"):
+    for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536"):
         connection.execute(f"PRAGMA {pragma}")
     declared = ", ".join(f"{name} {kind}" for name, kind, _ in columns)
     connection.execute(f"CREATE TABLE operation (runtime INTEGER, {declared})")

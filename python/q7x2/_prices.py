@@ -27,7 +27,7 @@ import dataclasses
 import fnmatch
 import pathlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from q7x2 import _toml
@@ -199,8 +199,7 @@ def _joules(samples: Sequence[Sequence[Sample]], end: int) -> float | None:
     for each in samples:
         known = [sample for sample in each if sample.energy_uj is not None]
         if len(known) >= 2:
-            totals = [float(sample.energy_uj or 0) for sample in known]
-            return 1e-6 * (_at(known, totals, end) - totals[0])
+            return 1e-6 * _grown(known, lambda sample: float(sample.energy_uj or 0), end)
     return None
 
 
@@ -214,9 +213,12 @@ def _sent(
     found = {}
     for interface in {name for sample in chosen for name in sample.network}:
         known = [sample for sample in chosen if interface in sample.network]
-        totals = [float(sample.network[interface][1]) for sample in known]
-        found[interface] = _at(known, totals, end) - totals[0]
+        found[interface] = _grown(known, _sent_through(interface), end)
     return found
+
+
+def _sent_through(interface: str) -> Callable[[Sample], float]:
+    return lambda sample: float(sample.network[interface][1])
 
 
 def _messages(ledger: Ledger, end: int) -> int:
@@ -225,13 +227,14 @@ def _messages(ledger: Ledger, end: int) -> int:
     return int(count)
 
 
-def _at(samples: Sequence[Sample], totals: Sequence[float], time: int) -> float:
-    """A total at ``time``, interpolated between samples."""
-    times = [sample.steady_ns for sample in samples]
-    index = bisect_right(times, time)
+def _grown(samples: Sequence[Sample], total: Callable[[Sample], float], time: int) -> float:
+    """How far a total has grown until ``time``, interpolated between samples."""
+    first = total(samples[0])
+    index = bisect_right(samples, time, key=lambda sample: sample.steady_ns)
     if index == 0:
-        return totals[0]
-    if index == len(times):
-        return totals[-1]
-    share = (time - times[index - 1]) / (times[index] - times[index - 1])
-    return totals[index - 1] + share * (totals[index] - totals[index - 1])
+        return 0.0
+    if index == len(samples):
+        return total(samples[-1]) - first
+    before, after = samples[index - 1], samples[index]
+    share = (time - before.steady_ns) / (after.steady_ns - before.steady_ns)
+    return total(before) + share * (total(after) - total(before)) - first
