@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from q7x2 import _ledger
+from q7x2._ledger import PERIOD, to_next_write
 
 from benchmarks import facts, launch, ledger_report, report
 from benchmarks.processes import free_port, run_ranks
@@ -32,8 +33,7 @@ from benchmarks.processes import free_port, run_ranks
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.01
 RESAMPLES = 2000
-# Seconds: between the writes of a ledger; of a window around one; between looks at the clock.
-PERIOD = 1.0
+# Seconds: of a window around a write; between looks at the clock.
 WINDOW = 0.1
 CHUNK = 0.005
 SIZES = {"4 B": 4, "64 KiB": 64 << 10, "16 MiB": 16 << 20}
@@ -163,23 +163,18 @@ def _turns(call: Callable[[], Any], pairs: int, order: random.Random) -> dict[st
     ledger = _ledger.of_process(os.environ["Q7X2_LEDGER"])
     ledger.pause()
     turns: dict[str, list[float]] = {"off": [], "on": []}
-    work.run(for_seconds=_to_write())
+    work.run(for_seconds=to_next_write(time.time()))
     for _ in range(pairs):
         for state in order.sample(("off", "on"), 2):
             # The write of this second is over. The next one writes what nearly a second left.
             if state == "on":
                 ledger.resume()
-            work.run(for_seconds=_to_write() - WINDOW / 4)
+            work.run(for_seconds=to_next_write(time.time()) - WINDOW / 4)
             turns[state].append(work.run(for_seconds=WINDOW))
             if state == "on":
                 ledger.pause()
     ledger.resume()
     return turns
-
-
-def _to_write() -> float:
-    """Seconds until ledgers write."""
-    return PERIOD - time.time() % PERIOD
 
 
 def sentence(row: dict[str, Any]) -> str:

@@ -21,7 +21,8 @@ from q7x2 import _ledger_rates
 from q7x2._ledger_file import LedgerFile
 from q7x2._ledger_samples import Sampler
 
-_PERIOD = 1.0
+PERIOD = 1.0
+"""Seconds between two writes of a ledger."""
 # Waits may end so much too early.
 _TICK = 1e-3
 # The end of the process waits so long for a file system that does not answer.
@@ -109,7 +110,7 @@ class Ledger:
 
     def _run(self) -> None:
         while not self._is_ending:
-            self._feed.wait(_to_next_write(time.time()))
+            self._feed.wait(to_next_write(time.time()))
             self._feed.attach()
             with self._lock:
                 self._write()
@@ -316,14 +317,14 @@ def _host_of(described: dict[str, Any]) -> list[int]:
     return next(host for host in hosts if described["rank"] in host)
 
 
-def _to_next_write(now: float) -> float:
+def to_next_write(now: float) -> float:
     """Seconds until the clock shows a whole number of periods.
 
     So all ranks write at the same time, and a job whose ranks wait for each other in each step is
     held up once, not by one rank after the other (Petrini, Kerbyson and Pakin, "The case of the
     missing supercomputer performance", 2003).
     """
-    return _PERIOD - now % _PERIOD + _TICK
+    return PERIOD - now % PERIOD + _TICK
 
 
 def _has_news(batch: dict[str, Any]) -> bool:

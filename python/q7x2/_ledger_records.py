@@ -14,18 +14,24 @@ Column = Sequence[str]
 """Name, SQL type, and format of ``struct``."""
 
 
+def temporary_database() -> sqlite3.Connection:
+    """A database that goes when it is closed; on disk if it is large."""
+    connection = sqlite3.connect("", isolation_level=None)
+    for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
 def operation_table(
     columns: Sequence[Column], batches: Iterable[tuple[int, str, bytes]]
 ) -> sqlite3.Connection:
-    """A temporary database, on disk if it is large, with the table ``operation``.
+    """A temporary database with the table ``operation``.
 
     Args:
         columns: Of the table, behind the column ``runtime``.
         batches: Runtime, names as a JSON list, and records.
     """
-    connection = sqlite3.connect("", isolation_level=None)
-    for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection = temporary_database()
     declared = ", ".join(f"{name} {kind}" for name, kind, _ in columns)
     connection.execute(f"CREATE TABLE operation (runtime INTEGER, {declared})")
     connection.execute("CREATE TABLE name (number INTEGER PRIMARY KEY, text TEXT)")

@@ -46,8 +46,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def operation_table(ledgers: Sequence[Ledger]) -> sqlite3.Connection:
     """A temporary database with the table ``operation`` of all ranks."""
+    from q7x2._ledger_records import temporary_database
+
     columns = ["runtime", *ledgers[0].columns()]
-    table = sqlite3.connect("", isolation_level=None)
+    table = temporary_database()
     table.execute(f"CREATE TABLE operation (rank, {', '.join(columns)})")
     values = ", ".join("?" * len(columns))
     table.execute("BEGIN")
