@@ -5,7 +5,8 @@ seed. `same`: the second value does what the first does, so each verdict but "un
 `slower`: with the second value each step takes a fifth longer, so each verdict but "worse" is
 false.
 
-A run that was stopped goes on with the experiment after the last one in the results.
+Trainings start without torchrun, which takes longer than one of them. A run that was stopped goes
+on with the experiment after the last one in the results.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import facts, launch, report
+from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
+RANKS = 2
 RIGHT = {"same": "undecided", "slower": "worse"}
 FEWEST = {"same": 19, "slower": 20}  # right verdicts, of 20
 SLOWER = 1.2
@@ -76,8 +79,9 @@ def run(kind: str, seeds: list[int], steps: int) -> dict[str, Any]:
             f"""
             version = 1
             name = "{kind}"
+            launcher = ["{sys.executable}", "{__file__}", "start"]
             command = ["{__file__}", "--steps", "{steps}"]
-            ranks = 2
+            ranks = {RANKS}
             seeds = {seeds}
             [variable]
             argument = "--value"
@@ -93,6 +97,11 @@ def run(kind: str, seeds: list[int], steps: int) -> dict[str, Any]:
         verdict: dict[str, Any]
         (verdict,) = json.loads((file.with_suffix("") / "verdicts.json").read_text())
     return verdict
+
+
+def start(command: list[str]) -> None:
+    """All ranks of a training."""
+    run_ranks([command] * RANKS, launch.rank_environments(RANKS, {}), timeout_s=300)
 
 
 def worker(argv: list[str]) -> None:
@@ -128,4 +137,4 @@ def worker(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    worker(sys.argv[1:])
+    start(sys.argv[2:]) if sys.argv[1] == "start" else worker(sys.argv[1:])

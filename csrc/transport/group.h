@@ -230,7 +230,11 @@ class Group {
   void set_asleep(Locked& locked, bool asleep);
 
  private:
-  static constexpr size_t kRemembered = 256;
+  /// How far a collective that begins may be ahead of the oldest one in progress.
+  static constexpr uint64_t kMostAhead = 256;
+  /// How many collectives back a message is recognised as one that was never received.
+  static constexpr uint64_t kLeftoverWindow = 256;
+  static constexpr uint64_t kRemembered = kMostAhead + kLeftoverWindow;
   static constexpr uint64_t kNever = ~uint64_t{0};
   /// What an inquiry of a message carries as the number of a collective.
   static constexpr uint64_t kNoCall = ~uint64_t{0};
@@ -254,6 +258,7 @@ class Group {
   // group_turns.cpp: which collectives run.
   void begin(Locked& locked, const std::shared_ptr<Task>& task);
   void start_waiting(Locked& locked);
+  bool is_far_ahead(Locked& locked);
   void update_sharing(Locked& locked);
 
   // group_agreement.cpp: whether all ranks make the same calls.
@@ -305,6 +310,7 @@ class Group {
   std::atomic<int> waiting_threads_{0};
 
   uint64_t sequence_ = 0;
+  uint64_t oldest_ = 0;                        // none before it is in progress; see is_far_ahead
   int running_ = 0;                            // tasks that take turns and have started
   std::deque<std::shared_ptr<Task>> waiting_;  // for their turn
   std::vector<Task*> stalled_;

@@ -11,8 +11,6 @@
 namespace q7x2 {
 namespace {
 
-// How many collectives back a message is recognised as one that was never received.
-constexpr uint64_t kLeftoverWindow = 256;
 // After so long, or a quarter of its deadline, a call asks all that it waits for.
 constexpr std::chrono::milliseconds kPatience{500};
 // Before that at most so many.

@@ -1,8 +1,9 @@
 // Which collectives of a group run, and which wait for their turn.
 //
 // They start in the order in which they were submitted, a fixed number at most at once, each when
-// it has the memory that it needs. So all ranks number them alike, and no set of ranks can wait for
-// each other's memory in a circle. Point-to-point messages start at once.
+// it has the memory that it needs, and none that is too far ahead of the oldest one in progress. So
+// all ranks number them alike, and no set of ranks can wait for each other in a circle: what the
+// oldest one needs, it has. Point-to-point messages start at once.
 #include <algorithm>
 
 #include "transport/group.h"
@@ -11,7 +12,7 @@
 namespace q7x2 {
 namespace {
 
-// Collectives of one group in progress at once. Below the cycle of the sequence number in tags.
+// Collectives of one group in progress at once.
 constexpr int kMaxRunning = 64;
 // A collective that has waited for so long asks some of those it waits for whether they made the
 // same call.
@@ -32,8 +33,8 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
                      error_->rank()));
   } else if (closed_) {
     task->fail(locked, Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
-  } else if (task->takes_turn() &&
-             (running_ >= kMaxRunning || !waiting_.empty() || !task->reserve(locked))) {
+  } else if (task->takes_turn() && (running_ >= kMaxRunning || !waiting_.empty() ||
+                                    is_far_ahead(locked) || !task->reserve(locked))) {
     task->record(locked).has_waited = true;
     waiting_.push_back(task);
     update_sharing(locked);
@@ -63,7 +64,7 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
 }
 
 void Group::start_waiting(Locked& locked) {
-  while (!waiting_.empty() && running_ < kMaxRunning) {
+  while (!waiting_.empty() && running_ < kMaxRunning && !is_far_ahead(locked)) {
     const std::shared_ptr<Task> next = waiting_.front();
     if (!next->is_over(locked)) {
       if (!next->reserve(locked)) {
@@ -75,6 +76,14 @@ void Group::start_waiting(Locked& locked) {
       waiting_.pop_front();
     }
   }
+}
+
+// A long call may be passed by any number of short ones, but a number in a tag comes again, and of
+// the calls only the last are remembered.
+bool Group::is_far_ahead(Locked& locked) {
+  if (sequence_ - oldest_ < kMostAhead) return false;
+  oldest_ = oldest_running(locked);
+  return sequence_ - oldest_ >= kMostAhead;
 }
 
 void Group::task_done(Locked& locked, Task& task) {

@@ -33,6 +33,8 @@ class Flight {
     tasks_.push_back(comm_.all_reduce(data_.back()));
   }
 
+  const CollectiveTask& task(size_t i) const { return *tasks_[i]; }
+
   void check() {
     for (int i = 0; i < count_; ++i) {
       const auto k = static_cast<size_t>(i);
@@ -51,13 +53,43 @@ class Flight {
   std::vector<std::shared_ptr<CollectiveTask>> tasks_;
 };
 
+/// In progress until it is told to end.
+class HeldTask final : public Task {
+ public:
+  explicit HeldTask(std::shared_ptr<Group> group) : Task(std::move(group), test::kLong) {}
+
+  void release() {
+    Locked locked(group().runtime().lock());
+    finish(locked);
+  }
+  std::string name() const override { return "held"; }
+  bool takes_turn() const override { return true; }
+  void start(Locked&) override {}
+  void completed(Locked&, uint32_t, size_t, uint64_t) override {}
+};
+
 TEST(Concurrency, ManyCollectivesOfOneGroup) {
   run_ranks(3, [](Rank& rank) {
     Comm comm(rank.group());
-    // Beyond what runs at once, and beyond the cycle of the sequence number in tags.
-    constexpr int kCount = 700;
+    constexpr int kCount = 700;  // more than run at once, and than are remembered
     Flight flight(comm, kCount);
     for (int i = 0; i < kCount; ++i) flight.start(i);
+    flight.check();
+  });
+}
+
+TEST(Concurrency, ALongCallIsPassedByAFixedNumber) {
+  run_ranks(2, [](Rank& rank) {
+    const std::shared_ptr<Group> group = rank.group();
+    Comm comm(group);
+    const auto held = std::make_shared<HeldTask>(group);
+    group->runtime().submit(held, /*caller_waits=*/false);
+    Flight flight(comm, 500);
+    for (int i = 0; i < 500; ++i) flight.start(i);
+    comm.succeed(flight.task(150));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_FALSE(flight.task(256).done());
+    held->release();
     flight.check();
   });
 }
