@@ -36,6 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {  # options of DDP, Quorum or LateUpdates
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks late", description=__doc__)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--stopped", type=int, default=0, help="the rank that is stopped")
     parser.add_argument("--stop", type=float, default=5.0, help="seconds that it is stopped")
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> None:
         raise ValueError(f"--stopped must be a rank, got {args.stopped}")
     names = ("ranks", "stopped", "stop", "period", "seconds", "width", "batch")
     spec = {name: getattr(args, name) for name in names}
-    figures = {method: measure(spec, method) for method in METHODS}
+    figures = {method: measure(spec, method) for method in args.methods}
     machine = facts.collect()
     report.write_json(args.out, machine, {**spec, "methods": figures})
     console = report.console()

@@ -28,11 +28,11 @@ from q7x2 import _ledger
 from q7x2._ledger import PERIOD, to_next_write
 
 from benchmarks import facts, launch, ledger_report, report
+from benchmarks.bootstrap import median_interval
 from benchmarks.processes import free_port, run_ranks
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.01
-RESAMPLES = 2000
 # Seconds: of a window around a write; between looks at the clock.
 WINDOW = 0.1
 CHUNK = 0.005
@@ -88,16 +88,14 @@ def overhead(pairs: int) -> list[dict[str, Any]]:
 
 def _row(kind: str, off: list[float], on: list[float]) -> dict[str, Any]:
     ratios = [(b / a - 1) * WINDOW / PERIOD for a, b in zip(off, on, strict=True)]
-    resampled = sorted(
-        statistics.median(random.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)
-    )
+    share, low, high = median_interval(ratios)
     return {
         "kind": kind,
         "pairs": len(ratios),
         "seconds_off": statistics.median(off),
-        "overhead": statistics.median(ratios),
-        "low": resampled[RESAMPLES // 40],
-        "high": resampled[-RESAMPLES // 40],
+        "overhead": share,
+        "low": low,
+        "high": high,
     }
 
 

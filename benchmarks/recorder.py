@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import facts, launch, report
+from benchmarks.bootstrap import median_interval
 from benchmarks.processes import free_port, run_ranks
 
 RESULTS = Path(__file__).parent / "results"
 CALLS = 3000
 WARM_UP = 300
-RESAMPLES = 2000
 
 
 def main(argv: list[str]) -> None:
@@ -62,15 +62,12 @@ def measure(ranks: int, pairs: int) -> dict[str, Any]:
     row: dict[str, Any] = {"ranks": ranks, "pairs": pairs}
     for name in ("seconds", "cpu_seconds"):
         off, on = turns[f"{name}_off"], turns[f"{name}_on"]
-        differences = [b - a for a, b in zip(off, on, strict=True)]
-        medians = sorted(
-            statistics.median(random.choices(differences, k=pairs)) for _ in range(RESAMPLES)
-        )
+        difference, low, high = median_interval([b - a for a, b in zip(off, on, strict=True)])
         row[name] = {
             "off": statistics.median(off),
-            "difference": statistics.median(differences),
-            "low": medians[RESAMPLES // 40],
-            "high": medians[-RESAMPLES // 40],
+            "difference": difference,
+            "low": low,
+            "high": high,
         }
     return row
 

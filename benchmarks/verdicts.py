@@ -5,8 +5,7 @@ seed. `same`: the second value does what the first does, so each verdict but "un
 `slower`: with the second value each step takes a fifth longer, so each verdict but "worse" is
 false.
 
-Trainings start without torchrun, which takes longer than one of them. A run that was stopped goes
-on with the experiment after the last one in the results.
+A run that was stopped goes on with the experiment after the last one in the results.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import facts, launch, report
-from benchmarks.processes import run_ranks
+from benchmarks import facts, report
+from benchmarks.prefork import Nursery
 
 RESULTS = Path(__file__).parent / "results"
 RANKS = 2
@@ -32,23 +31,26 @@ SLOWER = 1.2
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks verdicts", description=__doc__)
     parser.add_argument("--trials", type=int, default=20, help="experiments of each kind")
-    parser.add_argument("--seeds", type=int, default=12, help="of an experiment, at least 6")
-    parser.add_argument("--steps", type=int, default=400, help="of a training")
+    parser.add_argument("--seeds", type=int, default=22, help="of an experiment, at least 6")
+    parser.add_argument("--steps", type=int, default=500, help="of a training")
     parser.add_argument("--out", type=Path, default=RESULTS / "verdicts.json")
     args = parser.parse_args(argv)
     machine = facts.collect()
     spec = {"seeds": args.seeds, "steps": args.steps}
     found = so_far(args.out, spec)
-    for trial in range(args.trials):
-        first = trial * args.seeds
-        for kind, verdicts in found.items():
-            if len(verdicts) > trial:  # of an earlier run
-                continue
-            verdicts.append(run(kind, list(range(first, first + args.seeds)), args.steps))
-            rows = [row(kind, verdicts) for kind, verdicts in found.items()]
-            report.write_json(args.out, machine, {**spec, "rows": rows})
-            right = ", ".join(f"{each['kind']} {each['right']}" for each in rows)
-            print(f"experiment {trial + 1} of {args.trials} ({kind}); right: {right}", flush=True)
+    with Nursery(RANKS, {"OMP_NUM_THREADS": "1"}) as nursery:
+        for trial in range(args.trials):
+            seeds = list(range(trial * args.seeds, (trial + 1) * args.seeds))
+            for kind, verdicts in found.items():
+                if len(verdicts) > trial:  # of an earlier run
+                    continue
+                verdicts.append(run(kind, seeds, args.steps, nursery.launcher))
+                rows = [row(kind, verdicts) for kind, verdicts in found.items()]
+                report.write_json(args.out, machine, {**spec, "rows": rows})
+                right = ", ".join(f"{each['kind']} {each['right']}" for each in rows)
+                print(
+                    f"experiment {trial + 1} of {args.trials} ({kind}); right: {right}", flush=True
+                )
     for kind, fewest in FEWEST.items():
         print(f"goal of {kind}: {fewest} of 20")
 
@@ -58,7 +60,7 @@ def so_far(out: Path, spec: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in RIGHT}
     if out.exists():
         earlier = json.loads(out.read_text())
-        if all(earlier[name] == value for name, value in spec.items()):
+        if all(earlier.get(name) == value for name, value in spec.items()):
             found |= {each["kind"]: each["verdicts"] for each in earlier["rows"]}
     return found
 
@@ -69,7 +71,7 @@ def row(kind: str, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"kind": kind, "experiments": len(verdicts), "right": right, "verdicts": verdicts}
 
 
-def run(kind: str, seeds: list[int], steps: int) -> dict[str, Any]:
+def run(kind: str, seeds: list[int], steps: int, launcher: list[str]) -> dict[str, Any]:
     """One experiment, and its verdict as plain values."""
     from q7x2 import cli
 
@@ -79,7 +81,7 @@ def run(kind: str, seeds: list[int], steps: int) -> dict[str, Any]:
             f"""
             version = 1
             name = "{kind}"
-            launcher = ["{sys.executable}", "{__file__}", "start"]
+            launcher = {json.dumps(launcher)}
             command = ["{__file__}", "--steps", "{steps}"]
             ranks = {RANKS}
             seeds = {seeds}
@@ -87,9 +89,6 @@ def run(kind: str, seeds: list[int], steps: int) -> dict[str, Any]:
             argument = "--value"
             baseline = "first"
             variants = ["{kind}"]
-            [environment]
-            OMP_NUM_THREADS = "1"
-            PYTHONPATH = "{launch.python_path()}"
             """
         )
         if cli.main(["experiment", "run", str(file)]) != 0:
@@ -97,11 +96,6 @@ def run(kind: str, seeds: list[int], steps: int) -> dict[str, Any]:
         verdict: dict[str, Any]
         (verdict,) = json.loads((file.with_suffix("") / "verdicts.json").read_text())
     return verdict
-
-
-def start(command: list[str]) -> None:
-    """All ranks of a training."""
-    run_ranks([command] * RANKS, launch.rank_environments(RANKS, {}), timeout_s=300)
 
 
 def worker(argv: list[str]) -> None:
@@ -137,4 +131,4 @@ def worker(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    start(sys.argv[2:]) if sys.argv[1] == "start" else worker(sys.argv[1:])
+    worker(sys.argv[1:])

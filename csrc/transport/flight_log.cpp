@@ -70,32 +70,29 @@ FlightRecord FlightLog::made_again(Locked& locked, Task& task) const {
   record.state = kept.is_started ? FlightRecord::State::kStarted : FlightRecord::State::kSubmitted;
   if (task.done() && task.error()) record.state = FlightRecord::State::kFailed;
   describe(record, task);
-  if (kept.is_started) record.started = record.submitted;
+  if (kept.is_started) record.started = nanoseconds(kept.started);
   return record;
 }
 
-void FlightLog::submitted(Locked& locked, Task& task) {
-  if (task.group().flight() == 0 || !task.is_recorded()) return;
-  FlightRecord& record = recorder_.add();
+FlightRecord* FlightLog::record_of(Locked& locked, Task& task) {
   Task::Record& kept = task.record(locked);
-  kept.flight = record.id;
-  record.sequence = kept.sequence;
-  describe(record, task);
-  if (record.kind != FlightRecord::Kind::kCollective) {
-    record.sequence = recorder_.find_group(record.group)->messages++;
+  FlightRecord* record = recorder_.find(kept.flight);
+  if (kept.flight == 0 && task.group().flight() != 0 && task.is_recorded()) {
+    record = &recorder_.add();
+    kept.flight = record->id;
+    record->sequence = kept.sequence;
+    describe(*record, task);
+    FlightGroup* const group = recorder_.find_group(record->group);  // null: closed long ago
+    if (record->kind != FlightRecord::Kind::kCollective && group != nullptr) {
+      record->sequence = group->messages++;
+    }
   }
-}
-
-void FlightLog::started(Locked& locked, Task& task) {
-  Task::Record& kept = task.record(locked);
-  FlightRecord* const record = recorder_.find(kept.flight);
-  if (record == nullptr) return;
-  record->state = FlightRecord::State::kStarted;
-  if (task.takes_turn()) record->sequence = kept.sequence;
-  // A task that did not have to wait for its turn spares a look at the clock.
-  const TimePoint started = kept.has_waited ? Clock::now() : task.submitted();
-  record->started = nanoseconds(started);
-  kept.waits.begin(started);
+  if (record != nullptr && kept.is_started && record->started == 0) {
+    record->state = FlightRecord::State::kStarted;
+    if (task.takes_turn()) record->sequence = kept.sequence;
+    record->started = nanoseconds(kept.started);
+  }
+  return record;
 }
 
 void FlightLog::report(Locked& locked, FlightRecord& record, Task& task) {
@@ -111,10 +108,9 @@ void FlightLog::report(Locked& locked, FlightRecord& record, Task& task) {
 }
 
 void FlightLog::finished(Locked& locked, Task& task) {
-  const uint64_t id = task.record(locked).flight;
-  if (id == 0) return;
   std::optional<FlightRecord> again;
-  FlightRecord* record = recorder_.find(id);
+  FlightRecord* record = record_of(locked, task);
+  if (task.record(locked).flight == 0) return;
   if (record == nullptr) record = &again.emplace(made_again(locked, task));  // it counts
   record->finished = nanoseconds(task.finished());
   if (record->state != FlightRecord::State::kFailed) {
@@ -126,7 +122,7 @@ void FlightLog::finished(Locked& locked, Task& task) {
 }
 
 void FlightLog::failed(Locked& locked, Task& task) {
-  FlightRecord* const record = recorder_.find(task.record(locked).flight);
+  FlightRecord* const record = record_of(locked, task);
   if (record == nullptr) return;
   report(locked, *record, task);
   record->state = FlightRecord::State::kFailed;

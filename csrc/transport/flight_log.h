@@ -1,8 +1,11 @@
 // FlightLog: records what tasks and groups do in the flight recorder, and asks for dumps.
 //
-//   Group::submit    a record, with what the task says of itself (Task::describe)
-//   Group::begin     it has started
+//   Group::submit    a record, with what the task says of itself (Task::describe), if it waits
+//   Group::begin     it has started, and has a record from now on
 //   Task::publish    it is done or has failed; a failure keeps which messages it waited for
+//
+// A task that does not wait for its turn gets its record when its first messages are on their way:
+// they should not wait for the memory of the record.
 //
 // A ledger may follow the recorder: see LedgerFeed.
 //
@@ -45,8 +48,8 @@ class FlightLog {
 
   // Nothing, if the task's group is not recorded.
 
-  void submitted(Locked& locked, Task& task);
-  void started(Locked& locked, Task& task);
+  void submitted(Locked& locked, Task& task) { record_of(locked, task); }
+  void started(Locked& locked, Task& task) { record_of(locked, task); }
   /// While what it waits for is still known.
   void failed(Locked& locked, Task& task);
   void finished(Locked& locked, Task& task);
@@ -76,6 +79,9 @@ class FlightLog {
 
  private:
   void stamp(FlightBatch& batch) const;
+  /// A new one if it has none, with what is known by now. Null: it is not recorded, or its record has
+  /// made room for another.
+  FlightRecord* record_of(Locked& locked, Task& task);
   void describe(FlightRecord& record, Task& task) const;
   /// Of a task whose record has made room for another.
   FlightRecord made_again(Locked& locked, Task& task) const;

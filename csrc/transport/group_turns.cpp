@@ -26,7 +26,6 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
     task->record(locked).sequence = sequence_ + waiting_.size();
     sequence_ += error_ || closed_ ? 1 : 0;
   }
-  runtime_.flights().submitted(locked, *task);
   if (error_) {
     task->fail(locked,
                Error(error_->code(), task->name() + ": the group has failed: " + error_->what(),
@@ -36,6 +35,7 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
   } else if (task->takes_turn() && (running_ >= kMaxRunning || !waiting_.empty() ||
                                     is_far_ahead(locked) || !task->reserve(locked))) {
     task->record(locked).has_waited = true;
+    runtime_.flights().submitted(locked, *task);
     waiting_.push_back(task);
     update_sharing(locked);
   } else {
@@ -55,12 +55,17 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
     update_sharing(locked);
   }
   record.is_started = true;
-  runtime_.flights().started(locked, *task);
+  if (flight_ != 0 && task->is_recorded()) {
+    // A task that did not have to wait for its turn spares a look at the clock.
+    record.started = record.has_waited ? Clock::now() : task->submitted();
+    record.waits.begin(record.started);
+  }
   if (task->takes_turn() && record.sequence >= first_missed_) {
     task->stranded(locked, left_error(find_departed(record.sequence), *task));
     return;
   }
   task->start(locked);
+  runtime_.flights().started(locked, *task);
 }
 
 void Group::start_waiting(Locked& locked) {

@@ -85,6 +85,7 @@ class Task : public std::enable_shared_from_this<Task> {
     size_t jobs = 0;                     ///< queued or running
     std::optional<size_t> active_index;  ///< among the active tasks
     bool is_started = false;
+    TimePoint started;
     uint64_t sequence = 0;                    ///< among the group's tasks that take turns
     TimePoint over_since = TimePoint::max();  ///< it is over, but not done
     uint64_t flight = 0;                      ///< its record in the flight recorder; 0: it has none

@@ -13,13 +13,17 @@ A rank that is far behind asks for the state of a rank that is not (WANT, STATE)
 after a step was closed, so both begin the next one together, or at once if a step lacks ranks.
 
 A rank sends contributions only to ranks that it has heard of since the last step but one, and one
-at a time. So what waits for a stopped rank is bounded.
+at a time. So what waits for a stopped rank is bounded. What was proposed with a contribution of a
+rank that was stopped before all had it is passed on by the proposer (NEED), when it has been
+missing for longer than contributions usually take.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,6 +35,7 @@ from q7x2._quorum_messages import Closed, Contribution, Other, Timing
 from q7x2._quorum_vote import Ballot, Kind, Value, Vote
 
 _REMEMBERED = 4096  # decisions, for ranks that are behind
+_USUAL = 16  # the last contributions, which say how long they usually take
 
 
 @dataclass
@@ -39,7 +44,8 @@ class _Wait:
 
     begun: float = field(default_factory=time.monotonic)
     enough: float | None = None  # since when there are enough contributions
-    proposed: float | None = None  # since when there is a proposal that lacks contributions
+    lacking: float | None = None  # since when a proposal counts contributions that are not here
+    needed: dict[int, float] = field(default_factory=dict)  # by rank: when it was asked for them
     takeovers: int = 0
     asked: float = field(default_factory=time.monotonic)
     behind: float | None = None  # since when the decision is known, and contributions are missing
@@ -76,6 +82,8 @@ class Exchange:
         self._own: dict[int, Contribution] = {}  # by step: this one and the last
         self._sent: dict[int, set[int]] = {}  # by step: to whom
         self._heard = dict.fromkeys(mail.peers, step)  # the furthest step of each rank
+        self._begun = time.monotonic()
+        self._delays = deque([0.0], _USUAL)  # of contributions, since the begin of their step
         self._need: dict[int, int] = {}  # by rank: contributions of this step that it lacks
         self._wanting: set[int] = set()
         self._arrived: tuple[int, int, Tensor] | None = None
@@ -110,6 +118,7 @@ class Exchange:
 
     def _take_part(self, patience: float) -> Closed | None:
         wait = _Wait()
+        self._begun = wait.begun
         early, self._early = self._early, []
         for letter in early:
             self._hear(letter)
@@ -175,7 +184,7 @@ class Exchange:
         if now - wait.asked > timing.takeover:
             wait.asked = now
             self._ask()
-            self._ask_for_contributions(wait, now)
+        self._ask_for_contributions(wait, now)
         if vote.decided or max(self._heard.values()) > self.step:
             if wait.behind is None:
                 wait.behind = now
@@ -210,15 +219,16 @@ class Exchange:
             self._post(peer, Other.ASK, self.step)
 
     def _ask_for_contributions(self, wait: _Wait, now: float) -> None:
-        """What a proposal counts and has not come from its own rank for long, from another one."""
+        """What a proposal counts and has not come from its own rank, from the proposer."""
         proposal, source = self._vote.proposal, self._vote.source
         missing = proposal[1].mask & ~self._held if proposal else 0
         if not missing or source == self._mail.rank:
-            wait.proposed = None
-        elif wait.proposed is None:
-            wait.proposed = now
-        elif now - wait.proposed > 5 * self.timing.takeover:
-            wait.proposed = now
+            return
+        wait.lacking = wait.lacking or now
+        last = wait.needed.get(source, 0.0)
+        patience = self.timing.takeover + statistics.median(self._delays)
+        if now - wait.lacking > patience and now - last > patience:
+            wait.needed[source] = now
             self._post(source, Other.NEED, self.step, mask=missing)
 
     # ---- messages --------------------------------------------------------------------------------
@@ -272,6 +282,7 @@ class Exchange:
         if step in (self.step, self.step + 1) and 0 <= origin < self._mail.world_size:
             real = torch.tensor(weight).view(torch.float64).item()
             self._contributions.setdefault((step, origin), Contribution(data, real))
+            self._delays.append(time.monotonic() - self._begun if step == self.step else 0.0)
 
     def _offer(self) -> None:
         """Send contributions to whoever takes them now."""

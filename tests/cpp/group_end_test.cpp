@@ -252,6 +252,18 @@ TEST(Leave, FailsWhatIsInProgressHere) {
   });
 }
 
+// So many groups have come since that the flight recorder has forgotten it.
+TEST(Leave, AMessageLongAfterItIsAnError) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group("first"));
+    comm.group().leave();
+    for (int i = 0; i < 40; ++i) Comm(rank.group(std::to_string(i))).group().leave();
+    const auto data = buffer<int32_t>(1);
+    EXPECT_EQ(comm.failure(*comm.send(1 - rank.rank, 0, data)).code(), ErrorCode::kAborted);
+    rank.barrier();
+  });
+}
+
 TEST(Abort, EndsTheGroupEverywhere) {
   run_ranks(3, [](Rank& rank) {
     Comm other(rank.group("other"));

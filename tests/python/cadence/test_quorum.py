@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -178,6 +179,40 @@ def test_no_step_waits_for_a_rank_that_is_stopped(at: int, stopped: int) -> None
     assert_same_on_all_ranks([flat(model)])
     stats = quorum.stats
     assert stats.counted + stats.missed + stats.skipped == 12
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(4, deadline=120)
+def test_what_one_rank_has_of_a_stopped_one_is_passed_on_soon() -> None:
+    """Rank 0 is stopped when it has proposed its own gradient, which only rank 1 has."""
+    takeover = 1.0
+    model, quorum = made(takeover=takeover)
+    processes, rank = pids(), dist.get_rank()
+    if rank == 0:
+        mail = quorum._exchange._mail
+        send = mail.send
+
+        def sent(peer: int, header: Any, payload: Any = None) -> None:
+            if header[1] == 3 and header[0] == Other.CONTRIBUTION and peer > 1:
+                return
+            send(peer, header, payload)
+            if header[1] == 3 and header[0] == Kind.PROPOSE and peer == 3:
+                mail.send = send  # type: ignore[method-assign]
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        mail.send = sent  # type: ignore[method-assign]
+    train(model, quorum, 3)
+    begin = time.monotonic()
+    train(model, quorum, 4)
+    if rank == 0:
+        assert quorum.stats.counted == 4
+    else:
+        assert takeover < time.monotonic() - begin < 4 * takeover
+    if rank == 1:
+        os.kill(processes[0], signal.SIGCONT)
+    train(model, quorum, 6)
+    quorum.finish()
+    assert_same_on_all_ranks([flat(model)])
 
 
 @ONLY_Q7X2
