@@ -79,8 +79,8 @@ class FlightLog {
 
  private:
   void stamp(FlightBatch& batch) const;
-  /// A new one if it has none, with what is known by now. Null: it is not recorded, or its record has
-  /// made room for another.
+  /// A new one if it has none, with what is known by now. Null: it is not recorded, or its record
+  /// has made room for another.
   FlightRecord* record_of(Locked& locked, Task& task);
   void describe(FlightRecord& record, Task& task) const;
   /// Of a task whose record has made room for another.
