@@ -83,8 +83,8 @@ void Group::start_waiting(Locked& locked) {
   }
 }
 
-// A long call may be passed by any number of short ones, but a number in a tag comes again, and of
-// the calls only the last are remembered.
+// Short calls may pass a long one, but not in any number: numbers in tags come again, and only the
+// last calls are remembered.
 bool Group::is_far_ahead(Locked& locked) {
   if (sequence_ - oldest_ < kMostAhead) return false;
   oldest_ = oldest_running(locked);
