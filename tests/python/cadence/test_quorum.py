@@ -160,6 +160,18 @@ def stop_in(quorum: q7x2.Quorum, kind: int, step: int) -> None:
     mail.send = sent  # type: ignore[method-assign]
 
 
+def lose_gradients(quorum: q7x2.Quorum, step: int, peers: list[int]) -> None:
+    """Peers do not get what this rank contributes to the step."""
+    mail = quorum._exchange._mail
+    send = mail.send
+
+    def sent(peer: int, header: Any, payload: Any = None) -> None:
+        if not (peer in peers and header[0] == Other.CONTRIBUTION and header[1] == step):
+            send(peer, header, payload)
+
+    mail.send = sent  # type: ignore[method-assign]
+
+
 @ONLY_Q7X2
 @pytest.mark.parametrize("stopped", [0, 3])
 @pytest.mark.parametrize("at", [Other.ASK, Other.CONTRIBUTION, Kind.PROPOSE, Kind.ACCEPT])
@@ -189,18 +201,8 @@ def test_what_one_rank_has_of_a_stopped_one_is_passed_on_soon() -> None:
     model, quorum = made(takeover=takeover)
     processes, rank = pids(), dist.get_rank()
     if rank == 0:
-        mail = quorum._exchange._mail
-        send = mail.send
-
-        def sent(peer: int, header: Any, payload: Any = None) -> None:
-            if header[1] == 3 and header[0] == Other.CONTRIBUTION and peer > 1:
-                return
-            send(peer, header, payload)
-            if header[1] == 3 and header[0] == Kind.PROPOSE and peer == 3:
-                mail.send = send  # type: ignore[method-assign]
-                os.kill(os.getpid(), signal.SIGSTOP)
-
-        mail.send = sent  # type: ignore[method-assign]
+        lose_gradients(quorum, 3, [2, 3])
+        stop_in(quorum, Kind.PROPOSE, 3)
     train(model, quorum, 3)
     begin = time.monotonic()
     train(model, quorum, 4)
@@ -246,14 +248,7 @@ def test_a_rank_that_lacks_a_gradient_of_a_stopped_rank_gets_the_state_of_anothe
     model, quorum = made(grace=0.0)
     processes, rank = pids(), dist.get_rank()
     if rank == 0:
-        mail = quorum._exchange._mail
-        send = mail.send
-
-        def sent(peer: int, header: Any, payload: Any = None) -> None:
-            if not (peer == 2 and header[0] == Other.CONTRIBUTION and header[1] == 0):
-                send(peer, header, payload)
-
-        mail.send = sent  # type: ignore[method-assign]
+        lose_gradients(quorum, 0, [2])
     if rank == 2:
         dist.barrier()
     else:
@@ -326,28 +321,6 @@ def test_a_rank_that_dies_ends_the_group_and_the_others_make_a_new_quorum(
 
 
 # ---- codes ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("ranks", "copies"), [(4, 2), (6, 3), (5, 2), (7, 3), (4, 4), (3, 1)])
-def test_any_ranks_but_copies_less_one_have_the_exact_sum(ranks: int, copies: int) -> None:
-    from itertools import combinations
-
-    from q7x2._quorum_code import Code
-
-    code = Code(ranks, copies)
-    parts = torch.randn(ranks, 100, generator=torch.Generator().manual_seed(0))
-    sums = []
-    for rank in range(ranks):
-        assert len(code.parts(rank)) == copies
-        sums.append(sum(part.weight * parts[part.index] for part in code.parts(rank)))
-    exact = parts.double().sum(0)
-    for present in combinations(range(ranks), ranks - copies + 1):
-        coefficients = code.coefficients(sum(1 << rank for rank in present))
-        assert coefficients is not None
-        decoded = sum(coefficients[rank] * sums[rank] for rank in present)
-        torch.testing.assert_close(decoded.double(), exact, rtol=1e-4, atol=1e-4)
-    if ranks % copies:
-        assert code.coefficients((1 << (ranks - copies)) - 1) is None
 
 
 @ONLY_Q7X2
