@@ -15,7 +15,7 @@ from benchmarks.backends import OPENMPI
 from benchmarks.lab import Lab, LabError, Topology
 from benchmarks.openmpi import OpenMpi
 from benchmarks.ops import OPS
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import meeting, run_ranks
 from benchmarks.startline import StartLine
 
 ROOT = Path(__file__).parents[1]
@@ -151,36 +151,31 @@ def assert_traffic(cell: dict[str, Any]) -> None:
 def _local(
     job: Job, program: list[str], env: dict[str, str]
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
-    shared = {
-        **os.environ,
-        **env,
-        "WORLD_SIZE": str(job.ranks),
-        "LOCAL_WORLD_SIZE": str(job.ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
+    environments = rank_environments(job.ranks, env)
     if OPENMPI not in job.backends:
-        return [program] * job.ranks, [
-            {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(job.ranks)
-        ]
+        return [program] * job.ranks, environments
     if job.openmpi is None:
         raise ValueError("the backend openmpi needs an installation of Open MPI")
+    # Each rank takes its number from Open MPI.
     return [job.openmpi.command(job.ranks, program)], [
-        {**shared, "MPI4PY_LIBMPI": job.openmpi.library}
+        {**environments[0], "MPI4PY_LIBMPI": job.openmpi.library}
     ]
 
 
 def rank_environments(ranks: int, env: Mapping[str, str]) -> list[dict[str, str]]:
     """Of each rank on this machine: the caller's environment, `env`, and what `env://` reads."""
-    shared = {
-        **os.environ,
-        **env,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(ranks),
-    }
-    return [{**shared, "RANK": str(rank)} for rank in range(ranks)]
+    return [{**os.environ, **env, **each} for each in meeting(ranks)]
+
+
+def separate_environments(ranks: int, env: Mapping[str, str]) -> list[dict[str, str]]:
+    """The same for ranks that pass as hosts of their own.
+
+    Ranks of one host would sum in its memory, and codecs would have nothing to do.
+    """
+    return [
+        environment | {"Q7X2_HOST_ID": str(rank)}
+        for rank, environment in enumerate(rank_environments(ranks, env))
+    ]
 
 
 def python_path(*folders: Path) -> str:

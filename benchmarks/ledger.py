@@ -29,7 +29,7 @@ from q7x2._ledger import PERIOD, to_next_write
 
 from benchmarks import facts, launch, ledger_report, report
 from benchmarks.bootstrap import median_interval
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.01
@@ -68,19 +68,15 @@ def main(argv: list[str]) -> None:
 def overhead(pairs: int) -> list[dict[str, Any]]:
     """One row per kind of work: seconds without the ledger, and the overhead with its interval."""
     with tempfile.TemporaryDirectory() as folder:
-        common = {
-            **os.environ,
+        env = {
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": launch.python_path(),
             "Q7X2_REFINE": "0",
             "Q7X2_LEDGER": folder,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": "2",
         }
         spec = {"pairs": pairs, "seed": random.randrange(1 << 30)}
         command = [sys.executable, "-m", "benchmarks", "ledger", "--worker", json.dumps(spec)]
-        ranks = [{**common, "RANK": str(rank)} for rank in range(2)]
+        ranks = launch.rank_environments(2, env)
         results = run_ranks([command] * 2, ranks, 120 + 40 * pairs)
     turns: dict[str, dict[str, list[float]]] = json.loads(results[0].lines[-1])
     return [_row(kind, each["off"], each["on"]) for kind, each in turns.items()]

@@ -1,4 +1,4 @@
-"""The collectives as benchmarks see them: buffers, call, check, and the bytes they must move.
+"""The collectives as benchmarks see them, and messages: buffers, call, check, the bytes they move.
 
 A size S is counted as in nccl-tests: the larger of the whole send and the whole receive buffer of
 one rank. From the time t of an operation follow the algorithm bandwidth S / t and the bus bandwidth
@@ -66,7 +66,8 @@ class Op:
     Attributes:
         bus_factor: of n, see above.
         crossing: the least bytes that leave hosts, over all hosts, of (S, n ranks, h hosts).
-        flow: "all" (no rank can end before every rank has begun), "from_root" or "to_root".
+        flow: "all" (no rank can end before every rank has begun, or those that it needs),
+            "from_root" or "to_root".
         in_place: whether send and receive are one buffer of S bytes.
         split_send, split_receive: whether that buffer holds S / n bytes instead of S.
         torch_call: runs it on a process group, blocking. What it returns, if anything, is waited
@@ -156,6 +157,14 @@ def _reduce_then_broadcast(buffers: Buffers, group: dist.ProcessGroup) -> None:
     middle = dist.get_world_size() // 2
     dist.reduce(buffers.send, middle, group=group)
     dist.broadcast(buffers.send, middle, group=group)
+
+
+def _send_receive(buffers: Buffers, group: dist.ProcessGroup) -> None:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sent = dist.isend(buffers.send, (rank + 1) % n, group=group)
+    dist.recv(buffers.receive, (rank - 1) % n, group=group)
+    assert sent is not None
+    sent.wait()
 
 
 def _first_piece(buffers: Buffers, group: dist.ProcessGroup) -> Any:
@@ -309,6 +318,21 @@ OPS = {
             ),
             mpi_call=lambda c, s, r: c.Scatter(s if c.rank == ROOT else None, r, ROOT),
             expected=lambda n, rank: [float(ROOT + 1)],
+        ),
+        # Each rank to the next one, around the ring of all ranks.
+        Op(
+            name="send_recv",
+            bus_factor=lambda n: 1.0,
+            crossing=lambda s, n, h: h * s if h > 1 else 0,
+            flow="all",
+            in_place=False,
+            split_send=False,
+            split_receive=False,
+            torch_call=_send_receive,
+            mpi_call=lambda c, s, r: c.Sendrecv(
+                s, (c.rank + 1) % c.size, recvbuf=r, source=(c.rank - 1) % c.size
+            ),
+            expected=lambda n, rank: [float((rank - 1) % n + 1)],
         ),
         Op(
             name="barrier",

@@ -23,6 +23,8 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from benchmarks.processes import TIED, meeting
+
 _MOST = 1 << 20  # bytes of a request
 
 
@@ -44,7 +46,7 @@ class Nursery:
             server.listen()
             program = [sys.executable, "-m", "benchmarks.prefork", "serve", str(server.fileno())]
             self._process = subprocess.Popen(
-                [*program, str(self._ranks)],
+                [*TIED, *program, str(self._ranks)],
                 pass_fds=[server.fileno()],
                 env=os.environ | self._env,
             )
@@ -78,24 +80,19 @@ def serve(server: socket.socket, ranks: int) -> list[str]:
     import torch.nn.parallel  # noqa: F401
     from q7x2 import _extension
 
-    from benchmarks.processes import free_port
-
     _extension.load()
     while True:
         client, _ = server.accept()
         message, (output,), _, _ = socket.recv_fds(client, _MOST, 1)
         request = json.loads(message)
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         pids = []
-        for rank in range(ranks):
+        for own in meeting(ranks):
             pid = os.fork()
             if pid == 0:
                 os.dup2(output, 1)
                 os.dup2(output, 2)
                 os.environ.clear()
-                os.environ.update(request["environment"] | shared)
-                os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank)})
+                os.environ.update(request["environment"] | own)
                 arguments: list[str] = request["arguments"]
                 return arguments
             pids.append(pid)

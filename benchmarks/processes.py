@@ -19,7 +19,7 @@ FAILURE_GRACE_S = 10.0
 TERMINATE_GRACE_S = 2.0
 # A rank dies with the process that started it, even when that one is killed: ranks that spin for a
 # launcher that is gone would take the machine away from everybody.
-_TIED = ("setpriv", "--pdeathsig", "KILL", "--")
+TIED = ("setpriv", "--pdeathsig", "KILL", "--")
 # Below those that kernels hand out to connections.
 _PORTS = range(20000, 32000)
 
@@ -80,7 +80,7 @@ def run_ranks(
         for rank, (command, environment) in enumerate(zip(commands, environments, strict=True)):
             processes.append(
                 subprocess.Popen(
-                    [*_TIED, *command],
+                    [*TIED, *command],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -130,6 +130,18 @@ def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def meeting(ranks: int) -> list[dict[str, str]]:
+    """What each rank of this machine reads in order to meet the others."""
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+    }
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
 def free_port() -> int:

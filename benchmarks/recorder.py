@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import facts, launch, report
 from benchmarks.bootstrap import median_interval
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
 CALLS = 3000
@@ -46,18 +46,9 @@ def main(argv: list[str]) -> None:
 def measure(ranks: int, pairs: int) -> dict[str, Any]:
     """The differences on rank 0, in seconds per call."""
     spec = json.dumps({"ranks": ranks, "pairs": pairs, "seed": random.randrange(1 << 30)})
-    env = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": launch.python_path(),
-        "Q7X2_REFINE": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-    }
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path(), "Q7X2_REFINE": "0"}
     command = [sys.executable, "-m", "benchmarks", "recorder", "--worker", spec]
-    results = run_ranks(
-        [command] * ranks, [{**env, "RANK": str(rank)} for rank in range(ranks)], 60 + 10 * pairs
-    )
+    results = run_ranks([command] * ranks, launch.rank_environments(ranks, env), 60 + 10 * pairs)
     turns = json.loads(results[0].lines[-1])
     row: dict[str, Any] = {"ranks": ranks, "pairs": pairs}
     for name in ("seconds", "cpu_seconds"):

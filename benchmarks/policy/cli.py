@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 from benchmarks import facts, launch, report
 from benchmarks.lab import Lab, Topology
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent.parent / "results"
 PARTS = ("advise", "divergence")
@@ -92,19 +91,7 @@ def _in_lab(spec: dict[str, Any], hosts: int, rate: str) -> dict[str, Any]:
 def _on_this_host(spec: dict[str, Any], ranks: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         command, out, env = _worker(spec, Path(folder))
-        shared = {
-            **os.environ,
-            **env,
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        # Ranks of one host would sum in its memory, and codecs would have nothing to do.
-        environments = [
-            {**shared, "RANK": str(rank), "Q7X2_HOST_ID": str(rank)} for rank in range(ranks)
-        ]
-        run_ranks([command] * ranks, environments, 3600)
+        run_ranks([command] * ranks, launch.separate_environments(ranks, env), 3600)
         result: dict[str, Any] = json.loads(out.read_text())
         return result
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from benchmarks import facts, launch
 from benchmarks.lab import Lab, Topology
-from benchmarks.processes import free_port, run_ranks
+from benchmarks.processes import run_ranks
 from benchmarks.train.cadence_methods import CADENCE_METHODS
 from benchmarks.train.methods import (
     BASELINE,
@@ -359,16 +358,5 @@ def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], Non
             lab = stack.enter_context(Lab(Topology(hosts=RANKS, rate=job.rate)))
             lab.run(command, env=env, timeout_s=timeout_s, on_line=on_line)
             return
-        shared = {
-            **os.environ,
-            **env,
-            "WORLD_SIZE": str(RANKS),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        # Ranks of one host would sum in its memory, and codecs would have nothing to do.
-        environments = [
-            {**shared, "RANK": str(rank), "Q7X2_HOST_ID": str(rank)} for rank in range(RANKS)
-        ]
+        environments = launch.separate_environments(RANKS, env)
         run_ranks([command] * RANKS, environments, timeout_s, on_line)

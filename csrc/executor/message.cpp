@@ -36,13 +36,9 @@ void MessageTask::describe(FlightRecord& record) const {
 void MessageTask::start(Locked& locked) {
   if (awaits_inputs(locked)) return;
   if (direction_ == Direction::kSend) {
-    group().send(locked, *this, 0, peer_, tag::point_to_point(0, group().rank(), user_tag_), data_,
-                 bytes_);
+    group().send_message(locked, *this, 0, peer_, user_tag_, data_, bytes_);
   } else {
-    const bool any = peer_ == kAnySource;
-    group().receive(locked, *this, 0, peer_,
-                    tag::point_to_point(group().slot(), any ? 0 : peer_, user_tag_),
-                    any ? tag::kAnySourceMask : tag::kExact, data_, bytes_);
+    group().receive_message(locked, *this, 0, peer_, user_tag_, data_, bytes_);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "transport/control_plane.h"
 
+#include <cstring>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,7 @@ namespace {
 
 constexpr unsigned kControlId = 0;
 constexpr unsigned kWakeId = 1;
+constexpr unsigned kRingId = 4;  // AssemblyTable has 2, QueueWatch has 3
 
 }  // namespace
 
@@ -16,6 +18,8 @@ ControlPlane::ControlPlane(Reactor& reactor, Envelopes& envelopes)
     : reactor_(reactor), envelopes_(envelopes) {
   reactor_.on_message(kControlId, on_control, this);
   reactor_.on_message(kWakeId, on_wake, this);
+  reactor_.on_message(kRingId, on_ring, this);
+  rung_.reserve(tag::kMaxGroups);
 }
 
 void ControlPlane::send(Locked& locked, Peer& peer, const Control& control) {
@@ -28,6 +32,20 @@ void ControlPlane::send(Locked& locked, Peer& peer, const Control& control) {
 
 void ControlPlane::wake(Locked& locked, Peer& peer) {
   reactor_.send_message(locked, peer.shared.endpoint(), kWakeId, {});
+}
+
+void ControlPlane::ring(Locked& locked, Peer& peer, uint16_t slot) {
+  std::string bytes(sizeof(slot), '\0');
+  std::memcpy(bytes.data(), &slot, sizeof(slot));
+  reactor_.send_message(locked, peer.shared.endpoint(), kRingId, std::move(bytes));
+}
+
+std::vector<uint16_t> ControlPlane::take_rung(Locked&) {
+  if (rung_.empty()) return {};
+  std::vector<uint16_t> rung(rung_);  // which keeps its room
+  rung_.clear();
+  is_rung_.reset();
+  return rung;
 }
 
 std::vector<Control> ControlPlane::take_arrived(Locked&) {
@@ -59,6 +77,18 @@ ucs_status_t ControlPlane::on_control(void* arg, const void* header, size_t head
 // That it came is all: whoever slept looks at the shared memory next.
 ucs_status_t ControlPlane::on_wake(void*, const void*, size_t, void*, size_t,
                                    const ucp_am_recv_param_t*) {
+  return UCS_OK;
+}
+
+ucs_status_t ControlPlane::on_ring(void* arg, const void* header, size_t header_length, void*,
+                                   size_t, const ucp_am_recv_param_t*) {
+  auto& plane = *static_cast<ControlPlane*>(arg);
+  uint16_t slot = tag::kMaxGroups;
+  if (header_length == sizeof(slot)) std::memcpy(&slot, header, sizeof(slot));
+  if (slot < tag::kMaxGroups && !plane.is_rung_[slot]) {
+    plane.is_rung_.set(slot);
+    plane.rung_.push_back(slot);  // there is room for all
+  }
   return UCS_OK;
 }
 

@@ -1,16 +1,21 @@
-// ControlPlane: sends control messages and wake-ups to peers, and collects those that arrive.
+// ControlPlane: sends control messages, wake-ups and rings to peers, and collects those that
+// arrive.
 //
-// Both are active messages on the shared network. Control messages come in envelopes. A wake-up is
+// All are active messages on the shared network. Control messages come in envelopes. A wake-up is
 // empty and needs none: a process that sleeps while mail lies for it in shared memory looks at the
-// memory when one arrives.
+// memory when one arrives. A ring says in which group a message lies for a process that expects
+// none, and that process looks there.
 #pragma once
 
+#include <bitset>
+#include <cstdint>
 #include <vector>
 
 #include "transport/control.h"
 #include "transport/envelope.h"
 #include "transport/peer_table.h"
 #include "transport/reactor.h"
+#include "transport/tag.h"
 
 namespace q7x2 {
 
@@ -25,11 +30,15 @@ class ControlPlane {
   void send(Locked& locked, Peer& peer, const Control& control);
   /// Its shared link must be open.
   void wake(Locked& locked, Peer& peer);
+  /// The same. `slot`: of the group, at the peer.
+  void ring(Locked& locked, Peer& peer, uint16_t slot);
 
   /// Nothing has arrived, and nothing was lost.
   bool is_idle(Locked&) const { return arrived_.empty() && !lost_; }
   /// What has arrived since the last call, in its order for each sender.
   std::vector<Control> take_arrived(Locked&);
+  /// The slots that were rung for since the last call.
+  std::vector<uint16_t> take_rung(Locked&);
   /// Whether a message could not be kept for want of memory; once. Nobody knows for which group.
   bool take_lost(Locked&);
 
@@ -38,11 +47,15 @@ class ControlPlane {
                                  size_t length, const ucp_am_recv_param_t* param);
   static ucs_status_t on_wake(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t on_ring(void* arg, const void* header, size_t header_length, void* data,
+                              size_t length, const ucp_am_recv_param_t* param);
 
   Reactor& reactor_;
   Envelopes& envelopes_;
   std::vector<Control> arrived_;
   bool lost_ = false;
+  std::vector<uint16_t> rung_;            // each once
+  std::bitset<tag::kMaxGroups> is_rung_;  // by slot
 };
 
 }  // namespace q7x2

@@ -72,6 +72,11 @@ bool EarlyMessages::receive(PendingRequest& pending, uint64_t tag, uint64_t mask
   return true;
 }
 
+bool EarlyMessages::has(const PendingRequest& pending) const {
+  return std::ranges::any_of(messages_,
+                             [&](const Message& message) { return message.pending == &pending; });
+}
+
 bool EarlyMessages::cancel(PendingRequest& pending) {
   const auto place = std::find_if(messages_.begin(), messages_.end(), [&](const Message& message) {
     return message.pending == &pending;

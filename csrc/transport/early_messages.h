@@ -28,6 +28,8 @@ class EarlyMessages {
   /// False: nothing here matches. Else `pending` completes with the oldest that does, at once or
   /// when the rest of it has arrived.
   bool receive(PendingRequest& pending, uint64_t tag, uint64_t mask, void* data, size_t length);
+  /// Whether `pending` waits for the rest of a message of these.
+  bool has(const PendingRequest& pending) const;
   /// False: `pending` does not wait for a message of these. Else it completes as cancelled.
   bool cancel(PendingRequest& pending);
   /// The tag of the oldest that matches and that nobody has asked for.

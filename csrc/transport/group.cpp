@@ -303,6 +303,7 @@ void Group::peer_died(Locked& locked, const Peer& peer) {
   if (rank < 0 || has_left(rank)) {
     return;
   }
+  if (mailroom_) progress_shared(locked);  // what it wrote before
   if (peer.was_cut_off) {
     fail(locked, Error(ErrorCode::kTimeout,
                        describe(rank) + " is late: " + peer.life.reason() +

@@ -122,6 +122,12 @@ class Group {
   /// `source` -1: from any, over the shared network. `tag` must carry this rank's slot.
   void receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask,
                void* data, size_t length, Wire wire = Wire::kShared);
+  /// A message of the user, through shared memory where the two ranks have some.
+  void send_message(Locked& locked, Task& task, uint32_t token, int destination, uint32_t user_tag,
+                    const void* data, size_t length);
+  /// `source` -1: from any rank.
+  void receive_message(Locked& locked, Task& task, uint32_t token, int source, uint32_t user_tag,
+                       void* data, size_t length);
   /// What collectives use towards `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
 
@@ -188,6 +194,10 @@ class Group {
   void task_done(Locked& locked, Task& task);
   /// A task has failed: what it waits for in shared memory is forgotten.
   void forget_shared(Locked& locked, Task& task);
+  /// A receive from any rank has completed that waited for ranks of this host, too.
+  void forget_expected(Locked& locked, PendingRequest& pending) {
+    mailroom_->forget_expected(locked, pending);
+  }
   /// A request towards `rank` failed; -1: towards any.
   void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
   /// Whether all that is on its way for a task belongs to processes that have ended.
@@ -226,6 +236,12 @@ class Group {
   void lose_host(Locked& locked, const Error& error);
   /// Looks at the shared memory. True: something happened.
   bool progress_shared(Locked& locked);
+  /// From now on `progress_shared` is called again and again, or no more unless a ring comes. The
+  /// latter is false where it must be called once more.
+  void attend(Locked& locked) { mailroom_->attend(locked); }
+  bool turn_away(Locked& locked) { return mailroom_->turn_away(locked); }
+  /// A rank of this host says that there is a message.
+  void hear_ring(Locked& locked);
   /// Tells ranks of this host that they must wake this one, or no more.
   void set_asleep(Locked& locked, bool asleep);
 

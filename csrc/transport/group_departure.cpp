@@ -31,6 +31,7 @@ void Group::leave() {
 void Group::peer_left(Locked& locked, int rank, uint64_t sequence) {
   if (mailroom_) {
     progress_shared(locked);  // what it wrote before it left
+    mailroom_->drop(locked, rank);
   }
   departed_[static_cast<size_t>(rank)] = sequence;
   first_missed_ = std::min(first_missed_, sequence);

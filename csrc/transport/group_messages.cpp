@@ -53,18 +53,61 @@ void Group::receive(Locked& locked, Task& task, uint32_t token, int source, uint
   }
 }
 
+void Group::send_message(Locked& locked, Task& task, uint32_t token, int destination,
+                         uint32_t user_tag, const void* data, size_t length) {
+  if (!shares_memory(destination) || has_left(destination)) {
+    send(locked, task, token, destination, tag::point_to_point(0, rank(), user_tag), data, length);
+  } else if (!connect(locked, destination)) {
+    // It could not be woken.
+    request_failed(locked, task, destination, Wire::kMemory, UCS_ERR_UNREACHABLE);
+  } else {
+    task.record(locked).traffic.sent_memory += length;
+    mailroom_->send_message(locked, task, token, destination, user_tag, data, length);
+    if (running_ == 0) update_sharing(locked);
+  }
+}
+
+void Group::receive_message(Locked& locked, Task& task, uint32_t token, int source,
+                            uint32_t user_tag, void* data, size_t length) {
+  const bool is_any = source < 0;
+  const uint64_t tag = tag::point_to_point(slot_, is_any ? 0 : source, user_tag);
+  const uint64_t mask = is_any ? tag::kAnySourceMask : tag::kExact;
+  if (!mailroom_ || (!is_any && !shares_memory(source))) {
+    receive(locked, task, token, source, tag, mask, data, length);
+    return;
+  }
+  const bool is_gone = !is_any && has_left(source);
+  if (!is_any && !is_gone) connect(locked, source);
+  Reactor& reactor = runtime_.reactor();
+  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
+                                                source, /*is_receive=*/true);
+  if (mailroom_->receive_message(locked, pending, source, user_tag, data, length)) return;
+  if (is_gone) {
+    task.stranded(locked, left_error(source, task));
+    return;
+  }
+  if (is_any && !reactor.receive(locked, pending, reactor.worker(), tag, mask, data, length)) {
+    mailroom_->forget_expected(locked, pending);
+  }
+  if (running_ == 0) update_sharing(locked);
+}
+
 // -------------------------------------------------------------------------------- shared memory
 
-void Group::share_memory(Locked&, std::unique_ptr<HostChannel> channel) {
-  std::vector<Mailroom::Resident> residents;
+void Group::share_memory(Locked& locked, std::unique_ptr<HostChannel> channel) {
+  std::vector<Resident> residents;
   for (const int r : members_.host_ranks()) {
-    residents.push_back({r, r == rank() ? nullptr : &members_.peer(r)});
+    residents.push_back({r, r == rank() ? nullptr : &members_.peer(r), card(r).slot});
   }
   mailroom_ = std::make_unique<Mailroom>(runtime_.reactor(), runtime_.controls(),
                                          std::move(channel), residents, world_size(),
-                                         [this](Locked& locked, uint64_t tag, int sender) {
-                                           is_leftover(locked, tag, sender, oldest_running(locked));
+                                         [this](Locked& held, uint64_t tag, int sender) {
+                                           is_leftover(held, tag, sender, oldest_running(held));
                                          });
+  hear_ring(locked);  // one that came before, from a rank that may have left since
+  for (const int r : members_.host_ranks()) {
+    if (has_left(r)) mailroom_->drop(locked, r);
+  }
 }
 
 bool Group::send_shared(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
@@ -153,13 +196,21 @@ void Group::hear_of_deaf(Locked& locked) {
   }
 }
 
+void Group::hear_ring(Locked& locked) {
+  if (mailroom_ && !error_) {
+    mailroom_->hear_ring(locked);
+    progress_shared(locked);
+    if (mailroom_->channel().has_letters()) runtime_.groups().set_sharing(locked, *this, true);
+  }
+}
+
 void Group::set_asleep(Locked&, bool asleep) {
   mailroom_->channel().set_asleep(asleep);
 }
 
 void Group::forget_shared(Locked& locked, Task& task) {
   if (mailroom_) {
-    mailroom_->forget(locked, task);
+    mailroom_->forget(locked, task, /*tells=*/!error_ && !closed_);
     update_sharing(locked);
   }
 }

@@ -181,7 +181,8 @@ void GroupTable::set_sharing(Locked& locked, Group& group, bool is_needed) {
   const auto found = std::find(sharing_.begin(), sharing_.end(), &group);
   if (is_needed && found == sharing_.end()) {
     sharing_.push_back(&group);
-  } else if (!is_needed && found != sharing_.end()) {
+    group.attend(locked);
+  } else if (!is_needed && found != sharing_.end() && group.turn_away(locked)) {
     group.set_asleep(locked, false);
     sharing_.erase(found);
   }
@@ -189,6 +190,12 @@ void GroupTable::set_sharing(Locked& locked, Group& group, bool is_needed) {
 
 bool GroupTable::progress_sharing(Locked& locked) {
   bool any = false;
+  for (const uint16_t slot : controls_.take_rung(locked)) {
+    if (Group* const group = slots_[slot].group) {
+      group->hear_ring(locked);
+      any = true;
+    }
+  }
   // Groups come and go while they progress.
   for (size_t i = 0; i < sharing_.size(); ++i) {
     any |= sharing_[i]->progress_shared(locked);

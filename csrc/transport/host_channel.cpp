@@ -9,7 +9,10 @@
 namespace q7x2 {
 namespace {
 
-constexpr uint64_t kMagic = 0x31306c6832783771;  // "q7x2hl01"
+constexpr uint64_t kMagic = 0x32306c6832783771;  // "q7x2hl02"
+
+// For a member, so that it can read one while this rank writes the next.
+constexpr size_t kFewestPlaces = 4;
 
 constexpr size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -28,28 +31,33 @@ size_t checked_size(const UcpContext& context, size_t bytes, int members) {
 }  // namespace
 
 bool HostChannel::is_cheap(const UcpContext& context) {
-  return sysv_fits(context.transports(), kArenaOffset + kArenaBytes);
+  return sysv_fits(context.transports(), kBytes);
 }
 
 HostChannel::HostChannel(const UcpContext& context, uint64_t process, int members)
-    : memory_(context, checked_size(context, kArenaOffset + kArenaBytes, members)),
-      holes_{{0, kArenaBytes}} {
+    : memory_(context, checked_size(context, kBytes, members)), holes_{{0, kArenaBytes}} {
   own().header.magic = kMagic;
   own().header.process = process;
-  for (int ticket = kTickets; ticket-- > 0;) {
-    free_ticket(ticket);
-  }
+  own().header.turn_epoch = 1;
 }
 
 void HostChannel::join(int self, int members) {
   self_ = static_cast<size_t>(self);
   peers_.resize(static_cast<size_t>(members));
+  if (members > 1) {
+    const size_t bytes = kPlacesBytes / static_cast<size_t>(members - 1);
+    place_bytes_ = std::min(bytes / kFewestPlaces / kLine * kLine, kMostPlaceBytes);
+    places_ = static_cast<int>(std::min(bytes / place_bytes_, kMostPlaces));
+  }
+  for (int ticket = kTickets; ticket-- > places_;) {
+    free_ticket(ticket);
+  }
 }
 
 void HostChannel::map(int member, const UcpEndpoint& endpoint, std::string_view key,
                       uint64_t process) {
   Peer& peer = peers_[static_cast<size_t>(member)];
-  peer.memory.emplace(endpoint, key, kArenaOffset + kArenaBytes);
+  peer.memory.emplace(endpoint, key, kBytes);
   const Header& header = peer.segment().header;
   if (header.magic != kMagic || header.process != process) {
     peer.memory.reset();
@@ -69,11 +77,10 @@ std::optional<bool> HostChannel::told_by(int member) const {
 }
 
 bool HostChannel::send(int member, const Message& message) {
-  Peer& peer = peers_[static_cast<size_t>(member)];
-  const uint32_t taken = peer.segment().taken[self_].value.load(std::memory_order_acquire);
-  if (peer.sent - taken >= kLetters) {
+  if (!has_room(member)) {
     return false;
   }
+  Peer& peer = peers_[static_cast<size_t>(member)];
   Letter& letter = own().mailboxes[static_cast<size_t>(member)][peer.sent++ % kLetters];
   letter.write(message, arena());
   letter.number.store(peer.sent, std::memory_order_release);
@@ -96,12 +103,30 @@ bool HostChannel::must_wake(int member) {
   return true;
 }
 
+bool HostChannel::must_ring(int member) {
+  Peer& peer = peers_[static_cast<size_t>(member)];
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as in must_wake
+  const uint32_t epoch = peer.segment().header.turn_epoch.load(std::memory_order_relaxed);
+  if (epoch % 2 == 0 || epoch == peer.rung_epoch) {
+    return false;
+  }
+  peer.rung_epoch = epoch;
+  return true;
+}
+
+bool HostChannel::has_letters() const {
+  for (int member = 0; member < members(); ++member) {
+    if (is_open(member) && has_letter(member)) return true;
+  }
+  return false;
+}
+
 std::optional<HostChannel::Message> HostChannel::take(int member) {
   if (!has_letter(member)) {
     return std::nullopt;
   }
   Peer& peer = peers_[static_cast<size_t>(member)];
-  const Message message = letter(peer).read(peer.memory->data() + kArenaOffset, kArenaBytes);
+  const Message message = letter(peer).read(peer.memory->data() + kArenaOffset, kSharedBytes);
   own().taken[static_cast<size_t>(member)].value.store(++peer.taken, std::memory_order_release);
   return message;
 }
@@ -120,6 +145,26 @@ void HostChannel::set_asleep(bool asleep) {
   }
   epoch.store(now + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void HostChannel::attend() {
+  std::atomic<uint32_t>& epoch = own().header.turn_epoch;
+  // Who does not see it yet rings once more.
+  if (!is_attending())
+    epoch.store(epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void HostChannel::turn_away() {
+  std::atomic<uint32_t>& epoch = own().header.turn_epoch;
+  epoch.store(epoch.load(std::memory_order_relaxed) + (is_attending() ? 1 : 2),
+              std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+std::byte* HostChannel::place(int member, int place) const {
+  const size_t number = static_cast<size_t>(member) - (static_cast<size_t>(member) > self_ ? 1 : 0);
+  const size_t index = number * static_cast<size_t>(places_) + static_cast<size_t>(place);
+  return arena() + kArenaBytes + index * place_bytes_;
 }
 
 std::optional<HostChannel::Staging> HostChannel::reserve(size_t bytes) {

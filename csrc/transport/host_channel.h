@@ -8,6 +8,7 @@
 //   returned    for each member and ticket: how many of its messages the owner is done with
 //   mailboxes   for each member: a ring of letters to it, each one cache line
 //   arena       what the letters tell of and do not carry themselves
+//   places      the same for messages of the user, as many for each member
 //
 // A letter carries up to 40 bytes itself: a tiny message costs one cache line. A longer one is
 // copied into the arena once, for all its receivers, and each of them reads it there, in place
@@ -15,7 +16,11 @@
 // has a *ticket*, one of a fixed number, and a receiver returns the ticket when it is done. A
 // ticket is free when every message that was sent under it has been returned.
 //
-// Nothing here waits. A sleeper is seen by its header and woken by other means (ControlPlane).
+// A message of the user is copied to a place of its receiver, which no collective and no other
+// receiver can take. Place k has ticket k, towards every member: it is free when that member has
+// returned it.
+//
+// Nothing here waits. A sleeper is seen by its header and woken by other means (Doorbell).
 // Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory
 // collectives", 2008.
 #pragma once
@@ -43,6 +48,9 @@ class HostChannel {
   static constexpr size_t kInlineBytes = HostMessage::kInlineBytes;
   static constexpr size_t kLetters = 64;  ///< in a mailbox
   static constexpr size_t kArenaBytes = size_t{16} << 20;
+  static constexpr size_t kPlacesBytes = size_t{1} << 20;
+  static constexpr size_t kMostPlaces = 16;  ///< for a member
+  static constexpr size_t kMostPlaceBytes = size_t{64} << 10;
 
   using Message = HostMessage;
   /// A piece of this rank's arena.
@@ -80,6 +88,11 @@ class HostChannel {
 
   // Sending.
 
+  /// Whether `send` would find room.
+  bool has_room(int member) const {
+    const Peer& peer = peers_[static_cast<size_t>(member)];
+    return peer.sent - peer.segment().taken[self_].value.load(std::memory_order_acquire) < kLetters;
+  }
   /// False: the mailbox is full, try again later. A message that is staged lies in this rank's
   /// arena, under a ticket that `expect_return` was told of.
   bool send(int member, const Message& message);
@@ -88,6 +101,8 @@ class HostChannel {
   /// True once for each time that `member` has gone to sleep: it must be woken after a send, and
   /// after letters were taken from a full mailbox.
   bool must_wake(int member);
+  /// The same for each time that `member` has turned away, and must be rung for after a message.
+  bool must_ring(int member);
 
   // Receiving.
 
@@ -101,8 +116,18 @@ class HostChannel {
   std::optional<Message> take(int member);
   /// This rank is done with a staged message of `member`.
   void return_ticket(int member, int ticket);
+  /// Whether `take` would find something from any member.
+  bool has_letters() const;
   /// Others must wake this rank from now on, or no more.
   void set_asleep(bool asleep);
+  /// From now on this rank looks at its mailboxes by itself.
+  void attend();
+  /// Others must ring for each message from now on, once until this is called again. What they sent
+  /// before must be looked for afterwards.
+  void turn_away();
+  bool is_attending() const {
+    return own().header.turn_epoch.load(std::memory_order_relaxed) % 2 == 0;
+  }
   /// What members send to this rank by other means does not arrive any more.
   void set_deaf() { own().header.is_deaf.store(1, std::memory_order_relaxed); }
   bool is_deaf(int member) const {
@@ -120,6 +145,19 @@ class HostChannel {
   /// Nobody holds messages under `ticket` any more.
   bool is_returned(int ticket) const;
 
+  // Places. All ranks of the host have as many, of the same size.
+
+  size_t place_bytes() const { return place_bytes_; }
+  int places() const { return places_; }
+  /// Number `place` of those for `member`. It is used under ticket `place`.
+  std::byte* place(int member, int place) const;
+  bool is_free(int member, int place) const {
+    const Peer& peer = peers_[static_cast<size_t>(member)];
+    const auto ticket = static_cast<size_t>(place);
+    return peer.segment().returned[self_][ticket].load(std::memory_order_acquire) ==
+           peer.expected[ticket];
+  }
+
  private:
   static constexpr size_t kLine = 64;
 
@@ -128,6 +166,7 @@ class HostChannel {
     uint64_t process;
     std::atomic<uint32_t> is_deaf;
     alignas(kLine) std::atomic<uint32_t> sleep_epoch;
+    std::atomic<uint32_t> turn_epoch;  // odd: turned away
   };
   struct alignas(kLine) Count {
     std::atomic<uint32_t> value;
@@ -145,6 +184,8 @@ class HostChannel {
   };
   static constexpr size_t kPage = 4096;
   static constexpr size_t kArenaOffset = (sizeof(Segment) + kPage - 1) / kPage * kPage;
+  static constexpr size_t kSharedBytes = kArenaBytes + kPlacesBytes;  // that letters may tell of
+  static constexpr size_t kBytes = kArenaOffset + kSharedBytes;
 
   struct Peer {
     std::optional<MappedMemory> memory;
@@ -152,6 +193,7 @@ class HostChannel {
     uint32_t sent = 0;   // letters to it
     uint32_t taken = 0;  // letters of its that this rank has taken
     uint32_t woken_epoch = 0;
+    uint32_t rung_epoch = 0;
     std::array<uint32_t, kTickets> expected{};  // returns of each ticket, in all
 
     Segment& segment() const { return *reinterpret_cast<Segment*>(memory->data()); }
@@ -167,6 +209,8 @@ class HostChannel {
   std::vector<Peer> peers_;     // by member; this rank's own stays empty
   std::vector<Staging> holes_;  // free pieces of the arena, in the order of their offsets
   std::vector<uint16_t> free_tickets_;
+  size_t place_bytes_ = 0;
+  int places_ = 0;
 };
 
 }  // namespace q7x2

@@ -20,6 +20,10 @@ HostMessage Letter::read(const std::byte* arena, size_t arena_bytes) const {
   message.tag = read_once(tag);
   message.length = read_once(length);
   message.ticket = read_once(ticket);
+  message.kind = read_once(kind);
+  if (message.kind > LetterKind::kPiece) {
+    throw Error(ErrorCode::kTransport, "a message in shared memory is of an unknown kind");
+  }
   if (message.ticket == HostMessage::kNoTicket) {
     if (message.length > HostMessage::kInlineBytes) {
       throw Error(ErrorCode::kTransport, "a message in shared memory carries " +
@@ -41,6 +45,7 @@ void Letter::write(const HostMessage& message, const std::byte* arena) {
   tag = message.tag;
   length = message.length;
   ticket = message.ticket;
+  kind = message.kind;
   if (message.staged != nullptr) {
     offset = static_cast<uint32_t>(message.staged - arena);
   } else {

@@ -8,6 +8,17 @@
 
 namespace q7x2 {
 
+/// What a letter is about. All but the first are about messages of the user: see Outbox.
+enum class LetterKind : uint16_t {
+  kCollective,  ///< a message of a collective
+  kWhole,       ///< a message
+  kOffer,       ///< of a message that needs several letters
+  kAcceptance,
+  kRefusal,
+  kWithdrawal,
+  kPiece,
+};
+
 /// A message as its receiver, or its sender, has it.
 struct HostMessage {
   static constexpr size_t kInlineBytes = 40;
@@ -17,6 +28,7 @@ struct HostMessage {
   uint64_t tag = 0;
   uint32_t length = 0;
   uint16_t ticket = kNoTicket;
+  LetterKind kind = LetterKind::kCollective;
   /// In the sender's arena; null where the bytes are in `carried`.
   const std::byte* staged = nullptr;
   std::array<std::byte, kInlineBytes> carried{};
@@ -30,11 +42,12 @@ struct alignas(64) Letter {
   uint64_t tag;
   uint32_t offset;  // in the arena
   uint16_t ticket;  // kNoTicket: the letter carries the bytes
+  LetterKind kind;
   std::array<std::byte, HostMessage::kInlineBytes> carried;
 
   /// The arena of the sender, of `arena_bytes`, begins at `arena`. Every field is read once, and
   /// checked after that: the other process may change it at any time. Throws Error(kTransport)
-  /// where the letter tells of memory that does not exist.
+  /// where the letter tells of memory that does not exist, or is of no kind that there is.
   HostMessage read(const std::byte* arena, size_t arena_bytes) const;
   /// All but the number.
   void write(const HostMessage& message, const std::byte* arena);

@@ -19,27 +19,18 @@ Mailroom::Mailroom(Reactor& reactor, ControlPlane& controls, std::unique_ptr<Hos
                    const std::vector<Resident>& residents, int world_size,
                    OnUnexpected on_unexpected)
     : reactor_(reactor),
-      controls_(controls),
       channel_(std::move(channel)),
       on_unexpected_(std::move(on_unexpected)),
+      doorbell_(controls, *channel_, residents),
+      outbox_(reactor, *channel_, doorbell_),
+      inbox_(reactor, *channel_, doorbell_, outbox_),
       member_at_(static_cast<size_t>(world_size), -1) {
   for (const Resident& each : residents) {
     const auto number = static_cast<int>(members_.size());
     if (channel_->is_open(number)) {
       member_at_[static_cast<size_t>(each.rank)] = number;
     }
-    members_.emplace_back().who = each;
-  }
-}
-
-// A request that is not posted never completes, and its task would wait for it.
-template <typename Post>
-void Mailroom::post(Locked& locked, PendingRequest& pending, const Post& enqueue) {
-  try {
-    enqueue();
-  } catch (...) {
-    reactor_.release(locked, pending);
-    throw;
+    members_.emplace_back().rank = each.rank;
   }
 }
 
@@ -58,12 +49,12 @@ bool Mailroom::send(Locked& locked, Task& task, uint32_t token, int destination,
     std::memcpy(message.carried.data(), data, length);
   }
   if (member.outgoing.empty() && channel_->send(number, message)) {
-    wake(locked, number);
+    doorbell_.wake(locked, number);
     return true;
   }
   PendingRequest& pending = reactor_.new_request(locked, task, task.record(locked).requests, token,
                                                  destination, /*is_receive=*/false);
-  post(locked, pending, [&] { member.outgoing.push_back({message, &pending}); });
+  reactor_.posted(locked, pending, [&] { member.outgoing.push_back({message, &pending}); });
   return false;
 }
 
@@ -79,7 +70,7 @@ std::optional<HostChannel::Message> Mailroom::receive(Locked& locked, Task& task
   }
   PendingRequest& pending = reactor_.new_request(locked, task, task.record(locked).requests, token,
                                                  source, /*is_receive=*/true);
-  post(locked, pending, [&] { member.expected.push_back({tag, &pending}); });
+  reactor_.posted(locked, pending, [&] { member.expected.push_back({tag, &pending}); });
   return std::nullopt;
 }
 
@@ -87,17 +78,22 @@ void Mailroom::release_message(Locked& locked, int source, const HostChannel::Me
   if (message.ticket != HostChannel::kNoTicket) {
     const int number = member_at_[static_cast<size_t>(source)];
     channel_->return_ticket(number, message.ticket);
-    wake(locked, number);
+    doorbell_.wake(locked, number);
   }
 }
 
-void Mailroom::wake(Locked& locked, int number) {
-  if (channel_->must_wake(number)) {
-    Peer& peer = *members_[static_cast<size_t>(number)].who.peer;
-    if (peer.shared.is_open() && peer.life.is_alive()) {
-      controls_.wake(locked, peer);
-    }
-  }
+void Mailroom::send_message(Locked& locked, Task& task, uint32_t token, int destination,
+                            uint32_t tag, const void* data, size_t length) {
+  has_messages_ = true;
+  outbox_.send(locked, task, token, member_at_[static_cast<size_t>(destination)], tag, data,
+               length);
+}
+
+bool Mailroom::receive_message(Locked& locked, PendingRequest& pending, int source, uint32_t tag,
+                               void* data, size_t length) {
+  has_messages_ = true;
+  const int member = source < 0 ? Inbox::kAnyMember : member_at_[static_cast<size_t>(source)];
+  return inbox_.receive(locked, pending, member, tag, data, length);
 }
 
 void Mailroom::retire_staging(Locked& locked, HostChannel::Staging staging,
@@ -132,20 +128,50 @@ bool Mailroom::progress(Locked& locked) {
       any = true;
     }
     any |= send_to(locked, number);
+    any |= outbox_.progress(locked, number);
   }
   return any;
 }
 
+// A group that has never had messages of the user spares the fence, and stays turned away.
+void Mailroom::attend(Locked&) {
+  if (has_messages_) channel_->attend();
+}
+
+bool Mailroom::turn_away(Locked&) {
+  if (!has_messages_) return true;
+  channel_->turn_away();
+  return !channel_->has_letters();
+}
+
+void Mailroom::hear_ring(Locked&) {
+  if (!channel_->is_attending()) channel_->turn_away();
+}
+
 void Mailroom::take_from(Locked& locked, int number) {
   size_t count = 0;
-  while (const auto message = channel_->take(number)) {
-    ++count;
-    dispatch(locked, members_[static_cast<size_t>(number)], *message);
+  for (; count < HostChannel::kLetters; ++count) {
+    const auto message = channel_->take(number);
+    if (!message) return;
+    deliver(locked, number, *message);
   }
   // The mailbox may have been full. Then its sender may sleep until there is room.
-  if (count >= HostChannel::kLetters) {
-    wake(locked, number);
+  doorbell_.wake(locked, number);
+}
+
+void Mailroom::deliver(Locked& locked, int number, const HostChannel::Message& message) {
+  switch (message.kind) {
+    case LetterKind::kCollective:
+      dispatch(locked, members_[static_cast<size_t>(number)], message);
+      return;
+    case LetterKind::kAcceptance:
+    case LetterKind::kRefusal:
+      outbox_.deliver(locked, number, message);
+      break;
+    default:
+      inbox_.deliver(locked, number, message);
   }
+  has_messages_ = true;
 }
 
 bool Mailroom::send_to(Locked& locked, int number) {
@@ -157,7 +183,7 @@ bool Mailroom::send_to(Locked& locked, int number) {
     const Outgoing& out = outgoing.front();
     reactor_.complete(locked, *out.send, UCS_OK, out.message.length, out.message.tag);
     outgoing.pop_front();
-    wake(locked, number);
+    doorbell_.wake(locked, number);
   }
   return any;
 }
@@ -168,7 +194,7 @@ void Mailroom::dispatch(Locked& locked, Member& member, const HostChannel::Messa
                    [&](const Expected& expected) { return match(message.tag, expected.tag); });
   if (found == member.expected.end()) {
     member.unexpected.push_back(message);
-    on_unexpected_(locked, message.tag, member.who.rank);
+    on_unexpected_(locked, message.tag, member.rank);
     return;
   }
   PendingRequest& pending = *found->receive;
@@ -178,23 +204,33 @@ void Mailroom::dispatch(Locked& locked, Member& member, const HostChannel::Messa
   reactor_.release(locked, pending);
   task.record(locked).has_moved = true;
   task.record(locked).traffic.received_memory += message.length;
-  task.after_wait(locked, member.who.rank, [&] { task.arrived(locked, token, message); });
+  task.after_wait(locked, member.rank, [&] { task.arrived(locked, token, message); });
 }
 
 int Mailroom::deaf_rank(Locked&) const {
   for (int number = 0; number < channel_->members(); ++number) {
-    if (channel_->is_deaf(number)) return members_[static_cast<size_t>(number)].who.rank;
+    if (channel_->is_deaf(number)) return members_[static_cast<size_t>(number)].rank;
   }
   return -1;
 }
 
 bool Mailroom::expects_mail(Locked&) const {
-  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
-    return !member.expected.empty() || !member.outgoing.empty();
-  });
+  return outbox_.is_waiting() || inbox_.is_waiting() ||
+         std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+           return !member.expected.empty() || !member.outgoing.empty();
+         });
 }
 
-void Mailroom::forget(Locked& locked, const Task& task) {
+void Mailroom::drop(Locked& locked, int rank) {
+  if (!serves(rank)) return;
+  outbox_.drop(locked, member_at_[static_cast<size_t>(rank)]);
+  inbox_.drop(locked, member_at_[static_cast<size_t>(rank)]);
+}
+
+void Mailroom::forget(Locked& locked, const Task& task, bool tells) {
+  outbox_.forget(locked, task, tells);
+  inbox_.forget(locked, task);
+
   const auto is_its = [&](PendingRequest* pending) {
     const bool found = pending->task == &task;
     if (found) {

@@ -1,7 +1,8 @@
 // Mailroom: the messages of one group between ranks of this host, through shared memory.
 //
-// HostChannel has the memory. The mailroom matches what arrives there with the receives of tasks,
-// keeps what does not fit into a full mailbox, and frees staging when nobody reads it any more.
+// HostChannel has the memory. The mailroom matches what arrives there with the receives of
+// collectives, keeps what does not fit into a full mailbox, and frees staging when nobody reads it
+// any more. Messages of the user go through its Outbox and Inbox.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +13,10 @@
 #include <optional>
 #include <vector>
 
-#include "transport/control_plane.h"
+#include "transport/doorbell.h"
 #include "transport/host_channel.h"
-#include "transport/peer_table.h"
+#include "transport/inbox.h"
+#include "transport/outbox.h"
 #include "transport/reactor.h"
 #include "transport/task.h"
 
@@ -22,11 +24,6 @@ namespace q7x2 {
 
 class Mailroom {
  public:
-  /// A rank of this host; `peer` is null for this rank.
-  struct Resident {
-    int rank = -1;
-    Peer* peer = nullptr;
-  };
   /// A message from `rank` arrived that no receive was posted for.
   using OnUnexpected = std::function<void(Locked&, uint64_t tag, int rank)>;
 
@@ -54,10 +51,29 @@ class Mailroom {
   /// Frees what has been returned since.
   void free_returned(Locked&);
 
+  /// See Group::send_message.
+  void send_message(Locked& locked, Task& task, uint32_t token, int destination, uint32_t tag,
+                    const void* data, size_t length);
+  /// See Inbox::receive. `source` -1: from any rank.
+  bool receive_message(Locked& locked, PendingRequest& pending, int source, uint32_t tag,
+                       void* data, size_t length);
+
   /// Takes what has arrived, and sends what there is room for. True: something happened.
   bool progress(Locked& locked);
-  /// A task is over: what it waits for is forgotten. Its requests would outlive it.
-  void forget(Locked& locked, const Task& task);
+  /// Somebody calls `progress` again and again from now on, or nobody does any more until a ring
+  /// comes. Where that is not possible, because something has arrived, the latter is false.
+  void attend(Locked&);
+  bool turn_away(Locked&);
+  /// A ring has come: from here on the next one comes after the next message. To be followed by
+  /// `progress`.
+  void hear_ring(Locked&);
+  /// A task is over: what it waits for is forgotten. Its requests would outlive it. With `tells`
+  /// other ranks must know which of its messages they will not get.
+  void forget(Locked& locked, const Task& task, bool tells);
+  /// UCX has completed a receive for which the inbox waits, too.
+  void forget_expected(Locked& locked, PendingRequest& pending) { inbox_.forget(locked, pending); }
+  /// `rank` has left.
+  void drop(Locked& locked, int rank);
   /// A rank that nothing else reaches any more: see QueueWatch. -1: there is none.
   int deaf_rank(Locked&) const;
   /// Whether a task waits for a message, or for room for one.
@@ -68,7 +84,7 @@ class Mailroom {
   void find_unexpected(Locked&, const Visit& visit) const {
     for (const Member& member : members_) {
       for (const HostChannel::Message& message : member.unexpected) {
-        if (visit(message.tag, member.who.rank)) return;
+        if (visit(message.tag, member.rank)) return;
       }
     }
   }
@@ -83,7 +99,7 @@ class Mailroom {
     PendingRequest* send;
   };
   struct Member {
-    Resident who;
+    int rank;
     std::vector<Expected> expected;
     std::vector<HostChannel::Message> unexpected;
     std::deque<Outgoing> outgoing;  // where the mailbox is full
@@ -96,17 +112,18 @@ class Mailroom {
   Member& member_of(int rank) {
     return members_[static_cast<size_t>(member_at_[static_cast<size_t>(rank)])];
   }
-  template <typename Post>
-  void post(Locked& locked, PendingRequest& pending, const Post& enqueue);
   void take_from(Locked& locked, int number);
   bool send_to(Locked& locked, int number);
+  void deliver(Locked& locked, int number, const HostChannel::Message& message);
   void dispatch(Locked& locked, Member& member, const HostChannel::Message& message);
-  void wake(Locked& locked, int number);
 
   Reactor& reactor_;
-  ControlPlane& controls_;
   const std::unique_ptr<HostChannel> channel_;
   const OnUnexpected on_unexpected_;
+  Doorbell doorbell_;
+  Outbox outbox_;
+  Inbox inbox_;
+  bool has_messages_ = false;   // of the user, ever
   std::vector<int> member_at_;  // by rank; -1 where it does not share memory, and for this rank
   std::vector<Member> members_;
   std::vector<Retired> retired_;

@@ -164,6 +164,12 @@ void Reactor::cancel(Locked&, PendingRequest& pending) {
   }
 }
 
+bool Reactor::take_back(Locked&, PendingRequest& pending) {
+  if (early_.has(pending)) return false;
+  if (pending.request != nullptr) ucp_request_cancel(pending.worker->get(), pending.request);
+  return pending.completed && pending.status == UCS_ERR_CANCELED;
+}
+
 void Reactor::complete(Locked&, PendingRequest& pending, ucs_status_t status, size_t length,
                        uint64_t tag) {
   completions_.add(pending, status, length, tag);

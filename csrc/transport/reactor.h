@@ -64,6 +64,19 @@ class Reactor {
                void* data, size_t length);
   /// Cancels a receive that UCX has in progress.
   void cancel(Locked&, PendingRequest& pending);
+  /// Cancels a receive unless UCX has a message for it. False: it has.
+  bool take_back(Locked&, PendingRequest& pending);
+  /// Does `post`, after which the request will complete. Releases it if that throws: what is not
+  /// posted never completes, and its task would wait for it.
+  template <typename Post>
+  void posted(Locked& locked, PendingRequest& pending, const Post& post) {
+    try {
+      post();
+    } catch (...) {
+      release(locked, pending);
+      throw;
+    }
+  }
   /// Completes a request that UCX does not know.
   void complete(Locked&, PendingRequest& pending, ucs_status_t status, size_t length = 0,
                 uint64_t tag = 0);

@@ -15,9 +15,9 @@ class RequestList;
 class Task;
 class UcpWorker;
 
-/// What a message between two hosts goes over: the network that all hosts share, or a private link
-/// of the two beside it.
-enum class Wire : uint8_t { kShared, kPrivate };
+/// What a message goes over: the network that all hosts share, a private link of two hosts beside
+/// it, or memory that two ranks of a host share.
+enum class Wire : uint8_t { kShared, kPrivate, kMemory };
 
 /// One request of a task. Owned by the pool, linked into its task while in progress.
 struct PendingRequest {
@@ -27,6 +27,7 @@ struct PendingRequest {
   bool is_receive = false;
   Wire wire = Wire::kShared;
   bool completed = false;       ///< UCX has called back
+  bool in_inbox = false;        ///< receives: the inbox of the group has it, too
   void* request = nullptr;      ///< UCX's handle; null once it completed
   UcpWorker* worker = nullptr;  ///< receives: which one UCX's handle belongs to
   RequestList* list = nullptr;  ///< of the task

@@ -42,6 +42,7 @@ void TaskTable::guarded(Locked& locked, Task& task, const Step& step) {
 
 void TaskTable::drain(Locked& locked) {
   while (PendingRequest* const complete = reactor_.take_completed(locked)) {
+    if (complete->in_inbox) complete->task->group().forget_expected(locked, *complete);
     const PendingRequest pending = *complete;
     Task& task = *pending.task;
     reactor_.release(locked, *complete);
@@ -53,8 +54,11 @@ void TaskTable::drain(Locked& locked) {
     record.has_moved = true;
     guarded(locked, task, [&] {
       if (pending.status == UCS_OK) {
-        // What comes through shared memory does not come here.
-        if (pending.is_receive) record.traffic.received_network += pending.length;
+        // What collectives receive through shared memory does not come here.
+        if (pending.is_receive) {
+          (pending.wire == Wire::kMemory ? record.traffic.received_memory
+                                         : record.traffic.received_network) += pending.length;
+        }
         task.after_wait(locked, pending.peer, [&] {
           task.completed(locked, pending.token, pending.length, pending.tag);
         });

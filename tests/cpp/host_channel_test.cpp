@@ -113,6 +113,30 @@ TEST(HostChannel, TicketsAreFinite) {
   });
 }
 
+TEST(HostChannel, PlacesLieBesideEachOtherBehindTheArena) {
+  run_ranks(1, [](Rank&) {
+    const UcpContext context;
+    for (const int members : {2, 3, 5, 64, HostChannel::kMaxMembers}) {
+      HostChannel channel(context, 1, members);
+      const int self = members / 2;
+      channel.join(self, members);
+      ASSERT_GE(channel.places(), 4) << members;
+      const std::byte* const end =
+          channel.arena() + HostChannel::kArenaBytes + HostChannel::kPlacesBytes;
+      const std::byte* next = channel.arena() + HostChannel::kArenaBytes;
+      for (int member = 0; member < members; ++member) {
+        for (int place = 0; member != self && place < channel.places(); ++place) {
+          EXPECT_EQ(channel.place(member, place), next) << members << ": " << member;
+          next += channel.place_bytes();
+        }
+      }
+      EXPECT_LE(next, end) << members;
+      // Their tickets are nobody else's.
+      while (const auto ticket = channel.take_ticket()) EXPECT_GE(*ticket, channel.places());
+    }
+  });
+}
+
 // Others that come late find the data of a root that could not wait for them: first as much as the
 // arena holds, then the rest as they make room.
 TEST(HostChannel, ARootAheadOfTheOthersStalls) {

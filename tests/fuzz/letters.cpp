@@ -15,6 +15,8 @@ std::string example(Random& random) {
   static std::array<std::byte, kArena> arena;
   HostMessage message;
   message.tag = random();
+  message.kind =
+      static_cast<LetterKind>(random() % (static_cast<unsigned>(LetterKind::kPiece) + 1));
   if (random() % 2 == 0) {
     const size_t offset = random() % kArena;
     message.ticket = static_cast<uint16_t>(random() % HostMessage::kTickets);
@@ -38,6 +40,7 @@ bool read(std::string_view input, Random&) {
   } else {
     require(message.ticket < HostMessage::kTickets, "a ticket that there is not");
   }
+  require(message.kind <= LetterKind::kPiece, "a kind that there is not");
   unsigned sum = 0;
   for (size_t i = 0; i < message.length; ++i) sum += std::to_integer<unsigned>(message.data()[i]);
   return sum + 1 > 0;

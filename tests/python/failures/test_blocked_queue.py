@@ -1,13 +1,16 @@
 """A rank that is killed in the middle of a write to another one of its host.
 
-It leaves the queue of the other one blocked, through which all ranks of the host write to it. What
-becomes of groups that the dead rank was not in, and of groups that are made later?
+It leaves the queue of the other one blocked, through which all ranks of the host write to it what
+does not go through q7x2's own shared memory: here the writer's messages, because it has no memory
+that the others can map. What becomes of groups that the dead rank was not in, and of groups that
+are made later?
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import re
 import signal
 import time
@@ -72,11 +75,20 @@ def check(group: dist.ProcessGroup, rank: int) -> None:
         assert tensor.tolist() == [1.0] * 4
 
 
-def body_survive(port: int) -> dict[str, Any]:
+def body_survive(world_port: int, port: int) -> dict[str, Any]:
     """All know each other. Then the writer dies while it writes to rank 0."""
     import q7x2
 
-    rank = dist.get_rank()
+    rank = harness.current_rank()
+    if rank == WRITER:
+        os.environ["UCX_TLS"] = "posix,self,tcp"
+    dist.init_process_group(
+        "q7x2",
+        init_method=f"tcp://127.0.0.1:{world_port}",
+        rank=rank,
+        world_size=3,
+        timeout=timedelta(seconds=TIMEOUT),
+    )
     pair = dist.new_group([0, 1])
     tensor = torch.ones(16)
     for sender in (1, WRITER):
@@ -120,8 +132,8 @@ def body_survive(port: int) -> dict[str, Any]:
 
 def test_other_groups_hear_of_it_and_new_ones_work(new_pool) -> None:
     pool = new_pool(3)
-    spec = harness.GroupSpec("q7x2", key="blocked-queue", timeout=TIMEOUT)
-    pool.start(body_survive, spec, port=free_port())
+    spec = harness.GroupSpec("q7x2", key="blocked-queue", timeout=TIMEOUT, init="none")
+    pool.start(body_survive, spec, world_port=free_port(), port=free_port())
     outcomes = pool.collect()
     text = "\n".join(each.describe() for each in outcomes)
     assert outcomes[WRITER].exitcode == -signal.SIGSEGV, text
