@@ -124,6 +124,11 @@ void Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& 
   if (has_left(rank) || !peer.life.is_alive()) {
     return;
   }
+  // One about messages is like another. A rank that is stopped would get one for each message that
+  // it does not take, until its queue is full.
+  if (sequence == kNoCall && unanswered_.contains(rank)) {
+    return;
+  }
   Control inquiry = control_to(rank, ControlType::kInquiry);
   inquiry.sequence = sequence;
   inquiry.fingerprint = sequence == kNoCall ? 0 : calls_[sequence % kRemembered];

@@ -1,8 +1,6 @@
 // The memory that ranks of one host share: its room, its limits, and who may still read it.
 #include "transport/host_channel.h"
 
-#include <sys/resource.h>
-
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "comm.h"
+#include "processor_time.h"
 #include "ranks.h"
 
 namespace q7x2 {
@@ -23,19 +22,11 @@ namespace {
 using test::buffer;
 using test::Buffer;
 using test::Comm;
+using test::cpu_seconds;
 using test::Rank;
 using test::run_ranks;
 
 constexpr size_t kLarge = size_t{12} << 20;  // more than any window of slices
-
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 std::shared_ptr<CollectiveTask> broadcast(Comm& comm, const Buffer<int32_t>& data) {
   return comm.flat(Collective::kBroadcast, data, DType::kInt32, test::kLong, 0);

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "comm.h"
+#include "processor_time.h"
 #include "ranks.h"
 
 namespace q7x2 {
@@ -25,6 +26,7 @@ using std::chrono::milliseconds;
 using test::Buffer;
 using test::buffer;
 using test::Comm;
+using test::cpu_seconds;
 using test::Rank;
 using test::run_ranks;
 
@@ -125,6 +127,31 @@ TEST(HostMessages, AStoppedReceiverHoldsUpOnlyWhatItGets) {
     }
     for (const auto& task : tasks) comm.succeed(*task);
     comm.succeed(*comm.barrier());
+  });
+}
+
+// Ranks that wait ask each other what they do. One that is stopped answers nothing, and is not
+// asked again: UCX would try without a pause to write into its full queue.
+TEST(HostMessages, WaitingForAStoppedRankCostsNoProcessor) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    constexpr uint32_t kMessages = 200;
+    const auto data = buffer<int32_t>(kSmall);
+    std::vector<std::shared_ptr<MessageTask>> tasks;
+    rank.barrier();
+    if (rank.rank == 0) {
+      for (uint32_t i = 0; i < kMessages; ++i) tasks.push_back(comm.receive(1, i, data));
+      const double before = cpu_seconds();
+      const auto begin = Clock::now();
+      EXPECT_FALSE(rank.runtime().wait(*tasks.front(), begin + std::chrono::seconds(4)));
+      const std::chrono::duration<double> elapsed = Clock::now() - begin;
+      EXPECT_LT(cpu_seconds() - before, elapsed.count() / 4);
+      ::kill(rank.pid_of(1), SIGCONT);
+    } else {
+      ::raise(SIGSTOP);
+      for (uint32_t i = 0; i < kMessages; ++i) tasks.push_back(comm.send(0, i, data));
+    }
+    for (const auto& task : tasks) comm.succeed(*task);
   });
 }
 
