@@ -28,6 +28,15 @@ void* operator new(size_t bytes) {
   throw std::bad_alloc();
 }
 
+// AddressSanitizer would bring its own, and not know the memory when it is freed below.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return ::operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }

@@ -114,7 +114,7 @@ dist.destroy_process_group()
         (last,) = [call for call in calls if call["operation"] == message]
         assert last["tag"] == 9
         assert last["peer"] == 1 - ledger.rank
-        assert last["sent_network"] + last["received_network"] == 100
+        assert last["sent_memory"] + last["received_memory"] == 100
         groups = ledger.groups()
         assert len(groups) == 2
         assert [m["rank"] for m in groups[0, last["pg"]]["members"]] == [0, 1]
