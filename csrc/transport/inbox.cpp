@@ -151,8 +151,8 @@ void Inbox::withdraw(Locked& locked, int member, uint32_t number) {
   task.fail(locked,
             Error(ErrorCode::kAborted,
                   task.name() + ": rank " + std::to_string(rank) +
-                      " has given up this message, of which " + std::to_string(incoming.received) +
-                      " of " + std::to_string(incoming.length) + " bytes had arrived",
+                      " has given up this message after " + std::to_string(incoming.received) +
+                      " of " + std::to_string(incoming.length) + " bytes",
                   rank));
 }
 
