@@ -178,8 +178,13 @@ void Runner::note(const void* address, size_t bytes, AccessKind kind) {
   if (!problem.empty()) fail(std::move(problem));
 }
 
-/// All threads that are left must be at it, at one line.
+/// All threads that are left must be at it, at one line. One that waits for a warp waits for a lane
+/// that has ended since.
 void Runner::pass_block_barrier() {
+  for (unsigned i = 0; i < block.x && problem_.empty(); ++i) {
+    if (threads_[i]->state == State::kAtWarp) pass_warp_barrier(i);
+  }
+  if (!problem_.empty()) return;
   const Thread* first = nullptr;
   votes = 0;
   for (unsigned i = 0; i < block.x; ++i) {
