@@ -5,7 +5,8 @@
 
 The launcher replaces torchrun for trainings of a second or two, which would else spend most of
 their time on imports. It passes its arguments, environment and output to the nursery, and ends when
-all ranks have. If it is killed, so are they.
+all ranks have. If it is killed, so are they. It runs as a script, without the checkout on its path:
+so this file imports nothing of the checkout at its top.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.processes import TIED, meeting
-
 _MOST = 1 << 20  # bytes of a request
 
 
@@ -39,6 +38,8 @@ class Nursery:
         self._ranks, self._env = ranks, env
 
     def __enter__(self) -> Nursery:
+        from benchmarks.processes import TIED
+
         self._folder = tempfile.TemporaryDirectory(prefix="q7x2-nursery-")
         path = Path(self._folder.name) / "socket"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
@@ -79,6 +80,8 @@ def serve(server: socket.socket, ranks: int) -> list[str]:
     import torch._dynamo  # optimizers import it when they are first used
     import torch.nn.parallel  # noqa: F401
     from q7x2 import _extension
+
+    from benchmarks.processes import meeting
 
     _extension.load()
     while True:
