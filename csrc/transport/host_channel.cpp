@@ -28,6 +28,18 @@ size_t checked_size(const UcpContext& context, size_t bytes, int members) {
   return bytes;
 }
 
+/// Whether a member has gone to sleep, or turned away, since it was last woken or rung for.
+bool is_odd_and_new(const std::atomic<uint32_t>& epoch, uint32_t& seen) {
+  // The letter before the look; the sleeper's flag before its own look.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint32_t now = epoch.load(std::memory_order_relaxed);
+  if (now % 2 == 0 || now == seen) {
+    return false;
+  }
+  seen = now;
+  return true;
+}
+
 }  // namespace
 
 bool HostChannel::is_cheap(const UcpContext& context) {
@@ -93,25 +105,12 @@ void HostChannel::expect_return(int member, int ticket) {
 
 bool HostChannel::must_wake(int member) {
   Peer& peer = peers_[static_cast<size_t>(member)];
-  // The letter before the look; the sleeper's flag before its own look.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const uint32_t epoch = peer.segment().header.sleep_epoch.load(std::memory_order_relaxed);
-  if (epoch % 2 == 0 || epoch == peer.woken_epoch) {
-    return false;
-  }
-  peer.woken_epoch = epoch;
-  return true;
+  return is_odd_and_new(peer.segment().header.sleep_epoch, peer.woken_epoch);
 }
 
 bool HostChannel::must_ring(int member) {
   Peer& peer = peers_[static_cast<size_t>(member)];
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // as in must_wake
-  const uint32_t epoch = peer.segment().header.turn_epoch.load(std::memory_order_relaxed);
-  if (epoch % 2 == 0 || epoch == peer.rung_epoch) {
-    return false;
-  }
-  peer.rung_epoch = epoch;
-  return true;
+  return is_odd_and_new(peer.segment().header.turn_epoch, peer.rung_epoch);
 }
 
 bool HostChannel::has_letters() const {
