@@ -85,6 +85,12 @@ void FailureDetector::watch_host(const Heartbeat::Target& target, void* who, Tim
   }
 }
 
+void FailureDetector::bid_farewell(const Heartbeat::Target& target) {
+  if (target.port != 0) {
+    farewells_.push_back(std::make_unique<Farewell>(process_, target, epoll_));
+  }
+}
+
 void FailureDetector::forget(const void* who) {
   if (const auto found = pidfds_.find(who); found != pidfds_.end()) {
     processes_.forget(found->second);
@@ -134,8 +140,12 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
       if (found != heartbeats_.end()) {
         note(found->first, *found->second, found->second->ready(now));
       }
+      for (const auto& farewell : farewells_) {
+        if (farewell.get() == data) farewell->ready();
+      }
     }
   }
+  std::erase_if(farewells_, [](const auto& farewell) { return farewell->is_over(); });
   const bool is_round = now >= next_round_;
   if (is_round) {
     next_round_ = now + SilenceClock::period(limit_);

@@ -2,6 +2,7 @@
 //
 //   this host:   ProcessWatch, a pidfd per process
 //   other hosts: Heartbeat, a TCP connection per process, and the HeartbeatListener that answers
+//   both:        Farewell, a call by which a process gives up its connection to another
 //
 // It only says what it found. The PeerTable decides what follows. Guarded by the reactor's lock;
 // nothing here waits.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/owned_fd.h"
+#include "transport/farewell.h"
 #include "transport/heartbeat.h"
 #include "transport/heartbeat_listener.h"
 #include "transport/peer_life.h"
@@ -53,8 +55,13 @@ class FailureDetector {
                   bool believes_refusals = false);
   /// Watches no more.
   void forget(const void* who);
-  /// Tells a process of another host that it is given up.
+  /// The connection to a process is given up: it is answered no more. If it watches this process,
+  /// it learns why.
   void give_up(uint64_t process) { listener_.hang_up(process, HeartbeatEnd::kGivenUp); }
+  /// Tells a process that the connection to it is given up, also if it does not watch this one.
+  void bid_farewell(const Heartbeat::Target& target);
+  /// Which connections other processes have given up, since the last call.
+  std::vector<HeartbeatListener::GivenUp> take_given_up() { return listener_.take_given_up(); }
 
   /// How many processes of other hosts are watched.
   size_t num_heartbeats() const { return heartbeats_.size(); }
@@ -84,6 +91,7 @@ class FailureDetector {
   HeartbeatListener listener_;
   std::map<const void*, OwnedFd> pidfds_;                         // by who
   std::map<const void*, std::unique_ptr<Heartbeat>> heartbeats_;  // by who
+  std::vector<std::unique_ptr<Farewell>> farewells_;
   TimePoint next_round_{};
   TimePoint due_{};
 };

@@ -140,11 +140,9 @@ std::optional<Heartbeat::Finding> Heartbeat::refused(TimePoint now) {
   return std::nullopt;
 }
 
-// The clock counts the calls: it is at least a look later than at the call before.
 void Heartbeat::greet(TimePoint now) {
-  const auto number = static_cast<uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-  hello_ = {process_, target_.process, target_.incarnation, target_.path, number};
+  hello_ = {process_, target_.process, target_.incarnation, target_.path,
+            HeartbeatHello::next_number()};
   const auto hello = hello_.encode(HeartbeatHello::Turn::kCall, target_.key);
   epoll_event event{};
   event.events = EPOLLIN;

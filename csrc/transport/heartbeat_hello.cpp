@@ -1,5 +1,6 @@
 #include "transport/heartbeat_hello.h"
 
+#include <chrono>
 #include <cstring>
 
 #include "base/blake2s.h"
@@ -31,6 +32,11 @@ Proof proof_of(std::span<const std::byte, HeartbeatHello::kBytes> bytes, Heartbe
 }
 
 }  // namespace
+
+uint64_t HeartbeatHello::next_number() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+}
 
 HeartbeatHello::Bytes HeartbeatHello::encode(Turn turn, const MessageKey& key) const {
   const Wire wire{kMagic, kVersion, sender, receiver, incarnation, path, number, {}};

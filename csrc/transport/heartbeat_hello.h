@@ -3,6 +3,8 @@
 //   caller --> hello: who calls whom, a number, a proof --> listener
 //   caller <-- hello: who answers whom, the same number, a proof <-- listener
 //
+// A call with which a process gives up the connection (Farewell) has no answer.
+//
 // Anybody can connect to a port. Each side shows that it knows the listener's key
 // (transport/job_secret.h). The proof is checked before anything else of a hello is read. A caller
 // uses each number once, and the numbers go up, so hellos that were recorded are worth nothing.
@@ -25,12 +27,18 @@ struct HeartbeatHello {
   uint64_t sender = 0;       ///< process
   uint64_t receiver = 0;     ///< process
   uint32_t incarnation = 0;  ///< of the connection between the two
-  uint32_t path = 0;         ///< 0: the network that all hosts share; 1: a private link
+  uint32_t path = 0;         ///< 0: the network that all hosts share; 1: a private link; kGivenUp
   uint64_t number = 0;       ///< of the call: higher than those of all calls before it
+
+  /// The path of a call that says: the sender has given up the connection.
+  static constexpr uint32_t kGivenUp = 2;
 
   static constexpr size_t kBytes = 56;
   using Bytes = std::array<std::byte, kBytes>;
 
+  /// For a call that begins now. The clock counts the calls of a process to another: it is at least
+  /// a look later than at the call before.
+  static uint64_t next_number();
   /// `key`: of messages to the listener.
   Bytes encode(Turn turn, const MessageKey& key) const;
   /// Nothing if the bytes are not such a hello of this version.

@@ -123,7 +123,10 @@ void HeartbeatListener::hear(Call& call) {
     // The whole hello is there: what follows it must not wake anybody.
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
   }
-  if (expected_.contains(call.hello->sender)) {
+  if (call.hello->path == HeartbeatHello::kGivenUp) {
+    given_up_.push_back({call.hello->sender, call.hello->incarnation});
+    call.socket.close();
+  } else if (expected_.contains(call.hello->sender)) {
     answer(call);
   }
 }

@@ -3,8 +3,8 @@
 // A call begins with a HeartbeatHello, which proves that the caller belongs to the job. It is
 // answered with one if the caller is a process that this one has met in a group. Until then it
 // waits, for a few seconds at most, and only few calls may wait at once: the oldest goes first. So
-// strangers cost little. What a caller sends afterwards
-// is read and dropped: it only wants to see that the kernel acknowledges it.
+// strangers cost little. What a caller sends afterwards is read and dropped: it only wants to see
+// that the kernel acknowledges it. A call that gives up a connection (Farewell) is noted, and over.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,7 @@
 #include <set>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/owned_fd.h"
 #include "transport/heartbeat_hello.h"
@@ -32,6 +33,12 @@ enum class HeartbeatEnd : char {
 class HeartbeatListener {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// A connection that a process of the job has given up.
+  struct GivenUp {
+    uint64_t process = 0;
+    uint32_t incarnation = 0;
+  };
 
   static constexpr size_t kMaxWaiting = 64;
   static constexpr std::chrono::seconds kPatience{5};
@@ -53,6 +60,8 @@ class HeartbeatListener {
   void look(TimePoint now);
   /// Now and then: reads and drops what callers sent, ends calls that waited too long.
   void tidy(TimePoint now);
+  /// What was given up since the last call.
+  std::vector<GivenUp> take_given_up() { return std::exchange(given_up_, {}); }
   /// Ends the calls of a process; `end` tells it why.
   void hang_up(uint64_t process, HeartbeatEnd end);
   /// Ends all calls and takes no more.
@@ -94,6 +103,7 @@ class HeartbeatListener {
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> numbers_;
   std::deque<Call> waiting_;
   std::map<Key, PrivateSocket> answered_;
+  std::vector<GivenUp> given_up_;
 };
 
 }  // namespace q7x2

@@ -51,6 +51,7 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
     beside.before = slot->opened_beside.all();
     if (!slot->life.is_dead()) {
       // The other end noticed first.
+      slot->has_given_up = true;
       suspect(locked, *slot, "its connection broke");
       die(locked, *slot);
     }
@@ -169,15 +170,19 @@ void PeerTable::watch(Peer& peer, Wire wire, bool believes_refusals) {
   if (peer.same_host) {
     return;
   }
+  detector_.watch_host(port_of(peer, wire),
+                       wire == Wire::kPrivate ? &peer.watched_beside : &peer.watched_shared,
+                       Clock::now(), believes_refusals);
+}
+
+Heartbeat::Target PeerTable::port_of(const Peer& peer, Wire wire) const {
   const bool is_beside = wire == Wire::kPrivate;
-  detector_.watch_host({.process = peer.card.process,
-                        .incarnation = peer.incarnation,
-                        .address = is_beside ? peer.beside_address : peer.card.heartbeat_address,
-                        .port = peer.card.heartbeat_port,
-                        .path = is_beside ? 1U : 0U,
-                        .key = secret_.key_to(peer.card.identity())},
-                       is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now(),
-                       believes_refusals);
+  return {.process = peer.card.process,
+          .incarnation = peer.incarnation,
+          .address = is_beside ? peer.beside_address : peer.card.heartbeat_address,
+          .port = peer.card.heartbeat_port,
+          .path = is_beside ? 1U : 0U,
+          .key = secret_.key_to(peer.card.identity())};
 }
 
 void PeerTable::suspect(Locked&, Peer& peer, std::string reason, Evidence evidence) {
@@ -224,8 +229,9 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   peer.life.die();
   detector_.forget(&peer.watched_shared);
   detector_.forget(&peer.watched_beside);
-  if (!peer.same_host) {
-    detector_.give_up(peer.card.process);
+  detector_.give_up(peer.card.process);
+  if (!peer.has_ended && !peer.has_given_up) {
+    detector_.bid_farewell(port_of(peer, Wire::kShared));
   }
   peer.shared.cut();
   peer.beside.cut();
@@ -248,6 +254,13 @@ void PeerTable::look(Locked& locked, TimePoint now) {
       num_losses_.fetch_add(1, std::memory_order_release);
     }
     suspect(locked, peer, std::move(notice.reason), notice.evidence);
+  }
+  for (const auto& [process, incarnation] : detector_.take_given_up()) {
+    Peer* const peer = find(locked, process);
+    if (peer != nullptr && peer->incarnation == incarnation && !peer->life.is_dead()) {
+      peer->has_given_up = true;
+      suspect(locked, *peer, "it has given up the connection to this process");
+    }
   }
 }
 

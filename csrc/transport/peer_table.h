@@ -55,7 +55,8 @@ struct Peer {
   bool was_seen = false;   ///< it was alive after this process had met it
   bool is_deaf = false;    ///< it receives nothing from its host any more: see QueueWatch
   bool is_silent = false;  ///< its host has not answered for long
-  bool was_cut_off = false;  ///< this process has closed the connection, because the peer was late
+  bool has_given_up = false;  ///< it has given up the connection, and this end need not say so
+  bool was_cut_off = false;   ///< this process has closed the connection, because the peer was late
 
   Link shared;                  ///< over the network that all hosts share, or UCX's shared memory
   Link beside;                  ///< the private link to its host, if there is one
@@ -139,6 +140,8 @@ class PeerTable {
   /// Connections to what the process of `card`, of this host, was before.
   void end_former_lives(Locked& locked, const Card& card);
   void watch(Peer& peer, Wire wire, bool believes_refusals = false);
+  /// Its port for heartbeats.
+  Heartbeat::Target port_of(const Peer& peer, Wire wire) const;
   void die(Locked& locked, Peer& peer);
   /// Until the kernels of all peers have what was sent. Connections to hosts that do not answer are
   /// closed by force instead.

@@ -186,6 +186,35 @@ TEST(FailureDetector, AConnectionThatThePeerGivesUpIsBroken) {
   EXPECT_NE(pair.notices[0].reason.find("given up"), std::string::npos);
 }
 
+TEST(FailureDetector, AFarewellIsHeardOnce) {
+  FailureDetector me(kMe, kKey);
+  FailureDetector peer(kPeer, kKey);
+  Heartbeat::Target target = target_of(me, kMe);
+  target.incarnation = 7;
+  peer.bid_farewell(target);
+  std::vector<HeartbeatListener::GivenUp> given_up;
+  ASSERT_TRUE(eventually([&] {
+    EXPECT_TRUE(me.look(Clock::now()).empty() && peer.look(Clock::now()).empty());
+    given_up = me.take_given_up();
+    return !given_up.empty();
+  })) << "me does not even expect it";
+  ASSERT_EQ(given_up.size(), 1U);
+  EXPECT_EQ(given_up[0].process, kPeer);
+  EXPECT_EQ(given_up[0].incarnation, 7U);
+  EXPECT_TRUE(me.take_given_up().empty());
+}
+
+TEST(FailureDetector, AFarewellToNobodyIsOver) {
+  const uint16_t port = std::make_unique<FailureDetector>(kMe, kKey)->port();
+  FailureDetector peer(kPeer, kKey);
+  peer.bid_farewell({.process = kMe, .address = INADDR_LOOPBACK, .port = port, .key = kKey});
+  pollfd entry{peer.fd(), POLLIN, 0};
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_TRUE(peer.look(Clock::now()).empty());
+    return ::poll(&entry, 1, 0) == 0;
+  })) << "it wakes nobody for ever";
+}
+
 TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {
   const Silence silence("0.5");
   FailureDetector me(kMe, kKey);

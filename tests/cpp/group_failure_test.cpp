@@ -146,6 +146,22 @@ TEST(Telling, AbortsFromSeveralThreadsAreOne) {
   });
 }
 
+TEST(Telling, ReachesTheEndThatCannotSeeABreak) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("UCX_TLS", "tcp", 1);  // no memory that they share says it either
+    Comm comm(rank.group());
+    if (rank.rank == 0) {
+      Locked locked(rank.runtime().lock());
+      rank.runtime().peers().suspect(locked, comm.group().membership().peer(1),
+                                     "its connection broke");
+    }
+    const Error error = comm.failure(*comm.receive(1 - rank.rank, 0, buffer<int32_t>(10)));
+    EXPECT_EQ(error.code(), ErrorCode::kPeerFailed) << error.what();
+    EXPECT_EQ(error.rank(), 1 - rank.rank);
+    rank.barrier();
+  });
+}
+
 TEST(Telling, ReachesRanksThatNeverTalkedToTheDead) {
   // Virtual hosts: only rank 0 talks to rank 3, and tells the others.
   run_ranks(4,

@@ -26,11 +26,12 @@ constexpr uint64_t kSelf = 41;
 constexpr uint64_t kProcess = 42;
 constexpr uint64_t kOther = 43;
 
-// A table in one rank, and whom it reported dead.
+// A table of process `self`, and whom it reported dead.
 struct Bench {
+  uint64_t self = kSelf;
   Reactor reactor{{}};
-  std::vector<std::pair<uint64_t, uint32_t>> deaths;  // process, incarnation
-  PeerTable table{JobSecret(""), Identity{kSelf, {}}, reactor, [this](Locked&, Peer& peer) {
+  std::vector<std::pair<uint64_t, uint32_t>> deaths = {};  // process, incarnation
+  PeerTable table{JobSecret(""), Identity{self, {}}, reactor, [this](Locked&, Peer& peer) {
                     deaths.emplace_back(peer.card.process, peer.incarnation);
                   }};
 
@@ -195,6 +196,44 @@ TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
     EXPECT_TRUE(bench.table.renew(locked).empty()) << "there is nothing to connect to";
     Peer& gone = bench.table.meet(locked, bench.card(kOther, child), true, 0);
     EXPECT_TRUE(gone.life.is_suspect()) << "it had ended before";
+  });
+}
+
+// A reset may come before the other end has accepted the connection.
+TEST(PeerTable, AnEndThatSeesABreakTellsTheOther) {
+  run_bench([](Bench& one) {
+    Bench other{.self = kProcess};
+    const auto meet = [](Bench& bench, Bench& met, uint32_t incarnation) -> Peer& {
+      Card card = bench.card(met.self, ::getpid());
+      card.heartbeat_address = INADDR_LOOPBACK;
+      {
+        Locked locked(met.reactor.lock());
+        card.heartbeat_port = met.table.heartbeat_port(locked);
+      }
+      Locked locked(bench.reactor.lock());
+      return bench.table.meet(locked, card, /*same_host=*/true, incarnation);
+    };
+    const auto look = [](Bench& bench) {
+      Locked locked(bench.reactor.lock());
+      bench.table.look(locked, Clock::now());
+      bench.table.bury(locked, Clock::now(), [] {});
+    };
+    for (uint32_t incarnation = 0; incarnation < 3; ++incarnation) {
+      Peer& there = meet(one, other, incarnation);
+      Peer& here = meet(other, one, incarnation);
+      {
+        Locked locked(one.reactor.lock());
+        one.table.suspect(locked, there, "its connection broke");
+      }
+      const TimePoint give_up = Clock::now() + std::chrono::seconds(20);
+      while (!here.life.is_dead() && Clock::now() < give_up) {
+        look(one);
+        look(other);
+      }
+      EXPECT_TRUE(there.life.is_dead());
+      EXPECT_EQ(here.life.reason(), "it has given up the connection to this process");
+      EXPECT_TRUE(here.has_given_up) << "so it is not told in turn";
+    }
   });
 }
 

@@ -1,0 +1,34 @@
+#include "transport/farewell.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "transport/connection_attempt.h"
+
+namespace q7x2 {
+
+Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, int epoll)
+    : process_(process), target_(target), line_(start_connecting(target.address, target.port)) {
+  epoll_event event{};
+  event.events = EPOLLOUT;
+  event.data.ptr = this;
+  if (line_.is_valid() && ::epoll_ctl(epoll, EPOLL_CTL_ADD, line_, &event) != 0) {
+    line_.close();
+  }
+}
+
+void Farewell::ready() {
+  const Attempt attempt = outcome(line_);
+  if (attempt == Attempt::kPending) {
+    return;
+  }
+  if (attempt == Attempt::kMade) {
+    const HeartbeatHello hello{process_, target_.process, target_.incarnation,
+                               HeartbeatHello::kGivenUp, HeartbeatHello::next_number()};
+    const auto bytes = hello.encode(HeartbeatHello::Turn::kCall, target_.key);
+    ::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  line_.close();
+}
+
+}  // namespace q7x2

@@ -1,0 +1,33 @@
+// Farewell: one call that tells another process that this one has given up a connection to it.
+//
+// A connection may break so that only one end can see it: a reset that came before the other end
+// had accepted it, or a firewall that forgets. The groups that used it fail at the end that sees
+// it, and no word of that can go over the connection. So that end calls the port for heartbeats.
+#pragma once
+
+#include <cstdint>
+
+#include "transport/heartbeat.h"
+#include "transport/private_socket.h"
+
+namespace q7x2 {
+
+class Farewell {
+ public:
+  /// `process`: this one. Events are registered in `epoll`, with this object as their data.
+  Farewell(uint64_t process, const Heartbeat::Target& target, int epoll);
+  Farewell(const Farewell&) = delete;
+  Farewell& operator=(const Farewell&) = delete;
+
+  /// The socket is ready.
+  void ready();
+  /// It has been said, or nobody can hear it.
+  bool is_over() const { return !line_.is_valid(); }
+
+ private:
+  const uint64_t process_;
+  const Heartbeat::Target target_;
+  PrivateSocket line_;
+};
+
+}  // namespace q7x2
