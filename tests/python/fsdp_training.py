@@ -63,9 +63,8 @@ class Optional(nn.Module):
 
 
 def mesh_over(backend: str, ranks: list[int] | None = None) -> DeviceMesh:
-    """Of one dimension, with a process group of its own that adds in one order for good."""
-    options = q7x2.Options(refine=False) if backend == "q7x2" else None
-    group = dist.new_group(ranks, backend=backend, pg_options=options)
+    """Of one dimension, with a process group of its own."""
+    group = dist.new_group(ranks, backend=backend)
     return DeviceMesh.from_group(group, "cpu")
 
 

@@ -92,8 +92,7 @@ class Outcome:
             parts.append(self.error)
         if self.trace and told is not None and self.trace in told:
             parts.append(f"the same traceback as rank {told[self.trace]}")
-            return "\n".join(parts)
-        if self.trace:
+        elif self.trace:
             parts.append(self.trace.rstrip())
         if self.log.strip():
             parts.append("output:\n" + textwrap.indent(tail(self.log), "  "))

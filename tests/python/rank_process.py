@@ -25,6 +25,7 @@ class GroupSpec:
     timeout: float = 30.0
     init: str = "file"  # "file", "tcp", or "none": the body makes its own group
     device_id: str | None = None
+    repeats: bool = False  # every call keeps its first algorithm, so a second run has the same bits
 
 
 _rank: int | None = None
@@ -58,6 +59,7 @@ def serve(
         dist.set_debug_level_from_env()
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
     torch.set_num_threads(1)
+    refine = os.environ.get("Q7X2_REFINE", "1")
     current: GroupSpec | None = None
     while True:
         try:
@@ -77,6 +79,7 @@ def serve(
                 if dist.is_initialized():
                     dist.destroy_process_group()
                 current = None
+                os.environ["Q7X2_REFINE"] = "0" if group.repeats else refine
                 if task["init"] is not None:
                     _init_group(group, task["init"], rank, world_size)
                     current = group

@@ -206,7 +206,7 @@ def test_distributed_checkpoints_have_policies(shared: str) -> None:
     assert_bits(step_of(other, gradients_of(3, 1))[0], step_of(ddp, gradients_of(3, 1))[0])
 
 
-@pytest.mark.ranks(2, env={"Q7X2_REFINE": "0"})  # else later calls may round elsewhere
+@pytest.mark.ranks(2)
 def test_a_resumed_training_decides_like_one_that_was_not_stopped() -> None:
     def fresh() -> tuple[Any, Any]:
         policy = q7x2.Accordion("int8:g=128", "int2:g=128", every=2)
