@@ -63,7 +63,10 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
     for (int i = 0; i < kLastLooks && progress(locked); ++i) {
     }
   });
-  if (queue_.look(locked, now)) groups_.lose_host(locked, queue_.error());
+  if (queue_.look(locked, now)) {
+    groups_.lose_host(locked, queue_.error());
+    peers_.lose_host(locked);
+  }
   groups_.housekeep(locked, now);
   tasks_.expire_late(locked, now);
   tasks_.drain(locked);

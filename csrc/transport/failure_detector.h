@@ -59,7 +59,7 @@ class FailureDetector {
   /// it learns why.
   void give_up(uint64_t process) { listener_.hang_up(process, HeartbeatEnd::kGivenUp); }
   /// Tells a process that the connection to it is given up, also if it does not watch this one.
-  void bid_farewell(const Heartbeat::Target& target);
+  void bid_farewell(const Heartbeat::Target& target, Farewell::Reason reason);
   /// Which connections other processes have given up, since the last call.
   std::vector<HeartbeatListener::GivenUp> take_given_up() { return listener_.take_given_up(); }
 

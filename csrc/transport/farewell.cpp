@@ -7,8 +7,11 @@
 
 namespace q7x2 {
 
-Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, int epoll)
-    : process_(process), target_(target), line_(start_connecting(target.address, target.port)) {
+Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, Reason reason, int epoll)
+    : process_(process),
+      target_(target),
+      reason_(reason),
+      line_(start_connecting(target.address, target.port)) {
   epoll_event event{};
   event.events = EPOLLOUT;
   event.data.ptr = this;
@@ -24,7 +27,8 @@ void Farewell::ready() {
   }
   if (attempt == Attempt::kMade) {
     const HeartbeatHello hello{process_, target_.process, target_.incarnation,
-                               HeartbeatHello::kGivenUp, HeartbeatHello::next_number()};
+                               HeartbeatHello::kFarewells + static_cast<uint32_t>(reason_),
+                               HeartbeatHello::next_number()};
     const auto bytes = hello.encode(HeartbeatHello::Turn::kCall, target_.key);
     ::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }

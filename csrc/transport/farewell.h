@@ -2,7 +2,8 @@
 //
 // A connection may break so that only one end can see it: a reset that came before the other end
 // had accepted it, or a firewall that forgets. The groups that used it fail at the end that sees
-// it, and no word of that can go over the connection. So that end calls the port for heartbeats.
+// it, and no word of that can go over the connection. So that end calls the port for heartbeats. So
+// does a process that receives nothing from its host any more (QueueWatch).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,13 @@ namespace q7x2 {
 
 class Farewell {
  public:
+  enum class Reason : uint32_t {
+    kBroke,  ///< the connection broke
+    kDeaf,   ///< the sender receives nothing from its host any more
+  };
+
   /// `process`: this one. Events are registered in `epoll`, with this object as their data.
-  Farewell(uint64_t process, const Heartbeat::Target& target, int epoll);
+  Farewell(uint64_t process, const Heartbeat::Target& target, Reason reason, int epoll);
   Farewell(const Farewell&) = delete;
   Farewell& operator=(const Farewell&) = delete;
 
@@ -27,6 +33,7 @@ class Farewell {
  private:
   const uint64_t process_;
   const Heartbeat::Target target_;
+  const Reason reason_;
   PrivateSocket line_;
 };
 

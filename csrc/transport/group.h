@@ -256,6 +256,8 @@ class Group {
   static constexpr uint64_t kNoCall = ~uint64_t{0};
   /// How long after an inquiry of a message the next one follows, at least.
   static constexpr std::chrono::milliseconds kAsksAgain{400};
+  /// How long an answer takes at most from a process that runs, on a busy machine.
+  static constexpr std::chrono::milliseconds kAnswerTakes{500};
 
   // group.cpp: life and death.
   void fail_tasks(Locked& locked, const Error& error);
@@ -284,7 +286,9 @@ class Group {
   /// After which a call asks all that it waits for.
   static std::chrono::milliseconds patience_of(const Task& task);
   void inquire(Locked& locked, TimePoint now);
-  void ask(Locked& locked, int rank, uint64_t sequence, const std::string& call);
+  /// False: the rank is not asked, because it owes enough answers.
+  bool ask(Locked& locked, int rank, uint64_t sequence, const std::string& call);
+  void send_inquiry(Locked& locked, int rank, uint64_t sequence, const std::string& call);
   void ask_what_it_called(Locked& locked, int rank, uint64_t sequence);
   std::string call_name(Locked& locked, uint64_t sequence) const;
   void answer(Locked& locked, const Control& inquiry);
@@ -305,7 +309,6 @@ class Group {
   void hear_answer(Locked& locked, const Control& answer);
   void correct_answers(Locked& locked);
   void warn_of_late(Locked& locked, TimePoint now);
-  void hear_of_deaf(Locked& locked);
 
   Runtime& runtime_;
   const int slot_;
@@ -359,8 +362,12 @@ class Group {
   TimePoint next_awaited_inquiry_{};
   std::map<int, Heard> heard_;              // by rank: its last answer about a collective
   std::map<int, Heard> heard_of_messages_;  // by rank: its last answer about messages
-  std::map<int, TimePoint> unanswered_;     // by rank: since when its answer is outstanding
-  std::map<int, Progress> told_;            // by rank: the last answer to it
+  struct Unanswered {
+    TimePoint since;
+    size_t inquiries = 0;
+  };
+  std::map<int, Unanswered> unanswered_;  // by rank: what it has not answered since
+  std::map<int, Progress> told_;          // by rank: the last answer to it
   TimePoint next_warning_look_{};
   TimePoint next_warning_{};
 };

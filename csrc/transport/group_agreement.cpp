@@ -15,6 +15,9 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{500};
 // Before that at most so many.
 constexpr size_t kFirstAsked = 8;
+// So many inquiries may be on their way to a rank. One that is stopped would get one for each call
+// that waits for it, again and again, until its queue is full.
+constexpr size_t kMostUnanswered = 4;
 // How long a rank that has met a message which does not fit waits to hear what its sender called.
 constexpr std::chrono::milliseconds kAnswerPatience{100};
 
@@ -24,7 +27,6 @@ void Group::housekeep(Locked& locked, TimePoint now) {
   if (error_) {
     drop_mail(locked);  // what came over a private link
   }
-  hear_of_deaf(locked);
   warn_of_late(locked, now);
   if (disagreement_ && now >= disagreement_->due) {
     fail(locked, disagreement(rank(), "called " + disagreement_->call, disagreement_->peer,
@@ -106,34 +108,41 @@ void Group::inquire(Locked& locked, TimePoint now) {
       continue;
     }
     const auto waited = now - task->submitted();
-    record.next_inquiry =
-        now + (task->takes_turn() ? waited : std::max<Clock::duration>(kAsksAgain, waited / 4));
     const uint64_t sequence = task->takes_turn() ? record.sequence : kNoCall;
     const std::set<int> awaited = awaited_ranks(locked, *task);
     auto next = awaited.upper_bound(rank());
     const size_t asked = waited < patience_of(*task) ? kFirstAsked : awaited.size();
+    bool will_answer = false;  // others first
     for (size_t i = 0; i < std::min(asked, awaited.size()); ++i, ++next) {
       if (next == awaited.end()) next = awaited.begin();
-      ask(locked, *next, sequence, task->name());
+      will_answer |= !ask(locked, *next, sequence, task->name()) &&
+                     now < unanswered_.at(*next).since + kAnswerTakes;
     }
+    record.next_inquiry =
+        now + (will_answer          ? kAnswerTakes / 10
+               : task->takes_turn() ? waited
+                                    : std::max<Clock::duration>(kAsksAgain, waited / 4));
   }
 }
 
-void Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
+bool Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
+  const auto found = unanswered_.find(rank);
+  const bool owes_answers =
+      found != unanswered_.end() && found->second.inquiries >= kMostUnanswered;
+  if (!owes_answers) send_inquiry(locked, rank, sequence, call);
+  return !owes_answers;
+}
+
+void Group::send_inquiry(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
   Peer& peer = members_.peer(rank);
   if (has_left(rank) || !peer.life.is_alive()) {
-    return;
-  }
-  // One about messages is like another. A rank that is stopped would get one for each message that
-  // it does not take, until its queue is full.
-  if (sequence == kNoCall && unanswered_.contains(rank)) {
     return;
   }
   Control inquiry = control_to(rank, ControlType::kInquiry);
   inquiry.sequence = sequence;
   inquiry.fingerprint = sequence == kNoCall ? 0 : calls_[sequence % kRemembered];
   inquiry.text = call;
-  unanswered_.emplace(rank, Clock::now());
+  ++unanswered_.try_emplace(rank, Unanswered{Clock::now()}).first->second.inquiries;
   runtime_.controls().send(locked, peer, inquiry);
 }
 
@@ -162,7 +171,7 @@ void Group::ask_what_it_called(Locked& locked, int peer, uint64_t sequence) {
   disagreement_ = {peer, sequence, call_name(locked, sequence), Clock::now() + kAnswerPatience};
   // It compares the calls, and fails the group with both names; or it answers with its own.
   if (connect(locked, peer)) {
-    ask(locked, peer, sequence, disagreement_->call);
+    send_inquiry(locked, peer, sequence, disagreement_->call);
   }
 }
 

@@ -25,8 +25,6 @@ namespace q7x2 {
 namespace {
 
 constexpr std::chrono::milliseconds kWarningLooks{100};
-// How long an answer takes at most from a process that runs, on a busy machine.
-constexpr std::chrono::milliseconds kAnswerTakes{500};
 // At most one warning of a group in this time.
 constexpr std::chrono::seconds kBetweenWarnings{10};
 constexpr size_t kMaxNamed = 4;
@@ -94,7 +92,7 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
 /// What `rank` has said about `task`, if it has, and has not fallen silent since.
 const Group::Heard* Group::heard_of(Locked& locked, Task& task, int rank) const {
   const auto asked = unanswered_.find(rank);
-  if (asked != unanswered_.end() && Clock::now() > asked->second + kAnswerTakes) {
+  if (asked != unanswered_.end() && Clock::now() > asked->second.since + kAnswerTakes) {
     return nullptr;
   }
   const bool is_call = task.takes_turn();

@@ -179,21 +179,7 @@ bool Group::progress_shared(Locked& locked) {
 // An abort might not reach the others: before the first active message over a connection UCX waits
 // for an answer, which would not arrive here.
 void Group::lose_host(Locked& locked, const Error& error) {
-  if (members_.host_ranks().size() == 1) return;
-  if (mailroom_) mailroom_->channel().set_deaf();
-  fail(locked, error);
-}
-
-void Group::hear_of_deaf(Locked& locked) {
-  const int deaf = mailroom_ && !error_ ? mailroom_->deaf_rank(locked) : -1;
-  if (deaf >= 0) {
-    members_.peer(deaf).is_deaf = true;
-    fail(locked, Error(ErrorCode::kTransport,
-                       describe(deaf) +
-                           " no longer receives messages from other processes of its host, because "
-                           "one of them was killed while it wrote a message to it",
-                       deaf));
-  }
+  if (members_.host_ranks().size() > 1) fail(locked, error);
 }
 
 void Group::hear_ring(Locked& locked) {

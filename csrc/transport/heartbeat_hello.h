@@ -27,11 +27,11 @@ struct HeartbeatHello {
   uint64_t sender = 0;       ///< process
   uint64_t receiver = 0;     ///< process
   uint32_t incarnation = 0;  ///< of the connection between the two
-  uint32_t path = 0;         ///< 0: the network that all hosts share; 1: a private link; kGivenUp
-  uint64_t number = 0;       ///< of the call: higher than those of all calls before it
+  uint32_t path = 0;    ///< 0: the network that all hosts share; 1: a private link; or a Farewell
+  uint64_t number = 0;  ///< of the call: higher than those of all calls before it
 
-  /// The path of a call that says: the sender has given up the connection.
-  static constexpr uint32_t kGivenUp = 2;
+  /// Paths from here on are Farewells.
+  static constexpr uint32_t kFarewells = 2;
 
   static constexpr size_t kBytes = 56;
   using Bytes = std::array<std::byte, kBytes>;

@@ -123,8 +123,9 @@ void HeartbeatListener::hear(Call& call) {
     // The whole hello is there: what follows it must not wake anybody.
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
   }
-  if (call.hello->path == HeartbeatHello::kGivenUp) {
-    given_up_.push_back({call.hello->sender, call.hello->incarnation});
+  if (call.hello->path >= HeartbeatHello::kFarewells) {
+    given_up_.push_back({call.hello->sender, call.hello->incarnation,
+                         call.hello->path - HeartbeatHello::kFarewells});
     call.socket.close();
   } else if (expected_.contains(call.hello->sender)) {
     answer(call);

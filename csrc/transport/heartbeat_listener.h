@@ -38,6 +38,7 @@ class HeartbeatListener {
   struct GivenUp {
     uint64_t process = 0;
     uint32_t incarnation = 0;
+    uint32_t reason = 0;  ///< see Farewell
   };
 
   static constexpr size_t kMaxWaiting = 64;

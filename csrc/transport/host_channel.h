@@ -2,7 +2,7 @@
 //
 // Every member owns a segment that it alone writes and the others read:
 //
-//   header      who owns it, whether it sleeps (odd) or is awake (even), and whether it is deaf
+//   header      who owns it, and whether it sleeps (odd) or is awake (even)
 //   verdicts    for each member: whether the owner has mapped that member's segment
 //   taken       for each member: how many of that member's letters the owner has taken
 //   returned    for each member and ticket: how many of its messages the owner is done with
@@ -128,12 +128,6 @@ class HostChannel {
   bool is_attending() const {
     return own().header.turn_epoch.load(std::memory_order_relaxed) % 2 == 0;
   }
-  /// What members send to this rank by other means does not arrive any more.
-  void set_deaf() { own().header.is_deaf.store(1, std::memory_order_relaxed); }
-  bool is_deaf(int member) const {
-    const Peer& peer = peers_[static_cast<size_t>(member)];
-    return peer.open && peer.segment().header.is_deaf.load(std::memory_order_relaxed) != 0;
-  }
 
   // Staging.
 
@@ -164,7 +158,6 @@ class HostChannel {
   struct alignas(kLine) Header {
     uint64_t magic;
     uint64_t process;
-    std::atomic<uint32_t> is_deaf;
     alignas(kLine) std::atomic<uint32_t> sleep_epoch;
     std::atomic<uint32_t> turn_epoch;  // odd: turned away
   };

@@ -207,13 +207,6 @@ void Mailroom::dispatch(Locked& locked, Member& member, const HostChannel::Messa
   task.after_wait(locked, member.rank, [&] { task.arrived(locked, token, message); });
 }
 
-int Mailroom::deaf_rank(Locked&) const {
-  for (int number = 0; number < channel_->members(); ++number) {
-    if (channel_->is_deaf(number)) return members_[static_cast<size_t>(number)].rank;
-  }
-  return -1;
-}
-
 bool Mailroom::expects_mail(Locked&) const {
   return outbox_.is_waiting() || inbox_.is_waiting() ||
          std::any_of(members_.begin(), members_.end(), [](const Member& member) {

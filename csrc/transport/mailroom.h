@@ -74,8 +74,6 @@ class Mailroom {
   void forget_expected(Locked& locked, PendingRequest& pending) { inbox_.forget(locked, pending); }
   /// `rank` has left.
   void drop(Locked& locked, int rank);
-  /// A rank that nothing else reaches any more: see QueueWatch. -1: there is none.
-  int deaf_rank(Locked&) const;
   /// Whether a task waits for a message, or for room for one.
   bool expects_mail(Locked&) const;
   /// Calls `visit(tag, rank)` for each message that no receive was posted for, until it returns

@@ -231,7 +231,7 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   detector_.forget(&peer.watched_beside);
   detector_.give_up(peer.card.process);
   if (!peer.has_ended && !peer.has_given_up) {
-    detector_.bid_farewell(port_of(peer, Wire::kShared));
+    detector_.bid_farewell(port_of(peer, Wire::kShared), Farewell::Reason::kBroke);
   }
   peer.shared.cut();
   peer.beside.cut();
@@ -255,11 +255,28 @@ void PeerTable::look(Locked& locked, TimePoint now) {
     }
     suspect(locked, peer, std::move(notice.reason), notice.evidence);
   }
-  for (const auto& [process, incarnation] : detector_.take_given_up()) {
+  hear_farewells(locked);
+}
+
+void PeerTable::hear_farewells(Locked& locked) {
+  for (const auto& [process, incarnation, reason] : detector_.take_given_up()) {
     Peer* const peer = find(locked, process);
-    if (peer != nullptr && peer->incarnation == incarnation && !peer->life.is_dead()) {
-      peer->has_given_up = true;
-      suspect(locked, *peer, "it has given up the connection to this process");
+    if (peer == nullptr || peer->incarnation != incarnation || peer->life.is_dead()) {
+      continue;
+    }
+    peer->has_given_up = true;
+    peer->is_deaf = reason == static_cast<uint32_t>(Farewell::Reason::kDeaf);
+    suspect(locked, *peer,
+            peer->is_deaf ? "it no longer receives messages from other processes of its host, "
+                            "because one of them was killed while it wrote a message to it"
+                          : "it has given up the connection to this process");
+  }
+}
+
+void PeerTable::lose_host(Locked&) {
+  for (const auto& [process, peer] : peers_) {
+    if (peer->same_host && peer->life.is_alive()) {
+      detector_.bid_farewell(port_of(*peer, Wire::kShared), Farewell::Reason::kDeaf);
     }
   }
 }

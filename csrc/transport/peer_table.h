@@ -109,6 +109,8 @@ class PeerTable {
   void cut_off(Locked& locked, Peer& peer, std::string reason);
   /// Any thread.
   bool has_suspects() const { return has_suspects_.load(std::memory_order_relaxed); }
+  /// This process receives nothing from its host any more: tells the others of the host.
+  void lose_host(Locked&);
   /// Those whose grace is over die. `look` is called before that, once for each: it receives what
   /// they had sent.
   void bury(Locked& locked, TimePoint now, const std::function<void()>& look);
@@ -143,6 +145,8 @@ class PeerTable {
   /// Its port for heartbeats.
   Heartbeat::Target port_of(const Peer& peer, Wire wire) const;
   void die(Locked& locked, Peer& peer);
+  /// Peers that have given up their connection to this process.
+  void hear_farewells(Locked& locked);
   /// Until the kernels of all peers have what was sent. Connections to hosts that do not answer are
   /// closed by force instead.
   void await_acknowledgements(Locked& locked, TimePoint give_up);

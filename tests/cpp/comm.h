@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,13 @@ using Buffer = std::shared_ptr<std::vector<T>>;
 template <typename T>
 Buffer<T> buffer(size_t count, T value = {}) {
   return std::make_shared<std::vector<T>>(count, value);
+}
+
+/// `first`, `first` + 1, ...
+inline Buffer<int32_t> counting(size_t count, int32_t first) {
+  auto data = buffer<int32_t>(count);
+  std::iota(data->begin(), data->end(), first);
+  return data;
 }
 
 template <typename T>

@@ -1,6 +1,7 @@
 // Collectives that overlap: many of one group, groups with ranks in common, a thread per group.
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "comm.h"
+#include "processor_time.h"
 #include "ranks.h"
 
 namespace q7x2 {
@@ -134,6 +136,29 @@ TEST(Concurrency, AThreadForEachGroup) {
       });
     }
     for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// One that is stopped answers nothing, and is asked only a few times, however many calls wait.
+TEST(Concurrency, WaitingForAStoppedRankCostsNoProcessor) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    constexpr int kCalls = 64;
+    Flight flight(comm, kCalls);
+    rank.barrier();
+    if (rank.rank == 1) ::raise(SIGSTOP);
+    for (int i = 0; i < kCalls; ++i) flight.start(i);
+    if (rank.rank == 0) {
+      const double before = test::cpu_seconds();
+      const auto begin = Clock::now();
+      while (Clock::now() < begin + std::chrono::seconds(4)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
+      const std::chrono::duration<double> elapsed = Clock::now() - begin;
+      EXPECT_LT(test::cpu_seconds() - before, elapsed.count() / 4);
+      ::kill(rank.pid_of(1), SIGCONT);
+    }
+    flight.check();
   });
 }
 

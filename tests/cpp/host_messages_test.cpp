@@ -26,6 +26,7 @@ using std::chrono::milliseconds;
 using test::Buffer;
 using test::buffer;
 using test::Comm;
+using test::counting;
 using test::cpu_seconds;
 using test::Rank;
 using test::run_ranks;
@@ -33,12 +34,6 @@ using test::run_ranks;
 constexpr size_t kSmall = 5;          // in a letter
 constexpr size_t kWhole = 1000;       // in one place
 constexpr size_t kLarge = 1'000'003;  // in pieces
-
-Buffer<int32_t> counting(size_t count, int32_t first) {
-  auto data = buffer<int32_t>(count);
-  for (size_t i = 0; i < count; ++i) (*data)[i] = first + static_cast<int32_t>(i);
-  return data;
-}
 
 TEST(HostMessages, GoThroughSharedMemory) {
   run_ranks(2, [](Rank& rank) {

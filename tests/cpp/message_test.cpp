@@ -21,17 +21,12 @@ using std::chrono::milliseconds;
 using test::Buffer;
 using test::buffer;
 using test::Comm;
+using test::counting;
 using test::Rank;
 using test::run_ranks;
 
 // Inlined, one packet, several packets, rendezvous.
 const std::vector<size_t> kCounts = {0, 1, 1000, 20'001, 1'000'003};
-
-Buffer<int32_t> counting(size_t count, int32_t first) {
-  auto data = buffer<int32_t>(count);
-  for (size_t i = 0; i < count; ++i) (*data)[i] = first + static_cast<int32_t>(i);
-  return data;
-}
 
 bool contains(const Error& error, const std::string& text) {
   return std::string(error.what()).find(text) != std::string::npos;

@@ -1,9 +1,9 @@
 """A rank that is killed in the middle of a write to another one of its host.
 
 It leaves the queue of the other one blocked, through which all ranks of the host write to it what
-does not go through q7x2's own shared memory: here the writer's messages, to which the kernel gave
-no segment that is large enough. What becomes of groups that the dead rank was not in, and of groups
-that are made later?
+does not go through q7x2's own shared memory: here the messages of the writer, or of all ranks, to
+which the kernel gave no segment that is large enough. What becomes of groups that the dead rank was
+not in, and of groups that are made later?
 """
 
 from __future__ import annotations
@@ -35,11 +35,16 @@ BETWEEN = 4 << 20  # bytes: segments of UCX are smaller, those of a group are la
 _CLONE_NEWIPC = 0x8000000
 
 
-def move_together(store: dist.Store, rank: int) -> None:
-    """To a namespace of SysV memory of these ranks' own."""
+SHMMAX = Path("/proc/sys/kernel/shmmax")
+
+
+def move_together(store: dist.Store, rank: int, limit: int | None) -> None:
+    """To a namespace of SysV memory of these ranks' own, with segments of `limit` bytes at most."""
     libc = ctypes.CDLL(None, use_errno=True)
     if rank == 0:
         assert libc.unshare(_CLONE_NEWIPC) == 0
+        if limit is not None:
+            SHMMAX.write_text(str(limit))
         store.set("namespace", f"/proc/{os.getpid()}/ns/ipc")
         return
     with open(store.get("namespace").decode(), "rb") as namespace:
@@ -49,14 +54,13 @@ def move_together(store: dist.Store, rank: int) -> None:
 @contextmanager
 def no_large_segment() -> Iterator[None]:
     """Once the other ranks have theirs, the kernel gives no more."""
-    limit = Path("/proc/sys/kernel/shmmax")
-    before = limit.read_text()
+    before = SHMMAX.read_text()
     segments: list[list[str]] = []
     while sum(int(each[3]) > BETWEEN for each in segments) < WRITER:
         segments = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
-    limit.write_text(str(BETWEEN))
+    SHMMAX.write_text(str(BETWEEN))
     yield
-    limit.write_text(before)
+    SHMMAX.write_text(before)
 
 
 def unreadable() -> tuple[mmap.mmap, torch.Tensor]:
@@ -105,15 +109,20 @@ def check(group: dist.ProcessGroup, rank: int) -> None:
         assert tensor.tolist() == [1.0] * 4
 
 
-def body_survive(world_port: int, port: int) -> dict[str, Any]:
-    """All know each other. Then the writer dies while it writes to rank 0."""
+def body_survive(world_port: int, port: int, without: str) -> dict[str, Any]:
+    """All know each other. Then the writer dies while it writes to rank 0.
+
+    Args:
+        without: Who has no memory of q7x2's: "the writer" or "all".
+    """
     import q7x2
 
     rank = harness.current_rank()
     timeout = timedelta(seconds=TIMEOUT)
     meeting = dist.TCPStore("127.0.0.1", world_port, 3, is_master=rank == 0)
-    move_together(meeting, rank)
-    with no_large_segment() if rank == WRITER else nullcontext():
+    move_together(meeting, rank, BETWEEN if without == "all" else None)
+    is_alone = rank == WRITER and without == "the writer"
+    with no_large_segment() if is_alone else nullcontext():
         dist.init_process_group("q7x2", store=meeting, rank=rank, world_size=3, timeout=timeout)
     pair = dist.new_group([0, 1])
     tensor = torch.ones(16)
@@ -158,12 +167,13 @@ def body_survive(world_port: int, port: int) -> dict[str, Any]:
     return found
 
 
-def test_other_groups_hear_of_it_and_new_ones_work(new_pool) -> None:
+@pytest.mark.parametrize("without", ["the writer", "all"])
+def test_other_groups_hear_of_it_and_new_ones_work(new_pool, without: str) -> None:
     if why := small_machine.why_not():
         pytest.skip(why)
     pool = new_pool(3)
     spec = harness.GroupSpec("q7x2", key="blocked-queue", timeout=TIMEOUT, init="none")
-    pool.start(body_survive, spec, world_port=free_port(), port=free_port())
+    pool.start(body_survive, spec, world_port=free_port(), port=free_port(), without=without)
     outcomes = pool.collect()
     text = "\n".join(each.describe() for each in outcomes)
     assert outcomes[WRITER].exitcode == -signal.SIGSEGV, text
