@@ -82,8 +82,8 @@ double rotated_bound(const ValueSpec& spec, double count) {
 /// The formulas of docs/codecs.md: |v - C(v)|^2 of one group at most, or as expected.
 double bound(const ValueSpec& spec, const std::vector<float>& values) {
   const Statistics of(values);
-  const double levels = (1 << (spec.bits - 1)) - 1;
-  const double steps = (1 << spec.bits) - 1;
+  const double levels = std::exp2(spec.bits - 1) - 1;
+  const double steps = std::exp2(spec.bits) - 1;
   const auto nearest = [&](double step) {
     return sum_over(values, [=](double v) { return square(std::min(v, step / 2)); });
   };

@@ -108,8 +108,8 @@ TEST(Notifier, TheCallerKeepsWhatComesAfterStop) {
 }
 
 TEST(Notifier, StopsAtADeadlineWhereCallbacksDoNotReturn) {
-  // Not destroyed: a callback that has not returned uses it.
-  auto& notifier = *new Notifier;
+  // Never destroyed: a callback that has not returned uses it.
+  static auto& notifier = *new Notifier;
   std::promise<void> release;
   std::promise<void> returned;
   notifier.post([&] {

@@ -79,7 +79,8 @@ std::shared_ptr<SparseAllReduceTask> start_blocks(Ranks& comm, const Buffer<floa
 
 void expect_same_bits(const std::vector<float>& got, const std::vector<float>& expected) {
   ASSERT_EQ(got.size(), expected.size());
-  EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
+  EXPECT_TRUE(got.empty() ||
+              std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
 }
 
 TEST(SparseAllReduce, BlocksGiveTheSumInRankOrderAtEveryDensity) {
