@@ -35,6 +35,7 @@ __attribute__((target("avx2"))) size_t copy_blocks(char* to, const char* from, s
 }  // namespace
 
 void copy_bytes(void* destination, const void* source, size_t bytes) {
+  if (bytes == 0) return;  // from or to nowhere
   size_t done = 0;
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -63,11 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except ImportError as error:  # torch, UCX or an optional package is missing or does not fit
         print(f"q7x2: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nobody is left to tell
+    except BrokenPipeError:  # the reader of our output has gone: nobody is left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
 

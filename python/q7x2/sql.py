@@ -38,6 +38,8 @@ def _run(options: argparse.Namespace) -> int:
             print("\t".join(column[0] for column in answer.description or ()))
             for row in answer:
                 print("\t".join("" if value is None else str(value) for value in row))
+    except BrokenPipeError:
+        raise
     except (_ledger_read.LedgerError, sqlite3.Error, OSError) as error:
         print(f"q7x2 sql: {error}", file=sys.stderr)
         return 1

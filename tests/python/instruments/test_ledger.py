@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sqlite3
+import subprocess
 import sys
 import textwrap
 import time
@@ -300,6 +302,16 @@ def test_questions_in_sql_are_about_all_ranks(
     assert rows == [f"0\tring\t3\t{10**9}\t", f"1\tring\t4\t{10**9}\t"]
     assert cli.main(["sql", str(tmp_path), "SELECT absent FROM operation"]) == 1
     assert "no such column: absent" in capsys.readouterr().err
+
+
+def test_a_reader_of_answers_may_go(tmp_path: pathlib.Path) -> None:
+    write_ledger(tmp_path, 0, [operation(id=1)])
+    command = [sys.executable, "-m", "q7x2.cli", "sql", str(tmp_path), "SELECT * FROM operation"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize(
