@@ -85,9 +85,9 @@ void FailureDetector::watch_host(const Heartbeat::Target& target, void* who, Tim
   }
 }
 
-void FailureDetector::bid_farewell(const Heartbeat::Target& target, Farewell::Reason reason) {
+void FailureDetector::bid_farewell(const Heartbeat::Target& target) {
   if (target.port != 0) {
-    farewells_.push_back(std::make_unique<Farewell>(process_, target, reason, epoll_));
+    farewells_.push_back(std::make_unique<Farewell>(process_, target, epoll_));
   }
 }
 

@@ -58,10 +58,10 @@ class FailureDetector {
   /// The connection to a process is given up: it is answered no more. If it watches this process,
   /// it learns why.
   void give_up(uint64_t process) { listener_.hang_up(process, HeartbeatEnd::kGivenUp); }
-  /// Tells a process that the connection to it is given up, also if it does not watch this one.
-  void bid_farewell(const Heartbeat::Target& target, Farewell::Reason reason);
-  /// Which connections other processes have given up, since the last call.
-  std::vector<HeartbeatListener::GivenUp> take_given_up() { return listener_.take_given_up(); }
+  /// Says what `target.topic` is to a process, also if it does not watch this one.
+  void bid_farewell(const Heartbeat::Target& target);
+  /// What other processes have said so since the last call.
+  std::vector<HeartbeatHello> take_farewells() { return listener_.take_farewells(); }
 
   /// How many processes of other hosts are watched.
   size_t num_heartbeats() const { return heartbeats_.size(); }

@@ -7,11 +7,8 @@
 
 namespace q7x2 {
 
-Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, Reason reason, int epoll)
-    : process_(process),
-      target_(target),
-      reason_(reason),
-      line_(start_connecting(target.address, target.port)) {
+Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, int epoll)
+    : process_(process), target_(target), line_(start_connecting(target.address, target.port)) {
   epoll_event event{};
   event.events = EPOLLOUT;
   event.data.ptr = this;
@@ -26,8 +23,7 @@ void Farewell::ready() {
     return;
   }
   if (attempt == Attempt::kMade) {
-    const HeartbeatHello hello{process_, target_.process, target_.incarnation,
-                               HeartbeatHello::kFarewells + static_cast<uint32_t>(reason_),
+    const HeartbeatHello hello{process_, target_.process, target_.incarnation, target_.topic,
                                HeartbeatHello::next_number()};
     const auto bytes = hello.encode(HeartbeatHello::Turn::kCall, target_.key);
     ::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -15,13 +15,8 @@ namespace q7x2 {
 
 class Farewell {
  public:
-  enum class Reason : uint32_t {
-    kBroke,  ///< the connection broke
-    kDeaf,   ///< the sender receives nothing from its host any more
-  };
-
   /// `process`: this one. Events are registered in `epoll`, with this object as their data.
-  Farewell(uint64_t process, const Heartbeat::Target& target, Reason reason, int epoll);
+  Farewell(uint64_t process, const Heartbeat::Target& target, int epoll);
   Farewell(const Farewell&) = delete;
   Farewell& operator=(const Farewell&) = delete;
 
@@ -33,7 +28,6 @@ class Farewell {
  private:
   const uint64_t process_;
   const Heartbeat::Target target_;
-  const Reason reason_;
   PrivateSocket line_;
 };
 

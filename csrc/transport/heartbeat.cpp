@@ -141,7 +141,7 @@ std::optional<Heartbeat::Finding> Heartbeat::refused(TimePoint now) {
 }
 
 void Heartbeat::greet(TimePoint now) {
-  hello_ = {process_, target_.process, target_.incarnation, target_.path,
+  hello_ = {process_, target_.process, target_.incarnation, target_.topic,
             HeartbeatHello::next_number()};
   const auto hello = hello_.encode(HeartbeatHello::Turn::kCall, target_.key);
   epoll_event event{};
@@ -218,7 +218,7 @@ std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
 void Heartbeat::check_answer(TimePoint now) {
   const auto hello = HeartbeatHello::decode(answer_, HeartbeatHello::Turn::kAnswer, target_.key);
   if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
-      hello->incarnation != target_.incarnation || hello->path != target_.path ||
+      hello->incarnation != target_.incarnation || hello->topic != target_.topic ||
       hello->number != hello_.number) {
     turned_away(now);
     return;

@@ -38,8 +38,8 @@ class Heartbeat {
     uint32_t incarnation = 0;
     uint32_t address = 0;  ///< IPv4, in host byte order
     uint16_t port = 0;
-    uint32_t path = 0;  ///< see HeartbeatHello
-    MessageKey key{};   ///< of messages to the process
+    HeartbeatHello::Topic topic = HeartbeatHello::Topic::kShared;
+    MessageKey key{};  ///< of messages to the process
   };
   struct Finding {
     Evidence evidence;

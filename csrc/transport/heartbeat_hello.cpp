@@ -17,7 +17,7 @@ struct Wire {
   uint64_t sender;
   uint64_t receiver;
   uint32_t incarnation;
-  uint32_t path;
+  uint32_t topic;
   uint64_t number;
   Proof proof;  // of what precedes it
 };
@@ -39,7 +39,8 @@ uint64_t HeartbeatHello::next_number() {
 }
 
 HeartbeatHello::Bytes HeartbeatHello::encode(Turn turn, const MessageKey& key) const {
-  const Wire wire{kMagic, kVersion, sender, receiver, incarnation, path, number, {}};
+  const Wire wire{kMagic, kVersion, sender, receiver, incarnation, static_cast<uint32_t>(topic),
+                  number, {}};
   Bytes bytes;
   std::memcpy(bytes.data(), &wire, sizeof(wire));
   const Proof proof = proof_of(bytes, turn, key);
@@ -54,10 +55,12 @@ std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, 
   }
   Wire wire;
   std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (wire.magic != kMagic || wire.version != kVersion) {
+  if (wire.magic != kMagic || wire.version != kVersion ||
+      wire.topic > static_cast<uint32_t>(Topic::kDeaf)) {
     return std::nullopt;
   }
-  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation, wire.path, wire.number};
+  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation,
+                        static_cast<Topic>(wire.topic), wire.number};
 }
 
 }  // namespace q7x2

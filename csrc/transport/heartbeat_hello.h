@@ -23,15 +23,20 @@ namespace q7x2 {
 
 struct HeartbeatHello {
   enum class Turn { kCall, kAnswer };
+  enum class Topic : uint32_t {
+    kShared,   ///< heartbeats over the network that all hosts share
+    kPrivate,  ///< heartbeats over a private link
+    kBroken,   ///< a Farewell: the connection broke
+    kDeaf,     ///< a Farewell: the sender receives nothing from its host any more
+  };
 
   uint64_t sender = 0;       ///< process
   uint64_t receiver = 0;     ///< process
   uint32_t incarnation = 0;  ///< of the connection between the two
-  uint32_t path = 0;    ///< 0: the network that all hosts share; 1: a private link; or a Farewell
+  Topic topic = Topic::kShared;
   uint64_t number = 0;  ///< of the call: higher than those of all calls before it
 
-  /// Paths from here on are Farewells.
-  static constexpr uint32_t kFarewells = 2;
+  bool is_farewell() const { return topic >= Topic::kBroken; }
 
   static constexpr size_t kBytes = 56;
   using Bytes = std::array<std::byte, kBytes>;

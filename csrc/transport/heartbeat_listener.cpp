@@ -100,7 +100,7 @@ bool HeartbeatListener::is_for_this(const std::optional<HeartbeatHello>& hello) 
   if (!hello || hello->receiver != process_) {
     return false;
   }
-  uint64_t& last = numbers_[{hello->sender, hello->path}];
+  uint64_t& last = numbers_[{hello->sender, hello->topic}];
   return hello->number > std::exchange(last, std::max(last, hello->number));
 }
 
@@ -123,9 +123,8 @@ void HeartbeatListener::hear(Call& call) {
     // The whole hello is there: what follows it must not wake anybody.
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
   }
-  if (call.hello->path >= HeartbeatHello::kFarewells) {
-    given_up_.push_back({call.hello->sender, call.hello->incarnation,
-                         call.hello->path - HeartbeatHello::kFarewells});
+  if (call.hello->is_farewell()) {
+    farewells_.push_back(*call.hello);
     call.socket.close();
   } else if (expected_.contains(call.hello->sender)) {
     answer(call);
@@ -135,11 +134,11 @@ void HeartbeatListener::hear(Call& call) {
 void HeartbeatListener::answer(Call& call) {
   const HeartbeatHello& hello = *call.hello;
   const auto bytes =
-      HeartbeatHello{process_, hello.sender, hello.incarnation, hello.path, hello.number}.encode(
+      HeartbeatHello{process_, hello.sender, hello.incarnation, hello.topic, hello.number}.encode(
           HeartbeatHello::Turn::kAnswer, key_);
   const ssize_t sent = ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) {
-    answered_[{hello.sender, hello.incarnation, hello.path}] = std::move(call.socket);
+    answered_[{hello.sender, hello.incarnation, hello.topic}] = std::move(call.socket);
   }
   call.socket.close();
 }

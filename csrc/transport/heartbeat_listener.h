@@ -4,7 +4,7 @@
 // answered with one if the caller is a process that this one has met in a group. Until then it
 // waits, for a few seconds at most, and only few calls may wait at once: the oldest goes first. So
 // strangers cost little. What a caller sends afterwards is read and dropped: it only wants to see
-// that the kernel acknowledges it. A call that gives up a connection (Farewell) is noted, and over.
+// that the kernel acknowledges it. A Farewell is noted, and the call is over.
 #pragma once
 
 #include <chrono>
@@ -34,13 +34,6 @@ class HeartbeatListener {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// A connection that a process of the job has given up.
-  struct GivenUp {
-    uint64_t process = 0;
-    uint32_t incarnation = 0;
-    uint32_t reason = 0;  ///< see Farewell
-  };
-
   static constexpr size_t kMaxWaiting = 64;
   static constexpr std::chrono::seconds kPatience{5};
 
@@ -61,8 +54,8 @@ class HeartbeatListener {
   void look(TimePoint now);
   /// Now and then: reads and drops what callers sent, ends calls that waited too long.
   void tidy(TimePoint now);
-  /// What was given up since the last call.
-  std::vector<GivenUp> take_given_up() { return std::exchange(given_up_, {}); }
+  /// The Farewells that came since the last call.
+  std::vector<HeartbeatHello> take_farewells() { return std::exchange(farewells_, {}); }
   /// Ends the calls of a process; `end` tells it why.
   void hang_up(uint64_t process, HeartbeatEnd end);
   /// Ends all calls and takes no more.
@@ -83,7 +76,7 @@ class HeartbeatListener {
     size_t num_bytes = 0;
     std::optional<HeartbeatHello> hello = {};  // once it has proven itself
   };
-  using Key = std::tuple<uint64_t, uint32_t, uint32_t>;  // process, incarnation, path
+  using Key = std::tuple<uint64_t, uint32_t, HeartbeatHello::Topic>;  // process, incarnation, topic
 
   void listen();
   void set_listening(bool on);
@@ -100,11 +93,11 @@ class HeartbeatListener {
   uint16_t port_ = 0;
   bool is_listening_ = false;
   std::set<uint64_t> expected_;
-  // The last numbers of calls, by process and path. Only processes of the job have one.
-  std::map<std::pair<uint64_t, uint32_t>, uint64_t> numbers_;
+  // The last numbers of calls, by process and topic. Only processes of the job have one.
+  std::map<std::pair<uint64_t, HeartbeatHello::Topic>, uint64_t> numbers_;
   std::deque<Call> waiting_;
   std::map<Key, PrivateSocket> answered_;
-  std::vector<GivenUp> given_up_;
+  std::vector<HeartbeatHello> farewells_;
 };
 
 }  // namespace q7x2

@@ -12,6 +12,7 @@ namespace q7x2 {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Topic = HeartbeatHello::Topic;
 
 constexpr std::chrono::microseconds kAcknowledgementPause{200};
 // At the end: how long a host that was called lately may take to answer for the first time.
@@ -170,18 +171,19 @@ void PeerTable::watch(Peer& peer, Wire wire, bool believes_refusals) {
   if (peer.same_host) {
     return;
   }
-  detector_.watch_host(port_of(peer, wire),
-                       wire == Wire::kPrivate ? &peer.watched_beside : &peer.watched_shared,
-                       Clock::now(), believes_refusals);
+  const bool is_beside = wire == Wire::kPrivate;
+  detector_.watch_host(port_of(peer, is_beside ? Topic::kPrivate : Topic::kShared),
+                       is_beside ? &peer.watched_beside : &peer.watched_shared, Clock::now(),
+                       believes_refusals);
 }
 
-Heartbeat::Target PeerTable::port_of(const Peer& peer, Wire wire) const {
-  const bool is_beside = wire == Wire::kPrivate;
+Heartbeat::Target PeerTable::port_of(const Peer& peer, Topic topic) const {
+  const bool is_beside = topic == Topic::kPrivate;
   return {.process = peer.card.process,
           .incarnation = peer.incarnation,
           .address = is_beside ? peer.beside_address : peer.card.heartbeat_address,
           .port = peer.card.heartbeat_port,
-          .path = is_beside ? 1U : 0U,
+          .topic = topic,
           .key = secret_.key_to(peer.card.identity())};
 }
 
@@ -231,7 +233,7 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   detector_.forget(&peer.watched_beside);
   detector_.give_up(peer.card.process);
   if (!peer.has_ended && !peer.has_given_up) {
-    detector_.bid_farewell(port_of(peer, Wire::kShared), Farewell::Reason::kBroke);
+    detector_.bid_farewell(port_of(peer, Topic::kBroken));
   }
   peer.shared.cut();
   peer.beside.cut();
@@ -259,13 +261,13 @@ void PeerTable::look(Locked& locked, TimePoint now) {
 }
 
 void PeerTable::hear_farewells(Locked& locked) {
-  for (const auto& [process, incarnation, reason] : detector_.take_given_up()) {
-    Peer* const peer = find(locked, process);
-    if (peer == nullptr || peer->incarnation != incarnation || peer->life.is_dead()) {
+  for (const HeartbeatHello& farewell : detector_.take_farewells()) {
+    Peer* const peer = find(locked, farewell.sender);
+    if (peer == nullptr || peer->incarnation != farewell.incarnation || peer->life.is_dead()) {
       continue;
     }
     peer->has_given_up = true;
-    peer->is_deaf = reason == static_cast<uint32_t>(Farewell::Reason::kDeaf);
+    peer->is_deaf = farewell.topic == Topic::kDeaf;
     suspect(locked, *peer,
             peer->is_deaf ? "it no longer receives messages from other processes of its host, "
                             "because one of them was killed while it wrote a message to it"
@@ -276,7 +278,7 @@ void PeerTable::hear_farewells(Locked& locked) {
 void PeerTable::lose_host(Locked&) {
   for (const auto& [process, peer] : peers_) {
     if (peer->same_host && peer->life.is_alive()) {
-      detector_.bid_farewell(port_of(*peer, Wire::kShared), Farewell::Reason::kDeaf);
+      detector_.bid_farewell(port_of(*peer, Topic::kDeaf));
     }
   }
 }

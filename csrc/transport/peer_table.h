@@ -143,7 +143,7 @@ class PeerTable {
   void end_former_lives(Locked& locked, const Card& card);
   void watch(Peer& peer, Wire wire, bool believes_refusals = false);
   /// Its port for heartbeats.
-  Heartbeat::Target port_of(const Peer& peer, Wire wire) const;
+  Heartbeat::Target port_of(const Peer& peer, HeartbeatHello::Topic topic) const;
   void die(Locked& locked, Peer& peer);
   /// Peers that have given up their connection to this process.
   void hear_farewells(Locked& locked);

@@ -191,25 +191,29 @@ TEST(FailureDetector, AFarewellIsHeardOnce) {
   FailureDetector peer(kPeer, kKey);
   Heartbeat::Target target = target_of(me, kMe);
   target.incarnation = 7;
-  peer.bid_farewell(target, Farewell::Reason::kDeaf);
-  std::vector<HeartbeatListener::GivenUp> given_up;
+  target.topic = HeartbeatHello::Topic::kDeaf;
+  peer.bid_farewell(target);
+  std::vector<HeartbeatHello> farewells;
   ASSERT_TRUE(eventually([&] {
     EXPECT_TRUE(me.look(Clock::now()).empty() && peer.look(Clock::now()).empty());
-    given_up = me.take_given_up();
-    return !given_up.empty();
+    farewells = me.take_farewells();
+    return !farewells.empty();
   })) << "me does not even expect it";
-  ASSERT_EQ(given_up.size(), 1U);
-  EXPECT_EQ(given_up[0].process, kPeer);
-  EXPECT_EQ(given_up[0].incarnation, 7U);
-  EXPECT_EQ(given_up[0].reason, static_cast<uint32_t>(Farewell::Reason::kDeaf));
-  EXPECT_TRUE(me.take_given_up().empty());
+  ASSERT_EQ(farewells.size(), 1U);
+  EXPECT_EQ(farewells[0].sender, kPeer);
+  EXPECT_EQ(farewells[0].incarnation, 7U);
+  EXPECT_EQ(farewells[0].topic, HeartbeatHello::Topic::kDeaf);
+  EXPECT_TRUE(me.take_farewells().empty());
 }
 
 TEST(FailureDetector, AFarewellToNobodyIsOver) {
   const uint16_t port = std::make_unique<FailureDetector>(kMe, kKey)->port();
   FailureDetector peer(kPeer, kKey);
-  peer.bid_farewell({.process = kMe, .address = INADDR_LOOPBACK, .port = port, .key = kKey},
-                    Farewell::Reason::kBroke);
+  peer.bid_farewell({.process = kMe,
+                     .address = INADDR_LOOPBACK,
+                     .port = port,
+                     .topic = HeartbeatHello::Topic::kBroken,
+                     .key = kKey});
   pollfd entry{peer.fd(), POLLIN, 0};
   EXPECT_TRUE(eventually([&] {
     EXPECT_TRUE(peer.look(Clock::now()).empty());

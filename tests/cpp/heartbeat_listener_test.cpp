@@ -135,10 +135,10 @@ TEST(HeartbeatListener, DropsWhatIsNoHelloForIt) {
     const auto bytes = hello.encode(turn, key);
     return is_dropped(listener, {bytes.begin(), bytes.end()});
   };
-  EXPECT_TRUE(is_refused({kPeer, kMe + 1, 0, 0, 1}, Turn::kCall, kKey));
-  EXPECT_TRUE(is_refused({kPeer, kMe, 0, 0, 1}, Turn::kCall, MessageKey{})) << "another secret";
-  EXPECT_TRUE(is_refused({kPeer, kMe, 0, 0, 1}, Turn::kAnswer, kKey)) << "reflected";
-  const auto hello = HeartbeatHello{kPeer, kMe, 0, 0, 1}.encode(Turn::kCall, kKey);
+  EXPECT_TRUE(is_refused({kPeer, kMe + 1, 0, {}, 1}, Turn::kCall, kKey));
+  EXPECT_TRUE(is_refused({kPeer, kMe, 0, {}, 1}, Turn::kCall, MessageKey{})) << "another secret";
+  EXPECT_TRUE(is_refused({kPeer, kMe, 0, {}, 1}, Turn::kAnswer, kKey)) << "reflected";
+  const auto hello = HeartbeatHello{kPeer, kMe, 0, {}, 1}.encode(Turn::kCall, kKey);
   for (size_t bit = 0; bit < 8 * hello.size(); bit += 13) {
     std::vector<std::byte> changed(hello.begin(), hello.end());
     changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
@@ -196,14 +196,15 @@ TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
 }
 
 TEST(HeartbeatHello, IsAcceptedOnlyAsItWasMade) {
-  const HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7, 1, 99};
+  const HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7,
+                             HeartbeatHello::Topic::kPrivate, 99};
   const auto bytes = hello.encode(Turn::kCall, kKey);
   const auto got = HeartbeatHello::decode(bytes, Turn::kCall, kKey);
   ASSERT_TRUE(got);
   EXPECT_EQ(got->sender, hello.sender);
   EXPECT_EQ(got->receiver, hello.receiver);
   EXPECT_EQ(got->incarnation, hello.incarnation);
-  EXPECT_EQ(got->path, hello.path);
+  EXPECT_EQ(got->topic, hello.topic);
   EXPECT_EQ(got->number, hello.number);
   EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kAnswer, kKey));
   EXPECT_FALSE(HeartbeatHello::decode(bytes, Turn::kCall, MessageKey{}));

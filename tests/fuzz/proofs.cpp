@@ -49,7 +49,7 @@ const MessageKey kKey = kSecret.key_to(identity(2));
 
 std::string hello(Random& random) {
   HeartbeatHello it{random() % 4, random() % 4, static_cast<uint32_t>(random() % 3),
-                    static_cast<uint32_t>(random() % 2), random()};
+                    static_cast<HeartbeatHello::Topic>(random() % 4), random()};
   const auto bytes = it.encode(Turn::kCall, kKey);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
