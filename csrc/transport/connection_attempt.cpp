@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -33,6 +34,18 @@ PrivateSocket start_connecting(uint32_t address, uint16_t port) {
   to.sin_addr.s_addr = htonl(address);
   if (::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 &&
       errno != EINPROGRESS) {
+    socket.close();
+  }
+  return socket;
+}
+
+PrivateSocket start_connecting(uint32_t address, uint16_t port, int epoll, uint32_t events,
+                               const void* who) {
+  PrivateSocket socket = start_connecting(address, port);
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = const_cast<void*>(who);
+  if (socket.is_valid() && ::epoll_ctl(epoll, EPOLL_CTL_ADD, socket, &event) != 0) {
     socket.close();
   }
   return socket;

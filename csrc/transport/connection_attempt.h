@@ -15,5 +15,9 @@ Attempt outcome(int socket);
 /// Begins to connect. `address`: IPv4, in host byte order. Invalid if that fails at once, as with
 /// "no route", which is no answer.
 PrivateSocket start_connecting(uint32_t address, uint16_t port);
+/// The same, with `events` registered in `epoll` and `who` as their data. Invalid also if that
+/// fails.
+PrivateSocket start_connecting(uint32_t address, uint16_t port, int epoll, uint32_t events,
+                               const void* who);
 
 }  // namespace q7x2

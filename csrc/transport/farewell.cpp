@@ -8,14 +8,9 @@
 namespace q7x2 {
 
 Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, int epoll)
-    : process_(process), target_(target), line_(start_connecting(target.address, target.port)) {
-  epoll_event event{};
-  event.events = EPOLLOUT;
-  event.data.ptr = this;
-  if (line_.is_valid() && ::epoll_ctl(epoll, EPOLL_CTL_ADD, line_, &event) != 0) {
-    line_.close();
-  }
-}
+    : process_(process),
+      target_(target),
+      line_(start_connecting(target.address, target.port, epoll, EPOLLOUT, this)) {}
 
 void Farewell::ready() {
   const Attempt attempt = outcome(line_);

@@ -91,14 +91,7 @@ std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
 // ----------------------------------------------------------------------------------------- line
 
 PrivateSocket Heartbeat::start_connection(uint32_t events) const {
-  PrivateSocket socket = start_connecting(target_.address, target_.port);
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = const_cast<Heartbeat*>(this);
-  if (socket.is_valid() && ::epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
-    socket.close();
-  }
-  return socket;
+  return start_connecting(target_.address, target_.port, epoll_, events, this);
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::call(TimePoint now) {

@@ -267,7 +267,7 @@ void PeerTable::hear_farewells(Locked& locked) {
       continue;
     }
     peer->has_given_up = true;
-    peer->is_deaf = farewell.topic == Topic::kDeaf;
+    peer->is_deaf |= farewell.topic == Topic::kDeaf;
     suspect(locked, *peer,
             peer->is_deaf ? "it no longer receives messages from other processes of its host, "
                             "because one of them was killed while it wrote a message to it"

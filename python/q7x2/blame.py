@@ -78,6 +78,8 @@ def _run(options: argparse.Namespace) -> int:
             paths = _torch_trace.write(dumps, options.torch)
             count = f"{len(paths)} file(s) for PyTorch: torchfrtrace {options.torch}"
             print(count, file=sys.stderr if options.json else sys.stdout)
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError) as error:
         print(f"q7x2 blame: {error}", file=sys.stderr)
         return 1

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits
 
 # The reduce-scatter sums in the order of the all-reduce, whichever of these is taken.
-RING = {"Q7X2_ALGO": "ring", "Q7X2_REFINE": "0"}
-ROUNDS_ONCE = {"Q7X2_ALGO": "sra,direct", "Q7X2_REFINE": "0"}
+RING = {"Q7X2_ALGO": "ring"}
+ROUNDS_ONCE = {"Q7X2_ALGO": "sra,direct"}
 
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
