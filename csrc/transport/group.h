@@ -286,6 +286,10 @@ class Group {
   /// After which a call asks all that it waits for.
   static std::chrono::milliseconds patience_of(const Task& task);
   void inquire(Locked& locked, TimePoint now);
+  /// Of a call that has asked and has `waited` so long. `will_answer`: a rank is asked already and
+  /// may still answer.
+  static Clock::duration until_next_inquiry(const Task& task, Clock::duration waited,
+                                            bool will_answer);
   /// False: the rank is not asked, because it owes enough answers.
   bool ask(Locked& locked, int rank, uint64_t sequence, const std::string& call);
   void send_inquiry(Locked& locked, int rank, uint64_t sequence, const std::string& call);

@@ -118,11 +118,15 @@ void Group::inquire(Locked& locked, TimePoint now) {
       will_answer |= !ask(locked, *next, sequence, task->name()) &&
                      now < unanswered_.at(*next).since + kAnswerTakes;
     }
-    record.next_inquiry =
-        now + (will_answer          ? kAnswerTakes / 10
-               : task->takes_turn() ? waited
-                                    : std::max<Clock::duration>(kAsksAgain, waited / 4));
+    record.next_inquiry = now + until_next_inquiry(*task, waited, will_answer);
   }
+}
+
+Clock::duration Group::until_next_inquiry(const Task& task, Clock::duration waited,
+                                          bool will_answer) {
+  if (will_answer) return kAnswerTakes / 10;
+  if (task.takes_turn()) return waited;
+  return std::max<Clock::duration>(kAsksAgain, waited / 4);
 }
 
 bool Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
