@@ -28,22 +28,23 @@ COMPUTE, WIRE, DDP, OURS = "computation alone", "messages alone", "DDP", "overla
 WAYS = (COMPUTE, WIRE, DDP, OURS)
 # A step takes at most so many times the bound, and DDP at least so many times a step.
 MOST_OF_BOUND, LEAST_SPEEDUP = 1.15, 1.25
+MOST_OFF = 0.15  # the prediction, relative to the measured step
 VOCABULARY = 256
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks forward", description=__doc__)
-    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--hosts", default="2,4", help="numbers of virtual hosts")
     parser.add_argument("--rate", default="auto", help="of each NIC, as tc spells it, or auto")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--context", type=int, default=64, help="tokens of a sequence")
     parser.add_argument("--batch", type=int, default=4, help="sequences of a rank")
     parser.add_argument("--bucket-mb", type=float, default=2.0, help="of DDP")
-    parser.add_argument("--chunk", default="1M", help="ForwardOverlap(chunk_bytes=)")
-    parser.add_argument("--window", type=int, default=2, help="ForwardOverlap(window=)")
-    parser.add_argument("--early", type=float, default=0.3, help="ForwardOverlap(early=)")
-    parser.add_argument("--steps", type=int, default=10, help="in a row, of each way")
+    parser.add_argument("--chunk", help="ForwardOverlap(chunk_bytes=); chosen if not given")
+    parser.add_argument("--window", type=int, help="ForwardOverlap(window=); chosen if not given")
+    parser.add_argument("--early", type=float, help="ForwardOverlap(early=); chosen if not given")
+    parser.add_argument("--steps", type=int, default=15, help="in a row, of each way")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=RESULTS / "forward.json")
     args = parser.parse_args(argv)
@@ -59,18 +60,24 @@ def main(argv: list[str]) -> None:
         "rounds",
     )
     spec = {name: getattr(args, name) for name in names}
-    spec["chunk"] = arguments.parse_size(args.chunk)
-    rate = args.rate
-    if rate == "auto":
-        first = measure(args.hosts, "1gbit", spec | {"rounds": 1, "ways": [COMPUTE]})
-        rate = matching_rate(first, args.hosts)
-    figures = measure(args.hosts, rate, spec | {"ways": list(WAYS)})
+    spec["chunk"] = arguments.parse_size(args.chunk) if args.chunk else None
+    cases = [case(int(hosts), args.rate, spec) for hosts in arguments.names(args.hosts)]
     machine = facts.collect()
-    report.write_json(args.out, machine, {**spec, "hosts": args.hosts, "rate": rate, **figures})
+    report.write_json(args.out, machine, {**spec, "cases": cases})
     console = report.console()
     report.print_facts(console, machine)
-    for line in sentences(figures, args.hosts, rate):
-        console.print(line, markup=False)
+    for each in cases:
+        for line in sentences(each):
+            console.print(line, markup=False)
+
+
+def case(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one number of hosts."""
+    if rate == "auto":
+        first = measure(hosts, "1gbit", spec | {"rounds": 1, "ways": [COMPUTE]})
+        rate = matching_rate(first, hosts)
+    figures = measure(hosts, rate, spec | {"ways": list(WAYS)})
+    return {"hosts": hosts, "rate": rate, **figures}
 
 
 def matching_rate(figures: dict[str, Any], hosts: int) -> str:
@@ -93,11 +100,12 @@ def measure(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
         return figures
 
 
-def sentences(figures: dict[str, Any], hosts: int, rate: str) -> list[str]:
+def sentences(figures: dict[str, Any]) -> list[str]:
     """The figures for a person, and whether the goals are met."""
     ways = figures["ways"]
     lines = [
-        f"{hosts} hosts at {rate}, {figures['gradient_bytes'] / 1e6:.1f} MB of gradients",
+        f"{figures['hosts']} hosts at {figures['rate']}, "
+        f"{figures['gradient_bytes'] / 1e6:.1f} MB of gradients",
         *(
             f"{name:18} {report.duration(each['seconds']):>8} per step, CPU "
             f"{each['cpu_seconds']:.3f} s of all ranks"
@@ -109,6 +117,14 @@ def sentences(figures: dict[str, Any], hosts: int, rate: str) -> list[str]:
     speedup = ways[DDP]["seconds"] / ours
     lines.append(f"overlap is {speedup:.2f} x as fast as DDP, goal {LEAST_SPEEDUP} x")
     lines.append(f"weights equal to DDP's, bit for bit: {figures['equal']}")
+    chosen = figures["chosen"]
+    if chosen is not None:
+        off = chosen["predicted"] / ours - 1
+        lines.append(
+            f"chosen: {chosen['chunks']} chunks, window {chosen['window']}, early "
+            f"{chosen['early']:g}; a step predicted as {report.duration(chosen['predicted'])}, "
+            f"{off:+.0%}, goal within {MOST_OFF:.0%}"
+        )
     return lines
 
 
@@ -237,10 +253,21 @@ class Training:
         )
         equal = torch.tensor(int(all(torch.equal(a, b) for a, b in pairs)))
         dist.all_reduce(equal, dist.ReduceOp.MIN)
-        stats = self._attached.stats
+        stats, timeline = self._attached.stats, self._attached.timeline
         steps = max(stats.steps, 1)
+        chosen = None
+        if timeline is not None:
+            best = timeline.candidates[0]
+            chosen = {
+                "chunks": best.chunks,
+                "window": best.window,
+                "early": best.early,
+                "predicted": best.seconds,
+                "timeline": str(timeline).splitlines(),
+            }
         return {
             "equal": bool(equal),
+            "chosen": chosen,
             "chunks": stats.chunks,
             "step_wait_seconds": stats.step_wait_seconds / steps,
             "forward_wait_seconds": stats.forward_wait_seconds / steps,

@@ -35,6 +35,7 @@ _NAMES = {
     "_forward_overlap": ("AttachedForward",),
     "_forward_overlap_optimizer": ("NotElementwiseError",),
     "_forward_overlap_options": ("ForwardOverlap", "ForwardOverlapStats"),
+    "_forward_overlap_timeline": ("ForwardTimeline",),
     "_fsdp_options": ("Sharded", "ShardedStats"),
     "_hook_options": (
         "EF21",
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
     from q7x2._forward_overlap_optimizer import NotElementwiseError as NotElementwiseError
     from q7x2._forward_overlap_options import ForwardOverlap as ForwardOverlap
     from q7x2._forward_overlap_options import ForwardOverlapStats as ForwardOverlapStats
+    from q7x2._forward_overlap_timeline import ForwardTimeline as ForwardTimeline
     from q7x2._fsdp_options import Sharded as Sharded
     from q7x2._fsdp_options import ShardedStats as ShardedStats
     from q7x2._hook_options import EF21 as EF21

@@ -16,7 +16,6 @@ ASPLOS 2024) also cuts collectives and orders them by what waits for them.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,15 +26,19 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from q7x2._collective_queue import CollectiveQueue
+from q7x2._forward_overlap_choice import defaults
 from q7x2._forward_overlap_chunk import Chunk, Named
 from q7x2._forward_overlap_early import EarlySteps, split_early
-from q7x2._forward_overlap_gathers import GatherQueue
+from q7x2._forward_overlap_first import FirstSteps
 from q7x2._forward_overlap_gradient import ScatteredGradient
 from q7x2._forward_overlap_layout import Member, chunks_of
-from q7x2._forward_overlap_modules import ModuleHook, Needs
+from q7x2._forward_overlap_modules import ModuleHook, Needs, chunks_needed, register_reduction
+from q7x2._forward_overlap_norm import clip_shards
 from q7x2._forward_overlap_optimizer import State, elementwise_keys
 from q7x2._forward_overlap_options import ForwardOverlap, ForwardOverlapStats
 from q7x2._forward_overlap_order import SliceLengths
+from q7x2._forward_overlap_timeline import ForwardTimeline, TimelineRecorder
 from q7x2._groups import group_like
 from q7x2._option_checks import check_positive
 
@@ -55,29 +58,32 @@ class AttachedForward:
         options: ForwardOverlap,
         parameters: Sequence[Named],
     ) -> None:
-        self._group, self._optimizer, self._options = ddp.process_group, optimizer, options
+        self._group, self._optimizer = ddp.process_group, optimizer
         self._names = {p: name for name, p in parameters}
         self._device = parameters[0][1].device
         self._group_of = {
             p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]
         }
         self._elementwise = elementwise_keys(optimizer, self._device)
-        self._register_hook(ddp)
+        register_reduction(ddp, self._reduce)
         # Reduce-scatters begin in the order of backward, all-gathers in that of forward: each needs
         # a group in which no other collective comes between.
         self._scatters = group_like(self._group, self._device)
         self._gathers = group_like(self._group, self._device)
         self._slices = SliceLengths(self._scatters, self._device)
+        self._first = FirstSteps(options, self._names, self._scatters, self._device)
+        self._options = defaults(options)
+        self._timeline: ForwardTimeline | None = None
+        self._recorder: TimelineRecorder | None = None  # while it has steps to record
         self._marks = {p: ScatteredGradient.of(p, self._unscale) for p in self._names}
         self._model = ddp.module
         self._needs: Needs | None = Needs(self._model)
         self._needed: dict[nn.Module, list[int]] = {}  # numbers of chunks in the order of forward
         self._buckets: list[tuple[Sequence[Tensor], list[Chunk]]] = []
         self._order: list[Chunk] = []  # that of forward; empty until all buckets are known
-        self._queue = GatherQueue(options.window)
+        self._queue = CollectiveQueue(self._options.window, self._note_gather)
         self._early = EarlySteps([], self._queue, optimizer)
         self._pending: set[int] = set()  # numbers of chunks whose all-gather has not landed
-        self._dense_backwards = 0
         self._may_shard = self._is_sharding = self._is_detached = False
         self._stats = ForwardOverlapStats()
         self._removable: list[Any] = []
@@ -88,27 +94,24 @@ class AttachedForward:
         """What it has done since it was attached."""
         return self._stats
 
-    def _register_hook(self, ddp: DistributedDataParallel) -> None:
-        this = weakref.ref(self)  # DDP's reducer, which is C++, would keep the cycle for ever
-
-        def reduce(state: Any, bucket):  # type: ignore[no-untyped-def]  # DDP checks annotations
-            attached = this()
-            assert attached is not None  # the model's hooks keep it
-            return attached._reduce(bucket)
-
-        ddp.register_comm_hook(None, reduce)
+    @property
+    def timeline(self) -> ForwardTimeline | None:
+        """How options that were None were chosen; None before that, and if none was."""
+        return self._timeline if self._recorder is None else self._recorder.timeline
 
     def _register_others(self, ddp: DistributedDataParallel) -> None:
+        wait = ModuleHook(lambda _: self.wait())
         for module in self._model.modules():
             self._removable += [
                 module.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True),
-                module.register_state_dict_pre_hook(ModuleHook(self._wait_here)),
-                module.register_load_state_dict_pre_hook(ModuleHook(self._wait_here)),
+                module.register_state_dict_pre_hook(wait),
+                module.register_load_state_dict_pre_hook(wait),
             ]
         self._removable += [
             ddp.register_forward_pre_hook(ModuleHook(self._before_ddp)),
-            self._model.register_forward_hook(ModuleHook(self._wait_here)),
+            self._model.register_forward_hook(ModuleHook(self._after_forward)),
             self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(lambda *_: self._first.end_step()),
             self._optimizer.register_state_dict_pre_hook(self._gather_state),
             self._optimizer.register_state_dict_post_hook(self._forget_state),
             self._optimizer.register_load_state_dict_post_hook(self._scatter_state),
@@ -131,21 +134,42 @@ class AttachedForward:
             self.wait()  # an evaluation may take other ways through the model
         elif self._needs is not None:
             self._needs.note(module)
+            self._first.call(module)
         elif self._pending:
             for number in self._needed.get(module, ()):
                 if number in self._pending:
                     self._land(number)
 
     def _before_ddp(self, _: nn.Module) -> None:
-        # This is when DDP makes its buckets anew.
-        self._may_shard = self._may_shard or (self._dense_backwards > 0 and torch.is_grad_enabled())
+        """This is when DDP makes its buckets anew."""
+        if self._may_shard or not torch.is_grad_enabled():
+            return
+        if self._first.are_over:
+            self._may_shard = True
+            assert self._needs is not None
+            self._options, self._timeline = self._first.choose(
+                self._optimizer, self._needs, self._slices
+            )
+            self._queue = CollectiveQueue(self._options.window, self._note_gather)
+        else:
+            self._first.begin_forward()
 
-    def _wait_here(self, _: nn.Module) -> None:
+    def _after_forward(self, _: nn.Module) -> None:
         self.wait()
+        if not torch.is_grad_enabled():
+            return
+        if not self._may_shard:
+            self._first.end_forward()
+        if self._recorder is not None:
+            self._recorder.end_forward()
+            if self._recorder.is_done:
+                self._timeline, self._recorder = self._recorder.timeline, None
 
     def _land(self, number: int) -> None:
         begin = time.monotonic()
+        self._note("needed", number)
         self._queue.wait(number)
+        self._note("gathered", number)  # its callback may be late
         self._count(forward_wait_seconds=time.monotonic() - begin)
         self._order[number].land()
         self._pending.discard(number)
@@ -154,23 +178,19 @@ class AttachedForward:
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """DDP's hook. Returns at once; the bucket keeps this rank's own gradients."""
-        buffer, scale = bucket.buffer(), 1.0 / self._group.size()
         if self._is_detached or not self._may_shard:
-            # DDP makes its buckets anew after the first backward.
-            self._dense_backwards += bucket.is_last()
-            work = dist.all_reduce(buffer.mul_(scale), group=self._scatters, async_op=True)
-            reduced: torch.futures.Future[Tensor] = work.get_future().then(
-                lambda future: future.value()[0]
-            )
-            return reduced
+            return self._first.reduce(bucket)
+        buffer, scale = bucket.buffer(), 1.0 / self._group.size()
         if bucket.index() == 0:
             self.wait()
             self._is_sharding = True
             self._early.begin()
-            self._queue.begin(self._order)
+            self._queue.begin([chunk.start_gather for chunk in self._order])
         for chunk in self._chunks_of(bucket):
             chunk.wait()  # of a backward whose gradients were dropped
             chunk.scatter(buffer, scale)
+            if self._recorder is not None:
+                self._recorder.follow(self._order.index(chunk), chunk)
             self._early.follow(chunk)
         if bucket.is_last():
             # DDP's own callback, which writes `p.grad`, is queued after this one.
@@ -186,16 +206,13 @@ class AttachedForward:
             p.grad = mark
 
     def _chunks_of(self, bucket: GradBucket) -> list[Chunk]:
-        index = bucket.index()
         parameters: Sequence[Any] = bucket.parameters()
-        if index < len(self._buckets):
-            known, chunks = self._buckets[index]
-            if len(known) != len(parameters) or any(
-                a is not b for a, b in zip(known, parameters, strict=True)
-            ):
+        if bucket.index() < len(self._buckets):
+            known, chunks = self._buckets[bucket.index()]
+            if [id(p) for p in known] != [id(p) for p in parameters]:
                 raise RuntimeError(
                     "DistributedDataParallel has other buckets than in the last step; "
-                    "overlap='forward' needs the same ones from the second backward on"
+                    "overlap='forward' needs the same ones from step to step"
                 )
             return chunks
         buffer = bucket.buffer()
@@ -205,7 +222,9 @@ class AttachedForward:
         ]
         named = [(self._names[p], p) for p in parameters]
         most = max(1, self._options.chunk_bytes // buffer.element_size())
-        cuts = chunks_of(buffer.numel(), self._group.size(), most, self._slices.of(buffer))
+        cuts = chunks_of(
+            buffer.numel(), self._group.size(), most, self._slices.of(buffer.numel(), buffer.dtype)
+        )
         lanes = (self._scatters, self._gathers)
         chunks = [
             Chunk(named, members, runs, self._optimizer, self._elementwise, lanes) for runs in cuts
@@ -240,19 +259,7 @@ class AttachedForward:
             norm: Tensor = torch.nn.utils.clip_grad_norm_(whole, max_norm, norm_type)
             return norm
         shards = [chunk.gradient for chunk in self._arrived() if chunk.gradient.numel()]
-        norms = [torch.linalg.vector_norm(shard, norm_type).float() for shard in shards]
-        norms.append(torch.zeros((), device=self._device))
-        total: Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
-        if norm_type == float("inf"):
-            dist.all_reduce(total, dist.ReduceOp.MAX, group=self._scatters)
-        else:
-            total = total.pow(norm_type)
-            dist.all_reduce(total, group=self._scatters)
-            total = total.pow(1.0 / norm_type)
-        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-        for shard in shards:
-            shard.mul_(factor)
-        return total
+        return clip_shards(shards, max_norm, norm_type, self._scatters, self._device)
 
     def _unscale(self, found_inf: Tensor, inv_scale: Tensor) -> None:
         self._early.check("GradScaler")
@@ -288,10 +295,11 @@ class AttachedForward:
         if len(args) > 1 or kwargs.get("closure") is not None:
             raise RuntimeError("overlap='forward' takes no closure in optimizer.step")
         if self._is_detached or not self._has_scattered():
+            self._first.begin_step()
             return
         if not self._order:
             self._settle()
-            self._queue.begin(self._order)
+            self._queue.begin([chunk.start_gather for chunk in self._order])
         begin = time.monotonic()
         stepped = self._early.end()
         waited = time.monotonic() - begin
@@ -299,6 +307,7 @@ class AttachedForward:
         for number, chunk in list(enumerate(self._order))[stepped:]:
             begin = time.monotonic()
             chunk.wait()
+            self._note("scattered", number)
             waited += time.monotonic() - begin
             chunk.step(optimizer)
             self._pending.add(number)
@@ -322,16 +331,13 @@ class AttachedForward:
         early, late = split_early(order, chunks, self._options.early)
         self._order = [*early, *late]
         self._early = EarlySteps(early, self._queue, self._optimizer)
-        chunks_with: dict[nn.Parameter, list[int]] = {}
-        for number, chunk in enumerate(self._order):
-            for _, p in chunk.parameters.values():
-                chunks_with.setdefault(p, []).append(number)
-        self._needed = {
-            module: sorted({number for p in each for number in chunks_with.get(p, ())})
-            for module, each in needs.items()
-        }
+        self._needed = chunks_needed(
+            needs, [[p for _, p in chunk.parameters.values()] for chunk in self._order]
+        )
         self._forget_state(self._optimizer)
         self._count(chunks=len(chunks))
+        if self._timeline is not None:
+            self._recorder = TimelineRecorder(self._timeline, len(chunks))
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -373,6 +379,7 @@ class AttachedForward:
         self._arrived()
         self._gather_state(self._optimizer)
         self._is_detached = True
+        self._first.stop_measuring()
         for p, mark in self._marks.items():
             if p.grad is mark:
                 p.grad = None
@@ -381,6 +388,13 @@ class AttachedForward:
         self._removable.clear()
         self._buckets, self._order = [], []
 
+    def _note_gather(self, what: str, number: int) -> None:
+        self._note("stepped" if what == "ready" else "gathered", number)
+
+    def _note(self, moment: str, number: int) -> None:
+        if self._recorder is not None:
+            self._recorder.note(moment, number)
+
     def _count(self, **more: float) -> None:
-        changes = {name: getattr(self._stats, name) + value for name, value in more.items()}
-        self._stats = replace(self._stats, **changes)
+        stats = self._stats
+        self._stats = replace(stats, **{k: getattr(stats, k) + v for k, v in more.items()})

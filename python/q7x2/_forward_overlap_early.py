@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+from q7x2._collective_queue import CollectiveQueue
 from q7x2._forward_overlap_chunk import Chunk
-from q7x2._forward_overlap_gathers import GatherQueue
 
 
 class EarlySteps:
@@ -24,7 +24,7 @@ class EarlySteps:
     """
 
     def __init__(
-        self, chunks: Sequence[Chunk], queue: GatherQueue, optimizer: torch.optim.Optimizer
+        self, chunks: Sequence[Chunk], queue: CollectiveQueue, optimizer: torch.optim.Optimizer
     ) -> None:
         self._numbers = {chunk: number for number, chunk in enumerate(chunks)}
         self._queue, self._optimizer = queue, optimizer
@@ -81,9 +81,20 @@ class EarlySteps:
         self._done[number].set()
 
 
+class Sized(Protocol):
+    """A chunk, or what stands for one in a simulation."""
+
+    @property
+    def length_of_all(self) -> int:
+        """The number of its elements on all ranks together."""
+
+
+Sizable = TypeVar("Sizable", bound=Sized)
+
+
 def split_early(
-    order: Sequence[Chunk], arrival: Sequence[Chunk], share: float
-) -> tuple[list[Chunk], list[Chunk]]:
+    order: Sequence[Sizable], arrival: Sequence[Sizable], share: float
+) -> tuple[list[Sizable], list[Sizable]]:
     """The chunks that step during backward, in the order of backward, and the others.
 
     Args:

@@ -1,11 +1,14 @@
-"""Which module waits for which parameters, and in which order forward needs them."""
+"""Hooks of modules: which one waits for which parameters, in which order forward needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
 
 Moment = Callable[[nn.Module], None]
 
@@ -22,6 +25,18 @@ class ModuleHook:
 
     def __reduce__(self) -> tuple[type[ModuleHook], tuple[()]]:
         return ModuleHook, ()
+
+
+def register_reduction(ddp: DistributedDataParallel, reduce: Callable[[GradBucket], Any]) -> None:
+    """Let the bound method ``reduce`` reduce the buckets of ``ddp``."""
+    method = weakref.WeakMethod(reduce)  # DDP's reducer, which is C++, would keep a cycle for ever
+
+    def hook(state: Any, bucket):  # type: ignore[no-untyped-def]  # DDP checks annotations
+        found = method()
+        assert found is not None  # hooks of the model keep its object
+        return found(bucket)
+
+    ddp.register_comm_hook(None, hook)
 
 
 class Needs:
@@ -65,3 +80,22 @@ class Needs:
             needs.setdefault(owner, {})[p] = None
         for child in module.children():
             self._visit(child, owner, needs)
+
+
+def chunks_needed(
+    needs: Mapping[nn.Module, Sequence[nn.Parameter]], chunks: Sequence[Sequence[nn.Parameter]]
+) -> dict[nn.Module, list[int]]:
+    """By module, the numbers of the chunks that have parameters which it needs, ascending.
+
+    Args:
+        needs: By module, the parameters that it needs.
+        chunks: The parameters of each chunk.
+    """
+    chunks_with: dict[nn.Parameter, list[int]] = {}
+    for number, parameters in enumerate(chunks):
+        for p in parameters:
+            chunks_with.setdefault(p, []).append(number)
+    return {
+        module: sorted({number for p in each for number in chunks_with.get(p, ())})
+        for module, each in needs.items()
+    }

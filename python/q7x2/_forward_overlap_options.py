@@ -11,6 +11,10 @@ from q7x2._option_checks import check_whole
 class ForwardOverlap:
     """All-gathers of updated weights that overlap the next forward; see docs/forward_overlap.md.
 
+    What is None is chosen: the first seven steps are DDP's own, six of them are measured, and a
+    simulation finds the fastest options. On devices other than the CPU, with one rank, or if ranks
+    do not step after each backward, chunks are of 4 MiB instead, the window is 2, and early is 0.
+
     Args:
         chunk_bytes: Buckets of DistributedDataParallel are cut into chunks of at most so many
             bytes. Each is reduce-scattered, stepped and all-gathered by itself. Small chunks let
@@ -26,15 +30,22 @@ class ForwardOverlap:
         ValueError: An option is out of range.
     """
 
-    chunk_bytes: int = 4 << 20
-    window: int = 2
-    early: float = 0.0
+    chunk_bytes: int | None = None
+    window: int | None = None
+    early: float | None = 0.0
 
     def __post_init__(self) -> None:
-        check_whole("chunk_bytes", self.chunk_bytes, 1024)
-        check_whole("window", self.window, 1)
-        if not 0 <= self.early <= 1:
+        if self.chunk_bytes is not None:
+            check_whole("chunk_bytes", self.chunk_bytes, 1024)
+        if self.window is not None:
+            check_whole("window", self.window, 1)
+        if self.early is not None and not 0 <= self.early <= 1:
             raise ValueError(f"early must be from 0 to 1, got {self.early}")
+
+    @property
+    def leaves_a_choice(self) -> bool:
+        """An option is None."""
+        return None in (self.chunk_bytes, self.window, self.early)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import ProcessGroup
 
 
@@ -20,23 +19,26 @@ class SliceLengths:
     def __init__(self, group: ProcessGroup, device: torch.device) -> None:
         backend = group._get_backend(device)
         is_q7x2 = getattr(backend, "wrapped_pg", backend).name() == "q7x2"
+        self._device = device
         self._group = group if is_q7x2 and group.size() > 2 else None
 
-    def of(self, bucket: Tensor) -> int | None:
-        """The number of elements of a slice if a ring sums ``bucket``; None: it does not matter.
+    def of(self, length: int, dtype: torch.dtype) -> int | None:
+        """The number of elements of a slice if a ring sums ``length`` elements.
 
-        The first call for a size is a collective call.
+        None: it does not matter. The first call for a size is a collective call, unless all ranks
+        have all-reduced as much over the group.
         """
         if self._group is None:
             return None
-        size = bucket.numel() * bucket.element_size()
+        size = length * dtype.itemsize
         choice = self._choice(size)
         if choice is None:  # the first call of a kind chooses
-            dist.all_reduce(torch.zeros_like(bucket), group=self._group)
+            zeros = torch.zeros(length, dtype=dtype, device=self._device)
+            dist.all_reduce(zeros, group=self._group)
             choice = self._choice(size)
         if choice is None or choice[0] != "ring":
             return None
-        return max(1, choice[1] // bucket.element_size())
+        return max(1, choice[1] // dtype.itemsize)
 
     def _choice(self, size: int) -> tuple[str, int] | None:
         """The algorithm and the bytes of a slice."""

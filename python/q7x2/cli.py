@@ -19,6 +19,7 @@ from q7x2 import (
     plan_files,
     report,
     serve,
+    show_timeline,
     simulate,
     sql,
     top,
@@ -39,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     actions = plan.add_subparsers(dest="plan", required=True, metavar="ACTION")
     draw_plan.add_parser(actions)
     explain_plan.add_parser(actions)
+    show_timeline.add_parser(actions)
     plan_files.add_parsers(actions)
     simulate.add_parser(commands)
     serve.add_parser(commands)

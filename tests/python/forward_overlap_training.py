@@ -17,6 +17,9 @@ from values import assert_bits
 RING = {"Q7X2_ALGO": "ring"}
 ROUNDS_ONCE = {"Q7X2_ALGO": "sra,direct"}
 
+# With nothing left to choose, the second step is one on shards.
+FIXED = q7x2.ForwardOverlap(chunk_bytes=4 << 20, window=2)
+
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 
@@ -72,7 +75,7 @@ class Pair:
         self,
         make: MakeOptimizer = momentum,
         model: Callable[[], nn.Module] = net,
-        overlap: Any = "forward",
+        overlap: Any = FIXED,
         **ddp: Any,
     ) -> None:
         options = SMALL_BUCKETS | ddp

@@ -12,6 +12,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from forward_overlap_training import (
+    FIXED,
     RING,
     ROUNDS_ONCE,
     Lion,
@@ -57,12 +58,12 @@ def lion(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def check_bits() -> None:
-    for make, overlap in ((momentum, "forward"), (adamw, EARLY), (lion, "forward")):
+    for make, overlap in ((momentum, FIXED), (adamw, EARLY), (lion, FIXED)):
         pair = Pair(make, overlap=overlap)
         pair.train(range(4))
         pair.assert_equal((make.__name__, overlap))
         assert pair.attached.stats.steps == 3  # the first one is DDP's
-    few = q7x2.ForwardOverlap(chunk_bytes=1 << 20)
+    few = q7x2.ForwardOverlap(chunk_bytes=1 << 20, window=2)
     pair = Pair(adamw, wide, few, bucket_cap_mb=25, gradient_as_bucket_view=True)
     pair.train(range(3))
     pair.assert_equal("wide")

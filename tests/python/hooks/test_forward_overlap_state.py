@@ -6,7 +6,7 @@ import copy
 import itertools
 import os
 import signal
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import harness
@@ -14,9 +14,17 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from forward_overlap_training import Lamb, Lion, MakeOptimizer, Pair, adamw, loss_of, momentum
+from forward_overlap_training import (
+    FIXED,
+    Lamb,
+    Lion,
+    MakeOptimizer,
+    Pair,
+    adamw,
+    loss_of,
+    momentum,
+)
 from hook_training import SMALL_BUCKETS, net
-from q7x2._forward_overlap_gathers import GatherQueue
 from q7x2._forward_overlap_layout import Member, chunks_of, segments_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -125,7 +133,7 @@ def test_parameters_of_one_group_must_share_their_number_of_steps() -> None:
 
 
 def body_a_rank_dies(early: float) -> None:
-    pair = Pair(overlap=q7x2.ForwardOverlap(early=early))
+    pair = Pair(overlap=replace(FIXED, early=early))
     pair.train(range(3))
     meet()
     if dist.get_rank() == 1:
@@ -261,69 +269,3 @@ def test_ranks_own_the_parts_of_every_slice() -> None:
         [[(14, 15)], [(15, 17)]],
     ]
     assert chunks_of(0, 3, 8, 7) == []
-
-
-# ---- the queue -----------------------------------------------------------------------------------
-
-
-class Work:
-    """An all-gather that a test ends."""
-
-    def __init__(self, name: int, log: list[int]) -> None:
-        self.name, self.log = name, log
-        self.callbacks: list[Callable[[Any], None]] = []
-        self.has_ended = False
-
-    def start_gather(self) -> Work:
-        self.log.append(self.name)
-        return self
-
-    def get_future(self) -> Work:
-        return self
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self.callbacks.append(callback)
-
-    def wait(self) -> None:
-        self.has_ended = True
-
-    def end(self) -> None:
-        for callback in self.callbacks:
-            callback(self)
-
-
-def test_gathers_start_in_order_and_a_few_at_once() -> None:
-    log: list[int] = []
-    works = [Work(name, log) for name in range(5)]
-    queue = GatherQueue(window=2)
-    queue.begin(works)
-    queue.set_ready(1)
-    assert log == []  # the first one is not ready
-    for number in (0, 2, 3, 4):
-        queue.set_ready(number)
-    assert log == [0, 1]
-    works[1].end()
-    assert log == [0, 1, 2]
-    queue.wait(3)  # whoever waits does not wait for the window
-    assert log == [0, 1, 2, 3]
-    assert works[3].has_ended
-    for number in (0, 2, 3):
-        works[number].end()
-    assert log == [0, 1, 2, 3, 4]
-
-
-def test_an_error_of_a_gather_that_a_callback_starts_is_raised_by_wait() -> None:
-    log: list[int] = []
-
-    class Broken(Work):
-        def start_gather(self) -> Work:
-            raise ConnectionError("the group has failed")
-
-    works = [Work(0, log), Broken(1, log)]
-    queue = GatherQueue(window=1)
-    queue.begin(works)
-    queue.set_ready(0)
-    queue.set_ready(1)
-    works[0].end()
-    with pytest.raises(ConnectionError, match="the group has failed"):
-        queue.wait(1)

@@ -167,7 +167,8 @@ q7x2.nothing
     classes += ["KFAC", "KFACStats", "Quorum", "QuorumDiLoCo", "QuorumDiLoCoStats", "QuorumStats"]
     classes += ["FollowLag", "LagEvent", "LagFacts", "LateUpdates", "LateUpdatesStats"]
     classes += ["MicroBatchEvent", "MicroBatches"]
-    classes += ["AttachedForward", "ForwardOverlap", "ForwardOverlapStats", "NotElementwiseError"]
+    classes += ["AttachedForward", "ForwardOverlap", "ForwardOverlapStats", "ForwardTimeline"]
+    classes += ["NotElementwiseError"]
     classes += ["ColwiseOverlap", "RowwiseOverlap", "TensorOverlap"]
     functions += ["advise", "plot_policy"]
     names = sorted([*classes, "__version__", *functions])
