@@ -31,7 +31,9 @@ def main(argv: list[str]) -> None:
         prog="python -m benchmarks tensor_parallel", description=__doc__
     )
     parser.add_argument("--ranks", default="2,4", help="numbers of virtual hosts")
-    parser.add_argument("--rate", default="100mbit", help="of each host's NIC, as tc spells it")
+    parser.add_argument(
+        "--rates", default="100mbit,200mbit", help="of each host's NIC, as tc spells them"
+    )
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--sequence", type=int, default=512, help="rows, of all ranks together")
     parser.add_argument("--width", type=int, default=1024, help="features between the layers")
@@ -45,9 +47,9 @@ def main(argv: list[str]) -> None:
     sizes = [int(each) for each in arguments.names(args.ranks)]
     names = ("batch", "sequence", "width", "hidden", "layers", "dtype", "chunks", "rounds")
     spec = {name: getattr(args, name) for name in names}
-    cases = [measure(ranks, args.rate, spec) for ranks in sizes]
+    cases = [measure(ranks, rate, spec) for rate in arguments.names(args.rates) for ranks in sizes]
     machine = facts.collect()
-    report.write_json(args.out, machine, {**spec, "rate": args.rate, "goal": GOAL, "cases": cases})
+    report.write_json(args.out, machine, {**spec, "goal": GOAL, "cases": cases})
     console = report.console()
     report.print_facts(console, machine)
     for case in cases:
@@ -62,7 +64,7 @@ def measure(ranks: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path()}
         env |= {"XDG_CACHE_HOME": folder, "Q7X2_REFINE": "0"}  # too few calls to refine a choice
         lab.run(worker, env=env, timeout_s=3600)
-        case: dict[str, Any] = json.loads(out.read_text())
+        case: dict[str, Any] = {"rate": rate, **json.loads(out.read_text())}
         return case
 
 
@@ -70,10 +72,17 @@ def sentence(case: dict[str, Any]) -> str:
     """A case for a person: the times of all ways, and what the goal is."""
     ways = case["ways"]
     ratio = ways[PLAIN]["seconds"] / ways[OURS]["seconds"]
+    prediction = ""
+    if "predicted_forward" in case:
+        predicted, measured = case["predicted_forward"], case["measured_forward"]
+        prediction = (
+            f"; their forwards predicted as {report.duration(predicted)}, measured "
+            f"{report.duration(measured)} ({predicted / measured - 1:+.0%})"
+        )
     return (
-        f"{case['ranks']} ranks: {report.ways(ways, WAYS)}; {ratio:.2f} x as fast as {PLAIN}, goal "
-        f"{GOAL:.2f} x; chunks {case['chunks']}, {case['waited']:.0%} of the layers' time waited "
-        "for messages"
+        f"{case['ranks']} ranks at {case['rate']}: {report.ways(ways, WAYS)}; {ratio:.2f} x as "
+        f"fast as {PLAIN}, goal {GOAL:.2f} x; chunks {case['chunks']}, {case['waited']:.0%} of the "
+        f"layers' time waited for messages{prediction}"
     )
 
 
@@ -106,6 +115,11 @@ def rank_main(spec: dict[str, Any], out: Path) -> None:
     overlaps = [layer.overlap for layer in models[OURS].modules() if hasattr(layer, "overlap")]
     case["ranks"] = ranks
     case["chunks"] = [overlap.chunks for overlap in overlaps]
+    if all(overlap.candidates for overlap in overlaps):
+        case["predicted_forward"] = sum(overlap.candidates[0].seconds for overlap in overlaps)
+    case["measured_forward"] = sum(
+        overlap.forward_seconds / overlap.forwards for overlap in overlaps
+    )
     seconds = sum(overlap.seconds for overlap in overlaps)
     case["waited"] = sum(overlap.waited_seconds for overlap in overlaps) / seconds
     if rank == 0:

@@ -69,9 +69,9 @@ class RowwiseOverlap(RowwiseParallel):
     """RowwiseParallel of a Linear whose output is summed over the ranks while it is computed.
 
     The input is sharded along its last dimension, the output along the sequence. In the forward,
-    each rank computes the rows of the farthest rank first and its own last. In the backward, each
-    rank multiplies its own rows of the gradient first, and those of others as they arrive. Sums of
-    several ranks are made in rank order.
+    pieces of all ranks' rows are reduce-scattered while the next ones are multiplied. In the
+    backward, each rank multiplies its own rows of the gradient first, and those of others as they
+    arrive.
 
     Args:
         input_layouts: Of the input; the last dimension. The sequence must be divisible by the

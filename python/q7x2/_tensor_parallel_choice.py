@@ -4,8 +4,10 @@ More pieces: the first product begins earlier, and less of the last message is l
 piece costs a message, and small products are slower per row. ``choose`` predicts the time of a
 layer for each number of pieces from measured products and the Fabric:
 
-    end = product of the own shard
-    for each piece:  end = max(end, piece's arrival) + products of this piece of the other shards
+    all-gather      end = product of the own shard
+                    for each piece:  end = max(end, its arrival) + product of it for the others
+    reduce-scatter  for each piece:  made += product of it for all
+                                     end = max(end, made) + message
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch.distributed import ProcessGroup
 
@@ -20,7 +23,7 @@ from q7x2._units import bytes_text, percent_text, time_text
 
 CANDIDATES = (1, 2, 4, 8, 16)
 DEFAULT = 4  # without a Fabric
-_GAIN = 0.05  # the share of the time that more pieces must save: they cost processor time as well
+_GAIN = 0.02  # the share of the time that more pieces must save
 _REPEATS = 3
 
 
@@ -30,8 +33,8 @@ class Candidate:
 
     Attributes:
         chunks: Pieces.
-        product_seconds: Of one piece, measured on the slowest rank.
-        message_seconds: In which all ranks have exchanged one piece each, by the Fabric.
+        product_seconds: Of one piece of the other shards, or of all, measured on the slowest rank.
+        message_seconds: Of the collective for one piece of all shards, by the Fabric.
         seconds: Of the layer's forward, predicted.
     """
 
@@ -56,6 +59,8 @@ class TensorOverlap:
             has no q7x2 backend and therefore no Fabric.
         calls: Forwards and backwards so far.
         seconds: Seconds in them.
+        forwards: Forwards so far.
+        forward_seconds: Seconds in them. ``candidates[0].seconds`` is the prediction for one.
         waited_seconds: Seconds of those in which this rank waited for messages.
     """
 
@@ -65,12 +70,16 @@ class TensorOverlap:
     candidates: list[Candidate] = field(default_factory=list)
     calls: int = 0
     seconds: float = 0.0
+    forwards: int = 0
+    forward_seconds: float = 0.0
     waited_seconds: float = 0.0
 
-    def count(self, seconds: float, waited: float) -> None:
+    def count(self, seconds: float, waited: float, is_forward: bool) -> None:
         """Add a forward or backward."""
         self.calls += 1
         self.seconds += seconds
+        self.forwards += is_forward
+        self.forward_seconds += seconds if is_forward else 0.0
         self.waited_seconds += waited
 
     def __str__(self) -> str:
@@ -82,6 +91,9 @@ class TensorOverlap:
             f"{time_text(each.message_seconds)}, forward {time_text(each.seconds)} (predicted)"
             for each in self.candidates
         ]
+        if self.forwards:
+            mean = self.forward_seconds / self.forwards
+            lines.append(f"  {self.forwards} forwards, {time_text(mean)} each (measured)")
         lines.append(
             f"  {self.calls} calls in {time_text(self.seconds)}, of which "
             f"{time_text(self.waited_seconds)} "
@@ -90,70 +102,107 @@ class TensorOverlap:
         return "\n".join(lines)
 
 
-def measure(product: Callable[[int], object], rows: int) -> dict[int, float]:
-    """Seconds of a product by number of pieces, for those that a shard of ``rows`` has rows for.
+class Products(NamedTuple):
+    """Measured products of a rank.
+
+    Attributes:
+        own: Seconds of that of its own shard.
+        pieces: Seconds of that of one piece of several shards, by the number of pieces.
+    """
+
+    own: float
+    pieces: dict[int, float]
+
+
+def measure(product: Callable[[int, int], object], rows: int, shards: int) -> Products:
+    """Products for each number of pieces that a shard of ``rows`` has rows for.
 
     Args:
-        product: Computes with its argument's number of rows.
+        product: Computes with so many parts of so many rows each.
         rows: Of a shard.
+        shards: Of how many shards pieces are multiplied together.
     """
-    times: dict[int, float] = {}
-    for chunks in CANDIDATES:
-        if chunks <= rows:
-            product(rows // chunks)
-            times[chunks] = min(_seconds(product, rows // chunks) for _ in range(_REPEATS))
-    return times
+    pieces = {
+        chunks: _seconds(product, shards, rows // chunks) for chunks in CANDIDATES if chunks <= rows
+    }
+    return Products(_seconds(product, 1, rows), pieces)
 
 
-def _seconds(product: Callable[[int], object], rows: int) -> float:
-    begin = time.perf_counter()
-    product(rows)
-    return time.perf_counter() - begin
+def _seconds(product: Callable[[int, int], object], parts: int, rows: int) -> float:
+    product(parts, rows)
+    times = []
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        product(parts, rows)
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
-def predict(chunks: int, product: float, own: float, message: float, ranks: int) -> float:
-    """Seconds of a forward.
+def predict_gather(chunks: int, product: float, message: float, own: float) -> float:
+    """Seconds of products that begin when an all-gather has brought their rows.
 
     Args:
         chunks: Pieces per shard.
-        product: Seconds of the product of one piece.
+        product: Seconds of the product of one piece of all other shards.
+        message: Seconds of the all-gather of one piece.
         own: Seconds of the product of a shard.
-        message: Seconds in which all ranks exchange one piece each.
-        ranks: Of the group.
     """
     end = own
     for index in range(chunks):
-        end = max(end, (index + 1) * message) + (ranks - 1) * product
+        end = max(end, (index + 1) * message) + product
+    return end
+
+
+def predict_scatter(chunks: int, product: float, message: float) -> float:
+    """Seconds of products that a reduce-scatter adds up.
+
+    Args:
+        chunks: Pieces per shard.
+        product: Seconds of the product of one piece of all shards.
+        message: Seconds of the reduce-scatter of one piece.
+    """
+    end = 0.0
+    for index in range(chunks):
+        end = max(end, (index + 1) * product) + message
     return end
 
 
 def choose(
-    measured: Sequence[dict[int, float]], message: Callable[[int], float], message_bytes: int
+    measured: Sequence[Products],
+    message: Callable[[int], float],
+    message_bytes: int,
+    is_gather: bool,
 ) -> list[Candidate]:
-    """The candidates, the fewest pieces first that are within 5 % of the fastest prediction.
+    """The candidates, the fewest pieces first that are within 2 % of the fastest prediction.
 
     Args:
         measured: What :func:`measure` returned, of each rank.
-        message: Seconds in which all ranks exchange so many bytes each.
+        message: Seconds of a collective of so many bytes per rank.
         message_bytes: Of a shard.
+        is_gather: The collective is an all-gather before the products, else a reduce-scatter.
     """
+    own = max(each.own for each in measured)
     slowest = {
-        chunks: max(times[chunks] for times in measured)
-        for chunks in measured[0]
-        if all(chunks in times for times in measured)
+        chunks: max(each.pieces[chunks] for each in measured)
+        for chunks in measured[0].pieces
+        if all(chunks in each.pieces for each in measured)
     }
     candidates = []
     for chunks, product in slowest.items():
         seconds = message(-(-message_bytes // chunks))
-        end = predict(chunks, product, slowest[1], seconds, len(measured))
+        end = (
+            predict_gather(chunks, product, seconds, own)
+            if is_gather
+            else predict_scatter(chunks, product, seconds)
+        )
         candidates.append(Candidate(chunks, product, seconds, end))
     fastest = min((each.seconds for each in candidates), default=0.0)
     fastest *= 1 + _GAIN
     return sorted(candidates, key=lambda each: (max(fastest, each.seconds), each.chunks))
 
 
-def message_seconds(group: ProcessGroup) -> Callable[[int], float] | None:
-    """Seconds in which all ranks exchange so many bytes each, by the Fabric; None without one."""
+def message_seconds(group: ProcessGroup, collective: str) -> Callable[[int], float] | None:
+    """Seconds of a collective of so many bytes per rank, by the Fabric; None without one."""
     from q7x2._extension import load
     from q7x2._groups import backend_of
 
@@ -164,7 +213,7 @@ def message_seconds(group: ProcessGroup) -> Callable[[int], float] | None:
     explain = load().explain
 
     def seconds(size: int) -> float:
-        found: float = explain("all_gather", size, fabric, -1, "direct")[0]["seconds"]
+        found: float = explain(collective, size, fabric)[0]["seconds"]
         return found
 
     return seconds

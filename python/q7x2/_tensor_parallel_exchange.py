@@ -1,28 +1,33 @@
-"""An all-gather whose pieces are used as they arrive, and a reduce-scatter of parts made in turn.
+"""An all-gather whose pieces are used as they arrive, and a reduce-scatter of pieces made in turn.
 
-Ranks send straight to each other, as in CommFuse (arXiv 2604.24013). Of 4 ranks, in time:
+Each piece is one collective of the group, so the Planner decides how it travels: on some networks
+round a ring, between hosts of several ranks once per host. For 4 ranks, in time:
 
-    Gather, rank 0      use own | use 1, 2, 3: first pieces | second pieces | ...
-            network     first pieces of 1, 2, 3 | second pieces | ...
-    Scatter, rank 0     make part of 3 | part of 2 | part of 1 | own part | add up
-            network                    | to 3      | to 2      | to 1
+    Gather, rank 0      use own | use first pieces of 1, 2, 3 | second pieces | ...
+            network     all-gather of the first pieces | second pieces | ...
+    Scatter, rank 0     make first pieces for all | second pieces | ...
+            network                               | reduce-scatter of the first pieces | second ...
 
-Each rank sends (n - 1) shards, as a direct all-gather and reduce-scatter do. While a rank uses its
-own shard, or makes its own part, the network works and nothing waits.
+The pieces of all ranks are used together, because one product of many rows is faster than several
+of few rows.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, Work
+from torch.distributed import ProcessGroup
 
-_TAG = 72  # of all messages; between two ranks they arrive in the order in which they are sent
+from q7x2._collective_queue import CollectiveQueue
+
+_AT_ONCE = 2  # with more, messages of several pieces meet at one rank, and its switch drops some
 
 
 def pieces(rows: int, chunks: int) -> list[tuple[int, int]]:
@@ -35,11 +40,10 @@ def pieces(rows: int, chunks: int) -> list[tuple[int, int]]:
 class Gather:
     """The shards of all ranks along ``dim``. Making it starts all messages.
 
-    Iterate over it once: it yields begin and length of rows of :attr:`full` that are there, this
-    rank's own first. Then call :meth:`finish`.
+    Iterate over it once: it yields rows that are there, this rank's own first.
 
     Args:
-        shard: Of equal shape on all ranks. It must not change before :meth:`finish` returns.
+        shard: Of equal shape on all ranks.
         dim: The dimension of the shards, at least 0.
         chunks: Pieces that each shard is sent in, at most.
         group: The ranks, in the order of their shards.
@@ -55,124 +59,89 @@ class Gather:
         """The shards of all ranks, one after the other."""
         self.waited = 0.0
         """Seconds that this rank has waited for messages."""
-        self._arrivals: list[tuple[Work, Tensor, int, int]] = []
-        self._sends: list[Work] = []
-        parts = pieces(self._rows, chunks)
-        for begin, length in parts:
-            for step in range(1, size):
-                source = (self._rank + step) % size
-                first = source * self._rows + begin
-                place = self.full.narrow(dim, first, length)
-                target = place if place.is_contiguous() else place.new_empty(place.shape)
-                work = dist.irecv(target, group=group, tag=_TAG, group_src=source)
-                self._arrivals.append((_started(work), target, first, length))
-        for begin, length in parts:
+        self._others = [rank for rank in range(size) if rank != self._rank]
+        self._queue = CollectiveQueue(_AT_ONCE)
+        self._arrivals: list[tuple[Tensor, int]] = []
+        for begin, length in pieces(self._rows, chunks) if self._others else []:
             piece = shard.narrow(dim, begin, length).contiguous()
-            for step in range(1, size):
-                destination = (self._rank - step) % size
-                work = dist.isend(piece, group=group, tag=_TAG, group_dst=destination)
-                self._sends.append(_started(work))
+            arrived = piece.new_empty((size, *piece.shape))
+            self._queue.add(partial(_all_gather, arrived, piece, group))
+            self._arrivals.append((arrived, begin))
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, list[int]]]:
+        """Rows [parts, ...], and where each part begins in :attr:`full`, which has them too."""
         own = self._rank * self._rows
         self.full.narrow(self._dim, own, self._rows).copy_(self._shard)
-        yield own, self._rows
-        for work, target, first, length in self._arrivals:
-            self._wait(work)
-            place = self.full.narrow(self._dim, first, length)
-            if not place.is_contiguous():
-                place.copy_(target)
-            yield first, length
+        yield self._shard.unsqueeze(0), [own]
+        for number, (arrived, begin) in enumerate(self._arrivals):
+            begun = time.perf_counter()
+            self._queue.wait(number)
+            self.waited += time.perf_counter() - begun
+            parts = torch.cat((arrived[: self._rank], arrived[self._rank + 1 :]))
+            begins = [rank * self._rows + begin for rank in self._others]
+            self.place(self.full, parts, begins)
+            yield parts, begins
 
-    def finish(self) -> None:
-        """Wait until the other ranks have this rank's shard."""
-        for work in self._sends:
-            self._wait(work)
-
-    def _wait(self, work: Work) -> None:
-        begin = time.perf_counter()
-        work.wait()
-        self.waited += time.perf_counter() - begin
+    def place(self, whole: Tensor, parts: Tensor, begins: list[int]) -> None:
+        """Copy parts, [parts, ...], to where they begin in ``whole``."""
+        for part, begin in zip(parts, begins, strict=True):
+            whole.narrow(self._dim, begin, part.shape[self._dim]).copy_(part)
 
 
 class Scatter:
     """Sums over the ranks; each rank gets that of its own shard along ``dim``.
 
-    Put every part that :meth:`order` yields, then call :meth:`finish`. Sums are made in rank order,
-    those of 16-bit floats in float32, and rounded once. So they do not depend on ``chunks``.
+    Put what :meth:`order` asks for, then call :meth:`finish`.
 
     Args:
         shape: Of a shard, equal on all ranks.
         dim: The dimension of the shards, at least 0.
         chunks: Pieces that each shard is made and sent in, at most.
-        like: A tensor with the dtype and the device of the parts.
         group: The ranks, in the order of their shards.
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], dim: int, chunks: int, like: Tensor, group: ProcessGroup
-    ) -> None:
-        self._dim, self._group, self._rank = dim, group, group.rank()
-        self._result = like.new_empty(shape)
+    def __init__(self, shape: tuple[int, ...], dim: int, chunks: int, group: ProcessGroup) -> None:
+        self._shape, self._dim, self._group = shape, dim, group
+        self._queue = CollectiveQueue(_AT_ONCE)
+        self._sums: list[Tensor] = []
         self._pieces = pieces(shape[dim], chunks)
         self.waited = 0.0
         """Seconds that this rank has waited for messages."""
-        self._parts: dict[tuple[int, int], Tensor] = {}
-        self._receipts: dict[tuple[int, int], Work] = {}
-        self._sends: list[tuple[Work, Tensor]] = []
-        size = group.size()
-        for step in range(1, size):
-            source = (self._rank + step) % size
-            for begin, length in self._pieces:
-                place = self._result.narrow(dim, begin, length)
-                part = place.new_empty(place.shape)
-                work = dist.irecv(part, group=group, tag=_TAG, group_src=source)
-                self._parts[source, begin] = part
-                self._receipts[source, begin] = _started(work)
 
-    def order(self) -> Iterator[tuple[int, int, int]]:
-        """Rank, begin and length (of its shard) of each part: the farthest rank first, own last."""
-        size = self._group.size()
-        for step in range(size - 1, -1, -1):
-            for begin, length in self._pieces:
-                yield (self._rank + step) % size, begin, length
-
-    def put(self, rank: int, begin: int, part: Tensor) -> None:
-        """Send a part of this rank's addends. It must not change any more."""
-        part = part.contiguous()
-        if rank == self._rank:
-            self._parts[rank, begin] = part
-            return
-        work = dist.isend(part, group=self._group, tag=_TAG, group_dst=rank)
-        self._sends.append((_started(work), part))
-
-    def finish(self, bias: Tensor | None = None) -> Tensor:
-        """Wait for the other ranks, and return the sum, to which ``bias`` is added."""
-        wide = self._result.dtype
-        if wide in (torch.bfloat16, torch.float16):
-            wide = torch.float32
+    def order(self) -> Iterator[tuple[list[int], int]]:
+        """For each piece: where it begins in the rows of all ranks, by rank, and its length."""
+        rows = self._shape[self._dim]
         for begin, length in self._pieces:
-            total: Tensor | None = None
-            for rank in range(self._group.size()):
-                if (rank, begin) in self._receipts:
-                    self._wait(self._receipts[rank, begin])
-                part = self._parts.pop((rank, begin))
-                total = part.to(wide) if total is None else total.add_(part)
-            assert total is not None
-            if bias is not None:
-                total.add_(bias)
-            self._result.narrow(self._dim, begin, length).copy_(total)
-        for work, _ in self._sends:
-            self._wait(work)
-        return self._result
+            yield [rank * rows + begin for rank in range(self._group.size())], length
 
-    def _wait(self, work: Work) -> None:
-        begin = time.perf_counter()
-        work.wait()
-        self.waited += time.perf_counter() - begin
+    def put(self, parts: Tensor) -> None:
+        """Send this rank's addends of the next piece, [ranks, ...]; they must not change."""
+        parts = parts.contiguous()
+        total = torch.empty_like(parts[0])
+        self._queue.add(partial(_reduce_scatter, total, parts, self._group))
+        self._sums.append(total)
+
+    def finish(self, like: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Wait for the other ranks, and return the sum, to which ``bias`` is added.
+
+        Args:
+            like: A tensor with the dtype and the device of the parts.
+            bias: For the last dimension.
+        """
+        result = like.new_empty(self._shape)
+        for number, (begin, length) in enumerate(self._pieces):
+            begun = time.perf_counter()
+            self._queue.wait(number)
+            self.waited += time.perf_counter() - begun
+            place = result.narrow(self._dim, begin, length)
+            total = self._sums[number]
+            place.copy_(total if bias is None else total + bias)
+        return result
 
 
-def _started(work: Work | None) -> Work:
-    """Of a call that this rank takes part in; torch returns None only on ranks outside a group."""
-    assert work is not None
-    return work
+def _all_gather(arrived: Tensor, piece: Tensor, group: ProcessGroup) -> Any:
+    return dist.all_gather_into_tensor(arrived.flatten(0, 1), piece, group=group, async_op=True)
+
+
+def _reduce_scatter(total: Tensor, parts: Tensor, group: ProcessGroup) -> Any:
+    return dist.reduce_scatter_tensor(total, parts.flatten(0, 1), group=group, async_op=True)

@@ -117,13 +117,22 @@ class OverlappedLinear(nn.Linear):
         others = x.numel() // max(1, x.shape[dim] * x.shape[-1])
         overlap.message_bytes = rows * others * features * x.element_size()
         check_agreement("overlapped layer", self._facts(x, dim), group)
-        message = message_seconds(group) if given is None and group.size() > 1 else None
+        is_gather = self._function is Column
+        collective = "all_gather" if is_gather else "reduce_scatter"
+        message = None
+        if given is None and group.size() > 1:
+            message = message_seconds(group, collective)
         if message is not None:
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-                times = measure(lambda count: product(x.narrow(dim, 0, count), weight), rows)
+
+                def multiply(parts: int, count: int) -> object:
+                    piece = x.narrow(dim, 0, count)
+                    return product(torch.stack([piece] * parts), weight)
+
+                times = measure(multiply, rows, group.size() - is_gather)
             everybody: list[Any] = [None] * group.size()
             dist.all_gather_object(everybody, times, group)
-            candidates = choose(everybody, message, overlap.message_bytes)
+            candidates = choose(everybody, message, overlap.message_bytes, is_gather)
             shared = check_agreement("overlapped layer", {}, group, shared=candidates)
             overlap.candidates = shared
         if given is None:

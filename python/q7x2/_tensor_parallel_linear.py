@@ -4,7 +4,7 @@ Rows of activations are shards along a dimension of the sequence, of equal lengt
 
     column   forward    y = all-gather(x) Wᵀ + b     products of the rows that have arrived
              backward   dx = reduce-scatter(dy W)    sent while dW = dyᵀ x is computed
-    row      forward    y = reduce-scatter(x Wᵀ) + b products of the farthest rank's rows first
+    row      forward    y = reduce-scatter(x Wᵀ) + b sent while other rows are multiplied
              backward   dx = all-gather(dy) W        products of the rows that have arrived
 """
 
@@ -32,13 +32,11 @@ class Column(torch.autograd.Function):
         begun = time.perf_counter()
         gather = Gather(x, dim, overlap.chunks, overlap.group)
         y = x.new_empty((*gather.full.shape[:-1], len(weight)))
-        for begin, length in gather:
-            rows = gather.full.narrow(dim, begin, length)
-            y.narrow(dim, begin, length).copy_(product(rows, weight, bias))
-        gather.finish()
+        for rows, begins in gather:
+            gather.place(y, product(rows, weight, bias), begins)
         ctx.save_for_backward(gather.full if ctx.needs_input_grad[1] else None, weight)
         ctx.dim, ctx.overlap, ctx.shape = dim, overlap, tuple(x.shape)
-        overlap.count(time.perf_counter() - begun, gather.waited)
+        overlap.count(time.perf_counter() - begun, gather.waited, is_forward=True)
         return y
 
     @staticmethod
@@ -48,14 +46,14 @@ class Column(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dim, overlap, scatter = ctx.dim, ctx.overlap, None
         if ctx.needs_input_grad[0]:
-            scatter = Scatter(ctx.shape, dim, overlap.chunks, dy, overlap.group)
-            for rank, begin, length in scatter.order():
-                rows = dy.narrow(dim, rank * ctx.shape[dim] + begin, length)
-                scatter.put(rank, begin, rows @ weight)
+            scatter = Scatter(ctx.shape, dim, overlap.chunks, overlap.group)
+            for begins, length in scatter.order():
+                scatter.put(_rows_of(dy, dim, begins, length) @ weight)
         dw = _weight_gradient(dy, x) if ctx.needs_input_grad[1] else None
         db = dy.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
-        dx = None if scatter is None else scatter.finish()
-        overlap.count(time.perf_counter() - begun, 0.0 if scatter is None else scatter.waited)
+        dx = None if scatter is None else scatter.finish(dy)
+        waited = 0.0 if scatter is None else scatter.waited
+        overlap.count(time.perf_counter() - begun, waited, is_forward=False)
         return dx, dw, db, None, None
 
 
@@ -69,14 +67,13 @@ class Row(torch.autograd.Function):
         begun = time.perf_counter()
         shape = [*x.shape[:-1], len(weight)]
         shape[dim] //= overlap.group.size()
-        scatter = Scatter(tuple(shape), dim, overlap.chunks, x, overlap.group)
-        for rank, begin, length in scatter.order():
-            rows = x.narrow(dim, rank * shape[dim] + begin, length)
-            scatter.put(rank, begin, product(rows, weight))
-        y = scatter.finish(bias)
+        scatter = Scatter(tuple(shape), dim, overlap.chunks, overlap.group)
+        for begins, length in scatter.order():
+            scatter.put(product(_rows_of(x, dim, begins, length), weight))
+        y = scatter.finish(x, bias)
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.dim, ctx.overlap, ctx.shape = dim, overlap, tuple(x.shape)
-        overlap.count(time.perf_counter() - begun, scatter.waited)
+        overlap.count(time.perf_counter() - begun, scatter.waited, is_forward=True)
         return y
 
     @staticmethod
@@ -87,13 +84,12 @@ class Row(torch.autograd.Function):
         dim, overlap = ctx.dim, ctx.overlap
         gather = Gather(dy, dim, overlap.chunks, overlap.group)
         dx = dy.new_empty(ctx.shape) if ctx.needs_input_grad[0] else None
-        for begin, length in gather:
+        for rows, begins in gather:
             if dx is not None:
-                dx.narrow(dim, begin, length).copy_(gather.full.narrow(dim, begin, length) @ weight)
+                gather.place(dx, rows @ weight, begins)
         dw = _weight_gradient(gather.full, x) if ctx.needs_input_grad[1] else None
         db = gather.full.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
-        gather.finish()
-        overlap.count(time.perf_counter() - begun, gather.waited)
+        overlap.count(time.perf_counter() - begun, gather.waited, is_forward=False)
         return dx, dw, db, None, None
 
 
@@ -101,6 +97,11 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``linear`` of a matrix of all rows, which adds the bias before it rounds."""
     rows = x.reshape(-1, x.shape[-1])
     return functional.linear(rows, weight, bias).view(*x.shape[:-1], len(weight))
+
+
+def _rows_of(x: Tensor, dim: int, begins: list[int], length: int) -> Tensor:
+    """Rows of ``x`` from each of ``begins`` on, [begins, ...]."""
+    return torch.stack([x.narrow(dim, begin, length) for begin in begins])
 
 
 def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from benchmarks import tensor_parallel
 @pytest.mark.skipif(bool(lab_package.unavailable()), reason=str(lab_package.unavailable()))
 def test_all_ways_send_as_much(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "tensor_parallel.json"
-    small = ["--ranks", "2", "--rate", "1gbit", "--rounds", "1", "--layers", "1"]
+    small = ["--ranks", "2", "--rates", "1gbit", "--rounds", "1", "--layers", "1"]
     small += ["--sequence", "256", "--width", "256", "--hidden", "256"]
     tensor_parallel.main([*small, "--out", str(out)])
     (case,) = json.loads(out.read_text())["cases"]
