@@ -147,6 +147,7 @@ class FirstSteps:
             return defaults(self._options), None
         meter = self._meter
         assert meter is not None
+        meter.begin_forward()  # with it, the last step ends
         self.stop_measuring()
         # Here, because a rank that is ahead may not yet know how a sum under way will be made.
         buckets = [each.costs(slices.of(each.length, each.dtype)) for each in self._buckets]

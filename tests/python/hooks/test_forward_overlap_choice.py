@@ -199,7 +199,6 @@ def test_in_every_second_step_all_reduces_wait_for_the_end_of_backward() -> None
         first.begin_step()
         first.end_step()
     assert first.are_over
-    first.begin_forward()  # the last step ends
     needs = Needs(model)
     needs.note(model[0])
     needs.note(model[1])
