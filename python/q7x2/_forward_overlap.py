@@ -326,9 +326,8 @@ class AttachedForward:
         dist.broadcast(moments, group=self._scatters, group_src=0)
         moment_of = dict(zip(self._names, moments.tolist(), strict=True))
         chunks = [chunk for _, chunks in self._buckets for chunk in chunks]
-        order = chunks[::-1]  # the last bucket of backward has the first layers
-        order.sort(key=lambda chunk: min(moment_of[p] for _, p in chunk.parameters.values()))
-        early, late = split_early(order, chunks, self._options.early)
+        needed = {c: min(moment_of[p] for _, p in c.parameters.values()) for c in chunks}
+        early, late = split_early(chunks, needed.__getitem__, self._options.early)
         self._order = [*early, *late]
         self._early = EarlySteps(early, self._queue, self._optimizer)
         self._needed = chunks_needed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -93,15 +93,17 @@ Sizable = TypeVar("Sizable", bound=Sized)
 
 
 def split_early(
-    order: Sequence[Sizable], arrival: Sequence[Sizable], share: float
+    arrival: Sequence[Sizable], needed: Callable[[Sizable], float], share: float
 ) -> tuple[list[Sizable], list[Sizable]]:
-    """The chunks that step during backward, in the order of backward, and the others.
+    """The chunks that step during backward, in its order; the others, in the order of forward.
 
     Args:
-        order: All chunks, in the order in which forward needs them.
-        arrival: The same, in the order of backward.
+        arrival: All chunks, in the order of backward.
+        needed: When forward needs a chunk.
         share: Of the elements of all chunks, how many step during backward at most.
     """
+    order = list(reversed(arrival))  # the last bucket of backward has the first layers
+    order.sort(key=needed)
     left = share * sum(chunk.length_of_all for chunk in order)
     early = set()
     for chunk in reversed(order):

@@ -13,10 +13,10 @@ The difference says by how much each slows the other down.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -130,25 +130,25 @@ class StepMeter:
         together = [step for step in steps if not step.is_apart]
         if not _over_ranks([float(bool(apart and together))], min, group)[0]:
             return None
-        forward = _median([s.forward_end - s.forward for s in steps])
+        forward = median([s.forward_end - s.forward for s in steps])
         needed = dict.fromkeys(names, forward)
         for module, parameters in needs.items():
-            called = _median([s.called.get(module, 0.0) for s in steps])
+            called = median([s.called.get(module, 0.0) for s in steps])
             for p in parameters:
                 needed[p] = min(needed[p], called)
-        ready = [_median(moments) for moments in zip(*(s.ready for s in apart), strict=True)]
+        ready = [median(moments) for moments in zip(*(s.ready for s in apart), strict=True)]
         slowest = [
             forward,
-            _median([s.step_end - s.step for s in steps]),
+            median([s.step_end - s.step for s in steps]),
             small_step,
-            _median([_other(s) for s in steps]),
-            _median([s.ready[-1] - s.ready[0] for s in together]),
-            _median([s.end - s.begin for s in together]),
+            median([_other(s) for s in steps]),
+            median([s.ready[-1] - s.ready[0] for s in together]),
+            median([s.end - s.begin for s in together]),
             *ready,
             *needed.values(),
         ]
         # The last rank to begin sees how long messages take, and others how long they wait for it.
-        tails = [_median([_tail(s) for s in some]) for some in (apart, together)]
+        tails = [median([_tail(s) for s in some]) for some in (apart, together)]
         forward, step, small_step, other, shared, ddp, *rest = _over_ranks(slowest, max, group)
         wire, tail, latency = _over_ranks([*tails, _latency(group)], min, group)
         ready, moments = rest[: len(ready)], rest[len(ready) :]
@@ -187,10 +187,6 @@ def _believed(factor: float) -> float:
     return min(max(factor, 1.0), _MOST_SLOWDOWN)
 
 
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values)
-
-
 def _reduced(step: _Step, done: Any, future: torch.futures.Future[Any]) -> None:
     step.messages_end = time.monotonic()
     try:
@@ -218,7 +214,7 @@ def _latency(group: ProcessGroup) -> float:
         begin = time.monotonic()
         dist.all_gather_into_tensor(numbers, number, group=group)
         times.append(time.monotonic() - begin)
-    return _median(times)
+    return median(times)
 
 
 def _over_ranks(

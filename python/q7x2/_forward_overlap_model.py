@@ -120,6 +120,10 @@ class Moments:
     needed: float
 
 
+MOMENTS = ("ready", "scattered", "stepped", "gathered", "needed")
+"""The names of those of :class:`Moments` that are times."""
+
+
 def pieces_of(costs: StepCosts, chunk_bytes: int, ranks: int) -> list[Piece]:
     """The chunks of all buckets, in the order of backward."""
     pieces = []
@@ -158,9 +162,7 @@ class _Simulation:
         self, pieces: Sequence[Piece], costs: StepCosts, window: int, early: float, ranks: int
     ) -> None:
         self._costs, self._window, self._ranks = costs, window, ranks
-        order = list(reversed(pieces))
-        order.sort(key=lambda piece: piece.needed)
-        at_once, late = split_early(order, pieces, early)
+        at_once, late = split_early(pieces, lambda piece: piece.needed, early)
         self._order = [*at_once, *late]
         self._early = len(at_once)
         self._numbers = {piece: number for number, piece in enumerate(self._order)}
@@ -178,9 +180,7 @@ class _Simulation:
     def _forget(self) -> None:
         """A backward begins."""
         count = len(self._order)
-        self._moments: dict[str, list[float | None]] = {
-            name: [None] * count for name in ("ready", "scattered", "stepped", "gathered", "needed")
-        }
+        self._moments: dict[str, list[float | None]] = {name: [None] * count for name in MOMENTS}
         self._next_gather = self._gathers = 0  # the next one to begin; how many are on their way
 
     def run(self) -> tuple[float, list[Moments]]:

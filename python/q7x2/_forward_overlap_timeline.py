@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from q7x2._forward_overlap_choice import Candidate
-from q7x2._forward_overlap_model import BucketCosts, Moments, StepCosts
+from q7x2._forward_overlap_model import MOMENTS, BucketCosts, Moments, StepCosts
 from q7x2._units import bytes_text, time_text
 
 _WARM_UP, _STEPS = 2, 5
-_MOMENTS = ("ready", "scattered", "stepped", "gathered", "needed")
 _SHOWN = 5  # candidates
 _NAME = 21  # characters of a parameter's name
 
@@ -88,13 +87,13 @@ class ForwardTimeline:
             ),
             "milliseconds since the end of forward, predicted / measured:",
             f"{'first parameter':{_NAME}} {'size':>8} "
-            + " ".join(f"{name:>9}" for name in _MOMENTS),
+            + " ".join(f"{name:>9}" for name in MOMENTS),
         ]
         for number, each in enumerate(self.predicted):
             measured = self.measured[number] if self.measured else None
             lines.append(
                 f"{each.parameter[-_NAME:]:{_NAME}} {bytes_text(each.bytes):>8} "
-                + " ".join(f"{_pair(each, measured, name):>9}" for name in _MOMENTS)
+                + " ".join(f"{_pair(each, measured, name):>9}" for name in MOMENTS)
             )
         return "\n".join(lines)
 
@@ -158,10 +157,10 @@ class TimelineRecorder:
         if self.is_done:
             self._complete()
         self._origin = now
-        self._moments = {name: [0.0] * self.count for name in _MOMENTS}
+        self._moments = {name: [0.0] * self.count for name in MOMENTS}
 
     def _complete(self) -> None:
-        columns = zip(*(self._moments[name] for name in _MOMENTS), strict=True)
+        columns = zip(*(self._moments[name] for name in MOMENTS), strict=True)
         self.timeline = replace(
             self.timeline,
             measured=tuple(
