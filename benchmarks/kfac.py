@@ -3,7 +3,7 @@
 Ranks on this machine train a CNN on scikit-learn's digits with DDP over q7x2, one optimizer after
 the other, from the same weights and with the same batches. A training ends at the target loss on
 what is held out. The bytes that a rank receives are counted for the broadcasts of all inverses, and
-for an all-gather of the same ones.
+for an all-gather of the same ones. A run that was stopped goes on with the next seed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
 
 from benchmarks import facts, launch, report
 from benchmarks.processes import run_ranks
@@ -36,31 +39,56 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--width", type=int, default=32, help="channels of the first layer")
     parser.add_argument("--target", type=float, default=0.1, help="the loss to be reached")
     parser.add_argument("--steps", type=int, default=1000, help="at most")
+    parser.add_argument("--every", type=int, default=5, help="steps between two looks at the loss")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--fresh", action="store_true", help="measure seeds of --out anew")
     parser.add_argument("--out", type=Path, default=RESULTS / "kfac.json")
     args = parser.parse_args(argv)
-    spec = {name: getattr(args, name) for name in ("batch", "width", "target", "steps", "seeds")}
-    with tempfile.TemporaryDirectory(prefix="q7x2-kfac-") as folder:
-        out = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", "benchmarks.kfac", json.dumps(spec), str(out)]
-        env = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": launch.python_path(launch.ROOT / "examples"),
-        }
-        environments = launch.rank_environments(args.ranks, env)
-        run_ranks([command] * args.ranks, environments, timeout_s=3600)
-        figures = json.loads(out.read_text())
-    machine = facts.collect()
-    report.write_json(args.out, machine, {**spec, "ranks": args.ranks, **figures})
+    names = ("ranks", "batch", "width", "target", "steps", "every")
+    spec = {name: getattr(args, name) for name in names}
+    seeds = [] if args.fresh else kept(args.out, spec)
+    with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("trainings", total=args.seeds, completed=len(seeds))
+        for seed in range(len(seeds), args.seeds):
+            seeds.append(measure(spec, seed))
+            report.write_json(args.out, facts.collect(), {**spec, "seeds": seeds})
+            progress.advance(task)
     console = report.console()
-    report.print_facts(console, machine)
-    for label, runs in figures["trainings"].items():
-        console.print(sentence(label, runs), markup=False)
-    received = figures["received"]
+    report.print_facts(console, json.loads(args.out.read_text())["machine"])
+    for label in OPTIMIZERS:
+        console.print(sentence(label, [each[label] for each in seeds]), markup=False)
+    received = seeds[0]["received"]
     console.print(
         f"inverses, received per rank: {received['broadcast'] / 1e6:.3f} MB by broadcasts, "
         f"{received['all_gather'] / 1e6:.3f} MB by an all-gather"
     )
+
+
+def kept(path: Path, spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The seeds of an earlier run of the same trainings, so that a run goes on where it stopped."""
+    if not path.exists():
+        return []
+    earlier = json.loads(path.read_text())
+    if any(earlier[name] != value for name, value in spec.items()):
+        raise ValueError(f"{path} has other trainings; give --fresh, or another --out")
+    seeds: list[dict[str, Any]] = earlier["seeds"]
+    return seeds
+
+
+def measure(spec: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The trainings of one seed by optimizer, and the bytes of the inverses ("received")."""
+    with tempfile.TemporaryDirectory(prefix="q7x2-kfac-") as folder:
+        out = Path(folder) / "figures.json"
+        text = json.dumps({**spec, "seed": seed})
+        command = [sys.executable, "-m", "benchmarks.kfac", text, str(out)]
+        env = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": launch.python_path(launch.ROOT / "examples"),
+        }
+        environments = launch.rank_environments(spec["ranks"], env)
+        run_ranks([command] * spec["ranks"], environments, timeout_s=3600)
+        figures: dict[str, Any] = json.loads(out.read_text())
+        return figures
 
 
 def sentence(label: str, runs: list[dict[str, Any]]) -> str:
@@ -83,21 +111,18 @@ def rank_main(spec: dict[str, Any], out: Path) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("q7x2")
-    trainings: dict[str, list[dict[str, Any]]] = {label: [] for label in OPTIMIZERS}
-    received: dict[str, int] = {}
-    for seed in range(spec["seeds"]):
-        for label in OPTIMIZERS:
-            run, optimizer = train(label, spec, seed)
-            trainings[label].append(run)
-            if label == "K-FAC" and not received:
-                received = count_bytes(optimizer)
+    figures: dict[str, Any] = {}
+    for label in OPTIMIZERS:
+        figures[label], optimizer = train(label, spec)
+        if label == "K-FAC":
+            figures["received"] = count_bytes(optimizer)
     if dist.get_rank() == 0:
-        out.write_text(json.dumps({"trainings": trainings, "received": received}))
+        out.write_text(json.dumps(figures))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def train(label: str, spec: dict[str, Any], seed: int) -> tuple[dict[str, Any], Any]:
+def train(label: str, spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Steps and seconds to the target, None and the whole time if it is not reached."""
     import q7x2
     import torch
@@ -107,7 +132,7 @@ def train(label: str, spec: dict[str, Any], seed: int) -> tuple[dict[str, Any], 
     from benchmarks.train.tasks import Digits
 
     task = Digits({"batch": spec["batch"], "width": spec["width"]})
-    torch.manual_seed(seed)
+    torch.manual_seed(spec["seed"])
     model = task.model()
     ddp = DistributedDataParallel(model)
     made = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam}
@@ -116,7 +141,7 @@ def train(label: str, spec: dict[str, Any], seed: int) -> tuple[dict[str, Any], 
         q7x2.KFAC(ddp, **options) if label == "K-FAC" else made[label](ddp.parameters(), **options)
     )
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    batches = task.batches(rank, world_size, seed)
+    batches = task.batches(rank, world_size, spec["seed"])
     held_out = task.held_out(rank, world_size)
     seconds = 0.0
     for step in range(1, spec["steps"] + 1):
@@ -126,6 +151,8 @@ def train(label: str, spec: dict[str, Any], seed: int) -> tuple[dict[str, Any], 
         task.loss(ddp, next(batches)).backward()
         optimizer.step()
         seconds += time.perf_counter() - begin
+        if step % spec["every"]:
+            continue
         with torch.no_grad():
             total = task.score(model, held_out)
         dist.all_reduce(total)

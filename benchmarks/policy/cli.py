@@ -36,19 +36,26 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "policy.json")
     args = parser.parse_args(argv)
     console = report.console()
-    body: dict[str, Any] = {}
+    machine = facts.collect()
+    earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
+    body = {part: earlier[part] for part in PARTS if part in earlier}
+
+    def keep(part: str, result: dict[str, Any]) -> None:
+        body[part] = {"commit": machine["commit"], **result}
+        report.write_json(args.out, machine, body)
+
     if "advise" in args.parts:
         spec = {"part": "advise", "width": args.width, "rounds": args.rounds}
-        body["advise"] = {}
+        networks = {}
         for rate in args.rates:
-            result = _in_lab(spec, args.hosts, rate)
-            body["advise"][rate] = result
-            console.print(advise_sentence(rate, result), markup=False)
+            networks[rate] = _in_lab(spec, args.hosts, rate)
+            console.print(advise_sentence(rate, networks[rate]), markup=False)
+        keep("advise", {"hosts": args.hosts, "networks": networks})
     if "divergence" in args.parts:
         spec = {"part": "divergence", "steps": args.steps, "seeds": args.seeds}
-        body["divergence"] = _on_this_host(spec, ranks=2)
-        console.print(divergence_sentence(body["divergence"]), markup=False)
-    report.write_json(args.out, facts.collect(), body)
+        result = _on_this_host(spec, ranks=2)
+        console.print(divergence_sentence(result), markup=False)
+        keep("divergence", {"steps": args.steps, **result})
 
 
 def advise_sentence(rate: str, result: dict[str, Any]) -> str:
