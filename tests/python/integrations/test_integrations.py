@@ -1,7 +1,7 @@
 """The examples of docs/integrations.md, each with two real processes.
 
-Their libraries are the requirement group ``integrations``; an example whose library is not
-installed is skipped.
+Their libraries are the requirement group ``integrations``, and TorchRec; an example whose library
+is not installed is skipped.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ LIBRARIES = {
     "deepspeed": "deepspeed",
     "lightning": "lightning",
     "pipelining": "torch",
+    "torchrec": "torchrec",
     "torchtitan": "torchtitan",
     "trainer": "transformers",
 }
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.timeout(DEADLINE + 60)
 
 def need(library: str) -> None:
     if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install -e '.[integrations]'")
+        pytest.skip(f"{library} is not installed: see docs/integrations.md")
 
 
 def environment(**more: str) -> dict[str, str]:
