@@ -85,9 +85,9 @@ void FailureDetector::watch_host(const Heartbeat::Target& target, void* who, Tim
   }
 }
 
-void FailureDetector::bid_farewell(const Heartbeat::Target& target) {
+void FailureDetector::bid_farewell(const Heartbeat::Target& target, void* who) {
   if (target.port != 0) {
-    farewells_.push_back(std::make_unique<Farewell>(process_, target, epoll_));
+    farewells_.emplace_back(who, std::make_unique<Farewell>(process_, target, epoll_));
   }
 }
 
@@ -140,12 +140,15 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
       if (found != heartbeats_.end()) {
         note(found->first, *found->second, found->second->ready(now));
       }
-      for (const auto& farewell : farewells_) {
-        if (farewell.get() == data) farewell->ready();
+      for (const auto& [who, farewell] : farewells_) {
+        if (farewell.get() != data) continue;
+        if (auto finding = farewell->ready()) {
+          notices.push_back({who, finding->evidence, std::move(finding->reason)});
+        }
       }
     }
   }
-  std::erase_if(farewells_, [](const auto& farewell) { return farewell->is_over(); });
+  std::erase_if(farewells_, [](const auto& each) { return each.second->is_over(); });
   const bool is_round = now >= next_round_;
   if (is_round) {
     next_round_ = now + SilenceClock::period(limit_);

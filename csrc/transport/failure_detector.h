@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/owned_fd.h"
@@ -58,8 +59,9 @@ class FailureDetector {
   /// The connection to a process is given up: it is answered no more. If it watches this process,
   /// it learns why.
   void give_up(uint64_t process) { listener_.hang_up(process, HeartbeatEnd::kGivenUp); }
-  /// Says what `target.topic` is to a process, also if it does not watch this one.
-  void bid_farewell(const Heartbeat::Target& target);
+  /// Says what `target.topic` is to a process, also if it does not watch this one. If the process
+  /// has ended, `look` says so of `who`, which must live as long as this object.
+  void bid_farewell(const Heartbeat::Target& target, void* who);
   /// What other processes have said so since the last call.
   std::vector<HeartbeatHello> take_farewells() { return listener_.take_farewells(); }
 
@@ -91,7 +93,7 @@ class FailureDetector {
   HeartbeatListener listener_;
   std::map<const void*, OwnedFd> pidfds_;                         // by who
   std::map<const void*, std::unique_ptr<Heartbeat>> heartbeats_;  // by who
-  std::vector<std::unique_ptr<Farewell>> farewells_;
+  std::vector<std::pair<void*, std::unique_ptr<Farewell>>> farewells_;
   TimePoint next_round_{};
   TimePoint due_{};
 };

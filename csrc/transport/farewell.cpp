@@ -12,10 +12,10 @@ Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, int epoll)
       target_(target),
       line_(start_connecting(target.address, target.port, epoll, EPOLLOUT, this)) {}
 
-void Farewell::ready() {
+std::optional<Heartbeat::Finding> Farewell::ready() {
   const Attempt attempt = outcome(line_);
   if (attempt == Attempt::kPending) {
-    return;
+    return std::nullopt;
   }
   if (attempt == Attempt::kMade) {
     const HeartbeatHello hello{process_, target_.process, target_.incarnation, target_.topic,
@@ -24,6 +24,10 @@ void Farewell::ready() {
     ::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   line_.close();
+  if (attempt == Attempt::kRefused) {
+    return Heartbeat::Finding{Evidence::kEndedElsewhere, "its process has ended"};
+  }
+  return std::nullopt;
 }
 
 }  // namespace q7x2

@@ -4,9 +4,13 @@
 // had accepted it, or a firewall that forgets. The groups that used it fail at the end that sees
 // it, and no word of that can go over the connection. So that end calls the port for heartbeats. So
 // does a process that receives nothing from its host any more (QueueWatch).
+//
+// A port that refuses the call means that the process has ended, and that its connection broke
+// because of that.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "transport/heartbeat.h"
 #include "transport/private_socket.h"
@@ -21,7 +25,7 @@ class Farewell {
   Farewell& operator=(const Farewell&) = delete;
 
   /// The socket is ready.
-  void ready();
+  std::optional<Heartbeat::Finding> ready();
   /// It has been said, or nobody can hear it.
   bool is_over() const { return !line_.is_valid(); }
 

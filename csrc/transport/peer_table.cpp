@@ -233,7 +233,7 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   detector_.forget(&peer.watched_beside);
   detector_.give_up(peer.card.process);
   if (!peer.has_ended && !peer.has_given_up) {
-    detector_.bid_farewell(port_of(peer, Topic::kBroken));
+    detector_.bid_farewell(port_of(peer, Topic::kBroken), &peer.watched_shared);
   }
   peer.shared.cut();
   peer.beside.cut();
@@ -278,7 +278,7 @@ void PeerTable::hear_farewells(Locked& locked) {
 void PeerTable::lose_host(Locked&) {
   for (const auto& [process, peer] : peers_) {
     if (peer->same_host && peer->life.is_alive()) {
-      detector_.bid_farewell(port_of(*peer, Topic::kDeaf));
+      detector_.bid_farewell(port_of(*peer, Topic::kDeaf), &peer->watched_shared);
     }
   }
 }

@@ -39,7 +39,8 @@ Rendezvous::Rendezvous(KeyStore& store, Options options)
       }()),
       children_(children_of(options_.rank, options_.size, options_.branches)),
       deadline_(Clock::now() + options_.timeout),
-      nonce_(random_key()) {}
+      nonce_(random_key()),
+      coming_(options_.size) {}
 
 std::vector<std::string> Rendezvous::exchange(const std::string& what, const std::string& mine,
                                               const Check& check) {
@@ -91,7 +92,7 @@ void Rendezvous::finish(const Check& check, const std::function<void(int)>& wait
 // ------------------------------------------------------------------------------------- to join
 
 std::vector<std::string> Rendezvous::join(const std::string& mine) {
-  joining_ = true;
+  coming_ = 0;
   card_ = mine;
   std::vector<std::string> cards = options_.rank == 0 ? lead() : follow();
   committed_ = true;
@@ -102,6 +103,7 @@ std::vector<std::string> Rendezvous::lead() {
   const std::string own = own_entry();
   for (;;) {
     enter(store_.add(kEpochs, 1));
+    has_joined_ = true;
     store_.set(key("open"), own);
     // Those who wait in the epoch before.
     store_.add(key_in(epoch_ - 1, "news"), 1);
@@ -185,6 +187,7 @@ std::optional<std::vector<std::string>> Rendezvous::take_part() {
   was_orphaned_ = store_.check(key("orphaned"));
   const std::string own = own_entry();
   store_.set(key("join", options_.rank), own);
+  has_joined_ = true;
   // Once there is a roster it is too late: it has this rank's predecessor, or none.
   const auto too_late = [this] {
     report_bad_children();

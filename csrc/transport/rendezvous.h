@@ -218,11 +218,12 @@ class Rendezvous {
   const TimePoint deadline_;
   const std::string nonce_;  // tells this process from others of the same rank
   std::string card_;
-  int64_t epoch_ = 0;  // the newest that this rank has seen
-  int64_t news_ = 0;   // of this epoch, as far as they were heard
-  bool joining_ = false;
-  // Rank 0, where another rank's entry rules the group out: how many ranks will still join.
-  int coming_ = 0;
+  int64_t epoch_ = 0;        // the newest that this rank has seen
+  int64_t news_ = 0;         // of this epoch, as far as they were heard
+  bool has_joined_ = false;  // rank 0: has opened an epoch; others: are in one
+  // How many ranks may still join after a failure of this one, for the sake of those who have to
+  // be told. None after a timeout, or where the user interrupts the join.
+  int coming_;
   bool committed_ = false;
   bool over_ = false;             // it has failed, here or elsewhere, and that is known
   const Check* check_ = nullptr;  // of the exchange that waits

@@ -106,19 +106,19 @@ void Rendezvous::tell_first() {
       store_.set(key("heard", options_.rank), "");
     }
   } else if (options_.rank == 0) {
-    // A rank that comes later would wait for this one, so this one waits for it. After a timeout,
-    // or where the user interrupts, nobody is waited for.
-    coming_ = joining_ ? coming_ : options_.size;
+    // A rank that comes later would wait for this one, so this one waits for it.
     tells_until_ = Clock::now() + (coming_ > 0 ? options_.patience : milliseconds(0));
-    if (!joining_) {
+    if (!has_joined_) {
       epoch_ = store_.add(kEpochs, 1);
       store_.set(key("open"), "");
       store_.add(key_in(epoch_ - 1, "news"), 1);
-      joining_ = true;
+      has_joined_ = true;
     }
     tell_members();
   } else {
-    tells_until_ = Clock::now() + (joining_ ? milliseconds(0) : options_.patience);
+    // Rank 0 knows of those who have joined, and asks what became of them.
+    const bool waits = coming_ > 0 && !has_joined_;
+    tells_until_ = Clock::now() + (waits ? options_.patience : milliseconds(0));
     tell_leader();
   }
   has_told_ = true;

@@ -192,7 +192,8 @@ TEST(FailureDetector, AFarewellIsHeardOnce) {
   Heartbeat::Target target = target_of(me, kMe);
   target.incarnation = 7;
   target.topic = HeartbeatHello::Topic::kDeaf;
-  peer.bid_farewell(target);
+  char who = 0;
+  peer.bid_farewell(target, &who);
   std::vector<HeartbeatHello> farewells;
   ASSERT_TRUE(eventually([&] {
     EXPECT_TRUE(me.look(Clock::now()).empty() && peer.look(Clock::now()).empty());
@@ -206,19 +207,26 @@ TEST(FailureDetector, AFarewellIsHeardOnce) {
   EXPECT_TRUE(me.take_farewells().empty());
 }
 
-TEST(FailureDetector, AFarewellToNobodyIsOver) {
+TEST(FailureDetector, AFarewellToNobodySaysSo) {
   const uint16_t port = std::make_unique<FailureDetector>(kMe, kKey)->port();
   FailureDetector peer(kPeer, kKey);
+  char who = 0;
   peer.bid_farewell({.process = kMe,
                      .address = INADDR_LOOPBACK,
                      .port = port,
                      .topic = HeartbeatHello::Topic::kBroken,
-                     .key = kKey});
+                     .key = kKey},
+                    &who);
+  std::vector<FailureDetector::Notice> notices;
+  ASSERT_TRUE(eventually([&] {
+    notices = peer.look(Clock::now());
+    return !notices.empty();
+  }));
+  EXPECT_EQ(notices[0].who, &who);
+  EXPECT_EQ(notices[0].evidence, Evidence::kEndedElsewhere);
   pollfd entry{peer.fd(), POLLIN, 0};
-  EXPECT_TRUE(eventually([&] {
-    EXPECT_TRUE(peer.look(Clock::now()).empty());
-    return ::poll(&entry, 1, 0) == 0;
-  })) << "it wakes nobody for ever";
+  EXPECT_EQ(::poll(&entry, 1, 0), 0) << "it wakes nobody any more";
+  EXPECT_TRUE(peer.look(Clock::now()).empty());
 }
 
 TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -234,6 +235,32 @@ TEST(PeerTable, AnEndThatSeesABreakTellsTheOther) {
       EXPECT_EQ(here.life.reason(), "it has given up the connection to this process");
       EXPECT_TRUE(here.has_given_up) << "so it is not told in turn";
     }
+  });
+}
+
+// A group that is made right then gives up the connection, and with it what watched the process.
+TEST(PeerTable, AnEndIsSeenAlsoIfTheConnectionIsRenewedFirst) {
+  run_bench([](Bench& one) {
+    std::unique_ptr<Bench> other(new Bench{.self = kProcess});
+    Card card = one.card(kProcess, ::getpid());
+    card.heartbeat_address = INADDR_LOOPBACK;
+    {
+      Locked locked(other->reactor.lock());
+      card.heartbeat_port = other->table.heartbeat_port(locked);
+    }
+    Locked locked(one.reactor.lock());
+    Peer& peer = one.table.meet(locked, card, /*same_host=*/false, 0);
+    one.table.watch(locked, peer);
+    other.reset();
+    one.table.suspect(locked, peer, "its connection broke");
+    EXPECT_EQ(one.table.renew(locked).size(), 1U) << "nobody knows yet";
+    const uint64_t losses = one.table.num_losses();
+    const TimePoint give_up = Clock::now() + std::chrono::seconds(20);
+    while (!peer.has_ended && Clock::now() < give_up) one.table.look(locked, Clock::now());
+    EXPECT_TRUE(peer.has_ended);
+    EXPECT_GT(one.table.num_losses(), losses) << "whoever waits for it looks again";
+    EXPECT_EQ(one.deaths.size(), 1U);
+    EXPECT_TRUE(one.table.renew(locked).empty()) << "there is nothing to connect to";
   });
 }
 
