@@ -16,7 +16,7 @@ from gpt import GPT, GPTConfig
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--every", type=int, default=30)
-parser.add_argument("--compressor", default="topk:0.02:reselect+hadamard+int2:g=128")
+parser.add_argument("--compressor", default="topk:0.025:reselect+int2:minmax:g=64")
 parser.add_argument("--dim", type=int, default=128)
 args = parser.parse_args()
 

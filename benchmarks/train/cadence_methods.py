@@ -22,11 +22,10 @@ class CadenceMethod:
 
 
 _AVERAGE = q7x2.OuterSGD(lr=1, momentum=0)
-_TWO_BITS = "hadamard+int2:g=128"
 
 DILOCO = "DiLoCo"
 STREAMING = "Streaming DiLoCo, int4"
-SPARSE = "SparseLoCo, top 2 %"
+SPARSE = "SparseLoCo, top 2.5 %"
 CADENCE_METHODS = (
     CadenceMethod(BASELINE, "gloo"),
     CadenceMethod("local SGD", "q7x2", {"outer": _AVERAGE}),
@@ -37,7 +36,7 @@ CADENCE_METHODS = (
         "q7x2",
         {
             "outer": _AVERAGE,
-            "compressor": f"topk:0.02:reselect+{_TWO_BITS}",
+            "compressor": "topk:0.025:reselect+int2:minmax:g=64",
             "residual_decay": 0.95,
         },
     ),

@@ -50,7 +50,7 @@ class DiLoCo:
             :class:`FollowBandwidth`, called with :class:`CadenceFacts`.
         outer: The outer optimizer.
         compressor: A codec's name, as ``q7x2.all_reduce`` takes it, with error feedback:
-            ``"int4"``, or ``"topk:0.02:reselect+hadamard+int2:g=128"``. None: float32, over any
+            ``"int4"``, or ``"topk:0.025:reselect+int2:minmax:g=64"``. None: float32, over any
             backend.
         residual_decay: What is left of a residual when the next outer gradient is added to it.
         full_precision: Patterns of names of parameters whose outer gradients are never compressed.

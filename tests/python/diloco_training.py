@@ -14,7 +14,7 @@ from torch import nn
 from values import assert_same_on_all_ranks
 
 WEIGHTS_ONLY = q7x2.OuterSGD(lr=1, momentum=0)
-SPARSE = "topk:0.02:reselect+hadamard+int2:g=128"
+SPARSE = "topk:0.025:reselect+int2:minmax:g=64"
 
 # The table of docs/cadence.md, with short intervals.
 METHODS: dict[str, dict[str, Any]] = {

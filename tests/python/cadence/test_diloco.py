@@ -232,13 +232,14 @@ def lost(values: str, numbers: torch.Tensor) -> float:
     return float((kept(f"topk:0.02+{values}") - selected).norm() / selected.norm()) ** 2
 
 
-def test_two_bits_of_selected_numbers_need_a_rotation() -> None:
+def test_two_bits_of_selected_numbers_need_small_groups_or_a_rotation() -> None:
     torch.manual_seed(0)
     normal, heavy = torch.randn(1 << 17), torch.distributions.StudentT(3.0).sample((1 << 17,))
     for numbers in (normal, heavy):
         assert lost("hadamard+int2:g=128", numbers) < 0.485**2  # the bound of docs/codecs.md
     assert lost("int2", heavy) > 0.5
-    assert lost("int2:minmax", heavy) > 0.5
+    assert lost("int2:minmax:g=512", heavy) > 0.5
+    assert lost("int2:minmax:g=64", normal) < 0.5 * lost("hadamard+int2:g=128", normal)
 
 
 def encoded_bytes(codec_name: str, signal: torch.Tensor) -> int:
