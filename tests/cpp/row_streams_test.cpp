@@ -41,7 +41,8 @@ TEST(RowStreams, EveryRowHasOnePlaceAndEveryRankItsShare) {
 }
 
 TEST(RowStreams, MessagesAreShorterForMoreRanks) {
-  EXPECT_EQ(RowStreams(1'000'000, 1024, 8).message_rows(), 64U);
+  EXPECT_EQ(RowStreams(1'000'000, 1024, 2).message_rows(), 64U);
+  EXPECT_EQ(RowStreams(1'000'000, 1024, 8).message_rows(), 16U);
   EXPECT_EQ(RowStreams(1'000'000, 1024, 1024).message_rows(), 4U);
   EXPECT_EQ(RowStreams(1'000'000, 1 << 20, 8).message_rows(), 1U);
   EXPECT_EQ(RowStreams(0, 0, 2).streams(), 1U);
