@@ -26,10 +26,11 @@ _POWERSGD_RATES = ("100mbit", "1gbit")
 
 
 def markdown(study: Study, pictures: Sequence[str]) -> str:
+    where = _by_part(study, "commit", "Commits") + _by_part(study, "cpu", "Processors")
     sections = [
         "# Communication hooks: speed and accuracy\n\n"
         f"`python -m benchmarks train` on {facts.describe(study.machine)}. {RANKS} ranks, one "
-        f"per virtual host if a rate is named.{_commits(study)}\n",
+        f"per virtual host if a rate is named.{where}\n",
         _goals(study),
         *(_speed(study, rate) for rate in rates_of(study, "speed")),
         _powersgd(study),
@@ -46,17 +47,17 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
     return "\n".join(section for section in sections if section)
 
 
-def _commits(study: Study) -> str:
-    """Which parts were measured at which commits, where these are not all the same."""
+def _by_part(study: Study, key: str, title: str) -> str:
+    """What cells have as `key`, such as their commit, where that is not the same for all."""
     of_parts = {
-        part: sorted({cell["commit"] for cell in cells})
+        part: sorted({cell[key] for cell in cells if key in cell})
         for part in PARTS
         if (cells := study.of(part))
     }
-    if len({commit for commits in of_parts.values() for commit in commits}) < 2:
+    if len({value for values in of_parts.values() for value in values}) < 2:
         return ""
-    parts = (f"{part} {', '.join(commits)}" for part, commits in of_parts.items())
-    return f" Commits by part: {'; '.join(parts)}."
+    parts = (f"{part} {', '.join(values)}" for part, values in of_parts.items())
+    return f" {title} by part: {'; '.join(parts)}."
 
 
 def _table(head: Row, rows: Iterable[Row]) -> str:

@@ -323,8 +323,8 @@ class Study:
         if not measured:
             return
         self.machine = facts.collect()
-        commit = {"commit": self.machine["commit"]}
-        self.cells += [{"part": job.part, **job.place, **commit, **cell} for cell in measured]
+        where = {key: self.machine[key] for key in ("commit", "cpu")}
+        self.cells += [{"part": job.part, **job.place, **where, **cell} for cell in measured]
         self._write()
 
     def _write(self) -> None:
