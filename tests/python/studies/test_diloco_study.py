@@ -92,4 +92,4 @@ def test_the_report_compares_times_bytes_and_losses(tmp_path: Path) -> None:
     text = report.markdown(study, [])
     assert "## Cadence\n" in text
     assert "| 20mbit | DiLoCo | 20 | 20.0 s | 10.0 x | 75.0% | 10.0 kB | 3.0000 |" in text
-    assert "| SparseLoCo, top 2 % | 2 | 2.1250 | +0.0750" in text
+    assert f"| {SPARSE} | 2 | 2.1250 | +0.0750" in text
