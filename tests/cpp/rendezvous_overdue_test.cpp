@@ -17,21 +17,12 @@ namespace {
 
 using std::chrono::milliseconds;
 using test::Client;
+using test::options_of;
 using test::SharedStore;
 
 constexpr int kMembers = 6;
 constexpr int kDead = 2;
 constexpr int kCalls = 12;  // more than a rank makes until it waits
-
-Rendezvous::Options options_of(int rank) {
-  return {.rank = rank,
-          .size = kMembers,
-          .group = "g",
-          .timeout = milliseconds(20'000),
-          .pause = milliseconds(2),
-          .slice = milliseconds(2),
-          .branches = 2};
-}
 
 /// Knows of one death, from some moment on.
 class OneDeath final : public Lookout {
@@ -95,7 +86,7 @@ class Rank {
  public:
   Rank(SharedStore& store, int rank, int overdue = -1)
       : store_(store, overdue), thread_([this, rank] {
-          Rendezvous::Options options = options_of(rank);
+          Rendezvous::Options options = options_of(rank, kMembers);
           options.lookout = &lookout_;
           Rendezvous rendezvous(store_, options);
           store_.attend = [&] {

@@ -21,20 +21,10 @@ namespace {
 using std::chrono::milliseconds;
 using test::Client;
 using test::Killed;
+using test::options_of;
 using test::SharedStore;
 
 constexpr int kMembers = 6;
-
-/// Two branches: in a tree of five ranks some are in the middle.
-Rendezvous::Options options_of(int rank, int size) {
-  return {.rank = rank,
-          .size = size,
-          .group = "g",
-          .timeout = milliseconds(20'000),
-          .pause = milliseconds(2),
-          .slice = milliseconds(2),
-          .branches = 2};
-}
 
 /// A process that is, or wants to be, a rank of the group.
 class Process {

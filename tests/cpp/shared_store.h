@@ -53,6 +53,17 @@ class SharedStore {
   std::map<std::string, std::string> values_;
 };
 
+/// Of a rank that looks often. Two branches: in a tree of five ranks some are in the middle.
+inline Rendezvous::Options options_of(int rank, int size) {
+  return {.rank = rank,
+          .size = size,
+          .group = "g",
+          .timeout = std::chrono::milliseconds(20'000),
+          .pause = std::chrono::milliseconds(2),
+          .slice = std::chrono::milliseconds(2),
+          .branches = 2};
+}
+
 /// One rank's way to the store.
 class Client final : public KeyStore {
  public:
