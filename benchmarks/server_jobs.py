@@ -14,13 +14,12 @@ import statistics
 import sys
 import tempfile
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from benchmarks import arguments, facts, report
 from benchmarks.lab import Lab, Topology
-from benchmarks.servers import run_in, start_server, stop_server
+from benchmarks.servers import open_store, run_in, start_server, stop_server
 
 RESULTS = Path(__file__).parent / "results"
 SERVED, ALONE = "server", "ranks alone"
@@ -91,26 +90,14 @@ def line(spec: dict[str, Any], found: dict[str, Any]) -> str:
 # ---- one process --------------------------------------------------------------------------------
 
 
-def _store(job: int, is_master: bool) -> Any:
-    import torch.distributed as dist
-
-    return dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]) + job,
-        is_master=is_master,
-        wait_for_workers=False,
-        timeout=timedelta(minutes=10),
-    )
-
-
 def process_main(spec: dict[str, Any], folder: Path) -> None:
     rank = int(os.environ["RANK"])
     # All stores are on the first host: that of the processes, and one for each job.
-    own = [_store(job, is_master=True) for job in range(JOBS + 1)] if rank == 0 else []
-    meeting = own[0] if own else _store(0, is_master=False)
+    own = [open_store(job, is_master=True) for job in range(JOBS + 1)] if rank == 0 else []
+    meeting = own[0] if own else open_store(is_master=False)
     job = rank // spec["ranks"]
     if job < JOBS:
-        store = own[1 + job] if own else _store(1 + job, is_master=False)
+        store = own[1 + job] if own else open_store(1 + job, is_master=False)
         rank_main(spec, folder / f"{job}.json", meeting, store)
     else:
         serve(spec, meeting)

@@ -115,13 +115,14 @@ def process_main(spec: dict[str, Any], out: Path) -> None:
         supervise(spec)
 
 
-def _store() -> Any:
+def open_store(job: int = 0, *, is_master: bool) -> Any:
+    """The store of a job; each has a port of its own on the first host."""
     import torch.distributed as dist
 
     return dist.TCPStore(
         os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=os.environ["RANK"] == "0",
+        int(os.environ["MASTER_PORT"]) + job,
+        is_master=is_master,
         wait_for_workers=False,
         timeout=timedelta(hours=1),
     )
@@ -133,7 +134,7 @@ def rank_main(spec: dict[str, Any], out: Path) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    store = _store()
+    store = open_store(is_master=os.environ["RANK"] == "0")
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["ranks"])
     alone = dist.new_group(backend="q7x2")
@@ -233,7 +234,7 @@ def supervise(spec: dict[str, Any]) -> None:
     import torch.distributed  # noqa: F401  # so that servers start quickly
 
     own = int(os.environ["RANK"]) - spec["ranks"]
-    store = _store()
+    store = open_store(is_master=os.environ["RANK"] == "0")
     store.wait(["begin"])
     server = _start(f"s{own}")
     store.set(f"ready 0 {own}", "")

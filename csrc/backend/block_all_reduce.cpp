@@ -33,24 +33,33 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::block_all_reduce(Tensors& tenso
               opts.async_op};
   std::vector<SparseCall> calls;
   std::vector<TaskMemory> memory;
+  std::vector<std::shared_ptr<ServedCall>> served;
   for (const at::Tensor& tensor : tensors) {
     const DType dtype = reducible_dtype(tensor);
     const Region region = call.buffers->in_place(tensor);
-    calls.push_back(
-        {.rows = std::make_shared<BlockRows>(std::span(region.data, region.bytes), size_),
-         .dtype = dtype,
-         .divisor = reduction.divisor,
-         .agreed = region.bytes,
-         .bytes = region.bytes,
-         .title = "all_reduce of blocks",
-         .plan = "blocks"});
+    const std::span bytes(region.data, region.bytes);
+    const auto rows = std::make_shared<BlockRows>(bytes, size_);
+    calls.push_back({.layout = rows->layout(),
+                     .rows = rows,
+                     .ranks = size_,
+                     .dtype = dtype,
+                     .divisor = reduction.divisor,
+                     .agreed = region.bytes,
+                     .bytes = region.bytes,
+                     .title = kTitleOfBlocks,
+                     .plan = kBlocksOfRanks});
     memory.push_back({.reads = {{region}}, .writes = {{region}}, .in_strips = false});
+    const bool may_be = annex_ && !call.buffers->device() && annex_->serves_blocks(region.bytes);
+    served.push_back(
+        may_be ? annex_->attempt_blocks(calls.back(), bytes, call.buffers, effective(call.timeout))
+               : nullptr);
   }
-  return launch_sparse(std::move(call), std::move(calls), memory);
+  return launch_sparse(std::move(call), std::move(calls), memory, served);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch_sparse(
-    Launch&& launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory) {
+    Launch&& launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
+    const std::vector<std::shared_ptr<ServedCall>>& served) {
   auto work =
       c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
                                     launch.profiled_inputs, std::move(launch.results), ++sequence_);
@@ -64,6 +73,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch_sparse(
       const auto task = std::make_shared<SparseAllReduceTask>(
           group_, std::move(calls[i]), launch.buffers, effective(launch.timeout));
       task->set_inputs(std::move(inputs[i]));
+      if (i < served.size() && served[i]) {
+        tasks.push_back(served[i]->task());
+        task->set_served(served[i], book_);
+      }
       tasks.push_back(task);
     }
     if (launch.buffers->device()) launch.buffers->write();

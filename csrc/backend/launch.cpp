@@ -60,7 +60,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
       auto task = CollectiveTask::make(group_, std::move(planned), launch.buffers,
                                        effective(launch.timeout));
       if (served) {
-        tasks.push_back(served->attempt);
+        tasks.push_back(served->task());
         task->set_served(served);
       }
       if (launch.buffers->device()) on_device.push_back(task);
@@ -87,14 +87,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
 // The copy is made in the caller's thread, before the attempt begins to overwrite its input.
 std::shared_ptr<ServedCall> ProcessGroupQ7x2::attempt(Launch& launch, const CollectiveCall& call) {
   if (!annex_ || launch.buffers->device() || !annex_->serves(call)) return nullptr;
-  auto served = std::make_shared<ServedCall>();
-  served->annex = annex_;
   const bool is_written = call.collective == Collective::kAllReduce || call.root == rank_;
-  if (is_written && !annex_->is_broken()) {
-    served->saved = launch.buffers->private_copy(call.input[0]);
-  }
-  served->attempt = annex_->attempt(call, launch.buffers, effective(launch.timeout));
-  return served;
+  const Region saved =
+      is_written && !annex_->is_broken() ? launch.buffers->private_copy(call.input[0]) : Region{};
+  return annex_->attempt(call, saved, launch.buffers, effective(launch.timeout));
 }
 
 std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_device(

@@ -244,9 +244,11 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   c10::intrusive_ptr<c10d::Work> launch(Launch&& launch);
   /// The attempt of a call by servers; null: it is none for them.
   std::shared_ptr<ServedCall> attempt(Launch& launch, const CollectiveCall& call);
-  /// The same for calls that have no Plan. `memory`: of each call, on the host.
-  c10::intrusive_ptr<c10d::Work> launch_sparse(Launch&& launch, std::vector<SparseCall> calls,
-                                               const std::vector<TaskMemory>& memory);
+  /// The same for calls that have no Plan. `memory`: of each call, on the host. `served`: of each
+  /// call, its attempt by servers or null; empty: there are none.
+  c10::intrusive_ptr<c10d::Work> launch_sparse(
+      Launch&& launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
+      const std::vector<std::shared_ptr<ServedCall>>& served = {});
   c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
                                          std::vector<at::Tensor>& tensors, int peer, int tag);
   c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,

@@ -91,7 +91,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   const auto given = std::make_shared<ListedRows>(
       std::span(numbers.const_data_ptr<int64_t>(), static_cast<size_t>(numbers.numel())),
       static_cast<const std::byte*>(values.const_data_ptr()), row_bytes, rows, size_);
-  SparseCall sum{.rows = given,
+  SparseCall sum{.layout = given->layout(),
+                 .rows = given,
+                 .ranks = size_,
                  .dtype = reducible_dtype(values),
                  .agreed = agreed.value(),
                  .bytes = values.nbytes() + numbers.nbytes(),

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
-#include <exception>
+#include <cstring>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -16,9 +15,8 @@
 #include "executor/plan_call.h"
 #include "executor/relay.h"
 #include "executor/served_order.h"
-#include "executor/slicing.h"
 #include "executor/slot_grant.h"
-#include "executor/slot_pool.h"
+#include "executor/sparse_all_reduce.h"
 #include "fabric/json.h"
 #include "transport/runtime.h"
 
@@ -30,8 +28,9 @@ constexpr std::string_view kMeasure = "measure";
 // Words of a vote. From kServer on: the server of that number has failed.
 constexpr uint8_t kSucceeded = 0;
 constexpr uint8_t kDeclined = 1;
-constexpr uint8_t kFailed = 2;
-constexpr int kServer = 3;
+constexpr uint8_t kUnwanted = 2;
+constexpr uint8_t kFailed = 3;
+constexpr int kServer = 4;
 // An attempt gives up while there is time for the call itself.
 constexpr int kShareOfTimeout = 2;
 
@@ -126,9 +125,9 @@ bool Annex::serves(const CollectiveCall& call) const {
   return book_->open_alone(shape_of(call))->choice().plan->helpers > 0;
 }
 
-std::shared_ptr<CollectiveTask> Annex::attempt(const CollectiveCall& call,
-                                               std::shared_ptr<void> keep_alive,
-                                               std::chrono::milliseconds timeout) {
+std::shared_ptr<ServedCall> Annex::attempt(const CollectiveCall& call, Region saved,
+                                           std::shared_ptr<void> keep_alive,
+                                           std::chrono::milliseconds timeout) {
   const CallShape shape = shape_of(call);
   PlannedCall planned{
       .call = call, .book = book_, .page = book_->open_alone(shape), .counting = {}};
@@ -137,25 +136,78 @@ std::shared_ptr<CollectiveTask> Annex::attempt(const CollectiveCall& call,
   if (group_->rank() == 0 && !is_broken()) {
     const Choice& choice = planned.page->choice();
     const std::string& algorithm = choice.plan->algorithm;
-    send_order(group_, ranks_,
-               {.call = planned.call,
-                .choice = {.algorithm = algorithm,
-                           .slice_bytes = choice.slice_bytes,
-                           .part_bytes = choice.part_bytes,
-                           .window = choice.window,
-                           .seconds = choice.seconds,
-                           .digest = planner_->schedule(shape, algorithm)->digest()},
-                .timeout = share});
+    PlannedOrder order{.call = planned.call,
+                       .choice = {.algorithm = algorithm,
+                                  .slice_bytes = choice.slice_bytes,
+                                  .part_bytes = choice.part_bytes,
+                                  .window = choice.window,
+                                  .seconds = choice.seconds,
+                                  .digest = planner_->schedule(shape, algorithm)->digest()}};
+    send_order(group_, ranks_, {.what = std::move(order), .timeout = share});
   }
+  const Region given = call.input.front();
   const auto task =
       std::make_shared<CollectiveTask>(group_, std::move(planned), std::move(keep_alive), share);
-  task->set_attempt(std::make_shared<SlotGrant>(group_, ranks_, SlotGrant::kMostSlots, share));
-  return task;
+  const auto attempt = std::make_shared<Attempt>(
+      std::make_shared<SlotGrant>(group_, ranks_, SlotGrant::kMostSlots, share));
+  task->set_attempt(attempt);
+  ServedCall::Undo undo;
+  if (saved.data != nullptr) {
+    undo = {[saved, given] { std::memcpy(given.data, saved.data, saved.bytes); }, saved.bytes};
+  }
+  return std::make_shared<ServedCall>(shared_from_this(), task, attempt, std::move(undo));
 }
 
-uint8_t Annex::vote_of(const CollectiveTask& attempt) const {
-  const std::optional<Error>& error = attempt.error();
-  if (!error) return attempt.is_declined() ? kDeclined : kSucceeded;
+bool Annex::serves_blocks(size_t bytes) const {
+  const std::shared_ptr<const Fabric> known = fabric();
+  const auto each = static_cast<double>(bytes);
+  // The best case: every rank has the same blocks.
+  const RowVolume all{.given = each * ranks_, .summed = each};
+  return bytes > 0 && seconds_by_servers(*known, all) < seconds_by_ranks(*known, all);
+}
+
+std::shared_ptr<RowCensus> Annex::census_of(const SparseCall& call) {
+  const std::pair key(call.bytes, call.dtype);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::shared_ptr<RowCensus>* const known = censuses_.find(key);
+  return known != nullptr ? *known : censuses_.add(key, std::make_shared<RowCensus>());
+}
+
+bool Annex::wants_blocks(const RowCensus& census) const {
+  const std::optional<RowVolume> last = census.last();
+  if (!last) return false;
+  const std::shared_ptr<const Fabric> known = fabric();
+  return seconds_by_servers(*known, *last) < seconds_by_ranks(*known, *last);
+}
+
+std::shared_ptr<ServedCall> Annex::attempt_blocks(SparseCall& call, std::span<std::byte> tensor,
+                                                  std::shared_ptr<void> keep_alive,
+                                                  std::chrono::milliseconds timeout) {
+  call.census = census_of(call);
+  const auto rows = std::make_shared<BlockRows>(tensor, ranks_, servers());
+  SparseCall served = call;
+  served.layout = rows->layout();
+  served.rows = rows;
+  served.plan = kServedBlocks;
+  const std::chrono::milliseconds share = timeout / kShareOfTimeout;
+  if (group_->rank() == 0 && !is_broken()) {
+    SparseOrder order{.call = served, .is_wanted = wants_blocks(*call.census)};
+    order.call.rows.reset();
+    send_order(group_, ranks_, {.what = std::move(order), .timeout = share});
+  }
+  const auto task = std::make_shared<SparseAllReduceTask>(group_, std::move(served),
+                                                          std::move(keep_alive), share);
+  const auto attempt = std::make_shared<Attempt>(
+      std::make_shared<SlotGrant>(group_, ranks_, SlotGrant::kMostSlots, share));
+  task->set_attempt(attempt);
+  return std::make_shared<ServedCall>(
+      shared_from_this(), task, attempt,
+      ServedCall::Undo{.run = [rows] { rows->undo(); }, .bytes = tensor.size()});
+}
+
+uint8_t Annex::vote_of(const Attempt& attempt, const std::optional<Error>& error) const {
+  if (!error && attempt.is_declined()) return attempt.is_wanted() ? kDeclined : kUnwanted;
+  if (!error) return kSucceeded;
   const int server = error->rank() - ranks_;
   return static_cast<uint8_t>(server < 0 ? kFailed : std::min(kServer + server, 255));
 }
@@ -164,7 +216,7 @@ bool Annex::take_verdict(Locked& locked, uint8_t verdict) {
   if (is_dropped_) return false;
   if (verdict == kSucceeded) ++served_;
   if (verdict == kDeclined) ++declined_;
-  if (verdict <= kDeclined) return verdict == kSucceeded;
+  if (verdict <= kUnwanted) return verdict == kSucceeded;
   is_dropped_ = true;
   const int server = verdict - kServer;
   const bool is_known = server >= 0 && server < servers();
@@ -190,70 +242,7 @@ void Annex::set_fabric(std::shared_ptr<const Fabric> fabric) {
   planner_->set_fabric(fabric);
   book_->clear();
   if (group_->rank() == 0 && given != 0 && !is_broken()) {
-    send_order(group_, ranks_, {.call = {}, .choice = {}, .fabric = to_json(*fabric)});
-  }
-}
-
-// ------------------------------------------------------------------------------------ on a server
-
-namespace {
-
-// With fewer a rank would often wait for a result before it may send.
-constexpr size_t kFewestSlots = 4;
-
-std::shared_ptr<TakenSlots> slots_for(const PlannedCall& planned,
-                                      const std::shared_ptr<SlotPool>& pool) {
-  const Choice& choice = planned.page->choice();
-  const size_t slices = Slicing(planned.call, choice).num_slices();
-  const size_t window = std::min({static_cast<size_t>(choice.window), std::max<size_t>(slices, 1),
-                                  size_t{SlotGrant::kMostSlots}});
-  return std::make_shared<TakenSlots>(pool, choice.plan->num_scratch * choice.part_bytes,
-                                      std::min(window, kFewestSlots), window);
-}
-
-}  // namespace
-
-uint64_t follow_orders(const std::shared_ptr<Group>& annex, int ranks,
-                       std::shared_ptr<const Fabric> fabric, const std::string& environment,
-                       const std::shared_ptr<SlotPool>& pool) {
-  auto planner = std::make_shared<Planner>(annex->rank(), std::move(fabric), "");
-  auto book =
-      std::make_shared<PlanBook>(planner, annex->rank(), annex->world_size(), environment, false);
-  std::deque<std::shared_ptr<CollectiveTask>> tasks;
-  uint64_t declined = 0;
-  while (true) {
-    ServedOrder order;
-    try {
-      order = receive_order(annex, ranks);
-    } catch (const Error&) {
-      // The ranks have left, or the annex has failed.
-      if (annex->error()) throw Error(*annex->error());
-      return declined;
-    }
-    while (!tasks.empty() && tasks.front()->done()) tasks.pop_front();
-    if (!order.fabric.empty()) {
-      planner->set_fabric(std::make_shared<const Fabric>(fabric_from_json(order.fabric)));
-      continue;
-    }
-    std::shared_ptr<TakenSlots> slots;
-    try {
-      const CallShape shape = shape_of(order.call);
-      PlannedCall planned{.call = std::move(order.call),
-                          .book = book,
-                          .page = book->adopt(shape, order.choice),
-                          .counting = {}};
-      slots = slots_for(planned, pool);
-      const auto count = static_cast<uint8_t>(slots->count());
-      declined += count == 0 ? 1 : 0;
-      tasks.push_back(
-          std::make_shared<CollectiveTask>(annex, std::move(planned), slots, order.timeout));
-      tasks.back()->set_attempt(std::make_shared<SlotGrant>(annex, ranks, count, order.timeout));
-    } catch (const Error& error) {
-      annex->abort(error);
-      throw;
-    }
-    annex->runtime().submit(tasks.back(), /*caller_waits=*/false);
-    tasks.back()->notify([slots = std::move(slots)] { slots->give_back(); });
+    send_order(group_, ranks_, {.what = FabricOrder{to_json(*fabric)}});
   }
 }
 

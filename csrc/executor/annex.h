@@ -2,13 +2,18 @@
 // the servers that serve it.
 //
 // A call that servers serve is an *attempt*: a collective in the annex, by a Plan that has the
-// servers as helpers (plan/servers.cpp). Rank 0 orders it from the servers; the ranks choose it by
+// servers as helpers (plan/servers.cpp), or an all-reduce of blocks that servers own
+// (executor/sparse_all_reduce.h). Rank 0 orders it from the servers; the ranks choose it by
 // themselves, on equal Fabrics. The servers say how many slots of memory they have for it
 // (executor/slot_grant.h). If there are too few, nothing is attempted. The annex fails on all
 // members at once, if one of them dies. So after the attempt the ranks vote in their own group, and
-// where it was declined or anybody has failed, all of them run the call in their own group, and
-// from a copy of the input (executor/collective_served.cpp). After a failure the annex is dropped:
-// no call is attempted any more.
+// where it was declined or anybody has failed, all of them run the call in their own group, on the
+// input as it was (executor/served_call.h). After a failure the annex is dropped: no call is
+// attempted any more.
+//
+// Whether servers help with blocks depends on how many there are, which no rank knows beforehand.
+// So calls are attempted that servers could help with, and rank 0 orders by what it has seen of the
+// last such call whether they do (plan/row_costs.h). The first one is left to the ranks.
 //
 //   annex   | grant | attempt: ranks -> servers -> ranks |
 //   group                                                | vote: a byte | the call, if need be |
@@ -19,10 +24,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/recent.h"
+#include "executor/attempt.h"
 #include "executor/collective_call.h"
+#include "executor/row_source.h"
+#include "executor/served_call.h"
+#include "executor/sparse_call.h"
 #include "executor/survey.h"
 #include "fabric/fabric.h"
 #include "plan/plan_book.h"
@@ -31,7 +45,6 @@
 
 namespace q7x2 {
 
-class CollectiveTask;
 class SlotPool;
 
 /// All members of a new annex call it. Returns a Fabric of the ranks with its servers, equal on all
@@ -41,7 +54,7 @@ class SlotPool;
 std::shared_ptr<const Fabric> survey_annex(const std::shared_ptr<Group>& annex, int ranks,
                                            const Fabric* of_ranks, const SurveyOptions& options);
 
-class Annex {
+class Annex : public std::enable_shared_from_this<Annex> {
  public:
   /// `planner`: of this member, on a Fabric with the servers.
   Annex(std::shared_ptr<Group> group, int ranks, std::shared_ptr<Planner> planner,
@@ -60,14 +73,23 @@ class Annex {
   bool serves(const CollectiveCall& call) const;
   /// Whether this rank knows already that attempts fail, before they touch any memory. Any thread.
   bool is_broken() const { return group_->error().has_value(); }
-  /// The attempt, to be submitted next. Rank 0 sends the order. For calls that it serves.
-  std::shared_ptr<CollectiveTask> attempt(const CollectiveCall& call,
-                                          std::shared_ptr<void> keep_alive,
-                                          std::chrono::milliseconds timeout);
+  /// The attempt, to be submitted next. Rank 0 sends the order. For calls that it serves. `saved`:
+  /// a copy of what it may overwrite; empty: it overwrites nothing.
+  std::shared_ptr<ServedCall> attempt(const CollectiveCall& call, Region saved,
+                                      std::shared_ptr<void> keep_alive,
+                                      std::chrono::milliseconds timeout);
+
+  /// The same of an all-reduce of the blocks of so many bytes.
+  bool serves_blocks(size_t bytes) const;
+  /// `tensor`: what `call` is about. The call gets a `census`: what is seen of its blocks, whoever
+  /// adds them up, decides about the next one.
+  std::shared_ptr<ServedCall> attempt_blocks(SparseCall& call, std::span<std::byte> tensor,
+                                             std::shared_ptr<void> keep_alive,
+                                             std::chrono::milliseconds timeout);
 
   /// What a rank says of its attempt, which is done: 0 for a success, 1 where servers have no room
-  /// for it, else who has failed. The greatest word of all ranks counts.
-  uint8_t vote_of(const CollectiveTask& attempt) const;
+  /// for it, 2 where it was not wanted, else who has failed. The greatest word of all ranks counts.
+  uint8_t vote_of(const Attempt& attempt, const std::optional<Error>& error) const;
   /// Takes the word of all ranks. True: the call was served. After a failure attempts count no
   /// more.
   bool take_verdict(Locked& locked, uint8_t verdict);
@@ -86,11 +108,16 @@ class Annex {
   uint64_t declined() const { return declined_; }
 
  private:
+  std::shared_ptr<RowCensus> census_of(const SparseCall& call);
+  bool wants_blocks(const RowCensus& census) const;
+
   const std::shared_ptr<Group> group_;
   const int ranks_;
   const std::shared_ptr<Planner> planner_;
   const std::shared_ptr<PlanBook> book_;
   std::vector<std::string> names_;  // of the servers
+  std::mutex mutex_;                // guards the next one
+  Recent<std::pair<size_t, DType>, std::shared_ptr<RowCensus>> censuses_{256};  // of blocks
   bool is_dropped_ = false;
   std::atomic<uint64_t> served_{0};
   std::atomic<uint64_t> declined_{0};

@@ -7,7 +7,6 @@
 
 #include "base/recycling_allocator.h"
 #include "executor/fingerprint.h"
-#include "executor/slot_grant.h"
 #include "kernels/reduce.h"
 #include "ledger/call_signature.h"
 #include "ledger/flight_record.h"
@@ -124,13 +123,12 @@ std::string CollectiveTask::name() const {
 // Collectives of a group take staging in their order, on every rank, and never wait for more while
 // they run: what the oldest one needs is held by none that waits for it.
 bool CollectiveTask::reserve(Locked& locked) {
-  if (served_ && !take_verdict(locked)) {
+  if (served_ && !served_->is_decided(locked)) {
     record(locked).warn_at = TimePoint::max();  // the attempt says who is late
     return false;
   }
-  if (was_served_) return true;
-  if (grant_ && !has_slots()) return false;
-  if (is_declined_) return true;
+  if (attempt_ && !attempt_->has_slots()) return false;
+  if (was_served() || is_declined()) return true;
   if (!has_plan() || !cut_by_counts()) return false;
   HostChannel* const channel = group().channel();
   const size_t slices = slicing_.num_slices();
@@ -146,7 +144,7 @@ bool CollectiveTask::reserve(Locked& locked) {
 
 void CollectiveTask::start(Locked& locked) {
   group().remember(locked, sequence(), fingerprint_);
-  if (was_served_ || is_declined_) {
+  if (was_served() || is_declined()) {
     finish(locked);
     return;
   }
@@ -165,7 +163,7 @@ void CollectiveTask::start(Locked& locked) {
 
 size_t CollectiveTask::window() const {
   const auto window = static_cast<size_t>(choice_.window);
-  return grant_ ? std::min(window, grant_->slots()) : window;
+  return attempt_ ? std::min(window, attempt_->slots()) : window;
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {

@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "device/output_gate.h"
+#include "executor/attempt.h"
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
 #include "executor/device_coder.h"
@@ -61,8 +62,6 @@
 #include "transport/task.h"
 
 namespace q7x2 {
-
-class SlotGrant;
 
 class CollectiveTask final : public Task {
  public:
@@ -86,15 +85,22 @@ class CollectiveTask final : public Task {
   void set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device);
 
   /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
-  void set_served(std::shared_ptr<ServedCall> served);
-  /// Before it is submitted: it is the attempt of servers, which the grant precedes.
-  void set_attempt(std::shared_ptr<SlotGrant> grant) { grant_ = std::move(grant); }
+  void set_served(std::shared_ptr<ServedCall> served) { served_ = std::move(served); }
+  /// Before it is submitted: it is the attempt of servers.
+  void set_attempt(std::shared_ptr<Attempt> attempt) { attempt_ = std::move(attempt); }
+
+  /// What a vote on an attempt is about (executor/served_call.h).
+  struct Vote {
+    std::shared_ptr<const Annex> annex;
+    std::shared_ptr<InputLatch> cast;  ///< open when the attempt is done
+    std::weak_ptr<const Task> call;    ///< which the vote precedes
+  };
+  /// Before it is submitted: it is such a vote. It ends at once where the annex has been dropped.
+  void set_vote(Vote vote);
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
-  bool is_attempt() const override { return grant_ != nullptr; }
-  /// Whether servers have no room for it. Only of an attempt, after `done`.
-  bool is_declined() const { return is_declined_; }
+  bool is_attempt() const override { return attempt_ != nullptr; }
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;
@@ -154,33 +160,17 @@ class CollectiveTask final : public Task {
   /// Takes over what the precursor has brought.
   void take_news();
 
-  // collective_served.cpp: what follows from an attempt of servers.
+  // collective_served.cpp: calls that servers attempt.
 
-  class RestoringJob final : public Job {
-   public:
-    explicit RestoringJob(CollectiveTask& task) : task_(task) {}
-
-   private:
-    void work() override;
-    CollectiveTask& task_;
-  };
-
-  /// A vote that begins when the attempt is done.
-  struct PendingVote {
-    std::shared_ptr<CollectiveTask> vote;
-    std::shared_ptr<InputLatch> latch;
-  };
-  void begin_vote(Locked& locked);
+  bool was_served() const { return served_ && served_->was_served(); }
+  /// Of an attempt: nobody makes it.
+  bool is_declined() const { return attempt_ && attempt_->is_declined(); }
   /// The task that has brought the result.
-  const CollectiveTask& run_by() const { return was_served_ ? *served_->attempt : *this; }
-  /// The all-reduce of what the ranks say of the attempt.
-  std::shared_ptr<CollectiveTask> vote(Locked& locked);
-  /// False until the vote is complete.
-  bool take_verdict(Locked& locked);
+  const CollectiveTask& run_by() const {
+    return was_served() ? static_cast<const CollectiveTask&>(*served_->task()) : *this;
+  }
   /// Of a vote: true until the attempt is done, and when that does not matter any more.
   bool awaits_attempt(Locked& locked);
-  /// Of an attempt: false until the servers have said how many slots it has.
-  bool has_slots();
   /// Begins to put back what the attempt may have overwritten.
   void restore(Locked& locked);
 
@@ -305,20 +295,17 @@ class CollectiveTask final : public Task {
   std::shared_ptr<void> keep_alive_;
   std::shared_ptr<PlanBook::Page> page_;
   const std::shared_ptr<PlanBook> book_;
-  uint64_t number_ = 0;                                    // among the calls of the page
-  std::shared_ptr<CollectiveTask> precursor_;              // until its news are taken over
-  std::exception_ptr no_precursor_;                        // why it could not be made
-  std::weak_ptr<const CollectiveTask> call_of_precursor_;  // the call that this is one of
-  std::shared_ptr<PlanBook::Page> reviewed_;               // if this is a review
-  std::shared_ptr<PlanBook::Page> looked_at_;              // if this is a look
-  std::unique_ptr<PlanningJob> planning_;                  // until it has run
-  std::shared_ptr<ServedCall> served_;                     // null: no server attempts the call
-  std::shared_ptr<SlotGrant> grant_;                       // if this is an attempt
-  bool is_declined_ = false;
-  PendingVote pending_vote_;  // if this is an attempt, until it is done
-  bool was_served_ = false;
-  std::shared_ptr<Annex> voted_on_;          // if this is a vote
-  std::unique_ptr<RestoringJob> restoring_;  // until it has run
+  uint64_t number_ = 0;                          // among the calls of the page
+  std::shared_ptr<CollectiveTask> precursor_;    // until its news are taken over
+  std::exception_ptr no_precursor_;              // why it could not be made
+  std::weak_ptr<const Task> call_of_precursor_;  // the call that this is one of
+  std::shared_ptr<PlanBook::Page> reviewed_;     // if this is a review
+  std::shared_ptr<PlanBook::Page> looked_at_;    // if this is a look
+  std::unique_ptr<PlanningJob> planning_;        // until it has run
+  std::shared_ptr<ServedCall> served_;           // null: no server attempts the call
+  std::shared_ptr<Attempt> attempt_;             // if this is one
+  std::shared_ptr<const Annex> voted_on_;        // if this is a vote
+  std::unique_ptr<Job> restoring_;               // until it has run
   Choice choice_;
   size_t choice_index_ = 0;
   bool is_measured_ = false;

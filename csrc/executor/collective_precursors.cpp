@@ -7,7 +7,6 @@
 
 #include "base/thread_turns.h"
 #include "executor/collective.h"
-#include "executor/slot_grant.h"
 #include "transport/runtime.h"
 #include "transport/tcp_sockets.h"
 
@@ -23,13 +22,10 @@ constexpr size_t kPlanningBytes = size_t{16} << 20;
 std::shared_ptr<Task> CollectiveTask::precursor(Locked& locked) {
   number_ = page_->calls();
   page_->count();
-  if (grant_) return grant_;
+  if (attempt_) return attempt_->grant();
   if (counting_) return counting_;
   try {
-    if (served_) {
-      precursor_ = vote(locked);
-      return precursor_;
-    }
+    if (served_) return served_->vote(locked, *this, static_cast<uint32_t>(fingerprint_), book_);
     switch (page_->precursor_of(number_)) {
       case PlanBook::Page::Precursor::kNone:
         break;
@@ -97,7 +93,7 @@ std::shared_ptr<CollectiveTask> CollectiveTask::before_this(CollectiveCall call,
       .call = std::move(call), .book = book_, .page = std::move(page), .counting = {}};
   const auto task =
       std::make_shared<CollectiveTask>(group_pointer(), std::move(planned), memory, timeout());
-  task->call_of_precursor_ = std::static_pointer_cast<const CollectiveTask>(shared_from_this());
+  task->call_of_precursor_ = weak_from_this();
   return task;
 }
 

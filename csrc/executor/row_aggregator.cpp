@@ -50,6 +50,7 @@ void RowAggregator::fold() {
     how.next = frontier_;
     how.has_more = i + 1 < writers_used_ ? 1 : 0;
     how.takes_all = takes_all_ ? 1 : 0;
+    if (how.has_more == 0) how.given = static_cast<uint32_t>(added_);
     messages_.emplace_back(memory_[i].get(), writers_[i].finish(how));
   }
 }

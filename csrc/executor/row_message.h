@@ -22,10 +22,11 @@ struct RowHeader {
   uint64_t first = 0;  ///< the position of the first row
   uint32_t count = 0;  ///< of rows
   uint32_t span = 0;   ///< positions from the first row to the last, both included
+  uint32_t given = 0;  ///< rows of all ranks that were added up in this round, in its last message
   uint8_t is_bitmap = 0;
   uint8_t has_more = 0;   ///< the result of this round goes on in the next message
   uint8_t takes_all = 0;  ///< the ranks are to send their next rows whether they are zero or not
-  uint8_t reserved[5] = {};
+  uint8_t reserved = 0;
 };
 static_assert(sizeof(RowHeader) == 32);
 

@@ -9,9 +9,19 @@ namespace q7x2 {
 
 // ----------------------------------------------------------------------------------- dense blocks
 
-BlockRows::BlockRows(std::span<std::byte> tensor, int world_size)
-    : RowSource(RowStreams((tensor.size() + kBytes - 1) / kBytes, kBytes, world_size), kBytes),
-      tensor_(tensor) {}
+RowLayout BlockRows::layout_of(uint64_t bytes, int ranks, int owners) {
+  return {.streams = RowStreams((bytes + kBytes - 1) / kBytes, kBytes, ranks, owners),
+          .row_bytes = kBytes,
+          .is_dense = true};
+}
+
+BlockRows::BlockRows(std::span<std::byte> tensor, int ranks)
+    : RowSource(layout_of(tensor.size(), ranks, ranks)), tensor_(tensor) {}
+
+BlockRows::BlockRows(std::span<std::byte> tensor, int ranks, int servers)
+    : RowSource(layout_of(tensor.size(), ranks, servers)),
+      tensor_(tensor),
+      replaced_(static_cast<size_t>(servers) * streams().streams()) {}
 
 std::span<std::byte> BlockRows::block(uint64_t row) const {
   const size_t begin = static_cast<size_t>(row) * kBytes;
@@ -38,17 +48,36 @@ void BlockRows::read(int owner, size_t stream, uint64_t position, std::byte* to)
 }
 
 void BlockRows::write(int owner, size_t stream, uint64_t position, const std::byte* from) {
-  const std::span<std::byte> bytes = block(streams().row(owner, stream, position));
+  const uint64_t row = streams().row(owner, stream, position);
+  const std::span<std::byte> bytes = block(row);
+  if (!replaced_.empty()) {
+    Replaced& its = replaced_[static_cast<size_t>(owner) * streams().streams() + stream];
+    its.rows.push_back(row);
+    its.bytes.insert(its.bytes.end(), bytes.begin(), bytes.end());
+  }
   std::memcpy(bytes.data(), from, bytes.size());
+}
+
+void BlockRows::undo() {
+  for (const Replaced& its : replaced_) {
+    const std::byte* from = its.bytes.data();
+    for (const uint64_t row : its.rows) {
+      const std::span<std::byte> to = block(row);
+      std::memcpy(to.data(), from, to.size());
+      from += to.size();
+    }
+  }
 }
 
 // ------------------------------------------------------------------------------------ listed rows
 
 ListedRows::ListedRows(std::span<const int64_t> numbers, const std::byte* values, size_t row_bytes,
-                       uint64_t rows, int world_size)
-    : RowSource(RowStreams(rows, row_bytes, world_size), row_bytes),
+                       uint64_t rows, int ranks)
+    : RowSource({.streams = RowStreams(rows, row_bytes, ranks, ranks),
+                 .row_bytes = row_bytes,
+                 .is_dense = false}),
       values_(values),
-      by_stream_(static_cast<size_t>(world_size) * streams().streams()) {
+      by_stream_(static_cast<size_t>(ranks) * streams().streams()) {
   for (size_t i = 0; i < numbers.size(); ++i) {
     const auto row = static_cast<uint64_t>(numbers[i]);
     by_stream_[index(streams().owner(row), streams().stream(row))].given.push_back(

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "executor/sparse_call.h"
 #include "plan/row_streams.h"
 
 namespace q7x2 {
@@ -14,13 +15,14 @@ namespace q7x2 {
 /// run beside `write`, which then is for positions before those.
 class RowSource {
  public:
-  RowSource(RowStreams streams, size_t row_bytes) : streams_(streams), row_bytes_(row_bytes) {}
+  explicit RowSource(const RowLayout& layout) : layout_(layout) {}
   virtual ~RowSource() = default;
   RowSource(const RowSource&) = delete;
   RowSource& operator=(const RowSource&) = delete;
 
-  const RowStreams& streams() const { return streams_; }
-  size_t row_bytes() const { return row_bytes_; }
+  const RowLayout& layout() const { return layout_; }
+  const RowStreams& streams() const { return layout_.streams; }
+  size_t row_bytes() const { return layout_.row_bytes; }
 
   /// The first position at `from` or beyond where this rank has a row; RowStreams::kEnd: none.
   virtual uint64_t next(int owner, size_t stream, uint64_t from) const = 0;
@@ -32,12 +34,9 @@ class RowSource {
   virtual void read(int owner, size_t stream, uint64_t position, std::byte* to) const = 0;
   /// A row of the result. The rows of a stream come in ascending order.
   virtual void write(int owner, size_t stream, uint64_t position, const std::byte* from) = 0;
-  /// A row that a rank does not send has the value zero, and not none.
-  virtual bool is_dense() const = 0;
 
  private:
-  const RowStreams streams_;
-  const size_t row_bytes_;
+  const RowLayout layout_;
 };
 
 /// A dense tensor in blocks; the last one may be shorter. Blocks whose bits are all zero are left
@@ -47,18 +46,31 @@ class BlockRows final : public RowSource {
   /// Of a block.
   static constexpr size_t kBytes = 1024;
 
-  BlockRows(std::span<std::byte> tensor, int world_size);
+  static RowLayout layout_of(uint64_t bytes, int ranks, int owners);
+
+  /// Ranks own the blocks.
+  BlockRows(std::span<std::byte> tensor, int ranks);
+  /// Servers own them. What results replace is kept, for `undo`.
+  BlockRows(std::span<std::byte> tensor, int ranks, int servers);
 
   uint64_t next(int owner, size_t stream, uint64_t from) const override;
   uint64_t next_of_all(int owner, size_t stream, uint64_t from) const override;
   void read(int owner, size_t stream, uint64_t position, std::byte* to) const override;
   void write(int owner, size_t stream, uint64_t position, const std::byte* from) override;
-  bool is_dense() const override { return true; }
+
+  /// Puts back all that was replaced. Only of blocks that servers own, when the call is over.
+  void undo();
 
  private:
+  struct Replaced {
+    std::vector<uint64_t> rows;
+    std::vector<std::byte> bytes;
+  };
+
   std::span<std::byte> block(uint64_t row) const;
 
   const std::span<std::byte> tensor_;
+  std::vector<Replaced> replaced_;  // by owner and stream; empty: nothing is kept
 };
 
 /// Rows that are listed by their numbers: a coalesced COO tensor. The result is collected beside.
@@ -66,12 +78,11 @@ class ListedRows final : public RowSource {
  public:
   /// `numbers`: ascending, each less than `rows`. `values`: a row for each. Both must stay.
   ListedRows(std::span<const int64_t> numbers, const std::byte* values, size_t row_bytes,
-             uint64_t rows, int world_size);
+             uint64_t rows, int ranks);
 
   uint64_t next(int owner, size_t stream, uint64_t from) const override;
   void read(int owner, size_t stream, uint64_t position, std::byte* to) const override;
   void write(int owner, size_t stream, uint64_t position, const std::byte* from) override;
-  bool is_dense() const override { return false; }
 
   // When the call is complete.
 

@@ -8,6 +8,7 @@
 
 #include "executor/carry_out.h"
 #include "executor/message.h"
+#include "executor/row_source.h"
 #include "fabric/json.h"
 #include "plan/publication.h"
 #include "transport/runtime.h"
@@ -20,17 +21,20 @@ constexpr uint32_t kOrderTag = 0x7100;
 constexpr uint32_t kTextTag = 0x7101;
 constexpr std::chrono::milliseconds kTextTimeout{60'000};
 
+enum class Kind : uint8_t { kPlanned, kBlocks, kFabric };
+
 struct OrderBytes {
-  uint64_t bytes = 0;
-  uint64_t text_bytes = 0;  // of a Fabric, which follows; 0: it is a call
-  int64_t timeout = 0;      // milliseconds
+  uint64_t bytes = 0;   // of the tensor; of a Fabric: of its text, which follows
+  uint64_t agreed = 0;  // see CollectiveCall and SparseCall
+  int64_t timeout = 0;  // milliseconds
   int32_t root = -1;
   int32_t divisor = 1;
-  uint32_t agreed = 0;
+  uint8_t kind = 0;
   uint8_t collective = 0;
   uint8_t dtype = 0;
   uint8_t reduce = 0;
-  uint8_t unused = 0;
+  uint8_t is_wanted = 0;
+  std::array<uint8_t, 3> unused{};
   std::array<std::byte, Publication::kBytes> choice{};
 };
 static_assert(std::is_trivially_copyable_v<OrderBytes>);
@@ -73,14 +77,13 @@ std::shared_ptr<MessageTask> message(const std::shared_ptr<Group>& annex,
   throw Error(ErrorCode::kMismatch, "rank 0's order cannot be carried out: " + why, 0);
 }
 
-ServedOrder read(const OrderBytes& wire, int ranks) {
+PlannedOrder planned(const OrderBytes& wire, int ranks) {
   const auto collective = static_cast<Collective>(wire.collective);
   const bool has_root = collective == Collective::kReduce;
   if (collective != Collective::kAllReduce && !has_root) refuse("it is no reduction");
-  if (wire.dtype >= static_cast<uint8_t>(DType::kBytes)) refuse("it has no elements");
   if (wire.reduce > static_cast<uint8_t>(ReduceKind::kBitXor)) refuse("an unknown reduction");
   if (has_root ? wire.root < 0 || wire.root >= ranks : wire.root != -1) refuse("its root");
-  ServedOrder order;
+  PlannedOrder order;
   CollectiveCall& call = order.call;
   call.collective = collective;
   call.root = wire.root;
@@ -88,30 +91,64 @@ ServedOrder read(const OrderBytes& wire, int ranks) {
   call.dtype = static_cast<DType>(wire.dtype);
   call.reduce = static_cast<ReduceKind>(wire.reduce);
   call.divisor = wire.divisor;
-  call.agreed = wire.agreed;
-  order.timeout = std::chrono::milliseconds(wire.timeout);
+  call.agreed = static_cast<uint32_t>(wire.agreed);
   order.choice = Publication::read(wire.choice).proposals.front();
   return order;
 }
+
+SparseOrder blocks(const OrderBytes& wire, int ranks, int servers) {
+  SparseOrder order;
+  order.call = {.layout = BlockRows::layout_of(wire.bytes, ranks, servers),
+                .ranks = ranks,
+                .dtype = static_cast<DType>(wire.dtype),
+                .divisor = wire.divisor,
+                .agreed = wire.agreed,
+                .bytes = wire.bytes,
+                .title = kTitleOfBlocks,
+                .plan = kServedBlocks};
+  order.is_wanted = wire.is_wanted != 0;
+  return order;
+}
+
+/// What goes on the wire; a Fabric's text follows.
+struct Writer {
+  OrderBytes& wire;
+
+  void operator()(const PlannedOrder& order) const {
+    const CollectiveCall& call = order.call;
+    wire.kind = static_cast<uint8_t>(Kind::kPlanned);
+    wire.bytes = call.bytes();
+    wire.root = call.root;
+    wire.divisor = call.divisor;
+    wire.agreed = call.agreed;
+    wire.collective = static_cast<uint8_t>(call.collective);
+    wire.dtype = static_cast<uint8_t>(call.dtype);
+    wire.reduce = static_cast<uint8_t>(call.reduce);
+    Publication{.proposals = {order.choice}, .environment = {}}.write(wire.choice);
+  }
+  void operator()(const SparseOrder& order) const {
+    const SparseCall& call = order.call;
+    wire.kind = static_cast<uint8_t>(Kind::kBlocks);
+    wire.bytes = call.bytes;
+    wire.divisor = call.divisor;
+    wire.agreed = call.agreed;
+    wire.dtype = static_cast<uint8_t>(call.dtype);
+    wire.is_wanted = order.is_wanted ? 1 : 0;
+  }
+  void operator()(const FabricOrder& order) const {
+    wire.kind = static_cast<uint8_t>(Kind::kFabric);
+    wire.bytes = order.json.size();
+  }
+};
 
 }  // namespace
 
 void send_order(const std::shared_ptr<Group>& annex, int ranks, const ServedOrder& order) {
   const auto wire = std::make_shared<OrderBytes>();
-  const auto text = std::make_shared<std::string>(order.fabric);
-  wire->text_bytes = text->size();
-  if (text->empty()) {
-    const CollectiveCall& call = order.call;
-    wire->bytes = call.bytes();
-    wire->timeout = order.timeout.count();
-    wire->root = call.root;
-    wire->divisor = call.divisor;
-    wire->agreed = call.agreed;
-    wire->collective = static_cast<uint8_t>(call.collective);
-    wire->dtype = static_cast<uint8_t>(call.dtype);
-    wire->reduce = static_cast<uint8_t>(call.reduce);
-    Publication{.proposals = {order.choice}, .environment = {}}.write(wire->choice);
-  }
+  wire->timeout = order.timeout.count();
+  std::visit(Writer{*wire}, order.what);
+  const auto* const fabric = std::get_if<FabricOrder>(&order.what);
+  const auto text = std::make_shared<std::string>(fabric != nullptr ? fabric->json : "");
   const auto send = [&](int server, uint32_t tag, std::span<std::byte> bytes, auto owner) {
     annex->runtime().submit(
         message(annex, MessageTask::Direction::kSend, server, tag, bytes, std::move(owner)),
@@ -127,14 +164,19 @@ ServedOrder receive_order(const std::shared_ptr<Group>& annex, int ranks) {
   const auto task = std::make_shared<AwaitedOrder>(annex);
   carry_out(*annex, task);
   const OrderBytes& wire = task->wire();
-  if (wire.text_bytes == 0) return read(wire, ranks);
-  if (wire.text_bytes > kMaxFabricBytes) refuse("a Fabric that is too long");
-  const auto text = std::make_shared<std::string>(wire.text_bytes, '\0');
+  const auto timeout = std::chrono::milliseconds(wire.timeout);
+  if (wire.kind > static_cast<uint8_t>(Kind::kFabric)) refuse("of an unknown kind");
+  const auto kind = static_cast<Kind>(wire.kind);
+  if (kind != Kind::kFabric) {
+    if (wire.dtype >= static_cast<uint8_t>(DType::kBytes)) refuse("it has no elements");
+    if (kind == Kind::kPlanned) return {planned(wire, ranks), timeout};
+    return {blocks(wire, ranks, annex->world_size() - ranks), timeout};
+  }
+  if (wire.bytes > kMaxFabricBytes) refuse("a Fabric that is too long");
+  const auto text = std::make_shared<std::string>(wire.bytes, '\0');
   carry_out(*annex, message(annex, MessageTask::Direction::kReceive, 0, kTextTag,
                             std::as_writable_bytes(std::span(*text)), text));
-  ServedOrder order;
-  order.fabric = std::move(*text);
-  return order;
+  return {FabricOrder{std::move(*text)}, timeout};
 }
 
 }  // namespace q7x2

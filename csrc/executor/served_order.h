@@ -12,8 +12,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "executor/collective_call.h"
+#include "executor/sparse_call.h"
 #include "plan/planner.h"
 #include "transport/group.h"
 #include "transport/task.h"
@@ -21,12 +23,25 @@
 namespace q7x2 {
 
 /// A call as a server must know it: it has no tensor of its own.
-struct ServedOrder {
+struct PlannedOrder {
   CollectiveCall call;  ///< its regions have a length, and no memory
   Proposal choice;
-  std::chrono::milliseconds timeout{0};
-  /// Instead of a call: the Fabric by which calls are served from here on.
-  std::string fabric = {};
+};
+
+/// An all-reduce of blocks, which servers own.
+struct SparseOrder {
+  SparseCall call;        ///< its rows are on the ranks
+  bool is_wanted = true;  ///< else the servers leave it to the ranks
+};
+
+/// The Fabric by which calls are served from here on.
+struct FabricOrder {
+  std::string json;
+};
+
+struct ServedOrder {
+  std::variant<PlannedOrder, SparseOrder, FabricOrder> what;
+  std::chrono::milliseconds timeout{0};  ///< of a call
 };
 
 /// Rank 0: sends an order to every server, without waiting. `ranks`: the members from there on are

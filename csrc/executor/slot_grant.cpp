@@ -22,7 +22,11 @@ SlotGrant::SlotGrant(std::shared_ptr<Group> annex, int ranks, uint8_t own,
       own_(own) {}
 
 size_t SlotGrant::slots() const {
-  return std::min(own_, *std::ranges::min_element(words_));
+  return is_wanted() ? std::min(own_, *std::ranges::min_element(words_)) : 0;
+}
+
+bool SlotGrant::is_wanted() const {
+  return own_ != kUnwanted && std::ranges::find(words_, kUnwanted) == words_.end();
 }
 
 std::string SlotGrant::name() const {

@@ -4,7 +4,8 @@
 //            order ---> server 1:  5 slots ---> all other members
 //
 // Each member takes the least number as the window of the attempt. If it is 0, the attempt ends at
-// once on all members, without a message, and the ranks make the call by themselves.
+// once on all members, without a message, and the ranks make the call by themselves. So it does
+// where rank 0 has ordered that the servers leave the call to the ranks.
 #pragma once
 
 #include <chrono>
@@ -23,6 +24,8 @@ class SlotGrant final : public Task {
  public:
   /// More slots than any window has.
   static constexpr uint8_t kMostSlots = 255;
+  /// Instead of a number: rank 0 does not want the attempt.
+  static constexpr uint8_t kUnwanted = 254;
 
   /// Members from `ranks` on are servers. `own`: what this one has; ranks have kMostSlots.
   SlotGrant(std::shared_ptr<Group> annex, int ranks, uint8_t own,
@@ -30,6 +33,7 @@ class SlotGrant final : public Task {
 
   /// Only after `done`, and without an error.
   size_t slots() const;
+  bool is_wanted() const;
 
   std::string name() const override;
   bool takes_turn() const override { return true; }

@@ -7,24 +7,16 @@
 #include "ledger/call_signature.h"
 #include "ledger/flight_record.h"
 #include "ledger/name_table.h"
-#include "transport/runtime.h"
-#include "transport/tag.h"
 
 namespace q7x2 {
 namespace {
 
-// A request's token.
-constexpr uint32_t kPeerBits = tag::kSourceBits;
-constexpr uint32_t kStreamBits = 4;
-constexpr uint32_t kStreamMask = (1U << kStreamBits) - 1;
-static_assert(RowStreams::kMost <= kStreamMask);
-
 uint64_t fingerprint_of(const SparseCall& call) {
   Digest digest;
-  digest.add(call.title);
   digest.add(call.agreed);
-  digest.add(call.rows->streams().rows());
-  digest.add(call.rows->row_bytes());
+  digest.add(call.layout.is_dense ? 1 : 0);
+  digest.add(call.layout.streams.rows());
+  digest.add(call.layout.row_bytes);
   digest.add(static_cast<uint64_t>(call.dtype) << 32 | static_cast<uint64_t>(call.divisor));
   return digest.value();
 }
@@ -58,6 +50,7 @@ void SparseAllReduceTask::describe(FlightRecord& record) const {
 }
 
 void SparseAllReduceTask::report(FlightRecord& record, NameTable& names) const {
+  if (served_ && served_->was_served()) return served_->task()->report(record, names);
   record.plan = names.number_of(call_.plan);
 }
 
@@ -125,6 +118,8 @@ void SparseAllReduceTask::unpack(WorkerStream& worker, int owner, size_t stream)
       rows.write(owner, stream, message->positions[i], message->rows + i * rows.row_bytes());
     }
     worker.header = message->header;
+    worker.seen.given += message->header.given;
+    worker.seen.summed += static_cast<double>(message->positions.size());
     worker.from = message->header.has_more != 0 && !message->positions.empty()
                       ? message->positions.back() + 1
                       : message->header.next;
@@ -135,54 +130,92 @@ void SparseAllReduceTask::unpack(WorkerStream& worker, int owner, size_t stream)
 // call
 
 void SparseAllReduceTask::prepare() {
-  const int me = group().rank();
-  const int n = group().world_size();
-  const RowSource& rows = *call_.rows;
-  const size_t most = rows.streams().message_rows();
-  message_bytes_ = RowWriter::capacity(most, rows.row_bytes());
+  const RowLayout& layout = call_.layout;
+  const size_t most = layout.streams.message_rows();
+  const int own = own_share();
+  message_bytes_ = RowWriter::capacity(most, layout.row_bytes);
   const auto memory = [this] {
     return std::make_unique_for_overwrite<std::byte[]>(message_bytes_);
   };
-  for (int owner = 0; owner < n; ++owner) {
+  for (int owner = 0; has_rows() && owner < owners(); ++owner) {
     for (size_t stream = 0; stream < streams(); ++stream) {
       auto& worker =
           *worker_streams_.emplace_back(std::make_unique<WorkerStream>(*this, owner, stream));
       worker.out = memory();
-      if (owner != me) worker.in = memory();
+      if (owner != own) worker.in = memory();
     }
   }
   const RowAggregator::Rows sums{.dtype = call_.dtype,
-                                 .bytes = rows.row_bytes(),
+                                 .bytes = layout.row_bytes,
                                  .in_message = most,
                                  .divisor = call_.divisor,
-                                 .is_dense = rows.is_dense()};
-  for (size_t stream = 0; stream < streams(); ++stream) {
+                                 .is_dense = layout.is_dense};
+  for (size_t stream = 0; own >= 0 && stream < streams(); ++stream) {
     auto& aggregator = *aggregator_streams_.emplace_back(
-        std::make_unique<AggregatorStream>(*this, me, stream, sums, n));
-    aggregator.answers.resize(static_cast<size_t>(n));
-    aggregator.in.resize(static_cast<size_t>(n));
-    for (int rank = 0; rank < n; ++rank) {
-      if (rank != me) aggregator.in[static_cast<size_t>(rank)] = memory();
+        std::make_unique<AggregatorStream>(*this, own, stream, sums, call_.ranks));
+    aggregator.answers.resize(static_cast<size_t>(call_.ranks));
+    aggregator.in.resize(static_cast<size_t>(call_.ranks));
+    for (int rank = 0; rank < call_.ranks; ++rank) {
+      if (rank != group().rank()) aggregator.in[static_cast<size_t>(rank)] = memory();
     }
   }
   left_ = worker_streams_.size() + aggregator_streams_.size();
 }
 
+size_t SparseAllReduceTask::memory_of_owner(const SparseCall& call) {
+  const size_t message =
+      RowWriter::capacity(call.layout.streams.message_rows(), call.layout.row_bytes);
+  // Of each stream: a message of every rank, and about as many rows of the sum.
+  return call.layout.streams.streams() * 2 * static_cast<size_t>(call.ranks) * message;
+}
+
+void SparseAllReduceTask::set_served(std::shared_ptr<ServedCall> served,
+                                     std::shared_ptr<PlanBook> book) {
+  served_ = std::move(served);
+  book_ = std::move(book);
+}
+
+std::shared_ptr<Task> SparseAllReduceTask::precursor(Locked& locked) {
+  if (attempt_) return attempt_->grant();
+  return served_ ? served_->vote(locked, *this, static_cast<uint32_t>(fingerprint_), book_)
+                 : nullptr;
+}
+
+bool SparseAllReduceTask::reserve(Locked& locked) {
+  if (served_ && !served_->is_decided(locked)) {
+    record(locked).warn_at = TimePoint::max();  // the attempt says who is late
+    return false;
+  }
+  return !attempt_ || attempt_->has_slots();
+}
+
 void SparseAllReduceTask::start(Locked& locked) {
   group().remember(locked, sequence(), fingerprint_);
-  inputs_arrived(locked);
+  if ((served_ && served_->was_served()) || (attempt_ && attempt_->is_declined())) {
+    finish(locked);
+    return;
+  }
+  if (served_) restoring_ = served_->restoring();
+  if (restoring_) {
+    enqueue(locked, *restoring_, served_->restored_bytes());
+  } else {
+    inputs_arrived(locked);
+  }
+}
+
+void SparseAllReduceTask::published(Locked& locked) {
+  if (attempt_) attempt_->published(locked, error());
 }
 
 void SparseAllReduceTask::inputs_arrived(Locked& locked) {
-  if (awaits_inputs(locked) || std::exchange(has_begun_, true)) return;
+  if (restoring_ || awaits_inputs(locked) || std::exchange(has_begun_, true)) return;
   for (const auto& aggregator : aggregator_streams_) ask(locked, *aggregator);
-  // Each rank begins with the next one, so that not all send to the same.
-  const int n = group().world_size();
-  for (int i = 1; i <= n && !is_over(locked); ++i) {
-    const int owner = (group().rank() + i) % n;
+  // Each rank begins with the next owner, so that not all send to the same.
+  for (int i = 1; has_rows() && i <= owners() && !is_over(locked); ++i) {
+    const int owner = (group().rank() + i) % owners();
     for (size_t stream = 0; stream < streams() && !is_over(locked); ++stream) {
       WorkerStream& its = worker(owner, stream);
-      if (its.in) receive(locked, Message::kResult, owner, stream, its.in.get());
+      if (its.in) receive(locked, Message::kResult, member_of(owner), stream, its.in.get());
       pack_if_asked(locked, its);
     }
   }
@@ -199,7 +232,7 @@ void SparseAllReduceTask::packed(Locked& locked, WorkerStream& worker) {
   const std::span<const std::byte> bytes(worker.out.get(), worker.out_bytes);
   worker.announced = worker.next;
   if (worker.in) {
-    send(locked, Message::kRows, worker.pack.owner, worker.pack.stream, bytes);
+    send(locked, Message::kRows, member_of(worker.pack.owner), worker.pack.stream, bytes);
     return;
   }
   worker.is_sending = false;  // the aggregator here reads the rows where they lie
@@ -214,7 +247,7 @@ void SparseAllReduceTask::answered(Locked& locked, AggregatorStream& aggregator,
 }
 
 void SparseAllReduceTask::ask(Locked& locked, AggregatorStream& aggregator) {
-  for (int rank = 0; rank < group().world_size() && !is_over(locked); ++rank) {
+  for (int rank = 0; rank < call_.ranks && !is_over(locked); ++rank) {
     if (!aggregator.sum.asks(rank)) continue;
     ++aggregator.awaited;
     std::byte* const to = aggregator.in[static_cast<size_t>(rank)].get();
@@ -229,7 +262,7 @@ void SparseAllReduceTask::fold_if_ready(Locked& locked, AggregatorStream& aggreg
     finish_if_done(locked);
     return;
   }
-  enqueue(locked, aggregator.fold, message_bytes_ * static_cast<size_t>(group().world_size()));
+  enqueue(locked, aggregator.fold, message_bytes_ * static_cast<size_t>(call_.ranks));
 }
 
 void SparseAllReduceTask::folded(Locked& locked, AggregatorStream& aggregator) {
@@ -237,17 +270,20 @@ void SparseAllReduceTask::folded(Locked& locked, AggregatorStream& aggregator) {
     group().disagree(locked, *this, aggregator.malformed);
     return;
   }
-  const int n = group().world_size();
+  const int ranks = call_.ranks;
   const auto messages = aggregator.sum.messages();
-  aggregator.open = messages.size() * static_cast<size_t>(n - 1) + 1;
+  aggregator.open =
+      messages.size() * static_cast<size_t>(has_rows() ? ranks - 1 : ranks) + (has_rows() ? 1 : 0);
   if (aggregator.sum.frontier() != RowStreams::kEnd) ask(locked, aggregator);
   for (const std::span<const std::byte> bytes : messages) {
-    for (int i = 1; i < n && !is_over(locked); ++i) {
-      send(locked, Message::kResult, (group().rank() + i) % n, aggregator.fold.stream, bytes);
+    for (int i = 1; i <= ranks && !is_over(locked); ++i) {
+      const int rank = (group().rank() + i) % ranks;
+      if (rank == group().rank()) continue;
+      send(locked, Message::kResult, rank, aggregator.fold.stream, bytes);
     }
   }
-  if (is_over(locked)) return;
-  WorkerStream& mine = worker(group().rank(), aggregator.fold.stream);
+  if (is_over(locked) || !has_rows()) return;
+  WorkerStream& mine = worker(own_share(), aggregator.fold.stream);
   mine.results.assign(messages.begin(), messages.end());
   enqueue(locked, mine.unpack, message_bytes_ * messages.size());
 }
@@ -256,7 +292,7 @@ void SparseAllReduceTask::unpacked(Locked& locked, WorkerStream& worker) {
   const int owner = worker.unpack.owner;
   const size_t stream = worker.unpack.stream;
   if (worker.is_malformed) {
-    group().disagree(locked, *this, owner);
+    group().disagree(locked, *this, member_of(owner));
     return;
   }
   const RowHeader& header = worker.header;
@@ -264,7 +300,7 @@ void SparseAllReduceTask::unpacked(Locked& locked, WorkerStream& worker) {
   if (is_end) {
     --left_;
   } else if (worker.in) {
-    receive(locked, Message::kResult, owner, stream, worker.in.get());
+    receive(locked, Message::kResult, member_of(owner), stream, worker.in.get());
   }
   if (header.next != RowStreams::kEnd && header.next == worker.announced) {
     worker.announced = RowStreams::kEnd;
@@ -286,6 +322,11 @@ void SparseAllReduceTask::result_used(Locked& locked, AggregatorStream& aggregat
 
 void SparseAllReduceTask::worked(Locked& locked, Job& job) {
   job.check();
+  if (&job == restoring_.get()) {
+    restoring_.reset();
+    inputs_arrived(locked);
+    return;
+  }
   auto& done = static_cast<StreamJob&>(job);
   switch (done.kind) {
     case Kind::kPack:
@@ -301,96 +342,25 @@ void SparseAllReduceTask::worked(Locked& locked, Job& job) {
 }
 
 void SparseAllReduceTask::finish_if_done(Locked& locked) {
-  if (left_ == 0 && !group().finds_leftover(locked)) finish(locked);
+  if (left_ != 0 || group().finds_leftover(locked)) return;
+  note_volume();
+  finish(locked);
+}
+
+void SparseAllReduceTask::note_volume() const {
+  if (!call_.census || !has_rows()) return;
+  RowVolume rows;
+  for (const auto& worker : worker_streams_) {
+    rows.given += worker->seen.given;
+    rows.summed += worker->seen.summed;
+  }
+  const auto bytes = static_cast<double>(call_.layout.row_bytes);
+  call_.census->note({.given = rows.given * bytes, .summed = rows.summed * bytes});
 }
 
 void SparseAllReduceTask::end_group(Locked& locked, const Error& error) {
   fail(locked, error);
   group().fail(locked, error);
-}
-
-// -----------------------------------------------------------------------------------------
-// messages
-
-namespace {
-
-struct Token {
-  bool is_result;
-  bool is_receive;
-  int peer;
-  size_t stream;
-
-  uint32_t packed() const {
-    return (is_result ? 2U : 0U) | (is_receive ? 1U : 0U) | static_cast<uint32_t>(stream) << 2 |
-           static_cast<uint32_t>(peer) << (2 + kStreamBits);
-  }
-  static Token of(uint32_t bits) {
-    return {(bits & 2U) != 0, (bits & 1U) != 0, static_cast<int>(bits >> (2 + kStreamBits)),
-            (bits >> 2) & kStreamMask};
-  }
-};
-static_assert(2 + kStreamBits + kPeerBits <= 32);
-
-/// Its number among the messages of the call.
-uint64_t number_of(bool is_result, size_t stream) {
-  return (is_result ? RowStreams::kMost : 0) + stream;
-}
-
-}  // namespace
-
-void SparseAllReduceTask::send(Locked& locked, Message message, int peer, size_t stream,
-                               std::span<const std::byte> bytes) {
-  const bool is_result = message == Message::kResult;
-  const uint64_t number = number_of(is_result, stream);
-  const uint64_t tag =
-      tag::collective(0, group().rank(), sequence(), 0, number,
-                      tag::turned(fingerprint_, static_cast<int>(number)), group().world_size());
-  const Token token{is_result, /*is_receive=*/false, peer, stream};
-  group().send(locked, *this, token.packed(), peer, tag, bytes.data(), bytes.size(),
-               group().wire(peer));
-}
-
-void SparseAllReduceTask::receive(Locked& locked, Message message, int peer, size_t stream,
-                                  std::byte* to) {
-  const bool is_result = message == Message::kResult;
-  const int n = group().world_size();
-  const uint64_t tag =
-      tag::collective(group().slot(), peer, sequence(), 0, number_of(is_result, stream), 0, n);
-  const Token token{is_result, /*is_receive=*/true, peer, stream};
-  group().receive(locked, *this, token.packed(), peer, tag, ~tag::fingerprint_mask(n), to,
-                  message_bytes_, group().wire(peer));
-}
-
-void SparseAllReduceTask::completed(Locked& locked, uint32_t bits, size_t length, uint64_t tag) {
-  const Token token = Token::of(bits);
-  if (token.is_receive) {
-    const uint64_t number = number_of(token.is_result, token.stream);
-    const uint64_t expected = tag::turned(fingerprint_, static_cast<int>(number));
-    if (((tag ^ expected) & tag::fingerprint_mask(group().world_size())) != 0 || length == 0) {
-      group().disagree(locked, *this, token.peer);
-      return;
-    }
-    if (token.is_result) {
-      WorkerStream& its = worker(token.peer, token.stream);
-      its.results.assign(1, {its.in.get(), length});
-      enqueue(locked, its.unpack, length);
-    } else {
-      AggregatorStream& aggregator = *aggregator_streams_[token.stream];
-      answered(locked, aggregator, token.peer,
-               {aggregator.in[static_cast<size_t>(token.peer)].get(), length});
-    }
-  } else if (token.is_result) {
-    result_used(locked, *aggregator_streams_[token.stream]);
-  } else {
-    WorkerStream& its = worker(token.peer, token.stream);
-    its.is_sending = false;
-    pack_if_asked(locked, its);
-    finish_if_done(locked);
-  }
-}
-
-void SparseAllReduceTask::truncated(Locked& locked, uint32_t bits, uint64_t) {
-  group().disagree(locked, *this, Token::of(bits).peer);
 }
 
 }  // namespace q7x2

@@ -1,9 +1,10 @@
 // SparseAllReduceTask: the sum of tensors of which each rank has some rows, by streaming.
 //
-// It is OmniReduce (Fei et al., SIGCOMM 2021) with the ranks as aggregators. Each rank aggregates
-// its share of the rows (plan/row_streams.h), in several streams that run beside each other:
+// It is OmniReduce (Fei et al., SIGCOMM 2021) with the ranks as aggregators, or with servers, which
+// then are the last members of the group (executor/annex.h). Each owner aggregates its share of the
+// rows (plan/row_streams.h), in several streams that run beside each other:
 //
-//   rank                                    aggregator of a stream
+//   rank                                    owner of a stream
 //   its first rows, "my next is 9"    ->    waits for all that it asks
 //                                     <-    rows 0 to 5 of the sum, "next is 6"
 //   (has no row 6: says nothing)            rank 1 has row 6, and sends
@@ -15,22 +16,27 @@
 // aggregator has not finished with, so memory is bounded, and the ranks are paced by the results.
 // The sum of a row is made in rank order (executor/row_aggregator.h).
 //
-// With n ranks, u rows on a rank and v rows in the sum, each of b bytes, a rank sends
-// (n - 1) / n * u * b + (n - 1) * v / n * b. Where all rows are there, that is what a ring sends.
+// With n ranks, u rows on a rank and v rows in the sum, each of b bytes, a rank that aggregates
+// sends (n - 1) / n * u * b + (n - 1) * v / n * b. Where all rows are there, that is what a ring
+// sends. With servers it sends u * b and receives v * b (plan/row_costs.h).
 //
 // All messages go through UCX, also those within a host.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "executor/attempt.h"
 #include "executor/row_aggregator.h"
 #include "executor/row_source.h"
+#include "executor/served_call.h"
 #include "executor/sparse_call.h"
 #include "transport/group.h"
 #include "transport/task.h"
@@ -44,17 +50,29 @@ class SparseAllReduceTask final : public Task {
   SparseAllReduceTask(std::shared_ptr<Group> group, SparseCall call,
                       std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
 
+  /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
+  /// `book`: of the group, for the vote.
+  void set_served(std::shared_ptr<ServedCall> served, std::shared_ptr<PlanBook> book);
+  /// Before it is submitted: it is the attempt of servers.
+  void set_attempt(std::shared_ptr<Attempt> attempt) { attempt_ = std::move(attempt); }
+  /// The memory for messages on a member that owns rows, in bytes.
+  static size_t memory_of_owner(const SparseCall& call);
+
   std::string name() const override;
   bool takes_turn() const override { return true; }
+  bool is_attempt() const override { return attempt_ != nullptr; }
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;
 
+  std::shared_ptr<Task> precursor(Locked& locked) override;
+  bool reserve(Locked& locked) override;
   void start(Locked& locked) override;
   void inputs_arrived(Locked& locked) override;
   void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) override;
   void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
   void worked(Locked& locked, Job& job) override;
+  void published(Locked& locked) override;
   void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
   void timed_out(Locked& locked) override { end_group(locked, timeout_error(locked)); }
 
@@ -96,6 +114,7 @@ class SparseAllReduceTask final : public Task {
     std::vector<std::span<const std::byte>> results;  ///< for `unpack`
     uint64_t from = 0;                                ///< where the next result begins
     RowHeader header;                                 ///< of the last of `results`
+    RowVolume seen;                                   ///< in rows
     bool is_malformed = false;
   };
 
@@ -107,7 +126,7 @@ class SparseAllReduceTask final : public Task {
 
     StreamJob fold;
     RowAggregator sum;
-    std::vector<std::unique_ptr<std::byte[]>> in;  ///< by rank
+    std::vector<std::unique_ptr<std::byte[]>> in;  ///< by rank; null: this one
     std::vector<std::span<const std::byte>> answers;
     size_t awaited = 0;  ///< answers that have not come
     size_t open = 0;     ///< uses of the last result that are not over
@@ -118,7 +137,12 @@ class SparseAllReduceTask final : public Task {
   size_t index(int owner, size_t stream) const {
     return static_cast<size_t>(owner) * streams() + stream;
   }
-  size_t streams() const { return call_.rows->streams().streams(); }
+  size_t streams() const { return call_.layout.streams.streams(); }
+  int owners() const { return call_.layout.streams.owners(); }
+  int member_of(int owner) const { return call_.member_of(owner, group().world_size()); }
+  /// Of this member; -1: it owns no rows.
+  int own_share() const { return std::max(group().rank() - member_of(0), -1); }
+  bool has_rows() const { return group().rank() < call_.ranks; }
 
   void prepare();
   // Without the lock, in jobs.
@@ -140,6 +164,7 @@ class SparseAllReduceTask final : public Task {
             std::span<const std::byte> bytes);
   void receive(Locked& locked, Message message, int peer, size_t stream, std::byte* to);
   void finish_if_done(Locked& locked);
+  void note_volume() const;
   void end_group(Locked& locked, const Error& error);
 
   const SparseCall call_;
@@ -150,6 +175,10 @@ class SparseAllReduceTask final : public Task {
   std::vector<std::unique_ptr<AggregatorStream>> aggregator_streams_;  // by stream
   size_t left_ = 0;  // ends of streams that are not done
   bool has_begun_ = false;
+  std::shared_ptr<ServedCall> served_;  // null: no server attempts the call
+  std::shared_ptr<PlanBook> book_;      // if one does
+  std::shared_ptr<Attempt> attempt_;    // if this is one
+  std::unique_ptr<Job> restoring_;      // until it has run
 };
 
 }  // namespace q7x2

@@ -1,10 +1,11 @@
-// RowStreams: which rank aggregates which rows of a sparse all-reduce, and in which stream.
+// RowStreams: who aggregates which rows of a sparse all-reduce, and in which stream.
 //
-// A tensor is a sequence of rows. Chunks of neighbouring rows are dealt to the ranks in turn, and
-// each rank deals its chunks to its streams in turn. Rows that are hot because they are neighbours
-// therefore spread over all ranks. A row has a position in its stream; positions ascend as rows do.
+// A tensor is a sequence of rows. Chunks of neighbouring rows are dealt to the owners in turn, the
+// ranks or the servers, and each owner deals its chunks to its streams in turn. Rows that are hot
+// because they are neighbours therefore spread over all owners. A row has a position in its stream;
+// positions ascend as rows do.
 //
-//   rows of chunk 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 ...      2 ranks, 2 streams each
+//   rows of chunk 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 ...      2 owners, 2 streams each
 //   owner         0   1   0   1   0   1   0   1   0
 //   stream        0   0   1   1   0   0   1   1   0
 //   positions  0..   0.. 0.. 0.. 1c. 1c. 1c. 1c. 2c..
@@ -19,7 +20,7 @@ namespace q7x2 {
 class RowStreams {
  public:
   static constexpr uint64_t kChunk = 16;  ///< rows
-  static constexpr size_t kMost = 4;      ///< streams of a rank
+  static constexpr size_t kMost = 4;      ///< streams of an owner
   /// What all ranks may have on the way to one, in bytes. More overflows the queue in front of its
   /// link: 8 hosts with 100 Mbit/s lost 3 % of the packets with 2 MiB, and next to none with this.
   static constexpr size_t kOnTheWay = size_t{512} << 10;
@@ -29,37 +30,38 @@ class RowStreams {
   static constexpr uint64_t kEnd = ~uint64_t{0};
 
   RowStreams() = default;
-  RowStreams(uint64_t rows, size_t row_bytes, int world_size)
-      : rows_(rows), ranks_(static_cast<uint64_t>(world_size)) {
-    const uint64_t in_turn = kChunk * ranks_;
+  RowStreams(uint64_t rows, size_t row_bytes, int ranks, int owners)
+      : rows_(rows), owners_(static_cast<uint64_t>(owners)) {
+    const uint64_t in_turn = kChunk * owners_;
     streams_ = std::clamp<uint64_t>(rows / in_turn, 1, kMost);
-    const size_t most =
-        std::clamp(kOnTheWay / (static_cast<size_t>(ranks_) * streams_), kShortest, kLongest);
+    const auto senders = static_cast<size_t>(std::max(ranks, owners));
+    const size_t most = std::clamp(kOnTheWay / (senders * streams_), kShortest, kLongest);
     message_rows_ = std::max<size_t>(1, most / std::max<size_t>(1, row_bytes));
   }
 
   uint64_t rows() const { return rows_; }
+  int owners() const { return static_cast<int>(owners_); }
   size_t streams() const { return static_cast<size_t>(streams_); }
   /// Rows that one message carries at most.
   size_t message_rows() const { return message_rows_; }
 
-  int owner(uint64_t row) const { return static_cast<int>(row / kChunk % ranks_); }
+  int owner(uint64_t row) const { return static_cast<int>(row / kChunk % owners_); }
   size_t stream(uint64_t row) const {
-    return static_cast<size_t>(row / kChunk / ranks_ % streams_);
+    return static_cast<size_t>(row / kChunk / owners_ % streams_);
   }
   uint64_t position(uint64_t row) const {
-    return row / kChunk / (ranks_ * streams_) * kChunk + row % kChunk;
+    return row / kChunk / (owners_ * streams_) * kChunk + row % kChunk;
   }
   /// The row at a position of a stream; `rows()` or more: there is none.
   uint64_t row(int owner, size_t stream, uint64_t position) const {
     const uint64_t chunk =
-        (position / kChunk * streams_ + stream) * ranks_ + static_cast<uint64_t>(owner);
+        (position / kChunk * streams_ + stream) * owners_ + static_cast<uint64_t>(owner);
     return chunk * kChunk + position % kChunk;
   }
 
  private:
   uint64_t rows_ = 0;
-  uint64_t ranks_ = 1;
+  uint64_t owners_ = 1;
   uint64_t streams_ = 1;
   size_t message_rows_ = 1;
 };

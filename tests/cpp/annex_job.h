@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "executor/annex.h"
 #include "executor/served_call.h"
 #include "executor/slot_pool.h"
+#include "executor/sparse_all_reduce.h"
 #include "ranks.h"
 
 namespace q7x2::test {
@@ -77,14 +79,34 @@ class AnnexJob {
     EXPECT_TRUE(annex_->serves(call));
     const auto saved = std::make_shared<std::vector<float>>(*data);
     const auto memory = std::make_shared<std::pair<Buffer<float>, Buffer<float>>>(data, saved);
-    auto served = std::make_shared<ServedCall>();
-    served->annex = annex_;
-    served->attempt = annex_->attempt(call, memory, timeout);
-    if (root < 0 || root == group_->rank()) served->saved = region(*saved);
+    const bool is_written = root < 0 || root == group_->rank();
+    const auto served =
+        annex_->attempt(call, is_written ? region(*saved) : Region{}, memory, timeout);
     const auto task = CollectiveTask::make(
         group_, plan_call_alone(std::move(call), book_, group_->rank(), kRanks), memory, timeout);
     task->set_served(served);
-    group_->runtime().submit(served->attempt, /*caller_waits=*/false);
+    group_->runtime().submit(served->task(), /*caller_waits=*/false);
+    group_->runtime().submit(task, /*caller_waits=*/false);
+    return task;
+  }
+
+  std::shared_ptr<SparseAllReduceTask> start_blocks(const Buffer<float>& data,
+                                                    std::chrono::milliseconds timeout = kLong) {
+    const auto bytes = std::as_writable_bytes(std::span(*data));
+    EXPECT_TRUE(annex_->serves_blocks(bytes.size()));
+    const auto rows = std::make_shared<BlockRows>(bytes, kRanks);
+    SparseCall call{.layout = rows->layout(),
+                    .rows = rows,
+                    .ranks = kRanks,
+                    .dtype = DType::kFloat32,
+                    .agreed = bytes.size(),
+                    .bytes = bytes.size(),
+                    .title = kTitleOfBlocks,
+                    .plan = kBlocksOfRanks};
+    const auto served = annex_->attempt_blocks(call, bytes, data, timeout);
+    const auto task = std::make_shared<SparseAllReduceTask>(group_, std::move(call), data, timeout);
+    task->set_served(served, book_);
+    group_->runtime().submit(served->task(), /*caller_waits=*/false);
     group_->runtime().submit(task, /*caller_waits=*/false);
     return task;
   }

@@ -23,7 +23,7 @@ namespace {
 
 TEST(RowStreams, EveryRowHasOnePlaceAndEveryRankItsShare) {
   for (const int ranks : {1, 3, 8}) {
-    const RowStreams streams(10'000, 1024, ranks);
+    const RowStreams streams(10'000, 1024, ranks, ranks);
     std::set<std::pair<size_t, uint64_t>> places;
     std::map<int, int> rows_of;
     for (uint64_t row = 0; row < streams.rows(); ++row) {
@@ -41,11 +41,11 @@ TEST(RowStreams, EveryRowHasOnePlaceAndEveryRankItsShare) {
 }
 
 TEST(RowStreams, MessagesAreShorterForMoreRanks) {
-  EXPECT_EQ(RowStreams(1'000'000, 1024, 2).message_rows(), 64U);
-  EXPECT_EQ(RowStreams(1'000'000, 1024, 8).message_rows(), 16U);
-  EXPECT_EQ(RowStreams(1'000'000, 1024, 1024).message_rows(), 4U);
-  EXPECT_EQ(RowStreams(1'000'000, 1 << 20, 8).message_rows(), 1U);
-  EXPECT_EQ(RowStreams(0, 0, 2).streams(), 1U);
+  EXPECT_EQ(RowStreams(1'000'000, 1024, 2, 2).message_rows(), 64U);
+  EXPECT_EQ(RowStreams(1'000'000, 1024, 8, 8).message_rows(), 16U);
+  EXPECT_EQ(RowStreams(1'000'000, 1024, 1024, 1024).message_rows(), 4U);
+  EXPECT_EQ(RowStreams(1'000'000, 1 << 20, 8, 8).message_rows(), 1U);
+  EXPECT_EQ(RowStreams(0, 0, 2, 2).streams(), 1U);
 }
 
 using Bytes = std::vector<std::byte>;

@@ -66,7 +66,10 @@ struct Ranks : Comm {
 std::shared_ptr<SparseAllReduceTask> start_blocks(Ranks& comm, const Buffer<float>& data,
                                                   std::chrono::milliseconds timeout = kLong) {
   const auto bytes = std::as_writable_bytes(std::span(*data));
-  SparseCall call{.rows = std::make_shared<BlockRows>(bytes, comm.size()),
+  const auto rows = std::make_shared<BlockRows>(bytes, comm.size());
+  SparseCall call{.layout = rows->layout(),
+                  .rows = rows,
+                  .ranks = comm.size(),
                   .dtype = DType::kFloat32,
                   .agreed = bytes.size(),
                   .bytes = bytes.size(),
@@ -167,7 +170,9 @@ TEST(SparseAllReduce, ListedRowsGiveTheSumAndTheRowsThatAnyRankHas) {
       }
       const auto given = std::make_shared<ListedRows>(
           mine, reinterpret_cast<const std::byte*>(values.data()), kDim * sizeof(double), kRows, 3);
-      SparseCall call{.rows = given,
+      SparseCall call{.layout = given->layout(),
+                      .rows = given,
+                      .ranks = 3,
                       .dtype = DType::kFloat64,
                       .title = "all_reduce of rows",
                       .plan = "sparse_rows"};

@@ -118,6 +118,39 @@ def test_results_are_those_of_a_sum_in_rank_order(job, new_pool, world_size, hos
     assert all("the job has ended" in server.said() for server in servers)
 
 
+def body_blocks(port: int) -> None:
+    os.environ["Q7X2_HOST_ID"] = str(harness.current_rank())
+    server_process.join(port, 3)
+    rank = dist.get_rank()
+
+    def blocks(of: int, dtype: torch.dtype, is_own: bool) -> torch.Tensor:
+        """Every third KiB is not zero: the same ones on all ranks, or others on each."""
+        tensor = reals(of, 300_001, dtype)
+        block = torch.arange(tensor.numel()) * tensor.element_size() // 1024
+        tensor[(block + (of if is_own else 0)) % 3 != 0] = 0
+        return tensor
+
+    for dtype in (torch.float32, torch.bfloat16):
+        for is_own, calls in ((False, 3), (True, 2), (False, 2)):
+            parts = [blocks(of, dtype, is_own) for of in range(3)]
+            total = parts[0].clone() if dtype == torch.float32 else parts[0].float()
+            for part in parts[1:]:
+                total += part
+            for _ in range(calls):
+                tensor = parts[rank].clone()
+                q7x2.all_reduce(tensor, "blocks")
+                assert_bits(tensor, total.to(dtype))
+    # What the call before was like decides: 2 of 3, 1 of 2, 1 of 2.
+    assert served_calls() == 2 * 4
+    dist.destroy_process_group()
+
+
+def test_blocks_that_all_ranks_have_are_added_up_by_servers(job, new_pool) -> None:
+    for server in range(3):
+        job.server({"Q7X2_HOST_ID": f"of server {server}"})
+    run(new_pool(3, env=ENV), body_blocks, port=job.port)
+
+
 def body_measured(port: int) -> str:
     import os
 
