@@ -11,6 +11,7 @@ constexpr uint16_t kOtherNumber = UINT16_MAX;
 }  // namespace
 
 uint16_t NameTable::number_of(std::string_view name) noexcept {
+  if (names_[last_] == name) return static_cast<uint16_t>(last_);
   const auto found = std::ranges::find(names_, name);
   const auto number = static_cast<size_t>(found - names_.begin());
   if (found == names_.end()) {
@@ -21,6 +22,7 @@ uint16_t NameTable::number_of(std::string_view name) noexcept {
       return kOtherNumber;
     }
   }
+  last_ = number;
   return static_cast<uint16_t>(number);
 }
 

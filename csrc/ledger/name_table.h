@@ -25,6 +25,7 @@ class NameTable {
 
  private:
   std::vector<std::string> names_;
+  size_t last_ = 0;  // that was asked for
 };
 
 }  // namespace q7x2

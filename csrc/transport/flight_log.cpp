@@ -82,9 +82,9 @@ FlightRecord* FlightLog::record_of(Locked& locked, Task& task) {
     kept.flight = record->id;
     record->sequence = kept.sequence;
     describe(*record, task);
-    FlightGroup* const group = recorder_.find_group(record->group);  // null: closed long ago
-    if (record->kind != FlightRecord::Kind::kCollective && group != nullptr) {
-      record->sequence = group->messages++;
+    if (record->kind != FlightRecord::Kind::kCollective) {
+      FlightGroup* const group = recorder_.find_group(record->group);  // null: closed long ago
+      if (group != nullptr) record->sequence = group->messages++;
     }
   }
   if (record != nullptr && kept.is_started && record->started == 0) {

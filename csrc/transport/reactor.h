@@ -106,12 +106,13 @@ class Reactor {
   };
 
   ReactorLock lock_;
-  EarlyMessages early_;  // which UCX may write to until it is closed
+  // What UCX writes to, and completes, until it is closed.
+  EarlyMessages early_;
+  Completions completions_;
+  RequestPool pool_;
   UcxRuntime ucx_;
   std::map<std::string, std::unique_ptr<PrivateWorker>> private_workers_;  // by interface
   std::vector<UcpWorker*> workers_;                                        // all of them
-  RequestPool pool_;
-  Completions completions_;
 };
 
 }  // namespace q7x2
