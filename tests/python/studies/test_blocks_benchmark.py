@@ -15,17 +15,17 @@ from benchmarks import lab as lab_package
 def test_blocks_of_zeros_are_not_sent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "blocks.json"
     small = ["--hosts", "3", "--rate", "100mbit", "--size", "2M", "--rounds", "2"]
-    blocks.main([*small, "--servers", "1", "--zeros", "0.95,0", "--out", str(out)])
+    blocks.main([*small, "--servers", "2", "--zeros", "0.8,0", "--out", str(out)])
     sparse, same, dense = json.loads(out.read_text())["cases"]
     size = 2 << 20
     # Its own blocks to their owners, and the sum of its share to the other ranks.
-    assert 0.11 * size < sparse["ways"][blocks.OURS]["bytes_sent"] < 0.16 * size
+    assert 0.44 * size < sparse["ways"][blocks.OURS]["bytes_sent"] < 0.52 * size
     assert dense["ways"][blocks.OURS]["bytes_sent"] < 4 / 3 * 1.05 * size
     # Servers receive a rank's blocks once, and have the sums to send.
     assert same["served"] >= 2
-    assert same["ways"][blocks.SERVED]["bytes_sent"] < 0.06 * size
+    assert same["ways"][blocks.SERVED]["bytes_sent"] < 0.23 * size
     said = capsys.readouterr().out
-    assert "95% zero" in said
+    assert "80% zero" in said
     assert "goal 0.95 x" in said
 
 
