@@ -70,19 +70,16 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
   groups_.housekeep(locked, now);
   tasks_.expire_late(locked, now);
   tasks_.drain(locked);
-  next_housekeeping_ = std::min(
-      {now + kHousekeepingPeriod, peers_.bury_due(locked), tasks_.cut_off_due(locked, now)});
+  if (peers_.has_suspects()) {
+    next_housekeeping_ = std::min(now + kHousekeepingPeriod, peers_.bury_due(locked));
+  }
 }
 
 milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) const {
-  TimePoint end = std::min({peers_.look_due(locked), peers_.bury_due(locked), queue_.due(locked),
-                            tasks_.cut_off_due(locked, now)});
+  TimePoint end = std::min({peers_.look_due(locked), peers_.bury_due(locked), queue_.due(locked)});
   for (const auto& task : tasks_.active(locked)) {
     if (task->done()) continue;
-    if (task->is_over(locked)) {
-      end = std::min(end, now + kHousekeepingPeriod);
-      continue;
-    }
+    if (task->is_over(locked)) return kHousekeepingPeriod;
     const Task::Record& record = task->record(locked);
     end =
         std::min({end, record.deadline, std::max(record.next_inquiry, now + kHousekeepingPeriod)});

@@ -1,6 +1,5 @@
 #include "transport/task_table.h"
 
-#include <algorithm>
 #include <exception>
 #include <optional>
 #include <string>
@@ -14,7 +13,7 @@ namespace {
 
 // How long what is on its way for a task that is over may take to end by itself. A live peer that
 // has failed the group too lets go within a round trip.
-constexpr std::chrono::milliseconds kQuiet{20};
+constexpr std::chrono::milliseconds kQuiet{30};
 
 }  // namespace
 
@@ -111,15 +110,6 @@ void TaskTable::expire_late(Locked& locked, TimePoint now) {
   for (const auto& task : held_up) {
     task->group().cut_off(locked, *task);
   }
-}
-
-TimePoint TaskTable::cut_off_due(Locked& locked, TimePoint now) const {
-  TimePoint due = TimePoint::max();
-  for (const auto& task : active_) {
-    const TimePoint since = task->record(locked).over_since;
-    if (!task->done() && since <= now && since + kQuiet > now) due = std::min(due, since + kQuiet);
-  }
-  return due;
 }
 
 void TaskTable::finished(Locked& locked, Task& task) {

@@ -29,8 +29,6 @@ class TaskTable {
   void drain(Locked& locked);
   /// Tells tasks that their deadline has passed. Ends by force what holds up one that is over.
   void expire_late(Locked& locked, TimePoint now);
-  /// When it will end by force what holds up one that is over, after `now`.
-  TimePoint cut_off_due(Locked& locked, TimePoint now) const;
 
   /// Tells a task that its job has run.
   void worked(Locked& locked, Task& task, Job& job);
