@@ -66,6 +66,21 @@ Fabric with_measured_servers(const Fabric& of_ranks, const Fabric& all) {
   return fabric;
 }
 
+bool servers_help(const Fabric& fabric, const RowVolume& volume) {
+  return seconds_by_servers(fabric, volume) < seconds_by_ranks(fabric, volume);
+}
+
+/// Makes `task` the attempt of a call on this rank.
+template <typename AttemptTask>
+std::shared_ptr<ServedCall> served_call(std::shared_ptr<Annex> annex,
+                                        const std::shared_ptr<AttemptTask>& task,
+                                        ServedCall::Undo undo) {
+  const auto attempt = std::make_shared<Attempt>(std::make_shared<SlotGrant>(
+      annex->group_pointer(), annex->ranks(), SlotGrant::kMostSlots, task->timeout()));
+  task->set_attempt(attempt);
+  return std::make_shared<ServedCall>(std::move(annex), task, attempt, std::move(undo));
+}
+
 }  // namespace
 
 std::shared_ptr<const Fabric> survey_annex(const std::shared_ptr<Group>& annex, int ranks,
@@ -148,22 +163,18 @@ std::shared_ptr<ServedCall> Annex::attempt(const CollectiveCall& call, Region sa
   const Region given = call.input.front();
   const auto task =
       std::make_shared<CollectiveTask>(group_, std::move(planned), std::move(keep_alive), share);
-  const auto attempt = std::make_shared<Attempt>(
-      std::make_shared<SlotGrant>(group_, ranks_, SlotGrant::kMostSlots, share));
-  task->set_attempt(attempt);
   ServedCall::Undo undo;
   if (saved.data != nullptr) {
     undo = {[saved, given] { std::memcpy(given.data, saved.data, saved.bytes); }, saved.bytes};
   }
-  return std::make_shared<ServedCall>(shared_from_this(), task, attempt, std::move(undo));
+  return served_call(shared_from_this(), task, std::move(undo));
 }
 
 bool Annex::serves_blocks(size_t bytes) const {
-  const std::shared_ptr<const Fabric> known = fabric();
   const auto each = static_cast<double>(bytes);
   // The best case: every rank has the same blocks.
   const RowVolume all{.given = each * ranks_, .summed = each};
-  return bytes > 0 && seconds_by_servers(*known, all) < seconds_by_ranks(*known, all);
+  return bytes > 0 && servers_help(*fabric(), all);
 }
 
 std::shared_ptr<RowCensus> Annex::census_of(const SparseCall& call) {
@@ -175,9 +186,7 @@ std::shared_ptr<RowCensus> Annex::census_of(const SparseCall& call) {
 
 bool Annex::wants_blocks(const RowCensus& census) const {
   const std::optional<RowVolume> last = census.last();
-  if (!last) return false;
-  const std::shared_ptr<const Fabric> known = fabric();
-  return seconds_by_servers(*known, *last) < seconds_by_ranks(*known, *last);
+  return last && servers_help(*fabric(), *last);
 }
 
 std::shared_ptr<ServedCall> Annex::attempt_blocks(SparseCall& call, std::span<std::byte> tensor,
@@ -197,12 +206,8 @@ std::shared_ptr<ServedCall> Annex::attempt_blocks(SparseCall& call, std::span<st
   }
   const auto task = std::make_shared<SparseAllReduceTask>(group_, std::move(served),
                                                           std::move(keep_alive), share);
-  const auto attempt = std::make_shared<Attempt>(
-      std::make_shared<SlotGrant>(group_, ranks_, SlotGrant::kMostSlots, share));
-  task->set_attempt(attempt);
-  return std::make_shared<ServedCall>(
-      shared_from_this(), task, attempt,
-      ServedCall::Undo{.run = [rows] { rows->undo(); }, .bytes = tensor.size()});
+  return served_call(shared_from_this(), task,
+                     {.run = [rows] { rows->undo(); }, .bytes = tensor.size()});
 }
 
 uint8_t Annex::vote_of(const Attempt& attempt, const std::optional<Error>& error) const {

@@ -58,6 +58,14 @@ void expect_sums(const std::vector<float>& got, bool is_own, int every) {
   EXPECT_EQ(std::memcmp(got.data(), sums.data(), kCount * sizeof(float)), 0);
 }
 
+void expect_right_sums(Job& job, int calls, bool is_own, int every) {
+  for (int call = 0; call < calls; ++call) {
+    const auto data = given(job.group().rank(), is_own, every);
+    job.comm().succeed(*job.start_blocks(data));
+    expect_sums(*data, is_own, every);
+  }
+}
+
 void on_its_own_host(const Rank& rank) {
   setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
 }
@@ -71,11 +79,7 @@ TEST(AnnexBlocks, ServersAddUpBlocksThatAllRanksHave) {
       return;
     }
     for (const int every : {1, 4, 4}) {
-      for (int call = 0; call < 3; ++call) {
-        const auto data = given(rank.rank, /*is_own=*/false, every);
-        job.comm().succeed(*job.start_blocks(data));
-        expect_sums(*data, false, every);
-      }
+      expect_right_sums(job, 3, /*is_own=*/false, every);
     }
     EXPECT_EQ(job.annex().served(), 8U);  // all but the first one, of which nothing was known
     EXPECT_EQ(job.annex().declined(), 0U);
@@ -91,18 +95,10 @@ TEST(AnnexBlocks, RanksAddUpBlocksThatOneOfThemHas) {
       EXPECT_EQ(job.serve(), 0U);
       return;
     }
-    for (int call = 0; call < 3; ++call) {
-      const auto data = given(rank.rank, /*is_own=*/true, 8);
-      job.comm().succeed(*job.start_blocks(data));
-      expect_sums(*data, true, 8);
-    }
+    expect_right_sums(job, 3, /*is_own=*/true, 8);
     EXPECT_EQ(job.annex().served(), 0U);
     // The blocks change, and one call later it is known.
-    for (int call = 0; call < 3; ++call) {
-      const auto data = given(rank.rank, /*is_own=*/false, 8);
-      job.comm().succeed(*job.start_blocks(data));
-      expect_sums(*data, false, 8);
-    }
+    expect_right_sums(job, 3, /*is_own=*/false, 8);
     EXPECT_EQ(job.annex().served(), 2U);
     job.annex().group().leave();
   });
@@ -116,11 +112,7 @@ TEST(AnnexBlocks, CallsWithoutSlotsAreMadeByTheRanks) {
       EXPECT_EQ(job.serve(SlotPage(1).pool(0, 1'000)), 2U);
       return;
     }
-    for (int call = 0; call < 3; ++call) {
-      const auto data = given(rank.rank, /*is_own=*/false, 2);
-      job.comm().succeed(*job.start_blocks(data));
-      expect_sums(*data, false, 2);
-    }
+    expect_right_sums(job, 3, /*is_own=*/false, 2);
     EXPECT_EQ(job.annex().served(), 0U);
     EXPECT_EQ(job.annex().declined(), 2U);
     job.annex().group().leave();
@@ -152,11 +144,7 @@ TEST(AnnexBlocks, AServerThatDiesCostsNoResult) {
                   end.join();
                   return;
                 }
-                for (int call = 0; call < 8; ++call) {
-                  const auto data = given(rank.rank, /*is_own=*/false, 2);
-                  job.comm().succeed(*job.start_blocks(data));
-                  expect_sums(*data, false, 2);
-                }
+                expect_right_sums(job, 8, /*is_own=*/false, 2);
                 job.annex().group().leave();
               },
               {.killed = {kRanks}});
