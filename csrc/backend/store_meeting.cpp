@@ -12,23 +12,11 @@ namespace {
 // A rank that fails raises after so long at the latest, also if the store does not answer.
 constexpr std::chrono::milliseconds kTelling{30};
 
-// A runtime that no other group needs takes some 10 ms of a processor to end. It ends with the
-// farewell, and so long after the failure that no rank of this host has to wait for the processor
-// to raise its error.
+// A runtime that no other group needs takes some 10 ms of a processor to end. The farewell's thread
+// ends it, and so long after the failure that no rank of this host has to wait for the processor to
+// raise its error.
 constexpr std::chrono::milliseconds kAfterwards{100};
 constexpr std::chrono::milliseconds kNap{5};
-
-void linger(const std::function<void()>& check) {
-  const auto until = Clock::now() + kAfterwards;
-  try {
-    while (Clock::now() < until) {
-      std::this_thread::sleep_for(kNap);
-      check();
-    }
-  } catch (const Error&) {
-    return;  // the group is made again
-  }
-}
 
 uint64_t in_job(const StoreMeeting::Options& options, int rank) {
   const auto index = static_cast<size_t>(rank);
@@ -72,10 +60,10 @@ void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Optio
   const auto fail = [&](const Error& error) {
     abort(error);
     meeting->fail(error);
-    begin_farewell(options.group, [meeting, runtime = Runtime::existing()](const auto& check) {
-      meeting->stay(check);
-      linger(check);
-    });
+    begin_farewell(options.group,
+                   [meeting, runtime = Runtime::existing()](const auto& check) mutable {
+                     meeting->stay_and_end(runtime, check);
+                   });
   };
   try {
     meeting->rendezvous_.attend();
@@ -103,9 +91,23 @@ void StoreMeeting::fail(const Error& error) {
   lookout_.reset();
 }
 
-void StoreMeeting::stay(const std::function<void()>& check) {
-  keys_.set_attend(check);
-  rendezvous_.stay(check);
+void StoreMeeting::stay_and_end(std::shared_ptr<Runtime>& runtime,
+                                const std::function<void()>& check) {
+  const auto ends = Clock::now() + kAfterwards;
+  const auto look = [&] {
+    check();
+    if (Clock::now() >= ends) runtime.reset();
+  };
+  keys_.set_attend(look);
+  rendezvous_.stay(look);
+  try {
+    while (runtime) {
+      std::this_thread::sleep_for(kNap);
+      look();
+    }
+  } catch (const Error&) {
+    return;  // the group is made again
+  }
 }
 
 }  // namespace q7x2

@@ -47,7 +47,8 @@ class StoreMeeting {
   void announce();
   std::string explain_missing(int rank) const;
   void fail(const Error& error);
-  void stay(const std::function<void()>& check);
+  /// Stays until the others have heard, and drops `runtime` on the way, also if some never come.
+  void stay_and_end(std::shared_ptr<Runtime>& runtime, const std::function<void()>& check);
 
   const Options options_;
   C10dStore keys_;

@@ -34,16 +34,18 @@ from q7x2._extension import load
 class Trip:
     """How long the messages of an outer gradient took; times of ``time.monotonic()``, in seconds.
 
-    Callbacks write ``done``, perhaps a little after the messages have been waited for.
+    Callbacks write ``done``, one time for each message, perhaps after the messages have been waited
+    for: then it is the waiting's end that counts.
     """
 
     sent: float = field(default_factory=time.monotonic)
     done: list[float] = field(default_factory=list)
+    seconds: float = 0.0
 
-    @property
-    def seconds(self) -> float:
-        """Until the last message was complete, as far as is known."""
-        return max(self.done, default=self.sent) - self.sent
+    def end(self, messages: int) -> None:
+        """All messages have been waited for."""
+        last = max(self.done) if len(self.done) == messages else time.monotonic()
+        self.seconds = last - self.sent
 
 
 @dataclass
@@ -69,7 +71,10 @@ class Flight:
         self.works.append(work)
 
     def land(self) -> None:
-        """Wait for all messages; raises what the first one that failed raises."""
+        """Wait for all messages; raises what the first one that failed raises.
+
+        Once they have arrived, another call does nothing.
+        """
         errors = []
         for work in self.works:
             try:
@@ -78,7 +83,9 @@ class Flight:
                 errors.append(error)
         if errors:
             raise errors[0]
-        self.works.clear()
+        if self.works:
+            self.trip.end(len(self.works))
+            self.works.clear()
 
 
 class Fragment:

@@ -26,6 +26,7 @@ c10::DeviceIndex checked(c10::DeviceIndex device) {
 void Queue::enqueue(std::function<void()> work) {
   const std::lock_guard<std::mutex> lock(mutex_);
   work_.push_back(std::move(work));
+  ++enqueued_;
   if (!is_started_) {
     is_started_ = true;
     std::thread([this] { run(); }).detach();
@@ -40,7 +41,6 @@ void Queue::run() {
     if (is_paused_) --steps_;
     std::function<void()> work = std::move(work_.front());
     work_.pop_front();
-    is_busy_ = true;
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -53,7 +53,7 @@ void Queue::run() {
       error = std::current_exception();
     }
     lock.lock();
-    is_busy_ = false;
+    ++done_;
     if (error && !error_) error_ = error;
     changed_.notify_all();
   }
@@ -61,14 +61,14 @@ void Queue::run() {
 
 bool Queue::is_idle() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return work_.empty() && !is_busy_;
+  return done_ == enqueued_;
 }
 
 void Queue::synchronize() {
   ++waits;
+  std::unique_lock<std::mutex> lock(mutex_);
   // What is enqueued while this waits is not waited for.
-  record(*this)->wait();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this, last = enqueued_] { return done_ >= last; });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 

@@ -66,8 +66,9 @@ class Queue {
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;
+  uint64_t enqueued_ = 0;
+  uint64_t done_ = 0;
   bool is_started_ = false;
-  bool is_busy_ = false;
   bool is_paused_ = false;
   size_t steps_ = 0;  // that it does all the same
   std::exception_ptr error_;

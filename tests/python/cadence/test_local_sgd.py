@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from diloco_training import WEIGHTS_ONLY, assert_replicas_equal, backward, flat, made, train
 from hook_training import everybodys_objects, net
+from q7x2._diloco_fragment import Flight
 from torch import nn
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
@@ -174,6 +176,26 @@ def test_intervals_have_a_name_that_all_ranks_and_runs_share() -> None:
     name = "Tighten(every=PostLocal(start=5, every=test_local_sgd.facts), begin=1, end=2, last=0.1)"
     assert describe(interval) == name
     assert describe(30) == "30"
+
+
+class QuietMessage:
+    """A message that arrives, and whose callback is called too late to be of use."""
+
+    def get_future(self) -> torch.futures.Future:
+        return torch.futures.Future()
+
+    def wait(self) -> None:
+        time.sleep(0.001)
+
+
+def test_the_time_of_messages_is_known_when_they_have_been_waited_for() -> None:
+    flight = Flight(torch.zeros(1), None, arrives=0)
+    flight.watch(QuietMessage())
+    flight.land()
+    seconds = flight.trip.seconds
+    assert seconds >= 0.001
+    flight.land()
+    assert flight.trip.seconds == seconds
 
 
 @pytest.mark.parametrize("fragments", [1, 2])

@@ -7,6 +7,7 @@ what it takes on an idle machine.
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import time
 from datetime import timedelta
@@ -157,3 +158,28 @@ def test_a_process_that_is_killed_in_init_is_named(new_pool, backend, shared, vi
             assert outcome.kind == "ok", outcome.describe()
             assert f"rank {victim} (pid " in outcome.value, outcome.value
             assert "its process has ended" in outcome.value, outcome.value
+
+
+@pytest.mark.beyond("gloo", "waits for the timeout")
+@pytest.mark.ranks(2, init="none", fresh=True, timeout=60)
+def test_a_rank_that_stays_for_others_keeps_no_more_than_it_needs(backend, shared) -> None:
+    """Rank 1 cannot start and rank 2 does not come, for whom rank 0 stays a while."""
+    rank = harness.current_rank()
+    if rank == 1:
+        os.environ["UCX_TLS"] = "nonsense"
+    store = dist.FileStore(f"{shared}/store", 3)
+    with pytest.raises(RuntimeError, match="UCX_TLS=nonsense"):
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=3, timeout=timedelta(seconds=60)
+        )
+    if rank == 1:
+        return
+    until = time.monotonic() + PROMPT
+    while "q7x2-driver" in threads() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert {"q7x2-farewell", "q7x2-driver"} & threads() == {"q7x2-farewell"}
+
+
+def threads() -> set[str]:
+    """The names of this process's threads."""
+    return {task.read_text().strip() for task in pathlib.Path("/proc/self/task").glob("*/comm")}
