@@ -1,5 +1,6 @@
 #include "transport/task_table.h"
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <string>
@@ -110,6 +111,11 @@ void TaskTable::expire_late(Locked& locked, TimePoint now) {
   for (const auto& task : held_up) {
     task->group().cut_off(locked, *task);
   }
+}
+
+bool TaskTable::is_held_up(Locked& locked) const {
+  return std::ranges::any_of(
+      active_, [&](const auto& task) { return task->is_over(locked) && !task->done(); });
 }
 
 void TaskTable::finished(Locked& locked, Task& task) {

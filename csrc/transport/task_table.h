@@ -44,6 +44,9 @@ class TaskTable {
   /// Takes all out, at the end.
   void clear(Locked& locked);
 
+  /// Whether a task is over and not done: what holds it up may be ended by force.
+  bool is_held_up(Locked& locked) const;
+
   const std::vector<std::shared_ptr<Task>>& active(Locked&) const { return active_; }
   /// Any thread. How many tasks are not done.
   const std::atomic<size_t>& unfinished() const { return unfinished_; }

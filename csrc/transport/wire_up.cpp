@@ -11,15 +11,13 @@
 #include "transport/group.h"
 #include "transport/group_facts.h"
 #include "transport/handle.h"
+#include "transport/known_breaks.h"
 #include "transport/published.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
 namespace q7x2 {
 namespace {
-
-// UCX sees the end of a connection in one round, and forgets it in the next one.
-constexpr int kRoundsToSeeEnds = 8;
 
 /// Whether ranks that could share memory have none yet. All ranks of the group say the same.
 bool memory_comes_late(const Membership& members) {
@@ -130,10 +128,12 @@ std::vector<std::string> WireUp::exchange(const std::string& what, const std::st
 // ---------------------------------------------------------------------------------------- cards
 
 Card WireUp::make_card(const std::string& algorithms) {
+  await_quiet(runtime_);
   Card card = card_of_process(runtime_);
   {
     Locked locked(runtime_.lock());
     slot_ = runtime_.groups().reserve(locked);
+    hear_of_breaks(locked, runtime_);
     card.renewed = runtime_.peers().renew(locked);
   }
   card.slot = static_cast<uint16_t>(slot_);
@@ -224,9 +224,7 @@ void WireUp::renew_connections(const Membership& members, std::vector<Card> card
       cards[r].renewed = decode_renewed(all[r]);
     }
     Locked locked(runtime_.lock());
-    for (int i = 0; i < kRoundsToSeeEnds; ++i) {
-      runtime_.reactor().progress(locked);
-    }
+    hear_of_breaks(locked, runtime_);
   }
   Locked locked(runtime_.lock());
   for (int r = 0; r < world_size_; ++r) {

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from benchmarks.faults import trial
+from benchmarks.faults import injuries, trial
 from benchmarks.faults.contract import NEXT_CALL_S, Cell, Event, pairs
 from benchmarks.faults.site import Site
 from benchmarks.lab import unavailable as lab_unavailable
@@ -60,13 +61,13 @@ class Sites:
         self._stack = stack
         self._sites: dict[int, Site] = {}
 
-    def get(self, cell: Cell) -> Site:
-        if cell.hosts not in self._sites:
-            site = self._stack.enter_context(Site(cell.hosts, cell.ranks_per_host))
+    def of(self, hosts: int, ranks_per_host: int) -> Site:
+        if hosts not in self._sites:
+            site = self._stack.enter_context(Site(hosts, ranks_per_host))
             site.join(timeout=30)  # the first group of a process loads UCX
             site.leave()
-            self._sites[cell.hosts] = site
-        return self._sites[cell.hosts]
+            self._sites[hosts] = site
+        return self._sites[hosts]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def sites() -> Iterator[Sites]:
 def test_release(sites: Sites, event: Event, cell: Cell) -> None:
     if cell.hosts > 1 and (problem := lab_unavailable()):
         pytest.skip(problem)
-    site = sites.get(cell)
+    site = sites.of(cell.hosts, cell.ranks_per_host)
     for number in MORE_TRIALS.get((event.name, cell.name), range(TRIALS)):
         rng = random.Random(f"{SEED}/{event.name}/{cell.name}/{number}")
         verdict = trial.run(site, cell, event, rng)
@@ -91,3 +92,20 @@ def test_release(sites: Sites, event: Event, cell: Cell) -> None:
         for where, seconds in verdict.seconds.items():
             limit = event.limit(where or ("same host" if cell.hosts == 1 else "another host"))
             assert limit is None or seconds <= GENEROUS * limit, f"{where}: {seconds:.3f} s"
+
+
+@pytest.mark.beyond("gloo", "its groups cannot be made again")
+@pytest.mark.skipif(lab_unavailable() is not None, reason=str(lab_unavailable()))
+def test_a_group_can_be_made_right_after_connections_broke(sites: Sites) -> None:
+    """Nobody has heard of the broken connections when the cards are made."""
+    site = sites.of(hosts=2, ranks_per_host=2)
+    site.join(timeout=30)
+    ranks = [member.rank for member in site.members]
+    for _ in range(10):
+        injuries.reset(site, host=1)
+        epoch = site.epoch()
+        for member in site.members:
+            member.tell("new_group_works", ranks=ranks, epoch=epoch)
+        for member in site.members:
+            site.answer(member, time.monotonic() + 25)
+    assert not site.leave()

@@ -1,0 +1,16 @@
+// What a rank does before it makes a card, which says what connections of it broke: the others would
+// use one for the new group that the card does not name.
+#pragma once
+
+namespace q7x2 {
+
+class Locked;
+class Runtime;
+
+/// A connection that a failed call holds up is closed soon (TaskTable). Waits for that, about 0.1 s
+/// at most.
+void await_quiet(Runtime& runtime);
+/// Has UCX and the failure detector notice what broke a moment ago.
+void hear_of_breaks(Locked& locked, Runtime& runtime);
+
+}  // namespace q7x2
