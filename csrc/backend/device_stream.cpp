@@ -113,7 +113,8 @@ void DeviceStream::await_reads() const {
 }
 
 std::vector<std::shared_ptr<OutputGate>> DeviceStream::write(const std::vector<Passage>& passages,
-                                                             const std::vector<Copy>& last) {
+                                                             const std::vector<Copy>& last,
+                                                             const Finish& finish) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::StreamGuard on_stream(lane_.in);
   gates_.reserve(passages.size());
@@ -130,6 +131,8 @@ std::vector<std::shared_ptr<OutputGate>> DeviceStream::write(const std::vector<P
   }
   end_.stop(calls_, lane_.in.native_handle(), 0);
   copy_in(last);
+  if (finish.enqueue) finish.enqueue();
+  for (const at::Tensor& tensor : finish.uses) keep_for(tensor, lane_.in);
   done_.record(lane_.in);
   return gates_;
 }

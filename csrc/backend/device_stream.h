@@ -13,6 +13,7 @@
 // No result passes before all inputs of the call have left: tensors of a call may share memory.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -69,6 +70,11 @@ class DeviceStream {
     Strips strips;
     std::vector<std::vector<Copy>> copies;  ///< by strip; none: nothing passes
   };
+  /// What the device does once the results are there.
+  struct Finish {
+    std::function<void()> enqueue;  ///< on the current stream; null: nothing
+    std::vector<at::Tensor> uses;   ///< whose memory that reads or writes
+  };
 
   /// The call reads and writes after what the calling thread's current stream has to do now. Throws
   /// c10::Error if that stream is recorded for a graph.
@@ -81,9 +87,11 @@ class DeviceStream {
   /// Blocks the host until all is there.
   void await_reads() const;
   /// Has results copied to the device, in this order, each strip once it is final, and `last` when
-  /// the call is over. Returns the gates of the passages; null: nothing passes.
+  /// the call is over; then comes `finish`. Returns the gates of the passages; null: nothing
+  /// passes.
   std::vector<std::shared_ptr<OutputGate>> write(const std::vector<Passage>& passages,
-                                                 const std::vector<Copy>& last);
+                                                 const std::vector<Copy>& last,
+                                                 const Finish& finish);
   /// The call is over. Any thread.
   void open() noexcept;
 

@@ -225,10 +225,11 @@ std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(
 std::vector<std::shared_ptr<OutputGate>> HostBuffers::write() {
   std::vector<DeviceStream::Passage> passages;
   for (const TaskMemory& task : tasks_) passages.push_back(mirrors_.writes_of(task));
-  auto gates = stream_->write(passages, on_device_);
+  auto gates = stream_->write(passages, on_device_, finish_);
   mirrors_ = {};
   tasks_.clear();
   on_device_.clear();
+  finish_ = {};
   return gates;
 }
 

@@ -55,6 +55,9 @@ class HostBuffers {
   void stay_on_device() { stays_on_device_ = true; }
   /// Runs `last` after all copies. It writes to tensors on `device`.
   void then(std::function<void()> last, at::Device device);
+  /// The same for a call whose tensors are on a device, in the order of streams: the host does not
+  /// come back for it.
+  void then(DeviceStream::Finish finish) { finish_ = std::move(finish); }
   /// Whether the host has to do something at the end.
   bool has_copies() const { return !copies_.empty() || last_ != nullptr; }
   /// Makes the results visible in the caller's tensors. Any thread.
@@ -87,7 +90,8 @@ class HostBuffers {
   bool stays_on_device_ = false;
   Mirrors mirrors_;
   std::vector<TaskMemory> tasks_;
-  std::vector<DeviceStream::Copy> on_device_;  // after all results
+  std::vector<DeviceStream::Copy> on_device_;  // after all results; then comes
+  DeviceStream::Finish finish_;
   std::unique_ptr<DeviceStream> stream_;
 };
 

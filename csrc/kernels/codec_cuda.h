@@ -1,5 +1,5 @@
-// The value stage on a GPU: the functions of CodecKernels (kernels/codec_kernels.h), each of which
-// is one kernel that reads and writes the GPU's memory once. Part of builds with CUDA.
+// Codecs on a GPU: the functions of CodecKernels (kernels/codec_kernels.h), each of which is one
+// kernel that reads and writes the GPU's memory once. Part of builds with CUDA.
 #pragma once
 
 #include <cstddef>
@@ -20,5 +20,11 @@ void decode_values_cuda(const ValueSpec& spec, const std::byte* body, float* out
 void fold_values_cuda(const ValueSpec& spec, const Fold& fold, const ValueBlock& block,
                       const FoldTarget& to, void* stream);
 void find_nonfinite_cuda(const float* values, size_t count, uint32_t* found, void* stream);
+void group_maxima_cuda(const ValueSpec& spec, const SumIntBlock& block, float* maxima,
+                       void* stream);
+void encode_sum_int_cuda(const ValueSpec& spec, int levels, const SumIntBlock& block,
+                         const float* maxima, void* codes, void* stream);
+void decode_sum_int_cuda(const ValueSpec& spec, int levels, const void* sums, const float* maxima,
+                         int divisor, float* out, size_t count, void* stream);
 
 }  // namespace q7x2

@@ -28,7 +28,10 @@ const CodecKernels* cuda_kernels() {
                                         .encode = &encode_values_cuda,
                                         .decode = &decode_values_cuda,
                                         .fold = &fold_values_cuda,
-                                        .find_nonfinite = &find_nonfinite_cuda};
+                                        .find_nonfinite = &find_nonfinite_cuda,
+                                        .group_maxima = &group_maxima_cuda,
+                                        .encode_sum_int = &encode_sum_int_cuda,
+                                        .decode_sum_int = &decode_sum_int_cuda};
   return &kernels;
 #else
   return nullptr;
@@ -38,8 +41,7 @@ const CodecKernels* cuda_kernels() {
 }  // namespace
 
 void register_codec_kernels(const std::string& device_type, const CodecKernels& kernels) {
-  if (kernels.size != sizeof(CodecKernels) || kernels.encode == nullptr ||
-      kernels.decode == nullptr || kernels.fold == nullptr || kernels.find_nonfinite == nullptr) {
+  if (!kernels.is_complete()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the codec kernels of '" + device_type + "' are incomplete: expected " +
                     std::to_string(sizeof(CodecKernels)) + " bytes with all functions, got " +

@@ -1,15 +1,17 @@
-// CodecKernels: the value stage on a device, as functions that enqueue work on a stream.
+// CodecKernels: the value stage on a device, and integers that add, as functions that enqueue work
+// on a stream.
 //
-// They give the bytes and the numbers of the CPU (kernels/value_codec.h), from the same element
-// functions and group procedure. CUDA has its own (kernels/codec_cuda.h). The package of another
-// accelerator may register some, compiled with this header of the same version. Without any,
-// compressed calls on its tensors use the codecs of the CPU.
+// They give the bytes and the numbers of the CPU (kernels/value_codec.h, kernels/sum_int.h), from
+// the same element functions and group procedure. CUDA has its own (kernels/codec_cuda.h). The
+// package of another accelerator may register some, compiled with this header of the same version.
+// Without any, compressed calls on its tensors use the codecs of the CPU.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "kernels/sum_int.h"
 #include "kernels/value_codec.h"
 
 namespace q7x2 {
@@ -51,6 +53,19 @@ struct CodecKernels {
   /// Sets *found, in pinned host memory, to 1 if one of the numbers is not finite.
   void (*find_nonfinite)(const float* values, size_t count, uint32_t* found,
                          void* stream) = nullptr;
+  // As in kernels/sum_int.h.
+  void (*group_maxima)(const ValueSpec& spec, const SumIntBlock& block, float* maxima,
+                       void* stream) = nullptr;
+  void (*encode_sum_int)(const ValueSpec& spec, int levels, const SumIntBlock& block,
+                         const float* maxima, void* codes, void* stream) = nullptr;
+  void (*decode_sum_int)(const ValueSpec& spec, int levels, const void* sums, const float* maxima,
+                         int divisor, float* out, size_t count, void* stream) = nullptr;
+
+  bool is_complete() const {
+    return size == sizeof(CodecKernels) && encode != nullptr && decode != nullptr &&
+           fold != nullptr && find_nonfinite != nullptr && group_maxima != nullptr &&
+           encode_sum_int != nullptr && decode_sum_int != nullptr;
+  }
 };
 
 /// For tensors on `device_type`, such as "npu". `kernels` must stay. Throws Error(kInvalidArgument)

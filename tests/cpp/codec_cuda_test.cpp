@@ -51,6 +51,8 @@ TEST(CodecCuda, AgreesWithTheCpuBitByBit) {
     for (const bool feedback : {false, true}) expect_cpu_fold<OnDevice>(name, 100000, feedback);
     expect_cpu_sum<OnDevice>(name, 100000);
   }
+  for (const size_t count : {1, 37, 2049, 100000}) expect_cpu_integers<OnDevice>(count, 0);
+  for (const size_t offset : {1, 2}) expect_cpu_integers<OnDevice>(5000, offset);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "codec_cases.h"
 #include "kernels/codec_cuda.h"
 #include "kernels/value_codec.h"
+#include "kernels/value_elements.h"
 
 namespace q7x2::test {
 
@@ -69,6 +70,57 @@ void expect_cpu_bits(const std::string& name, size_t count) {
       decode_values_cuda(spec, body_there.get(), out_there.get(), count, 12345, 7, add, nullptr);
       cpu.decode(spec, body.data(), out.data(), count, 12345, 7, add);
       expect_same_numbers(out_there.copy(), out);
+    }
+  }
+}
+
+/// Integers that add, from their maxima to the mean that a sum of them stands for. `offset`: of all
+/// memory, in elements.
+template <template <class> class Memory, class Int>
+void expect_cpu_integers(const std::string& name, size_t count, size_t offset, bool feedback) {
+  SCOPED_TRACE(name + ", " + std::to_string(count) + " elements, offset " + std::to_string(offset));
+  const ValueSpec spec = parse_codec(name).value;
+  const int levels = sum_int_levels(spec, 3);
+  const size_t end = offset + count;
+  const std::vector<float> values = values_for_device(end);
+  std::vector<float> kept = normal(end, 2, 0.1F);
+  const Memory<float> values_there(values);
+  const Memory<float> kept_there(kept);
+  SumIntBlock block = {.values = values.data() + offset, .count = count, .rounding_key = 8};
+  SumIntBlock there = block;
+  there.values = values_there.get() + offset;
+  if (feedback) {
+    block.errors = kept.data() + offset;
+    there.errors = kept_there.get() + offset;
+  }
+
+  std::vector<float> maxima(num_groups(spec, count));
+  const Memory<float> maxima_there(maxima);
+  group_maxima_cuda(spec, there, maxima_there.get(), nullptr);
+  group_maxima(spec, block, maxima.data());
+  expect_same_numbers(maxima_there.copy(), maxima);
+
+  std::vector<Int> codes(end);
+  const Memory<Int> codes_there(codes);
+  encode_sum_int_cuda(spec, levels, there, maxima_there.get(), codes_there.get() + offset, nullptr);
+  encode_sum_int(spec, levels, block, maxima.data(), codes.data() + offset);
+  EXPECT_EQ(codes_there.copy(), codes);
+  EXPECT_TRUE(same_bits(kept_there.copy(), kept));
+
+  std::vector<float> out(end);
+  const Memory<float> out_there(out);
+  decode_sum_int_cuda(spec, levels, codes_there.get() + offset, maxima_there.get(), 3,
+                      out_there.get() + offset, count, nullptr);
+  decode_sum_int(spec, levels, codes.data() + offset, maxima.data(), 3, out.data() + offset, count);
+  expect_same_numbers(out_there.copy(), out);
+}
+template <template <class> class Memory>
+void expect_cpu_integers(size_t count, size_t offset) {
+  for (const bool feedback : {false, true}) {
+    for (const std::string options : {"", ":sr", ":g=32"}) {
+      expect_cpu_integers<Memory, int8_t>("sumint8" + options, count, offset, feedback);
+      expect_cpu_integers<Memory, int16_t>("sumint16" + options, count, offset, feedback);
+      expect_cpu_integers<Memory, int32_t>("sumint32" + options, count, offset, feedback);
     }
   }
 }

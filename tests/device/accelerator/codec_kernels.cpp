@@ -10,6 +10,7 @@ namespace {
 using q7x2::Fold;
 using q7x2::FoldSource;
 using q7x2::FoldTarget;
+using q7x2::SumIntBlock;
 using q7x2::ValueBlock;
 using q7x2::ValueSpec;
 
@@ -23,6 +24,12 @@ ValueBlock there(ValueBlock block) {
   block.values = there(block.values);
   block.add = there(block.add);
   block.error = there(block.error);
+  return block;
+}
+
+SumIntBlock there(SumIntBlock block) {
+  block.values = there(block.values);
+  block.errors = there(block.errors);
   return block;
 }
 
@@ -59,8 +66,35 @@ void find_nonfinite(const float* values, size_t count, uint32_t* found, void* st
   });
 }
 
-constexpr q7x2::CodecKernels kKernels{sizeof(q7x2::CodecKernels), &encode, &decode, &fold,
-                                      &find_nonfinite};
+void group_maxima(const ValueSpec& spec, const SumIntBlock& block, float* maxima, void* stream) {
+  queue_at(stream).enqueue([spec, block = there(block), maxima = there(maxima)] {
+    q7x2::group_maxima_cuda(spec, block, maxima, nullptr);
+  });
+}
+
+void encode_sum_int(const ValueSpec& spec, int levels, const SumIntBlock& block,
+                    const float* maxima, void* codes, void* stream) {
+  queue_at(stream).enqueue(
+      [=, block = there(block), maxima = there(maxima), codes = kernel_view(codes)] {
+        q7x2::encode_sum_int_cuda(spec, levels, block, maxima, codes, nullptr);
+      });
+}
+
+void decode_sum_int(const ValueSpec& spec, int levels, const void* sums, const float* maxima,
+                    int divisor, float* out, size_t count, void* stream) {
+  queue_at(stream).enqueue([=, sums = kernel_view(sums), maxima = there(maxima), out = there(out)] {
+    q7x2::decode_sum_int_cuda(spec, levels, sums, maxima, divisor, out, count, nullptr);
+  });
+}
+
+constexpr q7x2::CodecKernels kKernels{.size = sizeof(q7x2::CodecKernels),
+                                      .encode = &encode,
+                                      .decode = &decode,
+                                      .fold = &fold,
+                                      .find_nonfinite = &find_nonfinite,
+                                      .group_maxima = &group_maxima,
+                                      .encode_sum_int = &encode_sum_int,
+                                      .decode_sum_int = &decode_sum_int};
 
 }  // namespace
 

@@ -89,6 +89,13 @@ TEST(CodecKernel, FindsWhatIsNotFinite) {
   }
 }
 
+TEST(CodecKernel, AddsIntegersAsTheCpuDoes) {
+  fibres::test::in_all_orders([&] {
+    for (const size_t count : {1, 37, 2049}) expect_cpu_integers<OnFibres>(count, 0);
+  });
+  for (const size_t offset : {1, 2}) expect_cpu_integers<OnFibres>(1500, offset);
+}
+
 TEST(CodecKernel, RefusesAFoldOfNothingOrTooMany) {
   const ValueSpec spec = parse_codec("int8").value;
   for (const int num : {0, kMostFolded + 1}) {

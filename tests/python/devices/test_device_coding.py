@@ -179,6 +179,8 @@ COUNTED = [
     (torch.float32, "int4", 0.3),
     (torch.bfloat16, "int4", 0.4),
     (torch.float32, "sign", 0.1),
+    (torch.float32, "sumint8", 0.26),
+    (torch.bfloat16, "sumint8", 0.52),
 ]
 
 
@@ -230,6 +232,41 @@ def _described(device: str) -> None:
 
 def test_describe_counts_what_crosses_the_bus(new_pool, shared: str, device: str) -> None:
     stand_in.run(new_pool(2), _described, shared, device)
+
+
+# ------------------------------------------------------------------------- integers that are added
+
+INTEGERS = ["sumint8", "sumint8:sr", "sumint16:g=64", "sumint32", "sumint32:sr"]
+
+
+def _integers(device: str, codec: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = _normal(SIZE, rank).to(dtype).to(device)
+    x[5] = torch.inf if rank == 1 else 0
+    mean = _normal(SIZE, rank + 10).to(dtype).to(device)
+    residual = (_normal(SIZE, rank + 20) / 8).to(device)
+    whole = _normal(world * SIZE, rank + 30).to(dtype).to(device)
+    shard = x.new_empty(SIZE)
+    # The device is late, and the host does not wait for it.
+    streams = [] if device == "cpu" else [torch.accelerator.current_stream()]
+    with stand_in.paused(*streams):
+        q7x2.all_reduce(x, codec, step=1)
+        q7x2.all_reduce(mean, codec, op=dist.ReduceOp.AVG, residual=residual, step=2)
+        q7x2.reduce_scatter(shard, whole, codec, step=3)
+        mean *= 2
+    return [x, mean, residual, shard]
+
+
+def _compare_integers() -> None:
+    for codec, dtype in itertools.product(INTEGERS, (torch.float32, torch.bfloat16)):
+        expected = _integers("cpu", codec, dtype)
+        results = _integers("fake", codec, dtype)
+        for i, (result, target) in enumerate(zip(results, expected, strict=True)):
+            assert_bits(result.cpu(), target, f"result {i} of {codec}, {dtype}")
+
+
+def test_integers_are_made_and_read_by_the_device(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(3), _compare_integers, shared)
 
 
 # ----------------------------------------------------------------------------------------- order
