@@ -28,8 +28,9 @@ void await_quiet(Runtime& runtime) {
   }
 }
 
-void hear_of_breaks(Locked& locked, Runtime& runtime) {
-  for (int i = 0; i < kRounds; ++i) runtime.reactor().progress(locked);
+void hear_of_breaks(Runtime& runtime) {
+  for (int i = 0; i < kRounds; ++i) runtime.drive();
+  Locked locked(runtime.lock());
   runtime.peers().look(locked, Clock::now());
 }
 

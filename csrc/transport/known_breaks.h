@@ -4,13 +4,12 @@
 
 namespace q7x2 {
 
-class Locked;
 class Runtime;
 
 /// A connection that a failed call holds up is closed soon (TaskTable). Waits for that, about 0.1 s
 /// at most.
 void await_quiet(Runtime& runtime);
 /// Has UCX and the failure detector notice what broke a moment ago.
-void hear_of_breaks(Locked& locked, Runtime& runtime);
+void hear_of_breaks(Runtime& runtime);
 
 }  // namespace q7x2

@@ -129,11 +129,11 @@ std::vector<std::string> WireUp::exchange(const std::string& what, const std::st
 
 Card WireUp::make_card(const std::string& algorithms) {
   await_quiet(runtime_);
+  hear_of_breaks(runtime_);
   Card card = card_of_process(runtime_);
   {
     Locked locked(runtime_.lock());
     slot_ = runtime_.groups().reserve(locked);
-    hear_of_breaks(locked, runtime_);
     card.renewed = runtime_.peers().renew(locked);
   }
   card.slot = static_cast<uint16_t>(slot_);
@@ -223,8 +223,7 @@ void WireUp::renew_connections(const Membership& members, std::vector<Card> card
     for (size_t r = 0; r < cards.size(); ++r) {
       cards[r].renewed = decode_renewed(all[r]);
     }
-    Locked locked(runtime_.lock());
-    hear_of_breaks(locked, runtime_);
+    hear_of_breaks(runtime_);
   }
   Locked locked(runtime_.lock());
   for (int r = 0; r < world_size_; ++r) {
