@@ -1,5 +1,5 @@
-// What a rank does before it makes a card, which says what connections of it broke: the others would
-// use one for the new group that the card does not name.
+// What a rank does before it makes a card, which names its connections that broke. The new group
+// would use one that the card does not name.
 #pragma once
 
 namespace q7x2 {
