@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/codec_cuda.h"
+#include "kernels/value_elements.h"
 
 namespace q7x2 {
 namespace {
@@ -20,10 +21,11 @@ namespace {
 constexpr size_t kCount = size_t{64} << 20;  // numbers: 256 MiB, far more than a cache holds
 constexpr int kRounds = 21;
 constexpr int kMessages = 3;  // of a fold, beside the owner's own numbers
+constexpr int kRanks = 4;     // whose integers are added
 
 const std::vector<std::string> kCodecs = {
-    "fp16",    "bf16", "fp8_e4m3", "int8",   "int6", "int4",          "int4:g=32",
-    "int4:sr", "int2", "ternary",  "onebit", "qsgd", "hadamard+int8", "hadamard+int4",
+    "fp16", "bf16",    "fp8_e4m3", "int8", "int6",          "int4",          "int4:g=32", "int4:sr",
+    "int2", "ternary", "onebit",   "qsgd", "hadamard+int8", "hadamard+int4", "sumint8",
 };
 
 void check(cudaError_t status, const char* what) {
@@ -116,6 +118,48 @@ class Bench {
 
   void measure(const std::string& codec) {
     const ValueSpec spec = parse_codec(codec).value;
+    if (spec.kind == ValueKind::kSumInt) {
+      measure_integers(codec, spec);
+    } else {
+      measure_messages(codec, spec);
+    }
+  }
+
+ private:
+  static constexpr size_t kNumbers = kCount * sizeof(float);
+  static constexpr size_t kLargestCopy =
+      (3 * sizeof(float) + (kMessages + 1) * (sizeof(float) + 1)) * kCount / 2;
+
+  void measure_integers(const std::string& codec, const ValueSpec& spec) {
+    const size_t code_bytes = kCount * spec.bits / 8;
+    const int levels = sum_int_levels(spec, kRanks);
+    const DeviceMemory codes(code_bytes);
+    const DeviceMemory maxima(num_groups(spec, kCount) * sizeof(float));
+    SumIntBlock block = {.values = values_.floats(), .count = kCount, .rounding_key = 8};
+    SumIntBlock with_residual = block;
+    with_residual.errors = error_.floats();
+    const std::vector<Call> calls = {
+        {"find maxima", kNumbers,
+         [&] { group_maxima_cuda(spec, block, maxima.floats(), nullptr); }},
+        {"encode", kNumbers + code_bytes,
+         [&] {
+           encode_sum_int_cuda(spec, levels, block, maxima.floats(), codes.bytes(), nullptr);
+         }},
+        {"encode with residual", 3 * kNumbers + code_bytes,
+         [&] {
+           encode_sum_int_cuda(spec, levels, with_residual, maxima.floats(), codes.bytes(),
+                               nullptr);
+         }},
+        {"decode", kNumbers + code_bytes,
+         [&] {
+           decode_sum_int_cuda(spec, levels, codes.bytes(), maxima.floats(), kRanks, out_.floats(),
+                               kCount, nullptr);
+         }},
+    };
+    for (const Call& call : calls) measure_call(codec, call);
+  }
+
+  void measure_messages(const std::string& codec, const ValueSpec& spec) {
     const size_t body_bytes = value_bytes(spec, kCount);
     const DeviceMemory bodies((kMessages + 1) * body_bytes);
     ValueBlock block = {
@@ -131,7 +175,6 @@ class Bench {
                          nullptr);
     }
     std::byte* const body = bodies.bytes() + kMessages * body_bytes;
-    constexpr size_t kNumbers = kCount * sizeof(float);
     const std::vector<Call> calls = {
         {"encode", kNumbers + body_bytes, [&] { encode_values_cuda(spec, block, body, nullptr); }},
         {"encode with residual", 3 * kNumbers + body_bytes,
@@ -145,10 +188,6 @@ class Bench {
     };
     for (const Call& call : calls) measure_call(codec, call);
   }
-
- private:
-  static constexpr size_t kLargestCopy =
-      (3 * sizeof(float) + (kMessages + 1) * (sizeof(float) + 1)) * kCount / 2;
 
   void measure_call(const std::string& codec, const Call& call) {
     std::vector<double> kernel;

@@ -14,9 +14,11 @@ from typing import Any
 import q7x2
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.train.cadence_methods import CADENCE_BY_LABEL, CadenceMethod
+from benchmarks.train.cadence_peers import Peer
 from benchmarks.train.methods import BASELINE
 from benchmarks.train.tasks import TASKS
 from benchmarks.train.training import Groups, sent
@@ -37,7 +39,10 @@ class CadenceTraining:
         self._inner = self.task.optimizer(self.model.parameters())
         self._trained: Any = self.model
         self.diloco: q7x2.DiLoCo | None = None
-        if method.options is None:
+        self._peer: Peer | None = None
+        if method.peer is not None:
+            self._peer = method.peer(self.model, self._inner, recipe["interval"], group)
+        elif method.options is None:
             self._trained = DistributedDataParallel(
                 self.model, process_group=group, bucket_cap_mb=recipe["bucket_mb"]
             )
@@ -54,15 +59,23 @@ class CadenceTraining:
         for group in self._inner.param_groups:
             group["lr"] = self._rate * self.task.learning_rate(self._steps)
         self.task.loss(self._trained, next(self._batches)).backward()
-        (self.diloco or self._inner).step()
+        (self.diloco or self._peer or self._inner).step()
         self._inner.zero_grad()
         self._steps += 1
+
+    def _shared(self) -> dict[str, Tensor]:
+        if self.diloco:
+            return self.diloco.shared_weights
+        return self._peer.shared if self._peer else self.model.state_dict()
+
+    def close(self) -> None:
+        if self._peer:
+            self._peer.close()
 
     @torch.no_grad()
     def score(self) -> float:
         """The loss of the weights that all ranks share on what is held out, of all ranks."""
-        shared = self.diloco.shared_weights if self.diloco else self.model.state_dict()
-        self._evaluated.load_state_dict(shared, strict=self.diloco is None)
+        self._evaluated.load_state_dict(self._shared(), strict=self.diloco is None)
         total = self.task.score(self._evaluated, self._held_out)
         dist.all_reduce(total)
         loss, _, count = total.tolist()
@@ -76,6 +89,7 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         training = CadenceTraining(CADENCE_BY_LABEL[label], recipe, groups, spec["seed"])
         steps = recipe["steps"] if label != BASELINE else recipe.get("ddp_steps", recipe["steps"])
         yield {"label": label, **_train(training, steps, recipe["every"], recipe["last"])}
+        training.close()
 
 
 def _bytes_sent() -> float:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
 import q7x2
 
+from benchmarks.train.cadence_peers import MakePeer, PostLocal, TorchftDiLoCo
 from benchmarks.train.methods import BASELINE
 
 
 @dataclass(frozen=True)
 class CadenceMethod:
     """Attributes:
-    options: Of ``q7x2.DiLoCo``, beside the recipe's interval; None: DDP at every step.
+    options: Of ``q7x2.DiLoCo``, beside the recipe's interval; None: it is not used.
+    peer: What trains instead; None as well: DDP at every step.
+    needs: A package that is not always there.
     """
 
     label: str
     backend: str
     options: dict[str, Any] | None = None
+    peer: MakePeer | None = None
+    needs: str = "torch"
+
+    @property
+    def is_installed(self) -> bool:
+        return importlib.util.find_spec(self.needs) is not None
 
 
 _AVERAGE = q7x2.OuterSGD(lr=1, momentum=0)
@@ -28,6 +38,8 @@ STREAMING = "Streaming DiLoCo, int4"
 SPARSE = "SparseLoCo, top 2.5 %"
 CADENCE_METHODS = (
     CadenceMethod(BASELINE, "gloo"),
+    CadenceMethod("PyTorch post-local SGD, Gloo", "gloo", peer=PostLocal),
+    CadenceMethod("torchft DiLoCo, Gloo", "gloo", peer=TorchftDiLoCo, needs="torchft"),
     CadenceMethod("local SGD", "q7x2", {"outer": _AVERAGE}),
     CadenceMethod(DILOCO, "q7x2", {}),
     CadenceMethod(STREAMING, "q7x2", {"fragments": 4, "overlap": 7, "compressor": "int4"}),

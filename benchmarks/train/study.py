@@ -217,11 +217,11 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 for seed in range(choice.seeds):
                     yield Job(part, {"seed": seed}, mine, recipe, None, seed)
             case "cadence":
-                mine = [method.label for method in CADENCE_METHODS]
+                mine = [method.label for method in CADENCE_METHODS if method.is_installed]
                 for rate in choice.rates:
                     yield Job(part, {"rate": rate}, mine, recipe, rate)
             case "cadence-accuracy":
-                mine = [method.label for method in CADENCE_METHODS]
+                mine = [method.label for method in CADENCE_METHODS if method.peer is None]
                 for seed in range(choice.seeds):
                     yield Job(part, {"seed": seed}, mine, recipe, None, seed)
             case "variants":
