@@ -35,7 +35,7 @@ def kernels_table(rows: list[dict[str, Any]]) -> str:
     ]
     for codec in dict.fromkeys(row["codec"] for row in rows):
         shares = {row["call"]: row["share"] for row in rows if row["codec"] == codec}
-        cells = [f"{shares[call]:.2f}" if call in shares else "–" for call in calls]
+        cells = [f"{shares[call]:.2f}" if call in shares else "-" for call in calls]
         lines.append(f"| `{codec}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -191,7 +191,10 @@ def test_tables_show_every_codec_and_case() -> None:
         for codec in ("int4", "onebit")
         for call in ("encode", "decode")
     ]
-    assert "| `onebit` | 0.50 | 0.50 |" in measure.kernels_table(rows)
+    rows.append({"codec": "sumint8", "call": "encode", "share": 0.4})  # decoded otherwise
+    table = measure.kernels_table(rows)
+    assert "| `onebit` | 0.50 | 0.50 |" in table
+    assert "| `sumint8` | 0.40 | - |" in table
     common = {"parameters": 2e6, "ranks": 2, "gpus": 1, "loss": 1.0}
     found = [
         {**common, "case": "q7x2", "seconds": 0.2},
