@@ -8,7 +8,7 @@ from typing import Any
 
 import q7x2
 
-from benchmarks.train.cadence_peers import MakePeer, PostLocal, TorchftDiLoCo
+from benchmarks.train.cadence_peers import Hivemind, MakePeer, PostLocal, TorchftDiLoCo
 from benchmarks.train.methods import BASELINE
 
 
@@ -40,6 +40,7 @@ CADENCE_METHODS = (
     CadenceMethod(BASELINE, "gloo"),
     CadenceMethod("PyTorch post-local SGD, Gloo", "gloo", peer=PostLocal),
     CadenceMethod("torchft DiLoCo, Gloo", "gloo", peer=TorchftDiLoCo, needs="torchft"),
+    CadenceMethod("hivemind averager", "gloo", peer=Hivemind, needs="hivemind"),
     CadenceMethod("local SGD", "q7x2", {"outer": _AVERAGE}),
     CadenceMethod(DILOCO, "q7x2", {}),
     CadenceMethod(STREAMING, "q7x2", {"fragments": 4, "overlap": 7, "compressor": "int4"}),

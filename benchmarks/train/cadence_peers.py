@@ -143,6 +143,68 @@ class TorchftDiLoCo(_Shared):
             self._lighthouse.shutdown()
 
 
+class Hivemind(_Shared):
+    """hivemind's ``DecentralizedAverager`` of the weights: local SGD without a group.
+
+    Ranks find each other by a distributed hash table, and wait a second for it each time.
+    """
+
+    def __init__(
+        self, model: nn.Module, inner: torch.optim.Optimizer, every: int, _: ProcessGroup
+    ) -> None:
+        from hivemind import DHT
+        from hivemind.averaging import DecentralizedAverager
+
+        super().__init__(model, every)
+        self._inner = inner
+        size = dist.get_world_size()
+        options = {
+            "host_maddrs": [f"/ip4/{_own_address()}/tcp/0"],
+            "auto_nat": False,
+            "nat_port_map": False,
+            "use_relay": False,
+        }
+        known: list[Any] = [None]
+        if dist.get_rank() == 0:
+            self._table = DHT(start=True, **options)
+            known = [[str(each) for each in self._table.get_visible_maddrs()]]
+        dist.broadcast_object_list(known, src=0)
+        if dist.get_rank() != 0:
+            self._table = DHT(known[0], start=True, **options)
+        self._averager = DecentralizedAverager(
+            [p.detach().clone() for p in model.parameters()],
+            self._table,
+            start=True,
+            prefix="study",
+            target_group_size=size,
+            min_group_size=size,
+            min_matchmaking_time=1.0,
+            request_timeout=0.5,
+        )
+
+    def step(self) -> None:
+        self._inner.step()
+        if (self._steps + 1) % self._every == 0:
+            self._average()
+        self._count()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        with self._averager.get_tensors() as tensors:
+            for tensor, p in zip(tensors, self._model.parameters(), strict=True):
+                tensor.copy_(p)
+        if self._averager.step(timeout=_PATIENCE.total_seconds()) is None:
+            raise RuntimeError("hivemind found no group of all ranks")
+        with self._averager.get_tensors() as tensors:
+            for tensor, p in zip(tensors, self._model.parameters(), strict=True):
+                p.copy_(tensor)
+
+    def close(self) -> None:
+        dist.barrier()
+        self._averager.shutdown()
+        self._table.shutdown()
+
+
 def _own_address() -> str:
     """Of the interface towards the master."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

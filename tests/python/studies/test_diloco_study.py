@@ -25,7 +25,9 @@ TINY = {"layers": 1, "heads": 2, "dim": 16, "context": 16, "held_out": 8}
 @pytest.mark.ranks(2)
 def test_every_method_trains() -> None:
     recipe = {**RECIPES["cadence"], **TINY, "interval": 8, "steps": 16, "ddp_steps": 4, "every": 4}
-    labels = [method.label for method in CADENCE_METHODS if method.is_installed]
+    # hivemind starts processes, which those of this test may not.
+    there = [method for method in CADENCE_METHODS if method.is_installed]
+    labels = [method.label for method in there if method.needs != "hivemind"]
     cells = list(cadence.measure({"recipe": recipe, "labels": labels, "seed": 0}))
     assert [cell["label"] for cell in cells] == labels
     assert [cell["steps"] for cell in cells] == [4] + [16] * (len(labels) - 1)
@@ -37,9 +39,12 @@ def test_every_method_trains() -> None:
     by_label = {cell["label"]: cell for cell in cells}
     assert by_label[DILOCO]["message_bytes"] == 2 * 4 * by_label[DILOCO]["parameters"]
     assert by_label[SPARSE]["message_bytes"] * 100 < by_label[DILOCO]["message_bytes"]
-    # The same averages of the same weights, by PyTorch.
-    ours, theirs = by_label["local SGD"], by_label["PyTorch post-local SGD, Gloo"]
-    assert theirs["held_out"] == pytest.approx(ours["held_out"], abs=1e-3)
+    # Peers learn the same.
+    pairs = [("local SGD", "PyTorch post-local SGD, Gloo"), (DILOCO, "torchft DiLoCo, Gloo")]
+    for ours, theirs in pairs:
+        if theirs in by_label:
+            losses = by_label[ours]["held_out"]
+            assert by_label[theirs]["held_out"] == pytest.approx(losses, abs=1e-3)
 
 
 def test_jobs_are_a_rate_or_a_seed() -> None:
