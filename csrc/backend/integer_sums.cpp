@@ -172,8 +172,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
     for (size_t i = 0; i < results.size(); ++i) {
       const Addition& each = (*additions)[i];
       at::Tensor result = results[i].detach();
-      const at::Tensor floats =
-          at::empty({result.numel()}, each.floats.options().dtype(at::kFloat));
+      const at::Tensor floats = at::empty({result.numel()}, each.floats.options());
       coder.decode(each.sums.const_data_ptr(), each.maxima[own].const_data_ptr<float>(), divisor,
                    floats.mutable_data_ptr<float>(), each.blocks[0].count);
       result.copy_(floats.view(result.sizes()));

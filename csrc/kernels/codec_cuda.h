@@ -1,5 +1,5 @@
-// Codecs on a GPU: the functions of CodecKernels (kernels/codec_kernels.h), each of which is one
-// kernel that reads and writes the GPU's memory once. Part of builds with CUDA.
+// Codecs on a GPU: the functions of CodecKernels (kernels/codec_kernels.h). Each is one kernel, and
+// reads and writes the memory of the GPU once. Part of builds with CUDA.
 #pragma once
 
 #include <cstddef>
