@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 from typing import Any
 
+from benchmarks.lab.topology import bits_per_second
 from benchmarks.train import final_losses, inference
 from benchmarks.train.cadence_methods import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
 from benchmarks.train.final_losses import Goal
 from benchmarks.train.methods import BASELINE
-from benchmarks.train.study import RECIPES, Study
+from benchmarks.train.study import RANKS, RECIPES, Study
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
@@ -19,12 +20,14 @@ _SLOW = "20mbit"
 _FEWER_BYTES, _UTILISATION, _SOONER = 100.0, 0.95, 30.0  # what is to be reached
 
 
-def _rates(study: Study) -> list[str]:
-    return list(dict.fromkeys(cell["rate"] for cell in study.of("cadence")))
+def networks(study: Study) -> list[tuple[int, str]]:
+    """How many hosts, and the rate of their links: the slowest first."""
+    known = {(cell["hosts"], cell["rate"]) for cell in study.of("cadence")}
+    return sorted(known, key=lambda network: (network[0], bits_per_second(network[1])))
 
 
-def _by_label(study: Study, rate: str) -> dict[str, dict[str, Any]]:
-    return {cell["label"]: cell for cell in study.of("cadence", rate=rate)}
+def _by_label(study: Study, hosts: int, rate: str) -> dict[str, dict[str, Any]]:
+    return {cell["label"]: cell for cell in study.of("cadence", hosts=hosts, rate=rate)}
 
 
 def sooner(cell: dict[str, Any], base: dict[str, Any]) -> float | None:
@@ -47,7 +50,7 @@ def bytes_per_step(cell: dict[str, Any]) -> float:
 
 
 def goals(study: Study) -> Iterable[Goal]:
-    cells = _by_label(study, _SLOW)
+    cells = _by_label(study, RANKS, _SLOW)
     if {DILOCO, SPARSE} <= cells.keys():
         fewer = bytes_per_step(cells[DILOCO]) / bytes_per_step(cells[SPARSE])
         yield (
@@ -80,14 +83,14 @@ def section(study: Study, table: Table) -> str:
 
 def _speed(study: Study, table: Table) -> str:
     rows = []
-    for rate in _rates(study):
-        cells = _by_label(study, rate)
+    for hosts, rate in networks(study):
+        cells = _by_label(study, hosts, rate)
         base = cells.get(BASELINE)
         for label, cell in cells.items():
             times = sooner(cell, base) if base else None
             rows.append(
                 (
-                    rate,
+                    f"{hosts} hosts, {rate}",
                     label,
                     f"{cell['steps']}",
                     f"{cell['seconds'][-1]:.1f} s",
@@ -100,7 +103,7 @@ def _speed(study: Study, table: Table) -> str:
     if not rows:
         return ""
     recipe, parameters = RECIPES["cadence"], study.of("cadence")[0]["parameters"]
-    head = ("rate", "method", "steps", "time", "sooner", "utilisation", "bytes per step", "loss")
+    head = ("network", "method", "steps", "time", "sooner", "utilisation", "bytes per step", "loss")
     return (
         "## Cadence\n\n"
         f"A GPT of {parameters:,} parameters, {recipe['batch']} windows per rank and step; outer "

@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.train.study import PARTS, TASKS, Choice, Study, jobs
+from benchmarks.train.cadence_methods import CADENCE_BY_LABEL
+from benchmarks.train.study import PARTS, RANKS, TASKS, Choice, Study, jobs
 from benchmarks.train.variants import EVERY
 
 
@@ -22,9 +23,12 @@ def main(argv: list[str]) -> None:
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    labels = list(EVERY)
+    labels = list(dict.fromkeys([*EVERY, *CADENCE_BY_LABEL]))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--rates", nargs="+", default=["20mbit", "100mbit", "1gbit"])
+    parser.add_argument(
+        "--hosts", type=int, nargs="+", default=[RANKS], metavar="N", help="of the part cadence"
+    )
     parser.add_argument("--task", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", choices=labels, default=labels, metavar="LABEL")
@@ -34,7 +38,8 @@ def main(argv: list[str]) -> None:
 
     args.out.mkdir(parents=True, exist_ok=True)
     study = Study(args.out / "train.json", args.parts if args.fresh else ())
-    _measure(study, Choice(args.parts, args.rates, args.task, args.seeds, args.methods))
+    choice = Choice(args.parts, args.rates, args.task, args.seeds, args.methods, args.hosts)
+    _measure(study, choice)
 
     from benchmarks.train import pictures, report
 

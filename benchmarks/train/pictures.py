@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.lab.topology import bits_per_second
-from benchmarks.train import figures
+from benchmarks.train import cadence_report, figures
+from benchmarks.train.cadence_methods import CADENCE_BY_LABEL
 from benchmarks.train.methods import BASELINE, METHODS, POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.study import TASKS, Study
 
@@ -35,6 +36,7 @@ def draw(study: Study, folder: Path) -> list[str]:
         ("train_accuracy.png", _accuracy),
         ("train_overlap.png", _overlap),
         ("train_hook_cpu.png", _hook_cpu),
+        ("train_cadence.png", _cadence),
     ):
         figure = picture(study)
         if figure is not None:
@@ -221,4 +223,29 @@ def _hook_cpu(study: Study) -> Figure | None:
             left += 1e3 * seconds
     axis.legend(frameon=False, fontsize=8)
     _finish(axis, "The hook's thread, 25 million parameters", "CPU milliseconds per step", "")
+    return figure
+
+
+def _cadence(study: Study) -> Figure | None:
+    networks = cadence_report.networks(study)
+    if not networks:
+        return None
+    figure, axes = plt.subplots(
+        len(networks), 3, figsize=(16, 4.2 * len(networks)), squeeze=False, layout="constrained"
+    )
+    colours = dict(zip(CADENCE_BY_LABEL, itertools.cycle(plt.cm.Dark2.colors)))
+    for row, (hosts, rate) in zip(axes, networks, strict=True):
+        for cell in study.of("cadence", hosts=hosts, rate=rate):
+            label, losses = cell["label"], cell["held_out"]
+            is_peer = CADENCE_BY_LABEL[label].peer is not None
+            style = {"color": colours[label], "label": label, "linestyle": "--" if is_peer else "-"}
+            steps = [cell["every"] * i for i in range(len(losses))]
+            row[0].plot(steps, losses, **style)
+            row[1].plot(cell["seconds"][1:], losses[1:], **style)
+            row[2].plot([each / 1e6 for each in cell["bytes"][1:]], losses[1:], **style)
+        for axis, x in zip(row, ("step", "seconds", "MB sent per host"), strict=True):
+            _finish(axis, f"{hosts} hosts x {rate}", x, "held-out loss, nats per byte")
+        row[1].set_xscale("log")
+        row[2].set_xscale("symlog", linthresh=0.1)
+    axes[0][0].legend(frameon=False, fontsize=8)
     return figure

@@ -145,6 +145,7 @@ class Choice:
     tasks: Sequence[str]
     seeds: int
     labels: Sequence[str]
+    hosts: Sequence[int] = (RANKS,)
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class Job:
     Attributes:
         place: what its cells have in common, beside the part.
         rate: of the virtual hosts' links; None: ranks are processes of this host.
+        ranks: one for each host.
         together: its cells are measured against each other, so all or none of them count.
     """
 
@@ -163,6 +165,7 @@ class Job:
     recipe: dict[str, Any]
     rate: str | None = None
     seed: int = 0
+    ranks: int = RANKS
     together: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -217,9 +220,11 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 for seed in range(choice.seeds):
                     yield Job(part, {"seed": seed}, mine, recipe, None, seed)
             case "cadence":
-                mine = [method.label for method in CADENCE_METHODS if method.is_installed]
-                for rate in choice.rates:
-                    yield Job(part, {"rate": rate}, mine, recipe, rate)
+                installed = [method.label for method in CADENCE_METHODS if method.is_installed]
+                mine = [label for label in installed if label in choice.labels]
+                for hosts, rate in itertools.product(choice.hosts, choice.rates):
+                    place = {"rate": rate, "hosts": hosts}
+                    yield Job(part, place, mine, recipe, rate, ranks=hosts)
             case "cadence-accuracy":
                 mine = [method.label for method in CADENCE_METHODS if method.peer is None]
                 for seed in range(choice.seeds):
@@ -355,8 +360,8 @@ def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], Non
 
     with ExitStack() as stack:
         if job.rate:
-            lab = stack.enter_context(Lab(Topology(hosts=RANKS, rate=job.rate)))
+            lab = stack.enter_context(Lab(Topology(hosts=job.ranks, rate=job.rate)))
             lab.run(command, env=env, timeout_s=timeout_s, on_line=on_line)
             return
-        environments = launch.separate_environments(RANKS, env)
-        run_ranks([command] * RANKS, environments, timeout_s, on_line)
+        environments = launch.separate_environments(job.ranks, env)
+        run_ranks([command] * job.ranks, environments, timeout_s, on_line)

@@ -49,8 +49,11 @@ def test_every_method_trains() -> None:
 
 def test_jobs_are_a_rate_or_a_seed() -> None:
     labels = [method.label for method in CADENCE_METHODS if method.is_installed]
-    (slow,) = jobs(Choice(["cadence"], ["20mbit"], [], 5, []))
-    assert (slow.labels, slow.rate, slow.together) == (labels, "20mbit", False)
+    four, eight = jobs(Choice(["cadence"], ["20mbit"], [], 5, labels, (4, 8)))
+    assert (four.labels, four.rate, four.ranks, four.together) == (labels, "20mbit", 4, False)
+    assert (eight.ranks, eight.place) == (8, {"rate": "20mbit", "hosts": 8})
+    (one,) = jobs(Choice(["cadence"], ["20mbit"], [], 5, [DILOCO]))
+    assert one.labels == [DILOCO]
     seeds = list(jobs(Choice(["cadence-accuracy"], ["20mbit"], [], 3, [])))
     assert [(job.seed, job.rate) for job in seeds] == [(0, None), (1, None), (2, None)]
     assert seeds[0].labels == [method.label for method in CADENCE_METHODS if method.peer is None]
@@ -61,6 +64,7 @@ def _cell(label: str, seconds: float, bytes_: int, waited: float) -> dict[str, A
         "part": "cadence",
         "commit": "abc",
         "rate": "20mbit",
+        "hosts": 4,
         "label": label,
         "steps": 20,
         "every": 10,
@@ -100,5 +104,5 @@ def test_the_report_compares_times_bytes_and_losses(tmp_path: Path) -> None:
     assert len(goals) == 4
     text = report.markdown(study, [])
     assert "## Cadence\n" in text
-    assert "| 20mbit | DiLoCo | 20 | 20.0 s | 10.0 x | 75.0% | 10.0 kB | 3.0000 |" in text
+    assert "| 4 hosts, 20mbit | DiLoCo | 20 | 20.0 s | 10.0 x | 75.0% | 10.0 kB | 3.0000 |" in text
     assert f"| {SPARSE} | 2 | 2.1250 | +0.0750" in text
