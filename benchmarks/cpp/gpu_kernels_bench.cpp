@@ -25,7 +25,7 @@ constexpr int kRanks = 4;     // whose integers are added
 
 const std::vector<std::string> kCodecs = {
     "fp16", "bf16",    "fp8_e4m3", "int8", "int6",          "int4",          "int4:g=32", "int4:sr",
-    "int2", "ternary", "onebit",   "qsgd", "hadamard+int8", "hadamard+int4", "sumint8",
+    "int2", "ternary", "onebit",   "qsgd", "hadamard+int8", "hadamard+int4", "sumint8",   "topk:0.01",
 };
 
 void check(cudaError_t status, const char* what) {
@@ -117,8 +117,11 @@ class Bench {
   }
 
   void measure(const std::string& codec) {
-    const ValueSpec spec = parse_codec(codec).value;
-    if (spec.kind == ValueKind::kSumInt) {
+    const CodecSpec whole = parse_codec(codec);
+    const ValueSpec& spec = whole.value;
+    if (whole.select != SelectKind::kAll) {
+      measure_selection(codec, whole);
+    } else if (spec.kind == ValueKind::kSumInt) {
       measure_integers(codec, spec);
     } else {
       measure_messages(codec, spec);
@@ -129,6 +132,37 @@ class Bench {
   static constexpr size_t kNumbers = kCount * sizeof(float);
   static constexpr size_t kLargestCopy =
       (3 * sizeof(float) + (kMessages + 1) * (sizeof(float) + 1)) * kCount / 2;
+
+  void measure_selection(const std::string& codec, const CodecSpec& spec) {
+    const size_t tiles = mark_tiles(kCount) * sizeof(uint32_t);
+    const DeviceMemory mask(kCount / 8);
+    const DeviceMemory before(tiles);
+    const DeviceMemory counts(sizeof(MarkCounts));
+    const DeviceMemory scratch(mark_scratch_bytes(kCount));
+    const DeviceMemory taken(kNumbers);
+    const Marks marks = {kCount, reinterpret_cast<uint64_t*>(mask.bytes()),
+                         reinterpret_cast<uint32_t*>(before.bytes())};
+    const auto mark = [&](const float* add) {
+      mark_cuda(spec, {values_.floats(), add, kCount, 7}, marks,
+                reinterpret_cast<MarkCounts*>(counts.bytes()), scratch.bytes(), nullptr);
+    };
+    mark(nullptr);
+    MarkCounts known;
+    check(cudaMemcpy(&known, counts.bytes(), sizeof(known), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    const size_t sent = known.marked * sizeof(float);
+    const size_t passes = 5 * kNumbers;  // of the tensor
+    const std::vector<Call> calls = {
+        {"mark", passes + kCount / 8, [&] { mark(nullptr); }},
+        {"mark with residual", 2 * passes + kCount / 8, [&] { mark(error_.floats()); }},
+        {"take with residual", 3 * kNumbers + kCount / 8 + sent,
+         [&] {
+           take_marked_cuda(marks, values_.floats(), error_.floats(), taken.floats(), nullptr);
+         }},
+        {"put", kNumbers + kCount / 8 + sent,
+         [&] { put_marked_cuda(marks, taken.floats(), out_.floats(), false, nullptr); }},
+    };
+    for (const Call& call : calls) measure_call(codec, call);
+  }
 
   void measure_integers(const std::string& codec, const ValueSpec& spec) {
     const size_t code_bytes = kCount * spec.bits / 8;

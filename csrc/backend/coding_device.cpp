@@ -1,5 +1,5 @@
 // Where the elements of a compressed call on device tensors are: on the device, which encodes and
-// decodes them, or in host memory, where the codecs of the CPU do.
+// decodes them, or selects what is sent; or in host memory, where the codecs of the CPU do both.
 //
 // Messages have the same bits either way, so each rank decides by itself. The device needs kernels
 // (kernels/codec_kernels.h), and a Plan that only sends messages. If this rank does not know its
@@ -14,6 +14,7 @@
 #include "backend/work_stream.h"
 #include "executor/device_coder.h"
 #include "executor/plan_call.h"
+#include "executor/selected_staging.h"
 
 namespace q7x2 {
 namespace {
@@ -69,12 +70,14 @@ void ProcessGroupQ7x2::choose_device(Launch& launch, Collective collective, cons
   call.algorithms = algorithms_of_thread();
   call.coding.edges = opts.edges;
   const std::shared_ptr<const Codec> codec = codec_of(call, opts);
-  if (codec == nullptr || !has_kernels_for(*codec, call.dtype)) return;
+  if (codec == nullptr) return;
+  if (!has_kernels_for(*codec, call.dtype) && !has_selection_for(*codec, call.dtype)) return;
   call.coding.codec = codec;
   try {
     const std::shared_ptr<PlanBook::Page> page = book_->open(shape_of(call));
     if (page->is_settled() &&
-        !runs_on_device(*page->choice().plan, *codec, call.dtype, !opts.errors.empty())) {
+        !runs_on_device(*page->choice().plan, *codec, call.dtype, !opts.errors.empty()) &&
+        !selects_on_device(*page->choice().plan, *codec, call.dtype)) {
       return;
     }
   } catch (const Error& error) {

@@ -16,6 +16,7 @@
 #include "bindings/value_error.h"
 #include "executor/codec_rates.h"
 #include "executor/device_coder.h"
+#include "executor/selected_staging.h"
 #include "fabric/fabric.h"
 #include "fabric/json.h"
 #include "kernels/codec.h"
@@ -159,7 +160,8 @@ std::string export_plan(const std::string& collective, const std::string& algori
   return to_json(make_schedule(collective, algorithm, ranks, root, fabric_json));
 }
 
-/// Whether a device can code a candidate's call: on rank 0, with a residual if the codec takes one.
+/// Whether a device can code a candidate's call, or select what is sent: on rank 0, with a residual
+/// if the codec takes one.
 bool is_for_device(const Candidate& candidate, const CallShape& shape, const Codec* codec,
                    const Fabric& fabric) {
   if (codec == nullptr || candidate.edges == Edges::kNone) return false;
@@ -168,8 +170,10 @@ bool is_for_device(const Candidate& candidate, const CallShape& shape, const Cod
   ScheduleRequest request{shape.collective, fabric.world_size(), shape.root, &fabric};
   request.parameter = choose_parameter(generator, request, parameter);
   const EdgeCoding edges(candidate.edges, fabric.world_size(), &fabric);
-  return runs_on_device(code(generator.generate(request), edges).project(0), *codec,
-                        DType::kFloat32, /*has_errors=*/codec->traits().keeps_error);
+  const Plan plan = code(generator.generate(request), edges).project(0);
+  return runs_on_device(plan, *codec, DType::kFloat32,
+                        /*has_errors=*/codec->traits().keeps_error) ||
+         selects_on_device(plan, *codec, DType::kFloat32);
 }
 
 /// What was proven: the Schedule in figures.

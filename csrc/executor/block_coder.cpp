@@ -61,6 +61,11 @@ void BlockCoder::select(const ReadElements& read, size_t count) {
   bound_ = {selection_.least, selection_.last_tie};
 }
 
+void BlockCoder::take(Selection selection) {
+  selection_ = std::move(selection);
+  has_gathered_only_ = true;
+}
+
 const float* BlockCoder::as_floats(Workspace& space, const std::byte* elements,
                                    size_t count) const {
   if (dtype_ == DType::kFloat32) return reinterpret_cast<const float*>(elements);
@@ -89,14 +94,16 @@ size_t BlockCoder::encode(const Operand& operand, size_t count, const Place& pla
 
 size_t BlockCoder::encode(Workspace& space, const Operand& operand, size_t count,
                           const Place& place, std::byte* message) {
-  return coding_.codec->encode({.values = as_floats(space, operand.elements, count),
-                                .count = count,
-                                .first = place.first,
-                                .add = place.errors,
-                                .error = place.errors,
-                                .selection = operand.is_input ? selection_ : bound_,
-                                .keys = coding_.keys},
-                               message);
+  const bool is_gathered = operand.is_input && has_gathered_only_;
+  return coding_.codec->encode(
+      {.values = is_gathered ? nullptr : as_floats(space, operand.elements, count),
+       .count = count,
+       .first = place.first,
+       .add = is_gathered ? nullptr : place.errors,
+       .error = place.errors,
+       .selection = operand.is_input ? selection_ : bound_,
+       .keys = coding_.keys},
+      message);
 }
 
 void BlockCoder::decode(std::span<const std::byte> message, size_t count, const Place& place,
@@ -192,7 +199,7 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
                             .first = place.first,
                             .error = place.errors,
                             .error_scale = static_cast<float>(divisor),
-                            .selection = selection_,
+                            .selection = bound_,
                             .keys = coding_.keys};
   arguments.keys.rounding = mix_keys(coding_.keys.rounding, kSumRounding);
   // Selected again are as many as an operand had in the mean.

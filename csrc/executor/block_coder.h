@@ -67,6 +67,9 @@ class BlockCoder {
 
   /// Of the tensor that `read` gives, errors added.
   void select(const ReadElements& read, size_t count);
+  /// What is sent of the tensor, whose other elements are elsewhere: operands that are its elements
+  /// are not read.
+  void take(Selection selection);
   /// How many of each `granule` of its elements are sent, after `select`.
   std::vector<int32_t> count_selected(const ReadElements& read, size_t count,
                                       size_t granule) const {
@@ -138,6 +141,7 @@ class BlockCoder {
   size_t max_bytes_ = 0;
   Selection selection_;
   Selection bound_;  // the same for elements that it did not see
+  bool has_gathered_only_ = false;
   std::atomic<bool> met_nonfinite_{false};
   std::mutex mutex_;  // guards the next
   std::vector<std::unique_ptr<Workspace>> idle_;

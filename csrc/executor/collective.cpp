@@ -297,7 +297,7 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
   }
   places_.clear();
   if (staging_) staging_.retire(locked, group());
-  if (late_staging_) {
+  if (through_host_) {
     leave(locked);
   } else {
     conclude(locked);

@@ -48,7 +48,7 @@
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
 #include "executor/device_coder.h"
-#include "executor/late_staging.h"
+#include "executor/host_passage.h"
 #include "executor/op_job.h"
 #include "executor/plan_call.h"
 #include "executor/served_call.h"
@@ -268,6 +268,9 @@ class CollectiveTask final : public Task {
 
   bool codes_on_device() const;
   void make_device_coder();
+  std::unique_ptr<HostPassage> host_passage();
+  /// Whether the messages of this rank's contribution hold what is gathered and no more.
+  bool sends_only(const GatheredElements& gathered) const;
   /// False until it is decided where the elements are, and they are there.
   bool has_come_in(Locked& locked);
   /// Has the results copied to the device, and then concludes.
@@ -316,7 +319,8 @@ class CollectiveTask final : public Task {
   std::unique_ptr<CodingDevice> coding_device_;  // null: elements are on the host from the start
   std::unique_ptr<Job> passage_;                 // until it has run
   bool is_passing_ = false;
-  std::unique_ptr<LateStaging> late_staging_;  // if elements were on a device, and now are not
+  bool has_passed_ = false;                    // whether that was the last step
+  std::unique_ptr<HostPassage> through_host_;  // if elements pass through host memory
   std::unique_ptr<DeviceCoder> device_coder_;  // if elements are on a device
   std::unique_ptr<SelectionJob> selection_;    // until it has run
   bool is_selecting_ = false;

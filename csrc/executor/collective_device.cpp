@@ -1,16 +1,18 @@
 // Where the elements of a compressed call are whose tensors are on a device: there, if the device
-// can run the Plan, or else in host memory. A call that does not know its Plan yet decides as soon
-// as it does, and its input is ready.
+// can run the Plan, or else in host memory, of a selection those that are sent. A call that does
+// not know its Plan yet decides as soon as it does, and its input is ready.
 #include <memory>
 #include <utility>
 
 #include "executor/collective.h"
 #include "executor/job_completion.h"
+#include "executor/late_staging.h"
+#include "executor/selected_staging.h"
 
 namespace q7x2 {
 
-/// Takes pinned memory, which may take long and wait for streams, and copies if there is no other
-/// way. So it runs without the lock.
+/// One step of the passage. Takes pinned memory, which may take long and wait for streams, so it
+/// runs without the lock.
 class CollectiveTask::PassageJob final : public Job {
  public:
   enum class Way : uint8_t { kIn, kOut };
@@ -22,17 +24,15 @@ class CollectiveTask::PassageJob final : public Job {
     const bool comes_in = way_ == Way::kIn;
     if (comes_in && task_.codes_on_device()) {
       task_.make_device_coder();
+      task_.has_passed_ = true;
       return true;
     }
     const CodingDevice& device = *task_.coding_device_;
-    if (comes_in) task_.late_staging_ = std::make_unique<LateStaging>(device, task_.call_);
+    if (!task_.through_host_) task_.through_host_ = task_.host_passage();
     // What a device refuses is known when what it has begun is done.
     try {
-      if (comes_in) {
-        task_.late_staging_->read();
-      } else {
-        task_.late_staging_->write();
-      }
+      task_.has_passed_ = !(comes_in ? task_.through_host_->read() : task_.through_host_->write());
+      if (task_.has_passed_) return true;
     } catch (...) {
       keep_error();
     }
@@ -73,6 +73,34 @@ void CollectiveTask::make_device_coder() {
       std::make_unique<DeviceCoder>(*coding_device_, call_.coding, call_.dtype, messages);
 }
 
+std::unique_ptr<HostPassage> CollectiveTask::host_passage() {
+  const CodingDevice& device = *coding_device_;
+  if (!selects_on_device(*choice_.plan, *call_.coding.codec, call_.dtype) ||
+      !SelectedStaging::takes(call_)) {
+    return std::make_unique<LateStaging>(device, call_);
+  }
+  return std::make_unique<SelectedStaging>(
+      device, call_, [this](const GatheredElements& gathered) { return sends_only(gathered); });
+}
+
+bool CollectiveTask::sends_only(const GatheredElements& gathered) const {
+  const size_t total = region_begins_.back();
+  for (const Op& op : choice_.plan->ops) {
+    if (std::ranges::none_of(choice_.plan->sources_of(op),
+                             [](const Block& block) { return block.space == Space::kInput; })) {
+      continue;
+    }
+    for (size_t slice = 0; slice < slicing_.num_slices(); ++slice) {
+      const size_t count = slicing_.part(op.length_of, slice).bytes / element_size(call_.dtype);
+      const size_t first = coding_place(op, slice).first;
+      if (count > 0 && !call_.coding.codec->sends_gathered_only(gathered, first, count, total)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 bool CollectiveTask::has_come_in(Locked& locked) {
   if (!passage_) return true;
   if (!is_passing_ && device_inputs_->is_open()) {
@@ -84,17 +112,27 @@ bool CollectiveTask::has_come_in(Locked& locked) {
 
 void CollectiveTask::leave(Locked& locked) {
   passage_ = std::make_unique<PassageJob>(*this, PassageJob::Way::kOut);
+  has_passed_ = false;
   enqueue(locked, *passage_, slicing_.bytes());
 }
 
 void CollectiveTask::passed(Locked& locked) {
   passage_->check();
+  if (!has_passed_) {
+    enqueue(locked, *passage_, slicing_.bytes());
+    return;
+  }
   passage_.reset();
   if (dag_.done()) {
     conclude(locked);
     return;
   }
-  if (late_staging_) late_staging_->redirect(call_);
+  if (through_host_) {
+    if (auto gathered = through_host_->redirect(call_)) {
+      coder_->take({.gathered = std::move(gathered)});
+      selection_.reset();
+    }
+  }
   inputs_arrived(locked);
 }
 

@@ -22,12 +22,6 @@ bool is_element(const Block& block) {
   return block.is_part();
 }
 
-ValueSpec spec_of_elements(DType dtype) {
-  return {.kind = dtype == DType::kFloat16 ? ValueKind::kFloat16 : ValueKind::kBFloat16,
-          .bits = 16,
-          .group = 0};
-}
-
 bool makes_message(const OpJob& job) {
   return job.kind == OpJob::Kind::kEncode || job.kind == OpJob::Kind::kFoldToMessage;
 }
@@ -44,9 +38,18 @@ class DeviceCoder::Pieces {
   std::byte* next_;
 };
 
+bool is_of_devices(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
+ValueSpec spec_of_elements(DType dtype) {
+  return {.kind = dtype == DType::kFloat16 ? ValueKind::kFloat16 : ValueKind::kBFloat16,
+          .bits = 16,
+          .group = 0};
+}
+
 bool has_kernels_for(const Codec& codec, DType dtype) {
-  return codec.is_value_stage() &&
-         (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16);
+  return codec.is_value_stage() && is_of_devices(dtype);
 }
 
 bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_errors) {

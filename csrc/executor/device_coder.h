@@ -42,6 +42,11 @@ struct CodingDevice {
   std::shared_ptr<BusTraffic> traffic = std::make_shared<BusTraffic>();
 };
 
+/// fp32, fp16 and bf16: what kernels widen.
+bool is_of_devices(DType dtype);
+/// The codec whose bodies elements of 16 bits are.
+ValueSpec spec_of_elements(DType dtype);
+
 /// Whether there are kernels for that codec on elements of that type.
 bool has_kernels_for(const Codec& codec, DType dtype);
 /// Whether a device can run a call of that kind.

@@ -1,6 +1,7 @@
 #include "executor/late_staging.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/types.h"
 
@@ -52,15 +53,17 @@ std::byte* LateStaging::host_of(const std::byte* data) const {
   return piece == pieces_.end() ? nullptr : piece->host;
 }
 
-void LateStaging::redirect(CollectiveCall& call) const {
+std::shared_ptr<const GatheredElements> LateStaging::redirect(CollectiveCall& call) {
   for (Region& region : call.input) region.data = host_of(region.data);
   for (Region& region : call.output) region.data = host_of(region.data);
   for (float*& errors : call.coding.errors) {
     errors = reinterpret_cast<float*>(host_of(reinterpret_cast<std::byte*>(errors)));
   }
+  return nullptr;
 }
 
-void LateStaging::read() {
+bool LateStaging::read() {
+  if (std::exchange(is_read_, true)) return false;
   device_.to_host->with([&] {
     for (const Piece& piece : pieces_) {
       if (!piece.is_read) continue;
@@ -68,9 +71,11 @@ void LateStaging::read() {
       device_.traffic->staged.to_host += piece.bytes;
     }
   });
+  return true;
 }
 
-void LateStaging::write() {
+bool LateStaging::write() {
+  if (std::exchange(is_written_, true)) return false;
   device_.to_device->with([&] {
     for (const Piece& piece : pieces_) {
       if (!piece.is_written) continue;
@@ -78,6 +83,7 @@ void LateStaging::write() {
       device_.traffic->staged.to_device += piece.bytes;
     }
   });
+  return true;
 }
 
 }  // namespace q7x2

@@ -1,11 +1,12 @@
 // LateStaging: the way through host memory of a compressed call whose tensors stayed on a device,
-// until its Plan came, which that device cannot run.
+// until it turned out that it cannot run there.
 //
 //   all inputs, residuals -> pinned memory;   the call runs there;   all results, residuals ->
 //   device
 //
-// Only a rank's first call of a kind can come to this, because the rank hears of the Plan in it. So
-// nothing overlaps here. Later calls pass strip by strip (device/strips.h).
+// A rank's first call of a kind comes to this if it hears of a Plan that the device cannot run; and
+// calls with a selection, if a message needs more than what was selected. Nothing overlaps here.
+// Calls of which it is known before pass strip by strip (device/strips.h).
 #pragma once
 
 #include <cstddef>
@@ -14,22 +15,18 @@
 
 #include "executor/collective_call.h"
 #include "executor/device_coder.h"
+#include "executor/host_passage.h"
 
 namespace q7x2 {
 
-class LateStaging {
+class LateStaging final : public HostPassage {
  public:
   /// Takes pinned memory for the regions of `call`, which are on the device, and for its errors.
   LateStaging(const CodingDevice& device, const CollectiveCall& call);
 
-  /// Has `call` use the pinned memory.
-  void redirect(CollectiveCall& call) const;
-  // Both enqueue copies and throw if the device refuses.
-
-  /// What the call reads, on the device's `to_host`.
-  void read();
-  /// What it has written, on the device's `to_device`.
-  void write();
+  bool read() override;
+  std::shared_ptr<const GatheredElements> redirect(CollectiveCall& call) override;
+  bool write() override;
 
  private:
   struct Piece {
@@ -45,6 +42,8 @@ class LateStaging {
 
   const CodingDevice device_;
   std::vector<Piece> pieces_;
+  bool is_read_ = false;
+  bool is_written_ = false;
   std::shared_ptr<std::byte> pinned_;
 };
 

@@ -180,6 +180,16 @@ std::vector<int32_t> Codec::count_selected(const ReadElements& read, size_t coun
                               by_threshold ? select_threshold(spec_.amount) : selection, granule);
 }
 
+bool Codec::sends_gathered_only(const GatheredElements& gathered, size_t first, size_t count,
+                                size_t total) const {
+  if (spec_.select == SelectKind::kNofM) {
+    const auto m = static_cast<size_t>(spec_.m);
+    const size_t end = first + count;
+    if (first % m != 0 || (end % m != 0 && end != total)) return false;
+  }
+  return is_surely_sparse(spec_, gathered.count_between(first, first + count), count);
+}
+
 size_t Codec::entries(std::span<const std::byte> message) {
   Header header;
   if (message.size() < sizeof(header)) return 0;

@@ -99,6 +99,7 @@ struct DecodeOptions {
 };
 
 struct EncodeArguments {
+  /// Null: there are those alone that the selection has gathered, and `sends_gathered_only` holds.
   const float* values = nullptr;
   size_t count = 0;
   uint64_t first = 0;  ///< the index of values[0] in the tensor; random numbers go by it
@@ -151,6 +152,12 @@ class Codec {
   /// that balance.
   std::vector<int32_t> count_selected(const ReadElements& read, size_t count,
                                       const Selection& selection, size_t granule) const;
+
+  /// Whether the message of elements [first, first + count) of a tensor of `total` holds those that
+  /// are gathered and no others: not all, because that would be no longer, and none that are
+  /// selected by neighbours in another message.
+  bool sends_gathered_only(const GatheredElements& gathered, size_t first, size_t count,
+                           size_t total) const;
 
   /// The numbers that a message of at least a header's length says it holds.
   static size_t entries(std::span<const std::byte> message);

@@ -1,5 +1,5 @@
-// Codecs on a GPU: the functions of CodecKernels (kernels/codec_kernels.h). Each is one kernel, and
-// reads and writes the memory of the GPU once. Part of builds with CUDA.
+// Codecs on a GPU: the functions of CodecKernels (kernels/codec_kernels.h). Each but `mark` is one
+// kernel, and reads and writes the memory of the GPU once. Part of builds with CUDA.
 #pragma once
 
 #include <cstddef>
@@ -26,5 +26,10 @@ void encode_sum_int_cuda(const ValueSpec& spec, int levels, const SumIntBlock& b
                          const float* maxima, void* codes, void* stream);
 void decode_sum_int_cuda(const ValueSpec& spec, int levels, const void* sums, const float* maxima,
                          int divisor, float* out, size_t count, void* stream);
+void mark_cuda(const CodecSpec& spec, const MarkSource& source, const Marks& to, MarkCounts* counts,
+               std::byte* scratch, void* stream);
+void take_marked_cuda(const Marks& marks, const float* values, float* error, float* taken,
+                      void* stream);
+void put_marked_cuda(const Marks& marks, const float* put, float* out, bool add, void* stream);
 
 }  // namespace q7x2

@@ -31,7 +31,10 @@ const CodecKernels* cuda_kernels() {
                                         .find_nonfinite = &find_nonfinite_cuda,
                                         .group_maxima = &group_maxima_cuda,
                                         .encode_sum_int = &encode_sum_int_cuda,
-                                        .decode_sum_int = &decode_sum_int_cuda};
+                                        .decode_sum_int = &decode_sum_int_cuda,
+                                        .mark = &mark_cuda,
+                                        .take = &take_marked_cuda,
+                                        .put = &put_marked_cuda};
   return &kernels;
 #else
   return nullptr;

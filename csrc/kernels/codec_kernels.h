@@ -1,8 +1,9 @@
-// CodecKernels: the value stage on a device, and integers that add, as functions that enqueue work
-// on a stream.
+// CodecKernels: the value stage on a device, the select stage, and integers that add, as functions
+// that enqueue work on a stream.
 //
-// They give the bytes and the numbers of the CPU (kernels/value_codec.h, kernels/sum_int.h), from
-// the same element functions and group procedure. CUDA has its own (kernels/codec_cuda.h). The
+// They give the bytes and the numbers of the CPU (kernels/value_codec.h, kernels/sparse_select.h,
+// kernels/sum_int.h), from the same element functions and group procedure. CUDA has its own
+// (kernels/codec_cuda.h). The
 // package of another accelerator may register some, compiled with this header of the same version.
 // Without any, compressed calls on its tensors use the codecs of the CPU.
 #pragma once
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/marking.h"
 #include "kernels/sum_int.h"
 #include "kernels/value_codec.h"
 
@@ -60,11 +62,23 @@ struct CodecKernels {
                          const float* maxima, void* codes, void* stream) = nullptr;
   void (*decode_sum_int)(const ValueSpec& spec, int levels, const void* sums, const float* maxima,
                          int divisor, float* out, size_t count, void* stream) = nullptr;
+  // As in kernels/marking.h.
+  /// Only if `is_marked_by_devices(spec)`. `scratch` is aligned to 16 bytes.
+  void (*mark)(const CodecSpec& spec, const MarkSource& source, const Marks& to, MarkCounts* counts,
+               std::byte* scratch, void* stream) = nullptr;
+  /// Of values + error, if `error` is not null: it becomes zero where an element is taken, and the
+  /// sum elsewhere.
+  void (*take)(const Marks& marks, const float* values, float* error, float* taken,
+               void* stream) = nullptr;
+  /// Elements without a bit become zero; or, with `add`, all keep what they have, and `put` is
+  /// added.
+  void (*put)(const Marks& marks, const float* put, float* out, bool add, void* stream) = nullptr;
 
   bool is_complete() const {
     return size == sizeof(CodecKernels) && encode != nullptr && decode != nullptr &&
            fold != nullptr && find_nonfinite != nullptr && group_maxima != nullptr &&
-           encode_sum_int != nullptr && decode_sum_int != nullptr;
+           encode_sum_int != nullptr && decode_sum_int != nullptr && mark != nullptr &&
+           take != nullptr && put != nullptr;
   }
 };
 

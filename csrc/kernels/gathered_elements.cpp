@@ -24,6 +24,21 @@ GatheredElements::GatheredElements(size_t count, size_t expected)
   mask_[mask_.size() - 1] = 0;
 }
 
+GatheredElements::GatheredElements(size_t count, const uint64_t* mask)
+    : mask_(mask_words(count) + 1), seen_(count) {
+  std::copy_n(mask, mask_words(count), mask_.data());
+  mask_[mask_.size() - 1] = 0;
+  for (size_t word = 0; word < mask_words(count); ++word) {
+    if (word % (kBlock / kWord) == 0) before_.push_back(size_);
+    size_ += ones(mask_[word]);
+  }
+}
+
+void GatheredElements::take(const float* values) {
+  values_ = Recycled<float>(size_);
+  std::copy_n(values, size_, values_.data());
+}
+
 void GatheredElements::add(const float* values, size_t count, uint32_t least) {
   if (values_.size() - size_ < count) {
     Recycled<float> longer(2 * values_.size());

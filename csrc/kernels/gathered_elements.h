@@ -19,6 +19,8 @@ class GatheredElements {
  public:
   /// Room for those of `count` elements, about `expected` of them.
   GatheredElements(size_t count, size_t expected);
+  /// Those of `count` elements that have a bit in `mask`; `take` brings their values.
+  GatheredElements(size_t count, const uint64_t* mask);
 
   /// Of the next `count` elements those whose magnitude has the bits `least` or more. All calls but
   /// the last are of kBlock elements.
@@ -28,6 +30,10 @@ class GatheredElements {
   /// index of the last of those; ~0 where there is none.
   uint64_t keep(uint32_t least, size_t ties);
 
+  /// The values of all that are gathered.
+  void take(const float* values);
+
+  size_t size() const { return size_; }
   std::span<const float> values() const { return {values_.data(), size_}; }
   /// Those from element `first` on.
   const float* values_from(size_t first) const { return values_.data() + rank_of(first); }

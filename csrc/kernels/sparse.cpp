@@ -124,8 +124,11 @@ class SelectedBlock {
 
   Selection selection() const {
     switch (spec_.select) {
-      case SelectKind::kThreshold:
-        return select_threshold(spec_.amount);
+      case SelectKind::kThreshold: {
+        Selection own = select_threshold(spec_.amount);
+        own.gathered = arguments_.selection.gathered;
+        return own;
+      }
       case SelectKind::kNonZero:
       case SelectKind::kNonZeroBlocks:
         return {1};
@@ -334,11 +337,18 @@ SparseBody encode_sparse(const CodecSpec& spec, const EncodeArguments& arguments
   if (indices.bytes > 0) std::memcpy(body + bytes, scratch().indices.data(), indices.bytes);
   if (arguments.error != nullptr) {
     const SparseKernels& kernels = dispatched_sparse_kernels();
-    kernels.sum(arguments.values, arguments.add, arguments.error_scale, arguments.count,
-                arguments.error);
+    if (arguments.values != nullptr) {
+      kernels.sum(arguments.values, arguments.add, arguments.error_scale, arguments.count,
+                  arguments.error);
+    }
     kernels.expand(block.errors(), block.mask(), arguments.count, Expand::kKeep, arguments.error);
   }
   return {{indices.layout, static_cast<uint32_t>(entries)}, bytes + indices.bytes};
+}
+
+bool is_surely_sparse(const CodecSpec& spec, size_t entries, size_t count) {
+  const size_t indices = spec.select == SelectKind::kRandomK ? 0 : bitmap_bytes(count);
+  return value_bytes(spec.value, entries) + indices < value_bytes(spec.value, count);
 }
 
 bool decode_sparse(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> body,

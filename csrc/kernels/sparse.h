@@ -46,6 +46,9 @@ struct SparseBody {
 /// Writes the body of a block; it takes at most value_bytes(spec.value, arguments.count).
 SparseBody encode_sparse(const CodecSpec& spec, const EncodeArguments& arguments, std::byte* body);
 
+/// Whether no dense body is as short as one of so many of `count` elements, however they lie.
+bool is_surely_sparse(const CodecSpec& spec, size_t entries, size_t count);
+
 /// False where the body is not one of `count` elements of this codec. `out` may then hold anything.
 bool decode_sparse(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> body,
                    float* out, size_t count, uint64_t first, const CodecKeys& keys,

@@ -2,9 +2,11 @@
 // itself.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/elements.h"
+#include "kernels/random.h"
 #include "kernels/value_elements.h"
 
 namespace q7x2 {
@@ -30,6 +32,41 @@ Q7X2_ELEMENT bool is_among_largest(const uint32_t* magnitudes, int size, int ind
     larger += (magnitudes[j] > own || (magnitudes[j] == own && j < index)) ? 1 : 0;
   }
   return (larger < n && own > 0) || own >= kInfinityBits;
+}
+
+/// How the k-th largest magnitude is found: bits of all those that can still be it are counted, the
+/// upper 11, the middle 10 and the lower 10.
+inline constexpr int kRadixShifts[] = {20, 10, 0};
+inline constexpr int kMagnitudeBits = 31;
+inline constexpr size_t kRadixBuckets = size_t{1} << 11;
+
+/// A sample of a tensor is of pieces of neighbours, one at a random place in each of as many equal
+/// parts.
+struct Sample {
+  static constexpr size_t kPiece = 64;
+
+  size_t pieces;
+  size_t length;  ///< of a piece
+  size_t stride;
+  RandomStream random;
+
+  Q7X2_ELEMENT size_t size() const { return pieces * length; }
+  Q7X2_ELEMENT size_t begin(size_t piece) const {
+    const size_t places = stride - length + 1;
+    return piece * stride + random_bits(random, static_cast<uint32_t>(piece)) % places;
+  }
+};
+
+/// Of a tensor of `count` elements, one at least.
+Q7X2_ELEMENT Sample sample_of(size_t count, uint64_t key) {
+  constexpr size_t kLargestSample = size_t{1} << 16;
+  constexpr size_t kSampledShare = 32;  // one element in so many, of smaller tensors
+  const size_t share = count / kSampledShare;
+  const size_t wanted = share < kLargestSample ? share : kLargestSample;
+  const size_t pieces = wanted < Sample::kPiece ? 1 : wanted / Sample::kPiece;
+  const size_t stride = count / pieces;
+  const size_t length = stride < Sample::kPiece ? stride : Sample::kPiece;
+  return {pieces, length, stride, random_stream(key, 0)};
 }
 
 }  // namespace q7x2

@@ -11,17 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/random.h"
+#include "kernels/sparse_elements.h"
 #include "kernels/sparse_kernels.h"
 #include "kernels/value_elements.h"
 
 namespace q7x2 {
 namespace {
 
-// A sample is of pieces of neighbours, one at a random place in each of as many equal parts.
-constexpr size_t kPiece = 64;
-constexpr size_t kLargestSample = size_t{1} << 16;
-constexpr size_t kSampledShare = 32;  // one element in so many, of smaller tensors
 constexpr size_t kLeastToSample = 1 << 14;
 // The largest share of elements that is gathered: of more, messages are nearly dense.
 constexpr double kMostGathered = 0.125;
@@ -29,19 +25,12 @@ static_assert(kLargestRead == GatheredElements::kBlock);
 
 constexpr uint64_t kNoTie = ~uint64_t{0};
 
-std::vector<uint32_t> sample(const ReadElements& read, size_t count, uint64_t key) {
-  const size_t wanted = std::min(kLargestSample, count / kSampledShare);
-  const size_t pieces = std::max<size_t>(wanted / kPiece, 1);
-  const size_t stride = count / pieces;
-  const size_t length = std::min(kPiece, stride);
-  const RandomStream random = random_stream(key, 0);
+std::vector<uint32_t> read_sample(const ReadElements& read, const Sample& sample) {
   std::vector<uint32_t> magnitudes;
-  magnitudes.reserve(pieces * length);
-  for (size_t piece = 0; piece < pieces; ++piece) {
-    const size_t places = stride - length + 1;
-    const auto offset = random_bits(random, static_cast<uint32_t>(piece)) % places;
-    const float* values = read(piece * stride + offset, length);
-    for (size_t i = 0; i < length; ++i) magnitudes.push_back(magnitude_bits(values[i]));
+  magnitudes.reserve(sample.size());
+  for (size_t piece = 0; piece < sample.pieces; ++piece) {
+    const float* values = read(sample.begin(piece), sample.length);
+    for (size_t i = 0; i < sample.length; ++i) magnitudes.push_back(magnitude_bits(values[i]));
   }
   return magnitudes;
 }
@@ -86,8 +75,8 @@ double variance_of_larger(std::span<const uint32_t> sampled, uint32_t least) {
   double sum = 0;
   double squares = 0;
   double pieces = 0;
-  for (size_t begin = 0; begin < sampled.size(); begin += kPiece, ++pieces) {
-    const auto piece = sampled.subspan(begin, std::min(kPiece, sampled.size() - begin));
+  for (size_t begin = 0; begin < sampled.size(); begin += Sample::kPiece, ++pieces) {
+    const auto piece = sampled.subspan(begin, std::min(Sample::kPiece, sampled.size() - begin));
     const auto larger = static_cast<double>(
         std::ranges::count_if(piece, [least](uint32_t each) { return each >= least; }));
     sum += larger;
@@ -97,7 +86,7 @@ double variance_of_larger(std::span<const uint32_t> sampled, uint32_t least) {
 }
 
 Bounds bounds_by_sample(const ReadElements& read, size_t count, double ratio, uint64_t key) {
-  const std::vector<uint32_t> sampled = sample(read, count, key);
+  const std::vector<uint32_t> sampled = read_sample(read, sample_of(count, key));
   const double size = static_cast<double>(sampled.size());
   const uint32_t estimate =
       largest(sampled, std::min(static_cast<size_t>(ratio * size), sampled.size() - 1));
@@ -194,14 +183,12 @@ std::optional<Selection> gather(const ReadElements& read, size_t count, size_t k
 }
 
 Boundary boundary_by_radix(const ReadElements& read, size_t count, size_t k) {
-  constexpr std::array kShifts = {20, 10, 0};
-  constexpr size_t kBuckets = size_t{1} << 11;
   Boundary boundary;
   boundary.ties = k;
   uint32_t prefix = 0;  // of the k-th largest, above the shift of the pass before
-  int prefix_shift = 31;
-  for (const int shift : kShifts) {
-    std::array<size_t, kBuckets> sizes{};
+  int prefix_shift = kMagnitudeBits;
+  for (const int shift : kRadixShifts) {
+    std::array<size_t, kRadixBuckets> sizes{};
     const uint32_t mask = (uint32_t{1} << (prefix_shift - shift)) - 1;
     for (size_t begin = 0; begin < count; begin += kLargestRead) {
       const size_t length = std::min(kLargestRead, count - begin);
@@ -245,6 +232,10 @@ size_t selected_count(double ratio, size_t count) {
   return std::min(count, static_cast<size_t>(std::ceil(ratio * static_cast<double>(count))));
 }
 
+uint32_t threshold_bits(double value) {
+  return std::clamp(magnitude_bits(static_cast<float>(value)), 1u, kInfinityBits);
+}
+
 Selection select_largest(const ReadElements& read, size_t count, size_t k, uint64_t key) {
   if (k >= count) return {1, kNoTie};
   std::optional<Boundary> boundary;
@@ -266,13 +257,13 @@ Selection select_largest(const ReadElements& read, size_t count, size_t k, uint6
 
 Selection select_sampled(const ReadElements& read, size_t count, double ratio, uint64_t key) {
   if (count == 0) return {1, kNoTie};
-  const std::vector<uint32_t> sampled = sample(read, count, key);
+  const std::vector<uint32_t> sampled = read_sample(read, sample_of(count, key));
   const size_t rank = selected_count(ratio, sampled.size());
   return {std::clamp(largest(sampled, rank - 1), 1u, kInfinityBits), kNoTie};
 }
 
 Selection select_threshold(double value) {
-  return {std::clamp(magnitude_bits(static_cast<float>(value)), 1u, kInfinityBits), kNoTie};
+  return {threshold_bits(value), kNoTie};
 }
 
 Selection select_blocks(const ReadElements& read, size_t count, double ratio, uint64_t key) {

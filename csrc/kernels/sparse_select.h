@@ -26,6 +26,8 @@ namespace q7x2 {
 
 /// ceil(ratio * count)
 size_t selected_count(double ratio, size_t count);
+/// Bits of the least magnitude that a threshold sends.
+uint32_t threshold_bits(double value);
 
 Selection select_largest(const ReadElements& read, size_t count, size_t k, uint64_t key);
 Selection select_sampled(const ReadElements& read, size_t count, double ratio, uint64_t key);

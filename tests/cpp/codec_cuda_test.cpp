@@ -14,6 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include "device_codec_cases.h"
+#include "device_mark_cases.h"
 
 namespace q7x2::test {
 namespace {
@@ -55,12 +56,23 @@ TEST(CodecCuda, AgreesWithTheCpuBitByBit) {
   for (const size_t offset : {1, 2}) expect_cpu_integers<OnDevice>(5000, offset);
 }
 
+TEST(CodecCuda, SelectsAsTheCpuDoes) {
+  const CudaInfo info = cuda_info();
+  if (info.devices.empty()) GTEST_SKIP() << info.problem;
+  for (const std::string& name : kMarkedCodecs) {
+    for (const size_t count : {1, 37, 9000, 1000000}) expect_cpu_marks<OnDevice>(name, count);
+  }
+}
+
 }  // namespace
 }  // namespace q7x2::test
 
 #else
 
 TEST(CodecCuda, AgreesWithTheCpuBitByBit) {
+  GTEST_SKIP() << q7x2::cuda_info().problem;
+}
+TEST(CodecCuda, SelectsAsTheCpuDoes) {
   GTEST_SKIP() << q7x2::cuda_info().problem;
 }
 

@@ -7,9 +7,13 @@
 namespace accelerator {
 namespace {
 
+using q7x2::CodecSpec;
 using q7x2::Fold;
 using q7x2::FoldSource;
 using q7x2::FoldTarget;
+using q7x2::MarkCounts;
+using q7x2::Marks;
+using q7x2::MarkSource;
 using q7x2::SumIntBlock;
 using q7x2::ValueBlock;
 using q7x2::ValueSpec;
@@ -87,6 +91,36 @@ void decode_sum_int(const ValueSpec& spec, int levels, const void* sums, const f
   });
 }
 
+Marks there(Marks marks) {
+  marks.mask = there(marks.mask);
+  marks.before = there(marks.before);
+  return marks;
+}
+
+void mark(const CodecSpec& spec, const MarkSource& source, const Marks& to, MarkCounts* counts,
+          std::byte* scratch, void* stream) {
+  MarkSource from = source;
+  from.values = there(from.values);
+  from.add = there(from.add);
+  queue_at(stream).enqueue(
+      [spec, from, to = there(to), counts = there(counts), scratch = there(scratch)] {
+        q7x2::mark_cuda(spec, from, to, counts, scratch, nullptr);
+      });
+}
+
+void take(const Marks& marks, const float* values, float* error, float* taken, void* stream) {
+  queue_at(stream).enqueue(
+      [marks = there(marks), values = there(values), error = there(error), taken = there(taken)] {
+        q7x2::take_marked_cuda(marks, values, error, taken, nullptr);
+      });
+}
+
+void put(const Marks& marks, const float* put, float* out, bool add, void* stream) {
+  queue_at(stream).enqueue([marks = there(marks), put = there(put), out = there(out), add] {
+    q7x2::put_marked_cuda(marks, put, out, add, nullptr);
+  });
+}
+
 constexpr q7x2::CodecKernels kKernels{.size = sizeof(q7x2::CodecKernels),
                                       .encode = &encode,
                                       .decode = &decode,
@@ -94,7 +128,10 @@ constexpr q7x2::CodecKernels kKernels{.size = sizeof(q7x2::CodecKernels),
                                       .find_nonfinite = &find_nonfinite,
                                       .group_maxima = &group_maxima,
                                       .encode_sum_int = &encode_sum_int,
-                                      .decode_sum_int = &decode_sum_int};
+                                      .decode_sum_int = &decode_sum_int,
+                                      .mark = &mark,
+                                      .take = &take,
+                                      .put = &put};
 
 }  // namespace
 

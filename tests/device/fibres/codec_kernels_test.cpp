@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device_codec_cases.h"
+#include "device_mark_cases.h"
 #include "orders.h"
 
 namespace q7x2::test {
@@ -94,6 +95,34 @@ TEST(CodecKernel, AddsIntegersAsTheCpuDoes) {
     for (const size_t count : {1, 37, 2049}) expect_cpu_integers<OnFibres>(count, 0);
   });
   for (const size_t offset : {1, 2}) expect_cpu_integers<OnFibres>(1500, offset);
+}
+
+TEST(CodecKernel, SelectsAsTheCpuDoes) {
+  const bool slow = fibres::race_finder() == fibres::RaceFinder::kThreadSanitizer;
+  const std::vector<size_t> counts =
+      slow ? std::vector<size_t>{37} : std::vector<size_t>{1, 37, 9000, 20000};
+  for (const std::string& name : kMarkedCodecs) {
+    fibres::test::in_all_orders([&] {
+      for (const size_t count : counts) expect_cpu_marks<OnFibres>(name, count);
+    });
+  }
+}
+
+TEST(CodecKernel, SelectionIsReportedWithoutItsBarriers) {
+  if (fibres::race_finder() != fibres::RaceFinder::kAccesses) GTEST_SKIP() << "another sanitizer";
+  const fibres::WithoutBarriers without_barriers;
+  fibres::test::in_all_orders([&] {
+    EXPECT_THROW(expect_cpu_marks<OnFibres>("topk:0.01", 9000), fibres::KernelError);
+    const std::vector<float> values = normal(9000, 1);
+    MarksOfTheCpu known = marks_of_the_cpu(parse_codec("topk:0.01"), values, 7);
+    const Marks marks = {values.size(), known.mask.data(), known.before.data()};
+    std::vector<float> taken(known.counts.marked);
+    EXPECT_THROW(take_marked_cuda(marks, values.data(), nullptr, taken.data(), nullptr),
+                 fibres::KernelError);
+    std::vector<float> out(values.size());
+    EXPECT_THROW(put_marked_cuda(marks, taken.data(), out.data(), false, nullptr),
+                 fibres::KernelError);
+  });
 }
 
 TEST(CodecKernel, RefusesAFoldOfNothingOrTooMany) {

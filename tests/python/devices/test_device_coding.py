@@ -15,62 +15,21 @@ import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
+from device_codings import SIZE, VOTES, expect_cpu_bits, normal
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits
 
 pytestmark = stand_in.needs_accelerator
 
 CODECS = ["fp16", "fp8_e5m2", "int4", "int6:minmax", "int8:sr", "onebit", "hadamard+int4"]
-VOTES = ["sign", "sign:g=64"]
-SIZE = 10_007  # no multiple of a group or of the world size
-
-
-def _normal(size: int, seed: int) -> torch.Tensor:
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
 # ------------------------------------------------------------------------------------------ bits
 
 
-def _calls(device: str, codec: str, step: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    rank, world = dist.get_rank(), dist.get_world_size()
-    keeps = codec not in VOTES
-    x = _normal(SIZE, rank).to(dtype).to(device)
-    mean = _normal(SIZE, rank + 10).to(dtype).to(device)
-    residual = (_normal(SIZE, rank + 20) / 8).to(device)
-    whole = _normal(world * SIZE, rank + 30).to(dtype).to(device)
-    errors = (_normal(world * SIZE, rank + 40) / 8).to(device)
-    shard, gathered = x.new_empty(SIZE), x.new_empty(world * SIZE)
-    q7x2.all_reduce(x, codec, step=step, edges="all")
-    q7x2.all_reduce(
-        mean,
-        codec,
-        op=dist.ReduceOp.AVG,
-        residual=residual if keeps else None,
-        step=step,
-        edges="all",
-    )
-    q7x2.reduce_scatter(
-        shard, whole, codec, residual=errors if keeps else None, step=step, edges="all"
-    )
-    q7x2.all_gather(gathered, x, codec, step=step, edges="all")
-    return [x, mean, residual, shard, errors, gathered]
-
-
-def _compare(device: str, codecs: list[str], dtype: torch.dtype = torch.float32) -> None:
-    for codec in codecs:
-        for step in range(2):
-            expected = _calls("cpu", codec, step, dtype)
-            with stand_in.slow(torch.accelerator.current_stream(), 0.001):
-                # Used in the order of the stream, without a wait of the host.
-                results = [result.clone() for result in _calls(device, codec, step, dtype)]
-            for i, (result, target) in enumerate(zip(results, expected, strict=True)):
-                assert_bits(result.cpu(), target, f"result {i} of {codec}, step {step}")
-
-
 @pytest.mark.parametrize("world", [2, 3])
 def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(world), _compare, shared, device, codecs=CODECS)
+    stand_in.run(new_pool(world), expect_cpu_bits, shared, device, codecs=CODECS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -78,20 +37,20 @@ def test_bits_of_short_floats_are_those_of_cpu_tensors(
     dtype: torch.dtype, new_pool, shared: str, device: str
 ) -> None:
     codecs = ["bf16", "int4", "hadamard+int4"]
-    stand_in.run(new_pool(2), _compare, shared, device, codecs=codecs, dtype=dtype)
+    stand_in.run(new_pool(2), expect_cpu_bits, shared, device, codecs=codecs, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_votes_have_the_bits_of_cpu_tensors(
     dtype: torch.dtype, new_pool, shared: str, device: str
 ) -> None:
-    stand_in.run(new_pool(3), _compare, shared, device, codecs=VOTES, dtype=dtype)
+    stand_in.run(new_pool(3), expect_cpu_bits, shared, device, codecs=VOTES, dtype=dtype)
 
 
 def _compare_algorithms(device: str) -> None:
     for algorithm in ("direct", "sra", "ring", "double_binary_tree"):
         with q7x2.algorithm(algorithm):
-            _compare(device, ["int4"])
+            expect_cpu_bits(device, ["int4"])
 
 
 def test_every_algorithm_has_the_bits_of_cpu_tensors(new_pool, shared: str, device: str) -> None:
@@ -103,10 +62,10 @@ def _first_calls(device: str, edges: str) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
 
     def calls(where: str) -> list[torch.Tensor]:
-        x = _normal(SIZE, rank).to(where)
-        residual = (_normal(SIZE, rank + 20) / 8).to(where)
-        whole = _normal(world * SIZE, rank + 30).to(where)
-        errors = (_normal(world * SIZE, rank + 40) / 8).to(where)
+        x = normal(SIZE, rank).to(where)
+        residual = (normal(SIZE, rank + 20) / 8).to(where)
+        whole = normal(world * SIZE, rank + 30).to(where)
+        errors = (normal(world * SIZE, rank + 40) / 8).to(where)
         shard, gathered = x.new_empty(SIZE), x.new_empty(world * SIZE)
         how = {"codec": "int4", "step": 1, "edges": edges}
         q7x2.reduce_scatter(shard, whole, residual=errors, **how)
@@ -241,11 +200,11 @@ INTEGERS = ["sumint8", "sumint8:sr", "sumint16:g=64", "sumint32", "sumint32:sr"]
 
 def _integers(device: str, codec: str, dtype: torch.dtype) -> list[torch.Tensor]:
     rank, world = dist.get_rank(), dist.get_world_size()
-    x = _normal(SIZE, rank).to(dtype).to(device)
+    x = normal(SIZE, rank).to(dtype).to(device)
     x[5] = torch.inf if rank == 1 else 0
-    mean = _normal(SIZE, rank + 10).to(dtype).to(device)
-    residual = (_normal(SIZE, rank + 20) / 8).to(device)
-    whole = _normal(world * SIZE, rank + 30).to(dtype).to(device)
+    mean = normal(SIZE, rank + 10).to(dtype).to(device)
+    residual = (normal(SIZE, rank + 20) / 8).to(device)
+    whole = normal(world * SIZE, rank + 30).to(dtype).to(device)
     shard = x.new_empty(SIZE)
     # The device is late, and the host does not wait for it.
     streams = [] if device == "cpu" else [torch.accelerator.current_stream()]
