@@ -15,11 +15,12 @@ from q7x2 import _diloco_members as members
 from q7x2 import _diloco_state, _hook_state
 from q7x2._cadence import CadenceFacts, Interval, interval_of
 from q7x2._diloco_clock import Clock, DiLoCoStats
-from q7x2._diloco_fragment import Fragment, split
+from q7x2._diloco_fragment import Flight, Fragment, split
 from q7x2._diloco_members import Member, Position
 from q7x2._diloco_options import DiLoCoOptions
 from q7x2._diloco_outer import OuterSGD
 from q7x2._diloco_reports import Report, check_alike
+from q7x2._diloco_shards import Replica, local
 from q7x2._groups import backend_of
 from q7x2._hook_runner import part_of
 from q7x2._option_checks import check_whole
@@ -43,8 +44,9 @@ class DiLoCo:
     stay local.
 
     Args:
-        model: A plain module, whose parameters are of float32, bfloat16 or float16. Those that need
-            gradients are trained.
+        model: Its parameters are of float32, bfloat16 or float16. Those that need gradients are
+            trained. ``fully_shard`` (FSDP2) may have sharded it over other ranks than those of
+            ``group``.
         inner: The optimizer of each rank, over the model's parameters.
         every: Steps between two outer steps of a parameter: an int, or an interval such as
             :class:`FollowBandwidth`, called with :class:`CadenceFacts`.
@@ -66,11 +68,13 @@ class DiLoCo:
             float32; not with overlap.
         edges: Between which ranks messages are compressed, as ``q7x2.all_reduce`` takes it.
         random_seed: The seed of the codec's random numbers.
-        group: The default group if None.
+        group: The default group if None. Of a sharded model: the ranks that hold the same shards,
+            one of each replica. All ranks of a replica call everything together.
 
     Raises:
-        ValueError: An option is out of range, ranks have different options or models, or a
-            compressor is given for a group that has no q7x2 backend.
+        ValueError: An option is out of range, ranks have different options or models, a
+            compressor is given for a group that has no q7x2 backend, or ``group`` has two ranks of
+            a replica.
         TypeError: ``model``, ``inner`` or ``outer`` is none.
     """
 
@@ -115,12 +119,13 @@ class DiLoCo:
         )
         parameters = self._options.parameters_of(model)
         self.inner = inner
-        self._shapes = _hook_state.shapes_of(parameters)
+        self._replica = Replica(parameters)
         self._device = parameters[0][1].device
         self._interval = interval_of(every)
         self._position = Position()
         self._clock = Clock()
         with torch.no_grad():
+            self._shapes = _hook_state.shapes_of((name, local(p)) for name, p in parameters)
             self._fragments = [
                 Fragment(index, part, self._options)
                 for index, part in enumerate(split(parameters, fragments))
@@ -178,7 +183,10 @@ class DiLoCo:
 
     @property
     def shared_weights(self) -> dict[str, Tensor]:
-        """Copies of the weights after the last outer step, float32, equal on all ranks, by name."""
+        """Copies of the weights after the last outer step, float32, equal on all ranks, by name.
+
+        Of a sharded model: this rank's shards.
+        """
         return _diloco_state.shared_weights(self._fragments)
 
     @property
@@ -219,27 +227,44 @@ class DiLoCo:
         self._clock.sent(fragment)
 
     def _apply(self, fragment: Fragment) -> None:
-        assert fragment.flight is not None
+        flight, size = fragment.flight, self._group.size()
+        assert flight is not None
+
+        def arrived() -> tuple[float, float]:
+            flight.land()
+            everybody = fragment.reports(size)
+            check_alike(everybody)
+            fragment.check_finite(size)
+            timed = [report for report in everybody if report.step_seconds > 0]
+            if not timed:
+                return 0.0, 0.0
+            step_seconds = max(report.step_seconds for report in timed)
+            return step_seconds, -min(report.wire_seconds for report in timed)
+
         with self._clock.waiting():
-            fragment.flight.land()
-        everybody = fragment.reports(self._group.size())
-        check_alike(everybody)
+            step_seconds, minus_wire_seconds = self._replica.together(arrived)
+        everybody = fragment.reports(size)
         rate = sum(report.rate for report in everybody) / len(everybody)
         contributors = sum(report.contributes > 0 for report in everybody)
-        trip = fragment.flight.trip
         fragment.apply(contributors, rate, self._inner_state(fragment), self._options.blend)
-        self._clock.applied(trip)
-        timed = [report for report in everybody if report.step_seconds > 0]
-        if timed:
-            self._position.step_seconds = max(report.step_seconds for report in timed)
-            self._position.wire_seconds = min(report.wire_seconds for report in timed)
+        self._clock.applied(flight.trip)
+        if step_seconds > 0:
+            self._position.step_seconds = step_seconds
+            self._position.wire_seconds = -minus_wire_seconds
+
+    def _land(self, flight: Flight) -> None:
+        def landed() -> tuple[()]:
+            flight.land()
+            return ()
+
+        self._replica.together(landed)
 
     def _inner_state(self, fragment: Fragment) -> list[Tensor]:
         """What of the inner optimizer's state is averaged with the fragment."""
         if self._options.inner_state != "average":
             return []
         return [
-            value
+            local(value)
             for _, p in fragment.parameters
             for _, value in sorted(self.inner.state.get(p, {}).items())
             if isinstance(value, Tensor) and value.shape == p.shape and value.is_floating_point()
@@ -286,6 +311,7 @@ class DiLoCo:
         group = dist.group.WORLD if group is None else group
         if group is None:
             raise ValueError("no default process group: call init_process_group first")
+        self._replica.check_apart(group)
         if self._options.compressor is not None:
             backend_of(group, "DiLoCo with a compressor")
         mine = Member(
@@ -316,7 +342,7 @@ class DiLoCo:
         with self._rolled_back_on_failure():
             for fragment in self._fragments:
                 if fragment.flight is not None:
-                    fragment.flight.land()
+                    self._land(fragment.flight)
         keys = self._keys
         return {
             "format": _diloco_state.FORMAT,

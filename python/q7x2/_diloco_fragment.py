@@ -14,7 +14,7 @@ the codec and one whole, and changes nothing until it has arrived: a residual on
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from q7x2 import _diloco_reports as reports
 from q7x2._coded import all_reduce
 from q7x2._diloco_options import DiLoCoOptions, Named
 from q7x2._diloco_reports import Report
+from q7x2._diloco_shards import local
 from q7x2._extension import load
 
 
@@ -57,15 +58,23 @@ class Flight:
         residual: Replaces the fragment's once the outer gradient is applied; None: no codec.
         arrives: The step at which it is applied.
         works: Of the messages that have not been waited for.
+        refused: Why a message could not be sent.
     """
 
     sums: Tensor
     residual: Tensor | None
     arrives: int
     works: list[Any] = field(default_factory=list)
+    refused: RuntimeError | None = None
     trip: Trip = field(default_factory=Trip)
 
-    def watch(self, work: Any) -> None:
+    def send(self, message: Callable[[], Any]) -> None:
+        """Begin with a message; a failure counts when it is waited for."""
+        try:
+            work = message()
+        except RuntimeError as error:
+            self.refused = self.refused or error
+            return
         done = self.trip.done
         work.get_future().add_done_callback(lambda _: done.append(time.monotonic()))
         self.works.append(work)
@@ -75,7 +84,7 @@ class Flight:
 
         Once they have arrived, another call does nothing.
         """
-        errors = []
+        errors = [] if self.refused is None else [self.refused]
         for work in self.works:
             try:
                 work.wait()
@@ -107,9 +116,9 @@ class Fragment:
         self.coded: Named = [each for each in parameters if not options.is_whole(each[0])]
         whole = [each for each in parameters if options.is_whole(each[0])]
         self.parameters: Named = [*self.coded, *whole]
-        self._coded_numel = sum(p.numel() for _, p in self.coded)
+        self._coded_numel = sum(local(p).numel() for _, p in self.coded)
         self._options = options
-        self.weights = torch.cat([p.detach().float().flatten() for _, p in self.parameters])
+        self.weights = torch.cat([local(p).detach().float().flatten() for _, p in self.parameters])
         self.momentum = torch.zeros_like(self.weights) if options.outer.momentum else None
         self.residual = self.weights.new_zeros(self._coded_numel) if self.coded else None
         self.flight: Flight | None = None
@@ -153,48 +162,52 @@ class Fragment:
         reports.write(sums[offset:], group.rank(), report)
         residual = None if self.residual is None else self.residual * self._options.residual_decay
         self.flight = Flight(sums, residual, arrives)
-        if self._options.compressor is not None and self._coded_numel:
-            work = all_reduce(
-                sums[: self._coded_numel],
-                self._options.compressor,
-                group=group,
-                async_op=True,
-                residual=residual,
-                seed=(self._options.random_seed + self.index) % 2**64,
-                step=self.version,
-                edges=self._options.edges,
+        codec = self._options.compressor
+        if codec is not None and self._coded_numel:
+            self.flight.send(
+                lambda: all_reduce(
+                    sums[: self._coded_numel],
+                    codec,
+                    group=group,
+                    async_op=True,
+                    residual=residual,
+                    seed=(self._options.random_seed + self.index) % 2**64,
+                    step=self.version,
+                    edges=self._options.edges,
+                )
             )
-            self.flight.watch(work)
-        self.flight.watch(dist.all_reduce(sums[self._coded_numel :], group=group, async_op=True))
+        whole = sums[self._coded_numel :]
+        self.flight.send(lambda: dist.all_reduce(whole, group=group, async_op=True))
 
     def write_difference(self, out: Tensor) -> None:
         """Of the shared weights, as the parameters' dtypes hold them, and the parameters."""
         shared, difference = views(self.weights, self.parameters), views(out, self.parameters)
         for name, p in self.parameters:
-            torch.sub(shared[name].to(p.dtype).float(), p.float(), out=difference[name])
+            mine = local(p)
+            torch.sub(shared[name].to(p.dtype).float(), mine.float(), out=difference[name])
 
     def reports(self, world_size: int) -> list[Report]:
         """What all ranks said with the outer gradient that has arrived."""
         assert self.flight is not None
         return reports.read(self.flight.sums[-reports.WIDTH * world_size :])
 
-    def apply(
-        self, contributors: int, inner_rate: float, inner_state: Sequence[Tensor], blend: float
-    ) -> None:
-        """Take the outer step with what has arrived.
-
-        Raises FloatingPointError, and changes nothing, if the mean has Inf or NaN. All ranks have
-        the same mean, so all of them raise.
-        """
+    def check_finite(self, world_size: int) -> None:
+        """Raises FloatingPointError if a sum has Inf or NaN; all ranks have the same sums."""
         assert self.flight is not None
-        flight, numel = self.flight, self.weights.numel()
-        extra = sum(tensor.numel() for tensor in inner_state)
-        means = flight.sums[: numel + extra].div_(max(1, contributors))
-        if not torch.isfinite(means).all():
+        if not torch.isfinite(self.flight.sums[: -reports.WIDTH * world_size]).all():
             raise FloatingPointError(
                 f"the outer gradient of fragment {self.index} has Inf or NaN on some rank; the "
                 f"outer step is not taken"
             )
+
+    def apply(
+        self, contributors: int, inner_rate: float, inner_state: Sequence[Tensor], blend: float
+    ) -> None:
+        """Take the outer step with what has arrived."""
+        assert self.flight is not None
+        flight, numel = self.flight, self.weights.numel()
+        extra = sum(tensor.numel() for tensor in inner_state)
+        means = flight.sums[: numel + extra].div_(max(1, contributors))
         self._options.outer.apply(self.weights, means[:numel], self.momentum, inner_rate)
         self.write_parameters(blend)
         offset = numel
@@ -212,9 +225,9 @@ class Fragment:
         shared = views(self.weights, self.parameters)
         for name, p in self.parameters:
             if blend:
-                p.lerp_(shared[name].to(p.dtype), 1 - blend)
+                local(p).lerp_(shared[name].to(p.dtype), 1 - blend)
             else:
-                p.copy_(shared[name])
+                local(p).copy_(shared[name])
 
     def roll_back(self, step: int) -> None:
         """Forget what is on the way, and send the outer gradient again at ``step``."""
@@ -225,13 +238,17 @@ def views(flat: Tensor, parameters: Named) -> dict[str, Tensor]:
     """Views of a vector in the shapes of the parameters, which lie in it one behind the other."""
     tensors, offset = {}, 0
     for name, p in parameters:
-        tensors[name] = flat[offset : offset + p.numel()].view(p.shape)
-        offset += p.numel()
+        mine = local(p)
+        tensors[name] = flat[offset : offset + mine.numel()].view(mine.shape)
+        offset += mine.numel()
     return tensors
 
 
 def split(parameters: Named, count: int) -> list[Named]:
-    """Parameters in their order, in ``count`` parts of about as many elements, none empty."""
+    """Parameters in their order, in ``count`` parts of about as many elements, none empty.
+
+    Those of shards are split as the whole model is, so that all ranks of a replica split alike.
+    """
     total = sum(p.numel() for _, p in parameters)
     parts: list[list[tuple[str, Tensor]]] = [[] for _ in range(count)]
     before, index = 0, 0

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from q7x2._cadence import Interval, describe, interval_of
 from q7x2._diloco_outer import OuterSGD
+from q7x2._diloco_shards import is_sharded
 from q7x2._hook_base import check_patterns, matches
 from q7x2._option_checks import (
     check_codec,
@@ -106,10 +107,11 @@ class DiLoCoOptions:
                 raise ValueError(
                     f"parameter {name!r}: expected float32, bfloat16 or float16, got {p.dtype}"
                 )
-            if type(p.data) is not Tensor or p.device != device:
+            is_taken = type(p.data) is Tensor or is_sharded(p)
+            if not is_taken or p.device != device:
                 raise ValueError(
-                    f"parameter {name!r}: expected a plain tensor on {device}, got a "
-                    f"{type(p.data).__name__} on {p.device}"
+                    f"parameter {name!r}: expected a plain tensor, or a shard of FSDP2, on "
+                    f"{device}, got a {type(p.data).__name__} on {p.device}"
                 )
         check_patterns(self.full_precision, parameters, "full_precision")
         if self.fragments > len(parameters):

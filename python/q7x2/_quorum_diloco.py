@@ -17,6 +17,7 @@ from q7x2._agreement import check_agreement
 from q7x2._diloco_fragment import Fragment, views
 from q7x2._diloco_options import DiLoCoOptions
 from q7x2._diloco_outer import OuterSGD
+from q7x2._diloco_shards import is_sharded
 from q7x2._extension import load
 from q7x2._groups import backend_of
 from q7x2._option_checks import check_flags, check_positive, check_whole
@@ -148,6 +149,8 @@ class QuorumDiLoCo:
         parameters = options.parameters_of(model)
         if parameters[0][1].device.type != "cpu":
             raise ValueError(f"expected parameters on the CPU, got {parameters[0][1].device}")
+        if any(is_sharded(p) for _, p in parameters):
+            raise ValueError("expected plain parameters, got shards: q7x2.DiLoCo takes those")
         group = dist.group.WORLD if group is None else group
         backend = backend_of(group, "QuorumDiLoCo")
         assert group is not None

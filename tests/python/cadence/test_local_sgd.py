@@ -190,7 +190,7 @@ class QuietMessage:
 
 def test_the_time_of_messages_is_known_when_they_have_been_waited_for() -> None:
     flight = Flight(torch.zeros(1), None, arrives=0)
-    flight.watch(QuietMessage())
+    flight.send(QuietMessage)
     flight.land()
     seconds = flight.trip.seconds
     assert seconds >= 0.001
