@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="as tc spells it")
     parser.add_argument("--width", type=int, default=1024, help="of the layers, part advise")
-    parser.add_argument("--rounds", type=int, default=7, help="of the sweep, part advise")
+    parser.add_argument("--rounds", type=int, default=15, help="of the sweep, part advise")
     parser.add_argument("--steps", type=int, default=600, help="of a training, part divergence")
     parser.add_argument("--seeds", type=int, default=5, help="part divergence")
     parser.add_argument("--out", type=Path, default=RESULTS / "policy.json")

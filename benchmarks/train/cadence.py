@@ -30,7 +30,7 @@ class CadenceTraining:
     def __init__(
         self, method: CadenceMethod, recipe: dict[str, Any], groups: Groups, seed: int
     ) -> None:
-        self.task = TASKS["gpt"](recipe)
+        self.task = TASKS[recipe.get("task", "gpt")](recipe)
         rank, world_size = dist.get_rank(), dist.get_world_size()
         group = groups.of(method.backend)
         torch.manual_seed(seed)

@@ -16,6 +16,7 @@ from benchmarks.train.study import RANKS, RECIPES, Study
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 _ACCURACY = "cadence-accuracy"
+_TASKS = {_ACCURACY: "the GPT", "cadence-digits": "the CNN on digits"}
 _SLOW = "20mbit"
 _FEWER_BYTES, _UTILISATION, _SOONER = 100.0, 0.95, 30.0  # what is to be reached
 
@@ -78,7 +79,7 @@ def goals(study: Study) -> Iterable[Goal]:
 
 
 def section(study: Study, table: Table) -> str:
-    return _speed(study, table) + _losses(study, table)
+    return _speed(study, table) + "".join(_losses(study, part, table) for part in _TASKS)
 
 
 def _speed(study: Study, table: Table) -> str:
@@ -114,20 +115,20 @@ def _speed(study: Study, table: Table) -> str:
     )
 
 
-def _losses(study: Study, table: Table) -> str:
-    against_ddp = final_losses.differences(study, _ACCURACY, BASELINE)
+def _losses(study: Study, part: str, table: Table) -> str:
+    against_ddp = final_losses.differences(study, part, BASELINE)
     rows = []
     for label in (method.label for method in CADENCE_METHODS):
-        own = [cell["final_loss"] for cell in study.of(_ACCURACY, label=label)]
+        own = [cell["final_loss"] for cell in study.of(part, label=label)]
         paired = against_ddp.get(label)
         if own:
             difference = final_losses.interval(paired) if paired else "-"
             rows.append((label, f"{len(own)}", f"{mean(own):.4f}", difference))
     if not rows:
         return ""
-    recipe = RECIPES[_ACCURACY]
+    recipe = RECIPES[part]
     return (
-        "## Cadence: losses\n\n"
+        f"## Cadence: losses of {_TASKS[part]}\n\n"
         f"{recipe['steps']} steps, outer steps every {recipe['interval']}; the mean held-out loss "
         f"of the last {recipe['last']} evaluations. Differences are from DDP, paired by seed.\n\n"
         + table(("method", "seeds", "loss", "difference (95 %)"), rows)

@@ -54,6 +54,17 @@ _TEXT = {
     "every": 20,
     "last": 3,
 }
+_DIGITS = {
+    "width": 32,
+    "batch": 16,
+    "lr": 0.05,
+    "warmup": 20,
+    "bucket_mb": 0.1,
+    "whole_training": True,
+    "steps": 1000,
+    "every": 20,
+    "last": 3,
+}
 RECIPES: dict[str, Any] = {
     # Steps of the baseline by rate: what takes about five minutes.
     "speed": {
@@ -65,17 +76,7 @@ RECIPES: dict[str, Any] = {
     },
     "accuracy": {
         "gpt": _TEXT,
-        "digits": {
-            "width": 32,
-            "batch": 16,
-            "lr": 0.05,
-            "warmup": 20,
-            "bucket_mb": 0.1,
-            "whole_training": True,
-            "steps": 1000,
-            "every": 20,
-            "last": 3,
-        },
+        "digits": _DIGITS,
     },
     # A backward long enough to hide something behind.
     "powersgd": {
@@ -114,6 +115,7 @@ RECIPES: dict[str, Any] = {
     },
     # A hundred outer steps: selections are late by as many as their ratio leaves out.
     "cadence-accuracy": {**_TEXT, "interval": 30, "steps": 3000, "every": 60},
+    "cadence-digits": {**_DIGITS, "task": "digits", "interval": 30, "steps": 3000, "every": 60},
     "variants": _TEXT,
     # Each changes one thing that defaults were not chosen by.
     "held-out-study": {
@@ -225,7 +227,7 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 for hosts, rate in itertools.product(choice.hosts, choice.rates):
                     place = {"rate": rate, "hosts": hosts}
                     yield Job(part, place, mine, recipe, rate, ranks=hosts)
-            case "cadence-accuracy":
+            case "cadence-accuracy" | "cadence-digits":
                 mine = [method.label for method in CADENCE_METHODS if method.peer is None]
                 for seed in range(choice.seeds):
                     yield Job(part, {"seed": seed}, mine, recipe, None, seed)

@@ -29,6 +29,7 @@ PARTS = {
     "fsdp-accuracy": sharded.measure_losses,
     "cadence": cadence.measure,
     "cadence-accuracy": cadence.measure,
+    "cadence-digits": cadence.measure,
     "variants": seeds.measure,
     "held-out-study": seeds.measure,
     "long": seeds.measure,
