@@ -24,8 +24,9 @@ constexpr int kMessages = 3;  // of a fold, beside the owner's own numbers
 constexpr int kRanks = 4;     // whose integers are added
 
 const std::vector<std::string> kCodecs = {
-    "fp16", "bf16",    "fp8_e4m3", "int8", "int6",          "int4",          "int4:g=32", "int4:sr",
-    "int2", "ternary", "onebit",   "qsgd", "hadamard+int8", "hadamard+int4", "sumint8",   "topk:0.01",
+    "fp16",          "bf16",          "fp8_e4m3", "int8",      "int6",   "int4",
+    "int4:g=32",     "int4:sr",       "int2",     "ternary",   "onebit", "qsgd",
+    "hadamard+int8", "hadamard+int4", "sumint8",  "topk:0.01",
 };
 
 void check(cudaError_t status, const char* what) {

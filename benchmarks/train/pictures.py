@@ -240,12 +240,13 @@ def _cadence(study: Study) -> Figure | None:
             is_peer = CADENCE_BY_LABEL[label].peer is not None
             style = {"color": colours[label], "label": label, "linestyle": "--" if is_peer else "-"}
             steps = [cell["every"] * i for i in range(len(losses))]
-            row[0].plot(steps, losses, **style)
+            row[0].plot(steps[1:], losses[1:], **style)
             row[1].plot(cell["seconds"][1:], losses[1:], **style)
             row[2].plot([each / 1e6 for each in cell["bytes"][1:]], losses[1:], **style)
         for axis, x in zip(row, ("step", "seconds", "MB sent per host"), strict=True):
             _finish(axis, f"{hosts} hosts x {rate}", x, "held-out loss, nats per byte")
-        row[1].set_xscale("log")
+        for axis in row[:2]:
+            axis.set_xscale("log")
         row[2].set_xscale("symlog", linthresh=0.1)
     axes[0][0].legend(frameon=False, fontsize=8)
     return figure
