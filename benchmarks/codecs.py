@@ -20,6 +20,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from q7x2._extension import load
+from q7x2._palette import LINES
 from torch import Tensor, nn
 
 from benchmarks import facts, report
@@ -174,11 +175,12 @@ def _panel(
 ) -> list[tuple[str, float, float]]:
     """Returns the names and places of its points."""
     points = []
-    for row in rows:
+    for index, row in enumerate(rows):
         point = row[kind]
         error = max(point["error"], 1e-5)  # what loses nothing sits on the axis
         speed = row["rates"]["encode with residual"] / 1e9
-        axis.scatter(point["bits"], error, s=18 * speed, alpha=0.45)
+        colour = LINES[index % len(LINES)]
+        axis.scatter(point["bits"], error, s=18 * speed, alpha=0.45, color=colour)
         points.append((row["codec"], point["bits"], error))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")

@@ -28,6 +28,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
 from q7x2._extension import load
+from q7x2._palette import LINES
 from rich.console import Console
 from rich.table import Table
 
@@ -315,12 +316,13 @@ def _draw(path: Path, caption: str, rows: list[dict[str, Any]]) -> None:
         linewidth=0,
         label=f"within {GOAL_P90:.0%}",
     )
-    for place in dict.fromkeys(row["place"] for row in rows):
+    for index, place in enumerate(dict.fromkeys(row["place"] for row in rows)):
         here = [row for row in rows if row["place"] == place]
         axis.scatter(
             [row["measured"] for row in here],
             [row["predicted"] for row in here],
             s=24,
+            color=LINES[index % len(LINES)],
             marker="s" if here[0]["held_out"] else "o",
             label=f"{place} (held out)" if here[0]["held_out"] else place,
         )

@@ -11,14 +11,15 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
+from q7x2._palette import BLUE, GREY, VERMILION, line_style
 
 from benchmarks import report, summary
 
 _COLUMNS = 3
 _COLOURS: dict[bool | str, str] = {
-    True: "tab:green",
-    False: "tab:red",
-    report.UNDECIDED: "tab:orange",
+    True: BLUE,
+    False: VERMILION,
+    report.UNDECIDED: GREY,
 }
 
 
@@ -51,9 +52,10 @@ def draw(path: Path, title: str, caption: str, cells: list[dict[str, Any]]) -> N
 def _panel(axis: Axes, title: str, cells: list[dict[str, Any]]) -> None:
     sizes = [cell["size"] for cell in cells]
     names = list(cells[0]["backends"])
-    for name in names:
+    for index, name in enumerate(names):
         figures = [cell["backends"][name] for cell in cells]
-        (drawn,) = axis.plot(sizes, [f["median"] for f in figures], marker="o", ms=4, label=name)
+        medians = [f["median"] for f in figures]
+        (drawn,) = axis.plot(sizes, medians, marker="o", ms=4, label=name, **line_style(index))
         axis.fill_between(
             sizes,
             [f["p10"] for f in figures],

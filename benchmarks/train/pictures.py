@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from q7x2._palette import BLUE, GREY, LINES, ORANGE, PURPLE, SKY, VERMILION, line_style
 
 from benchmarks.lab.topology import bits_per_second
 from benchmarks.train import cadence_report, figures
@@ -19,9 +20,16 @@ from benchmarks.train.cadence_methods import CADENCE_BY_LABEL
 from benchmarks.train.methods import BASELINE, METHODS, POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.study import TASKS, Study
 
-# Few enough to tell apart.
-_HEADLINE = (BASELINE, "PyTorch bf16, Gloo", TORCH_POWERSGD, "int8", "int4", "PowerSGD 4")
-_COLOURS = {POWERSGD: "#0b7285", "int8": "#e8590c", "int4": "#9c36b5", BASELINE: "#495057"}
+# Of the headline; few enough to tell apart.
+_COLOURS = {
+    BASELINE: GREY,
+    "PyTorch bf16, Gloo": SKY,
+    TORCH_POWERSGD: ORANGE,
+    "int8": VERMILION,
+    "int4": PURPLE,
+    POWERSGD: BLUE,
+}
+_VERDICTS = {"within noise": BLUE, "worse": VERMILION}
 _HEADLINE_RATE = "100mbit"
 _SHOWN_MARGINS = 4  # equivalence margins on either side
 _PHASES = {"encode": 0, "pack": 0, "orthonormalise": 1, "project": 2, "decode": 3, "unpack": 3}
@@ -51,13 +59,24 @@ def rates_of(study: Study, part: str) -> list[str]:
 
 
 def _style(label: str) -> dict[str, Any]:
-    colours = dict(zip((m.label for m in METHODS), itertools.cycle(plt.cm.tab20.colors)))
-    return {
-        "color": _COLOURS.get(label, colours[label]),
-        "label": label,
-        "linewidth": 2.4 if label in (BASELINE, UNCOMPRESSED) else 1.4,
-        "linestyle": "--" if "Gloo" in label else "-",
+    others = [m.label for m in METHODS if m.label not in _COLOURS]
+    if label in _COLOURS:
+        style = {"color": _COLOURS[label], "linestyle": "--" if "Gloo" in label else "-"}
+    else:  # the later dashes
+        style = line_style(2 * len(LINES) + others.index(label))
+    width = 2.4 if label in (BASELINE, UNCOMPRESSED) else 1.4
+    return {"label": label, "linewidth": width, **style}
+
+
+def _name_lines(figure: Figure) -> None:
+    """A legend of all lines, below them."""
+    named = {
+        label: handle
+        for axis in figure.axes
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
+    place = {"loc": "outside lower center", "ncols": 6}
+    figure.legend(list(named.values()), list(named), frameon=False, fontsize=9, **place)
 
 
 def _finish(axis: Axes, title: str, x: str, y: str) -> None:
@@ -68,7 +87,7 @@ def _finish(axis: Axes, title: str, x: str, y: str) -> None:
 
 
 def _headline(study: Study) -> Figure | None:
-    cells = [c for c in study.of("speed", rate=_HEADLINE_RATE) if c["label"] in _HEADLINE]
+    cells = [c for c in study.of("speed", rate=_HEADLINE_RATE) if c["label"] in _COLOURS]
     if not cells:
         return None
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
@@ -79,7 +98,7 @@ def _headline(study: Study) -> Figure | None:
         left.plot(figures.elapsed(cell), cell["rounds"]["held_out"], **_style(cell["label"]))
     left.set_xscale("log")
     _finish(left, "The same GPT, four hosts, 100 Mbit/s", "seconds", "held-out loss, nats per byte")
-    shown = [s for label in _HEADLINE if (s := by_label.get(label)) and s.reached][::-1]
+    shown = [s for label in _COLOURS if (s := by_label.get(label)) and s.reached][::-1]
     right.barh(
         [s.label for s in shown],
         [s.reached or 0 for s in shown],
@@ -113,7 +132,7 @@ def _speed(study: Study) -> Figure | None:
         _finish(row[2], title, "step", "MB sent per host")
         row[1].set_xscale("log")
         row[2].set_yscale("log")
-    axes[0][0].legend(frameon=False, fontsize=8)
+    _name_lines(figure)
     return figure
 
 
@@ -139,7 +158,7 @@ def _accuracy(study: Study) -> Figure | None:
         edge = _SHOWN_MARGINS * margin
         for r in shown:
             assert r.paired is not None
-            colour = {"within noise": "tab:green", "worse": "tab:red"}.get(r.verdict, "0.5")
+            colour = _VERDICTS.get(r.verdict, GREY)
             if r.paired.mean > edge:
                 row[1].plot(edge, r.label, ">", color=colour)
                 note = (f"{r.paired.mean:+.3g}  ", (edge, r.label))
@@ -147,16 +166,16 @@ def _accuracy(study: Study) -> Figure | None:
                 continue
             error = [[r.paired.mean - r.paired.low], [r.paired.high - r.paired.mean]]
             row[1].errorbar(r.paired.mean, r.label, xerr=error, fmt="o", color=colour, capsize=3)
-        row[1].axvspan(-margin, margin, color="tab:green", alpha=0.12, lw=0)
+        row[1].axvspan(-margin, margin, color=BLUE, alpha=0.12, lw=0)
         row[1].axvline(0, color="0.5", linewidth=0.8)
         row[1].set_xlim(-edge, 1.05 * edge)
         _finish(
             row[1],
-            "difference from uncompressed, 95 % interval; green: seed noise",
+            "difference from uncompressed, 95 % interval; shaded: seed noise",
             "held-out loss at the end, less is better",
             "",
         )
-    axes[0][0].legend(frameon=False, fontsize=8)
+    _name_lines(figure)
     return figure
 
 
@@ -174,7 +193,7 @@ def _overlap(study: Study) -> Figure | None:
 
 def _timeline(axis: Axes, cell: dict[str, Any]) -> None:
     """One step of rank 0: backward, the hook's thread, and the collectives of each lane."""
-    line, colours = cell["timeline"], plt.cm.Set2.colors
+    line = cell["timeline"]
     lanes = sorted({lane for _, name, lane, *_ in line["spans"] if name == "collective"})
     # Collectives of a lane overlap: each bucket has a row of its own in it.
     buckets = 1 + max(bucket for bucket, *_ in line["spans"])
@@ -185,9 +204,9 @@ def _timeline(axis: Axes, cell: dict[str, Any]) -> None:
         if name == "collective":
             height = 0.9 / buckets
             at = -1.0 - lanes.index(lane) + 0.9 - (bucket + 1) * height
-            axis.broken_barh(span, (at, 0.9 * height), color=plt.cm.tab10(bucket % 10))
+            axis.broken_barh(span, (at, 0.9 * height), color=LINES[bucket % len(LINES)])
         else:
-            colour = colours[_PHASES.get(name, 4)]
+            colour = LINES[_PHASES.get(name, 4)]
             label = None if name in named else name
             axis.broken_barh(span, (0.1, 0.8), color=colour, label=label)
             named.add(name)
@@ -216,7 +235,7 @@ def _hook_cpu(study: Study) -> Figure | None:
                 cell["label"],
                 1e3 * seconds,
                 left=left,
-                color=plt.cm.Set2.colors[_PHASES.get(phase, 4)],
+                color=LINES[_PHASES.get(phase, 4)],
                 label=None if phase in named else phase,
             )
             named.add(phase)
@@ -233,12 +252,10 @@ def _cadence(study: Study) -> Figure | None:
     figure, axes = plt.subplots(
         len(networks), 3, figsize=(16, 4.2 * len(networks)), squeeze=False, layout="constrained"
     )
-    colours = dict(zip(CADENCE_BY_LABEL, itertools.cycle(plt.cm.Dark2.colors)))
     for row, (hosts, rate) in zip(axes, networks, strict=True):
         for cell in study.of("cadence", hosts=hosts, rate=rate):
             label, losses = cell["label"], cell["held_out"]
-            is_peer = CADENCE_BY_LABEL[label].peer is not None
-            style = {"color": colours[label], "label": label, "linestyle": "--" if is_peer else "-"}
+            style = {"label": label, **line_style(list(CADENCE_BY_LABEL).index(label))}
             steps = [cell["every"] * i for i in range(len(losses))]
             row[0].plot(steps[1:], losses[1:], **style)
             row[1].plot(cell["seconds"][1:], losses[1:], **style)
@@ -248,5 +265,5 @@ def _cadence(study: Study) -> Figure | None:
         for axis in row[:2]:
             axis.set_xscale("log")
         row[2].set_xscale("symlog", linthresh=0.1)
-    axes[0][0].legend(frameon=False, fontsize=8)
+    _name_lines(figure)
     return figure

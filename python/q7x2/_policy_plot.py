@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from q7x2._palette import BLUE, VERMILION
 from q7x2._policy import Policy, PolicyEvent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MARKS = {"divergence": "tab:red", "roll_back": "tab:orange"}
+_MARKS = {"divergence": VERMILION, "roll_back": BLUE}
 
 
 def plot_policy(policy: Policy) -> Figure:
@@ -25,7 +26,7 @@ def plot_policy(policy: Policy) -> Figure:
     losses, alarms, levels = figure.subplots(3, 1, sharex=True)
     _draw_losses(losses, policy.history)
     seen = [event for event in policy.history if event.kind == "alarm"]
-    alarms.plot([e.step for e in seen], [e.value for e in seen], ".", color="tab:red")
+    alarms.plot([e.step for e in seen], [e.value for e in seen], ".", color=VERMILION)
     alarms.set_ylabel("relative error\nof alarms")
     _draw_levels(levels, policy.history)
     levels.set_xlabel("reductions")

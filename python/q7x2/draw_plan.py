@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from q7x2._fabric_arguments import add_schedule_arguments, root_of
+from q7x2._palette import LINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,9 +186,9 @@ def draw(plans: Sequence[Plan], collective: str) -> Figure:
 def _colours(parts: int) -> list[Any]:
     from matplotlib import colormaps
 
-    if parts <= 10:
-        return [colormaps["tab10"](part) for part in range(parts)]
-    return [colormaps["turbo"](part / (parts - 1)) for part in range(parts)]
+    if parts <= len(LINES):
+        return list(LINES[:parts])
+    return [colormaps["viridis"](part / (parts - 1)) for part in range(parts)]
 
 
 def _draw_frame(axes: Axes, plans: Sequence[Plan], steps: int) -> None:

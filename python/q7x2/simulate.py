@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from q7x2 import _fabric_arguments
+from q7x2._palette import BLUE, GREY, SKY, VERMILION
 from q7x2.explain_plan import amount, duration, print_table, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = {"send": "tab:blue", "recv": "tab:green", "reduce": "tab:red", "copy": "tab:gray"}
+_COLOURS = {"send": BLUE, "recv": SKY, "reduce": VERMILION, "copy": GREY}
 
 
 def add_parser(commands: Any) -> None:
