@@ -15,6 +15,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from hook_training import batch, everybodys_objects, net
+from members import Board
 from torch import nn
 from values import assert_bits, assert_close, assert_same_on_all_ranks, flat, meet
 
@@ -269,12 +270,13 @@ def test_a_gradient_that_is_not_finite_raises_on_all_ranks_and_changes_nothing()
     assert (late.version, model.weight.item()) == (2, -1.0)
 
 
-def body_lose_a_rank(victim: int) -> None:
+def body_lose_a_rank(victim: int, shared: str) -> None:
     """A dead rank ends the group, and the others go on in a new one."""
     model, late = made()
     train(model, late, 4)
     late.sync()
     state = late.state_dict()
+    Board(shared, 3).barrier("all have left sync")
     if dist.get_rank() == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(dist.DistBackendError):
@@ -290,10 +292,12 @@ def body_lose_a_rank(victim: int) -> None:
 
 @ONLY_Q7X2
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_dies_ends_the_group(victim: int, new_pool: Any, backend: str) -> None:
+def test_a_rank_that_dies_ends_the_group(
+    victim: int, new_pool: Any, backend: str, shared: str
+) -> None:
     pool = new_pool(3)
     spec = harness.GroupSpec(backend, key="late", timeout=60)
-    pool.start(body_lose_a_rank, spec, 120, victim=victim)
+    pool.start(body_lose_a_rank, spec, 120, victim=victim, shared=shared)
     outcomes = pool.collect(stop_on_failure=False)
     text = "\n".join(outcome.describe() for outcome in outcomes)
     expected = ["died" if rank == victim else "ok" for rank in range(3)]
