@@ -28,6 +28,7 @@ COMMANDS = {
     "server_jobs": "two jobs on a server with too few slots, beside the same without it (root)",
     "tensor_parallel": "an MLP in tensor parallelism, with overlap and without (root)",
     "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",
+    "rejoin": "the loss of a DiLoCo training whose host is killed and joins again",
     "reacting": "steps of a job while a link becomes slow and recovers (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
