@@ -23,13 +23,11 @@ QUICK = (
     "test_errors.py",
     "test_groups.py",
     "test_hooks_coded.py",
-    "test_hooks_state.py",
     "test_moving_collectives.py",
     "test_p2p.py",
     "test_reducing_collectives.py",
     "test_reference.py",
     "test_verdicts.py",
-    "test_work.py",
 )
 
 # Their tests compare trainings bit for bit. By the times of calls another algorithm may be chosen,
