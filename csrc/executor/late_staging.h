@@ -6,7 +6,7 @@
 //
 // A rank's first call of a kind comes to this if it hears of a Plan that the device cannot run; and
 // calls with a selection, if a message needs more than what was selected. Nothing overlaps here.
-// Calls of which it is known before pass strip by strip (device/strips.h).
+// Where that is known before the call, tensors pass strip by strip (device/strips.h).
 #pragma once
 
 #include <cstddef>

@@ -13,13 +13,11 @@
 #include "kernels/random.h"
 #include "kernels/sparse_elements.h"
 #include "kernels/sparse_select.h"
+#include "kernels/tiles_cuda.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr unsigned kWarps = kThreads / kTeam;
-constexpr unsigned kRows = kMarkTile / kThreads;  // of a tile, each as long as a block
-constexpr unsigned kWords = kMarkTile / 32;       // of a tile's mask
 constexpr unsigned kBucketsOfThread = kRadixBuckets / kThreads;
 constexpr uint32_t kAllTies = ~0U;
 

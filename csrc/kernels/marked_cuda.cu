@@ -3,13 +3,11 @@
 #include "device/launch.h"
 #include "kernels/codec_cuda.h"
 #include "kernels/groups_cuda.h"
+#include "kernels/tiles_cuda.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr unsigned kWarps = kThreads / kTeam;
-constexpr unsigned kRows = kMarkTile / kThreads;  // of a tile, each as long as a block
-constexpr unsigned kWords = kMarkTile / 32;       // of a tile's mask
 constexpr unsigned kWordsOfThread = kWords / kThreads;
 
 struct TileMask {
