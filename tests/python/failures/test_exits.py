@@ -36,20 +36,34 @@ ENDINGS = {
 }
 
 
-def segments(pids: set[int]) -> list[str]:
-    """System V shared memory that these processes created, and POSIX shared memory named for them.
+def segments() -> dict[str, int]:
+    """The System V segments of this machine, by their id, and the processes that created them."""
+    lines = pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return {fields[1]: int(fields[4]) for fields in map(str.split, lines)}
 
-    Other programs on the machine may use the same library, so names and creators are looked at.
+
+def files() -> set[str]:
+    """The POSIX shared memory of this machine."""
+    return {path.name for path in pathlib.Path("/dev/shm").iterdir()}
+
+
+def left_by(pids: set[int], old_segments: set[str], old_files: set[str]) -> list[str]:
+    """Shared memory that these processes made, or that is named for them, since it was listed.
+
+    Other programs on the machine may use the same library, so names and creators are looked at; a
+    process that ended long ago may have had the same number, so only what is new counts.
     """
-    left = []
-    for line in pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[4]) in pids:
-            left.append(f"shmid {fields[1]}, {fields[3]} bytes, {fields[6]} attached")
-    for path in pathlib.Path("/dev/shm").iterdir():
-        if any(f"{pid:x}" in path.name or str(pid) in path.name for pid in pids):
-            left.append(str(path))
-    return left
+    made = [
+        f"shmid {name}"
+        for name, creator in segments().items()
+        if creator in pids and name not in old_segments
+    ]
+    named = [
+        f"/dev/shm/{name}"
+        for name in files() - old_files
+        if any(f"{pid:x}" in name or str(pid) in name for pid in pids)
+    ]
+    return made + named
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -74,11 +88,12 @@ LEFT = """
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_nothing_is_left_in_shared_memory(backend, tmp_path, how) -> None:
     """Neither after a clean exit nor after SIGKILL of every rank."""
+    before = set(segments()), files()
     with harness.script(LEFT, 2, tmp_path, args=[backend, how]) as processes:
         codes = [process.result(60).returncode for process in processes]
     assert codes == [{"exit": 0, "kill": -signal.SIGKILL}[how]] * 2
     end = time.monotonic() + 2
-    while left := segments({process.pid for process in processes}):
+    while left := left_by({process.pid for process in processes}, *before):
         assert time.monotonic() < end, left
         time.sleep(0.1)
 
