@@ -16,6 +16,10 @@ std::string name_of(const c10::Device& device) {
   return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
 }
 
+c10::Stream of_normal_priority(const c10::Device& device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
 // One gate after another: a flag that is there is still there when the gate takes it.
 template <typename Make>
 auto new_gate(const Make& make) {
@@ -54,7 +58,7 @@ DeviceLanes::Lane DeviceLanes::lane(c10::Device device, int peer) {
     return found->second;
   }
   const c10::Stream out = take_stream(device);
-  const Lane made{out, take_stream(device), traffic_};
+  const Lane made{out, take_stream(device), of_normal_priority(device), traffic_};
   lanes_.insert_or_assign(key, made);
   return made;
 }
@@ -158,6 +162,11 @@ void DeviceStream::open() noexcept {
     if (gate) gate->open();
   }
   end_.open();
+}
+
+const c10::Stream& DeviceStream::results() const {
+  done_.block(lane_.after);
+  return lane_.after;
 }
 
 void DeviceStream::block_current() const {

@@ -4,11 +4,15 @@
 //   out:             after ready: copies strip after strip to the host, and raises the latch
 //   the host:           the call runs on what is there, and opens the gate of each final strip
 //   in:              after ready and out: waits at a gate, copies the strip to the device, ... done
+//   after:           when the call is over: after done; then what follows it
 //
 // The host enqueues all of that at once and goes on. The latch lets the call begin, and the end of
 // the call, whether it succeeded or not, opens all gates. The streams' names say which way data
 // goes, from the device's side. Nothing else orders the streams, and nothing here is CUDA's: a
 // device offers what device/stream_calls.h says.
+//
+// A future takes an event of `after`. By then `in` has gates of later calls, and whoever waits for
+// one call must not wait for those.
 //
 // No result passes before all inputs of the call have left: tensors of a call may share memory.
 #pragma once
@@ -44,6 +48,7 @@ class DeviceLanes {
   struct Lane {
     c10::Stream out;
     c10::Stream in;
+    c10::Stream after;
     std::shared_ptr<BusTraffic> traffic;
   };
   static constexpr int kCollectives = -2;
@@ -95,10 +100,10 @@ class DeviceStream {
   /// The call is over. Any thread.
   void open() noexcept;
 
-  /// The stream on which results become ready.
-  const c10::Stream& results() const { return lane_.in; }
+  /// Once the call is over: a stream that waits for the results, and for no later call.
+  const c10::Stream& results() const;
   /// Something more was enqueued on `results()`.
-  void extend() { done_.record(lane_.in); }
+  void extend() { done_.record(lane_.after); }
   /// The calling thread's current stream waits for the results; the host does not.
   void block_current() const;
   /// Whether the device has the results.

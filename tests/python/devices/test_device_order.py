@@ -246,6 +246,30 @@ def test_futures_follow_the_streams(new_pool, shared: str, device: str) -> None:
     stand_in.run(new_pool(2), _futures, shared, device)
 
 
+def _a_future_waits_for_no_later_call(device: str) -> float:
+    """The second call of one rank ends when the other has used the result of the first."""
+    rank = dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    x, y = torch.ones(SIZE, device=device), torch.ones(SIZE, device=device)
+    dist.all_reduce(y)  # from here on calls need no other before them
+    torch.accelerator.synchronize()
+    first = dist.all_reduce(x, async_op=True)
+    if rank == 1:
+        store.wait(["used"], datetime.timedelta(seconds=20))
+    second = dist.all_reduce(y, async_op=True)
+    if rank == 0:
+        first.get_future().wait()
+        assert _is_all(x, 2)
+        store.set("used", "yes")
+    second.wait()
+    return float(y.cpu()[0])
+
+
+def test_a_future_waits_for_no_later_call(new_pool, shared: str, device: str) -> None:
+    results = stand_in.run(new_pool(2), _a_future_waits_for_no_later_call, shared, device)
+    assert results == [4.0, 4.0]
+
+
 def _messages_keep_their_order(device: str) -> None:
     stream = torch.Stream(device)
     if dist.get_rank() == 0:
