@@ -165,6 +165,7 @@ def test_a_nic_may_get_another_rate(lab: Lab) -> None:
         lab.set_rate(1, "fast")
 
 
+@needs_lab
 def test_ranks_are_placed_and_numbered(lab: Lab) -> None:
     result = lab.run(
         ["sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"],
