@@ -84,8 +84,8 @@ void ProcessGroupQ7x2::choose_device(Launch& launch, Collective collective, cons
     std::rethrow_exception(to_exception(error));
   }
   const WorkStreams streams = work_streams(device);
-  launch.coding_device =
-      CodingDevice{streams.to_host, streams.to_device, kernels, lanes_.traffic()};
+  launch.resident_device =
+      ResidentDevice{streams.to_host, streams.to_device, kernels, lanes_.traffic()};
   launch.buffers->stay_on_device();
 }
 

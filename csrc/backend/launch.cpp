@@ -43,7 +43,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
   if (launch.buffers->device()) {
     std::vector<TaskMemory> memory;
     std::ranges::transform(launch.calls, std::back_inserter(memory), memory_of);
-    for (TaskMemory& each : memory) each.on_device = launch.coding_device.has_value();
+    for (TaskMemory& each : memory) each.on_device = launch.resident_device.has_value();
     inputs = read_device(*launch.buffers, memory, DeviceLanes::kCollectives);
     // Parts are balanced by what the input holds, which is counted while the task is made.
     if (std::ranges::any_of(launch.calls, balances)) launch.buffers->stream()->await_reads();
@@ -51,6 +51,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
   try {
     for (CollectiveCall& call : launch.calls) {
       call.algorithms = algorithms_of_thread();
+      call.is_direct = launch.is_direct;
       if (overlaps(call, rank_)) {
         for (Region& input : call.input) input = launch.buffers->private_copy(input);
       }
@@ -69,8 +70,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
     if (launch.buffers->device()) {
       const auto outputs = launch.buffers->write();
       for (size_t i = 0; i < on_device.size(); ++i) {
-        if (launch.coding_device) {
-          on_device[i]->set_device(inputs[i], *launch.coding_device);
+        if (launch.resident_device) {
+          on_device[i]->set_device(inputs[i], *launch.resident_device);
         } else {
           on_device[i]->set_device(inputs[i], outputs[i]);
         }

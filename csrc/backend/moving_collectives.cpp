@@ -23,6 +23,12 @@ CollectiveCall moving(Collective collective, const at::Tensor& tensor, int root 
   return call;
 }
 
+Tensors flattened(const std::vector<Tensors>& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------------------------ broadcast
@@ -35,6 +41,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
   check_tensors(fn, tensors);
   Launch call{OpType::BROADCAST, "q7x2:broadcast", tensors, {tensors}, opts.timeout, opts.asyncOp};
   const at::Tensor& root_tensor = tensors[static_cast<size_t>(opts.rootTensor)];
+  stay_on_device(call, Collective::kBroadcast, {}, root_tensor);
   const Region region =
       opts.rootRank == rank_ ? call.buffers->input(root_tensor) : call.buffers->output(root_tensor);
   for (const at::Tensor& tensor : tensors) {
@@ -89,6 +96,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
     }
   }
   Launch call{OpType::ALLGATHER, "q7x2:all_gather", inputs, outputs, opts.timeout, opts.asyncOp};
+  stay_on_device(
+      call, Collective::kAllGather, inputs, outputs[0],
+      inputs.size() == 1 ? outputs[0][static_cast<size_t>(rank_)].const_data_ptr() : nullptr);
   // Input j of rank r goes to place r * inputs + j of every list.
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
@@ -120,6 +130,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
               {{output}},
               opts.timeout,
               opts.asyncOp};
+  stay_on_device(call, Collective::kAllGather, input, output,
+                 static_cast<const std::byte*>(output.const_data_ptr()) +
+                     static_cast<size_t>(rank_) * input.nbytes());
   add_into_tensor(call, output, input);
   return launch(std::move(call));
 }
@@ -158,6 +171,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
               output_lists,
               opts.timeout,
               opts.asyncOp};
+  if (!inputs[0].device().is_cpu()) {
+    stay_on_device(call, Collective::kAllGather, inputs, flattened(output_lists));
+  }
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
     for (const Tensors& list : output_lists) {
@@ -180,6 +196,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced
               {outputs},
               opts.timeout,
               opts.asyncOp};
+  stay_on_device(call, Collective::kAllGather, inputs, outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
@@ -203,16 +220,21 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
   Launch call{OpType::GATHER, "q7x2:gather", inputs, {}, opts.timeout, opts.asyncOp};
   CollectiveCall collective =
       moving(Collective::kGather, inputs[0], static_cast<int>(opts.rootRank));
-  collective.input = {call.buffers->input(inputs[0])};
-  if (opts.rootRank == rank_) {
+  const bool is_root = opts.rootRank == rank_;
+  if (is_root) {
     require_list_of_lists(fn, "output", outputs, size_);
     c10d::assertTypeAndSizesMatch(fn, outputs[0], inputs[0].options(), inputs[0].sizes());
+  } else {
+    require(fn, outputs.empty(), "requires empty output on non-root");
+  }
+  stay_on_device(call, Collective::kGather, inputs, is_root ? outputs[0] : at::TensorList(),
+                 is_root ? outputs[0][static_cast<size_t>(rank_)].const_data_ptr() : nullptr);
+  collective.input = {call.buffers->input(inputs[0])};
+  if (is_root) {
     call.results = {outputs[0]};
     for (const at::Tensor& output : outputs[0]) {
       collective.output.push_back(call.buffers->output(output));
     }
-  } else {
-    require(fn, outputs.empty(), "requires empty output on non-root");
   }
   call.calls.push_back(std::move(collective));
   return launch(std::move(call));
@@ -228,15 +250,20 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   Launch call{OpType::SCATTER, "q7x2:scatter", outputs, {outputs}, opts.timeout, opts.asyncOp};
   CollectiveCall collective =
       moving(Collective::kScatter, outputs[0], static_cast<int>(opts.rootRank));
-  if (opts.rootRank == rank_) {
+  const bool is_root = opts.rootRank == rank_;
+  if (is_root) {
     require_list_of_lists(fn, "input", inputs, size_);
     c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
+  } else {
+    require(fn, inputs.empty(), "requires empty input on non-root");
+  }
+  stay_on_device(call, Collective::kScatter, is_root ? inputs[0] : at::TensorList(), outputs,
+                 outputs[0].const_data_ptr());
+  if (is_root) {
     call.profiled_inputs = inputs[0];
     for (const at::Tensor& input : inputs[0]) {
       collective.input.push_back(call.buffers->input(input));
     }
-  } else {
-    require(fn, inputs.empty(), "requires empty input on non-root");
   }
   collective.output = {call.buffers->output(outputs[0])};
   call.calls.push_back(std::move(collective));
@@ -285,6 +312,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
               opts.timeout,          opts.asyncOp};
   CollectiveCall collective = moving(Collective::kAllToAll, input);
   collective.uneven = !even;
+  stay_on_device(call, Collective::kAllToAll, input, output);
   collective.input = parts(input, input_splits, call.buffers->input(input));
   collective.output = parts(output, output_splits, call.buffers->output(output));
   call.calls.push_back(std::move(collective));
@@ -306,6 +334,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tens
   Launch call{OpType::ALLTOALL, "q7x2:all_to_all", inputs, {outputs}, opts.timeout, opts.asyncOp};
   CollectiveCall collective = moving(Collective::kAllToAll, inputs[0]);
   collective.uneven = true;
+  stay_on_device(call, Collective::kAllToAll, inputs, outputs);
   for (const at::Tensor& input : inputs) {
     collective.input.push_back(call.buffers->input(input));
   }

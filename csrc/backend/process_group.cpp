@@ -127,7 +127,7 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
     confined += (confined.empty() ? "" : " and ") + names;
   }
   group_ = Group::create(*runtime_, rank_, size_, name_of(*options_), exchange, await,
-                         options_->eager_connect, confined);
+                         options_->eager_connect, confined, device_path_of_options());
   planner_ = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
                                        algorithms_of_group(), std::move(own_plans));
   book_ = std::make_shared<PlanBook>(planner_, rank_, size_, environment_of_plans(), refine, pause);
@@ -145,6 +145,13 @@ std::shared_ptr<const Fabric> ProcessGroupQ7x2::measured(
   SurveyOptions options = survey_options(options_->timeout);
   if (servers) options.servers = std::move(servers);
   return survey(group, options);
+}
+
+DevicePath ProcessGroupQ7x2::device_path_of_options() const {
+  if (!options_->device_path.empty())
+    return parse_device_path(options_->device_path, "device_path");
+  const std::string text = environment("Q7X2_DEVICE_PATH");
+  return text.empty() ? DevicePath::kAuto : parse_device_path(text, "Q7X2_DEVICE_PATH");
 }
 
 std::string ProcessGroupQ7x2::algorithms_of_group() const {

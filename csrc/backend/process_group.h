@@ -43,6 +43,9 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     bool eager_connect = false;
     /// Only these algorithms may be chosen, for example "ring,sra"; empty: `Q7X2_ALGO`, or all.
     std::string algorithms;
+    /// How uncompressed tensors on a device pass: "auto", "staged" or "direct"; empty:
+    /// `Q7X2_DEVICE_PATH`, or "auto". What rank 0 says counts.
+    std::string device_path;
     /// The group is one of a job: of init_process_group and new_group.
     bool in_job = false;
     /// The durations of calls may change a choice; see plan/refinement.h. What rank 0 says counts.
@@ -237,8 +240,10 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     bool async_op = true;
     std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
     std::vector<CollectiveCall> calls = {};
-    std::vector<std::shared_ptr<Task>> after = {};   // must be complete as well
-    std::optional<CodingDevice> coding_device = {};  // where its tensors stay; none: on the host
+    std::vector<std::shared_ptr<Task>> after = {};  // must be complete as well
+    bool is_direct = false;                         // see CollectiveCall
+    std::optional<ResidentDevice> resident_device =
+        {};  // where its tensors stay; none: on the host
   };
 
   c10::intrusive_ptr<c10d::Work> launch(Launch&& launch);
@@ -297,6 +302,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// Makes the annex, if servers have come. All ranks call it. `invited`: on rank 0. `surveyed`:
   /// the group's Fabric; servers that are not in it have the default rates.
   void meet_servers(const Exchange& exchange, ServerMeeting invited, Fabric surveyed);
+  DevicePath device_path_of_options() const;
   /// The algorithms to which the group is confined.
   std::string algorithms_of_group() const;
   void leave();
@@ -307,6 +313,15 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
   /// What compresses the messages of a call; null: they are sent as they are.
   std::shared_ptr<const Codec> codec_of(const CollectiveCall& call, const CodedOptions& opts);
+  /// Whether UCX gets memory of devices in such a call on tensors like `tensor`, which is on a
+  /// device. All ranks say the same. Throws c10::Error if it must, and cannot.
+  bool goes_directly(const at::Tensor& tensor, Collective collective,
+                     const Reduction* reduction) const;
+  /// Decides where the elements of an uncompressed call are, before its regions are. `own`: where a
+  /// part of the call may be in place; null: nowhere. `reduction`: of reductions.
+  void stay_on_device(Launch& launch, Collective collective, at::TensorList read,
+                      at::TensorList written, const void* own = nullptr,
+                      const Reduction* reduction = nullptr);
   /// Decides where the elements of a compressed call are, before it is described.
   void choose_device(Launch& launch, Collective collective, const std::vector<at::Tensor>& inputs,
                      const std::vector<at::Tensor>& outputs, const CodedOptions& opts);

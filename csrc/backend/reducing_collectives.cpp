@@ -60,6 +60,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
       call.buffers->also_copy(total, tensor);
     }
   } else {
+    stay_on_device(call, Collective::kAllReduce, {}, tensors, nullptr, &reduction);
     add_all_reduce(call, tensors[0], reduction);
   }
   return launch(std::move(call));
@@ -84,6 +85,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
               {tensors},
               opts.timeout,
               opts.asyncOp};
+  stay_on_device(call, Collective::kAllReduce, {}, tensors, nullptr, &reduction);
   for (const at::Tensor& tensor : tensors) {
     add_all_reduce(call, tensor, reduction);
   }
@@ -109,6 +111,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
       tensors[0].copy_(contribution);
     }
   }
+  stay_on_device(call, Collective::kReduce, {}, tensors, nullptr, &reduction);
   // Plans of a reduce write to the root's buffer only; the checker proves it.
   const Region region =
       root ? call.buffers->in_place(tensors[0]) : call.buffers->input(contribution);
@@ -153,6 +156,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
   const Reduction reduction(opts.reduceOp, size_);
   Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], {outputs},
               opts.timeout,           opts.asyncOp};
+  stay_on_device(call, Collective::kReduceScatter, inputs[0], outputs, outputs[0].const_data_ptr(),
+                 &reduction);
   std::vector<Region> regions;
   for (const at::Tensor& input : inputs[0]) {
     regions.push_back(contribution(call, input, reduction));
@@ -191,6 +196,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
           "requires input/output tensor lists to have the same length");
   const Reduction reduction(opts.reduceOp, size_);
   Launch call{type, title, inputs, {outputs}, opts.timeout, opts.asyncOp};
+  const auto* const begin = static_cast<const std::byte*>(inputs[0].const_data_ptr());
+  stay_on_device(
+      call, Collective::kReduceScatter, inputs, outputs,
+      inputs.size() == 1 ? begin + static_cast<size_t>(rank_) * outputs[0].nbytes() : nullptr,
+      &reduction);
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});

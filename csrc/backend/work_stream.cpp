@@ -44,10 +44,10 @@ class TorchWorkStream final : public WorkStream {
   }
   void copy(std::byte* to, const std::byte* from, size_t bytes, Way way) override {
     const c10::Device host(at::kCPU);
-    const bool to_host = way == Way::kToHost;
-    at::Tensor target = view(to, bytes, to_host ? host : stream_.device());
-    target.copy_(view(const_cast<std::byte*>(from), bytes, to_host ? stream_.device() : host),
-                 /*non_blocking=*/true);
+    at::Tensor target = view(to, bytes, way == Way::kToHost ? host : stream_.device());
+    target.copy_(
+        view(const_cast<std::byte*>(from), bytes, way == Way::kToDevice ? host : stream_.device()),
+        /*non_blocking=*/true);
   }
 
  private:

@@ -113,6 +113,22 @@ void set_algorithms(Options& options, std::string algorithms) {
   options.algorithms = std::move(algorithms);
 }
 
+void set_device_path(Options& options, std::string path) {
+  if (!path.empty()) or_value_error([&] { return parse_device_path(path, "device_path"); });
+  options.device_path = std::move(path);
+}
+
+/// `memory`: "cuda", or empty.
+MemoryKind memory_kind(const std::string& memory) {
+  if (!memory.empty() && memory != "cuda") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "memory: expected 'cuda', or '' if its memory is not "
+                "that of CUDA's driver, got '" +
+                    memory + "'");
+  }
+  return memory.empty() ? MemoryKind::kHost : MemoryKind::kCuda;
+}
+
 }  // namespace
 
 void bind_backend(py::module_& module) {
@@ -143,20 +159,29 @@ Attributes:
         name raises ValueError.
     refine (bool): the durations of calls may change the algorithm of later ones. Rank 0's value
         counts. ``Q7X2_REFINE=0`` switches it off as well.
+    device_path (str): how uncompressed tensors on a device pass to other ranks: ``"staged"``
+        through pinned host memory, or ``"direct"``, UCX gets their addresses. ``"auto"`` is
+        ``"direct"`` between ranks of one host if UCX can copy between their devices. Empty means
+        the environment variable ``Q7X2_DEVICE_PATH``, or ``"auto"``. Rank 0's value counts.
+        Another text raises ValueError.
 )")
-      .def(py::init([](bool eager_connect, std::string algorithms, bool refine) {
+      .def(py::init([](bool eager_connect, std::string algorithms, bool refine,
+                       std::string device_path) {
              auto options = c10::make_intrusive<Options>();
              options->eager_connect = eager_connect;
              options->refine = refine;
              set_algorithms(*options, std::move(algorithms));
+             set_device_path(*options, std::move(device_path));
              return options;
            }),
            py::kw_only(), py::arg("eager_connect") = false, py::arg("algorithms") = "",
-           py::arg("refine") = true)
+           py::arg("refine") = true, py::arg("device_path") = "")
       .def_readwrite("refine", &Options::refine)
       .def_readwrite("eager_connect", &Options::eager_connect)
       .def_property(
           "algorithms", [](const Options& self) { return self.algorithms; }, &set_algorithms)
+      .def_property(
+          "device_path", [](const Options& self) { return self.device_path; }, &set_device_path)
       .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
       .def("__deepcopy__",
            [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
@@ -188,11 +213,12 @@ Attributes:
   module.def(
       "register_accelerator",
       [](const std::string& device_type, const py::capsule& stream_calls,
-         const std::optional<py::capsule>& kernels) {
+         const std::optional<py::capsule>& kernels, const std::string& memory) {
         check_capsule(stream_calls, "q7x2.stream_calls");
         if (kernels) check_capsule(*kernels, "q7x2.codec_kernels");
         or_value_error([&] {
-          register_accelerator(device_type, *stream_calls.get_pointer<const StreamCalls>());
+          register_accelerator(device_type, *stream_calls.get_pointer<const StreamCalls>(),
+                               memory_kind(memory));
           if (kernels) {
             register_codec_kernels(device_type, *kernels->get_pointer<const CodecKernels>());
           }
@@ -200,7 +226,8 @@ Attributes:
         py::capsule(stream_calls).release();  // what they hold stays
         if (kernels) py::capsule(*kernels).release();
       },
-      py::arg("device_type"), py::arg("stream_calls"), py::arg("codec_kernels") = py::none());
+      py::arg("device_type"), py::arg("stream_calls"), py::arg("codec_kernels") = py::none(),
+      py::arg("memory") = "");
 
   py::class_<ProcessGroupQ7x2, c10d::Backend, c10::intrusive_ptr<ProcessGroupQ7x2>>(
       module, "ProcessGroupQ7x2", "The c10d backend \"q7x2\"; made by init_process_group.")

@@ -77,6 +77,7 @@ py::dict describe_group(ProcessGroupQ7x2& backend) {
                   "algorithms_allowed"_a = group.card(group.rank()).algorithms,
                   "staged"_a = path_of(backend.bus_traffic().staged),
                   "coded"_a = path_of(backend.bus_traffic().coded),
+                  "direct"_a = path_of(backend.bus_traffic().direct),
                   "timeout"_a = static_cast<double>(backend.options()->timeout.count()) * 1e-3,
                   "flight_recorder"_a = group.runtime().flights().capacity(),
                   "error"_a = error ? py::object(py::str(error->what())) : py::object(py::none()));

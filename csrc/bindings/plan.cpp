@@ -321,9 +321,9 @@ py::list plan_history(const ProcessGroupQ7x2& group) {
     list.append(py::dict(
         "collective"_a = to_string(record.collective),
         "bytes"_a = is_uneven ? py::object(py::none()) : py::object(py::int_(record.bytes)),
-        "root"_a = record.root, "codec"_a = record.codec, "calls"_a = record.calls,
-        "candidates"_a = candidates_of(record.chapters.back()), "earlier_candidates"_a = earlier,
-        "events"_a = events, "rate_changes"_a = changes));
+        "root"_a = record.root, "codec"_a = record.codec, "direct"_a = record.is_direct,
+        "calls"_a = record.calls, "candidates"_a = candidates_of(record.chapters.back()),
+        "earlier_candidates"_a = earlier, "events"_a = events, "rate_changes"_a = changes));
   }
   return list;
 }

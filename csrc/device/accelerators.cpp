@@ -61,7 +61,12 @@ const StreamCalls* cuda_calls() {
 
 struct Registry {
   std::mutex mutex;  // guards the next
-  std::map<std::string, const StreamCalls*> calls;
+  struct Accelerator {
+    const StreamCalls* calls;
+    MemoryKind memory;
+    bool operator==(const Accelerator&) const = default;
+  };
+  std::map<std::string, Accelerator> accelerators;  // by device type
 };
 
 Registry& registry() {
@@ -71,7 +76,8 @@ Registry& registry() {
 
 }  // namespace
 
-void register_accelerator(const std::string& device_type, const StreamCalls& calls) {
+void register_accelerator(const std::string& device_type, const StreamCalls& calls,
+                          MemoryKind memory) {
   if (calls.size < sizeof(StreamCalls) || calls.wait_value == nullptr ||
       calls.call_host == nullptr || calls.is_capturing == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -80,8 +86,9 @@ void register_accelerator(const std::string& device_type, const StreamCalls& cal
                     std::to_string(calls.size));
   }
   const std::lock_guard lock(registry().mutex);
-  const auto [found, is_new] = registry().calls.emplace(device_type, &calls);
-  if (device_type == "cuda" || (!is_new && found->second != &calls)) {
+  const Registry::Accelerator added{&calls, memory};
+  const auto [found, is_new] = registry().accelerators.emplace(device_type, added);
+  if (device_type == "cuda" || (!is_new && found->second != added)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the accelerator '" + device_type + "' has stream calls already");
   }
@@ -90,8 +97,15 @@ void register_accelerator(const std::string& device_type, const StreamCalls& cal
 const StreamCalls* stream_calls(const std::string& device_type) {
   if (device_type == "cuda") return cuda_calls();
   const std::lock_guard lock(registry().mutex);
-  const auto found = registry().calls.find(device_type);
-  return found == registry().calls.end() ? nullptr : found->second;
+  const auto found = registry().accelerators.find(device_type);
+  return found == registry().accelerators.end() ? nullptr : found->second.calls;
+}
+
+MemoryKind memory_of_device(const std::string& device_type) {
+  if (device_type == "cuda") return MemoryKind::kCuda;
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().accelerators.find(device_type);
+  return found == registry().accelerators.end() ? MemoryKind::kHost : found->second.memory;
 }
 
 void check_stream_call(int result, const char* what) {

@@ -1,4 +1,5 @@
-// BusTraffic: what the calls of a group have moved between a device and pinned host memory.
+// BusTraffic: the calls of a group on tensors of a device, and what they have moved between it and
+// pinned host memory.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@ struct BusTraffic {
   };
   Path staged;  ///< tensors pass
   Path coded;   ///< a device encodes and decodes, and only messages pass
+  Path direct;  ///< messages are memory of devices; nothing passes
 };
 
 }  // namespace q7x2

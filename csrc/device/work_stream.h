@@ -15,7 +15,7 @@ namespace q7x2 {
 
 class WorkStream {
  public:
-  enum class Way { kToDevice, kToHost };
+  enum class Way { kToDevice, kToHost, kOnDevice };
 
   virtual ~WorkStream() = default;
 
@@ -33,7 +33,7 @@ class WorkStream {
 
   /// Memory of the device for what is enqueued until the pointer is dropped.
   virtual std::shared_ptr<std::byte> scratch(size_t bytes) = 0;
-  /// Between pinned memory, which must stay until the copy is done, and the device.
+  /// Between pinned memory, which must stay until the copy is done, and the device, or on that.
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Way way) = 0;
 };
 

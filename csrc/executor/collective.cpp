@@ -66,7 +66,7 @@ void CollectiveTask::adopt(const Choice& choice, bool counts) {
   choice_ = choice;
   slicing_ = Slicing(call_, choice_);
   if (call_.coding) prepare_coder(counts);
-  if (group().channel() != nullptr) {
+  if (group().channel() != nullptr && !call_.is_direct) {
     staging_ = SharedStaging(*choice_.plan, group(), &memory_);
   }
 }
@@ -116,8 +116,9 @@ std::string CollectiveTask::name() const {
   FlightRecord record;
   describe(record);
   record.sequence = sequence();
-  return call_signature(record, call_.title) + " on rank " + std::to_string(group().rank()) +
-         " of " + std::to_string(group().world_size()) + " in group '" + group().name() + "'";
+  return call_signature(record, call_.title) + (call_.is_direct ? " between devices" : "") +
+         " on rank " + std::to_string(group().rank()) + " of " +
+         std::to_string(group().world_size()) + " in group '" + group().name() + "'";
 }
 
 // Collectives of a group take staging in their order, on every rank, and never wait for more while
@@ -186,8 +187,11 @@ void CollectiveTask::prepare_places() {
     if (staging_) place.staged.resize(plan.num_stages);
     if (device_coder_) {
       place.messages = device_coder_->messages() + i * messages;
+    } else if (direct_) {
+      place.blocks = direct_->scratch() + i * elements;
     } else if (elements + messages > 0) {
       place.scratch = group().runtime().scratch().take(elements + messages);
+      place.blocks = place.scratch.data;
       place.messages = place.scratch.data + elements;
     }
   }

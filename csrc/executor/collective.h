@@ -48,6 +48,7 @@
 #include "executor/block_coder.h"
 #include "executor/collective_call.h"
 #include "executor/device_coder.h"
+#include "executor/direct_device.h"
 #include "executor/host_passage.h"
 #include "executor/op_job.h"
 #include "executor/plan_call.h"
@@ -79,10 +80,11 @@ class CollectiveTask final : public Task {
   /// Before it is submitted, for tensors on a device: slices begin as `inputs` arrive, and
   /// `outputs` hears what is final. Null: the call reads, or writes, nothing on a device.
   void set_device(std::shared_ptr<InputLatch> inputs, std::shared_ptr<OutputGate> outputs);
-  /// The same, of a compressed call whose elements are on the device, which has kernels for it. It
-  /// begins when `inputs` is open. Takes pinned memory for its messages, or, if its Plan is not
-  /// known yet or does not run on a device, as soon as it begins.
-  void set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device);
+  /// The same, of a call whose elements are on the device: a direct one, or a compressed one for
+  /// which the device has kernels. It begins when `inputs` is open. A compressed one takes pinned
+  /// memory for its messages, or, if its Plan is not known yet or does not run on a device, as soon
+  /// as it begins.
+  void set_device(std::shared_ptr<InputLatch> inputs, ResidentDevice device);
 
   /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
   void set_served(std::shared_ptr<ServedCall> served) { served_ = std::move(served); }
@@ -133,6 +135,7 @@ class CollectiveTask final : public Task {
 
     size_t slice = 0;
     ScratchPool::Buffer scratch;
+    std::byte* blocks = nullptr;              // own ones, of elements
     std::byte* messages = nullptr;            // own ones
     std::pmr::vector<Staged> staged;          // by stage
     std::pmr::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
@@ -209,7 +212,7 @@ class CollectiveTask final : public Task {
 
   const Op& op_of(Step step) const { return choice_.plan->ops[step.op]; }
   std::byte* own_scratch(const Place& place, size_t index) const {
-    return place.scratch.data + index * choice_.part_bytes;
+    return place.blocks + index * choice_.part_bytes;
   }
   std::byte* own_coded(const Place& place, size_t index) const {
     return place.messages + index * coder_->max_bytes();
@@ -262,12 +265,13 @@ class CollectiveTask final : public Task {
   std::byte* message_of(Step step);
   BlockCoder::Place coding_place(const Op& op, size_t slice) const;
 
-  // collective_device.cpp: where the elements of a compressed call on a device's tensors are.
+  // collective_device.cpp: where the elements of a call on a device's tensors are.
 
   class PassageJob;
 
   bool codes_on_device() const;
   void make_device_coder();
+  void make_direct_device();
   std::unique_ptr<HostPassage> host_passage();
   /// Whether the messages of this rank's contribution hold what is gathered and no more.
   bool sends_only(const GatheredElements& gathered) const;
@@ -280,6 +284,10 @@ class CollectiveTask final : public Task {
 
   // collective_messages.cpp: messages, and the check that ranks agree.
 
+  /// Whether messages to and from `peer` go through shared memory. Both ranks say the same.
+  bool shares_memory(int peer) const { return !call_.is_direct && group().shares_memory(peer); }
+  /// Of elements, where UCX moves them.
+  MemoryKind message_kind() const { return direct_ ? MemoryKind::kCuda : MemoryKind::kHost; }
   void send(Locked& locked, Step step, size_t length);
   /// To a rank of this host: the block is staged, or a letter carries it.
   void post(Locked& locked, Step step);
@@ -315,13 +323,15 @@ class CollectiveTask final : public Task {
   int64_t began_ = 0;  // by the book's clock
   Slicing slicing_;
   uint64_t fingerprint_ = 0;
-  std::unique_ptr<BlockCoder> coder_;            // of coded calls
-  std::unique_ptr<CodingDevice> coding_device_;  // null: elements are on the host from the start
-  std::unique_ptr<Job> passage_;                 // until it has run
+  std::unique_ptr<BlockCoder> coder_;  // of coded calls
+  std::unique_ptr<ResidentDevice>
+      resident_device_;           // null: elements are on the host from the start
+  std::unique_ptr<Job> passage_;  // until it has run
   bool is_passing_ = false;
   bool has_passed_ = false;                    // whether that was the last step
   std::unique_ptr<HostPassage> through_host_;  // if elements pass through host memory
-  std::unique_ptr<DeviceCoder> device_coder_;  // if elements are on a device
+  std::unique_ptr<DeviceCoder> device_coder_;  // of a coded call, if elements are on a device
+  std::unique_ptr<DirectDevice> direct_;       // of a direct one
   std::unique_ptr<SelectionJob> selection_;    // until it has run
   bool is_selecting_ = false;
   std::vector<uint64_t> region_begins_;  // coded: the elements of the input before each region

@@ -32,6 +32,9 @@ struct CollectiveCall {
   int divisor = 1;  ///< the mean of a sum: the world size
   /// Compressed, if it has a codec: all_reduce, reduce_scatter and all_gather of floats.
   Coding coding;
+  /// Messages are memory of a device wherever the elements stay there, and UCX moves them, also
+  /// between ranks that share memory. Ranks must agree on it.
+  bool is_direct = false;
   /// Parts differ in length between ranks, so that a Plan may not depend on them (all_to_all).
   bool uneven = false;
   /// What else the ranks must agree on and the executor need not know: the caller's element type.

@@ -166,7 +166,6 @@ OpJob* CollectiveTask::fold_coded(Locked& locked, Step step, size_t length) {
 OpJob& CollectiveTask::coded_job(Step step, OpJob::Kind kind, size_t length) {
   OpJob& job = job_of(step, kind, length);
   job.device = device_coder_.get();
-  job.task = this;
   return job;
 }
 

@@ -1,6 +1,9 @@
-// Where the elements of a compressed call are whose tensors are on a device: there, if the device
-// can run the Plan, or else in host memory, of a selection those that are sent. A call that does
-// not know its Plan yet decides as soon as it does, and its input is ready.
+// Where the elements of a call are whose tensors are on a device, if that is not known before it
+// begins.
+//
+// Those of a direct call stay there. Those of a compressed one do if the device can run the Plan;
+// or else they are in host memory, of a selection those that are sent. A call that does not know
+// its Plan yet decides as soon as it does, and its input is ready.
 #include <memory>
 #include <utility>
 
@@ -22,12 +25,19 @@ class CollectiveTask::PassageJob final : public Job {
   void work() override {}
   bool begin() override {
     const bool comes_in = way_ == Way::kIn;
+    if (task_.call_.is_direct) {
+      task_.make_direct_device();
+      task_.has_passed_ = true;
+      // What the device still does to the memory that the call got is done before UCX uses it.
+      complete_after(*task_.resident_device_->to_device, *this, task_.shared_from_this());
+      return false;
+    }
     if (comes_in && task_.codes_on_device()) {
       task_.make_device_coder();
       task_.has_passed_ = true;
       return true;
     }
-    const CodingDevice& device = *task_.coding_device_;
+    const ResidentDevice& device = *task_.resident_device_;
     if (!task_.through_host_) task_.through_host_ = task_.host_passage();
     // What a device refuses is known when what it has begun is done.
     try {
@@ -51,9 +61,9 @@ void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs,
   set_inputs(std::move(inputs));
 }
 
-void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs, CodingDevice device) {
-  coding_device_ = std::make_unique<CodingDevice>(std::move(device));
-  if (choice_.plan && codes_on_device()) {
+void CollectiveTask::set_device(std::shared_ptr<InputLatch> inputs, ResidentDevice device) {
+  resident_device_ = std::make_unique<ResidentDevice>(std::move(device));
+  if (!call_.is_direct && choice_.plan && codes_on_device()) {
     make_device_coder();
   } else {
     passage_ = std::make_unique<PassageJob>(*this, PassageJob::Way::kIn);
@@ -70,11 +80,17 @@ void CollectiveTask::make_device_coder() {
   const size_t messages =
       static_cast<size_t>(choice_.window) * choice_.plan->num_coded * coder_->max_bytes();
   device_coder_ =
-      std::make_unique<DeviceCoder>(*coding_device_, call_.coding, call_.dtype, messages);
+      std::make_unique<DeviceCoder>(*resident_device_, call_.coding, call_.dtype, messages);
+}
+
+void CollectiveTask::make_direct_device() {
+  direct_ = std::make_unique<DirectDevice>(
+      *resident_device_, call_.dtype,
+      dag_.window() * choice_.plan->num_scratch * choice_.part_bytes);
 }
 
 std::unique_ptr<HostPassage> CollectiveTask::host_passage() {
-  const CodingDevice& device = *coding_device_;
+  const ResidentDevice& device = *resident_device_;
   if (!selects_on_device(*choice_.plan, *call_.coding.codec, call_.dtype) ||
       !SelectedStaging::takes(call_)) {
     return std::make_unique<LateStaging>(device, call_);

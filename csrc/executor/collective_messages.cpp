@@ -24,11 +24,11 @@ void CollectiveTask::send(Locked& locked, Step step, size_t length) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
   const Region message = region(place, choice_.plan->sources_of(op)[0], length);
-  if (!group().shares_memory(op.peer)) {
+  if (!shares_memory(op.peer)) {
     const uint64_t tag = tag::collective(0, group().rank(), sequence(), place.slice, op.message,
                                          fingerprint(op), group().world_size());
     group().send(locked, *this, token_of(step), op.peer, tag, message.data, message.bytes,
-                 group().wire(op.peer));
+                 group().wire(op.peer), message_kind());
     return;
   }
   if (message.bytes <= HostChannel::kInlineBytes || place.staged[op.stage] == Staged::kYes) {
@@ -62,7 +62,7 @@ void CollectiveTask::post(Locked& locked, Step step) {
 void CollectiveTask::receive(Locked& locked, Step step, size_t length) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
-  if (!group().shares_memory(op.peer)) {
+  if (!shares_memory(op.peer)) {
     const Region room = op.destination.is_coded()
                             ? Region{own_coded(place, op.destination.index), coder_->max_bytes()}
                             : writable(place, op.destination, length);
@@ -70,7 +70,7 @@ void CollectiveTask::receive(Locked& locked, Step step, size_t length) {
                     tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
                                     group().world_size()),
                     ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
-                    group().wire(op.peer));
+                    group().wire(op.peer), message_kind());
     return;
   }
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);

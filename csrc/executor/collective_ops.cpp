@@ -59,6 +59,8 @@ OpJob& CollectiveTask::job_of(Step step, OpJob::Kind kind, size_t length) {
   job.length = length;
   job.call = &call_;
   job.coder = coder_.get();
+  job.device = direct_.get();
+  job.task = this;
   return job;
 }
 

@@ -12,12 +12,6 @@
 namespace q7x2 {
 namespace {
 
-constexpr size_t kAlignment = 256;  // of bodies in the device's memory
-
-size_t rounded(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 bool is_element(const Block& block) {
   return block.is_part();
 }
@@ -27,26 +21,6 @@ bool makes_message(const OpJob& job) {
 }
 
 }  // namespace
-
-class DeviceCoder::Pieces {
- public:
-  explicit Pieces(std::byte* begin) : next_(begin) {}
-  std::byte* take(size_t bytes) { return std::exchange(next_, next_ + rounded(bytes)); }
-  float* take_floats(size_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); }
-
- private:
-  std::byte* next_;
-};
-
-bool is_of_devices(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
-
-ValueSpec spec_of_elements(DType dtype) {
-  return {.kind = dtype == DType::kFloat16 ? ValueKind::kFloat16 : ValueKind::kBFloat16,
-          .bits = 16,
-          .group = 0};
-}
 
 bool has_kernels_for(const Codec& codec, DType dtype) {
   return codec.is_value_stage() && is_of_devices(dtype);
@@ -78,12 +52,11 @@ bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_
   });
 }
 
-DeviceCoder::DeviceCoder(CodingDevice device, const Coding& coding, DType dtype,
+DeviceCoder::DeviceCoder(ResidentDevice device, const Coding& coding, DType dtype,
                          size_t message_bytes)
     : device_(std::move(device)),
       coding_(coding),
-      is_wide_(dtype == DType::kFloat32),
-      elements_(spec_of_elements(dtype)),
+      elements_(*device_.kernels, dtype),
       pinned_(device_.to_host->pinned(kFlagBytes + message_bytes)) {
   *found() = 0;
   ++device_.traffic->coded.calls;
@@ -110,8 +83,8 @@ WorkStream& DeviceCoder::stream_of(const OpJob& job) const {
 }
 
 size_t DeviceCoder::scratch_bytes(const OpJob& job, size_t count) const {
-  const size_t body = rounded(value_bytes(coding_.codec->spec().value, count));
-  const size_t floats = is_wide_ ? 0 : rounded(count * sizeof(float));
+  const size_t body = DevicePieces::rounded(value_bytes(coding_.codec->spec().value, count));
+  const size_t floats = elements_.is_wide() ? 0 : DevicePieces::rounded(count * sizeof(float));
   size_t bytes = makes_message(job) ? body : floats;
   for (const BlockCoder::Operand& operand : job.from) {
     if (operand.elements != nullptr) bytes += floats;
@@ -126,15 +99,8 @@ bool DeviceCoder::codes_own(const OpJob& job) const {
   return adds && coding_.codec->traits().codes_own;
 }
 
-const float* DeviceCoder::as_floats(const std::byte* elements, size_t count, void* stream,
-                                    float* floats) const {
-  if (is_wide_) return reinterpret_cast<const float*>(elements);
-  device_.kernels->decode(elements_, elements, floats, count, 0, 0, /*add=*/false, stream);
-  return floats;
-}
-
 FoldSource DeviceCoder::source_of(const OpJob& job, const BlockCoder::Operand& operand,
-                                  size_t count, WorkStream& stream, Pieces& pieces) const {
+                                  size_t count, WorkStream& stream, DevicePieces& pieces) const {
   const Codec& codec = *coding_.codec;
   if (operand.elements == nullptr) {
     const std::span<const std::byte> body = codec.body_of(operand.message, count);
@@ -143,8 +109,8 @@ FoldSource DeviceCoder::source_of(const OpJob& job, const BlockCoder::Operand& o
     device_.traffic->coded.to_device += body.size();
     return {.body = there};
   }
-  float* const floats = is_wide_ ? nullptr : pieces.take_floats(count);
-  const float* const values = as_floats(operand.elements, count, stream.handle(), floats);
+  float* const floats = elements_.is_wide() ? nullptr : pieces.take_floats(count);
+  const float* const values = elements_.read(operand.elements, count, stream.handle(), floats);
   if (!codes_own(job)) return {.values = values};
   ValueBlock block = this->block(job, count);
   block.values = values;
@@ -160,7 +126,7 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
   WorkStream& stream = stream_of(job);
   stream.with([&] {
     const std::shared_ptr<std::byte> memory = stream.scratch(scratch_bytes(job, count));
-    Pieces pieces(memory.get());
+    DevicePieces pieces(memory.get());
     Fold fold;
     for (const BlockCoder::Operand& operand : job.from) {
       fold.of[fold.num++] = source_of(job, operand, count, stream, pieces);
@@ -170,7 +136,7 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
     if (makes_message(job)) {
       body = pieces.take(body_bytes);
     } else {
-      numbers = is_wide_ ? reinterpret_cast<float*>(job.to) : pieces.take_floats(count);
+      numbers = elements_.is_wide() ? reinterpret_cast<float*>(job.to) : pieces.take_floats(count);
     }
     ValueBlock block = this->block(job, count);
     switch (job.kind) {
@@ -199,13 +165,12 @@ size_t DeviceCoder::enqueue(const OpJob& job, size_t count) {
       stream.copy(to, body, body_bytes, WorkStream::Way::kToHost);
       device_.traffic->coded.to_host += body_bytes;
       length = static_cast<size_t>(to - job.to) + body_bytes;
-    } else if (!is_wide_) {
-      device_.kernels->encode(elements_, {.values = numbers, .count = count}, job.to,
-                              stream.handle());
+    } else if (!elements_.is_wide()) {
+      elements_.write(numbers, count, job.to, stream.handle());
     }
     if (job.inspects) {
-      device_.kernels->find_nonfinite(as_floats(job.to, count, stream.handle(), numbers), count,
-                                      found(), stream.handle());
+      device_.kernels->find_nonfinite(elements_.read(job.to, count, stream.handle(), numbers),
+                                      count, found(), stream.handle());
     }
   });
   return length;

@@ -18,6 +18,7 @@ uint64_t fingerprint_of(const CollectiveCall& call) {
                static_cast<uint64_t>(call.divisor));
   }
   digest.add(call.algorithms);
+  if (call.is_direct) digest.add(1);
   if (call.coding) {
     digest.add(call.coding.codec->name());
     digest.add(static_cast<uint64_t>(call.coding.edges));

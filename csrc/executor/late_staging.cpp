@@ -16,7 +16,8 @@ size_t rounded(size_t bytes) {
 
 }  // namespace
 
-LateStaging::LateStaging(const CodingDevice& device, const CollectiveCall& call) : device_(device) {
+LateStaging::LateStaging(const ResidentDevice& device, const CollectiveCall& call)
+    : device_(device) {
   for (const Region& region : call.input) add(region.data, region.bytes, true, false);
   for (const Region& region : call.output) add(region.data, region.bytes, false, true);
   for (size_t i = 0; i < call.coding.errors.size(); ++i) {

@@ -22,7 +22,7 @@ namespace q7x2 {
 class LateStaging final : public HostPassage {
  public:
   /// Takes pinned memory for the regions of `call`, which are on the device, and for its errors.
-  LateStaging(const CodingDevice& device, const CollectiveCall& call);
+  LateStaging(const ResidentDevice& device, const CollectiveCall& call);
 
   bool read() override;
   std::shared_ptr<const GatheredElements> redirect(CollectiveCall& call) override;
@@ -40,7 +40,7 @@ class LateStaging final : public HostPassage {
   void add(std::byte* data, size_t bytes, bool is_read, bool is_written);
   std::byte* host_of(const std::byte* data) const;
 
-  const CodingDevice device_;
+  const ResidentDevice device_;
   std::vector<Piece> pieces_;
   bool is_read_ = false;
   bool is_written_ = false;

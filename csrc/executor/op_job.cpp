@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "executor/device_coder.h"
+#include "executor/device_worker.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
 #include "transport/task.h"

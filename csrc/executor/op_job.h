@@ -18,7 +18,7 @@
 
 namespace q7x2 {
 
-class DeviceCoder;
+class DeviceWorker;
 
 class OpJob final : public Job {
  public:
@@ -56,10 +56,10 @@ class OpJob final : public Job {
   int divisor = 1;
   const CollectiveCall* call = nullptr;
   BlockCoder* coder = nullptr;
-  DeviceCoder* device = nullptr;  ///< does the work in place of `coder`; null: elements on the host
-  Task* task = nullptr;           ///< `device`: whose job it is
-  BlockCoder::Place at;           ///< coded kinds
-  bool inspects = false;          ///< looks at the elements that it has written
+  DeviceWorker* device = nullptr;  ///< does the work; null: elements are on the host
+  Task* task = nullptr;            ///< `device`: whose job it is
+  BlockCoder::Place at;            ///< coded kinds
+  bool inspects = false;           ///< looks at the elements that it has written
   /// kTake: the message, which is released afterwards.
   HostChannel::Message message;
 

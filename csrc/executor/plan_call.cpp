@@ -41,6 +41,7 @@ CallShape shape_of(const CollectiveCall& call) {
   shape.bytes = call.uneven ? CallShape::kUneven : call.bytes();
   shape.wide_accumulation = is_reduction(call.collective) && accumulates_wider(call.dtype);
   shape.algorithms = call.algorithms;
+  shape.is_direct = call.is_direct;
   if (call.coding) {
     const Codec* const codec = call.coding.codec.get();
     shape.codec = codec->name();

@@ -114,7 +114,7 @@ bool SelectedStaging::takes(const CollectiveCall& call) {
          bytes / element_size(call.dtype) <= ~uint32_t{0};
 }
 
-SelectedStaging::SelectedStaging(CodingDevice device, const CollectiveCall& call, Fits fits)
+SelectedStaging::SelectedStaging(ResidentDevice device, const CollectiveCall& call, Fits fits)
     : device_(std::move(device)),
       call_(call),
       input_(joined(call.input)),
@@ -153,14 +153,10 @@ void SelectedStaging::mark() {
     marked_.marks = {count(), reinterpret_cast<uint64_t*>(next + kAlignment),
                      reinterpret_cast<uint32_t*>(next + rounded(passes))};
     next += rounded(passes) + tiles;
-    marked_.values = reinterpret_cast<const float*>(input_.data);
-    if (floats > 0) {
-      auto* const widened = reinterpret_cast<float*>(next);
-      device_.kernels->decode(spec_of_elements(call_.dtype), input_.data, widened, count(), 0, 0,
-                              /*add=*/false, stream.handle());
-      marked_.values = widened;
-      next += floats;
-    }
+    marked_.values =
+        DeviceElements(*device_.kernels, call_.dtype)
+            .read(input_.data, count(), stream.handle(), reinterpret_cast<float*>(next));
+    next += floats;
     device_.kernels->mark(call_.coding.codec->spec(),
                           {marked_.values, errors(), count(), call_.coding.keys.shared},
                           marked_.marks, marked_.counts, next, stream.handle());
@@ -257,7 +253,8 @@ void SelectedStaging::put(const std::byte* numbers, DType dtype, size_t count, s
         tiles[tile], mask.data() + tile * (kMarkTile / kWord), tiles.length(tile),
         reinterpret_cast<float*>(pinned + numbers_at) + before[tile]);
   }
-  const bool is_wide = dtype == DType::kFloat32;
+  const DeviceElements elements(*device_.kernels, dtype);
+  const bool is_wide = elements.is_wide();
   stream.with([&] {
     const size_t floats_at = rounded(bytes);
     const std::shared_ptr<std::byte> there =
@@ -268,10 +265,7 @@ void SelectedStaging::put(const std::byte* numbers, DType dtype, size_t count, s
     auto* const out = reinterpret_cast<float*>(is_wide ? to : there.get() + floats_at);
     device_.kernels->put(marks, reinterpret_cast<const float*>(there.get() + numbers_at), out, adds,
                          stream.handle());
-    if (!is_wide) {
-      device_.kernels->encode(spec_of_elements(dtype), {.values = out, .count = count}, to,
-                              stream.handle());
-    }
+    if (!is_wide) elements.write(out, count, to, stream.handle());
   });
   device_.traffic->coded.to_device += bytes;
 }

@@ -42,7 +42,7 @@ class SelectedStaging final : public HostPassage {
   static bool takes(const CollectiveCall& call);
 
   /// Of a Plan that `selects_on_device`, and a call that it takes.
-  SelectedStaging(CodingDevice device, const CollectiveCall& call, Fits fits);
+  SelectedStaging(ResidentDevice device, const CollectiveCall& call, Fits fits);
 
   bool read() override;
   std::shared_ptr<const GatheredElements> redirect(CollectiveCall& call) override;
@@ -66,7 +66,7 @@ class SelectedStaging final : public HostPassage {
   /// Enqueues that `numbers` go to `to`, elements of `dtype`, or are added.
   void put(const std::byte* numbers, DType dtype, size_t count, std::byte* to, bool adds);
 
-  const CodingDevice device_;
+  const ResidentDevice device_;
   const CollectiveCall call_;  // as it was
   const Region input_;         // all regions
   const Region output_;

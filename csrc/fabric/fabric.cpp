@@ -242,9 +242,31 @@ void Fabric::validate() const {
   }
   require_quantity(interconnect.alpha_factor, "the latency factor between NUMA nodes");
   require_quantity(interconnect.rate, "the rate between NUMA nodes");
+  require_quantity(devices.alpha, "the latency between devices");
+  require_quantity(devices.overhead, "the overhead of messages between devices");
+  require_quantity(devices.rate, "the rate between devices");
+  require_quantity(devices.reduce_rate, "the reduce rate of devices");
   require_quantity(copy_rate, "the copy rate");
   require_quantity(reduce_rate, "the reduce rate");
   require_quantity(burst, "the burst");
+}
+
+// Each rank's device copies and adds by itself, and no NUMA node is in its way.
+Fabric Fabric::of_devices() const {
+  Fabric fabric = *this;
+  fabric.servers.clear();
+  fabric.tuned.clear();
+  fabric.bindings.clear();
+  fabric.memory = {.alpha = devices.alpha, .overhead = devices.overhead, .measured = false};
+  fabric.copy_rate = devices.rate;
+  fabric.reduce_rate = devices.reduce_rate;
+  std::vector<int> ranks(hosts.size());
+  for (const int host : host_of) ++ranks[static_cast<size_t>(host)];
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    fabric.hosts[i].rates.clear();
+    fabric.hosts[i].cores = std::max(hosts[i].cores, ranks[i]);
+  }
+  return fabric;
 }
 
 Fabric Fabric::one_host_of(int ranks, int cores) {

@@ -93,6 +93,13 @@ struct Fabric {
     double overhead = 0;    ///< seconds of CPU time for each message, at each end
     bool measured = false;  ///< else a documented default
   };
+  /// Memory of the devices of one host, one for each rank.
+  struct DeviceMemory {
+    double alpha = 15e-6;        ///< seconds from one to another, whatever the size
+    double overhead = 5e-6;      ///< seconds of CPU time for each message, at each end
+    double rate = 20e9;          ///< bytes per second from one to another
+    double reduce_rate = 200e9;  ///< bytes per second that one folds into a sum
+  };
   /// What was measured from one host to another.
   struct Pair {
     int from = 0;  ///< hosts
@@ -137,6 +144,7 @@ struct Fabric {
 
   Cost memory{1e-6, 0.3e-6};  ///< between ranks of one host
   Interconnect interconnect;
+  DeviceMemory devices;       ///< documented defaults, unless a file has others
   double copy_rate = 8e9;     ///< bytes per second that one core copies; 0: does not limit
   double reduce_rate = 8e9;   ///< bytes per second that one core folds into a sum; 0: the same
   Cost network{30e-6, 3e-6};  ///< between hosts
@@ -187,6 +195,9 @@ struct Fabric {
   Fabric with_servers() const;
   /// Whether both have the same hosts, by key, in any order. False where a key is empty.
   bool same_hosts(const Fabric& other) const;
+  /// The same ranks with the memory of their devices in place of their hosts': what messages cost
+  /// that go from device to device. Without servers, and without times, which are hosts'.
+  Fabric of_devices() const;
   /// Adds measured times. They take the place of all that was measured before of the same
   /// collective, ranks and bytes: only times of one run are compared with each other.
   void learn(const std::vector<Tuned>& times);

@@ -137,6 +137,11 @@ std::string to_json(const Fabric& fabric) {
   add("interconnect", line({{"alpha_factor", rounded(interconnect.alpha_factor)},
                             {"rate", rounded(interconnect.rate)},
                             {"measured", interconnect.measured}}));
+  const Fabric::DeviceMemory& devices = fabric.devices;
+  add("devices", line({{"alpha", rounded(devices.alpha)},
+                       {"overhead", rounded(devices.overhead)},
+                       {"rate", rounded(devices.rate)},
+                       {"reduce_rate", rounded(devices.reduce_rate)}}));
   add("network", line(cost_json(fabric.network)));
   add("burst", line(rounded(fabric.burst)));
   add("copy_rate", line(rounded(fabric.copy_rate)));

@@ -154,6 +154,17 @@ Fabric::Interconnect read_interconnect(const Place& place) {
   return interconnect;
 }
 
+Fabric::DeviceMemory read_devices(const Place& place) {
+  Fabric::DeviceMemory devices;
+  Fields fields(place);
+  fields.optional("alpha", devices.alpha, &Place::quantity);
+  fields.optional("overhead", devices.overhead, &Place::quantity);
+  fields.optional("rate", devices.rate, &Place::quantity);
+  fields.optional("reduce_rate", devices.reduce_rate, &Place::quantity);
+  fields.end();
+  return devices;
+}
+
 Fabric::Binding read_binding(const Place& place) {
   Fabric::Binding binding;
   Fields fields(place);
@@ -205,6 +216,7 @@ Fabric fabric_from_json(std::string_view text) {
   });
   fields.optional("memory", fabric.memory, read_cost);
   fields.optional("interconnect", fabric.interconnect, read_interconnect);
+  fields.optional("devices", fabric.devices, read_devices);
   fields.optional("network", fabric.network, read_cost);
   fields.optional("burst", fabric.burst, &Place::quantity);
   fields.optional("copy_rate", fabric.copy_rate, &Place::quantity);

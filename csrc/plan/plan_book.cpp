@@ -49,6 +49,7 @@ std::string kind_text(const CallShape& shape) {
   std::string text = to_string(shape.collective);
   if (shape.root >= 0) text += " with root " + std::to_string(shape.root);
   if (!shape.codec.empty()) text += " as " + shape.codec;
+  if (shape.is_direct) text += " between devices";
   return shape.bytes == CallShape::kUneven
              ? text + " of parts that differ"
              : text + " up to " + std::to_string(size_class(shape.bytes)) + " bytes";
@@ -64,7 +65,8 @@ PlanBook::Page::Page(const CallShape& shape, Source source, std::shared_ptr<Reac
     : shape_(shape),
       source_(source),
       reacting_(std::move(reacting)),
-      calls_between_looks_(reacting_ && source == Source::kBroadcast && shows_best(shape)
+      calls_between_looks_(reacting_ && source == Source::kBroadcast && shows_best(shape) &&
+                                   !shape.is_direct  // looks measure the hosts' links
                                ? reacting_->calls_between_looks(shape)
                                : 0) {
   shape_.coding = nullptr;
@@ -328,7 +330,7 @@ std::vector<PlanBook::Record> PlanBook::records_of(bool (*counts)(const Page&)) 
     if (!page->is_settled() || !counts(*page)) continue;
     const std::lock_guard history(page->history_mutex_);
     records.push_back({page->shape_.collective, page->shape_.bytes, page->shape_.root,
-                       page->shape_.codec, page->calls(), page->past_});
+                       page->shape_.is_direct, page->shape_.codec, page->calls(), page->past_});
     records.back().chapters.push_back(chapter_of(*page));
     if (records.back().bytes != CallShape::kUneven) {
       records.back().bytes = size_class(records.back().bytes);

@@ -55,6 +55,7 @@ class PlanBook {
     Collective collective;
     size_t bytes = 0;  ///< the size class
     int root = -1;
+    bool is_direct = false;
     std::string codec;
     uint64_t calls = 0;
     std::vector<Chapter> chapters;  ///< the present one last

@@ -38,6 +38,7 @@ CallKey key_of(const CallShape& shape) {
           shape.wide_accumulation,
           size_class(shape.bytes),
           shape.algorithms,
+          shape.is_direct,
           shape.codec,
           shape.dtype,
           shape.edges};
@@ -82,6 +83,15 @@ std::shared_ptr<const Schedule> Planner::schedule(const CallShape& shape,
   return search(shape, {}).schedule(algorithm, edges);
 }
 
+const Site& Planner::site_for(const CallShape& shape) const {
+  if (!shape.is_direct) return *site_;
+  if (!device_site_) {
+    device_fabric_ = std::make_shared<const Fabric>(fabric_->of_devices());
+    device_site_ = std::make_shared<const Site>(*device_fabric_);
+  }
+  return *device_site_;
+}
+
 std::shared_ptr<const Schedule> Planner::own_for(const CallShape& shape) const {
   if (!shape.algorithms.empty() || !shape.codec.empty()) return nullptr;
   auto own = own_plan_for(own_, shape.collective, fabric_->world_size(), shape.root);
@@ -97,7 +107,7 @@ ScheduleSearch Planner::search(const CallShape& shape) const {
 ScheduleSearch Planner::search(const CallShape& shape,
                                const std::vector<AlgorithmName>& wishes) const {
   return {
-      shape, *site_, wishes,
+      shape, site_for(shape), wishes,
       [this](const Generator& generator, const ScheduleRequest& request) {
         const ScheduleKey key{&generator, request.parameter, request.root, request.wants_owners};
         if (const auto* known = schedules_.find(key)) return *known;
@@ -192,6 +202,7 @@ void Planner::set_fabric(std::shared_ptr<const Fabric> fabric) {
   }
   fabric_ = std::move(fabric);
   site_ = std::make_shared<const Site>(*fabric_);
+  device_site_.reset();
   choices_.clear();
   schedules_.clear();
 }

@@ -46,6 +46,7 @@ struct CallShape {
   bool wide_accumulation = false;
   /// In place of the planner's forced algorithms, for this call; empty: those.
   std::string algorithms = {};
+  bool is_direct = false;  ///< messages go from device to device
   /// The name of the call's codec; empty: none.
   std::string codec = {};
   DType dtype = DType::kBytes;  ///< of a coded call's elements; what coding costs depends on it
@@ -62,10 +63,10 @@ struct CallShape {
 };
 
 /// Calls that are alike in these share a choice: collective, root, wide accumulation, size class
-/// (the smallest power of two that is not less than the bytes), the call's algorithms, its codec
-/// with the type of its elements and its edges.
+/// (the smallest power of two that is not less than the bytes), the call's algorithms, whether it
+/// is direct, its codec with the type of its elements and its edges.
 using CallKey =
-    std::tuple<Collective, int, bool, size_t, std::string, std::string, DType, EdgeWish>;
+    std::tuple<Collective, int, bool, size_t, std::string, bool, std::string, DType, EdgeWish>;
 CallKey key_of(const CallShape& shape);
 
 struct Choice {
@@ -154,6 +155,8 @@ class Planner {
   using ScheduleKey = std::tuple<const Generator*, int, int, bool>;
 
   void check_root(const CallShape& shape) const;
+  /// What a call's messages pass through.
+  const Site& site_for(const CallShape& shape) const;
   std::shared_ptr<const Schedule> own_for(const CallShape& shape) const;
   ScheduleSearch search(const CallShape& shape) const;
   ScheduleSearch search(const CallShape& shape, const std::vector<AlgorithmName>& wishes) const;
@@ -164,7 +167,10 @@ class Planner {
   const OwnPlans own_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Fabric> fabric_;
-  std::shared_ptr<const Site> site_;  // of the Fabric
+  // Of the Fabric, and of what it says of devices; the latter is made on first use.
+  std::shared_ptr<const Site> site_;
+  mutable std::shared_ptr<const Fabric> device_fabric_;
+  mutable std::shared_ptr<const Site> device_site_;
   Recent<CallKey, Choice> choices_;
   /// Trees are drawn once, for calls of all sizes.
   mutable Recent<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;

@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 8;
+constexpr uint32_t kVersion = 9;
 
 class Writer {
  public:
@@ -38,6 +38,16 @@ class Reader {
   T get() {
     T value;
     std::memcpy(&value, next(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  /// An enumerator that is not greater than `last`.
+  template <typename Enum>
+  Enum get_up_to(Enum last, const char* what) {
+    const auto value = get<Enum>();
+    if (value > last) {
+      throw Error(ErrorCode::kMismatch, "a rank's card has " + std::string(what) + " number " +
+                                            std::to_string(static_cast<int>(value)));
+    }
     return value;
   }
   std::string get_string() { return std::string(next(get<uint32_t>())); }
@@ -81,6 +91,8 @@ std::string Card::encode() const {
     out.put(nic.prefix);
   }
   out.put(std::string_view(transports));
+  out.put(device_path);
+  out.put(device_memory);
   out.put(std::string_view(algorithms));
   out.put(std::string_view(memory));
   out.put(std::string_view(encode_renewed(renewed)));
@@ -126,6 +138,8 @@ Card Card::decode(std::string_view bytes) {
     card.beside.push_back(std::move(nic));
   }
   card.transports = in.get_string();
+  card.device_path = in.get_up_to(DevicePath::kDirect, "a path of tensors on devices");
+  card.device_memory = in.get_up_to(DeviceMemory::kMapped, "a use of devices' memory");
   card.algorithms = in.get_string();
   card.memory = in.get_string();
   card.renewed = decode_renewed(in.get_string());

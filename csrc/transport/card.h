@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/device_path.h"
 #include "transport/job_secret.h"
 #include "transport/nics.h"
 
@@ -24,6 +25,8 @@ struct Card {
   uint16_t heartbeat_port = 0;     ///< 0: there is none
   std::vector<Nic> beside;         ///< interfaces beside the network that all hosts share
   std::string transports;          ///< of UCX, which the process may use: "posix, sysv, tcp"
+  DevicePath device_path = DevicePath::kAuto;        ///< of the group, as this rank was told
+  DeviceMemory device_memory = DeviceMemory::kNone;  ///< what UCX does with it in the process
   std::string algorithms;  ///< to which collectives are confined, "ring,sra"; empty: to none
   std::string memory;      ///< key of its HostChannel's segment; empty where it has none yet
   /// Connections that the rank will not use any more because they broke: with which process, the

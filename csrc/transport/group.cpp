@@ -18,15 +18,17 @@ namespace q7x2 {
 
 std::shared_ptr<Group> Group::create(Runtime& runtime, int rank, int world_size,
                                      const std::string& name, const Exchange& exchange,
-                                     const Await& await, bool eager,
-                                     const std::string& algorithms) {
-  return WireUp(runtime, rank, world_size, name, exchange, await).run(eager, algorithms);
+                                     const Await& await, bool eager, const std::string& algorithms,
+                                     DevicePath device_path) {
+  return WireUp(runtime, rank, world_size, name, exchange, await)
+      .run(eager, algorithms, device_path);
 }
 
 Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
     : runtime_(runtime),
       slot_(slot),
       members_(std::move(members)),
+      device_path_(device_path_of(members_.cards())),
       begun_(begun),
       departed_(static_cast<size_t>(world_size())),
       wires_(static_cast<size_t>(world_size()), Wire::kShared),

@@ -30,12 +30,13 @@ class Group {
  public:
   /// Wires the ranks up (transport/wire_up.h). Ranks of one host map each other's memory; the
   /// others connect on first use, or at once with `eager`. `algorithms`: to which this rank's
-  /// collectives are confined. Throws Error(kMismatch) if the ranks disagree about that or about
-  /// the group.
+  /// collectives are confined. `device_path`: as this rank was told. Throws Error(kMismatch) if the
+  /// ranks disagree about that or about the group.
   static std::shared_ptr<Group> create(Runtime& runtime, int rank, int world_size,
                                        const std::string& name, const Exchange& exchange,
                                        const Await& await, bool eager,
-                                       const std::string& algorithms = {});
+                                       const std::string& algorithms = {},
+                                       DevicePath device_path = DevicePath::kAuto);
   /// For WireUp. `slot`: reserved in the group table, and the group's from here on. `begun`: when
   /// its ranks began to make it.
   Group(Runtime& runtime, int slot, Membership members, TimePoint begun);
@@ -117,17 +118,22 @@ class Group {
   // these calls.
 
   /// `tag`: see transport/tag.h; its slot is filled in here.
+  /// `kind`: of the memory at `data`.
   void send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
-            const void* data, size_t length, Wire wire = Wire::kShared);
+            const void* data, size_t length, Wire wire = Wire::kShared,
+            MemoryKind kind = MemoryKind::kHost);
   /// `source` -1: from any, over the shared network. `tag` must carry this rank's slot.
   void receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask,
-               void* data, size_t length, Wire wire = Wire::kShared);
+               void* data, size_t length, Wire wire = Wire::kShared,
+               MemoryKind kind = MemoryKind::kHost);
   /// A message of the user, through shared memory where the two ranks have some.
   void send_message(Locked& locked, Task& task, uint32_t token, int destination, uint32_t user_tag,
                     const void* data, size_t length);
   /// `source` -1: from any rank.
   void receive_message(Locked& locked, Task& task, uint32_t token, int source, uint32_t user_tag,
                        void* data, size_t length);
+  /// How uncompressed tensors on a device pass; all ranks say the same.
+  const DevicePathOfGroup& device_path() const { return device_path_; }
   /// What collectives use towards `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
 
@@ -318,6 +324,7 @@ class Group {
   const int slot_;
   uint32_t flight_ = 0;
   const Membership members_;
+  const DevicePathOfGroup device_path_;
   const TimePoint begun_;
   // By rank: how many collectives it had begun when it left in good order. Nothing: it is here.
   std::vector<std::optional<uint64_t>> departed_;

@@ -183,7 +183,7 @@ Error Group::disagreement(int a, const std::string& what_a_did, int b,
                           const std::string& what_b_did) const {
   return Error(ErrorCode::kMismatch,
                "ranks disagree about a collective (a different collective, shape, dtype, root, "
-               "split, reduction or q7x2.algorithm): " +
+               "split, reduction, device or q7x2.algorithm): " +
                    describe(a) + " " + what_a_did + ", but " + describe(b) + " " + what_b_did,
                a == rank() ? b : a);
 }

@@ -9,7 +9,7 @@
 namespace q7x2 {
 
 void Group::send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
-                 const void* data, size_t length, Wire wire) {
+                 const void* data, size_t length, Wire wire, MemoryKind kind) {
   if (has_left(destination)) {
     task.stranded(locked, left_error(destination, task));
     return;
@@ -25,13 +25,16 @@ void Group::send(Locked& locked, Task& task, uint32_t token, int destination, ui
     reactor.complete(locked, pending, UCS_ERR_UNREACHABLE);
     return;
   }
-  task.record(locked).traffic.sent_network += length;
+  Traffic& traffic = task.record(locked).traffic;
+  // From device to device of a host.
+  const bool stays_here = kind != MemoryKind::kHost && same_host(destination);
+  (stays_here ? traffic.sent_memory : traffic.sent_network) += length;
   reactor.send(locked, pending, peer.link(wire).endpoint(),
-               tag | tag::slot_bits(card(destination).slot), data, length);
+               tag | tag::slot_bits(card(destination).slot), data, length, kind);
 }
 
 void Group::receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag,
-                    uint64_t mask, void* data, size_t length, Wire wire) {
+                    uint64_t mask, void* data, size_t length, Wire wire, MemoryKind kind) {
   Reactor& reactor = runtime_.reactor();
   const bool is_gone = source >= 0 && has_left(source);
   // Connected in both directions, so that a death of the source is noticed. Where it cannot be
@@ -46,7 +49,7 @@ void Group::receive(Locked& locked, Task& task, uint32_t token, int source, uint
                                                 source, /*is_receive=*/true, wire);
   UcpWorker& worker =
       wire == Wire::kPrivate ? members_.peer(source).beside.worker() : reactor.worker();
-  const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length);
+  const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length, kind);
   if (is_waiting && is_gone) {
     // All that it ever sent has arrived before its goodbye.
     task.stranded(locked, left_error(source, task));

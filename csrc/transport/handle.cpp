@@ -40,6 +40,7 @@ Card card_of_process(Runtime& runtime) {
   card.address = runtime.reactor().worker().address();
   card.beside = runtime.nics_beside();
   card.transports = join_list(runtime.transports());
+  card.device_memory = runtime.reactor().device_memory();
   card.heartbeat_address = runtime.heartbeat_address();
   Locked locked(runtime.lock());
   card.heartbeat_port = runtime.peers().heartbeat_port(locked);
@@ -50,6 +51,7 @@ Card without_group(const Card& card) {
   Card process = card;
   process.slot = 0;
   process.world_size = 0;
+  process.device_path = {};
   process.algorithms.clear();
   process.memory.clear();
   process.renewed.clear();

@@ -22,7 +22,8 @@ class Membership {
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
   int world_size() const { return static_cast<int>(cards_.size()); }
-  /// What `rank` published of itself.
+  /// What the ranks published of themselves, by rank.
+  const std::vector<Card>& cards() const { return cards_; }
   const Card& card(int rank) const { return cards_[static_cast<size_t>(rank)]; }
   /// Not for this rank.
   Peer& peer(int rank) const { return *peers_[static_cast<size_t>(rank)]; }

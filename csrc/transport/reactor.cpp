@@ -120,9 +120,11 @@ void Reactor::release(Locked&, PendingRequest& pending) {
 }
 
 void Reactor::send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint, uint64_t tag,
-                   const void* data, size_t length) {
+                   const void* data, size_t length, MemoryKind kind) {
   ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = ucx_memory(kind);
   param.cb.send = on_sent;
   param.user_data = &pending;
   void* request = ucp_tag_send_nbx(endpoint.get(), data, length, tag, &param);
@@ -134,12 +136,13 @@ void Reactor::send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint
 }
 
 bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag,
-                      uint64_t mask, void* data, size_t length) {
+                      uint64_t mask, void* data, size_t length, MemoryKind kind) {
   ucp_request_param_t param{};
   // Completion always comes by the callback, if need be from inside the call: UCX 1.13 does not say
   // what a receive brought that completes at once.
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.memory_type = ucx_memory(kind);
   param.cb.recv = on_received;
   param.user_data = &pending;
   pending.worker = &worker;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/device_path.h"
 #include "transport/early_messages.h"
 #include "transport/locked.h"
 #include "transport/nics.h"
@@ -37,6 +38,10 @@ class Reactor {
   UcpWorker& worker() { return ucx_.worker; }
   /// Names of UCX's transports that this process may use.
   std::vector<std::string> transports() const { return ucx_.context.transports(); }
+  /// None if messages that nobody has asked for yet may be moved out of UCX's memory.
+  DeviceMemory device_memory() const {
+    return ucx_.may_run_out ? DeviceMemory::kNone : device_memory_of(ucx_.context);
+  }
   /// What the user should know of how UCX was opened; once.
   std::vector<std::string> take_warnings(Locked&);
   /// The worker for an interface beside the shared network; made on first use.
@@ -58,10 +63,10 @@ class Reactor {
                               bool is_receive, Wire wire = Wire::kShared);
   void release(Locked&, PendingRequest& pending);
   void send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint, uint64_t tag,
-            const void* data, size_t length);
+            const void* data, size_t length, MemoryKind kind = MemoryKind::kHost);
   /// False: it is complete already.
   bool receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag, uint64_t mask,
-               void* data, size_t length);
+               void* data, size_t length, MemoryKind kind = MemoryKind::kHost);
   /// Cancels a receive that UCX has in progress.
   void cancel(Locked&, PendingRequest& pending);
   /// Cancels a receive unless UCX has a message for it. False: it has.

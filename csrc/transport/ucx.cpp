@@ -95,6 +95,10 @@ void exclude(ucp_config_t* config, const std::set<std::string>& without) {
 
 }  // namespace
 
+ucs_memory_type_t ucx_memory(MemoryKind kind) {
+  return kind == MemoryKind::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
 void check_ucx(ucs_status_t status, std::string_view what) {
   if (status != UCS_OK) {
     throw Error(ErrorCode::kTransport,
@@ -163,6 +167,13 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   }
   check_ucx(status, "initialise");
   context_.reset(context);
+}
+
+bool UcpContext::takes(MemoryKind kind) const {
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  check_ucx(ucp_context_query(context_.get(), &attributes), "say which memory it knows");
+  return (attributes.memory_types >> ucx_memory(kind) & 1) != 0;
 }
 
 std::vector<std::string> UcpContext::transports() const {

@@ -12,8 +12,12 @@
 #include <ucp/api/ucp.h>
 
 #include "base/error.h"
+#include "base/memory_kind.h"
 
 namespace q7x2 {
+
+/// What UCX calls it.
+ucs_memory_type_t ucx_memory(MemoryKind kind);
 
 /// Throws Error(kTransport) naming `what` and the UCX status, unless `status` is UCS_OK.
 void check_ucx(ucs_status_t status, std::string_view what);
@@ -35,6 +39,8 @@ class UcpContext {
   ucp_context_h get() const { return context_.get(); }
   /// Names of the transports that it may use, for example {"posix", "self", "sysv", "tcp"}.
   std::vector<std::string> transports() const;
+  /// Whether it can send and receive memory of that kind.
+  bool takes(MemoryKind kind) const;
 
  private:
   std::unique_ptr<ucp_context, void (*)(ucp_context_h)> context_;

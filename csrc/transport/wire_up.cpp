@@ -88,8 +88,9 @@ WireUp::~WireUp() {
   channel_.reset();  // keys of peers' memory are the worker's
 }
 
-std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms) {
-  mine_ = make_card(algorithms);
+std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
+                                   DevicePath device_path) {
+  mine_ = make_card(algorithms, device_path);
   std::vector<Card> cards = verified(exchange("card", mine_.encode(), [] {}));
   refuse_tcp_after_fork(cards, rank_);
   Membership members = meet(cards);
@@ -127,7 +128,7 @@ std::vector<std::string> WireUp::exchange(const std::string& what, const std::st
 
 // ---------------------------------------------------------------------------------------- cards
 
-Card WireUp::make_card(const std::string& algorithms) {
+Card WireUp::make_card(const std::string& algorithms, DevicePath device_path) {
   await_quiet(runtime_);
   hear_of_breaks(runtime_);
   Card card = card_of_process(runtime_);
@@ -139,6 +140,7 @@ Card WireUp::make_card(const std::string& algorithms) {
   card.slot = static_cast<uint16_t>(slot_);
   card.world_size = static_cast<uint16_t>(world_size_);
   card.algorithms = algorithms;
+  card.device_path = device_path;
   // Before it is known whether anyone shares this host, since that spares an exchange.
   if (world_size_ > 1 && HostChannel::is_cheap(runtime_.reactor().context())) {
     channel_ = new_channel(1);

@@ -61,14 +61,14 @@ class WireUp {
   WireUp& operator=(const WireUp&) = delete;
 
   /// Once. For the arguments and errors see Group::create.
-  std::shared_ptr<Group> run(bool eager, const std::string& algorithms);
+  std::shared_ptr<Group> run(bool eager, const std::string& algorithms, DevicePath device_path);
 
  private:
   /// The exchange, of texts with seals. Throws Error(kMismatch) if another rank's has none of this
   /// job.
   std::vector<std::string> exchange(const std::string& what, const std::string& mine,
                                     const std::function<void()>& check);
-  Card make_card(const std::string& algorithms);
+  Card make_card(const std::string& algorithms, DevicePath device_path);
   /// Throws Error(kMismatch) unless they are the cards of one group, and this rank's among them.
   std::vector<Card> verified(const std::vector<std::string>& bytes) const;
   Membership meet(std::vector<Card> cards);

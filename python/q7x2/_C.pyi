@@ -18,9 +18,16 @@ class Options(Backend.Options):
     """Only these may be chosen, "ring,sra"; empty: the variable Q7X2_ALGO, or all."""
     refine: bool
     """The durations of calls may change the algorithm of later ones. Rank 0's value counts."""
+    device_path: str
+    """How tensors on a device pass: "auto", "staged" or "direct"; empty: Q7X2_DEVICE_PATH."""
 
     def __init__(
-        self, *, eager_connect: bool = False, algorithms: str = "", refine: bool = True
+        self,
+        *,
+        eager_connect: bool = False,
+        algorithms: str = "",
+        refine: bool = True,
+        device_path: str = "",
     ) -> None: ...
     def __copy__(self) -> Options: ...
     def __deepcopy__(self, memo: dict[int, Any]) -> Options: ...
@@ -275,7 +282,7 @@ def create_backend(
     dist_backend_opts: Any, options: Options | None = None, *, in_job: bool = False
 ) -> ProcessGroupQ7x2: ...
 def register_accelerator(
-    device_type: str, stream_calls: Any, codec_kernels: Any | None = None
+    device_type: str, stream_calls: Any, codec_kernels: Any | None = None, memory: str = ""
 ) -> None:
     """Take tensors of ``device_type``; ``stream_calls``: a capsule of that name."""
 

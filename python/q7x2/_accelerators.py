@@ -8,7 +8,7 @@ _registered: list[str] = []
 
 
 def register_accelerator(
-    device_type: str, stream_calls: Any, codec_kernels: Any | None = None
+    device_type: str, stream_calls: Any, codec_kernels: Any | None = None, memory: str = ""
 ) -> None:
     """Let groups that are made from now on take tensors of an accelerator other than CUDA.
 
@@ -25,9 +25,12 @@ def register_accelerator(
         codec_kernels: A capsule called ``q7x2.codec_kernels``. It points to a
             ``q7x2::CodecKernels`` (csrc/kernels/codec_kernels.h), which must stay, and was
             compiled with the header of this version. ``None``: codecs run on the CPU.
+        memory: ``"cuda"`` if UCX may take its memory for that of CUDA's driver. Then ranks of a
+            host can exchange tensors from device to device. Empty: they pass through the host.
 
     Raises:
-        ValueError: A struct is incomplete, or the device type has others already.
+        ValueError: A struct is incomplete, the device type has others already, or ``memory`` is
+            another text.
         TypeError: A capsule has another name.
     """
     import torch
@@ -37,7 +40,7 @@ def register_accelerator(
     from q7x2._extension import load
 
     name = torch.device(device_type).type
-    load().register_accelerator(name, stream_calls, codec_kernels)
+    load().register_accelerator(name, stream_calls, codec_kernels, memory)
     register()
     served = dist.Backend.backend_capability["q7x2"]
     if name not in served:

@@ -37,14 +37,16 @@ class Description:
     algorithms_allowed: str
     """What ``Q7X2_ALGO``, ``Options.algorithms`` and ``Q7X2_PLAN`` leave; empty: all."""
     algorithms: list[dict[str, Any]]
-    """Per kind of call so far: ``collective``, ``root``, ``codec``, ``bytes`` (the largest size of
-    the kind, or None), ``calls``, and ``algorithms``, which the next calls take in turns."""
+    """Per kind of call so far: ``collective``, ``root``, ``codec``, ``direct`` (from device to
+    device), ``bytes`` (the largest size of the kind, or None), ``calls``, and ``algorithms``, which
+    the next calls take in turns."""
     device_paths: list[dict[str, Any]]
     """How the calls and messages with tensors on a device passed so far. Each has ``path``,
     ``calls``, and the bytes copied ``to_host`` and ``to_device``. Paths without calls are left out.
 
     - ``"staged"``: tensors passed through pinned host memory.
     - ``"coded"``: the device encoded and decoded, and only messages passed.
+    - ``"direct"``: UCX moved them from device to device, and nothing passed.
 
     What torch copies for q7x2 is not counted: for codecs that add integers, sparse tensors, and
     several tensors per rank.
@@ -100,7 +102,9 @@ def describe(group: ProcessGroup | None = None) -> Description:
         algorithms_allowed=facts["algorithms_allowed"],
         algorithms=[_choice(kind) for kind in plan_history(group)],
         device_paths=[
-            {"path": way, **facts[way]} for way in ("staged", "coded") if facts[way]["calls"]
+            {"path": way, **facts[way]}
+            for way in ("staged", "coded", "direct")
+            if facts[way]["calls"]
         ],
         timeout=facts["timeout"],
         flight_recorder=facts["flight_recorder"],
@@ -118,7 +122,7 @@ def _peer(peer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(kind: dict[str, Any]) -> dict[str, Any]:
-    kept = ("collective", "root", "codec", "bytes", "calls")
+    kept = ("collective", "root", "codec", "direct", "bytes", "calls")
     events = kind["events"]
     names = events[-1]["choices"] if events else [kind["candidates"][0]["algorithm"]]
     return {**{key: kind[key] for key in kept}, "algorithms": names}
@@ -189,6 +193,8 @@ def _choice_text(kind: dict[str, Any]) -> str:
         text += f" with root {kind['root']}"
     if kind["codec"]:
         text += f" as {kind['codec']}"
+    if kind["direct"]:
+        text += " between devices"
     if kind["bytes"] is None:
         text += " of parts that differ"
     elif kind["collective"] != "barrier":

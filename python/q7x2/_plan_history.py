@@ -22,9 +22,9 @@ def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
     Returns:
         One dict per kind of call, with plain values:
 
-        - ``collective``, ``root`` (-1 if there is none), ``codec`` ("" if there is none) and
-          ``bytes``: the largest size of the kind. The smallest is half of that. ``bytes`` is None
-          if the ranks' parts differ in size.
+        - ``collective``, ``root`` (-1 if there is none), ``codec`` ("" if there is none),
+          ``direct`` (from device to device) and ``bytes``: the largest size of the kind. The
+          smallest is half of that. ``bytes`` is None if the ranks' parts differ in size.
         - ``calls``: how many there were.
         - ``candidates``: what rank 0 proposed last, its own choice first. Each has ``algorithm``,
           ``edges``, ``slice_bytes``, ``window`` and ``predicted`` (seconds).

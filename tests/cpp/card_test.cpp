@@ -28,6 +28,8 @@ Card example() {
   card.heartbeat_port = 40001;
   card.beside = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
   card.transports = "posix, sysv, tcp";
+  card.device_path = DevicePath::kDirect;
+  card.device_memory = DeviceMemory::kMapped;
   card.algorithms = "ring,aggregator:2";
   card.memory = std::string("\0key", 4);
   card.renewed = {{0xfedcba9876543210ULL, 3, 2, 1}};
@@ -46,6 +48,8 @@ void expect_equal(const Card& a, const Card& b) {
   EXPECT_EQ(a.heartbeat_address, b.heartbeat_address);
   EXPECT_EQ(a.heartbeat_port, b.heartbeat_port);
   EXPECT_EQ(a.transports, b.transports);
+  EXPECT_EQ(a.device_path, b.device_path);
+  EXPECT_EQ(a.device_memory, b.device_memory);
   EXPECT_EQ(a.algorithms, b.algorithms);
   EXPECT_EQ(a.memory, b.memory);
   ASSERT_EQ(a.beside.size(), b.beside.size());

@@ -67,7 +67,7 @@ TEST(DeviceCoder, FirstCallsHaveTheBitsOfTheCpu) {
     for (const EdgeWish edges : {EdgeWish::kAll, EdgeWish::kHost}) {
       for (const size_t count : {1, 5000, 300'001}) {
         rank.at(std::string(to_string(edges)) + " " + std::to_string(count));
-        const CodingDevice device{std::make_shared<ThreadStream>(),
+        const ResidentDevice device{std::make_shared<ThreadStream>(),
                                   std::make_shared<ThreadStream>(), &kThreadKernels};
         const auto on_device = std::make_shared<Numbers>(
             DType::kFloat32, normal(count, static_cast<unsigned>(rank.rank)),
@@ -98,7 +98,7 @@ TEST(DeviceCoder, FirstCallsHaveTheBitsOfTheCpu) {
 TEST(DeviceCoder, SaysThatAResultIsNotFinite) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
-    const CodingDevice device{std::make_shared<ThreadStream>(), std::make_shared<ThreadStream>(),
+    const ResidentDevice device{std::make_shared<ThreadStream>(), std::make_shared<ThreadStream>(),
                               &kThreadKernels};
     for (const bool is_bad : {false, true}) {
       std::vector<float> values(10'000, 1.0F);

@@ -42,6 +42,7 @@ Fabric full() {
   fabric.network = {4e-5, 2e-6, true};
   fabric.burst = 131072;
   fabric.interconnect = {1.5, 3e10, true};
+  fabric.devices = {2e-5, 3e-6, 4e10, 5e11};
   fabric.codecs = {{"int8", 1e9, 2e9}, {"topk:0.1", 1e9, 2e9, 3e9, 4e9}};
   fabric.hosts[1].rates = {{"cpu", 5e9, 0, {{"int8", 5e8, 1e9}}}, {"cuda", 1e12, 1e12, {}}};
   for (int rank = 0; rank < 6; ++rank) fabric.bindings.push_back({rank % 2 - 1, "0-3,8"});
@@ -81,6 +82,10 @@ TEST(FabricJson, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.bindings, full().bindings);
   EXPECT_EQ(read.interconnect.alpha_factor, 1.5);
   EXPECT_TRUE(read.interconnect.measured);
+  EXPECT_EQ(read.devices.alpha, 2e-5);
+  EXPECT_EQ(read.devices.overhead, 3e-6);
+  EXPECT_EQ(read.devices.rate, 4e10);
+  EXPECT_EQ(read.devices.reduce_rate, 5e11);
   EXPECT_EQ(read.host_codec_rate(1, "int8")->encode, 5e8);
   EXPECT_EQ(read.copy_rate_of(2), 5e9);
   EXPECT_EQ(read.copy_rate_of(2, "cuda"), 1e12);
@@ -140,6 +145,7 @@ TEST(FabricJson, ARefusalNamesThePlace) {
       {with("2023-11-14T22:13:20Z", "yesterday"), "made.time: expected a time such as"},
       {with("\"measured\":true", "\"measured\":1"),
        "interconnect.measured: expected true or false"},
+      {with("\"rate\":40000000000.0", "\"rate\":-1.0"), "devices.rate: expected"},
       {with("{\"numa_node\":-1,\"cpus\":\"0-3,8\"},", ""), "5 bindings for 6 ranks"},
       {with("\"numa_node\":-1,\"cpus\"", "\"numa_node\":-2,\"cpus\""),
        "bindings[0].numa_node: expected a whole number of -1 to"},

@@ -20,7 +20,7 @@ struct ThreadDevice {
   std::shared_ptr<ThreadStream> to_host = std::make_shared<ThreadStream>();
   std::shared_ptr<ThreadStream> to_device = std::make_shared<ThreadStream>();
 
-  CodingDevice coding() const { return {to_host, to_device, &kThreadKernels}; }
+  ResidentDevice coding() const { return {to_host, to_device, &kThreadKernels}; }
   size_t copied() const { return to_host->copied + to_device->copied; }
 };
 

@@ -209,7 +209,7 @@ inline CollectiveCall call_on(Numbers& numbers, const std::string& algorithm,
 
 inline std::shared_ptr<CollectiveTask> start_on_device(Comm& comm, CollectiveCall call,
                                                        std::shared_ptr<void> keep_alive,
-                                                       const CodingDevice& device) {
+                                                       const ResidentDevice& device) {
   const auto task = comm.make(std::move(call), std::move(keep_alive));
   const auto latch = std::make_shared<InputLatch>(comm.group().runtime().completions());
   task->set_device(latch, device);

@@ -5,10 +5,13 @@ Each returns what the call wrote, for a comparison with the same call on CPU ten
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import q7x2
+import stand_in
 import torch
 import torch.distributed as dist
-from values import integers, payload
+from values import assert_bits, integers, payload
 
 
 def _all_reduce(device: str, size: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -124,3 +127,28 @@ CALLS = [
     _strided,
     _blocks,
 ]
+
+SIZES = [0, 1, 1023, 70_000]
+
+
+def compare_calls(device: str) -> None:
+    """Every call gives the bits of CPU tensors, in the order of the current stream."""
+    for call in CALLS:
+        for dtype in (torch.float32, torch.bfloat16, torch.int64):
+            for size in SIZES:
+                _compare_one(call, device, size, dtype)
+
+
+def _compare_one(
+    call: Callable[..., list[torch.Tensor]], device: str, size: int, dtype: torch.dtype
+) -> None:
+    expected = call("cpu", size, dtype)
+    # The first operations of a call are still to come when it is made.
+    with stand_in.slow(torch.accelerator.current_stream(), 0.001):
+        results = call(device, size, dtype)
+        # Used in the order of the stream, without a wait of the host.
+        results = [result.clone() for result in results]
+    assert len(results) == len(expected)
+    for result, target in zip(results, expected, strict=True):
+        assert result.device.type == device
+        assert_bits(result.cpu(), target, f"{call.__name__} of {size} {dtype}")

@@ -10,6 +10,7 @@ Tests that take the fixture ``device`` run with CUDA tensors, too, on a machine 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.machinery
 import importlib.util
@@ -70,6 +71,52 @@ def load() -> Any:
     return compiled
 
 
+def find_driver() -> list[pathlib.Path]:
+    """Return the stand-ins for the libraries of CUDA's driver; none if they were not built."""
+    paths = [DIRECTORY / name for name in ("libnvidia-ml.so.1", "libcuda.so.1")]
+    return paths if all(path.exists() for path in paths) else []
+
+
+needs_driver = pytest.mark.skipif(
+    "config.getoption('device') != 'fake' or stand_in.find() is None or not stand_in.find_driver()",
+    reason="the stand-ins for an accelerator and for CUDA's driver are built with the C++ tests",
+)
+
+
+@functools.cache
+def load_driver() -> ctypes.CDLL:
+    """Load the stand-in for CUDA's driver, which knows the memory of the accelerator.
+
+    From then on UCX takes that for memory of a CUDA device. To be called before the first group.
+    """
+    libraries = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in find_driver()]
+    load().share_with_driver()
+    return libraries[-1]
+
+
+class Copies(ctypes.Structure):
+    """What the engines of CUDA's stand-in have copied: tests/device/libcuda/copies.h."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for way in ("to_device", "to_host", "on_device", "peer")
+        for name in (way, f"bytes_{way}")
+    ]
+
+
+def copies_of(call: Callable[[], object]) -> dict[str, int]:
+    """Return what UCX copies during ``call``: numbers of copies, and their bytes."""
+
+    def look() -> dict[str, int]:
+        copies = Copies()
+        load_driver().fake_cuda_copies(ctypes.byref(copies))
+        return {name: getattr(copies, name) for name, _ in copies._fields_}
+
+    before = look()
+    call()
+    return {name: count - before[name] for name, count in look().items()}
+
+
 def _device_module(compiled: Any) -> types.ModuleType:
     """``torch.fake``, with what torch's own code asks of such a module."""
     module: Any = types.ModuleType(f"torch.{NAME}")
@@ -101,11 +148,17 @@ def _device_module(compiled: Any) -> types.ModuleType:
 
 
 def run(
-    pool: Any, body: Callable[..., Any], shared: str, device: str = NAME, **arguments: Any
+    pool: Any,
+    body: Callable[..., Any],
+    shared: str,
+    device: str = NAME,
+    device_path: str | None = None,
+    **arguments: Any,
 ) -> list[Any]:
     """Run ``body`` on every rank of ``pool``, in a default group for tensors of ``device``.
 
     ``shared``: a directory of the test. ``device`` is passed on to a body that takes it.
+    ``device_path``: the group's, and UCX knows the memory of the accelerator; None: it does not.
     """
     if "device" in inspect.signature(body).parameters:
         arguments["device"] = device
@@ -117,6 +170,7 @@ def run(
         store=f"file://{shared}/{next(_stores)}",
         world_size=pool.world_size,
         device=device,
+        device_path=device_path,
         arguments=arguments,
     )
 
@@ -126,15 +180,23 @@ def _run_in_group(
     store: str,
     world_size: int,
     device: str,
+    device_path: str | None,
     arguments: dict[str, Any],
 ) -> Any:
     if device == NAME:
-        q7x2.register_accelerator(NAME, load().stream_calls(), load().codec_kernels())
+        if device_path is not None:
+            load_driver()
+        memory = "" if device_path is None else "cuda"
+        q7x2.register_accelerator(NAME, load().stream_calls(), load().codec_kernels(), memory)
     else:
         # One GPU per rank, as far as there are so many.
         torch.cuda.set_device(harness.current_rank() % torch.cuda.device_count())
     dist.init_process_group(
-        "q7x2", init_method=store, rank=harness.current_rank(), world_size=world_size
+        "q7x2",
+        init_method=store,
+        rank=harness.current_rank(),
+        world_size=world_size,
+        pg_options=q7x2.Options(device_path=device_path or ""),
     )
     result = chosen(**arguments)
     dist.destroy_process_group()

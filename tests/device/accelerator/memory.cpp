@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "libcuda/adoption.h"
 #include "stream.h"
 
 namespace accelerator {
@@ -24,8 +26,13 @@ constexpr size_t kViewOffset = kDeviceBytes * kDevices;
 constexpr size_t kGranule = 512;
 constexpr int kPoison = 0xff;
 
+struct Mapping {
+  std::byte* base;
+  int file;
+};
+
 // Both views, the programs' first.
-std::byte* mapped() {
+Mapping mapped() {
   const int file = memfd_create("stand-in accelerator", MFD_CLOEXEC);
   TORCH_CHECK(file >= 0 && ftruncate(file, kViewOffset) == 0, "no memory for the accelerator");
   void* const both =
@@ -39,13 +46,16 @@ std::byte* mapped() {
   };
   map(base, PROT_NONE);
   map(base + kViewOffset, PROT_READ | PROT_WRITE);
-  close(file);
-  return base;
+  return {base, file};
+}
+
+const Mapping& mapping() {
+  static const Mapping of_process = mapped();
+  return of_process;
 }
 
 std::byte* base() {
-  static std::byte* const at = mapped();
-  return at;
+  return mapping().base;
 }
 
 struct Block {
@@ -298,6 +308,14 @@ c10::Allocator& pinned_allocator() {
 
 bool is_pinned(const void* address) {
   return pinned().holds(static_cast<const std::byte*>(address));
+}
+
+void share_with_driver() {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  TORCH_CHECK(driver != nullptr, "the stand-in for CUDA's driver is not loaded");
+  const auto adopt = reinterpret_cast<decltype(&fake_cuda_adopt)>(dlsym(driver, "fake_cuda_adopt"));
+  TORCH_CHECK(adopt != nullptr, "this is the driver of real devices");
+  adopt(base(), base() + kViewOffset, kViewOffset, mapping().file);
 }
 
 void resize_storage(c10::Storage storage, size_t bytes) {

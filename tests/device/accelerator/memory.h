@@ -37,6 +37,10 @@ size_t allocated_bytes(c10::DeviceIndex device);
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* address);
 
+/// Tells the stand-in for CUDA's driver, which this process has loaded, of the memory: it is that
+/// of a CUDA device from now on.
+void share_with_driver();
+
 /// Grows or shrinks it; its bytes are copied on the current stream.
 void resize_storage(c10::Storage storage, size_t bytes);
 

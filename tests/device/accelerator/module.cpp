@@ -33,6 +33,7 @@ PYBIND11_MODULE(stand_in_accelerator, module) {
     return py::make_tuple(copied.to_host, copied.to_device);
   });
 
+  module.def("share_with_driver", &share_with_driver);
   module.def("stream_calls", [] { return py::capsule(stream_calls(), "q7x2.stream_calls"); });
   module.def("codec_kernels", [] { return py::capsule(codec_kernels(), "q7x2.codec_kernels"); });
   py::enum_<LeftOut>(module, "LeftOut")

@@ -113,7 +113,8 @@ const std::map<std::string, std::map<std::string, std::string>>& ways() {
       {"tcp_large",
        {{"TLS", "cuda_copy,tcp"}, {"TCP_TX_SEG_SIZE", "256K"}, {"TCP_RX_SEG_SIZE", "256K"}}},
       {"shared_memory", {{"TLS", "cuda_copy,posix"}, {"MM_ERROR_HANDLING", "y"}}},
-      {"cuda_ipc", {{"TLS", "cuda_copy,cuda_ipc,tcp"}}}};
+      {"cuda_ipc", {{"TLS", "cuda_copy,cuda_ipc,tcp"}}},
+      {"cuda_ipc_sysv", {{"TLS", "cuda_copy,cuda_ipc,sysv"}, {"MM_ERROR_HANDLING", "y"}}}};
   return all;
 }
 
@@ -137,7 +138,7 @@ TEST_P(UcxMovesDeviceMemory, OfAnySize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, UcxMovesDeviceMemory,
-                         testing::Values("tcp", "tcp_large", "shared_memory", "cuda_ipc"),
+                         testing::Values("tcp", "tcp_large", "shared_memory", "cuda_ipc", "cuda_ipc_sysv"),
                          [](const auto& way) { return way.param; });
 
 // This is why q7x2 gives UCX no device memory over TCP, and copies larger chunks itself.
@@ -158,7 +159,7 @@ TEST(UcxWithDeviceMemory, LargerSegmentsAreFewerCopies) {
 }
 
 TEST(UcxWithDeviceMemory, CudaIpcIsOneCopyAndTouchesNoHostMemory) {
-  const Outcome outcome = move("cuda_ipc", 4 * kMiB);
+  const Outcome outcome = move("cuda_ipc_sysv", 4 * kMiB);
   ASSERT_EQ(outcome.problem, "");
   EXPECT_EQ(outcome.sender.peer + outcome.receiver.peer, 1);
   EXPECT_EQ(outcome.sender.bytes_peer + outcome.receiver.bytes_peer, 4 * kMiB);

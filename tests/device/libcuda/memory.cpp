@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string>
 
+#include "adoption.h"
+
 namespace fake_cuda {
 namespace {
 
@@ -86,6 +88,12 @@ CUresult DeviceMemory::map(int file, size_t bytes, bool is_imported, CUdeviceptr
   return CUDA_SUCCESS;
 }
 
+void DeviceMemory::adopt(std::byte* address, std::byte* view, size_t bytes, int file) {
+  const std::lock_guard lock(mutex_);
+  allocations_[reinterpret_cast<CUdeviceptr>(address)] = {address,    view, bytes,
+                                                          ++last_id_, file, false};
+}
+
 CUresult DeviceMemory::release(CUdeviceptr address, bool is_imported) {
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(address);
@@ -120,3 +128,11 @@ std::optional<Place> place(CUdeviceptr address, size_t bytes) {
 }
 
 }  // namespace fake_cuda
+
+// Whoever has memory of a device has made its context, as torch does.
+void fake_cuda_adopt(void* address, void* view, uint64_t bytes, int file) {
+  CUcontext context = nullptr;
+  cuDevicePrimaryCtxRetain(&context, 0);
+  fake_cuda::DeviceMemory::of_process().adopt(static_cast<std::byte*>(address),
+                                              static_cast<std::byte*>(view), bytes, file);
+}

@@ -42,6 +42,9 @@ class DeviceMemory {
   CUresult import_handle(const CUipcMemHandle& handle, CUdeviceptr& address);
   CUresult close_import(CUdeviceptr address);
 
+  /// Takes over memory that is mapped already; see adoption.h.
+  void adopt(std::byte* address, std::byte* view, size_t bytes, int file);
+
   /// The allocation that holds `address`.
   std::optional<Allocation> find(CUdeviceptr address);
 

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
-from device_calls import CALLS
+from device_calls import compare_calls
 from values import assert_bits
 
 pytestmark = stand_in.needs_accelerator
 
-SIZES = [0, 1, 1023, 70_000]
-
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(world), _compare, shared, device)
-
-
-def _compare(device: str) -> None:
-    for call in CALLS:
-        for dtype in (torch.float32, torch.bfloat16, torch.int64):
-            for size in SIZES:
-                _compare_one(call, device, size, dtype)
-
-
-def _compare_one(
-    call: Callable[..., list[torch.Tensor]], device: str, size: int, dtype: torch.dtype
-) -> None:
-    expected = call("cpu", size, dtype)
-    # The first operations of a call are still to come when it is made.
-    with stand_in.slow(torch.accelerator.current_stream(), 0.001):
-        results = call(device, size, dtype)
-        # Used in the order of the stream, without a wait of the host.
-        results = [result.clone() for result in results]
-    assert len(results) == len(expected)
-    for result, target in zip(results, expected, strict=True):
-        assert result.device.type == device
-        assert_bits(result.cpu(), target, f"{call.__name__} of {size} {dtype}")
+    stand_in.run(new_pool(world), compare_calls, shared, device)
 
 
 CODECS = ["none", "bf16", "int4", "onebit", "topk:0.1", "sumint8", "auto"]

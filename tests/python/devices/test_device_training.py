@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import q7x2
 import stand_in
@@ -65,12 +67,19 @@ def test_ddp_has_the_gradients_of_the_cpu(part: int, new_pool, shared: str, devi
     stand_in.run(new_pool(2), _compare, shared, device, hooks=hooks)
 
 
-def _sharded(device: str) -> list[torch.Tensor]:
+def _sharded(
+    device: str, shape: tuple[int, ...], options: q7x2.Sharded | None
+) -> tuple[list[torch.Tensor], dist.ProcessGroup]:
+    """The weights, and the group that has shared them."""
     torch.manual_seed(7)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)).to(device)
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    mesh = init_device_mesh(device, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+    between = mesh["replicas"].get_group() if len(shape) > 1 else None
     for layer in (model[0], model[2], model):
-        fully_shard(layer, mesh=mesh)
+        # Of a mesh of two dimensions, q7x2 compresses what passes in the other one.
+        fully_shard(layer, mesh=mesh if options is None else mesh["shards"])
+    if options is not None:
+        q7x2.attach(model, options, replicas=between)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
@@ -78,13 +87,42 @@ def _sharded(device: str) -> list[torch.Tensor]:
         model(data).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
+    weights = [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
+    return weights, mesh["shards"].get_group()
 
 
-def _compare_sharded(device: str) -> None:
-    for result, target in zip(_sharded(device), _sharded("cpu"), strict=True):
+def _compare_sharded(
+    device: str, shape: tuple[int, ...], options: q7x2.Sharded | None, is_direct: bool
+) -> None:
+    results, group = _sharded(device, shape, options)
+    ways = {way["path"] for way in q7x2.describe(group).device_paths}
+    targets, _ = _sharded("cpu", shape, options)
+    for result, target in zip(results, targets, strict=True):
         torch.testing.assert_close(result, target)
+    assert ("direct" in ways) == is_direct
 
 
-def test_fsdp2_trains_as_on_the_cpu(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _compare_sharded, shared, device)
+SHARDED = {
+    "fsdp": ((2,), None),
+    "fsdp compressed": ((2,), q7x2.Sharded(gradients="int4", weights="int8")),
+    "hsdp": ((2, 2), None),
+    "hsdp compressed": ((2, 2), q7x2.Sharded(replicas=q7x2.Quantize("int8"))),
+}
+
+
+@pytest.mark.parametrize("case", SHARDED)
+@pytest.mark.parametrize("path", [None, pytest.param("auto", marks=stand_in.needs_driver)])
+def test_fsdp2_trains_as_on_the_cpu(
+    path: str | None, case: str, new_pool, shared: str, device: str
+) -> None:
+    shape, options = SHARDED[case]
+    stand_in.run(
+        new_pool(math.prod(shape)),
+        _compare_sharded,
+        shared,
+        device,
+        device_path=path,
+        shape=shape,
+        options=options,
+        is_direct=path is not None,
+    )

@@ -1,0 +1,245 @@
+"""Tensors that UCX moves from device to device: right bits, in stream order, and no other copies.
+
+UCX's own module for CUDA runs here, on a stand-in for CUDA's driver (tests/device/libcuda) that
+knows the memory of the stand-in accelerator. So CUDA IPC is what UCX does with real devices, but
+for the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+from typing import Any
+
+import harness
+import pytest
+import q7x2
+import stand_in
+import torch
+import torch.distributed as dist
+from device_calls import compare_calls
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits
+
+pytestmark = stand_in.needs_driver
+
+MIB = 1 << 20
+
+
+def _calls(path: str) -> int:
+    """How many calls went that way so far."""
+    ways = q7x2.describe().device_paths
+    return sum(way["calls"] for way in ways if way["path"] == path)
+
+
+def _compare_all() -> None:
+    compare_calls("fake")
+    assert _calls("direct") > 100
+
+
+@pytest.mark.parametrize("path", ["auto", "direct"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_bits_are_those_of_cpu_tensors(world: int, path: str, new_pool, shared: str) -> None:
+    stand_in.run(new_pool(world), _compare_all, shared, device_path=path)
+
+
+def _all_gather(elements: int) -> torch.Tensor:
+    world = dist.get_world_size()
+    x = torch.arange(elements, dtype=torch.float32).to("fake") + dist.get_rank()
+    whole = torch.empty(world * elements, device="fake")
+    dist.all_gather_into_tensor(whole, x)
+    return whole.cpu()
+
+
+def _reduce_in_parts() -> torch.Tensor:
+    x = torch.arange(MIB, dtype=torch.float32).to("fake")
+    dist.all_reduce(x)
+    return x.cpu()
+
+
+def _count_copies() -> dict[str, dict[str, int]]:
+    _all_gather(10)  # UCX maps the memory of the others
+    return {
+        "all_gather": stand_in.copies_of(lambda: _all_gather(MIB)),
+        "all_reduce": stand_in.copies_of(_reduce_in_parts),
+    }
+
+
+def test_each_byte_is_copied_once_and_none_through_the_host(new_pool, shared: str) -> None:
+    ranks = stand_in.run(new_pool(2), _count_copies, shared, device_path="auto")
+    for call in ("all_gather", "all_reduce"):
+        copied = {key: sum(rank[call][key] for rank in ranks) for key in ranks[0][call]}
+        # Each rank's 4 MiB, or of a sum each half, there and back.
+        assert copied["bytes_peer"] == 2 * 4 * MIB, (call, copied)
+        for way in ("to_host", "to_device", "on_device"):
+            assert copied[way] == 0, (call, copied)
+
+
+def _staged() -> None:
+    compare = torch.arange(1000.0)
+    assert_bits(_all_gather(1000), torch.cat([compare, compare + 1]), "staged")
+    assert _calls("direct") == 0
+    assert _calls("staged") > 0
+
+
+def test_staged_calls_can_be_had(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _staged, shared, device_path="staged")
+
+
+def _own_ways() -> None:
+    """Ranks that have strided, overlapping and plain tensors, in one call."""
+    rank = dist.get_rank()
+    before = _calls("direct")
+    x = torch.arange(3000.0).reshape(3, 1000).to("fake")
+    dist.all_reduce(x.t() if rank == 0 else x.t().contiguous())
+    whole = torch.zeros(4000, device="fake")
+    dist.all_gather_into_tensor(whole[:2000], whole[500:1500] if rank == 0 else whole[1000:2000])
+    torch.fake.synchronize()
+    assert _calls("direct") - before == (0 if rank == 0 else 2), str(q7x2.describe())
+    assert x.cpu()[:, 1:].flatten()[0].item() == (2.0 if rank == 0 else 1.0)
+
+
+def test_ranks_stage_what_cannot_stay(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _own_ways, shared, device_path="auto")
+
+
+def _in_place() -> None:
+    """As FSDP2 does: the shard is a part of what is gathered."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    before = _calls("direct")
+    whole = torch.full((world * 5000,), -1.0).to("fake")
+    whole[rank * 5000 : (rank + 1) * 5000] = rank
+    dist.all_gather_into_tensor(whole, whole[rank * 5000 : (rank + 1) * 5000])
+    expected = torch.arange(float(world)).repeat_interleave(5000)
+    assert_bits(whole.cpu(), expected, "in place")
+    assert _calls("direct") - before == 1
+
+
+def test_gathers_in_place(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(3), _in_place, shared, device_path="auto")
+
+
+def _until_it_fails(x: torch.Tensor) -> str:
+    """Add up again and again. The text of the error."""
+
+    def calls() -> None:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            dist.all_reduce(x)
+            torch.fake.synchronize()  # no gate stays shut
+
+    with pytest.raises(dist.DistBackendError) as caught:
+        calls()
+    return str(caught.value)
+
+
+def _mixed() -> str:
+    return _until_it_fails(torch.ones(1000, device="fake" if dist.get_rank() == 0 else "cpu"))
+
+
+def test_a_rank_with_cpu_tensors_is_told(new_pool, shared: str) -> None:
+    for text in stand_in.run(new_pool(2), _mixed, shared, device_path="auto"):
+        assert "ranks disagree" in text, text
+        assert "sum) between devices on rank 0" in text, text
+        assert "sum) on rank 1" in text, text
+
+
+def _impossible() -> None:
+    with pytest.raises(RuntimeError, match="UCX cannot send memory of a device from rank 0: "):
+        dist.all_reduce(torch.ones(10, device="fake"))
+    x = torch.ones(10)
+    dist.all_reduce(x)
+    assert x[0] == dist.get_world_size()
+
+
+def test_what_ucx_cannot_do_is_refused(new_pool, shared: str) -> None:
+    """Without CUDA's driver, of which UCX would need to know the memory."""
+    pool = new_pool(2, env={"Q7X2_DEVICE_PATH": "direct"})
+    stand_in.run(pool, _impossible, shared)
+
+
+def test_the_option_is_checked() -> None:
+    with pytest.raises(ValueError, match="expected auto, staged or direct, got 'ipc'"):
+        q7x2.Options(device_path="ipc")
+
+
+def _survive(victim: int) -> str:
+    x = torch.ones(8 * MIB, device="fake")
+    dist.all_reduce(x)
+    if dist.get_rank() == victim:
+        dist.all_reduce(x, async_op=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    text = _until_it_fails(x)
+    assert (torch.ones(10, device="fake") + 1).cpu()[0] == 2.0
+    return text
+
+
+def test_a_peer_that_dies_is_named_and_streams_go_on(new_pool, shared: str) -> None:
+    with pytest.raises(harness.RankFailure) as caught:
+        stand_in.run(new_pool(3), _survive, shared, device_path="auto", victim=1)
+    outcomes = caught.value.outcomes
+    assert [outcome.kind for outcome in outcomes] == ["ok", "died", "ok"], str(caught.value)
+    assert "rank 1" in outcomes[0].value
+    assert "rank 1" in outcomes[2].value
+
+
+def _train(device: str, path_calls: bool) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64)).to(device)
+    ddp = DDP(model, bucket_cap_mb=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        data = torch.randn(16, 64, generator=generator).to(device)
+        ddp(data).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not path_calls or _calls("direct") > 5
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def _compare_training() -> None:
+    for result, target in zip(_train("fake", True), _train("cpu", False), strict=True):
+        torch.testing.assert_close(result, target)
+
+
+def test_ddp_trains(new_pool, shared: str) -> None:
+    stand_in.run(new_pool(2), _compare_training, shared, device_path="auto")
+
+
+def _late(seconds: float) -> Any:
+    """The output is still read when the other rank has begun long ago."""
+    rank = dist.get_rank()
+    x = torch.full((100_000,), float(rank), device="fake")
+    stream = torch.accelerator.current_stream()
+    if rank == 1:
+        with stand_in.slow(stream, seconds):
+            x += 1  # the call must wait for it
+    dist.broadcast(x, 0)
+    y = x.clone()
+    return y.cpu().unique().tolist()
+
+
+def test_calls_wait_for_the_callers_stream(new_pool, shared: str) -> None:
+    results = stand_in.run(new_pool(2), _late, shared, device_path="auto", seconds=0.3)
+    assert results == [[0.0], [0.0]]
+
+
+def _time_out() -> str:
+    x = torch.ones(1000, device="fake")
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(x, async_op=True)
+        with pytest.raises(dist.DistBackendError) as caught:
+            work.wait(timedelta(seconds=0.5))
+        torch.fake.synchronize()
+        return str(caught.value)
+    time.sleep(1.5)
+    return ""
+
+
+def test_a_timeout_opens_the_streams(new_pool, shared: str) -> None:
+    texts = stand_in.run(new_pool(2), _time_out, shared, device_path="auto")
+    assert "timed out" in texts[0].lower() or "timeout" in texts[0].lower(), texts
