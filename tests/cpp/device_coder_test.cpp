@@ -68,7 +68,7 @@ TEST(DeviceCoder, FirstCallsHaveTheBitsOfTheCpu) {
       for (const size_t count : {1, 5000, 300'001}) {
         rank.at(std::string(to_string(edges)) + " " + std::to_string(count));
         const ResidentDevice device{std::make_shared<ThreadStream>(),
-                                  std::make_shared<ThreadStream>(), &kThreadKernels};
+                                    std::make_shared<ThreadStream>(), &kThreadKernels};
         const auto on_device = std::make_shared<Numbers>(
             DType::kFloat32, normal(count, static_cast<unsigned>(rank.rank)),
             normal(count, static_cast<unsigned>(rank.rank + 10), 0.1F));
@@ -99,7 +99,7 @@ TEST(DeviceCoder, SaysThatAResultIsNotFinite) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     const ResidentDevice device{std::make_shared<ThreadStream>(), std::make_shared<ThreadStream>(),
-                              &kThreadKernels};
+                                &kThreadKernels};
     for (const bool is_bad : {false, true}) {
       std::vector<float> values(10'000, 1.0F);
       if (is_bad && rank.rank == 1) values[77] = std::numeric_limits<float>::infinity();

@@ -138,7 +138,8 @@ TEST_P(UcxMovesDeviceMemory, OfAnySize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, UcxMovesDeviceMemory,
-                         testing::Values("tcp", "tcp_large", "shared_memory", "cuda_ipc", "cuda_ipc_sysv"),
+                         testing::Values("tcp", "tcp_large", "shared_memory", "cuda_ipc",
+                                         "cuda_ipc_sysv"),
                          [](const auto& way) { return way.param; });
 
 // This is why q7x2 gives UCX no device memory over TCP, and copies larger chunks itself.
