@@ -278,7 +278,7 @@ CASES = [
         _results_are_awaited: "gate",
         _dropped_tensors_stay: "nothing",
     }.items()
-    for what in {"nothing", lack}
+    for what in dict.fromkeys(("nothing", lack))
 ]
 
 

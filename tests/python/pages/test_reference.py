@@ -90,7 +90,11 @@ def calls() -> Iterator[tuple[str, str, Any]]:
         yield "Calls", f"q7x2.{name}", getattr(q7x2, name)
 
 
-@pytest.mark.parametrize(("where", "name", "function"), list(calls()), ids=str)
+@pytest.mark.parametrize(
+    ("where", "name", "function"),
+    list(calls()),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_signatures_and_options(where: str, name: str, function: Any) -> None:
     text = section(where)
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
