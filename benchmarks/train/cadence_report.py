@@ -78,8 +78,8 @@ def goals(study: Study) -> Iterable[Goal]:
         yield final_losses.goal(f"final loss of {SPARSE} against DiLoCo in fp32", paired)
 
 
-def section(study: Study, table: Table) -> str:
-    return _speed(study, table) + "".join(_losses(study, part, table) for part in _TASKS)
+def sections(study: Study, table: Table) -> list[str]:
+    return [_speed(study, table), *(_losses(study, part, table) for part in _TASKS)]
 
 
 def _speed(study: Study, table: Table) -> str:

@@ -39,9 +39,9 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
         _overlap(study),
         _compute_bound(study),
         _hook_cpu(study),
-        variants_report.section(study, _table),
-        sharded_report.section(study, _table),
-        cadence_report.section(study, _table),
+        *variants_report.sections(study, _table),
+        *sharded_report.sections(study, _table),
+        *cadence_report.sections(study, _table),
         "".join(f"![]({name})\n\n" for name in pictures),
     ]
     return "\n".join(section for section in sections if section)

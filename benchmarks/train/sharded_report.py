@@ -63,8 +63,8 @@ def goals(study: Study) -> Iterable[Goal]:
         yield final_losses.goal(f"final loss of FSDP2, {COMPRESSED}", paired)
 
 
-def section(study: Study, table: Table) -> str:
-    return _speed(study, table) + _losses(study, table)
+def sections(study: Study, table: Table) -> list[str]:
+    return [_speed(study, table), _losses(study, table)]
 
 
 def _speed(study: Study, table: Table) -> str:

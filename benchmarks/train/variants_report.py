@@ -85,8 +85,8 @@ def goals(study: Study) -> Iterable[Goal]:
         )
 
 
-def section(study: Study, table: Table) -> str:
-    return _variants(study, table) + _held_out(study, table) + _long(study, table)
+def sections(study: Study, table: Table) -> list[str]:
+    return [_variants(study, table), _held_out(study, table), _long(study, table)]
 
 
 def _changes(study: Study) -> list[str]:
@@ -169,7 +169,7 @@ def _long(study: Study, table: Table) -> str:
         "## A long training\n\n"
         f"{RECIPES['long']['steps']} steps of the GPT of the part accuracy. Differences are from "
         "uncompressed training with the same optimizer, paired by seed; an interval needs two "
-        "seeds.\n\n" + table(("method", "seeds", "loss", "difference (95 %)"), rows) + "\n"
+        "seeds.\n\n" + table(("method", "seeds", "loss", "difference (95 %)"), rows)
     )
 
 
@@ -194,5 +194,4 @@ def _held_out(study: Study, table: Table) -> str:
         "a straight line over the last 30 % of the steps. Differences are from uncompressed "
         "training with the same optimizer, paired by seed, with 95 % intervals.\n\n"
         + table(("what is new", "method", "seeds", "loss", "difference (95 %)"), rows)
-        + "\n"
     )

@@ -23,7 +23,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=ticks)\s*$", re.M | re.S)
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
-HEADING = re.compile(r"^#+\s+(?P<title>.+?)\s*$", re.M)
+# Behind a table a heading needs an empty line, or the site takes it for a row.
+HEADING = re.compile(r"(?:\A|(?<=\n\n))#+\s+(?P<title>.+?)\s*$", re.M)
 
 
 @dataclass(frozen=True)
