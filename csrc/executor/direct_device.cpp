@@ -33,8 +33,8 @@ size_t DirectDevice::enqueue(const OpJob& job, size_t count) {
   return 0;
 }
 
-// More contributions than a kernel takes are added in several passes, each of which begins with the
-// sum so far.
+// More contributions than a kernel takes are added in several passes. Each begins with the sum so
+// far.
 void DirectDevice::add_up(const OpJob& job, size_t count, WorkStream& stream) const {
   const DeviceElements elements(*device_.kernels, dtype_);
   const bool is_one_pass = job.addends.size() <= kMostFolded;

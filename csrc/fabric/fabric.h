@@ -195,8 +195,8 @@ struct Fabric {
   Fabric with_servers() const;
   /// Whether both have the same hosts, by key, in any order. False where a key is empty.
   bool same_hosts(const Fabric& other) const;
-  /// The same ranks with the memory of their devices in place of their hosts': what messages cost
-  /// that go from device to device. Without servers, and without times, which are hosts'.
+  /// The same ranks, with what messages cost that go from device to device. Without servers, and
+  /// without times, which are hosts'.
   Fabric of_devices() const;
   /// Adds measured times. They take the place of all that was measured before of the same
   /// collective, ranks and bytes: only times of one run are compared with each other.

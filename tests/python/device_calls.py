@@ -11,6 +11,7 @@ import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
+from torch import nn
 from values import assert_bits, integers, payload
 
 
@@ -127,6 +128,17 @@ CALLS = [
     _strided,
     _blocks,
 ]
+
+
+def descend(model: nn.Module, weights: nn.Module, device: str, steps: int, width: int) -> None:
+    """Train ``model``, which has the parameters of ``weights``, on data of each rank's own."""
+    optimizer = torch.optim.SGD(weights.parameters(), lr=0.1)
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        model(torch.randn(8, width, generator=generator).to(device)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
 
 SIZES = [0, 1, 1023, 70_000]
 

@@ -19,7 +19,7 @@ import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
-from device_calls import compare_calls
+from device_calls import compare_calls, descend
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits
@@ -189,14 +189,7 @@ def test_a_peer_that_dies_is_named_and_streams_go_on(new_pool, shared: str) -> N
 def _train(device: str, path_calls: bool) -> list[torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64)).to(device)
-    ddp = DDP(model, bucket_cap_mb=0.05)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(5):
-        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
-        data = torch.randn(16, 64, generator=generator).to(device)
-        ddp(data).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    descend(DDP(model, bucket_cap_mb=0.05), model, device, steps=5, width=64)
     assert not path_calls or _calls("direct") > 5
     return [parameter.detach().cpu() for parameter in model.parameters()]
 

@@ -9,6 +9,7 @@ import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
+from device_calls import descend
 from hook_training import HOOKS, SMALL_BUCKETS, Net
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -80,13 +81,7 @@ def _sharded(
         fully_shard(layer, mesh=mesh if options is None else mesh["shards"])
     if options is not None:
         q7x2.attach(model, options, replicas=between)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(3):
-        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
-        data = torch.randn(8, 16, generator=generator).to(device)
-        model(data).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    descend(model, model, device, steps=3, width=16)
     weights = [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
     return weights, mesh["shards"].get_group()
 
