@@ -22,7 +22,7 @@ class CollectiveQueue:
     Args:
         window: How many are in progress at once.
         note: Called with ``"ready"`` and a number when the input of that collective is there, and
-            with ``"ended"`` when it has ended.
+            with ``"ended"`` when it has ended, unless the next order has begun.
     """
 
     def __init__(self, window: int, note: Callable[[str, int], None] = lambda *_: None) -> None:
@@ -85,10 +85,12 @@ class CollectiveQueue:
             self._window = float("inf")
             return
         self._running += 1
-        future.add_done_callback(lambda _: self._end(index))
+        order = self._order
+        future.add_done_callback(lambda _: self._end(order, index))
 
-    def _end(self, index: int) -> None:
-        self._note("ended", index)
+    def _end(self, order: list[Start], index: int) -> None:
+        if order is self._order:  # this may come after the work was waited for
+            self._note("ended", index)
         with self._lock:
             self._running -= 1
             try:

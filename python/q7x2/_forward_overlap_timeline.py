@@ -139,12 +139,13 @@ class TimelineRecorder:
     def follow(self, number: int, chunk: Any) -> None:
         """The reduce-scatter of ``chunk`` has begun."""
         self.note("ready", number)
-        chunk.when_scattered(lambda _: self.note("scattered", number))
+        step = self._moments
+        chunk.when_scattered(lambda _: step is self._moments and self.note("scattered", number))
 
     def note(self, name: str, number: int) -> None:
         """Now is one of the :class:`Moments` of a chunk; the first time in a step counts."""
         moments = self._moments
-        # Callbacks may come after the forward that has waited for the same message.
+        # An all-gather's callback may come after the forward that has waited for it.
         is_of_this_step = name == "ready" or (moments and moments["ready"][number])
         if moments and is_of_this_step and not moments[name][number]:
             moments[name][number] = time.monotonic() - self._origin

@@ -85,6 +85,23 @@ def test_what_happens_to_collectives_is_noted() -> None:
     assert log == [0, 1]
 
 
+def test_an_end_that_comes_after_the_next_order_has_begun_is_not_noted() -> None:
+    log: list[int] = []
+    noted: list[tuple[str, int]] = []
+    works = [Work(name, log) for name in range(2)]
+    queue = CollectiveQueue(1, lambda *what: noted.append(what))
+    queue.begin([works[0].start])
+    queue.set_ready(0)
+    queue.wait(0)
+    queue.begin([works[1].start])
+    works[0].end()
+    queue.set_ready(0)
+    assert noted == [("ready", 0), ("ready", 0)]
+    assert log == [0, 1]
+    works[1].end()
+    assert noted[2:] == [("ended", 0)]
+
+
 def test_collectives_may_be_added_one_by_one() -> None:
     log: list[int] = []
     works = [Work(name, log) for name in range(3)]

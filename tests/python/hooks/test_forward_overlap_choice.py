@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from q7x2._forward_overlap_meter import slowdowns
 from q7x2._forward_overlap_model import BucketCosts, Moments, StepCosts, pieces_of, simulate
 from q7x2._forward_overlap_modules import Needs
 from q7x2._forward_overlap_order import SliceLengths
-from q7x2._forward_overlap_timeline import ForwardTimeline
+from q7x2._forward_overlap_timeline import ForwardTimeline, TimelineRecorder
 from q7x2.cli import main
 from torch import nn
 from values import assert_bits
@@ -313,6 +315,32 @@ def timeline() -> ForwardTimeline:
     candidates, moments = choose(made, q7x2.ForwardOverlap(), 2)
     measured = [Moments(each.parameter, each.bytes, 1, 2, 3, 4, 5) for each in moments]
     return ForwardTimeline(made, tuple(candidates), tuple(moments), tuple(measured), 4.4)
+
+
+class Scattered:
+    """A chunk whose reduce-scatter a test ends."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Any], None]] = []
+
+    def when_scattered(self, call: Callable[[Any], None]) -> None:
+        self.callbacks.append(call)
+
+
+def test_a_reduce_scatter_whose_callback_comes_in_the_next_step_is_not_of_that_step() -> None:
+    recorder = TimelineRecorder(timeline(), 2)
+    recorder.end_forward()
+    chunk = Scattered()
+    while not recorder.is_done:
+        recorder.follow(0, chunk)
+        for late in chunk.callbacks[:-1]:
+            late(None)
+        time.sleep(1e-3)
+        recorder.note("stepped", 0)
+        recorder.note("scattered", 0)
+        recorder.end_forward()
+    first = recorder.timeline.measured[0]
+    assert 0 < first.ready < first.stepped < first.scattered
 
 
 def test_a_timeline_as_text() -> None:
