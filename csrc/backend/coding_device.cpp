@@ -5,12 +5,12 @@
 // (kernels/codec_kernels.h), and a Plan that only sends messages. If this rank does not know its
 // Plan yet, because rank 0 announces it ahead of the call, the call decides when it does
 // (executor/collective_device.cpp).
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
+#include "backend/resident_tensors.h"
 #include "backend/work_stream.h"
 #include "executor/device_coder.h"
 #include "executor/plan_call.h"
@@ -18,25 +18,6 @@
 
 namespace q7x2 {
 namespace {
-
-bool overlap(const at::Tensor& a, const at::Tensor& b) {
-  const auto* const first = static_cast<const std::byte*>(a.const_data_ptr());
-  const auto* const second = static_cast<const std::byte*>(b.const_data_ptr());
-  return first < second + b.nbytes() && second < first + a.nbytes();
-}
-
-/// Contiguous on one device, and apart from each other.
-bool can_stay(const std::vector<at::Tensor>& tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& tensor = tensors[i];
-    if (tensor.device() != tensors[0].device() || !tensor.is_contiguous() || tensor.is_neg() ||
-        std::any_of(tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(i),
-                    [&](const at::Tensor& other) { return overlap(other, tensor); })) {
-      return false;
-    }
-  }
-  return true;
-}
 
 /// The call but for its addresses: `parts` equal regions.
 CollectiveCall call_of(Collective collective, const at::Tensor& input, const at::Tensor& output,
@@ -61,10 +42,10 @@ void ProcessGroupQ7x2::choose_device(Launch& launch, Collective collective, cons
   if (device.is_cpu() || inputs.size() != 1) return;
   const CodecKernels* const kernels =
       codec_kernels(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-  Tensors tensors = inputs;
-  if (collective != Collective::kAllReduce) tensors.push_back(outputs[0]);
-  tensors.insert(tensors.end(), opts.errors.begin(), opts.errors.end());
-  if (kernels == nullptr || !can_stay(tensors)) return;
+  const bool is_in_place = collective == Collective::kAllReduce;
+  Tensors written = opts.errors;
+  written.push_back(is_in_place ? inputs[0] : outputs[0]);
+  if (kernels == nullptr || !can_stay(is_in_place ? Tensors() : inputs, written)) return;
 
   CollectiveCall call = call_of(collective, inputs[0], outputs[0], static_cast<size_t>(size_));
   call.algorithms = algorithms_of_thread();

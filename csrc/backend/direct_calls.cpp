@@ -3,10 +3,11 @@
 // All ranks of a call must say the same. So that follows from the group, the device and the kind of
 // call alone. Where this rank's own elements are, it decides by itself: on the device, unless its
 // tensors are strided or overlap. Then it stages them, and UCX gets pinned memory at this end.
-#include <algorithm>
+#include <string>
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
+#include "backend/resident_tensors.h"
 #include "backend/work_stream.h"
 #include "device/accelerators.h"
 #include "executor/direct_device.h"
@@ -16,34 +17,6 @@ namespace {
 
 std::string type_of(const c10::Device& device) {
   return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
-}
-
-/// The bytes of a tensor.
-struct Span {
-  const std::byte* begin;
-  size_t bytes;
-
-  explicit Span(const at::Tensor& tensor)
-      : begin(static_cast<const std::byte*>(tensor.const_data_ptr())), bytes(tensor.nbytes()) {}
-  const std::byte* end() const { return begin + bytes; }
-};
-
-/// None of `written` overlaps another tensor, but for a smaller one that begins at `own`.
-bool are_apart(at::TensorList read, at::TensorList written, const void* own) {
-  std::vector<Span> outputs;
-  for (const at::Tensor& tensor : written) outputs.emplace_back(tensor);
-  std::ranges::sort(outputs, {}, &Span::begin);
-  for (size_t i = 1; i < outputs.size(); ++i) {
-    if (outputs[i - 1].end() > outputs[i].begin) return false;
-  }
-  return std::ranges::all_of(read, [&](const at::Tensor& tensor) {
-    const Span input(tensor);
-    return std::ranges::all_of(outputs, [&](const Span& output) {
-      const Span& part = input.bytes <= output.bytes ? input : output;
-      return (own != nullptr && part.begin == own) || input.end() <= output.begin ||
-             output.end() <= input.begin;
-    });
-  });
 }
 
 }  // namespace
@@ -66,14 +39,7 @@ void ProcessGroupQ7x2::stay_on_device(Launch& launch, Collective collective, at:
   const c10::Device device = any.device();
   if (device.is_cpu()) return;
   launch.is_direct = goes_directly(any, collective, reduction);
-  const auto can_stay = [&](const at::Tensor& tensor) {
-    return tensor.device() == device && tensor.is_contiguous() && !tensor.is_conj() &&
-           !tensor.is_neg();
-  };
-  if (!launch.is_direct || !std::ranges::all_of(read, can_stay) ||
-      !std::ranges::all_of(written, can_stay) || !are_apart(read, written, own)) {
-    return;
-  }
+  if (!launch.is_direct || !can_stay(read, written, own)) return;
   const WorkStreams streams = work_streams(device);
   launch.resident_device = ResidentDevice{streams.to_host, streams.to_device,
                                           codec_kernels(type_of(device)), lanes_.traffic()};

@@ -7,18 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "executor/device_elements.h"
 #include "kernels/convert.h"
 #include "kernels/sparse_kernels.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr size_t kAlignment = 256;
 constexpr size_t kWord = 64;
-
-size_t rounded(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+constexpr size_t kMaskAt = DevicePieces::rounded(sizeof(MarkCounts));  // in what `mark` returns
 
 /// Regions one behind another are one; else it is empty.
 Region joined(std::span<const Region> regions) {
@@ -142,24 +139,24 @@ bool SelectedStaging::read() {
 
 void SelectedStaging::mark() {
   WorkStream& stream = *device_.to_host;
-  const size_t passes = kAlignment + mask_bytes(count());
+  const size_t passes = kMaskAt + mask_bytes(count());
   mask_ = stream.pinned(passes);
   stream.with([&] {
-    const size_t tiles = rounded(mark_tiles(count()) * sizeof(uint32_t));
-    const size_t floats = call_.dtype == DType::kFloat32 ? 0 : rounded(count() * sizeof(float));
-    marked_.memory = stream.scratch(rounded(passes) + tiles + floats + mark_scratch_bytes(count()));
-    std::byte* next = marked_.memory.get();
-    marked_.counts = reinterpret_cast<MarkCounts*>(next);
-    marked_.marks = {count(), reinterpret_cast<uint64_t*>(next + kAlignment),
-                     reinterpret_cast<uint32_t*>(next + rounded(passes))};
-    next += rounded(passes) + tiles;
-    marked_.values =
-        DeviceElements(*device_.kernels, call_.dtype)
-            .read(input_.data, count(), stream.handle(), reinterpret_cast<float*>(next));
-    next += floats;
-    device_.kernels->mark(call_.coding.codec->spec(),
-                          {marked_.values, errors(), count(), call_.coding.keys.shared},
-                          marked_.marks, marked_.counts, next, stream.handle());
+    const size_t tiles = mark_tiles(count()) * sizeof(uint32_t);
+    const size_t floats = call_.dtype == DType::kFloat32 ? 0 : count();
+    marked_.memory =
+        stream.scratch(DevicePieces::rounded(passes) + DevicePieces::rounded(tiles) +
+                       DevicePieces::rounded(floats * sizeof(float)) + mark_scratch_bytes(count()));
+    DevicePieces pieces(marked_.memory.get());
+    std::byte* const head = pieces.take(passes);
+    marked_.counts = reinterpret_cast<MarkCounts*>(head);
+    marked_.marks = {count(), reinterpret_cast<uint64_t*>(head + kMaskAt),
+                     reinterpret_cast<uint32_t*>(pieces.take(tiles))};
+    marked_.values = DeviceElements(*device_.kernels, call_.dtype)
+                         .read(input_.data, count(), stream.handle(), pieces.take_floats(floats));
+    device_.kernels->mark(
+        call_.coding.codec->spec(), {marked_.values, errors(), count(), call_.coding.keys.shared},
+        marked_.marks, marked_.counts, pieces.take(mark_scratch_bytes(count())), stream.handle());
     stream.copy(mask_.get(), marked_.memory.get(), passes, WorkStream::Way::kToHost);
   });
   device_.traffic->coded.to_host += passes;
@@ -168,7 +165,7 @@ void SelectedStaging::mark() {
 bool SelectedStaging::take() {
   const auto counts = *reinterpret_cast<const MarkCounts*>(mask_.get());
   gathered_ = std::make_shared<GatheredElements>(
-      count(), reinterpret_cast<const uint64_t*>(mask_.get() + kAlignment));
+      count(), reinterpret_cast<const uint64_t*>(mask_.get() + kMaskAt));
   if (counts.extreme > 0 || !fits_(*gathered_)) {
     gathered_ = nullptr;
     marked_ = {};
@@ -233,8 +230,8 @@ void SelectedStaging::put(const std::byte* numbers, DType dtype, size_t count, s
     }
   }
   const size_t whole = count * element_size(dtype);
-  const size_t ranks_at = rounded(mask_bytes(count));
-  const size_t numbers_at = ranks_at + rounded(before.size() * sizeof(uint32_t));
+  const size_t ranks_at = DevicePieces::rounded(mask_bytes(count));
+  const size_t numbers_at = ranks_at + DevicePieces::rounded(before.size() * sizeof(uint32_t));
   const size_t bytes = numbers_at + kept * sizeof(float);
   if (!adds && bytes >= whole) {
     std::byte* const pinned = written_.emplace_back(stream.pinned(whole)).get();
@@ -256,7 +253,7 @@ void SelectedStaging::put(const std::byte* numbers, DType dtype, size_t count, s
   const DeviceElements elements(*device_.kernels, dtype);
   const bool is_wide = elements.is_wide();
   stream.with([&] {
-    const size_t floats_at = rounded(bytes);
+    const size_t floats_at = DevicePieces::rounded(bytes);
     const std::shared_ptr<std::byte> there =
         stream.scratch(floats_at + (is_wide ? 0 : count * sizeof(float)));
     stream.copy(there.get(), pinned, bytes, WorkStream::Way::kToDevice);
