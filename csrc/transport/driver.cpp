@@ -23,6 +23,9 @@ constexpr milliseconds kNap{50};
 // While others drive, the thread looks this often whether it is needed.
 constexpr milliseconds kStandBy{10};
 constexpr milliseconds kUntilAnEvent{-1};
+// UCX cannot be armed for longer than a living writer takes; then how long threads sleep.
+constexpr milliseconds kHalfWritten{5};
+constexpr milliseconds kNapHalfWritten{1};
 // Twice as long as threads that wait may sleep.
 constexpr milliseconds kOverdue{100};
 
@@ -43,6 +46,7 @@ bool Driver::progress(Locked& locked) {
     tasks_.drain(locked);
   }
   any |= assemblies_.deliver(locked);
+  if (any) busy_since_ = TimePoint::max();
   return any;
 }
 
@@ -113,9 +117,7 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
       policy.saw_event(now);
       continue;
     }
-    bool armed = false;
-    milliseconds sleep{};
-    std::vector<pollfd> events;
+    std::optional<Sleep> sleep;
     if (reactor_.lock().try_lock()) {
       Locked locked(reactor_.lock(), std::adopt_lock);
       groups_.set_asleep(locked, false);
@@ -129,20 +131,17 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
       if (any) {
         policy.saw_event(now);
       } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
-        armed = prepare_sleep(locked);
+        sleep = prepare_sleep(locked, now, kNap);
       }
-      if (armed) {
-        events = reactor_.events(locked);
-        events.push_back({peers_.watch_fd(), POLLIN, 0});
-        sleep = nap(locked, now, kNap);
+      if (sleep) {
         waiter.announce();
-        if (!completions_.is_empty()) sleep = milliseconds::zero();
+        if (!completions_.is_empty()) sleep->duration = milliseconds::zero();
       }
     } else {
       now = Clock::now();
     }
-    if (armed) {
-      waiter.sleep(std::move(events), nap_until(deadline, now, sleep));
+    if (sleep) {
+      waiter.sleep(std::move(sleep->events), nap_until(deadline, now, sleep->duration));
       is_hasty_ = true;
     } else if (!satisfied() && jobs_.is_empty() && policy.yields()) {
       // Not with a job at hand: the ranks that get the processor would wait for what it makes.
@@ -160,17 +159,26 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
   return true;
 }
 
-bool Driver::prepare_sleep(Locked& locked) {
-  if (!reactor_.arm(locked)) {
-    return false;
+std::optional<Driver::Sleep> Driver::prepare_sleep(Locked& locked, TimePoint now,
+                                                   milliseconds at_most) {
+  Sleep sleep;
+  if (reactor_.arm(locked)) {
+    busy_since_ = TimePoint::max();
+    sleep.events = reactor_.events(locked);
+  } else {
+    busy_since_ = std::min(busy_since_, now);
+    if (now - busy_since_ < kHalfWritten) return std::nullopt;
+    at_most = kNapHalfWritten;
   }
   // First the sign, then the last look: who writes after the look sees the sign.
   groups_.set_asleep(locked, true);
   if (groups_.progress_sharing(locked)) {
     groups_.set_asleep(locked, false);
-    return false;
+    return std::nullopt;
   }
-  return true;
+  sleep.events.push_back({peers_.watch_fd(), POLLIN, 0});
+  sleep.duration = nap(locked, now, at_most);
+  return sleep;
 }
 
 // ----------------------------------------------------------------------------------- the thread
@@ -188,7 +196,7 @@ bool Driver::stop() {
   return true;
 }
 
-milliseconds Driver::look(std::vector<pollfd>& events) {
+Driver::Sleep Driver::look() {
   reactor_.lock().let_others_first();
   Locked locked(reactor_.lock());
   groups_.set_asleep(locked, false);
@@ -203,46 +211,40 @@ milliseconds Driver::look(std::vector<pollfd>& events) {
   }
   const bool busy = tasks_.unfinished() > 0;
   const uint64_t activity = parking_.activity();
-  milliseconds sleep = kStandBy;
+  Sleep sleep{{}, kStandBy};
   if (!jobs_.is_empty() || (busy && now < spin_until_)) {
-    sleep = milliseconds::zero();
+    sleep.duration = milliseconds::zero();
   } else if (busy || activity == seen_activity_) {
-    if (!prepare_sleep(locked)) {
-      sleep = milliseconds::zero();
-    } else {
-      events = reactor_.events(locked);
-      events.push_back({peers_.watch_fd(), POLLIN, 0});
-      const bool is_idle = !busy && tasks_.active(locked).empty();
-      sleep = nap(locked, now, is_idle ? kUntilAnEvent : kNap);
-    }
+    const bool is_idle = !busy && tasks_.active(locked).empty();
+    sleep = prepare_sleep(locked, now, is_idle ? kUntilAnEvent : kNap).value_or(Sleep{});
   }
   seen_activity_ = activity;
-  parking_.announce_driver(sleep != milliseconds::zero());
-  return completions_.is_empty() ? sleep : milliseconds::zero();
+  parking_.announce_driver(sleep.duration != milliseconds::zero());
+  if (!completions_.is_empty()) sleep.duration = milliseconds::zero();
+  return sleep;
 }
 
 void Driver::run() {
   while (!stop_) {
-    milliseconds sleep = kStandBy;
-    std::vector<pollfd> events;
+    Sleep sleep{{}, kStandBy};
     if (parking_.has_waiters() && !is_overdue()) {
       // First the sign, then the look: who adds a job after the look sees the sign.
       parking_.announce_driver(true);
-      sleep = jobs_.has_orphans() ? milliseconds::zero() : kStandBy;
+      if (jobs_.has_orphans()) sleep.duration = milliseconds::zero();
     } else {
-      sleep = look(events);
+      sleep = look();
     }
-    if (sleep == milliseconds::zero()) {
+    if (sleep.duration == milliseconds::zero()) {
       if (!jobs_.run_any()) ::sched_yield();
       continue;
     }
     // Work that arrived since the look is not slept on.
-    if (!stop_ && (!events.empty() || parking_.has_waiters() || tasks_.unfinished() == 0)) {
-      if (!events.empty()) {
+    if (!stop_ && (!sleep.events.empty() || parking_.has_waiters() || tasks_.unfinished() == 0)) {
+      if (!sleep.events.empty()) {
         is_hasty_ = true;
       }
-      events.push_back({parking_.driver_fd(), POLLIN, 0});
-      ::poll(events.data(), events.size(), static_cast<int>(sleep.count()));
+      sleep.events.push_back({parking_.driver_fd(), POLLIN, 0});
+      ::poll(sleep.events.data(), sleep.events.size(), static_cast<int>(sleep.duration.count()));
     }
     parking_.driver_is_up();
   }

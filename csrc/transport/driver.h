@@ -4,14 +4,22 @@
 // two looks, so the latency path has no hand-over. The driver's own thread progresses what nobody
 // waits for, and sleeps otherwise: armed on the workers' event descriptors when the process is
 // idle, on a timer while other threads do the work.
+//
+// UCX cannot be armed while its queue has a message whose writer has not ended it. A writer that is
+// stopped keeps it so for as long as it likes. After a few milliseconds in which nothing else
+// happens, threads sleep all the same, and look every millisecond.
 #pragma once
+
+#include <poll.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "transport/assembly_table.h"
 #include "transport/completion_queue.h"
@@ -61,9 +69,14 @@ class Driver {
   void drive(Locked& locked);
 
  private:
+  struct Sleep {
+    std::vector<pollfd> events;            ///< what ends it
+    std::chrono::milliseconds duration{};  ///< negative: until an event
+  };
+
   void run();
-  /// One look of the thread. Returns how long to sleep; negative: until an event.
-  std::chrono::milliseconds look(std::vector<pollfd>& events);
+  /// One look of the thread. Returns how to sleep; without events: for others to look.
+  Sleep look();
   /// Every few milliseconds, and when a thread wakes up: deadlines, deaths, disagreements.
   void housekeep(Locked& locked, TimePoint now);
   /// How long a thread may sleep before it must do that again; at most `at_most`.
@@ -73,8 +86,9 @@ class Driver {
   /// program keeps them.
   bool is_overdue() const;
   /// Arms the workers, and lets the other ranks of this host know that they must wake this process.
-  /// False: there is something to do.
-  bool prepare_sleep(Locked& locked);
+  /// Nothing: there is something to do.
+  std::optional<Sleep> prepare_sleep(Locked& locked, TimePoint now,
+                                     std::chrono::milliseconds at_most);
 
   Reactor& reactor_;
   QueueWatch& queue_;
@@ -89,8 +103,9 @@ class Driver {
   std::atomic<TimePoint> next_housekeeping_{TimePoint{}};
   std::atomic<bool> is_hasty_{false};  // a thread has slept: what woke it may be for housekeeping
   std::atomic<bool> stop_{false};
-  uint64_t seen_activity_ = 0;  // by the thread
-  TimePoint spin_until_{};      // the thread
+  TimePoint busy_since_ = TimePoint::max();  // UCX cannot be armed, and nothing happens
+  uint64_t seen_activity_ = 0;               // by the thread
+  TimePoint spin_until_{};                   // the thread
   std::thread thread_;
 };
 

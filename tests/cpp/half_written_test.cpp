@@ -1,0 +1,104 @@
+// A process that is stopped while it writes to another one of its host. UCX's queue of the other
+// one then holds a message that is taken but not filled, and UCX has work to do for as long.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "comm.h"
+#include "processor_time.h"
+#include "ranks.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::buffer;
+using test::Comm;
+using test::cpu_seconds;
+using test::Rank;
+using test::run_ranks;
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kId = 9;
+constexpr size_t kBytes = 64;
+constexpr size_t kSmall = 16;
+
+void* memory = nullptr;  // of the message
+
+void stop_and_let_it_be_read(int) {
+  ::raise(SIGSTOP);
+  ::mprotect(memory, kBytes, PROT_READ);
+}
+
+/// Writes a message to the worker at `address`, and is stopped when UCX reads it.
+void write_and_stop(const std::string& address) {
+  const UcpContext context;
+  UcpWorker worker(context);
+  UcpEndpoint endpoint(
+      worker, address, [](void*, ucp_ep_h, ucs_status_t) {}, nullptr);
+  memory = ::mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ::signal(SIGSEGV, stop_and_let_it_be_read);
+  for (const int access : {PROT_READ, PROT_NONE}) {  // the first one connects
+    ::mprotect(memory, kBytes, access);
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
+    ucp_am_send_nbx(endpoint.get(), kId, nullptr, 0, memory, kBytes, &param);
+    for (int i = 0; i < 200; ++i) worker.progress();
+  }
+  ::signal(SIGSEGV, SIG_DFL);
+}
+
+ucs_status_t count(void* arg, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*) {
+  ++*static_cast<std::atomic<int>*>(arg);
+  return UCS_OK;
+}
+
+/// The share of one processor that this process uses meanwhile.
+double share_of_processor(const std::function<void()>& meanwhile) {
+  const double before = cpu_seconds();
+  const auto begin = Clock::now();
+  meanwhile();
+  return (cpu_seconds() - before) / std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+TEST(HalfWritten, AWriterThatIsStoppedCostsNoProcessor) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    const auto data = buffer<int32_t>(kSmall);
+    if (rank.rank == 1) {
+      write_and_stop(rank.get(0, "queue"));
+      comm.succeed(*comm.send(0, 0, data));
+      return;
+    }
+    std::atomic<int> arrived = 0;
+    rank.runtime().reactor().on_message(kId, count, &arrived);
+    rank.put("queue", rank.runtime().reactor().worker().address());
+    const auto task = comm.receive(1, 0, data);
+    while (arrived == 0) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(100));
+    EXPECT_LT(share_of_processor(
+                  [&] { EXPECT_FALSE(rank.runtime().wait(*task, Clock::now() + seconds(1))); }),
+              0.25)
+        << "a thread that waits";
+    EXPECT_LT(share_of_processor([] { std::this_thread::sleep_for(seconds(1)); }), 0.25)
+        << "the runtime's own thread";
+    EXPECT_EQ(arrived, 1) << "the second message is half written";
+    ::kill(rank.pid_of(1), SIGCONT);
+    comm.succeed(*task);
+    while (arrived == 1) std::this_thread::sleep_for(milliseconds(1));
+  });
+}
+
+}  // namespace
+}  // namespace q7x2
