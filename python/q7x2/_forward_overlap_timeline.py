@@ -140,7 +140,12 @@ class TimelineRecorder:
         """The reduce-scatter of ``chunk`` has begun."""
         self.note("ready", number)
         step = self._moments
-        chunk.when_scattered(lambda _: step is self._moments and self.note("scattered", number))
+
+        def ended(_: Any) -> None:
+            if step is self._moments:  # else it comes late, in the next step
+                self.note("scattered", number)
+
+        chunk.when_scattered(ended)
 
     def note(self, name: str, number: int) -> None:
         """Now is one of the :class:`Moments` of a chunk; the first time in a step counts."""
