@@ -38,6 +38,19 @@ PREAMBLE = """
             function(*args, **kwargs)
         except (dist.DistBackendError, RuntimeError) as error:
             print(error)
+
+
+    store = dist.distributed_c10d._get_default_store()
+
+
+    def call_and_say(function, *args):
+        work = function(*args, async_op=True)
+        store.set(f"called by {rank}", "")
+        call(work.wait)
+
+
+    def await_calls_of(*ranks):
+        store.wait([f"called by {other}" for other in ranks])
 """
 
 
@@ -68,18 +81,13 @@ STOP = """
         call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
         os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(1)
-    else:
-        call(dist.all_reduce, torch.ones(1 << 22))
 """
 
 
-def line_after_a_stop(directory: pathlib.Path, before: str = "") -> str:
-    """The same for three ranks that run ``before``, and of which rank 0 stops in an all-reduce.
-
-    It goes on once the others have ended.
-    """
+def line_after_a_stop(body: str, directory: pathlib.Path) -> str:
+    """The same for three ranks of which rank 0 stops. It goes on once the others have ended."""
     dumps = directory / "dumps"
-    with harness.script(PREAMBLE + before + STOP, 3, directory, {"Q7X2_DUMP": str(dumps)}) as ranks:
+    with harness.script(PREAMBLE + body, 3, directory, {"Q7X2_DUMP": str(dumps)}) as ranks:
         for rank in ranks[1:]:
             assert rank.result(60).returncode == 0, rank.stderr()
         ranks[0].signal(signal.SIGCONT)
@@ -90,8 +98,9 @@ def line_after_a_stop(directory: pathlib.Path, before: str = "") -> str:
 def test_a_rank_that_was_killed(tmp_path: pathlib.Path) -> None:
     body = """
     if rank == 1:
+        await_calls_of(0, 2)
         os.kill(os.getpid(), signal.SIGKILL)
-    call(dist.all_reduce, torch.ones(1000))
+    call_and_say(dist.all_reduce, torch.ones(1000))
     """
     line = line_after(body, 3, tmp_path, killed=[1])
     assert "rank 1 (pid " in line
@@ -118,15 +127,23 @@ def test_a_rank_that_came_too_late(tmp_path: pathlib.Path) -> None:
     late = """
     if rank == 1:
         time.sleep(3)
+    if rank != 0:
+        call(dist.all_reduce, torch.ones(1 << 22))
     """
-    line = line_after_a_stop(tmp_path, late)
+    line = line_after_a_stop(STOP + late, tmp_path)
     assert "rank 1 (pid " in line
     assert "was late: it came to all_reduce of 16777216 bytes of float32, sum" in line
 
 
 def test_a_rank_that_is_stopped_in_the_middle(tmp_path: pathlib.Path) -> None:
     """All ranks came, so it is the way between two of them."""
-    line = line_after_a_stop(tmp_path)
+    others = """
+    if rank == 0:
+        await_calls_of(1, 2)
+    else:
+        call_and_say(dist.all_reduce, torch.ones(1 << 22))
+    """
+    line = line_after_a_stop(others + STOP, tmp_path)
     assert "the link between rank 0 (pid " in line
     assert "is stuck: in all_reduce of 16777216 bytes of float32, sum" in line
     assert "to which all came" in line
@@ -136,9 +153,10 @@ def test_a_rank_that_is_stopped_in_the_middle(tmp_path: pathlib.Path) -> None:
 def test_ranks_that_call_different_things(tmp_path: pathlib.Path) -> None:
     body = """
     if rank == 1:
+        await_calls_of(0, 2)
         call(dist.broadcast, torch.ones(50), 0)
     else:
-        call(dist.all_reduce, torch.ones(1000))
+        call_and_say(dist.all_reduce, torch.ones(1000))
     """
     line = line_after(body, 3, tmp_path)
     assert "ranks made different calls at sequence" in line
