@@ -218,6 +218,14 @@ def _variants() -> str:
     return variants_report.variants(Study(RESULTS / "train.json"), _markdown)
 
 
+def _held_out() -> str:
+    return variants_report.held_out(Study(RESULTS / "train.json"), _markdown)
+
+
+def _long() -> str:
+    return variants_report.long_training(Study(RESULTS / "train.json"), _markdown)
+
+
 def _planning() -> str:
     return planning.table(json.loads((RESULTS / "planning.json").read_text())["rows"])
 
@@ -235,6 +243,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "one-line": _one_line,
     "study-goals": _study_goals,
     "variants": _variants,
+    "held-out-study": _held_out,
+    "long": _long,
     "planning": _planning,
     "release": _release,
 }

@@ -152,7 +152,8 @@ def _variants(study: Study, table: Table) -> str:
     )
 
 
-def _long(study: Study, table: Table) -> str:
+def long_training(study: Study, table: Table) -> str:
+    """The table of the part "long"; empty if nothing was measured."""
     of = losses(study, "long")
     rows = []
     for label, by_seed in of.items():
@@ -163,14 +164,33 @@ def _long(study: Study, table: Table) -> str:
             paired = difference(of, label, base_of(label))
             price = _shown(paired) if paired else f"{both[0]:+.4f}"
         rows.append((label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
-    if not rows:
+    return table(("method", "seeds", "loss", "difference (95 %)"), rows) if rows else ""
+
+
+def _long(study: Study, table: Table) -> str:
+    text = long_training(study, table)
+    if not text:
         return ""
     return (
         "## A long training\n\n"
         f"{RECIPES['long']['steps']} steps of the GPT of the part accuracy. Differences are from "
         "uncompressed training with the same optimizer, paired by seed; an interval needs two "
-        "seeds.\n\n" + table(("method", "seeds", "loss", "difference (95 %)"), rows)
+        f"seeds.\n\n{text}"
     )
+
+
+def held_out(study: Study, table: Table) -> str:
+    """The differences of the part "held-out-study", one row for each method."""
+    changes = _changes(study)
+    by_change = {change: losses(study, "held-out-study", change=change) for change in changes}
+    rows = []
+    for label in dict.fromkeys(label for of in by_change.values() for label in of):
+        measured = [of.get(label, {}) for of in by_change.values()]
+        if label not in CONTROLS and all(measured):
+            prices = (difference(of, label, base_of(label)) for of in by_change.values())
+            seeds = ", ".join(str(len(each)) for each in measured)
+            rows.append((label, seeds, *map(_shown, prices)))
+    return table(("method", "seeds", *changes), rows)
 
 
 def _held_out(study: Study, table: Table) -> str:

@@ -108,6 +108,8 @@ def test_defaults_are_judged_where_they_were_not_chosen(tmp_path: Path) -> None:
     assert (goal, reached) == ("0.01 higher at most", False)
     assert measured == "2 of 3 (PowerSGD 4: +0.0505)"
     assert "| another text | 1-bit Adam | 2 | 1.9545 | +0.0045 (" in report.markdown(study, [])
+    table = variants_report.held_out(study, lambda head, rows: repr([head, *rows]))
+    assert table.startswith("[('method', 'seeds', 'another text'), ('int8', '2', '+0.0015 (")
 
 
 def test_a_long_training_has_a_price_from_one_seed_on(tmp_path: Path) -> None:
