@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "comm.h"
+#include "faulting_write.h"
 #include "processor_time.h"
 #include "ranks.h"
 
@@ -30,32 +31,20 @@ using test::run_ranks;
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kId = 9;
-constexpr size_t kBytes = 64;
 constexpr size_t kSmall = 16;
 
-void* memory = nullptr;  // of the message
+void* page = nullptr;  // of the message
 
 void stop_and_let_it_be_read(int) {
   ::raise(SIGSTOP);
-  ::mprotect(memory, kBytes, PROT_READ);
+  ::mprotect(page, test::kFaultingBytes, PROT_READ);
 }
 
 /// Writes a message to the worker at `address`, and is stopped when UCX reads it.
 void write_and_stop(const std::string& address) {
-  const UcpContext context;
-  UcpWorker worker(context);
-  UcpEndpoint endpoint(
-      worker, address, [](void*, ucp_ep_h, ucs_status_t) {}, nullptr);
-  memory = ::mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  page = test::new_page();
   ::signal(SIGSEGV, stop_and_let_it_be_read);
-  for (const int access : {PROT_READ, PROT_NONE}) {  // the first one connects
-    ::mprotect(memory, kBytes, access);
-    ucp_request_param_t param{};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = UCP_AM_SEND_FLAG_EAGER;
-    ucp_am_send_nbx(endpoint.get(), kId, nullptr, 0, memory, kBytes, &param);
-    for (int i = 0; i < 200; ++i) worker.progress();
-  }
+  test::write_and_fault(address, kId, page);
   ::signal(SIGSEGV, SIG_DFL);
 }
 

@@ -2,7 +2,6 @@
 #include "transport/queue_watch.h"
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "faulting_write.h"
 #include "scarce_files.h"
 #include "slowdown.h"
 
@@ -21,7 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kId = 9;
-constexpr size_t kBytes = 64;
 constexpr int kRounds = 200;
 
 /// A process that sends a message, and then one that lies in memory which it cannot read: it is
@@ -62,21 +61,8 @@ class Writer {
   }
 
   static void write_to(const std::string& address) {
-    const UcpContext context;
-    UcpWorker worker(context);
-    UcpEndpoint endpoint(
-        worker, address, [](void*, ucp_ep_h, ucs_status_t) {}, nullptr);
     signal(SIGSEGV, SIG_DFL);
-    void* const memory =
-        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (const int access : {PROT_READ, PROT_NONE}) {
-      mprotect(memory, kBytes, access);
-      ucp_request_param_t param{};
-      param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-      param.flags = UCP_AM_SEND_FLAG_EAGER;
-      ucp_am_send_nbx(endpoint.get(), kId, nullptr, 0, memory, kBytes, &param);
-      for (int i = 0; i < kRounds; ++i) worker.progress();
-    }
+    test::write_and_fault(address, kId, test::new_page());
   }
 
   int pipe_[2] = {-1, -1};
