@@ -56,9 +56,11 @@ class FailureDetector {
                   bool believes_refusals = false);
   /// Watches no more.
   void forget(const void* who);
-  /// The connection to a process is given up: it is answered no more. If it watches this process,
-  /// it learns why.
-  void give_up(uint64_t process) { listener_.hang_up(process, HeartbeatEnd::kGivenUp); }
+  /// This incarnation of the connection to a process is given up: the process is answered no more
+  /// until it is expected again. If it watches this one over that incarnation, it learns why.
+  void give_up(uint64_t process, uint32_t incarnation) {
+    listener_.hang_up(process, incarnation, HeartbeatEnd::kGivenUp);
+  }
   /// Says what `target.topic` is to a process, also if it does not watch this one. If the process
   /// has ended, `look` says so of `who`, which must live as long as this object.
   void bid_farewell(const Heartbeat::Target& target, void* who);

@@ -159,10 +159,11 @@ void HeartbeatListener::end(PrivateSocket& socket, HeartbeatEnd why) {
   socket.close();
 }
 
-void HeartbeatListener::hang_up(uint64_t process, HeartbeatEnd why) {
+void HeartbeatListener::hang_up(uint64_t process, uint32_t incarnation, HeartbeatEnd why) {
   expected_.erase(process);
   for (auto& [key, socket] : answered_) {
-    if (std::get<0>(key) == process) end(socket, why);
+    const auto& [caller, for_incarnation, topic] = key;
+    if (caller == process && for_incarnation <= incarnation) end(socket, why);
   }
   std::erase_if(answered_, [](const auto& entry) { return !entry.second.is_valid(); });
 }

@@ -56,8 +56,9 @@ class HeartbeatListener {
   void tidy(TimePoint now);
   /// The Farewells that came since the last call.
   std::vector<HeartbeatHello> take_farewells() { return std::exchange(farewells_, {}); }
-  /// Ends the calls of a process; `end` tells it why.
-  void hang_up(uint64_t process, HeartbeatEnd end);
+  /// Ends the calls of a process for this incarnation of the connection and those before it; `why`
+  /// is what it is told. It is expected no more.
+  void hang_up(uint64_t process, uint32_t incarnation, HeartbeatEnd why);
   /// Ends all calls and takes no more.
   void close(HeartbeatEnd end);
 

@@ -231,7 +231,7 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   peer.life.die();
   detector_.forget(&peer.watched_shared);
   detector_.forget(&peer.watched_beside);
-  detector_.give_up(peer.card.process);
+  detector_.give_up(peer.card.process, peer.incarnation);
   if (!peer.has_ended && !peer.has_given_up) {
     detector_.bid_farewell(port_of(peer, Topic::kBroken), &peer.watched_shared);
   }

@@ -177,7 +177,7 @@ TEST(FailureDetector, AConnectionThatThePeerGivesUpIsBroken) {
   const Silence silence("60");
   Pair pair;
   pair.look_for(milliseconds(100));
-  pair.peer->give_up(kMe);
+  pair.peer->give_up(kMe, 0);
   ASSERT_TRUE(eventually([&] {
     pair.look();
     return !pair.notices.empty();

@@ -195,6 +195,26 @@ TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
   EXPECT_EQ(listener.num_answered(), 0U);
 }
 
+// A peer that notices first, and knows both cards first, calls for the next connection before this
+// process has given up the one that broke.
+TEST(HeartbeatListener, HangsUpWhatWasGivenUpButNotTheNextConnection) {
+  HeartbeatListener listener(kMe, kKey);
+  listener.expect(kPeer);
+  const OwnedFd broken = call(listener);
+  say(broken, {kPeer, kMe, 3});
+  const OwnedFd next = call(listener);
+  say(next, {kPeer, kMe, 4});
+  look_until(listener, [&] { return listener.num_answered() == 2; });
+  EXPECT_TRUE(answer_to(broken) && answer_to(next));
+
+  listener.hang_up(kPeer, 3, HeartbeatEnd::kGivenUp);
+  char last = 0;
+  EXPECT_EQ(::recv(broken, &last, 1, 0), 1);
+  EXPECT_EQ(last, static_cast<char>(HeartbeatEnd::kGivenUp));
+  EXPECT_EQ(listener.num_answered(), 1U);
+  EXPECT_FALSE(is_readable(next, 50));
+}
+
 TEST(HeartbeatHello, IsAcceptedOnlyAsItWasMade) {
   const HeartbeatHello hello{0x0123456789abcdef, 0xfedcba9876543210, 7,
                              HeartbeatHello::Topic::kPrivate, 99};
