@@ -165,6 +165,7 @@ ProcessGroupQ7x2::~ProcessGroupQ7x2() {
 }
 
 void ProcessGroupQ7x2::leave() {
+  Runtime::run_unlocked([this] { runtime_->finish_collectives(group_.get()); });
   if (annex_) annex_->group().leave();
   group_->leave();
 }

@@ -84,7 +84,8 @@ class Group {
   std::vector<std::string> transports(int rank);
   /// Fails everything in progress and to come, here and at all other ranks, with `error`.
   void abort(const Error& error);
-  /// Leaves in good order: what is still in progress here fails, peers are told. Idempotent.
+  /// Leaves in good order: what is still in progress here fails, peers are told. Idempotent. See
+  /// Runtime::finish_collectives.
   void leave();
   /// What is in progress: everything, and the collectives only.
   std::vector<std::shared_ptr<Task>> tasks();

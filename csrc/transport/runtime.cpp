@@ -21,7 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kShutdownPatience{1000};
+constexpr milliseconds kLeavePatience{5000};     // for collectives
+constexpr milliseconds kShutdownPatience{1000};  // for other tasks, at the end of the process
 // For what peers have not taken yet at the end; and if one of them was late.
 constexpr milliseconds kClosePatience{1000};
 constexpr milliseconds kClosePatienceForLate{10};
@@ -95,10 +96,8 @@ void Runtime::destroy(Runtime* runtime) {
       delete runtime;
       --dying_runtimes;
     }).detach();
-  } else if (hooks_.run_unlocked) {
-    hooks_.run_unlocked([runtime] { delete runtime; });
   } else {
-    delete runtime;
+    run_unlocked([runtime] { delete runtime; });
   }
 }
 
@@ -109,6 +108,14 @@ void Runtime::set_hooks(Hooks hooks) {
 void Runtime::check_interrupt() {
   if (hooks_.check_interrupt) {
     hooks_.check_interrupt();
+  }
+}
+
+void Runtime::run_unlocked(const std::function<void()>& body) {
+  if (hooks_.run_unlocked) {
+    hooks_.run_unlocked(body);
+  } else {
+    body();
   }
 }
 
@@ -126,6 +133,9 @@ void Runtime::shutdown_instance(bool others_run) {
   const TimePoint callbacks_until = now + kCallbackPatience;
   while (dying_runtimes > 0 && Clock::now() < callbacks_until) {
     std::this_thread::sleep_for(milliseconds(1));
+  }
+  for (const auto& runtime : runtimes) {
+    runtime->finish_collectives(nullptr);
   }
   const bool callbacks_rest = std::ranges::all_of(runtimes, [&](const auto& runtime) {
     return runtime->rest(now + kShutdownPatience, callbacks_until);
@@ -205,6 +215,23 @@ void Runtime::stop() {
   reactor_.drop_unexpected(locked, 0, 0);
   tasks_.drain(locked);
   flights_.end_feed(locked);
+}
+
+void Runtime::finish_collectives(const Group* group) {
+  if (driver_.is_current_thread()) return;
+  const auto is_awaited = [&](Locked& locked, const Task& task) {
+    return (group == nullptr || &task.group() == group) && task.takes_turn() && !task.done() &&
+           task.group().is_usable(locked);
+  };
+  const auto are_awaited = [&] {
+    Locked locked(lock());
+    return std::ranges::any_of(tasks_.active(locked),
+                               [&](const auto& task) { return is_awaited(locked, *task); });
+  };
+  const TimePoint until = Clock::now() + kLeavePatience;
+  while (are_awaited() && Clock::now() < until) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
 }
 
 // Waits until nothing is unfinished and no callback runs. False: one still does.

@@ -52,16 +52,19 @@ class Runtime {
   struct Hooks {
     /// Called about every 50 ms by threads that wait, without a lock; may throw to stop the wait.
     std::function<void()> check_interrupt;
-    /// Runs its argument, which joins threads, without a lock that callbacks may need (the GIL).
+    /// Runs its argument, which waits for threads, without a lock that callbacks may need (the
+    /// GIL).
     std::function<void(const std::function<void()>&)> run_unlocked;
   };
   static void set_hooks(Hooks hooks);
   /// For waits outside of the runtime: calls the hook, if there is one. May throw.
   static void check_interrupt();
-  /// Leaves every group in good order and stops, for the end of the process. Tasks get a second to
-  /// complete first, and callbacks five to return. From then on no thread but this one returns from
-  /// a call; `others_run`: there are some, beside those of callbacks, that could be on their way
-  /// out of one.
+  /// Runs `body` by the hook, if there is one.
+  static void run_unlocked(const std::function<void()>& body);
+  /// Leaves every group in good order and stops, for the end of the process. Collectives get five
+  /// seconds to complete first, other tasks one, and callbacks five to return. From then on no
+  /// thread but this one returns from a call; `others_run`: there are some, beside those of
+  /// callbacks, that could be on their way out of one.
   static void shutdown_instance(bool others_run = false);
 
   ~Runtime();
@@ -75,6 +78,10 @@ class Runtime {
   /// Waits until `task` is done, or the first `bytes` of its output are ready, progressing it.
   /// False: `deadline` passed first.
   bool wait(const Task& task, TimePoint deadline, size_t bytes = kAll);
+  /// Waits until the collectives that this rank has begun are done, for a rank that will leave: the
+  /// others would miss it in them. At most 5 s. `group`: whose; null: of all. Those of a group that
+  /// has failed are not waited for. Returns at once in the driver's thread, which makes progress.
+  void finish_collectives(const Group* group);
   /// One round of progress, for threads that wait for something else than a task. Takes the lock.
   void drive();
   /// Has the driver's thread look at tasks that can go on.

@@ -239,6 +239,39 @@ TEST(Leave, WhatIsOnItsWayToTheRankIsDropped) {
   });
 }
 
+TEST(Leave, AfterWhatItHasBegunIsDone) {
+  run_ranks(3, [](Rank& rank) {
+    Comm comm(rank.group());
+    const auto data = buffer<int32_t>(100'000, 1);
+    if (rank.rank == 1) {
+      const auto task = comm.all_reduce(data);
+      rank.put("leaves", "");
+      comm.group().runtime().finish_collectives(&comm.group());
+      EXPECT_TRUE(task->done());
+      comm.group().leave();
+    } else {
+      rank.get(1, "leaves");
+      comm.succeed(*comm.all_reduce(data));
+      EXPECT_EQ(data->back(), 3);
+    }
+    rank.barrier();
+  });
+}
+
+TEST(Leave, DoesNotWaitForEverForWhatNobodyJoins) {
+  run_ranks(2, [](Rank& rank) {
+    Comm comm(rank.group());
+    if (rank.rank == 1) {
+      const auto task = comm.all_reduce(buffer<int32_t>(10));
+      comm.group().runtime().finish_collectives(&comm.group());
+      EXPECT_FALSE(task->done());
+      comm.group().leave();
+      EXPECT_EQ(comm.failure(*task).code(), ErrorCode::kAborted);
+    }
+    rank.barrier();
+  });
+}
+
 TEST(Leave, FailsWhatIsInProgressHere) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());

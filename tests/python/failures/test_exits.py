@@ -141,3 +141,47 @@ def test_control_c_in_an_operation(backend, tmp_path, call) -> None:
         assert "KeyboardInterrupt" in result.stderr, result.describe()
         raised = float(result.stdout.split("KeyboardInterrupt ")[1].split()[0])
         assert raised - at < 1.0, result.describe()
+
+
+# --- what others still need ----------------------------------------------------------------------
+
+LEAVE_EARLY = """
+    import sys, time, torch, torch.distributed as dist, q7x2
+    dist.init_process_group(sys.argv[1])
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    def reconfigured():
+        store.set(f"handle {{rank}}", q7x2.reconfigure_handle())
+        handles = [store.get(f"handle {{other}}").decode() for other in range(2)]
+        return q7x2.reconfigure("job", handles, timeout=30)
+    group = {group}
+    tensor = torch.ones(100_000)
+    if rank == 1:
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        del work
+        store.set("leaves", "")
+        {end}
+    else:
+        store.get("leaves")
+        time.sleep({late})
+        dist.all_reduce(tensor, group=group)
+        assert tensor[0] == 2
+        print("done")
+"""
+
+LEAVINGS = {
+    "end of script": ("dist.group.WORLD", "pass"),
+    "destroy": ("dist.new_group()", "dist.destroy_process_group(group); time.sleep(60)"),
+    "drop": ("reconfigured()", "del group; time.sleep(60)"),
+}
+
+
+@pytest.mark.beyond("gloo", "may leave others without what it has begun")
+@pytest.mark.parametrize("how", LEAVINGS)
+def test_a_rank_leaves_when_its_collectives_are_done(tmp_path, backend, how) -> None:
+    """Rank 0 makes the call when rank 1 is already about to leave."""
+    group, end = LEAVINGS[how]
+    source = LEAVE_EARLY.format(group=group, end=end, late=1.5)
+    with harness.script(source, 2, tmp_path, args=[backend]) as processes:
+        result = processes[0].result(60)
+    assert "done" in result.stdout, result.describe()
+    assert result.returncode == 0, result.describe()
