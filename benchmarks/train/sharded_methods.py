@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import q7x2
 
+NOTHING_SENT = "fake"  # torch's backend whose collectives return at once, with wrong results
+
 
 @dataclass(frozen=True)
 class ShardedMethod:
@@ -28,6 +30,7 @@ COMPRESSED = "int8 differences, int4"
 SHARDED_METHODS = (
     ShardedMethod(FSDP_GLOO, "gloo"),
     ShardedMethod(FSDP_Q7X2, "q7x2"),
+    ShardedMethod("FSDP2 bf16, nothing sent", NOTHING_SENT),
     ShardedMethod("int8 differences, int8", "q7x2", _INT8_INT8),
     ShardedMethod(COMPRESSED, "q7x2", _INT8_INT4),
     ShardedMethod("int8 differences, hadamard+int4", "q7x2", _ROTATED),

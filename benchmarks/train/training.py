@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import time
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.train.methods import Method
+from benchmarks.train.sharded_methods import NOTHING_SENT
 from benchmarks.train.tasks import TASKS
 
 _ONE_BUCKET_MB = 1024.0
@@ -51,6 +53,8 @@ class Groups:
 
     def of(self, backend: str) -> ProcessGroup:
         if backend not in self._made:
+            if backend == NOTHING_SENT:
+                importlib.import_module("torch.testing._internal.distributed.fake_pg")
             self._made[backend] = dist.new_group(backend=backend)
         return self._made[backend]
 

@@ -13,6 +13,7 @@
 #include "bindings/ledger_feed.h"
 #include "bindings/plan.h"
 #include "bindings/server.h"
+#include "bindings/shard_rows.h"
 
 namespace {
 
@@ -38,6 +39,7 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_fabric(module);
   q7x2::bind_backend(module);
   q7x2::bind_codec(module);
+  q7x2::bind_shard_rows(module);
   q7x2::bind_comm_hooks(module);
   q7x2::bind_plan(module);
   q7x2::bind_ledger(module);

@@ -278,6 +278,27 @@ class Codec:
     ) -> None:
         """Writes what the messages stand for to ``out``, float32, or adds it."""
 
+class ShardRows:
+    """FSDP's rows of shards, and the same in two parts; see _fsdp_layout.py. Tensors are contiguous
+    and on the CPU, of floats.
+
+    ``pieces``: of each parameter, its elements, its room in its part, and whether it is coded.
+    """
+
+    def __init__(self, pieces: list[tuple[int, int, bool]]) -> None: ...
+    def pack(self, rows: Tensor, divisor: float = 1.0) -> tuple[Tensor, Tensor]:
+        """The coded part, divided, float32, and the whole one as it is; a row each for each row."""
+
+    def unpack(self, coded: Tensor, whole: Tensor, rows: Tensor, factor: float = 1.0) -> None:
+        """Fills ``rows``: the inverse. The coded part is multiplied."""
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether both have the same dtype and the same bytes. Contiguous, on the CPU."""
+
+def subtract(values: Tensor, reference: Tensor) -> tuple[float, float]:
+    """``values -= reference``, both float32; the squares of the L2 norms of what it has made, and
+    of what was there before."""
+
 def create_backend(
     dist_backend_opts: Any, options: Options | None = None, *, in_job: bool = False
 ) -> ProcessGroupQ7x2: ...

@@ -19,12 +19,14 @@ a backward sends nothing, because autograd needs the weights of the forward.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from q7x2._extension import load
 from q7x2._fsdp_keys import key_of
 from q7x2._fsdp_torch import all_gather_single, in_backward
 
@@ -197,7 +199,7 @@ class DifferenceGather(Gather):
         if in_backward(self._group) and self._row is not None:
             return self._start_repeat(output, row)
         own = row.cpu()
-        is_changed = self._row is not None and not torch.equal(own, self._row)
+        is_changed = self._row is not None and not load().same_bits(own, self._row)
         self._row = own.clone() if own is row else own
         is_new = self._seen != self._reductions()
         self._seen = self._reductions()
@@ -213,7 +215,7 @@ class DifferenceGather(Gather):
 
     def _start_repeat(self, output: torch.Tensor, row: torch.Tensor) -> Callable[[], None]:
         """For a backward: nothing is sent."""
-        if not torch.equal(row.cpu(), self._row):  # type: ignore[arg-type]
+        if not load().same_bits(row.cpu(), self._row):
             raise RuntimeError(
                 "weights were changed between a forward and its backward: autograd needs those of "
                 "the forward"
@@ -246,17 +248,16 @@ class DifferenceGather(Gather):
 
         def finish() -> None:
             work.wait()
-            self._reference, self._whole = self._layout.pack(output, torch.float32)
+            self._reference, self._whole = self._layout.pack(output)
             self._wants_refresh = False
 
         return finish
 
     def _start_differences(self, output: torch.Tensor, row: torch.Tensor) -> Callable[[], None]:
         assert self._reference is not None
-        weights, whole = self._layout.pack(row, torch.float32)
-        differences = weights - self._reference[self._rank]
-        # As a negation, because nothing compares with NaN.
-        is_small = bool(differences.norm() <= _LARGEST_CHANGE * weights.norm())
+        differences, whole = self._layout.pack(row)
+        change, weights = load().subtract(differences, self._reference[self._rank])
+        is_small = math.isfinite(change) and change <= _LARGEST_CHANGE**2 * weights
         key = key_of(self._options.random_seed, self._steps(), self._index)
         count = self._layout.coded_numel
         length = self._codec.max_bytes(count) if count else 0

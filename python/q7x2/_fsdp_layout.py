@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from q7x2._extension import load
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -48,7 +50,7 @@ class Layout:
         self.numel = sum(piece.numel for piece in pieces)
         self.coded_numel = sum(piece.length for piece in pieces if piece.is_coded)
         self.whole_numel = sum(piece.length for piece in pieces if not piece.is_coded)
-        self._sizes = [piece.numel for piece in pieces]
+        self._rows = load().ShardRows([(p.numel, p.length, p.is_coded) for p in pieces])
         self._packed_sizes = {
             is_coded: [
                 length
@@ -63,23 +65,22 @@ class Layout:
         """Zeros for the coded part of so many rows, float32 on the CPU."""
         return torch.zeros(rows, self.coded_numel)
 
-    def pack(
-        self, rows: torch.Tensor, dtype: torch.dtype | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The coded part of FSDP's rows, in ``dtype``, and the whole part; both on the CPU."""
-        rows = rows.view(-1, self.numel).cpu()
-        coded = torch.empty(len(rows), self.coded_numel, dtype=dtype or rows.dtype)
-        for gap in self._split(coded, is_coded=True)[1::2]:
-            if gap.numel():
-                gap.zero_()
-        whole = torch.empty(len(rows), self.whole_numel, dtype=rows.dtype)
-        torch._foreach_copy_(self._views(coded, whole), list(torch.split(rows, self._sizes, dim=1)))
-        return coded, whole
+    def pack(self, rows: torch.Tensor, divisor: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+        """The coded part of FSDP's rows, divided, in float32, and the whole part as it is; both on
+        the CPU."""
+        parts: tuple[torch.Tensor, torch.Tensor] = self._rows.pack(rows.cpu(), divisor)
+        return parts
 
-    def unpack(self, coded: torch.Tensor, whole: torch.Tensor, rows: torch.Tensor) -> None:
+    def unpack(
+        self, coded: torch.Tensor, whole: torch.Tensor, rows: torch.Tensor, factor: float = 1.0
+    ) -> None:
         """The inverse of `pack`: fills ``rows``."""
-        views = torch.split(rows.view(-1, self.numel), self._sizes, dim=1)
-        torch._foreach_copy_(list(views), self._views(coded, whole))
+        if rows.is_cpu:
+            self._rows.unpack(coded, whole, rows, factor)
+        else:
+            on_host = torch.empty_like(rows, device="cpu")
+            self._rows.unpack(coded, whole, on_host, factor)
+            rows.copy_(on_host)
 
     def _split(self, packed: torch.Tensor, is_coded: bool) -> tuple[torch.Tensor, ...]:
         """Each piece of a packed part, and what fills its last group."""

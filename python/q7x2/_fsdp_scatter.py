@@ -90,10 +90,10 @@ class Scatter:
         """Begins the sums of both parts, which end as one row on the CPU."""
         self._follow_codec()
         layout = self.layout
-        coded, whole = layout.pack(rows, torch.float32)
         # By what others divide: FSDP, and the hook between replicas.
         later = divisor_after(self._member.group, rows.dtype) * self._replicas
-        coded /= later * (layout.world_size if op == dist.ReduceOp.AVG else 1)
+        ranks = layout.world_size if op == dist.ReduceOp.AVG else 1
+        coded, whole = layout.pack(rows, later * ranks)
         parts = []
         if layout.coded_numel:
             parts.append(self._start_coded(coded))
@@ -103,10 +103,9 @@ class Scatter:
         def result() -> torch.Tensor:
             sums = [part.result().cpu().view(1, -1) for part in parts]
             coded_sum = sums[0] if layout.coded_numel else layout.new_coded(1)
-            coded_sum *= later
             whole_sum = sums[-1] if layout.whole_numel else whole.new_empty(1, 0)
             row = torch.empty(layout.numel)
-            layout.unpack(coded_sum, whole_sum, row)
+            layout.unpack(coded_sum, whole_sum, row, later)
             return row
 
         if self._coded is not None:
