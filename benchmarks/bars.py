@@ -179,7 +179,7 @@ def _measure(
         explained=bar.against == BEST_FIXED,
         cores=bar.cores,
         topology=bar.topology,
-        placement=_placement(bar),
+        placement=placement_of(bar),
     )
     # Of several Open MPIs the fastest is the one to beat.
     jobs = [job]
@@ -188,7 +188,7 @@ def _measure(
     measured = [_run(each, runs) for each in jobs]
     if bar.against == BLOCK_ORDER:
         in_blocks = _run(replace(job, placement=None), runs)
-        measured = [_beside(cells, subject, in_blocks) for cells in measured]
+        measured = [with_block_order(cells, subject, in_blocks) for cells in measured]
     cells = min(measured, key=lambda each: figures_of(bar, subject, each, bound)[0]["against_time"])
     figures = figures_of(bar, subject, cells, bound)
     # The size at which it looks worst stands for all.
@@ -209,7 +209,8 @@ def _verdict(bar: Bar, row: dict[str, Any]) -> bool | str:
     return bool(row["ratio"] >= bar.ratio)
 
 
-def _placement(bar: Bar) -> tuple[int, ...] | None:
+def placement_of(bar: Bar) -> tuple[int, ...] | None:
+    """The host of each rank; None if ranks are in the order of their hosts."""
     if bar.topology is None or not bar.interleaved:
         return None
     return tuple(bar.topology.interleaved(bar.ranks // bar.topology.hosts))
@@ -225,7 +226,7 @@ def _run(job: launch.Job, runs: dict[launch.Job, list[dict[str, Any]]]) -> list[
     return runs[job]
 
 
-def _beside(
+def with_block_order(
     cells: list[dict[str, Any]], subject: str, in_blocks: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The cells of one placement, each with what the other one took as one more backend."""

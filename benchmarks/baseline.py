@@ -27,7 +27,7 @@ from benchmarks.raw import raw_path
 _DRAWS = 2000
 _CONFIDENCE = 0.99  # so that few of many rows are called worse by chance
 _FEWEST_BLOCKS = 3
-_ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 _STYLES = {"worse": "red", "better": "green"}
 
 
@@ -135,8 +135,8 @@ def read_baseline(text: str) -> tuple[dict[str, Any], dict[str, list[dict[str, A
 
 
 def _committed(ref: str, path: Path) -> bytes:
-    name = f"{ref}:{path.relative_to(_ROOT).as_posix()}"
-    command = ["git", "-C", str(_ROOT), "show", "--end-of-options", name]
+    name = f"{ref}:{path.relative_to(ROOT).as_posix()}"
+    command = ["git", "-C", str(ROOT), "show", "--end-of-options", name]
     shown = subprocess.run(command, capture_output=True, check=False)
     if shown.returncode != 0:
         problem = shown.stderr.decode(errors="replace").strip()

@@ -79,10 +79,10 @@ def overhead(pairs: int) -> list[dict[str, Any]]:
         ranks = launch.rank_environments(2, env)
         results = run_ranks([command] * 2, ranks, 120 + 40 * pairs)
     turns: dict[str, dict[str, list[float]]] = json.loads(results[0].lines[-1])
-    return [_row(kind, each["off"], each["on"]) for kind, each in turns.items()]
+    return [row_of(kind, each["off"], each["on"]) for kind, each in turns.items()]
 
 
-def _row(kind: str, off: list[float], on: list[float]) -> dict[str, Any]:
+def row_of(kind: str, off: list[float], on: list[float]) -> dict[str, Any]:
     ratios = [(b / a - 1) * WINDOW / PERIOD for a, b in zip(off, on, strict=True)]
     share, low, high = median_interval(ratios)
     return {

@@ -11,19 +11,24 @@ function(q7x2_compile_options target)
   endif()
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
   if(Q7X2_SANITIZE)
-    # Line numbers are all that a report shows, and take a third less time than -g.
-    set(flags -fsanitize=${Q7X2_SANITIZE} -fno-omit-frame-pointer -g1)
-    if(Q7X2_SANITIZE MATCHES "undefined")
-      list(APPEND flags -fno-sanitize-recover=undefined)
-    endif()
-    if(Q7X2_SANITIZE MATCHES "thread")
-      # ThreadSanitizer knows no fences. Those of HostChannel order memory of several processes, of
-      # which it sees one.
-      list(APPEND flags -Wno-tsan)
-    endif()
-    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
-    target_link_options(${target} PRIVATE -fsanitize=${Q7X2_SANITIZE})
+    q7x2_sanitize(${target} ${Q7X2_SANITIZE})
   endif()
+endfunction()
+
+# Compiles and links `target` with the sanitizers of GCC.
+function(q7x2_sanitize target sanitizers)
+  # Line numbers are all that a report shows, and take a third less time than -g.
+  set(flags -fsanitize=${sanitizers} -fno-omit-frame-pointer -g1)
+  if(sanitizers MATCHES "undefined")
+    list(APPEND flags -fno-sanitize-recover=undefined)
+  endif()
+  if(sanitizers MATCHES "thread")
+    # ThreadSanitizer knows no fences. Those of HostChannel order memory of several processes, of
+    # which it sees one.
+    list(APPEND flags -Wno-tsan)
+  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
+  target_link_options(${target} PRIVATE -fsanitize=${sanitizers})
 endfunction()
 
 # Kernels are optimised in every build type, and without contraction into fused multiply-adds:

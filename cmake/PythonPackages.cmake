@@ -38,10 +38,12 @@ endforeach()
 
 q7x2_package_directory(libucx ucx_directory)
 add_library(ucx INTERFACE)
+# For C++ alone: no CUDA source includes UCX, and the compiler cache cannot make nvcc's `-isystem=` relative.
 foreach(name ucp ucs)
   add_library(ucx::${name} SHARED IMPORTED)
   set_target_properties(ucx::${name} PROPERTIES
                         IMPORTED_LOCATION ${ucx_directory}/lib/lib${name}.so
-                        INTERFACE_INCLUDE_DIRECTORIES ${ucx_directory}/include)
+                        INTERFACE_INCLUDE_DIRECTORIES
+                        "$<$<COMPILE_LANGUAGE:CXX>:${ucx_directory}/include>")
   target_link_libraries(ucx INTERFACE ucx::${name})
 endforeach()

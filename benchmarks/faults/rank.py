@@ -61,8 +61,20 @@ class Rank:
         self._rank = -1
         self._world = 0
 
-    def join(self, rank: int, world: int, epoch: str, timeout: float, algorithm: str = "") -> float:
-        """Makes the default group and returns how many seconds that took."""
+    def join(
+        self,
+        rank: int,
+        world: int,
+        epoch: str,
+        timeout: float,
+        algorithm: str = "",
+        patience: float | None = None,
+    ) -> float:
+        """Makes the default group and returns how many seconds that took.
+
+        With `patience` the timeout holds for later calls only, and making the group may take that
+        long.
+        """
         begin = time.monotonic()
         self._rank, self._world = rank, world
         dist.init_process_group(
@@ -70,9 +82,11 @@ class Rank:
             store=dist.PrefixStore(epoch, self._store),
             rank=rank,
             world_size=world,
-            timeout=timedelta(seconds=timeout),
+            timeout=timedelta(seconds=timeout if patience is None else patience),
             pg_options=q7x2.Options(algorithms=algorithm, refine=False),
         )
+        if patience is not None:
+            dist.group.WORLD.set_timeout(timedelta(seconds=timeout))
         return time.monotonic() - begin
 
     def prepare(self, rank: int, world: int, epoch: str) -> None:

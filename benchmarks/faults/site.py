@@ -289,6 +289,7 @@ class Site:
                 epoch=epoch,
                 timeout=timeout,
                 algorithm=algorithm,
+                patience=_COMMAND_S,
             )
         deadline = time.monotonic() + _COMMAND_S
         return max(self.answer(member, deadline)[1] for member in self.members)

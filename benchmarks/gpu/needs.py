@@ -65,7 +65,7 @@ def missing() -> list[str]:
         lines.append(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer; this is {sys.version}")
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         lines.append("Python.h: Python's headers (Debian package python3-dev)")
-    problem = _torch_problem()
+    problem = torch_problem()
     if problem is not None:
         lines.append(problem)
     lines += [
@@ -82,7 +82,7 @@ def _pkg_config_knows(library: str) -> bool:
     return subprocess.run(["pkg-config", "--exists", library]).returncode == 0
 
 
-def _torch_problem() -> str | None:
+def torch_problem() -> str | None:
     oldest = ".".join(map(str, OLDEST_TORCH))
     wanted = f"torch: version {oldest} or newer, built with CUDA"
     try:

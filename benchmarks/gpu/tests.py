@@ -27,10 +27,10 @@ def cuda(session: Session) -> Result:
     file = session.build / "cuda-tests.json"
     file.unlink(missing_ok=True)
     session.call(*(tests, f"--gtest_filter={CUDA_TESTS}", f"--gtest_output=json:{file}"), env=_UCX)
-    return Result({"passed": _really_run(file)})
+    return Result({"passed": count_passed(file)})
 
 
-def _really_run(report: Path) -> int:
+def count_passed(report: Path) -> int:
     """Return how many tests of GoogleTest's report ran; raise StageFailed if not all did."""
     suites = json.loads(report.read_text())["testsuites"]
     tests = [(suite["name"], test) for suite in suites for test in suite["testsuite"]]
@@ -92,4 +92,4 @@ def sanitizer(session: Session, tool: str) -> Result:
         *(f"--gtest_filter={CUDA_TESTS}", f"--gtest_output=json:{file}"),
         env=_UCX,
     )
-    return Result({"passed": _really_run(file)})
+    return Result({"passed": count_passed(file)})

@@ -54,7 +54,9 @@ class Topology:
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= 200:
             raise ValueError(f"a lab has 1 to 200 hosts, not {self.hosts}")
-        if self.racks < 1 or self.hosts % self.racks:
+        if self.racks < 1:
+            raise ValueError(f"expected at least 1 rack, got {self.racks}")
+        if self.hosts % self.racks:
             raise ValueError(f"{self.hosts} hosts do not divide into {self.racks} racks")
         if (self.racks > 1) != (self.uplink is not None):
             raise ValueError("an uplink rate belongs to more than one rack, and the reverse")
@@ -78,6 +80,8 @@ class Topology:
 
     def blocks(self, ranks_per_host: int = 1) -> list[int]:
         """The host of each rank if neighbours share a host: 0, 0, 1, 1 for two ranks per host."""
+        if ranks_per_host < 1:
+            raise ValueError(f"expected at least 1 rank per host, got {ranks_per_host}")
         return [host for host in range(self.hosts) for _ in range(ranks_per_host)]
 
     def interleaved(self, ranks_per_host: int = 1) -> list[int]:

@@ -73,7 +73,6 @@ std::shared_ptr<Group> make_annex_group(
         group = Group::create(runtime, assembly.rank(), assembly.size(), name,
                               exchange_of(assembly), await_of(assembly), /*eager=*/false);
         prepare(group);
-        assembly.exchange("done", "", [&] { group->check(); });
       },
       [&](const Error& error) {
         if (group) group->abort(error);
@@ -110,7 +109,7 @@ void ProcessGroupQ7x2::meet_servers(const Exchange& exchange, ServerMeeting invi
                                     Fabric surveyed) {
   const auto check = [this] { group_->check(); };
   invited.ranks.clear();  // all ranks have the cards of ranks
-  const std::string told = exchange("annex", rank_ == 0 ? invited.encode() : "", check).front();
+  const std::string told = exchange("annex", rank_ == 0 ? invited.encode() : "", check, {}).front();
   ServerMeeting meeting = ServerMeeting::decode(told);
   if (meeting.servers.empty()) return;
   meeting.ranks = cards_of_processes(*group_);
@@ -135,7 +134,7 @@ void ProcessGroupQ7x2::meet_servers(const Exchange& exchange, ServerMeeting invi
     failure = error.what();
     if (failure.empty()) failure = to_string(error.code());
   }
-  for (const std::string& said : exchange("annex made", failure, check)) {
+  for (const std::string& said : exchange("annex made", failure, check, {})) {
     if (said.empty()) continue;
     if (rank_ == 0) {
       TORCH_WARN("q7x2: the group '", group_->name(), "' goes on without servers: ", said);

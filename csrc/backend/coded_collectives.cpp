@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend/argument_checks.h"
+#include "backend/plain_tensors.h"
 #include "backend/process_group.h"
 #include "executor/plan_call.h"
 #include "kernels/convert.h"
@@ -58,6 +59,7 @@ void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
   for (const at::Tensor& input : inputs) {
     require(fn, is_float(reducible_dtype(input)),
             c10::str("codecs are for floating point tensors, got ", input.scalar_type()));
+    check_storage(input);
   }
   const auto op = static_cast<c10d::ReduceOp::RedOpType>(opts.op);
   require(fn, op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG,
@@ -73,7 +75,9 @@ void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
     require(fn, errors.scalar_type() == at::kFloat && errors.numel() == inputs[i].numel(),
             c10::str("residual ", i, ": expected float32 with ", inputs[i].numel(),
                      " elements, got ", errors.scalar_type(), " with ", errors.numel()));
-    require(fn, errors.is_contiguous(), c10::str("residual ", i, ": expected a contiguous tensor"));
+    check_storage(errors);
+    require(fn, is_plain(errors),
+            c10::str("residual ", i, ": expected a contiguous tensor, no negative view"));
   }
 }
 

@@ -4,8 +4,12 @@
 // An all-reduce has one region; a reduce-scatter as many as there are ranks, each of which begins
 // with a group of its own, so that its owner knows all its scales.
 //
+// With "hadamard+" the host rotates the numbers and their errors before, and the sums and the new
+// errors back.
+//
 // A device with kernels makes the integers, and reads their sums: only maxima and integers pass to
-// the host and back, in the order of streams.
+// the host and back, in the order of streams. It has no rotation of this kind, so the host makes
+// those.
 #include <utility>
 
 #include <c10/core/DeviceGuard.h>
@@ -17,6 +21,7 @@
 #include "kernels/codec_kernels.h"
 #include "kernels/random.h"
 #include "kernels/sum_int.h"
+#include "kernels/sum_int_rotation.h"
 #include "kernels/value_elements.h"
 
 namespace q7x2 {
@@ -30,6 +35,8 @@ struct Addition {
   at::Tensor maxima;                // regions x groups
   at::Tensor sums;                  // of the codes of this rank's region
   std::vector<SumIntBlock> blocks;  // by region
+  at::Tensor rotated_errors;        // instead of `errors`, if numbers are rotated
+  std::vector<uint64_t> rotations;  // by region: keys that all ranks share
 };
 
 at::ScalarType integers_of(int bits) {
@@ -44,7 +51,7 @@ class IntegerCoder {
     const c10::Device device = tensors[0].device();
     const bool is_one = std::ranges::all_of(
         tensors, [&](const at::Tensor& tensor) { return tensor.device() == device; });
-    if (device.is_cpu() || !is_one) return;
+    if (device.is_cpu() || !is_one || spec.hadamard) return;
     kernels_ = codec_kernels(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
     if (kernels_ != nullptr) device_ = device;
   }
@@ -88,6 +95,40 @@ class IntegerCoder {
   const CodecKernels* kernels_ = nullptr;  // null: the host
 };
 
+/// The numbers, with their errors.
+void rotate(const ValueSpec& spec, uint64_t shared_key, Addition& addition) {
+  const int64_t regions = addition.maxima.size(0);
+  const int64_t elements = addition.floats.numel() / regions;
+  addition.floats = addition.floats.flatten().clone();
+  if (addition.errors.defined()) {
+    addition.floats.add_(addition.errors.flatten());
+    addition.rotated_errors = at::zeros_like(addition.floats);
+  }
+  for (int64_t region = 0; region < regions; ++region) {
+    addition.rotations.push_back(mix_keys(shared_key, static_cast<uint64_t>(region)));
+    rotate_groups(spec, addition.floats.mutable_data_ptr<float>() + region * elements,
+                  static_cast<size_t>(elements), addition.rotations.back());
+  }
+}
+
+/// What the integers have lost. Errors of groups that are not finite stay as they were.
+void rotate_errors_back(const ValueSpec& spec, Addition& addition) {
+  if (!addition.errors.defined()) return;
+  const int64_t regions = addition.maxima.size(0);
+  const int64_t elements = addition.floats.numel() / regions;
+  const at::Tensor lost = addition.rotated_errors.view({regions, elements});
+  const at::Tensor kept = addition.errors.view({regions, elements});
+  for (int64_t region = 0; region < regions; ++region) {
+    rotate_groups_back(spec, lost[region].mutable_data_ptr<float>(), static_cast<size_t>(elements),
+                       addition.rotations[static_cast<size_t>(region)]);
+    const at::Tensor is_finite = addition.maxima[region]
+                                     .isfinite()
+                                     .repeat_interleave(static_cast<int64_t>(spec.group))
+                                     .narrow(0, 0, elements);
+    kept[region].copy_(at::where(is_finite, lost[region], kept[region]));
+  }
+}
+
 }  // namespace
 
 // Two dependent collectives. On the host the first blocks the caller: it is short, and so the order
@@ -124,17 +165,19 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
     const int64_t elements = inputs[i].numel() / regions;
     const auto count = static_cast<size_t>(elements);
     Addition each;
-    each.floats = inputs[i].detach().to(coder.device(), at::kFloat).contiguous();
+    each.floats = inputs[i].detach().resolve_neg().to(coder.device(), at::kFloat).contiguous();
     each.maxima = at::empty({regions, static_cast<int64_t>(num_groups(spec, count))},
                             options.dtype(at::kFloat));
     each.codes = at::empty({regions, elements}, options.dtype(integers_of(spec.bits)));
     each.sums = scatters ? at::empty({elements}, each.codes.options()) : each.codes;
     if (!opts.errors.empty()) each.errors = opts.errors[i].to(coder.device());
-    const uint64_t key =
-        mix_keys(mix_keys(mix_keys(opts.seed, step), i), static_cast<uint64_t>(rank_));
+    const uint64_t shared_key = mix_keys(mix_keys(opts.seed, step), i);
+    if (spec.hadamard) rotate(spec, shared_key, each);
+    const uint64_t key = mix_keys(shared_key, static_cast<uint64_t>(rank_));
+    const at::Tensor& kept = spec.hadamard ? each.rotated_errors : each.errors;
     for (int64_t region = 0; region < regions; ++region) {
       float* const errors =
-          opts.errors.empty() ? nullptr : each.errors.mutable_data_ptr<float>() + region * elements;
+          kept.defined() ? kept.mutable_data_ptr<float>() + region * elements : nullptr;
       each.blocks.push_back({each.floats.const_data_ptr<float>() + region * elements, errors, count,
                              mix_keys(key, static_cast<uint64_t>(region))});
       coder.find_maxima(each.blocks.back(), each.maxima[region].mutable_data_ptr<float>());
@@ -156,6 +199,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
                    each.maxima[region].const_data_ptr<float>(),
                    each.codes[region].mutable_data_ptr());
     }
+    if (spec.hadamard) rotate_errors_back(spec, each);
     if (scatters) {
       add_reduce_scatter(call, each.sums, split_region(contribution(call, each.codes, sum)), sum);
     } else {
@@ -175,6 +219,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
       const at::Tensor floats = at::empty({result.numel()}, each.floats.options());
       coder.decode(each.sums.const_data_ptr(), each.maxima[own].const_data_ptr<float>(), divisor,
                    floats.mutable_data_ptr<float>(), each.blocks[0].count);
+      if (spec.hadamard) {
+        rotate_groups_back(spec, floats.mutable_data_ptr<float>(), each.blocks[0].count,
+                           each.rotations[static_cast<size_t>(own)]);
+      }
       result.copy_(floats.view(result.sizes()));
       if (!kept.empty() && !kept[i].is_same(each.errors)) kept[i].detach().copy_(each.errors);
     }

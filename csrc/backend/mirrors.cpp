@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "backend/plain_tensors.h"
 #include "base/types.h"
 
 namespace q7x2 {
@@ -33,8 +34,7 @@ TaskMemory memory_of_message(const Region& region, bool sends) {
 }
 
 void Mirrors::add(const at::Tensor& device, const at::Tensor& host, bool is_read, bool is_written) {
-  const bool is_contiguous = device.is_contiguous() && !device.is_conj() && !device.is_neg();
-  mirrors_.push_back({device.detach(), host, is_read, is_written, is_contiguous});
+  mirrors_.push_back({device.detach(), host, is_read, is_written, is_plain(device)});
 }
 
 Passage Mirrors::reads_of(const TaskMemory& memory) const {

@@ -29,6 +29,13 @@ Tensors flattened(const std::vector<Tensors>& lists) {
   return all;
 }
 
+/// The list of a root. Its tensors may have any lengths, but for its `own` part.
+void check_root_list(const Complain& fn, const at::Tensor& own, const Tensors& list, int root) {
+  check_dense(fn, list);
+  check_same_type(fn, own, list);
+  c10d::assertSizesMatch(fn, own.sizes(), list, static_cast<size_t>(root));
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------------------------ broadcast
@@ -209,6 +216,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced
 }
 
 // ------------------------------------------------------------------------------ gather, scatter
+//
+// The tensors of the root's list may have any lengths. Only the root knows them all, so each rank
+// plans the call without them, and every message shows that its two ranks agree about its length.
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& outputs,
                                                         Tensors& inputs,
@@ -220,10 +230,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
   Launch call{OpType::GATHER, "q7x2:gather", inputs, {}, opts.timeout, opts.asyncOp};
   CollectiveCall collective =
       moving(Collective::kGather, inputs[0], static_cast<int>(opts.rootRank));
+  collective.uneven = true;
   const bool is_root = opts.rootRank == rank_;
   if (is_root) {
     require_list_of_lists(fn, "output", outputs, size_);
-    c10d::assertTypeAndSizesMatch(fn, outputs[0], inputs[0].options(), inputs[0].sizes());
+    check_root_list(fn, inputs[0], outputs[0], rank_);
   } else {
     require(fn, outputs.empty(), "requires empty output on non-root");
   }
@@ -250,10 +261,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   Launch call{OpType::SCATTER, "q7x2:scatter", outputs, {outputs}, opts.timeout, opts.asyncOp};
   CollectiveCall collective =
       moving(Collective::kScatter, outputs[0], static_cast<int>(opts.rootRank));
+  collective.uneven = true;
   const bool is_root = opts.rootRank == rank_;
   if (is_root) {
     require_list_of_lists(fn, "input", inputs, size_);
-    c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
+    check_root_list(fn, outputs[0], inputs[0], rank_);
   } else {
     require(fn, inputs.empty(), "requires empty input on non-root");
   }
@@ -300,9 +312,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
     for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
       const size_t count =
           splits.empty() ? rows / static_cast<size_t>(size_) : static_cast<size_t>(splits[r]);
-      TORCH_CHECK(splits.empty() || splits[r] >= 0,
-                  "ProcessGroupQ7x2::alltoall_base: split sizes must not be negative, got ",
-                  splits[r]);
+      // A sum that is right may have overflowed.
+      TORCH_CHECK(splits.empty() || (splits[r] >= 0 && count <= rows - begin),
+                  "ProcessGroupQ7x2::alltoall_base: expected split sizes from 0 to the rest of ",
+                  rows, " rows, got ", splits);
       regions.push_back({whole.data + begin * row_bytes, count * row_bytes});
       begin += count;
     }

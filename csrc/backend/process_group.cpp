@@ -159,7 +159,10 @@ std::string ProcessGroupQ7x2::algorithms_of_group() const {
 }
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {
-  if (group_ && !runtime_->forked()) {
+  if (runtime_->forked()) {
+    // A store that the parent serves aborts a child that destroys its copy: it joins a thread.
+    static_cast<void>(new c10::intrusive_ptr<c10d::Store>(store_));
+  } else if (group_) {
     leave();
   }
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/argument_checks.h"
+#include "backend/plain_tensors.h"
 #include "backend/process_group.h"
 #include "kernels/reduce.h"
 
@@ -16,10 +17,7 @@ using c10d::OpType;
 
 void ProcessGroupQ7x2::add_all_reduce(Launch& launch, const at::Tensor& tensor,
                                       const Reduction& reduction) {
-  if (reduction.premultiplies()) {
-    at::Tensor mutable_tensor = tensor;
-    mutable_tensor.copy_(reduction.premultiply(tensor));
-  }
+  if (reduction.premultiplies()) write_result(tensor, reduction.premultiply(tensor));
   const Region region = launch.buffers->in_place(tensor);
   CollectiveCall& call = launch.calls.emplace_back();
   call.collective = Collective::kAllReduce;
@@ -46,11 +44,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
     TORCH_CHECK(reduction.divisor == 1 && !reduction.premultiplies(),
                 "ProcessGroupQ7x2::allreduce: AVG and PREMUL_SUM take one tensor per rank, got ",
                 tensors.size());
-    const at::Tensor total = tensors[0].cpu().contiguous();
+    const at::Tensor total = plain_on_host(tensors[0]);
     std::vector<at::Tensor> host;
     std::vector<const void*> contributions{total.const_data_ptr()};
     for (size_t i = 1; i < tensors.size(); ++i) {
-      host.push_back(tensors[i].cpu().contiguous());
+      host.push_back(plain_on_host(tensors[i]));
       contributions.push_back(host.back().const_data_ptr());
     }
     q7x2::reduce(total.mutable_data_ptr(), contributions, static_cast<size_t>(total.numel()),
@@ -107,9 +105,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
   at::Tensor contribution = tensors[0];
   if (reduction.premultiplies()) {
     contribution = reduction.premultiply(contribution).to(contribution.scalar_type());
-    if (root) {
-      tensors[0].copy_(contribution);
-    }
+    if (root) write_result(tensors[0], contribution);
   }
   stay_on_device(call, Collective::kReduce, {}, tensors, nullptr, &reduction);
   // Plans of a reduce write to the root's buffer only; the checker proves it.
@@ -152,7 +148,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
           "invalid input tensor list size, must be world size");
   check_dense(fn, inputs[0]);
   check_dense(fn, outputs);
-  c10d::assertTypeAndSizesMatch(fn, inputs[0], outputs[0].options(), outputs[0].sizes());
+  // Parts may differ in length; every rank knows them all from its inputs.
+  check_same_type(fn, outputs[0], inputs[0]);
+  c10d::assertSizesMatch(fn, outputs[0].sizes(), inputs[0], static_cast<size_t>(rank_));
   const Reduction reduction(opts.reduceOp, size_);
   Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], {outputs},
               opts.timeout,           opts.asyncOp};

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "backend/plain_tensors.h"
+
 namespace q7x2 {
 namespace {
 
@@ -38,11 +40,10 @@ bool are_apart(at::TensorList read, at::TensorList written, const void* own) {
 
 bool can_stay(at::TensorList read, at::TensorList written, const void* own) {
   const c10::Device device = (written.empty() ? read : written)[0].device();
-  const auto is_plain = [&](const at::Tensor& tensor) {
-    return tensor.device() == device && tensor.is_contiguous() && !tensor.is_conj() &&
-           !tensor.is_neg();
+  const auto is_there = [&](const at::Tensor& tensor) {
+    return tensor.device() == device && is_plain(tensor);
   };
-  return std::ranges::all_of(read, is_plain) && std::ranges::all_of(written, is_plain) &&
+  return std::ranges::all_of(read, is_there) && std::ranges::all_of(written, is_there) &&
          are_apart(read, written, own);
 }
 

@@ -33,6 +33,8 @@ Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& 
       seat_(std::make_unique<ServerSeat>(keys_, runtime_->secret(), name,
                                          card_of_process(*runtime_))) {
   reduce_isa();  // a wrong Q7X2_ISA is an error here
+  Locked locked(runtime_->lock());
+  runtime_->peers().expect_others(locked);
 }
 
 Server::~Server() {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "backend/argument_checks.h"
+#include "backend/plain_tensors.h"
 #include "backend/process_group.h"
 #include "base/digest.h"
 #include "executor/row_source.h"
@@ -37,6 +38,14 @@ at::Tensor indices_of(const at::Tensor& numbers, at::IntArrayRef sparse_sizes) {
   return indices;
 }
 
+/// Torch checks what a sparse tensor consists of only if it is asked to, and rows that it does not
+/// have would be added up by another rank. `tensor`: on the CPU.
+void check_sound(const at::Tensor& tensor) {
+  check_storage(tensor._indices());
+  check_storage(tensor._values());
+  at::_validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), tensor.sizes());
+}
+
 uint64_t rows_of(const Complain& fn, const at::Tensor& tensor) {
   int64_t rows = 1;
   for (int64_t d = 0; d < tensor.sparse_dim(); ++d) {
@@ -65,12 +74,17 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   require(fn, tensors[0].sparse_dim() > 0, "expected a tensor with a sparse dimension");
   const c10::AutoGradMode no_grad(false);
   at::Tensor input = tensors[0].detach().cpu();
+  check_sound(input);
   for (size_t i = 1; i < tensors.size(); ++i) {
-    input = input + tensors[i].detach().cpu();
+    const at::Tensor other = tensors[i].detach().cpu();
+    check_sound(other);
+    input = input + other;
   }
   const uint64_t rows = rows_of(fn, input);
   input = input.coalesce();
   const at::Tensor numbers = row_numbers(input);
+  require(fn, numbers.diff().gt(0).all().item<bool>(),
+          "the tensor says that it is coalesced, but its rows are not in ascending order");
   const at::Tensor values = input.values().contiguous();
   auto sizes = input.sizes().vec();
   const int64_t sparse_dim = input.sparse_dim();

@@ -29,12 +29,12 @@ StoreMeeting::StoreMeeting(const c10::intrusive_ptr<c10d::Store>& store, const O
     : options_(options),
       keys_(store, options.timeout),
       root_(root_of(store), options.timeout),
-      lookout_(std::make_unique<ProcessLookout>(
-          Seat{options.rank, options.size, options.group},
-          options.in_job ? options.job_ranks : std::vector<uint64_t>())),
+      lookout_(std::make_unique<ProcessLookout>(options.in_job ? options.job_ranks
+                                                               : std::vector<uint64_t>())),
       rendezvous_(keys_, {.rank = options.rank,
                           .size = options.size,
                           .group = options.group,
+                          .secret = JobSecret::of_environment(),
                           .timeout = options.timeout,
                           .check_interrupt = Runtime::check_interrupt,
                           .lookout = lookout_.get(),

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "backend/c10d_store.h"
 #include "backend/process_group.h"
 #include "base/digest.h"
 #include "executor/survey.h"
@@ -19,6 +20,7 @@ using std::chrono::milliseconds;
 
 constexpr int kShrinkAbort = 1;  // torch.distributed.distributed_c10d.SHRINK_ABORT
 constexpr size_t kMostNamed = 16;
+constexpr milliseconds kStorePatience{2000};
 
 std::string join(const std::vector<std::string>& names) {
   std::string text;
@@ -78,6 +80,16 @@ std::vector<int> survivors(const std::vector<int64_t>& excluded, int rank, int s
   return left;
 }
 
+/// Throws Error(kTransport) if the store does not answer.
+void check_is_served(const c10::intrusive_ptr<c10d::Store>& store) {
+  try {
+    C10dStore(root_of(store), kStorePatience, Runtime::check_interrupt).check("q7x2/served");
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kTransport,
+                std::string("the store is not served any more (") + error.what() + ")");
+  }
+}
+
 }  // namespace
 
 ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, Assembly& assembly,
@@ -94,7 +106,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     Digest digest;
     digest.add(known ? to_json(*known) : "");
     const std::string mine = known ? std::to_string(digest.value()) : "";
-    const std::vector<std::string> all = exchange("fabric", mine, [&] { group->check(); });
+    const std::vector<std::string> all = exchange("fabric", mine, [&] { group->check(); }, {});
     const bool all_know = known && std::all_of(all.begin(), all.end(),
                                                [&](const auto& each) { return each == mine; });
     if (!all_know) {
@@ -107,8 +119,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       [&] {
         meet(exchange, await_of(assembly), agree);
         meet_servers(exchange, servers_of_successor(), *learned);
-        // Nobody goes on, and gives up an old group, before all have made the new one.
-        exchange("done", "", [this] { group_->check(); });
+        // Nobody goes on, and gives up an old group, before all have agreed on the new one.
       },
       [&](const Error& error) {
         if (group_) group_->abort(error);
@@ -171,21 +182,35 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
     }
   }
 
-  if (flags == kShrinkAbort) {
-    abort();
+  // All survivors count all attempts, so that they meet in the next one.
+  const std::string uuid = std::to_string(++shrinks_);
+  const std::string title = "shrink of the group '" + group_->name() + "' to its " + join(left);
+  Assembly assembly(*runtime_, {.title = title,
+                                .scope = "shrink " + identity_of(*group_),
+                                .uuid = uuid,
+                                .members = members,
+                                .list = "its " + join(left),
+                                .timeout = options_->timeout,
+                                .check_interrupt = Runtime::check_interrupt,
+                                .describe = [&](int member) {
+                                  return group_->describe(left[static_cast<size_t>(member)]);
+                                }});
+  try {
+    check_is_served(store_);
+    if (flags == kShrinkAbort) abort();
+    await_calls(options_->timeout);
+  } catch (const Error& error) {
+    const bool is_store = error.code() == ErrorCode::kTransport;
+    const Error told(
+        error.code(),
+        title + ": " + error.what() +
+            (is_store ? ", and torch.distributed needs it for the new group. The group "
+                        "is as it was. q7x2.reconfigure needs no store"
+                      : ""),
+        error.rank());
+    assembly.fail(told);
+    throw told;
   }
-  await_calls(options_->timeout);
-  Assembly assembly(*runtime_,
-                    {.title = "shrink of the group '" + group_->name() + "' to its " + join(left),
-                     .scope = "shrink " + identity_of(*group_),
-                     .uuid = std::to_string(++shrinks_),
-                     .members = members,
-                     .list = "its " + join(left),
-                     .timeout = options_->timeout,
-                     .check_interrupt = Runtime::check_interrupt,
-                     .describe = [&](int member) {
-                       return group_->describe(left[static_cast<size_t>(member)]);
-                     }});
   auto successor = c10::make_intrusive<ProcessGroupQ7x2>(store_, assembly, fabric_of(members),
                                                          std::move(options));
   has_successor_ = true;
@@ -265,7 +290,13 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d
 std::string ProcessGroupQ7x2::own_handle() const {
   runtime_->enter();
   reachable_ = Runtime::instance();
-  return Handle{card_of_process(*reachable_), rank_}.encode(reachable_->secret());
+  const Card card = card_of_process(*reachable_);
+  {
+    // Nobody knows who will have the handle.
+    Locked locked(reachable_->lock());
+    reachable_->peers().expect_others(locked);
+  }
+  return Handle{card, rank_}.encode(reachable_->secret());
 }
 
 std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,

@@ -8,12 +8,10 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 
+#include "backend/plain_tensors.h"
+
 namespace q7x2 {
 namespace {
-
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
 
 // A contiguous one of the same shape, on the host.
 at::Tensor on_host(const at::Tensor& tensor) {
@@ -142,10 +140,12 @@ Region HostBuffers::keep(at::Tensor host) {
 }
 
 Region HostBuffers::input(const at::Tensor& tensor) {
+  check_storage(tensor);
   return is_usable_in_place(tensor) ? keep(tensor) : private_copy(tensor);
 }
 
 Region HostBuffers::output(const at::Tensor& tensor) {
+  check_storage(tensor);
   if (is_usable_in_place(tensor)) {
     return keep(tensor);
   }
@@ -159,6 +159,7 @@ Region HostBuffers::output(const at::Tensor& tensor) {
 }
 
 Region HostBuffers::in_place(const at::Tensor& tensor) {
+  check_storage(tensor);
   const bool taken = std::any_of(kept_.begin(), kept_.end(), [&](const at::Tensor& other) {
     return other.const_data_ptr() == tensor.const_data_ptr();
   });
@@ -238,14 +239,12 @@ void HostBuffers::copy_back() const {
   if (!has_copies()) return;
   const c10::OptionalStreamGuard on_stream(stream_ ? std::optional(stream_->results())
                                                    : std::nullopt);
-  // The tensors are results, whatever autograd or inference mode thinks of them.
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const auto& [from, to] : copies_) {
     const c10::OptionalDeviceGuard guard(to.device());
-    at::Tensor destination = to;
-    destination.copy_(from);
+    write_result(to, from);
   }
   if (last_) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     last_();
   }
   if (stream_) stream_->extend();

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include "backend/plain_tensors.h"
 #include "base/error.h"
 #include "kernels/codec.h"
 
@@ -15,11 +16,11 @@ namespace py = pybind11;
 
 at::Tensor checked(const at::Tensor& tensor, at::ScalarType dtype, int64_t least,
                    const char* name) {
-  if (!tensor.device().is_cpu() || !tensor.is_contiguous() || tensor.scalar_type() != dtype ||
+  if (!tensor.device().is_cpu() || !is_plain(tensor) || tensor.scalar_type() != dtype ||
       tensor.numel() < least) {
     throw py::value_error(std::string(name) + ": expected a contiguous CPU tensor of " +
                           at::toString(dtype) + " with at least " + std::to_string(least) +
-                          " elements");
+                          " elements, no negative view");
   }
   return tensor;
 }

@@ -114,6 +114,8 @@ void bind_comm_hooks(py::module_& module) {
             reducer.register_comm_hook(std::make_unique<RunnerHook>(self));
           },
           py::arg("reducer"), py::call_guard<py::gil_scoped_release>())
+      .def("expect_fewer_buckets", &HookRunner::expect_fewer_buckets,
+           py::call_guard<py::gil_scoped_release>())
       .def(
           "reduce",
           [](HookRunner& self, c10d::GradBucket& bucket) {

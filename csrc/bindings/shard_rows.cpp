@@ -10,6 +10,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "backend/plain_tensors.h"
 #include "backend/tensors.h"
 #include "bindings/value_error.h"
 #include "kernels/shard_rows.h"
@@ -21,9 +22,9 @@ namespace py = pybind11;
 
 /// `least`: elements that it has at least.
 const at::Tensor& checked(const at::Tensor& tensor, int64_t least, const char* name) {
-  if (!tensor.device().is_cpu() || !tensor.is_contiguous() || tensor.numel() < least) {
+  if (!tensor.device().is_cpu() || !is_plain(tensor) || tensor.numel() < least) {
     throw py::value_error(std::string(name) + ": expected a contiguous CPU tensor with at least " +
-                          std::to_string(least) + " elements");
+                          std::to_string(least) + " elements, no negative view");
   }
   return tensor;
 }
@@ -36,19 +37,18 @@ const at::Tensor& checked_fp32(const at::Tensor& tensor, int64_t least, const ch
   return checked(tensor, least, name);
 }
 
-/// How many rows `rows` has.
-int64_t number_of(const ShardRows& layout, const at::Tensor& rows) {
+void check_rows(const ShardRows& layout, const at::Tensor& rows, int64_t number) {
   const auto count = static_cast<int64_t>(layout.count());
-  if (count == 0 || rows.numel() % count != 0) {
-    throw py::value_error("rows: expected whole rows of " + std::to_string(count) +
-                          " elements, got " + std::to_string(rows.numel()));
+  if (number < 0 || checked(rows, 0, "rows").numel() != number * count) {
+    throw py::value_error("rows: expected " + std::to_string(number) + " rows of " +
+                          std::to_string(count) + " elements, got " + std::to_string(rows.numel()) +
+                          " elements");
   }
-  return rows.numel() / count;
 }
 
 std::tuple<at::Tensor, at::Tensor> pack(const ShardRows& layout, const at::Tensor& rows,
-                                        double divisor) {
-  const int64_t number = number_of(layout, checked(rows, 0, "rows"));
+                                        int64_t number, double divisor) {
+  check_rows(layout, rows, number);
   const DType dtype = reducible_dtype(rows);
   const py::gil_scoped_release no_gil;
   const at::Tensor coded =
@@ -62,7 +62,9 @@ std::tuple<at::Tensor, at::Tensor> pack(const ShardRows& layout, const at::Tenso
 
 void unpack(const ShardRows& layout, const at::Tensor& coded, const at::Tensor& whole,
             const at::Tensor& rows, double factor) {
-  const int64_t number = number_of(layout, checked(rows, 0, "rows"));
+  if (coded.dim() != 2) throw py::value_error("coded: expected a row for each row");
+  const int64_t number = coded.size(0);
+  check_rows(layout, rows, number);
   checked_fp32(coded, number * static_cast<int64_t>(layout.coded_count()), "coded");
   checked(whole, number * static_cast<int64_t>(layout.whole_count()), "whole");
   const DType dtype = reducible_dtype(rows);
@@ -104,10 +106,10 @@ void bind_shard_rows(py::module_& module) {
            py::arg("pieces"))
       .def(
           "pack",
-          [](const ShardRows& layout, const at::Tensor& rows, double divisor) {
-            return or_value_error([&] { return pack(layout, rows, divisor); });
+          [](const ShardRows& layout, const at::Tensor& rows, int64_t number, double divisor) {
+            return or_value_error([&] { return pack(layout, rows, number, divisor); });
           },
-          py::arg("rows"), py::arg("divisor") = 1.0)
+          py::arg("rows"), py::arg("number"), py::arg("divisor") = 1.0)
       .def(
           "unpack",
           [](const ShardRows& layout, const at::Tensor& coded, const at::Tensor& whole,

@@ -4,11 +4,52 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace q7x2 {
 
+namespace {
+
+using Costs = std::vector<std::vector<CodecCost>>;
+
+/// Of all gradients, with these choices.
+CodecCost sum_of(const Costs& costs, const std::vector<size_t>& choices) {
+  CodecCost sum;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    sum.bytes += costs[i][choices[i]].bytes;
+    sum.error += costs[i][choices[i]].error;
+  }
+  return sum;
+}
+
+/// Until the errors fit into the budget, makes the change that saves most error per byte.
+void fit(const Costs& costs, double budget, std::vector<size_t>& choices) {
+  while (sum_of(costs, choices).error > budget) {
+    double most = 0;
+    size_t gradient = 0;
+    size_t choice = 0;
+    for (size_t i = 0; i < costs.size(); ++i) {
+      const CodecCost& now = costs[i][choices[i]];
+      for (size_t c = 0; c < costs[i].size(); ++c) {
+        const double saved = now.error - costs[i][c].error;
+        if (saved <= 0) continue;
+        const double bytes = costs[i][c].bytes - now.bytes;
+        const double gain = bytes > 0 ? saved / bytes : std::numeric_limits<double>::infinity();
+        if (gain <= most) continue;
+        most = gain;
+        gradient = i;
+        choice = c;
+      }
+    }
+    if (most == 0) return;
+    choices[gradient] = choice;
+  }
+}
+
+}  // namespace
+
 std::vector<std::optional<size_t>> choose_codecs(const std::vector<GradientCosts>& gradients) {
-  std::vector<std::vector<CodecCost>> relative;
+  Costs relative;
   double budget = 0;
   for (const GradientCosts& gradient : gradients) {
     if (gradient.norm <= 0) continue;
@@ -16,9 +57,16 @@ std::vector<std::optional<size_t>> choose_codecs(const std::vector<GradientCosts
     for (CodecCost& choice : choices) choice.error /= gradient.norm;
     budget += choices.front().error;
   }
-  // Errors are rounded up to steps of the budget: the first choice of all must still fit.
-  budget *= 1 + static_cast<double>(relative.size()) / static_cast<double>(kErrorSteps);
-  auto allocated = allocate_bits(relative, budget);
+  // Rounding errors up to steps of the budget wastes up to a step for each gradient. So larger
+  // budgets are tried too, and what they spend too much is taken back.
+  const double waste = static_cast<double>(relative.size()) / static_cast<double>(kErrorSteps);
+  std::vector<size_t> allocated(relative.size(), 0);
+  for (const double share : {0.0, 0.25, 0.5, 1.0}) {
+    std::vector<size_t> other = allocate_bits(relative, budget * (1 + share * waste));
+    fit(relative, budget, other);
+    const bool is_better = sum_of(relative, other).bytes < sum_of(relative, allocated).bytes;
+    if (is_better) allocated = std::move(other);
+  }
   auto next = allocated.begin();
   std::vector<std::optional<size_t>> chosen;
   for (const GradientCosts& gradient : gradients) {

@@ -7,7 +7,9 @@
 // Errors are relative, |x - decoded|^2 / |x|^2, because a layer with small gradients needs its
 // digits as much as any other. The budget is what the first choice would lose of all of them. That
 // is a knapsack. It is solved by dynamic programming over the error spent, in steps of budget /
-// kErrorSteps, each choice rounded up, so that the budget holds for sure.
+// kErrorSteps, each choice rounded up. Budgets that are larger by a part of what rounding wastes
+// are tried too. If the exact errors then exceed the real budget, single choices are changed, those
+// that save most error per byte first, until they fit. The fewest bytes count.
 //   compute   gradients x choices x kErrorSteps
 // Markov et al., "L-GreCo: layerwise-adaptive gradient compression for efficient data-parallel deep
 // learning", 2024.
@@ -32,7 +34,7 @@ struct GradientCosts {
 };
 
 /// The position of the chosen codec for each gradient; none for a gradient of zeros, which does not
-/// tell what it needs.
+/// tell what it needs. The relative errors are together no more than those of the first choices.
 std::vector<std::optional<size_t>> choose_codecs(const std::vector<GradientCosts>& gradients);
 
 /// The position of the chosen codec for each gradient. `costs[gradient][choice]`; every gradient

@@ -43,7 +43,7 @@ void BucketExchange::pack_side(const at::Tensor& to) {
   if (facts.defined()) to.narrow(0, offset, facts.numel()).copy_(facts);
 }
 
-std::vector<bool> BucketExchange::unpack_side() {
+void BucketExchange::unpack_side() {
   int64_t offset = 0;
   for (const size_t i : whole) {
     const at::Tensor& flat = bucket.gradients[i].flat;
@@ -53,14 +53,12 @@ std::vector<bool> BucketExchange::unpack_side() {
   if (facts.defined()) {
     facts.copy_(side.narrow(0, side.numel() - facts.numel(), facts.numel()));
   }
-  std::vector<bool> unused;
-  if (!counts_uses) return unused;
+  if (!counts_uses) return;
   const at::Tensor counts =
       side.narrow(0, offset, static_cast<int64_t>(coded.size())).to(at::kFloat).cpu();
   for (int64_t i = 0; i < counts.numel(); ++i) {
     unused.push_back(counts.const_data_ptr<float>()[i] == 0);
   }
-  return unused;
 }
 
 }  // namespace q7x2

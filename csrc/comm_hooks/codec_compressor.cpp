@@ -24,7 +24,7 @@
 #include <memory>
 #include <utility>
 
-#include "backend/process_group.h"
+#include "comm_hooks/coded_sum.h"
 #include "comm_hooks/compressors.h"
 #include "comm_hooks/held_state.h"
 #include "comm_hooks/stock_all_reduce.h"
@@ -165,7 +165,9 @@ class CodecEncoding final : public Encoding {
       : compressor_(compressor), exchange_(exchange) {
     for (size_t i = 0; i < exchange.coded.size(); ++i) {
       CodecPtr codec = compressor.codec_of(exchange.gradient(i).parameter, exchange.bucket.step);
-      exchange.counts_uses |= !codec->traits().keeps_zeros;
+      // The owner of a part keeps what rounding its sum loses, so it must send that along without a
+      // gradient of its own.
+      exchange.counts_uses |= exchange.has_residual || !codec->traits().keeps_zeros;
       const bool shares = compressor.shares_message(*codec, exchange.memory->places[i].second);
       if (parts_.empty() || parts_.back().codec != codec || !shares || !parts_.back().is_shared) {
         parts_.push_back(
@@ -188,7 +190,7 @@ class CodecEncoding final : public Encoding {
     }
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (!compressor_.options_.over_stock) {
-        round.collectives.push_back(coded_sum(parts_[i], i));
+        round.collectives.push_back(sum_of(parts_[i], i));
         continue;
       }
       const PhaseTimer timer = bucket.time("encode");
@@ -259,9 +261,7 @@ class CodecEncoding final : public Encoding {
       }
     }
     for (size_t i = part.first; i < part.first + part.count; ++i) {
-      if (!exchange_.idle[i]) continue;
-      in(part.message, part, i).zero_();
-      if (part.residual.defined()) in(part.residual, part, i).zero_();
+      if (exchange_.idle[i]) in(part.message, part, i).zero_();
     }
   }
 
@@ -271,24 +271,13 @@ class CodecEncoding final : public Encoding {
     return mix_keys(compressor_.options_.random_seed + exchange_.bucket.index, part);
   }
 
-  HookCollective coded_sum(const Part& part, size_t index) const {
+  HookCollective sum_of(const Part& part, size_t index) const {
     ProcessGroupQ7x2::CodedOptions how;
-    how.codec = part.codec->name();
     how.edges = compressor_.edges_;
     if (part.residual.defined()) how.errors = {part.residual};
     how.seed = seed_of(index);
     how.step = exchange_.bucket.step;
-    const auto start = [tensor = part.message, how](c10d::ProcessGroup& group) {
-      const auto backend = group.getBackend(tensor.device().type());
-      auto* const ours = dynamic_cast<ProcessGroupQ7x2*>(backend.get());
-      if (ours == nullptr) {
-        throw Error(ErrorCode::kInvalidArgument, "codecs need a process group of q7x2");
-      }
-      std::vector<at::Tensor> tensors{tensor};
-      return ours->coded_all_reduce(tensors, how);
-    };
-    return {start, static_cast<size_t>(part.codec->sum_bits(1) / 8 *
-                                       static_cast<double>(part.message.numel()))};
+    return coded_sum(*part.codec, part.message, std::move(how));
   }
 
   std::unique_ptr<StockAllReduce> stock_sum(const Part& part, size_t index) const {

@@ -7,10 +7,12 @@
 // Policies (treatment.h) can leave single gradients out of that. Such a gradient travels whole,
 // with its residual, beside what is never compressed; or it is skipped, and waits in its residual.
 //
-// Gradients of zeros. For a parameter that no rank used, DDP drops what was reduced. So a rank
-// keeps the residual of such a gradient until it has one to send along. Where all ranks have zeros,
-// zeros must come out; compressors that do not see to that by themselves have the ranks count who
-// uses what.
+// Gradients of zeros. For a parameter that no rank used, DDP drops what was reduced, so zeros must
+// come out, and residuals must stay. A rank does not know whether others have a gradient where it
+// has none. With some compressors its residual waits then for its next gradient. That is not enough
+// where a rank keeps what others put in, such as the rounding of their sum: with those compressors
+// residuals go along, the ranks count who uses what, and undo what came of a gradient that nobody
+// has.
 //
 // A step is a transaction: the Memory and the compressor take over what a step leaves behind when
 // all of its buckets are reduced. If one of them has Inf or NaN, or fails, none do.
@@ -107,6 +109,7 @@ class CompressingHook final : public Hook {
         }
       } else {
         encoding = compressor_->begin(exchange);
+        if (follows()) exchange.counts_uses = false;  // no gradient is idle
       }
     }
     if (encoding) round = encoding->encode();
@@ -122,12 +125,11 @@ class CompressingHook final : public Hook {
     }
 
     {
-      std::vector<bool> unused;
       if (encoding) encoding->decode();
       const PhaseTimer timer = bucket.time("unpack");
-      if (exchange.side.defined()) unused = exchange.unpack_side();
-      for (size_t i = 0; i < unused.size(); ++i) {
-        if (unused[i]) clear(exchange, i);
+      if (exchange.side.defined()) exchange.unpack_side();
+      for (size_t i = 0; i < exchange.unused.size(); ++i) {
+        if (exchange.unused[i]) exchange.source(i).zero_();
       }
       note_facts(exchange, left_out.coded, context_);
       if (signal_) receive(exchange, *signal_, state, in_full);
@@ -340,12 +342,6 @@ class CompressingHook final : public Hook {
     }
     round.collectives.push_back(HookCollective::sum(exchange.values));
     return round;
-  }
-
-  /// No rank used the i-th of the coded gradients: what came out is none of its.
-  void clear(const BucketExchange& exchange, size_t i) const {
-    exchange.source(i).zero_();
-    if (options_.error_feedback) exchange.memory->next_of(kResidual, i).zero_();
   }
 
   void clip(const Bucket& bucket) const {

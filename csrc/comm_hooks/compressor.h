@@ -27,16 +27,18 @@ struct BucketExchange {
   std::vector<size_t> whole;  ///< those of the gradients that are not compressed
   Memory::Piece* memory = nullptr;
   bool has_residual = false;  ///< the memory's first kind: error feedback
-  std::vector<bool> idle;     ///< by position in `coded`: zeros, which take no residual along
+  std::vector<bool> idle;     ///< by position in `coded`: this rank's gradient is zeros
   double mean_share = 1;      ///< 1 / ranks
   double scale = 1;           ///< of the gradients: AMP's loss scale
   double share = 1;           ///< what gradients must be multiplied with to be this rank's share
   /// fp32, laid out as the memory: sent instead of the coded gradients. Undefined: they themselves.
   at::Tensor values;
-  /// Set by the compressor: zeros may not come out as zeros, so the ranks count who has others.
+  /// Set by the compressor: idle gradients take their residuals along, or zeros may not come out as
+  /// zeros. So the ranks count who has others, and take back what went along if nobody has.
   bool counts_uses = false;
-  at::Tensor facts;  ///< fp32, what this rank has measured; undefined: nothing
-  at::Tensor side;   ///< of `side_numel()`: the whole gradients, then the counts, then the facts
+  std::vector<bool> unused;  ///< idle on all ranks, if that was counted and is known
+  at::Tensor facts;          ///< fp32, what this rank has measured; undefined: nothing
+  at::Tensor side;  ///< of `side_numel()`: the whole gradients, then the counts, then the facts
 
   /// What is sent of the i-th of `coded`, and where its mean belongs.
   at::Tensor source(size_t i) const {
@@ -49,9 +51,9 @@ struct BucketExchange {
   at::Tensor new_side() const;
   /// Makes `side` of `to`, which has as many elements, and any type that is wide enough.
   void pack_side(const at::Tensor& to);
-  /// The sums of `side` are there: the whole gradients become their means, and the facts those of
-  /// all ranks. Returns which of `coded` are idle on all ranks, if that was counted.
-  std::vector<bool> unpack_side();
+  /// The sums of `side` are there: the whole gradients become their means, the facts those of all
+  /// ranks, and `unused` is known.
+  void unpack_side();
 };
 
 /// Collectives that start together.
@@ -68,7 +70,8 @@ class Encoding {
   Encoding(const Encoding&) = delete;
   Encoding& operator=(const Encoding&) = delete;
 
-  /// The first collectives, `side` among them. Adds the residuals, but those of idle gradients.
+  /// The first collectives, `side` among them. Adds the residuals; those of idle gradients only if
+  /// uses are counted.
   virtual MessageRound encode() = 0;
   /// The collectives are over. False: something in them is Inf or NaN.
   virtual bool receive() { return true; }

@@ -69,7 +69,10 @@ class CyclicTopK final : public Compressor {
 class CyclicTopKEncoding final : public Encoding {
  public:
   CyclicTopKEncoding(CyclicTopK& compressor, BucketExchange& exchange)
-      : compressor_(compressor), exchange_(exchange) {}
+      : compressor_(compressor), exchange_(exchange) {
+    // A leader without a gradient selects by its residual.
+    exchange.counts_uses = exchange.has_residual;
+  }
 
   MessageRound encode() override {
     const PhaseTimer timer = exchange_.bucket.time("encode");
@@ -127,10 +130,6 @@ class CyclicTopKEncoding final : public Encoding {
     x_ = at::empty({memory.numel}, exchange_.bucket.buffer.options().dtype(at::kFloat));
     for (size_t i = 0; i < exchange_.coded.size(); ++i) {
       at::Tensor target = memory.at(x_, i);
-      if (exchange_.idle[i]) {
-        target.zero_();
-        continue;
-      }
       target.copy_(exchange_.source(i));
       if (exchange_.share != 1) target.mul_(exchange_.share);
       if (exchange_.has_residual) target.add_(memory.now_of(kResidual, i));

@@ -1,6 +1,7 @@
 // PowerSGD of a whole bucket: its gradients, one after the other, folded into one square matrix.
 //
-//   bytes     4 r sqrt(N) for 4 N, in two collectives, with factors in 16 bits
+//   bytes     4 r sqrt(N) for 4 N, in two collectives, with factors in 16 bits (in three over
+//             process groups of others)
 //   compute   4 N r multiply-adds a rank
 //
 // One matrix product a bucket, and fewer bytes than matrix by matrix, for an approximation that
@@ -31,6 +32,7 @@ struct FlatLowRankOptions {
   int64_t rank = 1;
   bool warm_start = true;
   std::optional<at::ScalarType> factor_dtype;
+  bool over_stock = false;
   uint64_t random_seed = 0;
 };
 
@@ -43,6 +45,8 @@ OptionFields<FlatLowRankOptions> flat_low_rank_fields() {
       .add(
           "factor_dtype", &FlatLowRankOptions::factor_dtype,
           "The type that factors are rounded to when they are sent; None: that of the computation.")
+      .add("over_stock", &FlatLowRankOptions::over_stock,
+           "The collectives of every process group are used instead of q7x2's own.")
       .add("random_seed", &FlatLowRankOptions::random_seed, "The seed of random factors.");
 }
 
@@ -59,7 +63,10 @@ class FlatLowRank final : public Compressor {
               FlatLowRankOptions options)
       : Compressor(context, compressing), options_(std::move(options)) {}
 
-  size_t lanes() const override { return 2; }
+  size_t lanes() const override {
+    const bool gathers = compressing_.error_feedback && options_.factor_dtype;
+    return gathers && options_.over_stock ? 3 : 2;
+  }
   bool looks_for_nonfinite() const override { return true; }
   bool finishes_late() const override { return true; }
   std::unique_ptr<Encoding> begin(BucketExchange& exchange) override;
@@ -130,7 +137,7 @@ class FlatEncoding final : public Encoding {
     exchange_.pack_side(elements.narrow(0, 0, side));
     p_ = elements.narrow(0, side, p.numel()).view(p.sizes());
     p_.copy_(p);
-    message_ = FactorMessage(elements, side, compressor_.options_.factor_dtype);
+    message_ = FactorMessage(elements, side, how());
     return {message_.sum(), Rest::kCollectives};
   }
 
@@ -138,10 +145,13 @@ class FlatEncoding final : public Encoding {
 
   MessageRound fold() override {
     const PhaseTimer timer = exchange_.bucket.time("project");
+    if (message_.has_next()) return {message_.next(), Rest::kNone};
     make_orthonormal({p_.unsqueeze(0)});
     q_ = at::mm(p_.t(), matrix_).t().contiguous();
-    message_ = FactorMessage(q_.flatten(), 0, compressor_.options_.factor_dtype);
-    return {message_.sum(), Rest::kNone};
+    message_ = FactorMessage(q_.flatten(), 0, how());
+    auto collectives =
+        exchange_.has_residual ? message_.sum_and_keep_own(compressor_.context_) : message_.sum();
+    return {std::move(collectives), message_.has_next() ? Rest::kCollectives : Rest::kNone};
   }
 
   void decode() override {
@@ -153,19 +163,29 @@ class FlatEncoding final : public Encoding {
       exchange_.source(i).copy_(memory.at(flat, i));
     }
     if (!exchange_.has_residual) return;
-    matrix_.sub_(mean, exchange_.mean_share);
+    matrix_.addmm_(p_, message_.own().view(q_.sizes()).t(), 1, -1);
     at::Tensor next = memory.next[kResidual];
     next.copy_(matrix_.flatten().narrow(0, 0, memory.numel));
+    if (exchange_.source(0).scalar_type() == flat.scalar_type()) return;
+    for (size_t i = 0; i < exchange_.coded.size(); ++i) {  // what a narrow type cannot hold
+      memory.next_of(kResidual, i)
+          .add_(memory.at(flat, i) - exchange_.source(i), exchange_.mean_share);
+    }
   }
 
   void finish() override {
     const PhaseTimer timer = exchange_.bucket.time("orthonormalise");
-    const at::Tensor is_used = q_.ne(0).any();  // else no rank used the bucket: its basis stays
-    make_orthonormal({q_.unsqueeze(0)});
-    compressor_.next_bases_[exchange_.bucket.index] = at::where(is_used, q_, basis_);
+    const auto& unused = exchange_.unused;
+    const bool is_used = unused.empty() || std::ranges::find(unused, false) != unused.end();
+    if (is_used) make_orthonormal({q_.unsqueeze(0)});
+    compressor_.next_bases_[exchange_.bucket.index] = is_used ? q_ : basis_;
   }
 
  private:
+  FactorMessage::Options how() const {
+    return {compressor_.options_.factor_dtype, compressor_.options_.over_stock};
+  }
+
   /// This rank's contribution to the mean, with its residual.
   void load() {
     const Memory::Piece& memory = *exchange_.memory;
@@ -175,7 +195,7 @@ class FlatEncoding final : public Encoding {
     for (size_t i = 0; i < exchange_.coded.size(); ++i) {
       at::Tensor target = memory.at(flat, i);
       target.copy_(exchange_.source(i));
-      if (exchange_.has_residual && !exchange_.idle[i]) target.add_(memory.now_of(kResidual, i));
+      if (exchange_.has_residual) target.add_(memory.now_of(kResidual, i));
     }
     matrix_ = flat.view({side, side});
   }
@@ -197,7 +217,7 @@ std::unique_ptr<Encoding> FlatLowRank::begin(BucketExchange& exchange) {
 
 CompressorKind flat_low_rank_compressor() {
   return describe_compressor("flat_low_rank",
-                             "Whole buckets as products of two thin matrices: batched PowerSGD.", 2,
+                             "Whole buckets as products of two thin matrices: batched PowerSGD.", 3,
                              flat_low_rank_fields(),
                              [](const HookContext& context, const CompressingOptions& compressing,
                                 const FlatLowRankOptions& options) {

@@ -21,11 +21,12 @@ void restore_idle(const BucketExchange& exchange, const Held& held) {
   for (const auto& [i, kept] : held) {
     for (size_t kind = 0; kind < kept.size(); ++kind) {
       at::Tensor next = exchange.memory->next_of(kind, i);
-      // An idle gradient's residual was not sent, but its owner's roundings may be in it.
-      if (exchange.has_residual && kind == kResidual) {
-        next.add_(kept[kind]);
-      } else {
+      if (!exchange.has_residual || kind != kResidual) {
         next.copy_(kept[kind]);
+      } else if (!exchange.counts_uses) {
+        next.add_(kept[kind]);  // it was not sent, but a rounding of the result may be in it
+      } else if (exchange.unused[i]) {
+        next.copy_(kept[kind]);  // what it was sent for has been dropped
       }
     }
   }

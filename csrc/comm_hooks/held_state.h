@@ -1,4 +1,4 @@
-// What the memory holds for gradients of zeros: they get it back after the step.
+// What the memory holds for gradients of zeros: what did not go along comes back after the step.
 #pragma once
 
 #include <utility>

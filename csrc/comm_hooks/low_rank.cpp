@@ -8,9 +8,13 @@
 //   mean of the gradients ~ P Q'^T,   next Q = orthonormal(Q')
 //
 // Both products are linear in M, so they are summed on the way like any gradient, by any algorithm.
-// What P Q'^T leaves out stays on its rank, the residual, and is added to the next gradient: a rank
-// keeps M and the factors, and takes their product off M where it adds the next gradient. That
-// saves a pass over the matrices, and at the end of a step only the gradients are waited for.
+// Of its M, a rank has put P (M^T P)^T into the mean. The rest is its residual, and is added to its
+// next gradient. The residuals of all ranks are together what the mean lacks. (In PyTorch's hook
+// each rank takes the mean off its M. The sum is the same, but what each keeps grows where the
+// gradients of ranks differ, and is wrong as soon as a rank has no gradient to send it with.)
+//
+// A rank keeps M and its factors, and takes their product off M where it adds the next gradient.
+// That saves a pass over the matrices, and at the end of a step only the gradients are waited for.
 //
 //   bytes     2 r (n + m) for 4 n m, with factors in 16 bits; vectors and small matrices travel
 //             whole, at the same time as P
@@ -64,6 +68,8 @@ OptionFields<LowRankOptions> low_rank_fields() {
       .add(
           "factor_dtype", &LowRankOptions::factor_dtype,
           "The type that factors are rounded to when they are sent; None: that of the computation.")
+      .add("over_stock", &LowRankOptions::over_stock,
+           "The collectives of every process group are used instead of q7x2's own.")
       .add("random_seed", &LowRankOptions::random_seed, "The seed of random factors.");
 }
 
@@ -74,7 +80,10 @@ class LowRank final : public Compressor {
         options_(std::move(options)),
         stacks_(context, options_) {}
 
-  size_t lanes() const override { return options_.alternating ? 1 : 2; }
+  size_t lanes() const override {
+    const bool gathers = compressing_.error_feedback && options_.factor_dtype;
+    return (options_.alternating ? 1 : 2) + (gathers && options_.over_stock ? 1 : 0);
+  }
   void arrange(const Bucket& bucket, std::vector<size_t>& coded) const override {
     stacks_.arrange(bucket, coded);
   }
@@ -126,16 +135,16 @@ class LowRankEncoding final : public Encoding {
       for (size_t row = 0; row < gradients.size(); ++row) {
         if (exchange_.idle[stack.members[row]]) gradients[row] = at::Tensor();
       }
-      load_and_multiply(stack, gradients, exchange_.share, exchange_.mean_share, first_is_left_,
-                        first_[i]);
+      load_and_multiply(stack, gradients, exchange_.share, first_is_left_, first_[i]);
     }
-    const bool ends_here = options_.alternating || layout_.stacks.empty();
-    return {message_.sum(), ends_here ? Rest::kNone : Rest::kCollectives};
+    if (options_.alternating || layout_.stacks.empty()) return last_round();
+    return {message_.sum(), Rest::kCollectives};
   }
 
   bool receive() override { return message_.receive(); }
 
   MessageRound fold() override {
+    if (message_.has_next()) return {message_.next(), Rest::kNone};
     {
       const PhaseTimer timer = exchange_.bucket.time("orthonormalise");
       make_orthonormal(first_);
@@ -145,21 +154,19 @@ class LowRankEncoding final : public Encoding {
     for (size_t i = 0; i < layout_.stacks.size(); ++i) {
       multiply(layout_.stacks[i]->next_owed, first_[i], false, second_[i]);
     }
-    return {message_.sum(), Rest::kNone};
+    return last_round();
   }
 
   void decode() override {
     const PhaseTimer timer = exchange_.bucket.time("decode");
+    const bool sends_left = options_.alternating && first_is_left_;
+    const auto& sums = options_.alternating ? first_ : second_;
+    const auto own = exchange_.has_residual ? products_in(message_.own(), sends_left) : sums;
     for (size_t i = 0; i < layout_.stacks.size(); ++i) {
       Stack& stack = *layout_.stacks[i];
-      const auto means = matrices_of(stack);
-      if (!options_.alternating) {
-        expand(stack, first_[i], second_[i], means, exchange_.mean_share);
-      } else if (first_is_left_) {
-        expand(stack, first_[i], stack.basis, means, exchange_.mean_share);
-      } else {
-        expand(stack, stack.basis, first_[i], means, exchange_.mean_share);
-      }
+      const at::Tensor& kept = options_.alternating ? stack.basis : first_[i];
+      expand(stack, factors(kept, sums[i], sends_left), factors(kept, own[i], sends_left),
+             matrices_of(stack), exchange_.mean_share);
     }
   }
 
@@ -168,14 +175,15 @@ class LowRankEncoding final : public Encoding {
   void finish() override {
     const PhaseTimer timer = exchange_.bucket.time("orthonormalise");
     const auto& products = options_.alternating ? first_ : second_;
-    std::vector<at::Tensor> moved;  // copies, because the products were paid
-    for (const at::Tensor& product : products) moved.push_back(product.clone());
-    make_orthonormal(moved);
+    std::vector<at::Tensor> are_used;
+    for (const at::Tensor& product : products) {
+      are_used.push_back(product.ne(0).flatten(1).any(1).view({-1, 1, 1}));
+    }
+    make_orthonormal(products);
     for (size_t i = 0; i < layout_.stacks.size(); ++i) {
       Stack& stack = *layout_.stacks[i];
-      const at::Tensor is_used = products[i].ne(0).flatten(1).any(1).view({-1, 1, 1});
       const at::Tensor& last = options_.alternating ? stack.other_basis : stack.basis;
-      stack.next_basis = at::where(is_used, moved[i], last);
+      stack.next_basis = at::where(are_used[i], products[i], last);
     }
   }
 
@@ -188,8 +196,36 @@ class LowRankEncoding final : public Encoding {
     return matrices;
   }
 
-  /// [side | one product for each stack], where M^T P has `rank` long rows; `products` are views of
-  /// it, with `rank` columns.
+  /// The round whose sums are applied: what this rank puts in is taken off its residuals.
+  MessageRound last_round() {
+    auto collectives =
+        exchange_.has_residual ? message_.sum_and_keep_own(stacks_.context()) : message_.sum();
+    return {std::move(collectives), message_.has_next() ? Rest::kCollectives : Rest::kNone};
+  }
+
+  /// P and Q'^T; or with `alternating` what was sent and the transposed basis, or the other way.
+  static Factors factors(const at::Tensor& kept, const at::Tensor& sent, bool sends_left) {
+    const auto& [left, right] = sends_left ? std::pair(sent, kept) : std::pair(kept, sent);
+    return {left.contiguous(), right.mT().contiguous()};
+  }
+
+  /// The products of all stacks, one after the other, where M^T P has `rank` long rows; views with
+  /// `rank` columns.
+  std::vector<at::Tensor> products_in(const at::Tensor& packed, bool left) const {
+    std::vector<at::Tensor> products;
+    int64_t offset = 0;
+    for (const auto& stack : layout_.stacks) {
+      const auto& [n, m, rank] = stack->shape;
+      const int64_t count = stack->count();
+      const int64_t numel = count * (left ? n : m) * rank;
+      const at::Tensor part = packed.narrow(0, offset, numel);
+      products.push_back(left ? part.view({count, n, rank}) : part.view({count, rank, m}).mT());
+      offset += numel;
+    }
+    return products;
+  }
+
+  /// [side | `products`].
   FactorMessage new_message(int64_t side, bool left, std::vector<at::Tensor>& products) const {
     int64_t numel = side;
     for (const auto& stack : layout_.stacks) {
@@ -198,17 +234,10 @@ class LowRankEncoding final : public Encoding {
     }
     const at::Tensor& buffer = exchange_.bucket.buffer;
     const auto dtype = MatrixStacks::compute_dtype(buffer.scalar_type());
-    const at::Tensor message = at::empty({numel}, buffer.options().dtype(dtype));
-    int64_t offset = side;
-    for (const auto& stack : layout_.stacks) {
-      const auto& [n, m, rank] = stack->shape;
-      const int64_t count = stack->count();
-      const int64_t rows = left ? n : m;
-      const at::Tensor part = message.narrow(0, offset, count * rows * rank);
-      products.push_back(left ? part.view({count, n, rank}) : part.view({count, rank, m}).mT());
-      offset += count * rows * rank;
-    }
-    return FactorMessage(message, side, options_.factor_dtype);
+    FactorMessage message(at::empty({numel}, buffer.options().dtype(dtype)), side,
+                          {options_.factor_dtype, options_.over_stock});
+    products = products_in(message.factors(), left);
+    return message;
   }
 
   const LowRankOptions& options_;
@@ -229,7 +258,7 @@ std::unique_ptr<Encoding> LowRank::begin(BucketExchange& exchange) {
 
 CompressorKind low_rank_compressor() {
   return describe_compressor("low_rank",
-                             "Gradients of matrices as products of two thin ones: PowerSGD.", 2,
+                             "Gradients of matrices as products of two thin ones: PowerSGD.", 3,
                              low_rank_fields(),
                              [](const HookContext& context, const CompressingOptions& compressing,
                                 const LowRankOptions& options) {

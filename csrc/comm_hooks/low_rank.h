@@ -17,6 +17,7 @@ struct LowRankOptions {
   uint64_t reset_every = 0;
   bool alternating = false;
   std::optional<at::ScalarType> factor_dtype;
+  bool over_stock = false;
   uint64_t random_seed = 0;
 };
 

@@ -40,9 +40,8 @@ struct Accumulate {
 };
 
 /// What this rank owes of a member and its share of a gradient; see kernels/low_rank.h.
-void accumulate(const Stack& stack, int64_t row, double mean_share, const Accumulate& what) {
+void accumulate(const Stack& stack, int64_t row, const Accumulate& what) {
   const auto& [n, m, rank] = stack.shape;
-  // The kernel takes one share, of what was paid and of the gradient.
   for_blocks(n, m, [&, n = n, m = m, rank = rank](int64_t begin, int64_t end) {
     OwedMatrix owed;
     if (stack.owed.defined()) {
@@ -53,29 +52,28 @@ void accumulate(const Stack& stack, int64_t row, double mean_share, const Accumu
       owed.right = stack.paid.right.const_data_ptr<float>() + row * rank * m;
     }
     low_rank_kernels().accumulate(
-        owed, what.gradient == nullptr ? nullptr : what.gradient + begin * m,
-        what.gradient == nullptr ? static_cast<float>(mean_share) : what.share, what.basis,
-        to_size(end - begin), to_size(m), to_size(rank), what.sums + begin * m,
+        owed, what.gradient == nullptr ? nullptr : what.gradient + begin * m, what.share,
+        what.basis, to_size(end - begin), to_size(m), to_size(rank), what.sums + begin * m,
         what.product == nullptr ? nullptr : what.product + begin * rank);
   });
 }
 
 }  // namespace
 
-void write_down(Stack& stack, double mean_share) {
+void write_down(Stack& stack) {
   if (!stack.paid.left.defined()) return;
   for (int64_t row = 0; row < stack.count(); ++row) {
     float* const owed = stack.owed.select(0, row).mutable_data_ptr<float>();
-    accumulate(stack, row, mean_share, {.sums = owed});
+    accumulate(stack, row, {.sums = owed});
   }
   stack.paid = {};
 }
 
 void load_and_multiply(Stack& stack, const std::vector<at::Tensor>& gradients, double share,
-                       double mean_share, bool left, at::Tensor& product) {
+                       bool left, at::Tensor& product) {
   const auto& [n, m, rank] = stack.shape;
   const bool fast = are_fast(stack.next_owed, gradients);
-  if (!fast || share != mean_share) write_down(stack, mean_share);
+  if (!fast) write_down(stack);
   at::Tensor bases;  // if M Q is made in the pass that makes M
   if (fast && left) bases = stack.basis.mT().contiguous();
   for (int64_t row = 0; row < stack.count(); ++row) {
@@ -92,7 +90,7 @@ void load_and_multiply(Stack& stack, const std::vector<at::Tensor>& gradients, d
         what.basis = bases.const_data_ptr<float>() + row * rank * m;
         what.product = product.select(0, row).mutable_data_ptr<float>();
       }
-      accumulate(stack, row, mean_share, what);
+      accumulate(stack, row, what);
     } else if (stack.owed.defined()) {
       at::add_out(target, stack.owed.select(0, row), gradient, share);
     } else {
@@ -124,18 +122,21 @@ void multiply(const at::Tensor& matrices, const at::Tensor& basis, bool left, at
   product.copy_(at::bmm(rows, left ? matrices.mT() : matrices).mT());
 }
 
-void expand(Stack& stack, const at::Tensor& p, const at::Tensor& q,
+void expand(Stack& stack, const Factors& sums, const Factors& own,
             const std::vector<at::Tensor>& means, double mean_share) {
   const auto& [n, m, rank] = stack.shape;
-  const bool fast = are_fast(p, means);
-  const Factors factors{p.contiguous(), q.mT().contiguous()};
+  const bool fast = are_fast(sums.left, means);
   for (int64_t row = 0; row < stack.count(); ++row) {
-    const at::Tensor& mean = means[to_size(row)];
-    const at::Tensor left = factors.left.select(0, row);
-    const at::Tensor right = factors.right.select(0, row);
+    at::Tensor mean = means[to_size(row)];
+    const at::Tensor left = sums.left.select(0, row);
+    const at::Tensor right = sums.right.select(0, row);
     if (!fast) {
-      mean.copy_(at::mm(left, right));
-      if (stack.owed.defined()) stack.next_owed.select(0, row).sub_(mean, mean_share);
+      const at::Tensor product = at::mm(left, right);
+      mean.copy_(product);
+      if (!stack.owed.defined()) continue;
+      at::Tensor residual = stack.next_owed.select(0, row);
+      residual.addmm_(own.left.select(0, row), own.right.select(0, row), 1, -1);
+      if (mean.scalar_type() != product.scalar_type()) residual.add_(product - mean, mean_share);
       continue;
     }
     float* const out = mean.mutable_data_ptr<float>();
@@ -145,7 +146,7 @@ void expand(Stack& stack, const at::Tensor& p, const at::Tensor& q,
                                 to_size(rank), out + begin * m);
     });
   }
-  if (fast && stack.owed.defined()) stack.next_paid = factors;
+  if (fast && stack.owed.defined()) stack.next_paid = own;
 }
 
 }  // namespace q7x2

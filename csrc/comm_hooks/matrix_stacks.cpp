@@ -159,7 +159,7 @@ StackLayout& MatrixStacks::layout_of(const BucketExchange& exchange) {
   layout.used = true;
   if (is_known) return layout;
 
-  for (const auto& stack : layout.stacks) q7x2::write_down(*stack, mean_share());
+  for (const auto& stack : layout.stacks) q7x2::write_down(*stack);
   layout.serial = memory.serial;
   layout.stacks.clear();
   std::vector<size_t> parameters;
@@ -233,7 +233,7 @@ void MatrixStacks::randomise(StackLayout& layout, const BucketExchange& exchange
 
 void MatrixStacks::write_down() {
   for (auto& [index, layout] : layouts_) {
-    for (const auto& stack : layout.stacks) q7x2::write_down(*stack, mean_share());
+    for (const auto& stack : layout.stacks) q7x2::write_down(*stack);
   }
 }
 
@@ -243,7 +243,7 @@ void MatrixStacks::forget_unused() {
       ++entry;
       continue;
     }
-    for (const auto& stack : entry->second.stacks) q7x2::write_down(*stack, mean_share());
+    for (const auto& stack : entry->second.stacks) q7x2::write_down(*stack);
     entry = layouts_.erase(entry);
   }
 }

@@ -30,7 +30,7 @@ struct Factors {
 struct Stack {
   MatrixShape shape;
   std::vector<size_t> members;  ///< positions among the coded gradients of the exchange
-  // The residual: M, less this rank's share of the product that all ranks have applied.
+  // The residual: M, less what this rank put into the product that all ranks have applied.
   at::Tensor owed;  ///< M, [members, n, m]: a piece of the memory; undefined without residuals
   Factors paid;
   at::Tensor basis;        ///< [members, m or n, rank], orthonormal: Q, or P
@@ -57,6 +57,7 @@ class MatrixStacks {
   MatrixStacks(const HookContext& context, const LowRankOptions& options)
       : context_(context), options_(options) {}
 
+  const HookContext& context() const { return context_; }
   /// Of the parameter of this number, with the rank that holds in this step.
   MatrixShape shape_of(size_t number) const;
   /// Throws Error(kInvalidArgument) unless `rank` is a number from 1 to that of the options.
@@ -100,7 +101,6 @@ class MatrixStacks {
   at::Tensor fitted(const at::Tensor& basis, size_t number, uint64_t iteration) const;
   /// With the rank of the options.
   MatrixShape largest_shape_of(size_t number) const;
-  double mean_share() const { return 1.0 / context_.world_size; }
   /// Drops the layouts of buckets that DDP does not have any more.
   void forget_unused();
   void remember(const Stack& stack, const std::vector<size_t>& parameters);

@@ -133,6 +133,8 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(c10d::GradBucket& buc
   job->bucket.is_last = bucket.isLast();
   job->bucket.buffer = bucket.getBuffer();
   job->is_first = bucket.getIndex() == 0;
+  job->is_ordered = true;
+  await_end_of_backward();
   return hand_over(job, bucket.getParameters());
 }
 
@@ -195,13 +197,14 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job,
   job->ticket = lanes_.enter();
   jobs_.emplace(job->ticket, job);
   if (serves_ == Serves::kOneModel) {
-    if (job->is_first && in_step_ && jobs_.size() == 1) {
-      // The backward before this one ended without its last buckets.
-      overflowed_ = true;
+    if (begins_another_step(*job)) {
+      overflowed_ |= !backward_ended_;  // the backward before this one failed
       end_step();
     }
     if (!in_step_) begin_step();
     last_bucket_came_ |= b.is_last;
+    backward_ended_ = false;
+    last_index_ = b.index;
     b.step = step_;
   } else {
     // Nobody can tell the models' steps apart, but all ranks have the buckets in one order.
@@ -228,26 +231,8 @@ void HookRunner::finish(HookJob& job) {
   jobs_.erase(job.ticket);
   lanes_.leave(job.ticket, job.next_lane);
   // In the task that completes the future: whoever asks for the state then finds it at rest.
-  if (last_bucket_came_ && jobs_.empty()) end_step();
+  if (is_step_over()) end_step();
   job.reduced();
-}
-
-void HookRunner::end_reductions() {
-  worker_->run([this] {
-    if (in_step_ && jobs_.empty()) end_step();
-  });
-}
-
-void HookRunner::end_step() {
-  const bool keep = !overflowed_;
-  facts_.step = step_;
-  facts_.is_finite = keep;
-  last_facts_ = std::exchange(facts_, {});
-  in_step_ = last_bucket_came_ = overflowed_ = false;
-  ++step_;
-  keep ? hook_->commit() : hook_->abort();
-  ++stats_.steps;
-  stats_.skipped_steps += keep ? 0 : 1;
 }
 
 // The step is undone on this rank, and the state is at rest. Other ranks may wait in collectives
@@ -257,7 +242,7 @@ void HookRunner::fail(HookJob& job, std::exception_ptr error) {
   if (!failure_) failure_ = as_torch_error(error);
   const auto jobs = std::exchange(jobs_, {});
   if (in_step_) hook_->abort();
-  in_step_ = last_bucket_came_ = overflowed_ = false;
+  in_step_ = last_bucket_came_ = backward_ended_ = overflowed_ = false;
   // Whoever is told of the failure finds the state at rest.
   job.future->setErrorIfNeeded(failure_);
   for (const auto& [ticket, other] : jobs) {

@@ -39,7 +39,8 @@ struct HookJob final : CollectiveSink {
 
   HookRunner& runner;
   Bucket bucket;
-  bool is_first = false;  ///< of its step
+  bool is_first = false;    ///< of its step
+  bool is_ordered = false;  ///< those of a step come in the order of their indices
   Phases phases;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   Lanes::Ticket ticket = 0;
@@ -72,6 +73,9 @@ class HookRunner {
       std::function<void(const std::function<void()>&)> without_gil);
   ~HookRunner();
 
+  /// DDP may leave out buckets that no rank uses, the first and the last among them: a step is over
+  /// when backward is. Before the first bucket.
+  void expect_fewer_buckets();
   /// DDP's thread. Returns at once; the future holds `bucket`'s buffer.
   c10::intrusive_ptr<c10::ivalue::Future> reduce(c10d::GradBucket& bucket);
   /// The same without DDP: `gradient`, of one dimension and contiguous, of the parameter `index`.
@@ -120,6 +124,9 @@ class HookRunner {
   void fail(HookJob& job, std::exception_ptr error);
   void start_collectives(HookJob& job, std::vector<HookCollective> collectives, Rest rest);
   void end_collectives(HookJob& job);
+  void await_end_of_backward();
+  bool begins_another_step(const HookJob& job) const;
+  bool is_step_over() const;
   void begin_step();
   void end_step();
   void between_steps(const std::function<void()>& task);
@@ -144,6 +151,10 @@ class HookRunner {
   uint64_t step_ = 0;
   bool in_step_ = false;  // its first bucket has come, its end has not
   bool last_bucket_came_ = false;
+  bool backward_ended_ = false;
+  bool buckets_may_be_missing_ = false;
+  size_t last_index_ = 0;    // of the bucket that came last
+  int awaited_ = -1;         // the backward whose end will be told; in DDP's thread
   bool overflowed_ = false;  // in this step
   std::exception_ptr failure_;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "backend/tensors.h"
@@ -15,6 +16,21 @@ constexpr int64_t kPartGrain = 1024;
 
 std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
+/// The lengths of the ranks' messages, as they say. Throws Error(kMismatch) if one is more than
+/// `most` bytes long, or less than none.
+void read_lengths(const at::Tensor& told, size_t most, std::vector<int64_t>& lengths) {
+  const at::Tensor on_host = told.cpu();
+  std::copy_n(on_host.const_data_ptr<int64_t>(), lengths.size(), lengths.begin());
+  for (size_t rank = 0; rank < lengths.size(); ++rank) {
+    if (lengths[rank] >= 0 && static_cast<size_t>(lengths[rank]) <= most) continue;
+    throw Error(ErrorCode::kMismatch,
+                "rank " + std::to_string(rank) + " announced a message of " +
+                    std::to_string(lengths[rank]) + " bytes to a hook: expected 0 to " +
+                    std::to_string(most),
+                static_cast<int>(rank));
+  }
 }
 
 }  // namespace
@@ -106,8 +122,7 @@ std::vector<HookCollective> StockAllReduce::exchange_lengths() {
 
 HookCollective StockAllReduce::scatter() {
   if (in_length_tensor_.defined()) {
-    const at::Tensor lengths = in_length_tensor_.cpu();
-    std::copy_n(lengths.const_data_ptr<int64_t>(), size_, in_lengths_.begin());
+    read_lengths(in_length_tensor_, coder_->max_bytes(), in_lengths_);
   }
   const int64_t length = std::accumulate(in_lengths_.begin(), in_lengths_.end(), int64_t{0});
   incoming_ = at::empty({length}, outgoing_.options());
@@ -158,8 +173,7 @@ std::vector<HookCollective> StockAllReduce::gather_lengths() {
 
 HookCollective StockAllReduce::gather() {
   if (in_length_tensor_.defined()) {
-    const at::Tensor lengths = in_length_tensor_.cpu();
-    std::copy_n(lengths.const_data_ptr<int64_t>(), size_, in_lengths_.begin());
+    read_lengths(in_length_tensor_, coder_->max_bytes(), in_lengths_);
   }
   const int64_t slot = *std::ranges::max_element(in_lengths_);
   at::Tensor message = at::zeros({slot}, at::kByte);

@@ -1,12 +1,15 @@
 #include "executor/block_coder.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <utility>
 
 #include "kernels/convert.h"
 #include "kernels/random.h"
+#include "kernels/reduce.h"
 #include "kernels/sparse_kernels.h"
+#include "kernels/value_codec.h"
 #include "kernels/value_elements.h"
 
 namespace q7x2 {
@@ -15,6 +18,20 @@ namespace {
 constexpr size_t kLine = 64;
 // Results of a longer tensor have left the caches before anybody reads them.
 constexpr size_t kMostCached = size_t{4} << 20;
+
+/// sum += values
+void add_to(float* sum, const float* values, size_t count) {
+  const std::array<const void*, 2> both = {sum, values};
+  reduce(sum, both, count, DType::kFloat32, ReduceKind::kSum);
+}
+
+/// `values` + `add`, which may be null, as fp32. That loses nothing, so errors become zero but
+/// where a sum is not finite.
+void write_exactly(const float* values, const float* add, float* errors, size_t count,
+                   std::byte* out) {
+  dispatched_value_kernels().encode(
+      ValueSpec{}, {.values = values, .count = count, .add = add, .error = errors}, out);
+}
 
 }  // namespace
 
@@ -75,6 +92,10 @@ const float* BlockCoder::as_floats(Workspace& space, const std::byte* elements,
 
 void BlockCoder::add_residual(const Place& place, size_t count, const std::byte* elements,
                               std::byte* out) {
+  if (dtype_ == DType::kFloat32) {
+    const auto* const values = reinterpret_cast<const float*>(elements);
+    return write_exactly(values, place.errors, place.errors, count, out);
+  }
   const Lease lease(*this);
   Workspace& space = *lease;
   const float* values = as_floats(space, elements, count);
@@ -144,7 +165,7 @@ void BlockCoder::add(Workspace& space, const Operand& operand, size_t count, con
   if (is_first) {
     std::copy_n(values, count, space.sum.data());
   } else {
-    for (size_t i = 0; i < count; ++i) space.sum[i] += values[i];
+    add_to(space.sum.data(), values, count);
   }
 }
 
@@ -166,8 +187,8 @@ void BlockCoder::add_up(Workspace& space, std::span<const Operand> operands, siz
     is_first = false;
   }
   if (divisor != 1) {
-    const auto by = static_cast<float>(divisor);
-    for (size_t i = 0; i < count; ++i) space.sum[i] /= by;
+    const std::array<const void*, 1> sum = {space.sum.data()};
+    reduce(space.sum.data(), sum, count, DType::kFloat32, ReduceKind::kSum, divisor);
   }
 }
 
@@ -180,8 +201,12 @@ void BlockCoder::fold(std::span<const Operand> operands, size_t count, const Pla
   const Lease lease(*this);
   Workspace& space = *lease;
   add_up(space, operands, count, place, divisor, codes_own);
+  const bool settles = place.errors != nullptr && place.takes_residual && !codes_own;
+  if (settles && dtype_ == DType::kFloat32) {
+    return write_exactly(space.sum.data(), nullptr, place.errors, count, elements);
+  }
   narrow(elements, space.sum.data(), count, dtype_);
-  if (place.errors == nullptr || !place.takes_residual || codes_own) return;
+  if (!settles) return;
   for (size_t i = 0; i < count; ++i)
     place.errors[i] = is_finite(space.sum[i]) ? 0 : place.errors[i];
 }
@@ -216,7 +241,7 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
     arguments.error = space.lost.data();
   }
   const size_t length = results_.encode(arguments, message);
-  for (size_t i = 0; adds && i < count; ++i) place.errors[i] += space.lost[i];
+  if (adds) add_to(place.errors, space.lost.data(), count);
   return length;
 }
 

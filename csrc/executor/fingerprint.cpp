@@ -13,6 +13,9 @@ uint64_t fingerprint_of(const CollectiveCall& call) {
   if (call.collective == Collective::kAllGather) {
     for (const Region& part : call.output) digest.add(part.bytes);
   }
+  if (call.collective == Collective::kReduceScatter) {
+    for (const Region& part : call.input) digest.add(part.bytes);
+  }
   if (is_reduction(call.collective)) {
     digest.add(static_cast<uint64_t>(call.dtype) << 32 | static_cast<uint64_t>(call.reduce) << 24 |
                static_cast<uint64_t>(call.divisor));

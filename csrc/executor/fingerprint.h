@@ -9,8 +9,8 @@
 namespace q7x2 {
 
 /// Of what all ranks must agree on; the choice for it follows from that (plan/plan_book.h). Uneven
-/// parts are known to a pair of ranks only, and of the parts of an all-gather every rank knows them
-/// all.
+/// parts are known to a pair of ranks only. Every rank knows all parts of an all-gather, from its
+/// outputs, and of a reduce-scatter, from its inputs.
 uint64_t fingerprint_of(const CollectiveCall& call);
 
 /// Of a message of an uneven call, for a part of `bytes` bytes.

@@ -14,6 +14,16 @@ constexpr int kWithoutLooking = 3;
 
 }  // namespace
 
+uint64_t end_of_stream(const RowStreams& streams, int owner, size_t stream) {
+  const auto owners = static_cast<uint64_t>(streams.owners());
+  const uint64_t in_turn = owners * streams.streams();
+  const uint64_t first = stream * owners + static_cast<uint64_t>(owner);  // its first chunk
+  const uint64_t whole = streams.rows() / RowStreams::kChunk;
+  const uint64_t chunks = whole > first ? (whole - first - 1) / in_turn + 1 : 0;
+  const bool has_rest = whole >= first && (whole - first) % in_turn == 0;
+  return chunks * RowStreams::kChunk + (has_rest ? streams.rows() % RowStreams::kChunk : 0);
+}
+
 RowAggregator::RowAggregator(Rows rows, int world_size)
     : rows_(rows),
       next_(static_cast<size_t>(world_size), 0),
@@ -26,8 +36,10 @@ bool RowAggregator::take(int rank, std::span<const std::byte> bytes) {
       RowMessage::read(bytes.data(), bytes.size(), rows_.in_message, rows_.bytes, frontier_);
   if (!message || message->header.has_more != 0 || message->header.takes_all != 0) return false;
   // Whoever is asked has a row there, and goes on.
-  if (message->header.next == frontier_) return false;
-  next_[r] = message->header.next;
+  const uint64_t next = message->header.next;
+  if (next == frontier_ || (next != RowStreams::kEnd && next >= rows_.end)) return false;
+  if (!message->positions.empty() && message->positions.back() >= rows_.end) return false;
+  next_[r] = next;
   contributions_[r] = {std::move(message->positions), message->rows, 0};
   if (!contributions_[r].positions.empty()) {
     heads_.emplace(contributions_[r].positions.front(), r);

@@ -24,14 +24,18 @@
 
 namespace q7x2 {
 
+/// The position behind the last row of a stream; 0: it has no row.
+uint64_t end_of_stream(const RowStreams& streams, int owner, size_t stream);
+
 class RowAggregator {
  public:
   struct Rows {
     DType dtype = DType::kFloat32;
-    size_t bytes = 0;       ///< of a row
-    size_t in_message = 1;  ///< rows at most
-    int divisor = 1;        ///< of the sums
-    bool is_dense = false;  ///< see RowSource::is_dense
+    size_t bytes = 0;                 ///< of a row
+    size_t in_message = 1;            ///< rows at most
+    uint64_t end = RowStreams::kEnd;  ///< the position behind the last row
+    int divisor = 1;                  ///< of the sums
+    bool is_dense = false;            ///< see RowSource::is_dense
   };
 
   RowAggregator(Rows rows, int world_size);

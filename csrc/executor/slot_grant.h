@@ -38,6 +38,7 @@ class SlotGrant final : public Task {
   std::string name() const override;
   bool takes_turn() const override { return true; }
   bool is_attempt() const override { return true; }
+  int first_server() const override { return ranks_; }
   void start(Locked& locked) override;
   void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) override;
   void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }

@@ -108,9 +108,8 @@ void SparseAllReduceTask::unpack(WorkerStream& worker, int owner, size_t stream)
   for (const std::span<const std::byte> bytes : worker.results) {
     const auto message = RowMessage::read(bytes.data(), bytes.size(), rows.streams().message_rows(),
                                           rows.row_bytes(), worker.from);
-    if (!message ||
-        (!message->positions.empty() &&
-         rows.streams().row(owner, stream, message->positions.back()) >= rows.streams().rows())) {
+    if (!message || (!message->positions.empty() &&
+                     message->positions.back() >= end_of_stream(rows.streams(), owner, stream))) {
       worker.is_malformed = true;
       return;
     }
@@ -145,12 +144,13 @@ void SparseAllReduceTask::prepare() {
       if (owner != own) worker.in = memory();
     }
   }
-  const RowAggregator::Rows sums{.dtype = call_.dtype,
-                                 .bytes = layout.row_bytes,
-                                 .in_message = most,
-                                 .divisor = call_.divisor,
-                                 .is_dense = layout.is_dense};
+  RowAggregator::Rows sums{.dtype = call_.dtype,
+                           .bytes = layout.row_bytes,
+                           .in_message = most,
+                           .divisor = call_.divisor,
+                           .is_dense = layout.is_dense};
   for (size_t stream = 0; own >= 0 && stream < streams(); ++stream) {
+    sums.end = end_of_stream(layout.streams, own, stream);
     auto& aggregator = *aggregator_streams_.emplace_back(
         std::make_unique<AggregatorStream>(*this, own, stream, sums, call_.ranks));
     aggregator.answers.resize(static_cast<size_t>(call_.ranks));

@@ -61,6 +61,9 @@ class SparseAllReduceTask final : public Task {
   std::string name() const override;
   bool takes_turn() const override { return true; }
   bool is_attempt() const override { return attempt_ != nullptr; }
+  int first_server() const override {
+    return attempt_ ? attempt_->grant()->first_server() : Task::first_server();
+  }
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;

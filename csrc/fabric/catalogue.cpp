@@ -1,7 +1,5 @@
 #include "fabric/catalogue.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -13,9 +11,11 @@
 #include <fstream>
 #include <numeric>
 #include <sstream>
+#include <system_error>
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/private_file.h"
 #include "fabric/json.h"
 
 extern char** environ;
@@ -64,20 +64,10 @@ Fabric read_fabric(const std::string& file) {
 
 void write_fabric(const std::string& file, const Fabric& fabric) {
   const std::string text = to_json(fabric);
-  const std::string draft = file + "." + std::to_string(::getpid());
   try {
-    if (const fs::path folder = fs::path(file).parent_path(); !folder.empty()) {
-      fs::create_directories(folder);
-    }
-    std::ofstream stream;
-    stream.exceptions(std::ios::failbit | std::ios::badbit);
-    stream.open(draft, std::ios::binary);
-    stream << text;
-    stream.close();
-    fs::rename(draft, file);
-  } catch (const std::exception& error) {  // of the file system or of the stream
-    std::error_code ignored;
-    fs::remove(draft, ignored);
+    make_private_folder(fs::path(file).parent_path());
+    replace_private_file(file, text);
+  } catch (const std::system_error& error) {
     throw Error(ErrorCode::kTransport, "cannot write the fabric to " + file + ": " + error.what());
   }
 }

@@ -52,8 +52,7 @@ CodecTraits traits_of(const CodecSpec& spec) {
   CodecTraits traits;
   traits.bits = value_bits(value);
   const bool is_sign = value.kind == ValueKind::kSign;
-  traits.unbiased =
-      !is_sign && (value.stochastic || value.kind == ValueKind::kFloat32 || value.hadamard);
+  traits.unbiased = !is_sign && (value.stochastic || value.kind == ValueKind::kFloat32);
   traits.keeps_zeros =
       !is_sign && value.kind != ValueKind::kOneBit && !value.minmax && !value.hadamard;
   traits.linear = value.kind == ValueKind::kSumInt;

@@ -241,7 +241,7 @@ class Parser {
       if (value.kind == ValueKind::kSign) {
         fail("votes on rotated numbers are none; expected hadamard+onebit instead of sign");
       }
-      if (value.group == 0 || value.minmax || value.kind == ValueKind::kSumInt) {
+      if (value.group == 0 || value.minmax) {
         fail("hadamard needs a value stage with groups around zero, as in hadamard+int4");
       }
       value.hadamard = true;

@@ -9,7 +9,7 @@
 
 namespace q7x2 {
 
-/// What a rank still owes: matrix - share left right, which nobody has written down.
+/// What a rank still owes: matrix - left right, which nobody has written down.
 struct OwedMatrix {
   const float* matrix = nullptr;  ///< n x m; null: nothing is owed
   const float* left = nullptr;    ///< n x rank; null: nothing of it was paid

@@ -115,7 +115,6 @@ inline void accumulate_row(const OwedMatrix& owed, const float* gradient, float 
       if (owed.left != nullptr) {
         Lanes paid;
         multiply<kTerms>(owed.left, owed.right + j, m, rank, extent, paid);
-        paid *= share;
         row -= paid;
       }
     }

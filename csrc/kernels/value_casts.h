@@ -69,6 +69,12 @@ void encode_casts(const ValueBlock& block, std::byte* body) {
               buffer.sums);
     narrow_all<T>(buffer.sums, count, codes);
     if (block.error == nullptr) continue;
+    if constexpr (std::is_same_v<T, Whole>) {
+      float* error = block.error + begin;
+      Q7X2_INDEPENDENT
+      for (size_t i = 0; i < count; ++i) error[i] = is_finite(buffer.sums[i]) ? 0 : error[i];
+      continue;
+    }
     widen_all<T>(codes, count, buffer.units);
     float* error = block.error + begin;
     Q7X2_INDEPENDENT

@@ -9,14 +9,16 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/owned_fd.h"
+#include "base/private_file.h"
 #include "base/quiet_thread.h"
 #include "ledger/dump_signal.h"
 #include "ledger/flight_json.h"
@@ -26,11 +28,6 @@ namespace {
 
 // A file system that does not answer must not keep the process from ending.
 constexpr std::chrono::seconds kPatience{5};
-
-Error write_error(const std::string& path) {
-  return Error(ErrorCode::kTransport,
-               "the flight recorder could not be written to " + path + ": " + std::strerror(errno));
-}
 
 std::string file_name(const FlightSnapshot& snapshot, int number) {
   std::array<char, 256> host{};
@@ -50,14 +47,11 @@ bool take_event(int fd) {
 
 void write_dump(const FlightSnapshot& snapshot, const std::string& path) {
   const std::string text = to_json(snapshot);
-  const std::string beside = path + ".part" + std::to_string(::getpid());
-  std::FILE* const file = std::fopen(beside.c_str(), "we");
-  if (file == nullptr) throw write_error(path);
-  const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !is_written || std::rename(beside.c_str(), path.c_str()) != 0) {
-    const Error error = write_error(path);
-    std::remove(beside.c_str());
-    throw error;
+  try {
+    replace_private_file(path, text);
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::kTransport, "the flight recorder could not be written to " + path +
+                                           ": " + error.code().message());
   }
 }
 

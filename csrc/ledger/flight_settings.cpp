@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/parse_number.h"
+#include "base/private_file.h"
 
 namespace q7x2 {
 namespace {
@@ -32,7 +33,11 @@ size_t parse_capacity(const std::string& text) {
 
 void require_writable(const std::string& directory) {
   std::error_code failure;
-  std::filesystem::create_directories(directory, failure);
+  try {
+    make_private_folder(directory);
+  } catch (const std::filesystem::filesystem_error& error) {
+    failure = error.code();
+  }
   if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) {
     failure = {errno, std::generic_category()};
   }

@@ -5,7 +5,9 @@
 
 #include "base/digest.h"
 #include "base/process.h"
+#include "transport/admission_request.h"
 #include "transport/handle.h"
+#include "transport/published.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -18,10 +20,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kNap{1};
 constexpr milliseconds kSoon{1000};
 constexpr milliseconds kSlice{20};
-// Far longer than a message takes between members that are there.
-constexpr milliseconds kAskPeriod{300};
-// A process of another host that cannot be reached so often in a row is taken to be dead.
-constexpr int kMostReopened = 3;
 
 uint64_t digest_of(const std::vector<Card>& members) {
   Digest digest;
@@ -75,6 +73,31 @@ Assembly::Assembly(Runtime& runtime, Options options)
   if (!runtime_.assemblies().begin(locked, stamp_, inbox_)) {
     throw error(ErrorCode::kInvalidArgument, "the uuid was already used in this process");
   }
+  runtime_.peers().admit(locked, options_.members,
+                         options_.members[static_cast<size_t>(rank_)].host_key);
+}
+
+bool Assembly::is_of_this_host(const Card& member) const {
+  return member.host_key == options_.members[static_cast<size_t>(rank_)].host_key;
+}
+
+void Assembly::ask_to_be_admitted(const Check& check) {
+  if (std::exchange(has_asked_, true)) return;
+  std::vector<Heartbeat::Target> targets;
+  {
+    Locked locked(runtime_.lock());
+    for (const int each : neighbours()) {
+      const Card& member = options_.members[static_cast<size_t>(each)];
+      const auto target = runtime_.peers().port_to_ask(locked, member, is_of_this_host(member));
+      if (target) targets.push_back(*target);
+    }
+  }
+  AdmissionRequests requests(stamp_.process, targets, Clock::now());
+  while (!requests.look(Clock::now()) && Clock::now() < deadline_) {
+    runtime_.drive();
+    look_around(check);
+    inbox_.wait(kNap);
+  }
 }
 
 Assembly::~Assembly() {
@@ -86,16 +109,25 @@ Assembly::~Assembly() {
   for (int round = 0; round < rounds_.rounds(); ++round) {
     heard.push_back(options_.members[static_cast<size_t>(rounds_.from(round))].process);
   }
+  std::optional<AssemblyMessage> decision;
+  if (answer_.kind == AssemblyKind::kFailure) {
+    decision = answer_;
+  } else if (!is_in_doubt_) {
+    decision = message(AssemblyKind::kCommit);
+  }
   Locked locked(runtime_.lock());
-  runtime_.assemblies().end(locked, std::move(heard), answer_);
+  runtime_.assemblies().end(locked, std::move(heard), answer_, std::move(decision));
 }
 
 // ------------------------------------------------------------------------------------- exchange
 
 std::vector<std::string> Assembly::exchange(const std::string& what, const std::string& mine,
-                                            const Check& check) {
+                                            const Check& check, const Prepare&) {
+  ask_to_be_admitted(check);
   std::vector<std::string> all(options_.members.size());
-  all[static_cast<size_t>(rank_)] = mine;
+  const JobSecret& secret = runtime_.secret();
+  const Seat seat{rank_, size(), options_.title, stamp_.key};
+  all[static_cast<size_t>(rank_)] = publish(secret, what, seat, mine);
   for (int k = 0; k < rounds_.rounds(); ++k) {
     const Round round{what, k};
     AssemblyMessage pieces = message(AssemblyKind::kPieces, round);
@@ -118,7 +150,7 @@ std::vector<std::string> Assembly::exchange(const std::string& what, const std::
       all[static_cast<size_t>(rounds_.owner(from, i))] = std::move(theirs[static_cast<size_t>(i)]);
     }
   }
-  return all;
+  return read_all_published(secret, what, seat, all);
 }
 
 std::string Assembly::receive(const Round& round, int from, const Check& check) {
@@ -236,6 +268,11 @@ void Assembly::take(const AssemblyMessage& message) {
     case AssemblyKind::kRefusal:
     case AssemblyKind::kFailure:
       throw Error(message.code, message.text, same_list && is_member ? message.subject : -1);
+    case AssemblyKind::kReady:
+    case AssemblyKind::kAskReady:
+    case AssemblyKind::kCommit:
+      if (same_list) hear(message);
+      return;
     case AssemblyKind::kAsk:
       return;  // the table has answered
   }
@@ -291,6 +328,7 @@ void Assembly::run(const std::function<void()>& make,
   };
   try {
     make();
+    agree();
   } catch (const Error& error) {
     tell(error);
     throw;
@@ -303,7 +341,7 @@ void Assembly::run(const std::function<void()>& make,
 }
 
 void Assembly::fail(const Error& failure) noexcept {
-  if (std::exchange(finished_, true)) {
+  if (std::exchange(finished_, true) || is_in_doubt_) {
     return;
   }
   try {
@@ -312,7 +350,12 @@ void Assembly::fail(const Error& failure) noexcept {
     answer_.subject = failure.rank();
     answer_.text = failure.what();
     const std::string told = answer_.encode();
-    for (const int member : neighbours()) {
+    // The leader decides for all; what others say is passed on.
+    const bool decides = has_voted_ && leader_ == rank_;
+    for (int member = 0; decides && member < size(); ++member) {
+      if (member != rank_ && !gone_.contains(member)) send(member, told);
+    }
+    for (const int member : decides ? std::vector<int>{} : neighbours()) {
       send(member, told);
     }
     Locked locked(runtime_.lock());

@@ -19,12 +19,15 @@
 // - A uuid is used from the moment an assembly begins. A process that uses it again gets an error
 // at
 //   once, and a process that did not know is told by the first member that it sends to.
+// - All survivors end alike, whoever dies and when (assembly_agreement.cpp).
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,6 +46,7 @@ class Runtime;
 class Assembly {
  public:
   using Check = std::function<void()>;
+  using Prepare = std::function<void(const std::vector<std::string>& all)>;
 
   struct Options {
     std::string title;  ///< begins all messages: "reconfigure with the uuid '7'"
@@ -70,12 +74,15 @@ class Assembly {
   /// See Exchange in transport/wire_up.h. Throws Error: kTimeout, kPeerFailed, kMismatch if the
   /// members have different lists, kInvalidArgument if another member has used the uuid before, or
   /// what another member told by `fail`.
+  /// There is nothing to prepare: the members let each other connect from the beginning.
   std::vector<std::string> exchange(const std::string& what, const std::string& mine,
-                                    const Check& check);
+                                    const Check& check, const Prepare& prepare = {});
   /// See Await in transport/wire_up.h. Throws like an exchange.
   void wait_for(const std::function<int()>& missing, const Check& check);
-  /// Runs `make`, which makes the group by this assembly, and finishes it. If `make` throws, the
-  /// other members are told why, `abort` is called, and the exception goes on.
+  /// Runs `make`, which makes the group by this assembly, and agrees with the other members whether
+  /// all have it. If not, `abort` is called, and all survivors throw, each at once: what its own
+  /// `make` has thrown, or what another member has told. A member that is interrupted, or whose
+  /// time is over, after its `make` has ended does not know how the others end.
   void run(const std::function<void()>& make, const std::function<void(const Error&)>& abort);
   /// All went well: nobody is told anything when it goes.
   void finish() { finished_ = true; }
@@ -84,7 +91,23 @@ class Assembly {
 
  private:
   using Round = std::pair<std::string, int>;  // exchange and round
+  // Far longer than a message takes between members that are there.
+  static constexpr std::chrono::milliseconds kAskPeriod{300};
+  // A process that cannot be reached so often in a row is taken to be dead.
+  static constexpr int kMostReopened = 3;
 
+  // assembly_agreement.cpp
+  void agree();
+  bool lead();
+  void hear(const AssemblyMessage& message);
+  int first_alive();
+  bool is_gone(int member);
+  void ask_for_votes();
+  std::optional<int> member_of(uint64_t process) const;
+
+  /// Asks the members that this one exchanges with to let it connect. Once.
+  void ask_to_be_admitted(const Check& check);
+  bool is_of_this_host(const Card& member) const;
   std::string receive(const Round& round, int from, const Check& check);
   void read();
   void take(const AssemblyMessage& message);
@@ -115,6 +138,15 @@ class Assembly {
   int culprit_ = -1;        // whom the member that this one waits for waits for itself
   AssemblyMessage answer_;  // to those that use the uuid when this is over
   bool finished_ = false;
+  bool has_asked_ = false;  // to be let connect
+
+  // The agreement.
+  bool has_voted_ = false;
+  bool is_committed_ = false;
+  bool is_in_doubt_ = false;  // this member does not know how the others end
+  int leader_ = 0;
+  std::set<int> ready_;        // members that have voted
+  std::map<int, Error> gone_;  // and why
 };
 
 }  // namespace q7x2

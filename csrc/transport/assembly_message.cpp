@@ -46,7 +46,7 @@ std::optional<AssemblyMessage> AssemblyMessage::decode(std::string_view bytes) {
                         read(fields[5], message.list) && read(fields[7], message.round) &&
                         read(fields[10], message.subject) && read(fields[11], code);
   if (!is_sound || kind < static_cast<int>(AssemblyKind::kPieces) ||
-      kind > static_cast<int>(AssemblyKind::kFailure) || code < 0 ||
+      kind > static_cast<int>(AssemblyKind::kCommit) || code < 0 ||
       code > static_cast<int>(ErrorCode::kInternal) || message.round < 0 ||
       message.round >= kMostRounds || fields[9].size() > kMostText ||
       fields[12].size() > kMostText) {

@@ -17,6 +17,9 @@ enum class AssemblyKind : uint8_t {
   kWaiting,     ///< the answer if they are not there yet: whom the answerer waits for itself
   kRefusal,     ///< the uuid was used before
   kFailure,     ///< the assembly cannot succeed, and why
+  kReady,       ///< the sender has made its part, and does what the leader decides
+  kAskReady,    ///< the leader does not know yet whether the receiver has
+  kCommit,      ///< the assembly has succeeded
 };
 
 struct AssemblyMessage {

@@ -74,10 +74,11 @@ void AssemblyTable::set_waiting(Locked&, const std::string& key, int member) {
   running_.at(key).waiting_for = member;
 }
 
-void AssemblyTable::end(Locked&, std::vector<uint64_t> heard, AssemblyMessage answer) {
+void AssemblyTable::end(Locked&, std::vector<uint64_t> heard, AssemblyMessage answer,
+                        std::optional<AssemblyMessage> decision) {
   const std::string key = answer.key;
   running_.erase(key);
-  used_[key] = {std::move(heard), std::move(answer)};
+  used_[key] = {std::move(heard), std::move(answer), std::move(decision)};
 }
 
 bool AssemblyTable::send(Locked& locked, const Card& to, std::string_view message) {
@@ -180,13 +181,16 @@ void AssemblyTable::answer(Locked& locked, Running& running, const AssemblyMessa
   reply(locked, asked, waiting.encode());
 }
 
-// Only who has taken no part in the assembly can use its key unawares.
+// Only who has taken no part in the assembly can use its key unawares. Who has may have missed how
+// it ended, because the leader has died.
 void AssemblyTable::refuse(Locked& locked, const Used& used, const AssemblyMessage& message) {
   const bool took_part =
       std::find(used.heard.begin(), used.heard.end(), message.process) != used.heard.end();
   if (message.kind == AssemblyKind::kPieces && !took_part) {
     reply(locked, message, used.answer.encode());
   }
+  const bool asks = message.kind == AssemblyKind::kReady || message.kind == AssemblyKind::kAskReady;
+  if (asks && used.decision) reply(locked, message, used.decision->encode());
 }
 
 void AssemblyTable::reply(Locked& locked, const AssemblyMessage& to, std::string_view message) {

@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,8 +68,10 @@ class AssemblyTable {
   /// Whom the assembly waits for; -1: nobody.
   void set_waiting(Locked& locked, const std::string& key, int member);
   /// The key stays used. `heard`: processes whose messages may still come, and mean no harm.
-  /// `answer`: what others are told that use its key.
-  void end(Locked& locked, std::vector<uint64_t> heard, AssemblyMessage answer);
+  /// `answer`: what others are told that use its key. `decision`: what members are told that do not
+  /// know how it ended; nothing if this process does not know either.
+  void end(Locked& locked, std::vector<uint64_t> heard, AssemblyMessage answer,
+           std::optional<AssemblyMessage> decision);
 
   /// Opens the connection to a process, if it must, by the next incarnation if the last one broke.
   /// False: the message, which is encoded, was not sent.
@@ -91,6 +94,7 @@ class AssemblyTable {
   struct Used {
     std::vector<uint64_t> heard;
     AssemblyMessage answer;
+    std::optional<AssemblyMessage> decision;
   };
   struct Early {
     AssemblyMessage message;

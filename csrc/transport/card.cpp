@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 9;
+constexpr uint32_t kVersion = 10;
 
 class Writer {
  public:
@@ -84,6 +84,7 @@ std::string Card::encode() const {
   out.put(std::string_view(address));
   out.put(heartbeat_address);
   out.put(heartbeat_port);
+  out.put(std::string_view(sources.encode()));
   out.put(static_cast<uint32_t>(beside.size()));
   for (const Nic& nic : beside) {
     out.put(std::string_view(nic.name));
@@ -125,6 +126,7 @@ Card Card::decode(std::string_view bytes) {
   card.address = in.get_string();
   card.heartbeat_address = in.get<uint32_t>();
   card.heartbeat_port = in.get<uint16_t>();
+  card.sources = HostAddresses::decode(in.get_string());
   const auto nics = in.get<uint32_t>();
   for (uint32_t i = 0; i < nics; ++i) {
     Nic nic;
@@ -155,6 +157,13 @@ std::string join_list(const std::vector<std::string>& texts) {
     list += (list.empty() ? "" : ", ") + text;
   }
   return list;
+}
+
+HostAddresses Card::addresses() const {
+  HostAddresses all = sources;
+  all.add(heartbeat_address);
+  for (const Nic& nic : beside) all.add(nic.address);
+  return all;
 }
 
 Card::Renewed Card::connection(uint64_t other) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "transport/device_path.h"
+#include "transport/host_addresses.h"
 #include "transport/job_secret.h"
 #include "transport/nics.h"
 
@@ -23,6 +24,7 @@ struct Card {
   std::string address;             ///< the UCP worker's
   uint32_t heartbeat_address = 0;  ///< IPv4, in host byte order
   uint16_t heartbeat_port = 0;     ///< 0: there is none
+  HostAddresses sources;           ///< from which its connections may come, beside those above
   std::vector<Nic> beside;         ///< interfaces beside the network that all hosts share
   std::string transports;          ///< of UCX, which the process may use: "posix, sysv, tcp"
   DevicePath device_path = DevicePath::kAuto;        ///< of the group, as this rank was told
@@ -41,6 +43,8 @@ struct Card {
   std::vector<Renewed> renewed;
 
   Identity identity() const { return {process, key}; }
+  /// All addresses from which its connections may come.
+  HostAddresses addresses() const;
   /// What `renewed` says of the connection to `other`.
   Renewed connection(uint64_t other) const;
 

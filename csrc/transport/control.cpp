@@ -8,7 +8,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr uint16_t kVersion = 4;
+constexpr uint16_t kVersion = 5;
 constexpr size_t kMaxText = 2048;
 
 // The wire form, followed by `text_length` bytes of text.
@@ -63,7 +63,7 @@ std::optional<Control> Control::decode(uint64_t sender, std::string_view bytes) 
   if (header.version != kVersion || header.text_length > kMaxText ||
       header.text_length != bytes.size() - sizeof(Header) ||
       header.type < static_cast<uint8_t>(ControlType::kHello) ||
-      header.type > static_cast<uint8_t>(ControlType::kAnswer) ||
+      header.type > static_cast<uint8_t>(ControlType::kLastCall) ||
       header.state > static_cast<uint64_t>(CallState::kComplete) ||
       header.code > static_cast<uint8_t>(ErrorCode::kInternal) || header.slot >= tag::kMaxGroups ||
       header.sender_slot >= tag::kMaxGroups || !is_rank(header.sender) ||

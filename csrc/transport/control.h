@@ -13,11 +13,12 @@
 namespace q7x2 {
 
 enum class ControlType : uint8_t {
-  kHello = 1,    ///< connects, and asks the other side to connect back, so that both see a failure
-  kGoodbye = 2,  ///< the sender left the group in good order
-  kAbort = 3,    ///< the group failed; carries the error
-  kInquiry = 4,  ///< the sender waits for a message of a collective; carries what it called
-  kAnswer = 5,   ///< to an inquiry, and once more when it has changed: how far the sender is
+  kHello = 1,     ///< connects, and asks the other side to connect back, so that both see a failure
+  kGoodbye = 2,   ///< the sender left the group in good order
+  kAbort = 3,     ///< the group failed; carries the error
+  kInquiry = 4,   ///< the sender waits for a message of a collective; carries what it called
+  kAnswer = 5,    ///< to an inquiry, and once more when it has changed: how far the sender is
+  kLastCall = 6,  ///< the sender begins nothing more; it stays for what it has begun
 };
 
 /// How far a rank is with a collective that another rank asked about.
@@ -38,9 +39,10 @@ struct Control {
   ErrorCode code = ErrorCode::kAborted;
   int32_t subject = -1;  ///< the rank the error is about
   std::string text;
+  // kGoodbye and kLastCall: how many collectives the sender has begun in the group.
   // kInquiry, whose `text` is the name of the sender's call, and kAnswer, whose `text` is what it
-  // did:
-  uint64_t sequence = 0;                  ///< of the collective in the group
+  // did: the collective's number in the group.
+  uint64_t sequence = 0;
   uint64_t fingerprint = 0;               ///< kInquiry: of the call; equal on ranks that agree
   CallState state = CallState::kNotMade;  ///< kAnswer; `subject` is whom the sender waits for
 

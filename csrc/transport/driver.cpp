@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -55,12 +56,25 @@ void Driver::drive(Locked& locked) {
   housekeep(locked, Clock::now());
 }
 
+// What was being done is unknown, and so is what it was for. No group may count on it.
+void Driver::fail(Locked& locked, const std::exception& exception) noexcept {
+  failure_ = std::current_exception();
+  try {
+    groups_.fail_all(locked, exception);
+    tasks_.drain(locked);
+    failure_ = nullptr;
+  } catch (const std::exception&) {
+    is_hasty_ = true;  // again at the next housekeeping
+  }
+}
+
 void Driver::housekeep(Locked& locked, TimePoint now) {
   if (now < next_housekeeping_.load() && !is_hasty_) {
     return;
   }
   is_hasty_ = false;
   next_housekeeping_ = now + kHousekeepingPeriod;
+  if (failure_) std::rethrow_exception(failure_);
   peers_.look(locked, now);
   peers_.bury(locked, now, [&] {
     // On a busy machine this thread may not have run since: read what there is.
@@ -120,22 +134,26 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
     std::optional<Sleep> sleep;
     if (reactor_.lock().try_lock()) {
       Locked locked(reactor_.lock(), std::adopt_lock);
-      groups_.set_asleep(locked, false);
-      bool any = false;
-      for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
-        any |= progress(locked);
-        if (!jobs_.is_empty()) break;
-      }
-      now = Clock::now();
-      housekeep(locked, now);
-      if (any) {
-        policy.saw_event(now);
-      } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
-        sleep = prepare_sleep(locked, now, kNap);
-      }
-      if (sleep) {
-        waiter.announce();
-        if (!completions_.is_empty()) sleep->duration = milliseconds::zero();
+      try {
+        groups_.set_asleep(locked, false);
+        bool any = false;
+        for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
+          any |= progress(locked);
+          if (!jobs_.is_empty()) break;
+        }
+        now = Clock::now();
+        housekeep(locked, now);
+        if (any) {
+          policy.saw_event(now);
+        } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
+          sleep = prepare_sleep(locked, now, kNap);
+        }
+        if (sleep) {
+          waiter.announce();
+          if (!completions_.is_empty()) sleep->duration = milliseconds::zero();
+        }
+      } catch (const std::exception& exception) {
+        fail(locked, exception);
       }
     } else {
       now = Clock::now();
@@ -226,28 +244,41 @@ Driver::Sleep Driver::look() {
 
 void Driver::run() {
   while (!stop_) {
-    Sleep sleep{{}, kStandBy};
-    if (parking_.has_waiters() && !is_overdue()) {
-      // First the sign, then the look: who adds a job after the look sees the sign.
-      parking_.announce_driver(true);
-      if (jobs_.has_orphans()) sleep.duration = milliseconds::zero();
-    } else {
-      sleep = look();
-    }
-    if (sleep.duration == milliseconds::zero()) {
-      if (!jobs_.run_any()) ::sched_yield();
-      continue;
-    }
-    // Work that arrived since the look is not slept on.
-    if (!stop_ && (!sleep.events.empty() || parking_.has_waiters() || tasks_.unfinished() == 0)) {
-      if (!sleep.events.empty()) {
-        is_hasty_ = true;
+    try {
+      take_turn();
+    } catch (const std::exception& exception) {
+      {
+        Locked locked(reactor_.lock());
+        fail(locked, exception);
       }
-      sleep.events.push_back({parking_.driver_fd(), POLLIN, 0});
-      ::poll(sleep.events.data(), sleep.events.size(), static_cast<int>(sleep.duration.count()));
+      parking_.driver_is_up();
+      std::this_thread::sleep_for(kStandBy);  // it may fail for as long as the process lives
     }
-    parking_.driver_is_up();
   }
+}
+
+void Driver::take_turn() {
+  Sleep sleep{{}, kStandBy};
+  if (parking_.has_waiters() && !is_overdue()) {
+    // First the sign, then the look: who adds a job after the look sees the sign.
+    parking_.announce_driver(true);
+    if (jobs_.has_orphans()) sleep.duration = milliseconds::zero();
+  } else {
+    sleep = look();
+  }
+  if (sleep.duration == milliseconds::zero()) {
+    if (!jobs_.run_any()) ::sched_yield();
+    return;
+  }
+  // Work that arrived since the look is not slept on.
+  if (!stop_ && (!sleep.events.empty() || parking_.has_waiters() || tasks_.unfinished() == 0)) {
+    if (!sleep.events.empty()) {
+      is_hasty_ = true;
+    }
+    sleep.events.push_back({parking_.driver_fd(), POLLIN, 0});
+    ::poll(sleep.events.data(), sleep.events.size(), static_cast<int>(sleep.duration.count()));
+  }
+  parking_.driver_is_up();
 }
 
 }  // namespace q7x2

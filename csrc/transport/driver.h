@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -75,6 +76,9 @@ class Driver {
   };
 
   void run();
+  void take_turn();
+  /// Fails all groups because of an exception that is being handled.
+  void fail(Locked& locked, const std::exception& exception) noexcept;
   /// One look of the thread. Returns how to sleep; without events: for others to look.
   Sleep look();
   /// Every few milliseconds, and when a thread wakes up: deadlines, deaths, disagreements.
@@ -104,8 +108,9 @@ class Driver {
   std::atomic<bool> is_hasty_{false};  // a thread has slept: what woke it may be for housekeeping
   std::atomic<bool> stop_{false};
   TimePoint busy_since_ = TimePoint::max();  // UCX cannot be armed, and nothing happens
-  uint64_t seen_activity_ = 0;               // by the thread
-  TimePoint spin_until_{};                   // the thread
+  std::exception_ptr failure_;  // that not all groups have been told, under the reactor's lock
+  uint64_t seen_activity_ = 0;  // by the thread
+  TimePoint spin_until_{};      // the thread
   std::thread thread_;
 };
 

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "base/blake2s.h"
+#include "base/crypto.h"
 #include "base/log.h"
 
 namespace q7x2 {
@@ -20,7 +20,7 @@ Proof proof_of(const MessageKey& key, Envelopes::Kind kind, uint64_t sender, uin
                uint64_t number, std::string_view message) {
   const std::array<uint64_t, 3> numbers{sender, receiver, number};
   return prove(key, kind == Envelopes::Kind::kControl ? "control" : "assembly",
-               {std::as_bytes(std::span(numbers)), std::as_bytes(std::span(message))});
+               std::as_bytes(std::span(numbers)), std::as_bytes(std::span(message)));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "transport/failure_detector.h"
 
 #include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +21,14 @@ constexpr std::chrono::milliseconds kDefaultLimit{2000};
 constexpr double kShortest = 0.1;
 // As good as for ever, and far from the ends of the clock.
 constexpr double kLongest = 365.0 * 24 * 3600;
+constexpr std::chrono::milliseconds kUntilVerdict{20};
+
+/// The process that listens at the other end; -1: unknown.
+int listener_of(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : -1;
+}
 
 }  // namespace
 
@@ -40,16 +50,17 @@ std::chrono::milliseconds silence_limit() {
   return std::chrono::milliseconds(std::llround(limit * 1000));
 }
 
-FailureDetector::FailureDetector(uint64_t process, const MessageKey& key)
+FailureDetector::FailureDetector(uint64_t process, const MessageKey& key,
+                                 const std::vector<uint32_t>& addresses)
     : process_(process),
       limit_(silence_limit()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      listener_(process, key) {
+      life_(process, key, addresses, SilenceClock::period(limit_)) {
   if (epoll_ < 0) {
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
   }
   add(processes_.fd(), &processes_);
-  add(listener_.fd(), &listener_);
+  add(life_.fd(), &life_);
 }
 
 void FailureDetector::add(int fd, const void* data) const {
@@ -61,12 +72,20 @@ void FailureDetector::add(int fd, const void* data) const {
   }
 }
 
-bool FailureDetector::watch_process(int pid, void* who) {
+bool FailureDetector::watch_process(int pid, uint64_t process, void* who) {
   auto pidfd = processes_.watch(pid, who);
   if (!pidfd) {
     return false;
   }
   pidfds_.insert_or_assign(who, std::move(*pidfd));
+  PrivateSocket socket = connect_to_life_line(process);
+  if (socket.is_valid() && listener_of(socket) == pid) {
+    Line& line = lines_.insert_or_assign(who, Line{pid, std::move(socket)}).first->second;
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = &line;
+    if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, line.socket, &event) != 0) lines_.erase(who);
+  }
   return true;
 }
 
@@ -96,16 +115,22 @@ void FailureDetector::forget(const void* who) {
     processes_.forget(found->second);
     pidfds_.erase(found);
   }
+  lines_.erase(who);
   heartbeats_.erase(who);
 }
 
 FailureDetector::TimePoint FailureDetector::due() const {
-  return heartbeats_.empty() && listener_.is_idle() ? TimePoint::max() : due_;
+  return std::min(verdict_due_, heartbeats_.empty() ? TimePoint::max() : due_);
 }
 
 bool FailureDetector::answers(const void* who, TimePoint now) const {
   const auto found = heartbeats_.find(who);
   return found != heartbeats_.end() && found->second->answers(now);
+}
+
+bool FailureDetector::answers_now(const void* who, TimePoint now) const {
+  const auto found = heartbeats_.find(who);
+  return found != heartbeats_.end() && found->second->answers_now(now);
 }
 
 bool FailureDetector::is_out_of_reach(const void* who, TimePoint now) const {
@@ -127,11 +152,12 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
   const int count = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     void* const data = events[static_cast<size_t>(i)].data.ptr;
-    if (data == &listener_) {
-      listener_.look(now);
+    if (data == &life_) {
+      continue;  // the Farewells that it has are asked for
     } else if (data == &processes_) {
       for (void* who : processes_.ended()) {
         processes_.forget(pidfds_[who]);
+        lines_.erase(who);
         notices.push_back({who, Evidence::kProcessEnded, "its process has ended", true});
       }
     } else {
@@ -139,6 +165,12 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
                                       [&](const auto& each) { return each.second.get() == data; });
       if (found != heartbeats_.end()) {
         note(found->first, *found->second, found->second->ready(now));
+      }
+      for (auto& [who, line] : lines_) {
+        if (&line != data) continue;
+        // Closing it would not suffice: a forked child may have a copy.
+        ::epoll_ctl(epoll_, EPOLL_CTL_DEL, line.socket, nullptr);
+        read(line, now);
       }
       for (const auto& [who, farewell] : farewells_) {
         if (farewell.get() != data) continue;
@@ -149,10 +181,10 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
     }
   }
   std::erase_if(farewells_, [](const auto& each) { return each.second->is_over(); });
+  judge_lines(now, notices);
   const bool is_round = now >= next_round_;
   if (is_round) {
     next_round_ = now + SilenceClock::period(limit_);
-    listener_.tidy(now);
   }
   if (is_round || now >= due_) {
     due_ = next_round_;
@@ -167,9 +199,41 @@ std::vector<FailureDetector::Notice> FailureDetector::look(TimePoint now) {
   return notices;
 }
 
+void FailureDetector::read(Line& line, TimePoint now) {
+  char byte = 0;
+  const ssize_t count = ::recv(line.socket, &byte, 1, 0);
+  line.socket.close();
+  const bool has_left = count == 1 && byte == LifeLine::kLeft;
+  if (!has_left) line.verdict = now + kUntilVerdict;
+}
+
+// A pidfd tells that a process has ended. It may do so a moment after the line has; and never if
+// the process has become another program.
+void FailureDetector::judge_lines(TimePoint now, std::vector<Notice>& notices) {
+  verdict_due_ = TimePoint::max();
+  std::erase_if(lines_, [&](auto& each) {
+    auto& [who, line] = each;
+    if (line.socket.is_valid()) return false;
+    if (line.verdict == TimePoint::max()) return true;
+    if (now < line.verdict) {
+      verdict_due_ = std::min(verdict_due_, line.verdict);
+      return false;
+    }
+    std::array<char, 1> name;
+    const bool is_alive =
+        ::readlink(("/proc/" + std::to_string(line.pid) + "/exe").c_str(), name.data(), 1) > 0;
+    notices.push_back(
+        {const_cast<void*>(who), Evidence::kProcessEnded,
+         is_alive ? "its process has become another program (exec)" : "its process has ended",
+         true});
+    return true;
+  });
+}
+
 void FailureDetector::close() {
   heartbeats_.clear();
-  listener_.close(HeartbeatEnd::kLeft);
+  lines_.clear();
+  life_.close(HeartbeatHello::Turn::kLeft);
 }
 
 }  // namespace q7x2

@@ -5,16 +5,12 @@
 
 #include "base/error.h"
 #include "transport/handle.h"
+#include "transport/reach.h"
 
 namespace q7x2 {
 namespace {
 
 std::atomic<bool> was_forked{false};
-
-bool has_shared_memory(const Card& card) {
-  return card.transports.find("posix") != std::string::npos ||
-         card.transports.find("sysv") != std::string::npos;
-}
 
 }  // namespace
 
@@ -28,9 +24,7 @@ void refuse_tcp_after_fork(const std::vector<Card>& cards, int rank) {
   for (size_t other = 0; other < cards.size(); ++other) {
     const Card& card = cards[other];
     if (other == static_cast<size_t>(rank)) continue;
-    if (card.host_key == mine.host_key && has_shared_memory(card) && has_shared_memory(mine)) {
-      continue;
-    }
+    if (talk_through_memory(mine, card)) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 "rank " + std::to_string(rank) +
                     " was forked from a process that used q7x2, and so it can talk through shared "

@@ -31,6 +31,7 @@ Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
       device_path_(device_path_of(members_.cards())),
       begun_(begun),
       departed_(static_cast<size_t>(world_size())),
+      last_calls_(static_cast<size_t>(world_size())),
       wires_(static_cast<size_t>(world_size()), Wire::kShared),
       memory_refusals_(static_cast<size_t>(world_size())) {}
 
@@ -313,8 +314,17 @@ void Group::peer_died(Locked& locked, const Peer& peer) {
                        rank));
     return;
   }
-  fail(locked,
-       Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + peer.life.reason(), rank));
+  // Of a path that is blocked, either end may be the one that says so: both are named.
+  const std::string here = describe(this->rank());
+  const bool is_at_other_end = peer.life.reason() == kPathFromIsBlocked;
+  const std::string path = is_at_other_end ? "from it to " + here : "from " + here + " to it";
+  fail(locked, Error(ErrorCode::kPeerFailed,
+                     describe(rank) + " failed: " +
+                         (peer.is_blocked || is_at_other_end
+                              ? "the path for data " + path +
+                                    " is blocked (firewall or MTU?), its host answers"
+                              : peer.life.reason()),
+                     rank));
 }
 
 // -------------------------------------------------------------------------------- what peers say
@@ -343,6 +353,9 @@ void Group::handle(Locked& locked, const Control& control) {
       return;
     case ControlType::kGoodbye:
       peer_left(locked, control.sender, control.sequence);
+      return;
+    case ControlType::kLastCall:
+      last_calls_[static_cast<size_t>(control.sender)] = control.sequence;
       return;
     case ControlType::kAbort:
       if (mailroom_) progress_shared(locked);  // what others wrote before

@@ -87,6 +87,11 @@ class Group {
   /// Leaves in good order: what is still in progress here fails, peers are told. Idempotent. See
   /// Runtime::finish_collectives.
   void leave();
+  /// Tells the others that this rank begins nothing more, and stays for what it has begun.
+  void say_last_call(Locked& locked);
+  /// Whether another member would miss `task` if this rank left: a collective that all have begun
+  /// or may begin, or a message that its receiver may take.
+  bool is_missed(Locked& locked, Task& task) const;
   /// What is in progress: everything, and the collectives only.
   std::vector<std::shared_ptr<Task>> tasks();
   std::vector<std::shared_ptr<Task>> collectives();
@@ -265,6 +270,9 @@ class Group {
   static constexpr std::chrono::milliseconds kAsksAgain{400};
   /// How long an answer takes at most from a process that runs, on a busy machine.
   static constexpr std::chrono::milliseconds kAnswerTakes{500};
+  // For servers. A call waits for one that stands still for two seconds at most.
+  static constexpr std::chrono::milliseconds kServerPatience{1500};
+  static constexpr std::chrono::milliseconds kServersAreAsked{200};
 
   // group.cpp: life and death.
   void fail_tasks(Locked& locked, const Error& error);
@@ -275,6 +283,7 @@ class Group {
   void tell(Locked& locked, int rank, const Error& error);
 
   // group_departure.cpp: ranks that leave.
+  void tell_all(Locked& locked, ControlType type);
   void peer_left(Locked& locked, int rank, uint64_t sequence);
   bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)].has_value(); }
   int find_departed(uint64_t sequence) const;
@@ -329,6 +338,8 @@ class Group {
   const TimePoint begun_;
   // By rank: how many collectives it had begun when it left in good order. Nothing: it is here.
   std::vector<std::optional<uint64_t>> departed_;
+  // The same of ranks that are about to leave, and begin nothing more.
+  std::vector<std::optional<uint64_t>> last_calls_;
   uint64_t first_missed_ = kNever;            // the first collective that one of them has not begun
   std::vector<Wire> wires_;                   // by rank
   std::vector<std::string> memory_refusals_;  // by rank

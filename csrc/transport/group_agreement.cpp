@@ -101,6 +101,7 @@ std::chrono::milliseconds Group::patience_of(const Task& task) {
 // it has waited for twice as long; in the end all of them. The answers also say who keeps the
 // others waiting (group_lateness.cpp); that is all that those say which are about messages.
 void Group::inquire(Locked& locked, TimePoint now) {
+  std::optional<int> still;
   for (const auto& task : runtime_.tasks().active(locked)) {
     Task::Record& record = task->record(locked);
     if (&task->group() != this || !record.is_started || task->is_over(locked) ||
@@ -119,6 +120,19 @@ void Group::inquire(Locked& locked, TimePoint now) {
                      now < unanswered_.at(*next).since + kAnswerTakes;
     }
     record.next_inquiry = now + until_next_inquiry(*task, waited, will_answer);
+    if (task->is_attempt()) {
+      record.next_inquiry = std::min(record.next_inquiry, now + kServersAreAsked);
+    }
+    for (const int r : awaited) {
+      const auto silent = unanswered_.find(r);
+      if (r >= task->first_server() && silent != unanswered_.end() &&
+          now > silent->second.since + kServerPatience) {
+        still = r;
+      }
+    }
+  }
+  if (still) {
+    fail(locked, Error(ErrorCode::kPeerFailed, describe(*still) + " stands still", *still));
   }
 }
 

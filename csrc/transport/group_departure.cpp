@@ -14,16 +14,37 @@ void Group::leave() {
   closed_ = true;
   fail_tasks(locked,
              Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
-  for (int r = 0; r < world_size() && !error_; ++r) {
-    if (r != rank() && members_.peer(r).life.is_alive()) {
-      Control goodbye = control_to(r, ControlType::kGoodbye);
-      goodbye.sequence = sequence_;
-      runtime_.controls().send(locked, members_.peer(r), goodbye);
-    }
-  }
+  if (!error_) tell_all(locked, ControlType::kGoodbye);
   runtime_.flights().close(locked, flight_);
   runtime_.groups().close(locked, slot_, ended_late());
   runtime_.tasks().drain(locked);
+}
+
+void Group::tell_all(Locked& locked, ControlType type) {
+  for (int r = 0; r < world_size(); ++r) {
+    if (r == rank() || has_left(r) || !members_.peer(r).life.is_alive()) continue;
+    Control control = control_to(r, type);
+    control.sequence = sequence_;
+    runtime_.controls().send(locked, members_.peer(r), control);
+  }
+}
+
+// Two ranks may each have begun what the other one never will. Without it each would stay for the
+// other.
+void Group::say_last_call(Locked& locked) {
+  if (!closed_ && !error_) tell_all(locked, ControlType::kLastCall);
+}
+
+bool Group::is_missed(Locked& locked, Task& task) const {
+  if (task.done() || !is_usable(locked)) return false;
+  if (task.takes_turn()) {
+    const uint64_t sequence = task.record(locked).sequence;
+    return std::ranges::none_of(last_calls_,
+                                [&](const auto& begun) { return begun && *begun <= sequence; });
+  }
+  const PendingRequest* const request = task.record(locked).requests.first();
+  return request != nullptr && !request->is_receive &&
+         !last_calls_[static_cast<size_t>(request->peer)];
 }
 
 // A collective that it has not begun cannot end. Of those that it has begun, it has sent all that

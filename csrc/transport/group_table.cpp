@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -59,7 +60,7 @@ bool GroupTable::deliver(Locked& locked) {
     return false;
   }
   if (controls_.take_lost(locked)) {
-    lose_mail(locked);
+    fail_all(locked, std::bad_alloc());
   }
   const std::vector<Control> arrived = controls_.take_arrived(locked);
   for (const Control& control : arrived) {
@@ -68,12 +69,16 @@ bool GroupTable::deliver(Locked& locked) {
   return !arrived.empty();
 }
 
-void GroupTable::lose_mail(Locked& locked) {
+void GroupTable::fail_all(Locked& locked, const std::exception& exception) {
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
   for (Slot& slot : slots_) {
     if (slot.group != nullptr) {
-      slot.group->fail(locked, slot.group->failure_of(std::bad_alloc()));
+      // In words that name this rank, whatever the type.
+      slot.group->fail(locked, no_memory
+                                   ? slot.group->failure_of(exception)
+                                   : slot.group->failure_of(std::runtime_error(exception.what())));
     } else {
-      slot.has_lost_mail = slot.is_taken;
+      slot.has_lost_mail |= slot.is_taken && no_memory;
     }
   }
 }
@@ -165,6 +170,13 @@ const Peer* GroupTable::awaited_peer(Locked& locked) const {
 void GroupTable::housekeep(Locked& locked, TimePoint now) {
   for (Group* group : open_) {
     group->housekeep(locked, now);
+  }
+}
+
+void GroupTable::say_last_call(Group* group) {
+  Locked locked(reactor_.lock());
+  for (Group* each : open_) {
+    if (group == nullptr || each == group) each->say_last_call(locked);
   }
 }
 

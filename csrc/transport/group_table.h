@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <unordered_map>
 #include <vector>
 
@@ -41,6 +42,8 @@ class GroupTable {
   void peer_died(Locked& locked, Peer& peer);
   /// Nothing arrives any more from other processes of this host: groups that need it fail.
   void lose_host(Locked& locked, const Error& error);
+  /// This process could not go on in the middle of anything, so all groups fail.
+  void fail_all(Locked& locked, const std::exception& exception);
   /// The processes of the job's ranks, as far as the groups of the job have them as members.
   std::unordered_map<uint64_t, Peer*> job_members(Locked& locked) const;
   /// Members of groups that have failed because these members failed, as this rank found or heard.
@@ -54,6 +57,8 @@ class GroupTable {
   const Peer* awaited_peer(Locked& locked) const;
   /// Now and then: groups look whether their ranks disagree.
   void housekeep(Locked& locked, TimePoint now);
+  /// Without the lock: this rank begins nothing more in `group`; null: in any group.
+  void say_last_call(Group* group);
   /// Without the lock, at the end of the process: every group leaves in good order.
   void leave_all();
 
@@ -75,7 +80,6 @@ class GroupTable {
 
   void handle(Locked& locked, const Control& control);
   void handle_guarded(Locked& locked, const Control& control);
-  void lose_mail(Locked& locked);
 
   Reactor& reactor_;
   PeerTable& peers_;

@@ -42,6 +42,7 @@ Card card_of_process(Runtime& runtime) {
   card.transports = join_list(runtime.transports());
   card.device_memory = runtime.reactor().device_memory();
   card.heartbeat_address = runtime.heartbeat_address();
+  card.sources = runtime.sources();
   Locked locked(runtime.lock());
   card.heartbeat_port = runtime.peers().heartbeat_port(locked);
   return card;

@@ -15,7 +15,6 @@
 
 #include "base/log.h"
 #include "transport/connection_attempt.h"
-#include "transport/heartbeat_listener.h"
 
 namespace q7x2 {
 namespace {
@@ -96,7 +95,7 @@ PrivateSocket Heartbeat::start_connection(uint32_t events) const {
 
 std::optional<Heartbeat::Finding> Heartbeat::call(TimePoint now) {
   line_ = start_connection(EPOLLIN | EPOLLOUT);
-  num_answered_ = 0;
+  num_heard_ = 0;
   if (!line_.is_valid()) {
     hang_up(now);
     return std::nullopt;
@@ -175,50 +174,53 @@ void Heartbeat::turned_away(TimePoint now) {
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
-  while (state_ == Line::kGreeting) {
-    const std::span<std::byte> rest = std::span(answer_).subspan(num_answered_);
+  while (state_ == Line::kGreeting || state_ == Line::kUp) {
+    const std::span<std::byte> rest = std::span(heard_).subspan(num_heard_);
     const ssize_t count = ::recv(line_, rest.data(), rest.size(), 0);
     if (count <= 0) {
       lost(count, now);
       return std::nullopt;
     }
-    num_answered_ += static_cast<size_t>(count);
-    if (num_answered_ == answer_.size()) {
-      check_answer(now);
-    }
-  }
-  while (state_ == Line::kUp) {
-    char byte = 0;
-    const ssize_t count = ::recv(line_, &byte, 1, 0);
-    if (count <= 0) {
-      lost(count, now);
-      return std::nullopt;
-    }
-    if (byte == static_cast<char>(HeartbeatEnd::kLeft)) {
-      hang_up(now);
-      knock_.close();
-      is_over_ = true;
-      return std::nullopt;
-    }
-    if (byte == static_cast<char>(HeartbeatEnd::kGivenUp)) {
-      hang_up(now);
-      return Finding{Evidence::kConnectionBroke, "it has given up the connection to this process"};
-    }
+    num_heard_ += static_cast<size_t>(count);
+    if (num_heard_ < heard_.size()) continue;
+    num_heard_ = 0;
+    if (state_ == Line::kUp) return check_end(now);
+    check_answer(now);
   }
   return std::nullopt;
 }
 
+bool Heartbeat::is_answer(const std::optional<HeartbeatHello>& hello) const {
+  return hello && hello->sender == target_.process && hello->receiver == process_ &&
+         hello->incarnation == target_.incarnation && hello->topic == target_.topic &&
+         hello->number == hello_.number;
+}
+
 void Heartbeat::check_answer(TimePoint now) {
-  const auto hello = HeartbeatHello::decode(answer_, HeartbeatHello::Turn::kAnswer, target_.key);
-  if (!hello || hello->sender != target_.process || hello->receiver != process_ ||
-      hello->incarnation != target_.incarnation || hello->topic != target_.topic ||
-      hello->number != hello_.number) {
+  if (!is_answer(HeartbeatHello::decode(heard_, HeartbeatHello::Turn::kAnswer, target_.key))) {
     turned_away(now);
     return;
   }
   state_ = Line::kUp;
   has_answered_ = true;
   num_hung_up_ = 0;
+}
+
+// What has no proof was not said by the process: the next call shows how it is.
+std::optional<Heartbeat::Finding> Heartbeat::check_end(TimePoint now) {
+  const auto says = [&](HeartbeatHello::Turn turn) {
+    return is_answer(HeartbeatHello::decode(heard_, turn, target_.key));
+  };
+  hang_up(now);
+  if (says(HeartbeatHello::Turn::kLeft)) {
+    knock_.close();
+    is_over_ = true;
+  } else if (says(HeartbeatHello::Turn::kGivenUp)) {
+    return Finding{Evidence::kConnectionBroke, "it has given up the connection to this process"};
+  } else if (says(HeartbeatHello::Turn::kBlocked)) {
+    return Finding{Evidence::kConnectionBroke, kPathFromIsBlocked};
+  }
+  return std::nullopt;
 }
 
 // The process has ended, or it has not taken the call, or somebody reset the connection, or TCP

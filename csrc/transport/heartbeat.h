@@ -67,6 +67,8 @@ class Heartbeat {
   bool answers(TimePoint now) const {
     return !is_over_ && clock_.was_heard() && clock_.silence(now) < limit_ / 2;
   }
+  /// There is no doubt that it answers now.
+  bool answers_now(TimePoint now) const { return answers(now) && !clock_.is_doubtful(now); }
   /// The host has not answered lately, or not yet, although it should.
   bool is_out_of_reach(TimePoint now) const { return !is_over_ && !answers(now); }
 
@@ -77,7 +79,9 @@ class Heartbeat {
   std::optional<Finding> called(TimePoint now);
   std::optional<Finding> refused(TimePoint now);
   void greet(TimePoint now);
+  bool is_answer(const std::optional<HeartbeatHello>& hello) const;
   void check_answer(TimePoint now);
+  std::optional<Finding> check_end(TimePoint now);
   void hang_up(TimePoint now);
   void turned_away(TimePoint now);
   std::optional<Finding> read(TimePoint now);
@@ -98,8 +102,8 @@ class Heartbeat {
   PrivateSocket line_;
   Line state_ = Line::kDown;
   HeartbeatHello hello_;
-  HeartbeatHello::Bytes answer_{};
-  size_t num_answered_ = 0;
+  HeartbeatHello::Bytes heard_{};  // the answer, and then the end
+  size_t num_heard_ = 0;
   int num_turned_away_ = 0;
   int num_hung_up_ = 0;  // since it answered last
   TimePoint next_call_{};

@@ -2,8 +2,9 @@
 
 #include <chrono>
 #include <cstring>
+#include <string_view>
 
-#include "base/blake2s.h"
+#include "base/crypto.h"
 
 namespace q7x2 {
 namespace {
@@ -27,8 +28,10 @@ constexpr size_t kProofAt = offsetof(Wire, proof);
 
 Proof proof_of(std::span<const std::byte, HeartbeatHello::kBytes> bytes, HeartbeatHello::Turn turn,
                const MessageKey& key) {
-  const bool is_call = turn == HeartbeatHello::Turn::kCall;
-  return prove(key, is_call ? "heartbeat call" : "heartbeat answer", {bytes.first(kProofAt)});
+  constexpr std::array<std::string_view, 5> kKinds{"heartbeat call", "heartbeat answer",
+                                                   "heartbeat left", "heartbeat given up",
+                                                   "heartbeat blocked"};
+  return prove(key, kKinds[static_cast<size_t>(turn)], bytes.first(kProofAt));
 }
 
 }  // namespace
@@ -56,7 +59,7 @@ std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, 
   Wire wire;
   std::memcpy(&wire, bytes.data(), sizeof(wire));
   if (wire.magic != kMagic || wire.version != kVersion ||
-      wire.topic > static_cast<uint32_t>(Topic::kDeaf)) {
+      wire.topic > static_cast<uint32_t>(Topic::kAdmit)) {
     return std::nullopt;
   }
   return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation,

@@ -1,9 +1,12 @@
-// HeartbeatHello: the first bytes on a heartbeat connection, in both directions.
+// HeartbeatHello: what is said on a heartbeat connection, in both directions.
 //
 //   caller --> hello: who calls whom, a number, a proof --> listener
 //   caller <-- hello: who answers whom, the same number, a proof <-- listener
+//   caller --> bytes that say nothing, for the kernel to acknowledge --> listener
+//   caller <-- hello with the same number, which ends the connection <-- listener
 //
-// A call with which a process gives up the connection (Farewell) has no answer.
+// A call with which a process gives up the connection (Farewell) has no answer, and one that asks
+// to be let connect (AdmissionRequests) is closed when that is so.
 //
 // Anybody can connect to a port. Each side shows that it knows the listener's key
 // (transport/job_secret.h). The proof is checked before anything else of a hello is read. A caller
@@ -22,12 +25,20 @@
 namespace q7x2 {
 
 struct HeartbeatHello {
-  enum class Turn { kCall, kAnswer };
+  enum class Turn {
+    kCall,
+    kAnswer,
+    kLeft,     ///< of the listener, last of all: its process ends in good order
+    kGivenUp,  ///< of the listener, last of all: its process takes the caller for dead
+    kBlocked,  ///< the same, because data does not get through
+  };
   enum class Topic : uint32_t {
     kShared,   ///< heartbeats over the network that all hosts share
     kPrivate,  ///< heartbeats over a private link
     kBroken,   ///< a Farewell: the connection broke
     kDeaf,     ///< a Farewell: the sender receives nothing from its host any more
+    kBlocked,  ///< a Farewell: data does not get through
+    kAdmit,    ///< the sender asks to be let connect: see admission_request.h
   };
 
   uint64_t sender = 0;       ///< process
@@ -36,7 +47,7 @@ struct HeartbeatHello {
   Topic topic = Topic::kShared;
   uint64_t number = 0;  ///< of the call: higher than those of all calls before it
 
-  bool is_farewell() const { return topic >= Topic::kBroken; }
+  bool is_farewell() const { return topic >= Topic::kBroken && topic <= Topic::kBlocked; }
 
   static constexpr size_t kBytes = 56;
   using Bytes = std::array<std::byte, kBytes>;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@
 
 namespace q7x2 {
 namespace {
+
+constexpr int kMostPorts = 32;
 
 /// Reads and drops what has arrived. False: the connection is over.
 bool drain(const PrivateSocket& socket) {
@@ -30,40 +33,94 @@ bool drain(const PrivateSocket& socket) {
 
 }  // namespace
 
-HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key)
+HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key,
+                                     const std::vector<uint32_t>& addresses)
     : process_(process), key_(key), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) {
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
   }
-  listen();
-}
-
-void HeartbeatListener::listen() {
-  socket_ = PrivateSocket::open();
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t length = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (!socket_.is_valid() || ::bind(socket_, any, length) != 0 ||
-      ::listen(socket_, SOMAXCONN) != 0 || ::getsockname(socket_, any, &length) != 0) {
+  // Another process may have a number at one of the addresses.
+  for (int i = 0; i < kMostPorts && port_ == 0; ++i) {
+    if (!bind(addresses) && errno != EADDRINUSE) break;
+  }
+  if (port_ == 0) {
     log(Level::kWarn, "no port for heartbeats (" + std::string(std::strerror(errno)) +
                           "): other hosts notice late if this one falls silent");
     return;
   }
-  port_ = ntohs(address.sin_port);
-  set_listening(true);
+  listen(sockets_.front());
+  watch(sockets_.front(), true);
 }
 
-void HeartbeatListener::set_listening(bool on) {
-  if (on == is_listening_ || !socket_.is_valid()) {
-    return;
+/// False: errno says why.
+bool HeartbeatListener::bind(const std::vector<uint32_t>& addresses) {
+  std::vector<uint32_t> all{INADDR_LOOPBACK};
+  std::ranges::remove_copy(addresses, std::back_inserter(all), uint32_t{INADDR_LOOPBACK});
+  std::vector<Socket> sockets;
+  uint16_t port = 0;  // as the kernel chooses it for the first
+  for (const uint32_t each : all) {
+    Socket one{PrivateSocket::open()};
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(each);
+    address.sin_port = htons(port);
+    socklen_t length = sizeof(address);
+    auto* const own = reinterpret_cast<sockaddr*>(&address);
+    if (!one.socket.is_valid()) return false;
+    if (::bind(one.socket, own, length) != 0) {
+      if (errno == EADDRNOTAVAIL && port != 0) continue;  // an interface that has gone
+      return false;
+    }
+    if (::getsockname(one.socket, own, &length) != 0) return false;
+    port = ntohs(address.sin_port);
+    sockets.push_back(std::move(one));
   }
+  sockets_ = std::move(sockets);
+  port_ = port;
+  return true;
+}
+
+void HeartbeatListener::listen(Socket& socket) {
+  if (!socket.is_listening) socket.is_listening = ::listen(socket.socket, SOMAXCONN) == 0;
+}
+
+void HeartbeatListener::watch(Socket& socket, bool on) const {
   epoll_event event{};
   event.events = EPOLLIN;
-  if (::epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, socket_, &event) == 0) {
-    is_listening_ = on;
+  if (socket.is_listening) {
+    ::epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, socket.socket, &event);
   }
+}
+
+void HeartbeatListener::open(const std::optional<HostAddresses>& hosts) {
+  for (size_t i = 1; i < sockets_.size(); ++i) {
+    Socket& socket = sockets_[i];
+    if (hosts) {
+      attach_filter(socket.socket, hosts->filter());
+    } else {
+      detach_filter(socket.socket);
+    }
+    if (socket.is_listening) continue;
+    listen(socket);
+    if (!is_resting_) watch(socket, true);
+  }
+}
+
+void HeartbeatListener::shut() {
+  for (size_t i = 1; i < sockets_.size(); ++i) {
+    Socket& socket = sockets_[i];
+    if (!socket.is_listening) continue;
+    if (!is_resting_) watch(socket, false);
+    ::shutdown(socket.socket, SHUT_RDWR);
+    socket.is_listening = false;
+  }
+}
+
+// Without a file for the next call it would be announced again and again: until the next `tidy`.
+void HeartbeatListener::set_resting(bool on) {
+  if (on == is_resting_) return;
+  is_resting_ = on;
+  for (Socket& socket : sockets_) watch(socket, !on);
 }
 
 void HeartbeatListener::look(TimePoint now) {
@@ -75,24 +132,32 @@ void HeartbeatListener::look(TimePoint now) {
 }
 
 void HeartbeatListener::take_calls(TimePoint now) {
-  while (is_listening_) {
-    Call call{socket_.accept(), now};
-    if (!call.socket.is_valid()) {
-      if (errno == ECONNABORTED || errno == EINTR) continue;
-      // Without a file for the call it would be announced again and again: until the next `tidy`.
-      if (errno != EAGAIN) set_listening(false);
-      return;
+  for (const Socket& socket : sockets_) {
+    // A flood of calls must not keep this thread from its work.
+    for (size_t i = 0; i < kMaxWaiting && !is_resting_ && take_call(socket, now); ++i) {
     }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, call.socket, &event) != 0) {
-      continue;  // it calls again
-    }
-    if (waiting_.size() == kMaxWaiting) {
-      waiting_.pop_front();
-    }
-    waiting_.push_back(std::move(call));
   }
+}
+
+/// False: there is none.
+bool HeartbeatListener::take_call(const Socket& socket, TimePoint now) {
+  if (!socket.is_listening) return false;
+  Call call{socket.socket.accept(), now};
+  if (!call.socket.is_valid()) {
+    if (errno == ECONNABORTED || errno == EINTR) return true;
+    if (errno != EAGAIN) set_resting(true);
+    return false;
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, call.socket, &event) != 0) {
+    return true;  // it calls again
+  }
+  if (waiting_.size() == kMaxWaiting) {
+    waiting_.pop_front();
+  }
+  waiting_.push_back(std::move(call));
+  return true;
 }
 
 /// Uses the number of the call, so that nobody can use it again.
@@ -126,57 +191,63 @@ void HeartbeatListener::hear(Call& call) {
   if (call.hello->is_farewell()) {
     farewells_.push_back(*call.hello);
     call.socket.close();
+  } else if (call.hello->topic == HeartbeatHello::Topic::kAdmit) {
+    sockaddr_storage caller{};
+    socklen_t length = sizeof(caller);
+    if (::getpeername(call.socket, reinterpret_cast<sockaddr*>(&caller), &length) == 0) {
+      admission_calls_.push_back({caller, std::move(call.socket)});
+    }
+    call.socket.close();
   } else if (expected_.contains(call.hello->sender)) {
     answer(call);
   }
 }
 
 void HeartbeatListener::answer(Call& call) {
-  const HeartbeatHello& hello = *call.hello;
-  const auto bytes =
-      HeartbeatHello{process_, hello.sender, hello.incarnation, hello.topic, hello.number}.encode(
-          HeartbeatHello::Turn::kAnswer, key_);
+  HeartbeatHello hello = *call.hello;
+  std::swap(hello.sender, hello.receiver);
+  const auto bytes = hello.encode(HeartbeatHello::Turn::kAnswer, key_);
   const ssize_t sent = ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) {
-    answered_[{hello.sender, hello.incarnation, hello.topic}] = std::move(call.socket);
+    answered_.insert_or_assign({hello.receiver, hello.incarnation, hello.topic},
+                               Answered{hello, std::move(call.socket)});
   }
   call.socket.close();
 }
 
 void HeartbeatListener::tidy(TimePoint now) {
-  set_listening(true);
+  set_resting(false);
   for (Call& call : waiting_) {
     if (now - call.since >= kPatience) call.socket.close();
   }
   look(now);
-  std::erase_if(answered_, [](const auto& entry) { return !drain(entry.second); });
+  std::erase_if(answered_, [](const auto& entry) { return !drain(entry.second.socket); });
 }
 
-void HeartbeatListener::end(PrivateSocket& socket, HeartbeatEnd why) {
-  drain(socket);  // else the kernel resets the connection, and the reason may be lost
-  const char byte = static_cast<char>(why);
-  ::send(socket, &byte, 1, MSG_NOSIGNAL);
-  socket.close();
+void HeartbeatListener::end(Answered& call, HeartbeatHello::Turn why) const {
+  drain(call.socket);  // else the kernel resets the connection, and the reason may be lost
+  const auto bytes = call.hello.encode(why, key_);
+  ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  call.socket.close();
 }
 
-void HeartbeatListener::hang_up(uint64_t process, uint32_t incarnation, HeartbeatEnd why) {
+void HeartbeatListener::hang_up(uint64_t process, uint32_t incarnation, HeartbeatHello::Turn why) {
   expected_.erase(process);
-  for (auto& [key, socket] : answered_) {
+  for (auto& [key, call] : answered_) {
     const auto& [caller, for_incarnation, topic] = key;
-    if (caller == process && for_incarnation <= incarnation) end(socket, why);
+    if (caller == process && for_incarnation <= incarnation) end(call, why);
   }
-  std::erase_if(answered_, [](const auto& entry) { return !entry.second.is_valid(); });
+  std::erase_if(answered_, [](const auto& entry) { return !entry.second.socket.is_valid(); });
 }
 
-void HeartbeatListener::close(HeartbeatEnd why) {
+void HeartbeatListener::close(HeartbeatHello::Turn why) {
   look({});  // who may be answered shall hear why
-  for (auto& [key, socket] : answered_) {
-    end(socket, why);
+  for (auto& [key, call] : answered_) {
+    end(call, why);
   }
   answered_.clear();
   waiting_.clear();
-  set_listening(false);
-  socket_.close();
+  sockets_.clear();
 }
 
 }  // namespace q7x2

@@ -1,4 +1,8 @@
-// HeartbeatListener: the port that processes of other hosts call, and the calls that came.
+// HeartbeatListener: the port that processes call, and the calls that came.
+//
+// The port is one number at several addresses: that of the loopback, which only this host reaches,
+// and those of the job's interfaces, while other hosts may call. There the kernel may drop what
+// comes from hosts that nobody expects (transport/host_addresses.h).
 //
 // A call begins with a HeartbeatHello, which proves that the caller belongs to the job. It is
 // answered with one if the caller is a process that this one has met in a group. Until then it
@@ -6,6 +10,8 @@
 // strangers cost little. What a caller sends afterwards is read and dropped: it only wants to see
 // that the kernel acknowledges it. A Farewell is noted, and the call is over.
 #pragma once
+
+#include <sys/socket.h>
 
 #include <chrono>
 #include <cstddef>
@@ -20,15 +26,10 @@
 
 #include "base/owned_fd.h"
 #include "transport/heartbeat_hello.h"
+#include "transport/host_addresses.h"
 #include "transport/private_socket.h"
 
 namespace q7x2 {
-
-/// Written before a heartbeat connection is closed. Without it, its process has ended.
-enum class HeartbeatEnd : char {
-  kLeft = 'l',     ///< the process ends in good order
-  kGivenUp = 'g',  ///< the process takes the other end for dead
-};
 
 class HeartbeatListener {
  public:
@@ -37,14 +38,20 @@ class HeartbeatListener {
   static constexpr size_t kMaxWaiting = 64;
   static constexpr std::chrono::seconds kPatience{5};
 
-  /// `process`: this one. `key`: of messages to it. Throws Error(kTransport) if there can be no
-  /// epoll descriptor. If the process can have no port, nobody can call it.
-  HeartbeatListener(uint64_t process, const MessageKey& key);
+  /// `process`: this one. `key`: of messages to it. `addresses`: at which other hosts may call,
+  /// IPv4 in host byte order. Throws Error(kTransport) if there can be no epoll descriptor. If the
+  /// process can have no port, nobody can call it.
+  HeartbeatListener(uint64_t process, const MessageKey& key,
+                    const std::vector<uint32_t>& addresses = {});
   HeartbeatListener(const HeartbeatListener&) = delete;
   HeartbeatListener& operator=(const HeartbeatListener&) = delete;
 
   /// 0: there is none.
   uint16_t port() const { return port_; }
+  /// Other hosts may call from now on: these if there are any given, else all.
+  void open(const std::optional<HostAddresses>& hosts);
+  /// They may not. At first they may not.
+  void shut();
   /// Becomes readable when a call must be looked at.
   int fd() const { return epoll_; }
   /// Calls of this process are answered from now on.
@@ -56,16 +63,20 @@ class HeartbeatListener {
   void tidy(TimePoint now);
   /// The Farewells that came since the last call.
   std::vector<HeartbeatHello> take_farewells() { return std::exchange(farewells_, {}); }
+  struct AdmissionCall {
+    sockaddr_storage caller;
+    PrivateSocket line;  ///< to be closed when the caller may connect
+  };
+  /// The calls of processes of the job that asked to be let connect since the last call.
+  std::vector<AdmissionCall> take_admission_calls() { return std::exchange(admission_calls_, {}); }
   /// Ends the calls of a process for this incarnation of the connection and those before it; `why`
   /// is what it is told. It is expected no more.
-  void hang_up(uint64_t process, uint32_t incarnation, HeartbeatEnd why);
+  void hang_up(uint64_t process, uint32_t incarnation, HeartbeatHello::Turn why);
   /// Ends all calls and takes no more.
-  void close(HeartbeatEnd end);
+  void close(HeartbeatHello::Turn why);
 
   /// Nobody has called, and whoever does is heard: there is nothing to tidy.
-  bool is_idle() const {
-    return waiting_.empty() && answered_.empty() && (is_listening_ || !socket_.is_valid());
-  }
+  bool is_idle() const { return waiting_.empty() && answered_.empty() && !is_resting_; }
   size_t num_waiting() const { return waiting_.size(); }
   size_t num_answered() const { return answered_.size(); }
 
@@ -79,26 +90,41 @@ class HeartbeatListener {
   };
   using Key = std::tuple<uint64_t, uint32_t, HeartbeatHello::Topic>;  // process, incarnation, topic
 
-  void listen();
-  void set_listening(bool on);
+  /// The port at one address. It keeps its number while it does not listen.
+  struct Socket {
+    PrivateSocket socket;
+    bool is_listening = false;
+  };
+
+  bool bind(const std::vector<uint32_t>& addresses);
+  static void listen(Socket& socket);
+  void watch(Socket& socket, bool on) const;
+  void set_resting(bool on);
   void take_calls(TimePoint now);
+  bool take_call(const Socket& socket, TimePoint now);
   bool is_for_this(const std::optional<HeartbeatHello>& hello);
   void hear(Call& call);
   void answer(Call& call);
-  static void end(PrivateSocket& socket, HeartbeatEnd why);
+  struct Answered {
+    HeartbeatHello hello;  // the answer
+    PrivateSocket socket;
+  };
+
+  void end(Answered& call, HeartbeatHello::Turn why) const;
 
   const uint64_t process_;
   const MessageKey key_;
   OwnedFd epoll_;
-  PrivateSocket socket_;
+  std::vector<Socket> sockets_;  // the loopback's first
   uint16_t port_ = 0;
-  bool is_listening_ = false;
+  bool is_resting_ = false;  // no call can be taken, for lack of files
   std::set<uint64_t> expected_;
   // The last numbers of calls, by process and topic. Only processes of the job have one.
   std::map<std::pair<uint64_t, HeartbeatHello::Topic>, uint64_t> numbers_;
   std::deque<Call> waiting_;
-  std::map<Key, PrivateSocket> answered_;
+  std::map<Key, Answered> answered_;
   std::vector<HeartbeatHello> farewells_;
+  std::vector<AdmissionCall> admission_calls_;
 };
 
 }  // namespace q7x2

@@ -5,17 +5,43 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
 
-#include "base/blake2s.h"
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/hex.h"
 
 namespace q7x2 {
 namespace {
 
-void add_framed(Blake2s& hash, std::string_view text) {
-  hash.add(uint64_t{text.size()});
-  hash.add(text);
+// Less than what `openssl rand -hex 16` prints, and far more than can be guessed if it is random.
+constexpr size_t kFewestCharacters = 16;
+constexpr std::string_view kSalt = "q7x2 secret";
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+/// Of a number, in the order of this machine: all machines of a job have the same.
+std::span<const std::byte> bytes_of(const uint64_t& number) {
+  return std::as_bytes(std::span(&number, 1));
+}
+
+Proof shortened(const std::array<std::byte, 32>& code) {
+  Proof proof;
+  std::memcpy(proof.data(), code.data(), proof.size());
+  return proof;
+}
+
+/// Once per text: a process has one secret, and asks for it again and again.
+std::array<std::byte, 32> key_of(std::string_view text) {
+  static std::mutex mutex;
+  static auto& keys = *new std::map<std::string, std::array<std::byte, 32>, std::less<>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto found = keys.find(text);
+  if (found == keys.end()) found = keys.emplace(text, stretched(text, kSalt)).first;
+  return found->second;
 }
 
 }  // namespace
@@ -44,26 +70,26 @@ Identity random_identity() {
   return identity;
 }
 
-JobSecret::JobSecret(std::string_view text) : is_set_(!text.empty()) {
-  Blake2s hash;
-  hash.add("q7x2 secret");
-  hash.add(text);
-  hash.finish(key_);
+JobSecret::JobSecret(std::string_view text) : key_{}, is_set_(!text.empty()) {
+  if (is_set_) key_ = key_of(text);
 }
 
 JobSecret JobSecret::of_environment() {
-  const char* const text = std::getenv("Q7X2_SECRET");
-  return JobSecret(text == nullptr ? "" : text);
+  const char* const set = std::getenv("Q7X2_SECRET");
+  const std::string_view text = set == nullptr ? "" : set;
+  if (!text.empty() && text.size() < kFewestCharacters) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "Q7X2_SECRET has " + std::to_string(text.size()) +
+                    " characters, expected at least " + std::to_string(kFewestCharacters) +
+                    ": a short one can be guessed. This makes a good one: openssl rand -hex 32");
+  }
+  return JobSecret(text);
 }
 
 Proof JobSecret::seal_of(std::string_view place, std::string_view text) const {
-  Blake2s hash(sizeof(Proof), key_);
-  add_framed(hash, "seal");
-  add_framed(hash, place);
-  hash.add(text);
-  Proof seal;
-  hash.finish(seal);
-  return seal;
+  const uint64_t length = place.size();
+  return shortened(
+      hmac(key_, {bytes_of("seal"), bytes_of(length), bytes_of(place), bytes_of(text)}));
 }
 
 std::string JobSecret::seal(std::string_view place, std::string_view text) const {
@@ -88,25 +114,13 @@ std::string_view JobSecret::open(std::string_view place, std::string_view sealed
 }
 
 MessageKey JobSecret::key_to(const Identity& process) const {
-  Blake2s hash(sizeof(MessageKey), key_);
-  add_framed(hash, "key");
-  hash.add(process.process);
-  hash.add(process.key);
-  MessageKey key;
-  hash.finish(key);
-  return key;
+  return hmac(key_, {bytes_of("key"), bytes_of(process.process), process.key});
 }
 
-Proof prove(const MessageKey& key, std::string_view kind,
-            std::initializer_list<std::span<const std::byte>> parts) {
-  Blake2s hash(sizeof(Proof), key);
-  add_framed(hash, kind);
-  for (const std::span<const std::byte> part : parts) {
-    hash.add(part);
-  }
-  Proof proof;
-  hash.finish(proof);
-  return proof;
+Proof prove(const MessageKey& key, std::string_view kind, std::span<const std::byte> numbers,
+            std::span<const std::byte> message) {
+  const uint64_t length = kind.size();
+  return shortened(hmac(key, {bytes_of(length), bytes_of(kind), numbers, message}));
 }
 
 }  // namespace q7x2

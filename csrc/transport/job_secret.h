@@ -7,19 +7,20 @@
 // Q7X2_SECRET, if it is set, is a second condition: a text that all processes of the job are given
 // by another way than the store. It is a part of every proof. Then reading the store is not enough.
 //
+//   secret    scrypt(Q7X2_SECRET), so that it takes long to try many; 32 zeros without one
 //   seal      of a text that passes through the store or in a handle:
-//             BLAKE2s-128(secret; "seal", where the text belongs, text)
-//   key to P  BLAKE2s-256(secret; "key", P's number, P's key)
-//   proof     of a message to P: BLAKE2s-128(key to P; what kind of message it is, its bytes)
+//             HMAC(secret; "seal", where the text belongs, text)
+//   key to P  HMAC(secret; "key", P's number, P's key)
+//   proof     of a message to P: HMAC(key to P; what kind of message it is, its bytes)
 //
-// Without Q7X2_SECRET a seal only shows that the text is whole. docs/reliability.md says what
-// follows from that.
+// HMAC is HMAC-SHA256. Of seals and proofs 128 bits are sent. All three are told apart by how they
+// begin. Without Q7X2_SECRET a seal only shows that the text is whole. docs/reliability.md says
+// what follows from that.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,7 +51,7 @@ class JobSecret {
 
   /// Empty: there is none.
   explicit JobSecret(std::string_view text);
-  /// Of Q7X2_SECRET.
+  /// Of Q7X2_SECRET. Throws Error(kInvalidArgument) if that is too short.
   static JobSecret of_environment();
 
   /// `text` behind its seal. `place` says where it belongs, so that it cannot be used elsewhere.
@@ -70,9 +71,9 @@ class JobSecret {
   bool is_set_;
 };
 
-/// `kind` tells messages apart that have the same bytes. The lengths of all `parts` but the last
-/// must follow from the kind.
-Proof prove(const MessageKey& key, std::string_view kind,
-            std::initializer_list<std::span<const std::byte>> parts);
+/// `kind` tells messages apart that have the same bytes. The length of `numbers` must follow from
+/// it.
+Proof prove(const MessageKey& key, std::string_view kind, std::span<const std::byte> numbers,
+            std::span<const std::byte> message = {});
 
 }  // namespace q7x2

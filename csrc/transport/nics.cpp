@@ -15,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "transport/failure_detector.h"
@@ -26,6 +27,10 @@ constexpr std::chrono::milliseconds kPause{10};
 
 uint32_t network_mask(uint8_t prefix) {
   return prefix == 0 ? 0 : ~uint32_t{0} << (32 - prefix);
+}
+
+uint32_t number_of(const sockaddr* address) {
+  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
 }
 
 bool is_bridge(const std::string& name) {
@@ -105,6 +110,36 @@ std::vector<Nic> nics_of_job() {
   return nics;
 }
 
+/// The addresses of this host beside `address` and those of `beside`: IPv4, and IPv6 of interfaces
+/// that have no others.
+HostAddresses other_sources(uint32_t address, const std::vector<Nic>& beside) {
+  HostAddresses sources;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return sources;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  std::set<std::string> with_ipv4;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    with_ipv4.insert(each->ifa_name);
+    const uint32_t own = number_of(each->ifa_addr);
+    const bool is_loopback = (each->ifa_flags & IFF_LOOPBACK) != 0;
+    if (!is_loopback && own != address && !std::ranges::count(beside, own, &Nic::address)) {
+      sources.add(own);
+    }
+  }
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET6 ||
+        (each->ifa_flags & IFF_LOOPBACK) != 0 || with_ipv4.contains(each->ifa_name)) {
+      continue;
+    }
+    HostAddresses::Ipv6 own;
+    std::memcpy(own.data(), &reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr,
+                own.size());
+    sources.add(own);
+  }
+  return sources;
+}
+
 /// Where heartbeats of other hosts come to. `own`: the address towards MASTER_ADDR.
 uint32_t address_for_others(const std::vector<Nic>& nics, std::optional<uint32_t> own) {
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
@@ -140,11 +175,8 @@ std::vector<Nic> usable_nics() {
         (each->ifa_flags & IFF_RUNNING) == 0 || is_bridge(each->ifa_name)) {
       continue;
     }
-    const auto number = [](const sockaddr* address) {
-      return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
-    };
-    nics.push_back({each->ifa_name, number(each->ifa_addr),
-                    static_cast<uint8_t>(std::popcount(number(each->ifa_netmask)))});
+    nics.push_back({each->ifa_name, number_of(each->ifa_addr),
+                    static_cast<uint8_t>(std::popcount(number_of(each->ifa_netmask)))});
   }
   return nics;
 }
@@ -154,13 +186,19 @@ NicRoles nic_roles() {
   const std::optional<uint32_t> own = nics.size() != 1 ? address_towards_master() : std::nullopt;
   const uint32_t address = address_for_others(nics, own);
   if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) {
-    return {.shared = {}, .beside = {}, .address = address};
+    return {.shared = {},
+            .beside = {},
+            .address = address,
+            .sources = other_sources(address, /*beside=*/{})};
   }
   const auto main = std::find_if(nics.begin(), nics.end(),
                                  [&](const Nic& nic) { return own && nic.address == *own; });
   NicRoles roles;
   roles.address = address;
-  if (main == nics.end() && has_others(nics)) return roles;
+  if (main == nics.end() && has_others(nics)) {
+    roles.sources = other_sources(address, roles.beside);
+    return roles;
+  }
   for (const Nic& nic : nics) {
     if (main == nics.end() || nic.name == main->name || nic.same_network(*main)) {
       if (!std::count(roles.shared.begin(), roles.shared.end(), nic.name)) {
@@ -170,6 +208,7 @@ NicRoles nic_roles() {
       roles.beside.push_back(nic);
     }
   }
+  roles.sources = other_sources(address, roles.beside);
   return roles;
 }
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "transport/host_addresses.h"
+
 namespace q7x2 {
 
 /// An interface with an IPv4 address.
@@ -32,6 +34,8 @@ struct NicRoles {
   /// At which the other hosts reach this one, in host byte order. Without a network it is that of
   /// the loopback: then all ranks are here.
   uint32_t address = 0;
+  /// Other addresses from which connections of this host may come.
+  HostAddresses sources;
 };
 
 /// The shared network is the one that leads to MASTER_ADDR, which every rank must reach, else that

@@ -19,7 +19,15 @@ enum class Evidence {
   kEndedElsewhere,   ///< a process of another host: that host's kernel says so
   kConnectionBroke,  ///< for whatever reason
   kSilent,           ///< its host has not answered for long
+  kBlocked,          ///< its host answers, but data does not get through
 };
+
+/// Why a peer is suspect whose data does not get through, at the end that finds it, and at the
+/// other.
+inline constexpr const char* kPathToIsBlocked =
+    "the path for data to it is blocked (firewall or MTU?), its host answers";
+inline constexpr const char* kPathFromIsBlocked =
+    "the path for data from it is blocked (firewall or MTU?), its host answers";
 
 class PeerLife {
  public:
@@ -28,7 +36,8 @@ class PeerLife {
 
   /// How long what a suspect peer had sent is still received. What a process of this host wrote to
   /// shared memory is visible when it has ended; its last packets to other hosts may be on their
-  /// way a little longer than the news that it ended. A silent host sends nothing.
+  /// way a little longer than the news that it ended. A silent host sends nothing, and
+  /// what a blocked path holds back was held back for long.
   static constexpr std::chrono::milliseconds grace(Evidence evidence) {
     switch (evidence) {
       case Evidence::kProcessEnded:
@@ -37,6 +46,7 @@ class PeerLife {
       case Evidence::kConnectionBroke:
         return std::chrono::milliseconds(40);
       case Evidence::kSilent:
+      case Evidence::kBlocked:
         return std::chrono::milliseconds(0);
     }
     return std::chrono::milliseconds(0);

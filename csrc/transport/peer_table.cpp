@@ -17,6 +17,7 @@ using Topic = HeartbeatHello::Topic;
 constexpr std::chrono::microseconds kAcknowledgementPause{200};
 // At the end: how long a host that was called lately may take to answer for the first time.
 constexpr std::chrono::milliseconds kConnecting{10};
+constexpr std::chrono::milliseconds kBetweenFiles{100};
 // Each is one break that the other end has not noticed.
 constexpr int kMostToCatchUp = 1000;
 
@@ -32,14 +33,16 @@ std::string why_unreachable(const Reactor& reactor, const Card& peer) {
 
 }  // namespace
 
-PeerTable::PeerTable(const JobSecret& secret, const Identity& self, Reactor& reactor,
-                     OnDeath on_death)
+PeerTable::PeerTable(const JobSecret& secret, const Identity& self,
+                     const std::vector<uint32_t>& addresses, Reactor& reactor, OnDeath on_death)
     : secret_(secret),
       reactor_(reactor),
       on_death_(std::move(on_death)),
-      detector_(self.process, secret.key_to(self)) {}
+      detector_(self.process, secret.key_to(self), addresses),
+      paths_(silence_limit()) {}
 
 Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t incarnation) {
+  if (!is_in_memory(card, same_host)) admit(locked, card.addresses(), !same_host);
   auto& slot = peers_[card.process];
   if (slot && slot->incarnation >= incarnation) {
     return *slot;
@@ -73,7 +76,7 @@ Peer& PeerTable::meet(Locked& locked, const Card& card, bool same_host, uint32_t
     return peer;
   }
   end_former_lives(locked, card);
-  peer.was_seen = detector_.watch_process(card.pid, &peer.watched_shared);
+  peer.was_seen = detector_.watch_process(card.pid, card.process, &peer.watched_shared);
   if (!peer.was_seen) {
     peer.has_ended = true;
     suspect(locked, peer, "its process has ended", Evidence::kProcessEnded);
@@ -97,12 +100,17 @@ Peer* PeerTable::find(Locked&, uint64_t process) {
 }
 
 std::vector<Card::Renewed> PeerTable::renew(Locked& locked) {
+  // A death may add and replace peers.
+  std::vector<Peer*> suspects;
+  for (const auto& [process, peer] : peers_) {
+    if (peer->life.is_suspect() && !peer->has_ended) suspects.push_back(peer.get());
+  }
+  for (Peer* const peer : suspects) {
+    if (!peer->life.is_dead()) die(locked, *peer);
+  }
   std::vector<Card::Renewed> connections;
   for (const auto& [process, peer] : peers_) {
-    const bool broken = !peer->life.is_alive() && !peer->has_ended;
-    if (broken && !peer->life.is_dead()) {
-      die(locked, *peer);
-    }
+    const bool broken = peer->life.is_dead() && !peer->has_ended;
     if (broken || peer->incarnation > 0) {
       const auto opened = [&](const Peer::Opened& path) {
         return broken ? path.all() : path.before;
@@ -177,16 +185,6 @@ void PeerTable::watch(Peer& peer, Wire wire, bool believes_refusals) {
                        believes_refusals);
 }
 
-Heartbeat::Target PeerTable::port_of(const Peer& peer, Topic topic) const {
-  const bool is_beside = topic == Topic::kPrivate;
-  return {.process = peer.card.process,
-          .incarnation = peer.incarnation,
-          .address = is_beside ? peer.beside_address : peer.card.heartbeat_address,
-          .port = peer.card.heartbeat_port,
-          .topic = topic,
-          .key = secret_.key_to(peer.card.identity())};
-}
-
 void PeerTable::suspect(Locked&, Peer& peer, std::string reason, Evidence evidence) {
   if (peer.life.suspect(Clock::now(), evidence, std::move(reason))) {
     has_suspects_.store(true, std::memory_order_relaxed);
@@ -206,15 +204,20 @@ void PeerTable::bury(Locked& locked, TimePoint now, const std::function<void()>&
   if (!has_suspects()) {
     return;
   }
-  has_suspects_.store(false, std::memory_order_relaxed);
+  // What is received, and what a death leads to, may add and replace peers. Those that are replaced
+  // live on in `former_`.
+  std::vector<Peer*> due;
   for (const auto& [process, peer] : peers_) {
-    if (peer->life.is_due(now)) {
-      look();
-      die(locked, *peer);
-    } else if (peer->life.is_suspect()) {
-      has_suspects_.store(true, std::memory_order_relaxed);
-    }
+    if (peer->life.is_due(now)) due.push_back(peer.get());
   }
+  for (Peer* const peer : due) {
+    if (peer->life.is_dead()) continue;
+    look();
+    if (!peer->life.is_dead()) die(locked, *peer);
+  }
+  has_suspects_.store(
+      std::ranges::any_of(peers_, [](const auto& each) { return each.second->life.is_suspect(); }),
+      std::memory_order_relaxed);
 }
 
 PeerTable::TimePoint PeerTable::bury_due(Locked&) const {
@@ -231,9 +234,12 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   peer.life.die();
   detector_.forget(&peer.watched_shared);
   detector_.forget(&peer.watched_beside);
-  detector_.give_up(peer.card.process, peer.incarnation);
+  detector_.give_up(
+      peer.card.process, peer.incarnation,
+      peer.is_blocked ? HeartbeatHello::Turn::kBlocked : HeartbeatHello::Turn::kGivenUp);
   if (!peer.has_ended && !peer.has_given_up) {
-    detector_.bid_farewell(port_of(peer, Topic::kBroken), &peer.watched_shared);
+    detector_.bid_farewell(port_of(peer, peer.is_blocked ? Topic::kBlocked : Topic::kBroken),
+                           &peer.watched_shared);
   }
   peer.shared.cut();
   peer.beside.cut();
@@ -258,6 +264,17 @@ void PeerTable::look(Locked& locked, TimePoint now) {
     suspect(locked, peer, std::move(notice.reason), notice.evidence);
   }
   hear_farewells(locked);
+  hear_admission_calls(locked);
+  if (now >= next_files_) {
+    next_files_ = now + kBetweenFiles;
+    reactor_.heed_files(locked);
+  }
+  watch_paths(locked, now);
+}
+
+PeerTable::TimePoint PeerTable::look_due(Locked&) const {
+  return detector_.num_heartbeats() == 0 ? detector_.due()
+                                         : std::min(detector_.due(), paths_.due());
 }
 
 void PeerTable::hear_farewells(Locked& locked) {
@@ -268,6 +285,10 @@ void PeerTable::hear_farewells(Locked& locked) {
     }
     peer->has_given_up = true;
     peer->is_deaf |= farewell.topic == Topic::kDeaf;
+    if (farewell.topic == Topic::kBlocked) {
+      suspect(locked, *peer, kPathFromIsBlocked);
+      continue;
+    }
     suspect(locked, *peer,
             peer->is_deaf ? "it no longer receives messages from other processes of its host, "
                             "because one of them was killed while it wrote a message to it"
@@ -318,7 +339,7 @@ void PeerTable::await_acknowledgements(Locked& locked, TimePoint give_up) {
     // A silent peer may have opened a connection, too, which UCX keeps when this end's is cut.
     std::set<uint32_t> silent;
     for (const auto& [process, peer] : peers_) {
-      if (peer->is_silent) silent.insert(peer->card.heartbeat_address);
+      if (peer->is_silent || peer->is_blocked) silent.insert(peer->card.heartbeat_address);
       if (peer->life.is_alive() && !takes_messages(*peer, now)) {
         all_reached = false;
         if (now >= connected_by) {

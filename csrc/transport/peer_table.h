@@ -13,13 +13,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "transport/card.h"
 #include "transport/failure_detector.h"
 #include "transport/link.h"
+#include "transport/path_watch.h"
 #include "transport/peer_life.h"
 #include "transport/reactor.h"
 
@@ -55,6 +59,7 @@ struct Peer {
   bool was_seen = false;   ///< it was alive after this process had met it
   bool is_deaf = false;    ///< it receives nothing from its host any more: see QueueWatch
   bool is_silent = false;  ///< its host has not answered for long
+  bool is_blocked = false;    ///< its host answers, but data does not get through
   bool has_given_up = false;  ///< it has given up the connection, and this end need not say so
   bool was_cut_off = false;   ///< this process has closed the connection, because the peer was late
 
@@ -75,11 +80,23 @@ class PeerTable {
   using TimePoint = PeerLife::TimePoint;
   using OnDeath = std::function<void(Locked&, Peer&)>;
 
-  /// `self`: this process. `on_death`: called once for each peer, after its links were cut. Throws
-  /// what FailureDetector throws.
-  PeerTable(const JobSecret& secret, const Identity& self, Reactor& reactor, OnDeath on_death);
+  /// `self`: this process. `addresses`: see HeartbeatListener. `on_death`: called once for each
+  /// peer, after its links were cut. Throws what FailureDetector throws.
+  PeerTable(const JobSecret& secret, const Identity& self, const std::vector<uint32_t>& addresses,
+            Reactor& reactor, OnDeath on_death);
   PeerTable(const PeerTable&) = delete;
   PeerTable& operator=(const PeerTable&) = delete;
+
+  /// Other hosts may call this process's port for heartbeats from now on, until `expect_no_others`
+  /// was called as often: its card goes out, and nobody knows yet to whom.
+  void expect_others(Locked&);
+  void expect_no_others(Locked&);
+  /// These processes may connect to this one, over TCP if they must, and call it. `host_key`: this
+  /// host's. Throws Error(kTransport).
+  void admit(Locked& locked, std::span<const Card> cards, std::string_view host_key);
+
+  /// Where to ask the process to let this one connect. Nothing: it does already, or need not.
+  std::optional<Heartbeat::Target> port_to_ask(Locked&, const Card& card, bool same_host) const;
 
   /// The connection to a process for a new group: `incarnation` or a later one. What came before it
   /// dies, if it has not yet.
@@ -123,7 +140,7 @@ class PeerTable {
   /// Any thread. Becomes readable when `look` should be called.
   int watch_fd() const { return detector_.fd(); }
   /// When it should be called at the latest.
-  TimePoint look_due(Locked&) const { return detector_.due(); }
+  TimePoint look_due(Locked&) const;
   /// Asks the detector: who it says is dead becomes suspect.
   void look(Locked& locked, TimePoint now);
 
@@ -141,12 +158,25 @@ class PeerTable {
  private:
   /// Connections to what the process of `card`, of this host, was before.
   void end_former_lives(Locked& locked, const Card& card);
+  /// Whether the two talk through shared memory only.
+  bool is_in_memory(const Card& card, bool same_host) const;
+  /// `are_others`: there are hosts among them that are not this one.
+  void admit(Locked& locked, const HostAddresses& hosts, bool are_others);
+  /// The port is open to whom this process expects.
+  void open_port();
   void watch(Peer& peer, Wire wire, bool believes_refusals = false);
   /// Its port for heartbeats.
   Heartbeat::Target port_of(const Peer& peer, HeartbeatHello::Topic topic) const;
   void die(Locked& locked, Peer& peer);
   /// Peers that have given up their connection to this process.
   void hear_farewells(Locked& locked);
+  /// Lets those connect that have asked for it.
+  void hear_admission_calls(Locked& locked);
+  // peer_paths.cpp: whose paths are blocked.
+  void watch_paths(Locked& locked, TimePoint now);
+  bool answers_elsewhere(uint32_t address, TimePoint now) const;
+  std::vector<Peer::Watched*> users_of(const PathSample& connection);
+  bool has_opened_another(const Peer::Watched& user, const PathSample& connection) const;
   /// Until the kernels of all peers have what was sent. Connections to hosts that do not answer are
   /// closed by force instead.
   void await_acknowledgements(Locked& locked, TimePoint give_up);
@@ -158,8 +188,12 @@ class PeerTable {
   Reactor& reactor_;
   const OnDeath on_death_;
   FailureDetector detector_;
+  PathWatch paths_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
   std::vector<std::unique_ptr<Peer>> former_;  // replaced; groups that failed know them
+  int num_expecting_ = 0;         // reasons to be called by hosts that are not known yet
+  bool has_other_hosts_ = false;  // among those that were admitted
+  TimePoint next_files_{};
   std::atomic<bool> has_suspects_{false};
   std::atomic<uint64_t> num_losses_{0};
 };

@@ -1,13 +1,18 @@
 #include "transport/private_socket.h"
 
+#include <fcntl.h>
+#include <linux/close_range.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace q7x2 {
 namespace {
@@ -39,8 +44,11 @@ void heed_forks() {
   [[maybe_unused]] static const int registered = ::pthread_atfork(before_fork, in_parent, in_child);
 }
 
+thread_local bool has_own_files = false;
+
 template <typename Open>
 int opened(const Open& open) {
+  if (has_own_files) return open();
   heed_forks();
   const std::lock_guard<std::mutex> lock(mutex);
   const int fd = open();
@@ -52,9 +60,38 @@ int opened(const Open& open) {
 
 }  // namespace
 
-PrivateSocket PrivateSocket::open() {
+bool own_files(std::initializer_list<int> kept) {
+  std::vector<int> files(kept);
+  files.push_back(STDERR_FILENO);
+  std::sort(files.begin(), files.end());
+  unsigned from = 0;
+  unsigned how = CLOSE_RANGE_UNSHARE;
+  for (size_t i = 0; i <= files.size(); ++i) {
+    const unsigned end = i < files.size() ? static_cast<unsigned>(files[i]) : ~0U;
+    // By its number: the C library has no function for it before 2.34.
+    if (from < end &&
+        ::syscall(SYS_close_range, from, end - (i < files.size() ? 1 : 0), how) != 0) {
+      return false;  // only the first call fails
+    }
+    if (from < end) how = 0;
+    from = end + 1;
+  }
+  // Sockets must not have the numbers that programs take for standard input and output.
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (fd > STDOUT_FILENO) ::close(fd);
+    if (fd < 0 || fd > STDOUT_FILENO) break;
+  }
+  return has_own_files = true;
+}
+
+PrivateSocket PrivateSocket::open(int family) {
   return PrivateSocket(
-      opened([] { return ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
+      opened([&] { return ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
+}
+
+PrivateSocket PrivateSocket::open() {
+  return open(AF_INET);
 }
 
 PrivateSocket PrivateSocket::accept() const {
@@ -69,6 +106,10 @@ PrivateSocket& PrivateSocket::operator=(PrivateSocket&& other) noexcept {
 
 void PrivateSocket::close() {
   if (fd_ < 0) {
+    return;
+  }
+  if (has_own_files) {
+    ::close(std::exchange(fd_, -1));
     return;
   }
   const std::lock_guard<std::mutex> lock(mutex);

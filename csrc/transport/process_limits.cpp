@@ -23,10 +23,12 @@ namespace q7x2 {
 namespace {
 
 // UCX's own (its thread's epoll set and timer, the transports' sockets and segments), the engine's
-// three, and what the first connections take.
-constexpr size_t kDescriptors = 24;
-// TCP listens on each network interface, and has an epoll set for it.
-constexpr size_t kDescriptorsPerInterface = 3;
+// three, what the first connections take, and those without which UCX would not look at its port
+// (tcp_gate.h).
+constexpr size_t kDescriptors = 40;
+// TCP listens on each network interface, and has an epoll set for it; heartbeats do, and the gate
+// keeps the socket.
+constexpr size_t kDescriptorsPerInterface = 5;
 // UCX's, the engine's, and one that runs callbacks.
 constexpr size_t kThreads = 3;
 // The stacks of these threads, their malloc arenas, and UCX's pools.

@@ -15,10 +15,18 @@ std::string describe(int rank, const Card& card) {
   return "rank " + std::to_string(rank) + " (" + describe_process(card) + ")";
 }
 
+std::optional<Card> readable(const std::string& bytes) {
+  try {
+    return Card::decode(bytes);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
-ProcessLookout::ProcessLookout(Seat seat, const std::vector<uint64_t>& job_ranks)
-    : seat_(std::move(seat)), runtime_(Runtime::existing()) {
+ProcessLookout::ProcessLookout(const std::vector<uint64_t>& job_ranks)
+    : runtime_(Runtime::existing()) {
   if (runtime_ && !job_ranks.empty()) {
     add_job(job_ranks);
     runtime_->parking().wake_driver();
@@ -49,8 +57,8 @@ void ProcessLookout::watch(int rank, const std::string& bytes, const std::string
     runtime_ = Runtime::instance();
   }
   joined_.erase(rank);
-  const std::optional<Card> theirs = card_of(rank, bytes);
-  const std::optional<Card> mine = card_of(seat_.rank, own_bytes);
+  const std::optional<Card> theirs = readable(bytes);
+  const std::optional<Card> mine = readable(own_bytes);
   if (!theirs || !mine) {
     return;
   }
@@ -70,15 +78,6 @@ void ProcessLookout::watch(int rank, const std::string& bytes, const std::string
   runtime_->parking().wake_driver();
   joined_[rank] = {rank, card.process, describe(rank, card)};
   is_new_ = true;
-}
-
-std::optional<Card> ProcessLookout::card_of(int rank, const std::string& published) const {
-  try {
-    return Card::decode(read_published(runtime_->secret(), "card",
-                                       {rank, seat_.world_size, seat_.group}, published));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
 }
 
 std::vector<Lookout::Loss> ProcessLookout::losses() {

@@ -19,7 +19,6 @@
 
 #include "transport/card.h"
 #include "transport/lookout.h"
-#include "transport/published.h"
 
 namespace q7x2 {
 
@@ -29,9 +28,8 @@ class Runtime;
 
 class ProcessLookout final : public Lookout {
  public:
-  /// `seat`: this rank's. `job_ranks`: what the job calls the members of the new group, by rank;
-  /// empty: nobody knows.
-  ProcessLookout(Seat seat, const std::vector<uint64_t>& job_ranks);
+  /// `job_ranks`: what the job calls the members of the new group, by rank; empty: nobody knows.
+  explicit ProcessLookout(const std::vector<uint64_t>& job_ranks);
 
   void watch(int rank, const std::string& card, const std::string& own, bool also_far) override;
   void forget() override { joined_.clear(); }
@@ -53,9 +51,6 @@ class ProcessLookout final : public Lookout {
   Group* group_with(Locked& locked, uint64_t process) const;
   void hear(Locked& locked, const Watched& watched);
 
-  std::optional<Card> card_of(int rank, const std::string& published) const;
-
-  const Seat seat_;
   std::shared_ptr<Runtime> runtime_;  // null: it is not there yet
   std::vector<Watched> job_;
   std::map<int, Watched> joined_;  // by rank

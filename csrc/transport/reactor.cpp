@@ -60,10 +60,22 @@ std::vector<std::string> Reactor::take_warnings(Locked&) {
   return std::exchange(ucx_.warnings, {});
 }
 
+bool Reactor::admit(Locked&, const HostAddresses& hosts) {
+  if (admitted_.contains(hosts)) return false;
+  admitted_.add(hosts);
+  for (UcpWorker* worker : workers_) worker->admit(admitted_);
+  return true;
+}
+
+void Reactor::heed_files(Locked&) {
+  for (UcpWorker* worker : workers_) worker->heed_files();
+}
+
 UcpWorker& Reactor::private_worker(Locked&, const Nic& nic) {
   std::unique_ptr<PrivateWorker>& own = private_workers_[nic.name];
   if (!own) {
     own = std::make_unique<PrivateWorker>(nic);
+    own->worker.admit(admitted_);
     workers_.push_back(&own->worker);
   }
   return own->worker;

@@ -44,6 +44,13 @@ class Reactor {
   }
   /// What the user should know of how UCX was opened; once.
   std::vector<std::string> take_warnings(Locked&);
+  /// Processes of these hosts may connect over TCP from now on, too. Before the first call nobody
+  /// may. Throws Error(kTransport).
+  /// False: they might already.
+  bool admit(Locked&, const HostAddresses& hosts);
+  const HostAddresses& admitted() const { return admitted_; }
+  /// To be called now and then: see TcpGate.
+  void heed_files(Locked&);
   /// The worker for an interface beside the shared network; made on first use.
   UcpWorker& private_worker(Locked&, const Nic& nic);
 
@@ -118,6 +125,7 @@ class Reactor {
   UcxRuntime ucx_;
   std::map<std::string, std::unique_ptr<PrivateWorker>> private_workers_;  // by interface
   std::vector<UcpWorker*> workers_;                                        // all of them
+  HostAddresses admitted_;
 };
 
 }  // namespace q7x2

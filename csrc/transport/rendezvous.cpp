@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "transport/job_secret.h"
+#include "transport/published.h"
 #include "transport/rendezvous_records.h"
 
 namespace q7x2 {
@@ -14,20 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 // To find out who is missing takes a call to the store per rank.
 constexpr std::chrono::seconds kBetweenNamings{1};
-
-std::vector<std::string> cards_of(const std::map<int, JoinRecord>& roster, int size) {
-  std::vector<std::string> cards;
-  for (const auto& [rank, entry] : roster) {
-    if (rank != static_cast<int>(cards.size())) {
-      refuse_bytes();
-    }
-    cards.push_back(entry.card);
-  }
-  if (cards.size() != static_cast<size_t>(size)) {
-    refuse_bytes();
-  }
-  return cards;
-}
+constexpr const char* kCard = "card";
 
 }  // namespace
 
@@ -43,27 +30,27 @@ Rendezvous::Rendezvous(KeyStore& store, Options options)
       coming_(options_.size) {}
 
 std::vector<std::string> Rendezvous::exchange(const std::string& what, const std::string& mine,
-                                              const Check& check) {
+                                              const Check& check, const Prepare& prepare) {
   if (options_.size == 1) {
     return {mine};
   }
   if (!committed_) {
-    return join(mine);
+    return join(mine, prepare);
   }
   const std::string name = "x/" + what;
   const Heeding heeding(*this, check);
   const Look look = [&](bool is_thorough) { return look_for_failure(is_thorough); };
-  const std::string own = encode_entry(options_.rank, mine);
+  const std::string own = encode_entry(options_.rank, sealed(what, mine));
   if (options_.rank != 0) {
     store_.set(key(name, options_.rank), own);
   }
   const std::string bundle = *gather(name, own, look);
   if (options_.rank == 0) {
     store_.set(key(name), pack(bundle));
-    return decode_bundle(bundle, options_.size);
+    return opened(what, decode_bundle(bundle, options_.size));
   }
   wait({key(name)}, look, name, members());
-  return decode_bundle(unpack(store_.get({key(name)}).front()), options_.size);
+  return opened(what, decode_bundle(unpack(store_.get({key(name)}).front()), options_.size));
 }
 
 void Rendezvous::finish(const Check& check, const std::function<void(int)>& waits_for) {
@@ -91,18 +78,19 @@ void Rendezvous::finish(const Check& check, const std::function<void(int)>& wait
 
 // ------------------------------------------------------------------------------------- to join
 
-std::vector<std::string> Rendezvous::join(const std::string& mine) {
+std::vector<std::string> Rendezvous::join(const std::string& mine, const Prepare& prepare) {
   coming_ = 0;
   card_ = mine;
+  prepare_ = prepare;
   std::vector<std::string> cards = options_.rank == 0 ? lead() : follow();
   committed_ = true;
   return cards;
 }
 
 std::vector<std::string> Rendezvous::lead() {
-  const std::string own = own_entry();
   for (;;) {
     enter(store_.add(kEpochs, 1));
+    const std::string own = own_entry();
     has_joined_ = true;
     store_.set(key("open"), own);
     // Those who wait in the epoch before.
@@ -120,10 +108,11 @@ std::vector<std::string> Rendezvous::lead() {
     for (const auto& [rank, entry] : roster) {
       judge(rank, entry);
     }
+    prepare(roster);
     store_.set(key("roster"), pack(bundle));
     if (confirmed(roster)) {
       store_.set(key("commit"), "");
-      return cards_of(roster, options_.size);
+      return cards_of(roster);
     }
   }
 }
@@ -211,6 +200,7 @@ std::optional<std::vector<std::string>> Rendezvous::take_part() {
   const auto entry = roster.find(options_.rank);
   const bool among = entry != roster.end() && entry->second.nonce == nonce_;
   if (among) {
+    prepare(roster);
     count("ack", "confirmed");
   }
   const bool committed = await("commit", [&] {
@@ -231,7 +221,55 @@ std::optional<std::vector<std::string>> Rendezvous::take_part() {
                     : "rank 0 was told a world size of " + std::to_string(roster.size()) +
                           ", this rank " + std::to_string(options_.size));
   }
-  return cards_of(roster, options_.size);
+  return cards_of(roster);
+}
+
+/// A seal or a roster that is wrong is found by all ranks once the epoch is committed.
+void Rendezvous::prepare(const Roster& roster) const {
+  if (!prepare_) return;
+  std::vector<std::string> cards;
+  try {
+    cards = cards_of(roster);
+  } catch (const Error&) {
+    return;
+  }
+  prepare_(cards);
+}
+
+std::vector<std::string> Rendezvous::cards_of(const Roster& roster) const {
+  std::vector<std::string> cards;
+  for (const auto& [rank, entry] : roster) {
+    if (rank != static_cast<int>(cards.size())) {
+      refuse_bytes();
+    }
+    cards.push_back(entry.card);
+  }
+  if (cards.size() != static_cast<size_t>(options_.size)) {
+    refuse_bytes();
+  }
+  return opened(kCard, cards);
+}
+
+std::string Rendezvous::sealed(const std::string& what, const std::string& text) const {
+  return publish(options_.secret, what,
+                 {options_.rank, options_.size, options_.group, std::to_string(epoch_)}, text);
+}
+
+std::optional<std::string> Rendezvous::card_of(int rank, const JoinRecord& record) const {
+  try {
+    return read_published(options_.secret, kCard,
+                          {rank, options_.size, options_.group, std::to_string(epoch_)},
+                          record.card);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<std::string> Rendezvous::opened(const std::string& what,
+                                            const std::vector<std::string>& sealed) const {
+  return read_all_published(options_.secret, what,
+                            {options_.rank, options_.size, options_.group, std::to_string(epoch_)},
+                            sealed);
 }
 
 /// Waits for what rank 0 publishes next. False: there is a later epoch, and this one is dead.
@@ -281,7 +319,8 @@ Error Rendezvous::error(ErrorCode code, const std::string& text, int rank) const
 }
 
 std::string Rendezvous::own_entry() const {
-  return encode_entry(options_.rank, JoinRecord{nonce_, options_.size, {}, card_}.encode());
+  return encode_entry(options_.rank,
+                      JoinRecord{nonce_, options_.size, {}, sealed(kCard, card_)}.encode());
 }
 
 std::string Rendezvous::key(const std::string& what) const {

@@ -13,7 +13,7 @@
 //      the nonces and cards by rank.
 //   4. A rank that finds its own nonce in the roster acknowledges it, by a counter. The last one
 //      tells rank 0, which commits the epoch. Every member of a committed roster was alive after
-//      the roster was complete, and holds the same cards as all others.
+//      the roster was complete, holds the same cards as all others, and lets them connect.
 //
 // A rank that died between 2 and 4 does not acknowledge. If nobody watches it, its successor
 // replaces the card that it left. Its parent sees the change and asks rank 0 to open a new epoch. A
@@ -50,6 +50,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transport/job_secret.h"
 #include "transport/lookout.h"
 #include "transport/rendezvous_records.h"
 #include "transport/rendezvous_tree.h"
@@ -75,7 +76,8 @@ class Rendezvous {
   struct Options {
     int rank = 0;
     int size = 1;
-    std::string group;                     ///< its name, for messages
+    std::string group;  ///< its name
+    JobSecret secret{""};
     std::chrono::milliseconds timeout{0};  ///< of everything, from construction on
     /// Called at each pause; may throw to end the wait.
     std::function<void()> check_interrupt = [] {};
@@ -93,6 +95,8 @@ class Rendezvous {
   };
   /// Called at each pause, like `check_interrupt`, while one exchange waits.
   using Check = std::function<void()>;
+  /// Called with what all ranks gave.
+  using Prepare = std::function<void(const std::vector<std::string>& all)>;
 
   Rendezvous(KeyStore& store, Options options);
 
@@ -104,9 +108,11 @@ class Rendezvous {
   /// Gives `mine` to all ranks and returns what each gave, by rank. The first exchange is the one
   /// in which the ranks find each other; `mine` is the card then. Throws Error: kTimeout if ranks
   /// are missing, kMismatch if processes disagree about who is which rank, kPeerFailed if a process
-  /// ended, else what another rank told by `fail`.
+  /// ended, else what another rank told by `fail`. What the ranks give is sealed for the epoch:
+  /// kMismatch if a seal is not that of the job.
+  /// `prepare`, if there is one, is called in the first exchange before any rank returns from it.
   std::vector<std::string> exchange(const std::string& what, const std::string& mine,
-                                    const Check& check);
+                                    const Check& check, const Prepare& prepare = {});
   /// Waits for something that is not in the store: until `missing`, which names a rank that is
   /// waited for, returns -1. Throws like an exchange.
   void wait_for(const std::function<int()>& missing, const Check& check);
@@ -151,7 +157,7 @@ class Rendezvous {
   };
 
   // rendezvous.cpp: joining.
-  std::vector<std::string> join(const std::string& mine);
+  std::vector<std::string> join(const std::string& mine, const Prepare& prepare);
   std::vector<std::string> lead();
   bool confirmed(const Roster& roster);
   std::vector<std::string> follow();
@@ -164,6 +170,13 @@ class Rendezvous {
   void refuse_if_superseded();
   Error error(ErrorCode code, const std::string& text, int rank = -1) const;
   std::string own_entry() const;
+  std::string sealed(const std::string& what, const std::string& text) const;
+  std::vector<std::string> opened(const std::string& what,
+                                  const std::vector<std::string>& sealed) const;
+  std::vector<std::string> cards_of(const Roster& roster) const;
+  /// Nothing: its seal is not that of the job.
+  std::optional<std::string> card_of(int rank, const JoinRecord& record) const;
+  void prepare(const Roster& roster) const;
   static std::string key_in(int64_t epoch, const std::string& what);
   std::string key(const std::string& what) const;
   std::string key(const std::string& what, int rank) const;
@@ -218,6 +231,7 @@ class Rendezvous {
   const TimePoint deadline_;
   const std::string nonce_;  // tells this process from others of the same rank
   std::string card_;
+  Prepare prepare_;
   int64_t epoch_ = 0;        // the newest that this rank has seen
   int64_t news_ = 0;         // of this epoch, as far as they were heard
   bool has_joined_ = false;  // rank 0: has opened an epoch; others: are in one

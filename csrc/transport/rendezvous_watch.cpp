@@ -32,7 +32,9 @@ void Rendezvous::watch_leader() {
     return;
   }
   const bool is_parent = (options_.rank - 1) / options_.branches == 0;
-  options_.lookout->watch(0, leader->second.card, card_, /*also_far=*/is_parent);
+  if (const auto card = card_of(0, leader->second)) {
+    options_.lookout->watch(0, *card, card_, /*also_far=*/is_parent);
+  }
 }
 
 void Rendezvous::watch_children() {
@@ -45,7 +47,9 @@ void Rendezvous::watch_children() {
     }
     if (const auto entry = joined(child); entry && !entry->failure) {
       watched_[child] = entry->nonce;
-      options_.lookout->watch(child, entry->card, card_, /*also_far=*/true);
+      if (const auto card = card_of(child, *entry)) {
+        options_.lookout->watch(child, *card, card_, /*also_far=*/true);
+      }
     }
   }
 }

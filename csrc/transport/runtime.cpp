@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLeavePatience{5000};     // for collectives
+constexpr milliseconds kLeavePatience{5000};     // for calls that others need, without progress
 constexpr milliseconds kShutdownPatience{1000};  // for other tasks, at the end of the process
 // For what peers have not taken yet at the end; and if one of them was late.
 constexpr milliseconds kClosePatience{1000};
@@ -36,6 +36,13 @@ constexpr milliseconds kWayOutOfCallback{500};
 std::mutex instance_mutex;
 std::vector<std::weak_ptr<Runtime>> instances_;  // the newest last
 Runtime::Hooks hooks_;
+
+/// Those at which other hosts may call.
+std::vector<uint32_t> addresses_of(const NicRoles& nics) {
+  std::vector<uint32_t> addresses{nics.address};
+  for (const Nic& nic : nics.beside) addresses.push_back(nic.address);
+  return addresses;
+}
 
 std::atomic<int> dying_runtimes{0};  // being destroyed by threads that nobody joins
 
@@ -162,7 +169,7 @@ Runtime::Runtime(const FlightSettings& flights)
       reactor_(nics_.shared),
       queue_(reactor_),
       envelopes_(secret_, identity_),
-      peers_(secret_, identity_, reactor_,
+      peers_(secret_, identity_, addresses_of(nics_), reactor_,
              [this](Locked& locked, Peer& peer) {
                tasks_.drain(locked);
                groups_.peer_died(locked, peer);
@@ -217,19 +224,37 @@ void Runtime::stop() {
   flights_.end_feed(locked);
 }
 
-void Runtime::finish_collectives(const Group* group) {
+void Runtime::finish_collectives(Group* group) {
   if (driver_.is_current_thread()) return;
-  const auto is_awaited = [&](Locked& locked, const Task& task) {
-    return (group == nullptr || &task.group() == group) && task.takes_turn() && !task.done() &&
-           task.group().is_usable(locked);
-  };
-  const auto are_awaited = [&] {
+  size_t awaited = 0;
+  const auto bytes_of_awaited = [&] {
     Locked locked(lock());
-    return std::ranges::any_of(tasks_.active(locked),
-                               [&](const auto& task) { return is_awaited(locked, *task); });
+    awaited = 0;
+    Traffic traffic;
+    for (const auto& task : tasks_.active(locked)) {
+      Group& its_group = task->group();
+      if ((group != nullptr && &its_group != group) || !its_group.is_missed(locked, *task)) {
+        continue;
+      }
+      ++awaited;
+      traffic += task->record(locked).traffic;
+    }
+    return traffic.sent_network + traffic.received_network + traffic.sent_memory +
+           traffic.received_memory;
   };
-  const TimePoint until = Clock::now() + kLeavePatience;
-  while (are_awaited() && Clock::now() < until) {
+  bool is_first = true;
+  size_t last_awaited = 0;
+  uint64_t last_bytes = 0;
+  TimePoint until{};
+  for (;;) {
+    const uint64_t bytes = bytes_of_awaited();
+    if (awaited == 0) return;
+    if (std::exchange(is_first, false)) groups_.say_last_call(group);
+    // What goes on may take its time.
+    if (awaited != last_awaited || bytes != last_bytes) until = Clock::now() + kLeavePatience;
+    if (Clock::now() >= until) return;
+    last_awaited = awaited;
+    last_bytes = bytes;
     std::this_thread::sleep_for(milliseconds(1));
   }
 }

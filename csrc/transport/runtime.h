@@ -79,9 +79,10 @@ class Runtime {
   /// False: `deadline` passed first.
   bool wait(const Task& task, TimePoint deadline, size_t bytes = kAll);
   /// Waits until the collectives that this rank has begun are done, for a rank that will leave: the
-  /// others would miss it in them. At most 5 s. `group`: whose; null: of all. Those of a group that
-  /// has failed are not waited for. Returns at once in the driver's thread, which makes progress.
-  void finish_collectives(const Group* group);
+  /// others would miss it in them. At most 5 s without progress. `group`: whose; null: of all. Not
+  /// waited for: those of a group that has failed, and those that a member has not begun which is
+  /// about to leave, too. Returns at once in the driver's thread, which makes progress.
+  void finish_collectives(Group* group);
   /// One round of progress, for threads that wait for something else than a task. Takes the lock.
   void drive();
   /// Has the driver's thread look at tasks that can go on.
@@ -103,6 +104,8 @@ class Runtime {
   FlightSnapshot flight_snapshot(std::string reason);
   /// The address at which other hosts reach this one, for heartbeats.
   uint32_t heartbeat_address() const { return nics_.address; }
+  /// Other addresses from which connections of this host may come.
+  const HostAddresses& sources() const { return nics_.sources; }
   /// Interfaces beside the shared network.
   const std::vector<Nic>& nics_beside() const { return nics_.beside; }
   /// Whether messages from other processes of this host arrive.

@@ -13,7 +13,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kCount = "q7x2/servers/count";
-constexpr const char* kCard = "card of a server";  // where its seal is for
 constexpr std::chrono::milliseconds kPause{5};
 constexpr size_t kLongestName = 200;
 
@@ -22,6 +21,10 @@ std::string server_key(int64_t number, const char* what = "") {
 }
 std::string invitation_key(int64_t number, int64_t invitation) {
   return server_key(number, "/invitation/") + std::to_string(invitation);
+}
+/// Where the seal of a server's card is for.
+std::string card_place(const std::string& meeting) {
+  return "card of a server for " + meeting;
 }
 std::string meeting_key(const std::string& meeting, const std::string& what) {
   return "q7x2/meetings/" + meeting + "/" + what;
@@ -128,7 +131,8 @@ std::optional<ServerMeeting> ServerRoll::invite(const std::string& group, std::v
   for (auto server = invited.begin(); server != invited.end(); ++server) {
     if (server < missing || has_come(*server)) {
       const std::string sealed = root_.get({card_key(*server)}).front();
-      server->card = Card::decode(secret_.open(kCard, sealed, "the card of a server"));
+      server->card =
+          Card::decode(secret_.open(card_place(meeting.key), sealed, "the card of a server"));
       meeting.servers.push_back(std::move(*server));
       continue;
     }
@@ -166,7 +170,8 @@ std::optional<std::string> ServerSeat::look() {
   const std::string sealed = root_.get({invitation_key(number_, next_)}).front();
   ++next_;
   std::string meeting(secret_.open("invitation", sealed, "the invitation to a group"));
-  root_.set(meeting_key(meeting, std::to_string(number_)), secret_.seal(kCard, card_.encode()));
+  root_.set(meeting_key(meeting, std::to_string(number_)),
+            secret_.seal(card_place(meeting), card_.encode()));
   return meeting;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -65,6 +66,9 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual bool takes_turn() const { return false; }
   /// Whether another task makes the call if this one fails: its error is not the call's.
   virtual bool is_attempt() const { return false; }
+  /// Attempts: members of the group from this one on are servers, without which the call can be
+  /// made. One that does not answer ends the group.
+  virtual int first_server() const { return std::numeric_limits<int>::max(); }
   /// Whether the flight recorder keeps it: what a user calls, and what prepares such a call.
   virtual bool is_recorded() const { return false; }
   /// Fills in what is known when it is submitted: the operation, its sizes, its peer.

@@ -5,14 +5,19 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <fstream>
+#include <map>
 #include <new>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <tuple>
 
 namespace q7x2 {
 
@@ -95,6 +100,89 @@ std::vector<ConnectionTotals> connection_totals(int worker) {
                      .peer_port = ntohs(peer->sin_port),
                      .acknowledged = info.tcpi_bytes_acked,
                      .busy = busy});
+    }
+  }
+  return all;
+}
+
+namespace {
+
+constexpr uint8_t kEstablished = 1;  // TCP_ESTABLISHED, as /proc/net/tcp has it
+constexpr uint8_t kConnecting = 2;   // TCP_SYN_SENT
+
+uint64_t inode_of(int socket) {
+  struct stat status {};
+  return fstat(socket, &status) == 0 ? status.st_ino : 0;
+}
+
+/// Where connections lead that are not made yet, by inode: getpeername does not tell.
+std::map<uint64_t, std::pair<uint32_t, uint16_t>> targets_of_attempts() {
+  std::map<uint64_t, std::pair<uint32_t, uint16_t>> targets;
+  std::ifstream table("/proc/thread-self/net/tcp");
+  for (std::string line; std::getline(table, line);) {
+    unsigned address = 0;
+    unsigned port = 0;
+    unsigned state = 0;
+    unsigned long long inode = 0;
+    if (std::sscanf(line.c_str(), " %*d: %*x:%*x %x:%x %x %*x:%*x %*x:%*x %*x %*d %*d %llu",
+                    &address, &port, &state, &inode) == 4 &&
+        state == kConnecting) {
+      targets[inode] = {ntohl(address), static_cast<uint16_t>(port)};
+    }
+  }
+  return targets;
+}
+
+PathSample sample_of(const tcp_info& info, bool knows_window) {
+  using std::chrono::milliseconds;
+  PathSample sample;
+  sample.is_connecting = info.tcpi_state == kConnecting;
+  sample.acknowledged = info.tcpi_bytes_acked;
+  sample.unacknowledged = info.tcpi_unacked;
+  sample.probes = info.tcpi_probes;
+  sample.retransmissions = info.tcpi_retransmits;
+  sample.sent = info.tcpi_data_segs_out;
+  sample.sent_again = info.tcpi_total_retrans;
+  sample.since_sent = milliseconds(info.tcpi_last_data_sent);
+  sample.since_acknowledgement = milliseconds(info.tcpi_last_ack_recv);
+  // An old kernel does not tell the window. A shut one is answered whenever something is sent.
+  sample.is_window_open =
+      sample.is_connecting ||
+      (knows_window ? info.tcpi_snd_wnd > 0 : info.tcpi_last_ack_recv > info.tcpi_last_data_sent);
+  return sample;
+}
+
+}  // namespace
+
+std::vector<std::pair<uint64_t, PathSample>> path_samples(int worker) {
+  std::vector<std::pair<uint64_t, PathSample>> all;
+  std::vector<std::pair<uint64_t, PathSample>> attempts;
+  for (const Watched& interface : watched_by(worker)) {
+    for (const Watched& each : watched_by(interface.fd)) {
+      tcp_info info{};
+      socklen_t size = sizeof(info);
+      if (!is_tcp(each.fd) || getsockopt(each.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+          size < offsetof(tcp_info, tcpi_delivery_rate) ||
+          (info.tcpi_state != kEstablished && info.tcpi_state != kConnecting)) {
+        continue;
+      }
+      PathSample sample = sample_of(info, size >= offsetof(tcp_info, tcpi_snd_wnd) + 4);
+      if (sample.is_connecting) {
+        attempts.emplace_back(inode_of(each.fd), sample);
+      } else if (const std::optional<sockaddr_in> peer = peer_of(each.fd)) {
+        sample.peer = ntohl(peer->sin_addr.s_addr);
+        sample.peer_port = ntohs(peer->sin_port);
+        all.emplace_back(inode_of(each.fd), sample);
+      }
+    }
+  }
+  if (!attempts.empty()) {
+    const auto targets = targets_of_attempts();
+    for (auto& [inode, sample] : attempts) {
+      const auto found = targets.find(inode);
+      if (found == targets.end()) continue;
+      std::tie(sample.peer, sample.peer_port) = found->second;
+      all.emplace_back(inode, sample);
     }
   }
   return all;

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "ledger/link_meter.h"
+#include "transport/path_clock.h"
 
 namespace q7x2 {
 
@@ -27,5 +29,9 @@ bool is_all_acknowledged(int worker, const std::set<uint32_t>& silent = {});
 
 /// What the sockets of this worker have sent. Empty where the kernel does not count it.
 std::vector<ConnectionTotals> connection_totals(int worker);
+
+/// What the kernel says of the sockets of this worker, by inode: those over IPv4 that are connected
+/// or connecting.
+std::vector<std::pair<uint64_t, PathSample>> path_samples(int worker);
 
 }  // namespace q7x2

@@ -188,6 +188,7 @@ UcpWorker::UcpWorker(const UcpContext& context) : worker_(nullptr, ucp_worker_de
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucp_worker_h worker = nullptr;
   const PrivateSegments before;
+  const std::set<int> listening_before = listening_sockets();
   check_ucx(ucp_worker_create(context.get(), &params, &worker), "create a worker");
   worker_.reset(worker);
   before.restrict_newer();
@@ -198,6 +199,7 @@ UcpWorker::UcpWorker(const UcpContext& context) : worker_(nullptr, ucp_worker_de
   check_ucx(ucp_worker_get_address(worker, &address, &length), "give its address");
   address_.assign(reinterpret_cast<const char*>(address), length);
   ucp_worker_release_address(worker, address);
+  gate_ = std::make_unique<TcpGate>(listening_before, address_);
 }
 
 bool UcpWorker::arm() {

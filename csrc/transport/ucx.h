@@ -13,6 +13,8 @@
 
 #include "base/error.h"
 #include "base/memory_kind.h"
+#include "transport/host_addresses.h"
+#include "transport/tcp_gate.h"
 
 namespace q7x2 {
 
@@ -61,7 +63,14 @@ class UcpWorker {
   /// Arms the event fd. False: events are pending, progress first.
   bool arm();
 
+  /// Processes of these hosts may connect over TCP, and nobody else. Before the first call nobody
+  /// may. Throws Error(kTransport).
+  void admit(const HostAddresses& hosts) { gate_->open(event_fd_, hosts); }
+  /// To be called now and then: see TcpGate.
+  void heed_files() { gate_->heed_files(); }
+
  private:
+  std::unique_ptr<TcpGate> gate_;  // outlives what it guards
   std::unique_ptr<ucp_worker, void (*)(ucp_worker_h)> worker_;
   int event_fd_ = -1;
   std::string address_;

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "fabric/host.h"
+#include "transport/expecting_others.h"
 #include "transport/forked_ucx.h"
 #include "transport/group.h"
 #include "transport/group_facts.h"
 #include "transport/handle.h"
 #include "transport/known_breaks.h"
-#include "transport/published.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -90,8 +90,11 @@ WireUp::~WireUp() {
 
 std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
                                    DevicePath device_path) {
+  const ExpectingOthers expecting(runtime_);  // its card goes out
   mine_ = make_card(algorithms, device_path);
-  std::vector<Card> cards = verified(exchange("card", mine_.encode(), [] {}));
+  const Prepare prepare = [this](const auto& all) { admit(all); };
+  std::vector<Card> cards = verified(exchange_(
+      "card", mine_.encode(), [] {}, prepare));
   refuse_tcp_after_fork(cards, rank_);
   Membership members = meet(cards);
   renew_connections(members, std::move(cards));
@@ -113,17 +116,15 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
   return group;
 }
 
-std::vector<std::string> WireUp::exchange(const std::string& what, const std::string& mine,
-                                          const std::function<void()>& check) {
-  const JobSecret& secret = runtime_.secret();
-  Seat seat{rank_, world_size_, name_};
-  std::vector<std::string> all = exchange_(what, publish(secret, what, seat, mine), check);
-  seat.rank = 0;
-  for (std::string& each : all) {
-    each = read_published(secret, what, seat, each);
-    ++seat.rank;
+void WireUp::admit(const std::vector<std::string>& cards) {
+  std::vector<Card> all;
+  try {
+    for (const std::string& bytes : cards) all.push_back(Card::decode(bytes));
+  } catch (const Error&) {
+    return;  // all ranks say so when they verify the cards
   }
-  return all;
+  Locked locked(runtime_.lock());
+  runtime_.peers().admit(locked, all, mine_.host_key);
 }
 
 // ---------------------------------------------------------------------------------------- cards

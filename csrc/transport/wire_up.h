@@ -26,9 +26,14 @@ class Runtime;
 
 /// Gives `mine` to all ranks and returns what each gave, by rank. Blocks, with a deadline of its
 /// own. `what` names the exchange, the same on all ranks and once per group. `check` is called now
-/// and then, and throws when the exchange is pointless.
+/// and then, and throws when the exchange is pointless. `prepare`, if there is one, is called with
+/// the result. If the ranks meet through a store, that is before any rank returns from the first
+/// exchange, so all may rely on what it prepares. What the ranks give is sealed on its way
+/// (published.h); the exchange throws Error(kMismatch) where a seal is not that of the job.
+using Prepare = std::function<void(const std::vector<std::string>& all)>;
 using Exchange = std::function<std::vector<std::string>(
-    const std::string& what, const std::string& mine, const std::function<void()>& check)>;
+    const std::string& what, const std::string& mine, const std::function<void()>& check,
+    const Prepare& prepare)>;
 
 /// Blocks until `missing`, which names a rank that is waited for, returns -1. It is called now and
 /// then, like `check`, which throws when the wait is pointless. Has a deadline of its own.
@@ -39,8 +44,8 @@ using Await =
 template <typename Meeting>
 Exchange exchange_of(Meeting& meeting) {
   return [&meeting](const std::string& what, const std::string& mine,
-                    const std::function<void()>& check) {
-    return meeting.exchange(what, mine, check);
+                    const std::function<void()>& check, const Prepare& prepare) {
+    return meeting.exchange(what, mine, check, prepare);
   };
 }
 template <typename Meeting>
@@ -64,10 +69,12 @@ class WireUp {
   std::shared_ptr<Group> run(bool eager, const std::string& algorithms, DevicePath device_path);
 
  private:
-  /// The exchange, of texts with seals. Throws Error(kMismatch) if another rank's has none of this
-  /// job.
   std::vector<std::string> exchange(const std::string& what, const std::string& mine,
-                                    const std::function<void()>& check);
+                                    const std::function<void()>& check) {
+    return exchange_(what, mine, check, {});
+  }
+  /// Lets the ranks of these cards connect. What is wrong with a card is found later.
+  void admit(const std::vector<std::string>& cards);
   Card make_card(const std::string& algorithms, DevicePath device_path);
   /// Throws Error(kMismatch) unless they are the cards of one group, and this rank's among them.
   std::vector<Card> verified(const std::vector<std::string>& bytes) const;

@@ -1,7 +1,8 @@
 """Distributed checkpoints (DCP) on q7x2: torchrun --nproc-per-node 2 with_dcp.py
 
 The residuals of the hook are saved with the model, so a resumed training has the same bits as one
-that was not stopped.
+that was not stopped. The checkpoint is written while the training goes on, in a process group of
+its own.
 """
 
 import tempfile
@@ -39,10 +40,13 @@ def train(state: dict[str, object], steps: range) -> None:
 half = small.STEPS // 2
 unbroken = setup()
 train(unbroken, range(half))
-# dcp.async_save returns at once, and writes while the training goes on.
-saving = dcp.async_save(unbroken, checkpoint_id=folder[0])
-saving.result()
+# dcp.async_save copies the state and returns. A thread of its own then agrees with the other ranks
+# about who writes what, while the training goes on. All ranks must make the calls of a group in the
+# same order, and two threads have no order between them. So the thread gets a group of its own.
+saving_group = dist.new_group()
+saving = dcp.async_save(unbroken, checkpoint_id=folder[0], process_group=saving_group)
 train(unbroken, range(half, small.STEPS))
+saving.result()  # the checkpoint is complete from here on
 
 resumed = setup()
 train(resumed, range(1))  # gives the optimizer its state, which dcp.load overwrites

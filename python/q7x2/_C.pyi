@@ -137,6 +137,9 @@ class HookRunner:
     def register(self, reducer: Any) -> None:
         """Have DDP's reducer give its buckets to this runner."""
 
+    def expect_fewer_buckets(self) -> None:
+        """DDP may leave out buckets that no rank uses: a step is over when backward is."""
+
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the reducer calls; returns at once."""
 
@@ -286,11 +289,12 @@ class ShardRows:
     """
 
     def __init__(self, pieces: list[tuple[int, int, bool]]) -> None: ...
-    def pack(self, rows: Tensor, divisor: float = 1.0) -> tuple[Tensor, Tensor]:
-        """The coded part, divided, float32, and the whole one as it is; a row each for each row."""
+    def pack(self, rows: Tensor, number: int, divisor: float = 1.0) -> tuple[Tensor, Tensor]:
+        """The coded part, divided, float32, and the whole one as it is; a row each for each of
+        ``number`` rows, which may have no elements."""
 
     def unpack(self, coded: Tensor, whole: Tensor, rows: Tensor, factor: float = 1.0) -> None:
-        """Fills ``rows``: the inverse. The coded part is multiplied."""
+        """Fills ``rows``, as many as ``coded`` has: the inverse. The coded part is multiplied."""
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether both have the same dtype and the same bytes. Contiguous, on the CPU."""

@@ -14,6 +14,7 @@ from q7x2._advise_measure import (
     measure_step,
 )
 from q7x2._advise_model import Computing, Reducing, accumulation, buckets_of, step_seconds
+from q7x2._advise_price import Price, price_of
 from q7x2._option_checks import check_positive, check_whole
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _BUCKETS_MB = (1, 5, 25, 100)
 _WORTH = 1.05  # a proposal that is faster by less is not worth its price in accuracy
+_DENSE_TRIALS = 2  # bucket sizes without compression: what the others are compared with
 _MOST_BACKWARDS = 1024
 
 
@@ -50,6 +52,11 @@ class Proposal:
     accumulate: int
     local_steps: int
     is_measured: bool = False
+
+    @property
+    def price(self) -> Price | None:
+        """What the hook cost in final loss on one training; None: not measured."""
+        return price_of(self.hook)
 
     @property
     def hook_text(self) -> str:
@@ -84,10 +91,15 @@ class Advice:
 
     @property
     def best(self) -> Proposal:
-        """The fastest one; it compresses nothing if compression does not pay."""
-        if self.compression_pays:
-            return self.proposals[0]
-        return next(p for p in self.proposals if is_dense(p.hook))
+        """The one with the lowest price of those that are within 5 % of the fastest.
+
+        It compresses nothing if compression does not pay.
+        """
+        if not self.compression_pays:
+            return next(p for p in self.proposals if is_dense(p.hook))
+        limit = _WORTH * self.proposals[0].step_seconds
+        worthy = [p for p in self.proposals if p.is_measured and p.step_seconds <= limit]
+        return min(worthy, key=lambda p: math.inf if p.price is None else p.price.high)
 
     @property
     def compression_pays(self) -> bool:
@@ -110,14 +122,26 @@ class Advice:
             for p in self.proposals
         ]
         lines.append("* measured, the others are predicted")
-        if self.compression_pays:
-            lines.append(
-                f"Compression pays: {self.dense_seconds / self.proposals[0].step_seconds:.2f} x "
-                "faster steps. Its price in accuracy is in docs/hooks.md."
-            )
-        else:
-            lines.append("Compression does not pay here: train without it.")
-        return "\n".join(lines)
+        if not self.compression_pays:
+            return "\n".join([*lines, "Compression does not pay here: train without it."])
+        best, faster = self.best, self.dense_seconds / self.best.step_seconds
+        return "\n".join(
+            [
+                *lines,
+                f"Compression pays: {faster:.2f} x faster steps with {best.hook_text}",
+                "and buckets of "
+                f"{best.bucket_cap_mb:g} MB. But it may cost loss. Final losses minus that of",
+                "uncompressed training, on another training (docs/hooks.md), with 95 % intervals:",
+                *self._prices(),
+            ]
+        )
+
+    def _prices(self) -> list[str]:
+        hooks = {p.hook_text: p.price for p in self.proposals if not is_dense(p.hook)}
+        return [
+            f"  {'not measured' if price is None else price!s:<27}  {hook}"
+            for hook, price in hooks.items()
+        ]
 
 
 def advise(
@@ -152,7 +176,7 @@ def advise(
         buckets_mb: Sizes of DDP's buckets to propose, in MiB.
         repeats: Steps and reductions of each kind that are measured, after those that warm up.
         trials: Proposals that are tried in real steps: those with the shortest predictions. The
-            best dense one is tried too.
+            two best dense ones are tried too.
         overhead: The share of the computing time that communication may cost with ``accumulate``
             and ``local_steps`` of a proposal.
 
@@ -196,8 +220,8 @@ def advise(
         proposals += _proposals(hook, computing, reducing, buckets_mb, cores, overhead)
     # All ranks have the same figures, so a stable order is the same on all of them.
     proposals.sort(key=lambda proposal: proposal.step_seconds)
-    best_dense = next(p for p in proposals if is_dense(p.hook))
-    tried = [p for i, p in enumerate(proposals) if i < trials or p is best_dense]
+    dense_ones = [p for p in proposals if is_dense(p.hook)][:_DENSE_TRIALS]
+    tried = [p for i, p in enumerate(proposals) if i < trials or p in dense_ones]
     others = [p for p in proposals if p not in tried]
     for i, p in enumerate(tried):
         seconds = measure_step(model, step, p.hook, p.bucket_cap_mb, group, repeats)
@@ -243,7 +267,7 @@ def _proposals(
     proposals = []
     seen = set()
     for size in sorted(buckets_mb):
-        buckets = buckets_of(computing.bytes, round(size * (1 << 20)))
+        buckets = buckets_of(computing.bytes, round(size * (1 << 20)), computing.ready)
         if len(buckets) in seen:  # larger caps make no other buckets
             continue
         seen.add(len(buckets))

@@ -29,11 +29,10 @@ def cores_per_rank(group: ProcessGroup) -> float:
 
     Containers and virtual hosts that share a kernel share its cores, whatever they are named.
     """
-    import torch.distributed as dist
+    from q7x2._exchange import gather
 
     mine = _BOOT.read_text() if _BOOT.exists() else os.uname().nodename
-    everybody: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everybody, (mine, len(os.sched_getaffinity(0))), group)
+    everybody = gather((mine, len(os.sched_getaffinity(0))), tuple[str, int], group)
     return float(
         min(cores / sum(boot == other for other, _ in everybody) for boot, cores in everybody)
     )
@@ -233,8 +232,7 @@ def _meet(group: ProcessGroup) -> None:
 
 def _slowest(values: Sequence[float], group: ProcessGroup) -> list[float]:
     """The largest of each, over the ranks."""
-    import torch.distributed as dist
+    from q7x2._exchange import gather
 
-    everybody: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everybody, list(values), group)
+    everybody = gather(list(values), list[float], group)
     return [max(column) for column in zip(*everybody, strict=True)]

@@ -60,16 +60,25 @@ class Reducing:
         return cls(per_bucket, rest / total, drain / total, cpu_seconds)
 
 
-def buckets_of(sizes: Sequence[int], cap: int) -> list[list[int]]:
-    """DDP's buckets, as lists of positions: from the last parameter to the first.
+def buckets_of(
+    sizes: Sequence[int], cap: int, ready: Sequence[float] | None = None
+) -> list[list[int]]:
+    """DDP's buckets, as lists of positions.
+
+    DDP fills its first buckets from the last registered parameter to the first. After the first
+    step, it fills them again in the order in which gradients became ready.
 
     Args:
         sizes: Bytes of the gradients, in the model's order.
         cap: A bucket ends with the gradient that makes it at least so many bytes.
+        ready: When gradients became ready, in the same order. None: the buckets of the first step.
     """
+    order = list(reversed(range(len(sizes))))
+    if ready is not None:
+        order.sort(key=lambda position: ready[position])
     buckets: list[list[int]] = [[]]
     filled = 0
-    for position in reversed(range(len(sizes))):
+    for position in order:
         if filled >= cap:
             buckets.append([])
             filled = 0

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from q7x2._attached import Attached
 from q7x2._fsdp_options import Sharded
-from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
+from q7x2._hook_runner import (
+    check_has_no_hook,
+    make_runner,
+    part_of,
+    place_in,
+    reduced_parameters,
+    register,
+)
 from q7x2._policy_driver import PolicyDriver, check_same_policies, checked_policies
 from q7x2._residuals import MeasuredRunner
 
@@ -60,7 +67,9 @@ def attach(
     >>> ddp = DistributedDataParallel(model)
     >>> hook = q7x2.attach(ddp, q7x2.PowerSGD(rank=4))
 
-    All ranks of the model's process group call it, with the same hook, before the first backward.
+    All ranks of the model's process group call it, with the same hook. Gradients travel through the
+    hook from the next backward on, so it may also be called after some steps. A
+    DistributedDataParallel takes one hook, and keeps it.
     It works on any backend: the group may be of Gloo, or of NCCL, which is not tested.
 
     Args:
@@ -137,6 +146,7 @@ def attach(
             "attach needs a group that torch.distributed knows, made by init_process_group or "
             "new_group"
         )
+    check_has_no_hook(ddp)
     parameters = reduced_parameters(ddp)
     rank, world_size = place_in(group)
     runner = MeasuredRunner(

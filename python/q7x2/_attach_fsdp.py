@@ -18,7 +18,7 @@ from q7x2._fsdp_scatter import Residual, Scatter
 from q7x2._fsdp_steering import Steering
 from q7x2._fsdp_torch import check_entry_points, install, param_groups, shard_group
 from q7x2._fsdp_traffic import Part, Traffic
-from q7x2._groups import ranks_of
+from q7x2._groups import is_on_q7x2, ranks_of
 from q7x2._hook_base import check_patterns
 from q7x2._hook_options import Allreduce
 from q7x2._hook_runner import _check_agreement, make_runner, part_of, place_in
@@ -227,9 +227,12 @@ def _check(
     for name, _, group in groups:
         check_entry_points(group)
         if isinstance(group._all_gather_comm, Gather):
-            raise RuntimeError(f"FSDP module {name!r} has a hook of q7x2 already")
+            raise RuntimeError(
+                f"FSDP module {name!r} has a hook of q7x2 already: call its detach() before you "
+                "attach another one"
+            )
         world = ranks_of(shard_group(group))
-        if options.edges != "auto" and not _is_q7x2(shard_group(group), group.device):
+        if options.edges != "auto" and not is_on_q7x2(shard_group(group), group.device):
             raise ValueError(
                 f"edges are chosen by q7x2's own groups: expected 'auto', got {options.edges!r}"
             )
@@ -254,12 +257,6 @@ def _check_parameter(name: str, parameter: Any, options: Sharded, world_size: in
         raise ValueError(
             f"parameter {name!r} is gathered by a tensor subclass of its own (fsdp_pre_all_gather)"
         )
-
-
-def _is_q7x2(group: ProcessGroup, device: torch.device) -> bool:
-    backend = group._get_backend(device)
-    name: str = getattr(backend, "wrapped_pg", backend).name()
-    return name == "q7x2"
 
 
 def _whole_parameters(groups: list[tuple[str, Any, Any]], names: dict[int, str]) -> _Named:

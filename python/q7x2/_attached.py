@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from q7x2 import _hook_state
 from q7x2._attached_policy import ObeysPolicies
-from q7x2._hook_runner import make_runner, part_of, place_in, reduced_parameters, register
+from q7x2._hook_runner import (
+    check_has_no_hook,
+    make_runner,
+    part_of,
+    place_in,
+    reduced_parameters,
+    register,
+)
 from q7x2._policy_driver import PolicyDriver, snapshots_in
 from q7x2._residuals import MeasuredRunner
 
@@ -91,6 +98,12 @@ class Attached(ObeysPolicies):
         return HookStats(**self._runner.stats())
 
     @property
+    def number(self) -> int:
+        """The number of this hook in :func:`q7x2.stats`, in metrics and in the ledger."""
+        number: int = self._runner.number
+        return number
+
+    @property
     def step(self) -> int:
         """Reductions so far, those before a loaded state's checkpoint included."""
         step: int = self._runner.step
@@ -139,6 +152,7 @@ class Attached(ObeysPolicies):
             ValueError: The ranks do not go on from the same step, or have different hooks.
             RuntimeError: ``ddp`` has a hook already.
         """
+        check_has_no_hook(ddp)
         shared, local, step = self._runner.save()
         parameters = reduced_parameters(ddp)
         if _hook_state.shapes_of(parameters) != self._shapes:

@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 from q7x2._backend import create_backend
+from q7x2._torch_groups import teach_torch
 
 _inherited_world: Any = None
 """In a forked child: the default process group that it has a copy of."""
@@ -50,5 +51,6 @@ def register() -> None:
                 "q7x2", _create_backend, extended_api=True, devices=["cpu", "cuda"]
             )
             os.register_at_fork(after_in_child=_remember_world)
+            teach_torch()
     except Exception as error:
         warnings.warn(f"q7x2 could not register its backend: {error!r}", stacklevel=2)

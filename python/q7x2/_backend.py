@@ -9,6 +9,8 @@ from typing import Any
 def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
     """Return a backend, which the ledger follows if ``Q7X2_LEDGER`` asks for one.
 
+    The first call of a process warns of variables that q7x2 does not know.
+
     Args:
         given: torch's ``_DistributedBackendOptions``.
         options: A ``q7x2.Options``, or None.
@@ -26,8 +28,12 @@ def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
 
         export_to_opentelemetry()
     directory = os.environ.get("Q7X2_LEDGER", "")
+    native = load()
+    from q7x2._variables import warn_of_unknown  # load() has imported it
+
+    warn_of_unknown()
     if not directory:
-        return load().create_backend(given, options, in_job=in_job)
+        return native.create_backend(given, options, in_job=in_job)
 
     from q7x2 import _ledger
 
@@ -36,7 +42,7 @@ def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
     has_members = not getattr(given, "enable_reconfigure", False)
     if has_members:
         ledger.announce(given)
-    backend = load().create_backend(given, options, in_job=in_job)
+    backend = native.create_backend(given, options, in_job=in_job)
     if has_members:
         ledger.opened(backend, given)
     return backend

@@ -8,10 +8,13 @@ Time in which programs compute is no cause: it is what steps are for. The rest i
   long, the whole machine has too few, and no rank is named.
 - *straggler*: a rank is late, and processors are not the reason.
 - *launch*: a rank is idle before it launches what others wait for.
+- *calls*: bytes are on their way, and most of that time is of many small calls.
 - *codec*: encoding, decoding, and selecting what is sent.
-- *link*: bytes on their way; see ``_slow_link``.
+- *link*: bytes on their way otherwise; see ``_slow_link``.
 - *reduction*, *memory*: arithmetic of reductions, and copying.
 - *queue*: operations wait for others before them, or for a thread.
+
+A rank is named only if it stands out from the others; see ``_rank_causes``.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from q7x2 import _critical_path, _slow_link, _steps
+from q7x2 import _critical_path, _periods, _rank_causes, _slow_link, _steps, _tiny_calls
 from q7x2._critical_path import PARTS, Link, StepPath
 from q7x2._idle import RankUse, rank_use
 from q7x2._ledger_read import Ledger
@@ -32,6 +35,9 @@ from q7x2._timeline import Timeline
 _CROWDED = 0.5
 # Of a step: less is not worth a line.
 _LEAST_SHARE = 1e-3
+
+# Of ``StepPath.blamed``.
+_Key = tuple[str, "int | str | Link"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +106,7 @@ def analyse(ledgers: Sequence[Ledger]) -> Analysis:
     times = [operations.blocked_ns(ends[0], ends[-1]) for operations in timeline.ranks]
     shares = [1 - blocked / total for blocked, total in times if total > 0]
     overlap = statistics.fmean(shares) if shares else None
-    causes = _causes(ledgers, timeline, uses, paths)
+    causes = _causes(ledgers, timeline, uses, paths, len(boundaries.ends) >= 2)
     return Analysis(paths, boundaries, causes, uses, overlap)
 
 
@@ -109,6 +115,7 @@ def _causes(
     timeline: Timeline,
     uses: Sequence[RankUse],
     paths: Sequence[StepPath],
+    has_steps: bool,
 ) -> list[Cause]:
     blamed: defaultdict[tuple[str, int | str | Link], float] = defaultdict(float)
     totals = dict.fromkeys(PARTS, 0.0)
@@ -119,9 +126,14 @@ def _causes(
             totals[part] += seconds / len(paths)
     step = sum(path.seconds for path in paths) / max(len(paths), 1)
     causes = []
-    crowded = 0.0
-    late: dict[int, float] = {}
-    queued: dict[int, float] = {}
+
+    def add(kind: str, who: int | str | None, text: str, keys: Sequence[_Key]) -> None:
+        each = [sum(path.blamed.get(key, 0.0) for key in keys) for path in paths]
+        cause = Cause(kind, who, sum(blamed[key] for key in keys), text)
+        causes.append(_periodic(cause, each))
+
+    crowded: list[_Key] = []
+    late: list[int] = []
     for index, operations in enumerate(timeline.ranks):
         rank = operations.rank
         made_wait = blamed["straggler", rank]
@@ -131,58 +143,67 @@ def _causes(
                 f"rank {rank} gets too little processor time: its main thread waits for a "
                 f"processor {100 * (uses[index].delay or 0):.0f} % of the time"
             )
-            seconds = made_wait + blamed["queueing", rank]
-            causes.append(Cause("processor", rank, seconds, text))
+            add("processor", rank, text, [("straggler", rank), ("queueing", rank)])
         elif is_crowded(uses):
-            crowded += made_wait + blamed["queueing", rank]
+            crowded += [("straggler", rank), ("queueing", rank)]
         else:
-            late[rank] = made_wait
-            queued[rank] = blamed["queueing", rank]
+            late.append(rank)
     text = "ranks wait for processors: there are too few for all processes of the machine"
-    causes.append(Cause("processor", None, crowded, text))
-    launch = {each.rank: blamed["launch", each.rank] for each in timeline.ranks}
-    causes += [_of_ranks("straggler", late), _of_ranks("queue", queued)]
-    causes.append(_of_ranks("launch", launch))
+    add("processor", None, text, crowded)
+    programs = {
+        each.rank: _rank_causes.program(each, use, *_span(paths))
+        for each, use in zip(timeline.ranks, uses, strict=True)
+    }
+    for kind, part, ranks in (
+        ("straggler", "straggler", late),
+        ("queue", "queueing", late),
+        ("launch", "launch", list(programs)),
+    ):
+        idle = {rank: each.idles for rank, each in programs.items()} if kind == "launch" else None
+        one = _rank_causes.outstanding({rank: blamed[part, rank] for rank in ranks}, idle)
+        text = _rank_causes.TEXTS[kind][one is None]
+        if one is not None:
+            others = [each.computes for rank, each in programs.items() if rank != one]
+            text = text.format(one, _rank_causes.comparison(programs[one].computes, others))
+            ranks = [one]
+        add(kind, one, text, [(part, rank) for rank in ranks])
     for codec in timeline.codecs:
         text = f"the codec {codec} takes long to encode, decode or select"
-        causes.append(Cause("codec", codec, blamed["serialisation", codec], text))
+        add("codec", codec, text, [("serialisation", codec)])
     links: dict[object, float] = {
         who: each for (part, who), each in blamed.items() if part == "wire"
     }
-    slow, text = _slow_link.find(ledgers, links)
-    causes.append(Cause("link", slow, totals["wire"], text))
-    causes.append(Cause("reduction", None, totals["reduction"], "reductions take long"))
-    text = "copying takes long: memory is the bottleneck"
-    causes.append(Cause("memory", None, totals["memory"], text))
+    kind, (slow, text) = "link", _slow_link.find(ledgers, links)
+    if has_steps and (tiny := _tiny_calls.find(timeline, *_span(paths), len(paths))):
+        kind, slow, text = "calls", None, tiny
+    causes.append(_periodic(Cause(kind, slow, totals["wire"], text), _parts(paths, "wire")))
+    for kind, text in (
+        ("reduction", "reductions take long"),
+        ("memory", "copying takes long: memory is the bottleneck"),
+    ):
+        causes.append(_periodic(Cause(kind, None, totals[kind], text), _parts(paths, kind)))
     found = [cause for cause in causes if cause.seconds > _LEAST_SHARE * step]
     return sorted(found, key=lambda cause: -cause.seconds)
 
 
-# About one rank, and about several.
-_RANK_TEXTS = {
-    "straggler": (
-        "rank {} comes late to collectives: it computes longer than the others",
-        "now one rank comes late to collectives, now another",
-    ),
-    "queue": (
-        "operations of rank {} wait for their turn or for a thread",
-        "operations wait for their turn or for a thread",
-    ),
-    "launch": (
-        "rank {} launches late: before, it is idle and waits for data, a lock or a timer",
-        "ranks launch late: before, they are idle and wait for data, a lock or a timer",
-    ),
-}
+def _parts(paths: Sequence[StepPath], part: str) -> list[float]:
+    return [path.parts[part] for path in paths]
 
 
-def _of_ranks(kind: str, seconds: dict[int, float]) -> Cause:
-    """One rank, if most of the time is its own; all of them otherwise."""
-    total = sum(seconds.values())
-    one, several = _RANK_TEXTS[kind]
-    rank = max(seconds, key=seconds.__getitem__, default=None)
-    if rank is not None and seconds[rank] > total / 2:
-        return Cause(kind, rank, seconds[rank], one.format(rank))
-    return Cause(kind, None, total, several)
+def _span(paths: Sequence[StepPath]) -> tuple[int, int]:
+    """Begin of the first step and end of the last one; (0, 0) if there are none."""
+    return (paths[0].begin_ns, paths[-1].end_ns) if paths else (0, 0)
+
+
+def _periodic(cause: Cause, seconds: Sequence[float]) -> Cause:
+    """The cause, which says so if it is one of every k-th step.
+
+    ``seconds``: its time in each step.
+    """
+    number = _periods.period(seconds)
+    if number is None:
+        return cause
+    return dataclasses.replace(cause, text=f"{cause.text}, in {_periods.every(number)}")
 
 
 def is_crowded(uses: Sequence[RankUse]) -> bool:

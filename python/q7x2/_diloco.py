@@ -190,6 +190,11 @@ class DiLoCo:
         return _diloco_state.shared_weights(self._fragments)
 
     @property
+    def contributes(self) -> bool:
+        """Whether this rank's outer gradients count; False until a rank that joined has one."""
+        return all(fragment.contributes for fragment in self._fragments)
+
+    @property
     def residuals(self) -> dict[str, Tensor]:
         """Copies of what this rank has not sent yet, float32, by name; empty without a codec."""
         return _diloco_state.residuals(self._fragments)

@@ -123,7 +123,11 @@ class ShardedEmbedding(nn.Module):
             raise
         options["optimizer"] = self._shard.recipe
         seed = check_agreement(
-            "ShardedEmbedding", options, own, shared=int(torch.randint(2**62, ()))
+            "ShardedEmbedding",
+            options,
+            own,
+            shared=int(torch.randint(2**62, ())),
+            shared_kind=int,
         )
         self.rows, self.dim = rows, dim
         self.padding_idx, self.staleness, self.average = padding_idx, staleness, average

@@ -51,14 +51,36 @@ class Counts:
     mine: list[int]
     theirs: list[int]
 
+    def check(self, rows: Tensor, size: int) -> None:
+        """Raise IndexError, with the rank, if one has sent a number that is no row.
+
+        Args:
+            rows: What the ranks have sent, in their order: rows of this owner, from its first.
+            size: How many rows this owner has.
+        """
+        if len(rows) == 0:
+            return
+        low, high = (int(bound) for bound in rows.aminmax())
+        if low >= 0 and high < size:
+            return
+        for rank, sent in enumerate(torch.split(rows, self.theirs)):
+            for row in sent[(sent < 0) | (sent >= size)].tolist():
+                raise IndexError(
+                    f"rank {rank} of the group sent the row {row} of another rank of a "
+                    f"ShardedEmbedding, which has rows 0 to {size - 1}"
+                )
+
 
 class Push:
     """Gradients on their way to this owner; made by :meth:`Exchange.push`."""
 
-    def __init__(self, works: Sequence[Work], rows: Tensor, values: Tensor, step: int) -> None:
+    def __init__(
+        self, works: Sequence[Work], counts: Counts, rows: Tensor, values: Tensor, step: int
+    ) -> None:
         self.step = step
         self.reduced: tuple[Tensor, Tensor] | None = None  # what the optimizer gets of it
         self._works = list(works)
+        self._counts = counts
         self._rows = rows
         self._values = values
 
@@ -74,7 +96,11 @@ class Push:
         """The touched rows of this owner, counted from its first, and their gradients.
 
         Gradients are added in the order of the ranks. :meth:`wait` comes first.
+
+        Raises:
+            IndexError: A rank sent a number that is no row of this owner.
         """
+        self._counts.check(self._rows, size)
         return sum_rows(self._rows.to(torch.int64), self._values, size)
 
 
@@ -125,6 +151,7 @@ class Exchange:
         dist.all_to_all_single(
             wanted, self._local(positions), counts.theirs, counts.mine, group=self.group
         )
+        counts.check(wanted, len(rows))
         served = rows.index_select(0, wanted)
         pulled = rows.new_empty(len(positions), rows.shape[1])
         self._count(counts.mine, wanted.itemsize)
@@ -142,7 +169,7 @@ class Exchange:
             dist.all_to_all_single(out, data, *splits, group=self.group, async_op=True)
             for out, data in ((rows, self._local(positions)), (got, values.contiguous()))
         ]
-        return Push([work for work in works if work is not None], rows, got, step)
+        return Push([work for work in works if work is not None], counts, rows, got, step)
 
     def _count(self, to_ranks: list[int], item_bytes: int) -> None:
         self.sent_bytes += (sum(to_ranks) - to_ranks[self.map.rank]) * item_bytes

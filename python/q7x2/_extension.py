@@ -20,7 +20,8 @@ def load() -> ModuleType:
     # The module links to both by soname: each must be in the process before it.
     import torch
 
-    from q7x2 import _ucx
+    # With _variables, which a group needs: its process may have no file descriptor left by then.
+    from q7x2 import _math_views, _ucx, _variables  # noqa: F401
 
     _ucx.load()
     try:
@@ -30,6 +31,7 @@ def load() -> ModuleType:
         if "undefined symbol" not in str(error) and "built against torch" not in str(error):
             raise
         raise ImportError(_other_torch(torch.__version__, str(error))) from error
+    _math_views.pass_on()
     return _C
 
 

@@ -44,10 +44,15 @@ def size(text: str) -> int:
 
 
 def rate(text: str) -> float:
-    """``"1gbit"`` -> 125000000 bytes a second."""
+    """``"1gbit"`` -> 125000000 bytes a second.
+
+    A Fabric with a rate of 0 has a link that limits nothing, so 0 is refused here.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"expected a rate such as 100mbit or 1gbit; got {text!r}")
+    if match is None or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(
+            f"expected a rate above 0, such as 100mbit or 1gbit; got {text!r}"
+        )
     return float(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]] / 8
 
 
@@ -95,9 +100,26 @@ def root_of(options: argparse.Namespace) -> int:
     return options.root if options.op in ROOTED else -1
 
 
+def fabric_of_file(options: argparse.Namespace) -> str | None:
+    """The Fabric of ``--fabric`` as JSON; None without that option.
+
+    Raises:
+        FabricError: The file cannot be read, or has no Fabric; its path is in the text.
+    """
+    from q7x2 import fabric
+
+    return None if options.fabric is None else json.dumps(fabric.read(options.fabric))
+
+
 def fabric_json(options: argparse.Namespace) -> str:
-    """The Fabric that ``options`` describe. Raises ValueError where they contradict each other."""
-    fabric = json.loads(options.fabric.read_text()) if options.fabric else _made_up(options)
+    """The Fabric that ``options`` describe.
+
+    Raises:
+        FabricError: See :func:`fabric_of_file`.
+        ValueError: The options contradict each other.
+    """
+    text = fabric_of_file(options)
+    fabric = _made_up(options) if text is None else json.loads(text)
     if options.servers:
         fabric["servers"] = _servers(options)
     if options.ranks is not None:
@@ -126,7 +148,9 @@ def _servers(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _made_up(options: argparse.Namespace) -> dict[str, Any]:
     hosts, racks = options.hosts, options.racks
-    if hosts < 1 or racks < 1 or hosts % racks:
+    if hosts < 1 or racks < 1:
+        raise ValueError(f"expected at least 1 host and 1 rack, got {hosts} and {racks}")
+    if hosts % racks:
         raise ValueError(f"{hosts} hosts do not divide into {racks} racks")
     per_rack = hosts // racks
     uplink = options.uplink or per_rack * options.rate

@@ -7,6 +7,8 @@ import os
 import pathlib
 from typing import Any
 
+from q7x2._private_files import replace
+
 
 def flight_recorder() -> list[dict[str, Any]]:
     """Return the last operations of this process, the oldest first.
@@ -67,14 +69,7 @@ def dump(path: str | os.PathLike[str]) -> None:
     text = _json("dump() was called")
     if text is None:
         raise RuntimeError("there is no q7x2 group in this process, so there is nothing to dump")
-    target = pathlib.Path(path)
-    beside = target.with_name(f"{target.name}.part{os.getpid()}")
-    try:
-        beside.write_text(text)
-        beside.replace(target)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+    replace(pathlib.Path(path), text.encode())
 
 
 def _json(reason: str) -> str | None:

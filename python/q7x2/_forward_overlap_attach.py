@@ -12,7 +12,7 @@ from q7x2._agreement import check_agreement
 from q7x2._forward_overlap import AttachedForward
 from q7x2._forward_overlap_options import ForwardOverlap
 from q7x2._hook_compose import Allreduce
-from q7x2._hook_runner import reduced_parameters
+from q7x2._hook_runner import check_has_no_hook, reduced_parameters
 
 
 def attach_forward(
@@ -43,6 +43,7 @@ def attach_forward(
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"overlap='forward' takes no {name}")
+    check_has_no_hook(ddp)
     parameters = [(name, p) for name, p in reduced_parameters(ddp) if isinstance(p, nn.Parameter)]
     options = ForwardOverlap() if overlap == "forward" else overlap
     if options.early and parameters[0][1].device.type != "cpu":

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 
-from q7x2._forward_overlap_choice import Chosen, choose, defaults
+from q7x2._exchange import broadcast
+from q7x2._forward_overlap_choice import Candidate, Chosen, choose, defaults
 from q7x2._forward_overlap_meter import StepMeter
-from q7x2._forward_overlap_model import BucketCosts
+from q7x2._forward_overlap_model import BucketCosts, Moments
 from q7x2._forward_overlap_modules import Needs
 from q7x2._forward_overlap_optimizer import copy_over
 from q7x2._forward_overlap_options import ForwardOverlap
@@ -156,11 +157,11 @@ class FirstSteps:
         )
         if costs is None:
             return defaults(self._options), None
-        shared: list[Any] = [None]
+        chosen = None
         if self._group.rank() == 0:
-            shared = [choose(costs, self._options, self._group.size())]
-        dist.broadcast_object_list(shared, group=self._group, group_src=0)
-        candidates, moments = shared[0]
+            chosen = choose(costs, self._options, self._group.size())
+        kind = tuple[list[Candidate], list[Moments]]
+        candidates, moments = broadcast(chosen, kind, self._group)
         best = candidates[0]
         timeline = ForwardTimeline(costs, tuple(candidates), tuple(moments))
         return Chosen(best.chunk_bytes, best.window, best.early), timeline

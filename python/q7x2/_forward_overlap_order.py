@@ -12,15 +12,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from q7x2._groups import is_on_q7x2
+
 
 class SliceLengths:
     """The slices of all-reduces over ``group``, where they matter for the order of summation."""
 
     def __init__(self, group: ProcessGroup, device: torch.device) -> None:
-        backend = group._get_backend(device)
-        is_q7x2 = getattr(backend, "wrapped_pg", backend).name() == "q7x2"
         self._device = device
-        self._group = group if is_q7x2 and group.size() > 2 else None
+        self._group = group if is_on_q7x2(group, device) and group.size() > 2 else None
 
     def of(self, length: int, dtype: torch.dtype) -> int | None:
         """The number of elements of a slice if a ring sums ``length`` elements.

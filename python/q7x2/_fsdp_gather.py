@@ -248,14 +248,14 @@ class DifferenceGather(Gather):
 
         def finish() -> None:
             work.wait()
-            self._reference, self._whole = self._layout.pack(output)
+            self._reference, self._whole = self._layout.pack(output, self._layout.world_size)
             self._wants_refresh = False
 
         return finish
 
     def _start_differences(self, output: torch.Tensor, row: torch.Tensor) -> Callable[[], None]:
         assert self._reference is not None
-        differences, whole = self._layout.pack(row)
+        differences, whole = self._layout.pack(row, 1)
         change, weights = load().subtract(differences, self._reference[self._rank])
         is_small = math.isfinite(change) and change <= _LARGEST_CHANGE**2 * weights
         key = key_of(self._options.random_seed, self._steps(), self._index)

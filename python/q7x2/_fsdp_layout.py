@@ -65,10 +65,12 @@ class Layout:
         """Zeros for the coded part of so many rows, float32 on the CPU."""
         return torch.zeros(rows, self.coded_numel)
 
-    def pack(self, rows: torch.Tensor, divisor: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-        """The coded part of FSDP's rows, divided, in float32, and the whole part as it is; both on
-        the CPU."""
-        parts: tuple[torch.Tensor, torch.Tensor] = self._rows.pack(rows.cpu(), divisor)
+    def pack(
+        self, rows: torch.Tensor, number: int, divisor: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The coded part of FSDP's ``number`` rows, divided, in float32, and the whole part as it
+        is; both on the CPU."""
+        parts: tuple[torch.Tensor, torch.Tensor] = self._rows.pack(rows.cpu(), number, divisor)
         return parts
 
     def unpack(

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from q7x2._extension import load
 from q7x2._fsdp_keys import key_of
+from q7x2._groups import unwrapped_backend
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -61,8 +62,7 @@ class CodedReduceScatter:
         self._codec = load().Codec(codec)
         self._edges, self._seed = edges, seed
         self._rank, self._world_size = dist.get_rank(group), dist.get_world_size(group)
-        backend: Any = group._get_backend(device)
-        self._backend: Any = getattr(backend, "wrapped_pg", backend)
+        self._backend: Any = unwrapped_backend(group, device)
         self.on_q7x2 = self._backend.name() == "q7x2"
 
     def start(

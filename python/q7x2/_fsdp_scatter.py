@@ -93,7 +93,7 @@ class Scatter:
         # By what others divide: FSDP, and the hook between replicas.
         later = divisor_after(self._member.group, rows.dtype) * self._replicas
         ranks = layout.world_size if op == dist.ReduceOp.AVG else 1
-        coded, whole = layout.pack(rows, later * ranks)
+        coded, whole = layout.pack(rows, layout.world_size, later * ranks)
         parts = []
         if layout.coded_numel:
             parts.append(self._start_coded(coded))

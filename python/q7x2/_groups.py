@@ -20,6 +20,21 @@ _made: WeakKeyDictionary[ProcessGroup, Counter[tuple[int, ...]]] = WeakKeyDictio
 _FIRST_NUMBER = 1_000_000
 
 
+def unwrapped_backend(group: ProcessGroup, device: torch.device) -> Any:
+    """The backend of ``group`` for tensors of ``device``, of whatever kind.
+
+    ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` puts a checking group around each backend.
+    """
+    backend: Any = group._get_backend(device)
+    return getattr(backend, "wrapped_pg", backend)
+
+
+def is_on_q7x2(group: ProcessGroup, device: torch.device) -> bool:
+    """Whether tensors of ``device`` travel through q7x2 in ``group``."""
+    name: str = unwrapped_backend(group, device).name()
+    return name == "q7x2"
+
+
 def backend_of(group: ProcessGroup | None, function: str) -> Any:
     """The q7x2 backend of ``group``, of the default group if None.
 
@@ -36,9 +51,7 @@ def backend_of(group: ProcessGroup | None, function: str) -> Any:
         raise ValueError("no default process group: call init_process_group first")
     others = []
     for device in group._device_types:
-        backend = group._get_backend(torch.device(device))
-        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking group around each backend.
-        backend = getattr(backend, "wrapped_pg", backend)
+        backend = unwrapped_backend(group, torch.device(device))
         if isinstance(backend, load().ProcessGroupQ7x2):
             return backend
         others.append(f"{device}:{backend.name()}")
@@ -72,8 +85,7 @@ def group_like(group: ProcessGroup, device: torch.device) -> ProcessGroup:
     import torch.distributed as dist
 
     ranks = ranks_of(group)
-    backend = group._get_backend(device)
-    backend = getattr(backend, "wrapped_pg", backend)
+    backend = unwrapped_backend(group, device)
     config = dist.get_backend_config(group)
     is_all_q7x2 = all(pair.endswith(":q7x2") for pair in config.split(","))
     # Ranks outside of a smaller group do not come here.
@@ -118,8 +130,7 @@ def end_group(group: ProcessGroup, device: torch.device) -> None:
     """
     import torch.distributed as dist
 
-    backend = group._get_backend(device)
-    name = getattr(backend, "wrapped_pg", backend).name()
+    name = unwrapped_backend(group, device).name()
     group._set_default_backend(dist.Backend.backend_type_map[name])
     dist.destroy_process_group(group)
 

@@ -66,6 +66,9 @@ class Compressed(FullPrecision):
     def factory(self, job: Job) -> Any:
         check_patterns(self.full_precision, job.parameters, "full_precision")
         assert self.options is not None  # filled when the hook was made
+        options = dict(self.options)
+        if "over_stock" in options:
+            options["over_stock"] = not job.on_q7x2
         keeps_vectors = not job.are_shards and not self.compress_vectors
         whole = [
             self._is_whole(job, name, parameter) or (keeps_vectors and parameter.dim() < 2)
@@ -74,7 +77,7 @@ class Compressed(FullPrecision):
         return self._compressing_hook(
             job,
             self.compressor,
-            self.options,
+            options,
             whole=whole,
             use_error_feedback=self.use_error_feedback,
         )

@@ -35,7 +35,7 @@ class PowerSGD(FullPrecision):
             and products, but approximates worse. ``min_compression_rate`` then has no effect.
         factors: The type that factors are rounded to when they are sent: ``"fp32"``, ``"bf16"`` or
             ``"fp16"``, which has more digits than bf16, but overflows above 65504. Residuals keep
-            what the rounding loses.
+            what the rounding loses. Ranks of one host add the second factor unrounded.
         random_seed: The seed of the first factors.
     """
 
@@ -79,7 +79,9 @@ class PowerSGD(FullPrecision):
             raise ValueError("alternating needs warm_start: a half step begins with the last one's")
 
     def lanes(self, on_q7x2: bool) -> int:
-        return 1 if self.alternating else 2
+        # Other backends take one more to tell a rank what the rounding of a sum loses.
+        gathers = not on_q7x2 and self.use_error_feedback and self.factors != "fp32"
+        return (1 if self.alternating else 2) + gathers
 
     @property
     def _has_one_rank(self) -> bool:
@@ -104,6 +106,7 @@ class PowerSGD(FullPrecision):
         shared = {
             "warm_start": self.warm_start,
             "factor_dtype": factors,
+            "over_stock": not job.on_q7x2,
             "random_seed": self.random_seed,
         }
         if self.batched:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from q7x2._groups import group_like, ranks_of
+from q7x2._groups import group_like, is_on_q7x2, ranks_of
 from q7x2._residuals import VARIABLE, measure_every
 
 if TYPE_CHECKING:
@@ -19,9 +19,36 @@ if TYPE_CHECKING:
 
 
 def register(ddp: DistributedDataParallel, runner: Any, hook: HookOptions) -> None:
+    expect_buckets(ddp, runner)
     runner.register(ddp.reducer)
+    ddp.register_forward_pre_hook(_check_divisor)
     assert ddp.logger is not None
     ddp.logger._set_comm_hook_name(f"q7x2.{type(hook).__name__}")
+
+
+def check_has_no_hook(ddp: DistributedDataParallel) -> None:
+    """Raise RuntimeError if ``ddp`` has a hook, before anything is made for another one."""
+    hook = ddp._get_ddp_logging_data().get("comm_hook")  # type: ignore[no-untyped-call]
+    if hook:
+        raise RuntimeError(
+            f"this DistributedDataParallel has the hook {hook} already, and keeps it, even if it "
+            "is detached: attach one hook, such as q7x2.Compose of several, or make a new "
+            "DistributedDataParallel of its module for another hook"
+        )
+
+
+def expect_buckets(ddp: DistributedDataParallel, runner: Any) -> None:
+    """Tells the hook if DDP reduces no buckets whose parameters are unused."""
+    if getattr(ddp, "skip_all_reduce_unused_params", False):
+        runner.expect_fewer_buckets()
+
+
+def _check_divisor(ddp: Any, _: Any) -> None:
+    if ddp._join_config.enable and not ddp._divide_by_initial_world_size:
+        raise ValueError(
+            "ddp.join(divide_by_initial_world_size=False) divides gradients by the number of ranks "
+            "that still have inputs, and DDP does not tell a hook that number: expected True"
+        )
 
 
 def place_in(group: ProcessGroup) -> tuple[int, int]:
@@ -38,18 +65,20 @@ def reduced_parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Te
             "DDP's Python reducer takes no hook: set torch._dynamo.config.optimize_ddp to another "
             "value than 'python_reducer' before the DistributedDataParallel is made"
         )
-    parameters = [
-        (name, p)
-        for name, p in ddp.module.named_parameters()
-        if p.requires_grad and name not in ddp.parameters_to_ignore
-    ]
+    parameters: dict[torch.Tensor, str] = {}
+    for module_name, module in ddp.module.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            # DDP reduces what the root is told to ignore, because it calls it ".weight" here.
+            full_name = f"{module_name}.{name}"
+            if p.requires_grad and full_name not in ddp.parameters_to_ignore:
+                parameters.setdefault(p, full_name.removeprefix("."))
     reduced = ddp._get_ddp_logging_data()["num_parameter_tensors"]  # type: ignore[no-untyped-call]
     if len(parameters) != reduced:
         raise ValueError(
             f"DDP reduces {reduced} parameters, of which {len(parameters)} need gradients now: "
             "attach the hook before you freeze parameters of a DistributedDataParallel"
         )
-    return parameters
+    return [(name, p) for p, name in parameters.items()]
 
 
 def part_of(group: ProcessGroup) -> str | None:
@@ -67,12 +96,11 @@ def _check_agreement(
     step: int,
 ) -> None:
     """Raises ValueError, on all ranks, where one attaches what another does not."""
-    import torch.distributed as dist
+    from q7x2._exchange import gather
 
     mine = [repr(hook), f"threads={threads}", f"step={step}", f"{VARIABLE}={measure_every()}"]
     mine += [f"{name} of shape {list(p.shape)}, {p.dtype}" for name, p in parameters]
-    everybody: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everybody, mine, group)
+    everybody = gather(mine, list[str], group)
     for rank, its in enumerate(everybody):
         for a, b in itertools.zip_longest(everybody[0], its):
             if a != b:
@@ -115,8 +143,7 @@ def make_runner(
         raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
     _check_agreement(hook, group, parameters, threads, step)
     device = device or parameters[0][1].device
-    backend = group._get_backend(device)
-    on_q7x2 = getattr(backend, "wrapped_pg", backend).name() == "q7x2"
+    on_q7x2 = is_on_q7x2(group, device)
     factory = hook.factory(Job(parameters, on_q7x2, are_shards))
     with _unchecked():
         lanes = [group_like(group, device) for _ in range(hook.lanes(on_q7x2))]

@@ -7,6 +7,7 @@ it ends. A forked child writes nothing of its parent's, and begins its own file 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -20,6 +21,7 @@ from typing import Any
 from q7x2 import _ledger_rates
 from q7x2._ledger_file import LedgerFile
 from q7x2._ledger_samples import Sampler
+from q7x2._private_files import make_folder
 
 PERIOD = 1.0
 """Seconds between two writes of a ledger."""
@@ -28,6 +30,8 @@ _TICK = 1e-3
 # The end of the process waits so long for a file system that does not answer.
 _PATIENCE = 2.0
 _CLOCK_TIMEOUT = 10.0
+# Steps and residuals that are kept while the file cannot be written.
+_MOST_KEPT = 100_000
 _DEFAULT_SIZE = "256M"
 
 _current: Ledger | None = None
@@ -49,6 +53,8 @@ class Ledger:
         self._lock = threading.Lock()  # guards the file
         self._file: LedgerFile | None = None
         self._thread: threading.Thread | None = None
+        self._unwritten: list[dict[str, Any]] = []  # batches that could not be written yet
+        self._is_failing = False
         self._is_paused = False
         self._is_ending = False
 
@@ -70,8 +76,8 @@ class Ledger:
                 if self._file is not None:
                     leader = ranks[_host_of(described)[0]]
                     self._file.add_clock(described["name"], ranks, leader, offset)
-        except sqlite3.Error as error:
-            self._give_up(error)
+        except (sqlite3.Error, OSError) as error:
+            self._note_failure(error)
 
     def _open(self, rank: int, described: dict[str, Any]) -> None:
         rank = int(os.environ.get("RANK", rank))
@@ -81,9 +87,9 @@ class Ledger:
             "world_size": os.environ.get("WORLD_SIZE", described["world_size"]),
             **machine_facts(),
         }
-        self._thread = threading.Thread(target=self._run, name="q7x2-ledger", daemon=True)
         self._file = LedgerFile(path, self._module.ledger_columns(), facts, self._limit)
-        self._file.add_sample(self._sampler.take())
+        self._add_sample(self._file)
+        self._thread = threading.Thread(target=self._run, name="q7x2-ledger", daemon=True)
         self._thread.start()
         # In the children of multiprocessing, which run nothing of `atexit`, too.
         from multiprocessing import util
@@ -118,47 +124,62 @@ class Ledger:
     def _write(self) -> None:
         if self._file is None or self._is_paused:
             return
-        batches = self._feed.take()
+        # What could not be written is written first. The recorder keeps what comes meanwhile, and
+        # counts what it loses.
+        if not self._unwritten:
+            self._unwritten = [each for each in self._feed.take() if _has_news(each)]
         # Others may append meanwhile.
         steps = self._steps[:]
-        del self._steps[: len(steps)]
         residuals = self._residuals[:]
-        del self._residuals[: len(residuals)]
+        changes = self._module.rate_changes()
+        accelerator = self._accelerator or _accelerator()
         try:
-            self._file.write([each for each in batches if _has_news(each)])
-            if steps:
-                self._file.add_steps(steps)
-            if residuals:
-                self._file.add_residuals(residuals)
-            self._file.add_sample(self._sampler.take())
-            changes = self._module.rate_changes()
-            if changes != self._rate_changes:
-                self._rate_changes = changes
-                self._file.set_facts({_ledger_rates.FACT: _ledger_rates.as_fact(changes)})
-            if not self._accelerator:
-                self._accelerator = _accelerator()
-                if self._accelerator:
-                    self._file.set_facts({"accelerator": self._accelerator})
-        except sqlite3.Error as error:
-            self._give_up(error)
+            with self._file.transaction():
+                self._file.write(self._unwritten)
+                if steps:
+                    self._file.add_steps(steps)
+                if residuals:
+                    self._file.add_residuals(residuals)
+                self._add_sample(self._file)
+                if changes != self._rate_changes:
+                    self._file.set_facts({_ledger_rates.FACT: _ledger_rates.as_fact(changes)})
+                if accelerator != self._accelerator:
+                    self._file.set_facts({"accelerator": accelerator})
+        except (sqlite3.Error, OSError) as error:
+            self._note_failure(error)
+            return
+        self._unwritten = []
+        del self._steps[: len(steps)]
+        del self._residuals[: len(residuals)]
+        self._rate_changes = changes
+        self._accelerator = accelerator
+        self._is_failing = False
+
+    def _add_sample(self, file: LedgerFile) -> None:
+        with contextlib.suppress(OSError):  # no file can be opened; a lost sample loses nothing
+            file.add_sample(self._sampler.take())
 
     def log_step(self, loss: float | None) -> None:
         """A step ends now. Any thread."""
         if self._file is not None and not self._is_paused:
             self._steps.append((time.monotonic_ns(), loss))
+            del self._steps[:-_MOST_KEPT]
 
     def add_residuals(self, rows: list[tuple[Any, ...]]) -> None:
         """Rows of the table ``residual``. Any thread."""
         if self._file is not None and not self._is_paused:
             self._residuals += rows
+            del self._residuals[:-_MOST_KEPT]
 
-    def _give_up(self, error: sqlite3.Error) -> None:
-        self._file = None
-        warnings.warn(
-            f"q7x2 ledger: the file in {self._directory} could not be written, and is not written "
-            f"any more: {error}",
-            stacklevel=2,
-        )
+    def _note_failure(self, error: Exception) -> None:
+        """Warn once, until a write succeeds again."""
+        if not self._is_failing:
+            self._is_failing = True
+            warnings.warn(
+                f"q7x2 ledger: the file in {self._directory} could not be written, and is tried "
+                f"again every second: {error}",
+                stacklevel=2,
+            )
 
     def pause(self) -> None:
         """Write nothing until ``resume``, not even later: to measure what writing costs."""
@@ -338,7 +359,7 @@ def _key(rank: int) -> str:
 def _directory(text: str) -> pathlib.Path:
     directory = pathlib.Path(text).absolute()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
     except OSError as error:
         raise ValueError(f"Q7X2_LEDGER={text}: expected a directory: {error}") from error
     if not os.access(directory, os.W_OK | os.X_OK):
@@ -350,7 +371,7 @@ def _free(directory: pathlib.Path, stem: str) -> pathlib.Path:
     """A path that does not exist; an earlier process may have had this one's number."""
     path = directory / f"{stem}.sqlite"
     number = 2
-    while path.exists():
+    while os.path.lexists(path):
         path = directory / f"{stem}-{number}.sqlite"
         number += 1
     return path

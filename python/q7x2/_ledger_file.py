@@ -27,10 +27,11 @@ import json
 import pathlib
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from q7x2._ledger_samples import Sample
+from q7x2._private_files import create
 
 SCHEMA_VERSION = 4
 
@@ -81,11 +82,11 @@ class LedgerFile:
     ) -> None:
         self.path = path
         self._limit = limit
-        self._removed = 0
         self._runtimes: dict[int, int] = {}
         # Under another name until it has its tables, so that whoever finds the file can read it.
         unfinished = path.with_suffix(".new")
         unfinished.unlink(missing_ok=True)
+        create(unfinished)
         self.connection = self._connect(unfinished)
         self.connection.executescript(_TABLES)
         self.set_facts(
@@ -120,19 +121,26 @@ class LedgerFile:
             [(key, str(value)) for key, value in facts.items()],
         )
 
-    def write(self, batches: Sequence[dict[str, Any]]) -> None:
-        """Write what ``LedgerFeed.take`` returned: all of it or nothing."""
-        if not batches:
-            return
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything that is written within it is written, or nothing is."""
         self.connection.execute("BEGIN")
         try:
-            for batch in batches:
-                self._write(batch)
-            self._keep_to_limit()
+            yield
+            self.connection.execute("COMMIT")
         except BaseException:
-            self.connection.execute("ROLLBACK")
+            # SQLite itself rolls back what a full disk stops.
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
             raise
-        self.connection.execute("COMMIT")
+
+    def write(self, batches: Sequence[dict[str, Any]]) -> None:
+        """Write what ``LedgerFeed.take`` returned, within a transaction."""
+        if not batches:
+            return
+        for batch in batches:
+            self._write(batch)
+        self.keep_to_limit()
 
     def _write(self, batch: dict[str, Any]) -> None:
         run = self.connection.execute
@@ -232,7 +240,9 @@ class LedgerFile:
             ),
         )
 
-    def _keep_to_limit(self) -> None:
+    def keep_to_limit(self) -> None:
+        """Remove the oldest batches and steps if the file is larger than its limit."""
+
         def pragma(name: str) -> int:
             return int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
 
@@ -241,16 +251,19 @@ class LedgerFile:
             return
         ask = "SELECT rowid, count FROM batch ORDER BY rowid"
         batches = self.connection.execute(ask).fetchall()
+        removed = int(
+            self.connection.execute("SELECT value FROM meta WHERE key = 'removed'").fetchone()[0]
+        )
         for row, count in batches[: -(-len(batches) // _REMOVED)]:
             self.connection.execute("DELETE FROM batch WHERE rowid = ?", (row,))
-            self._removed += count
+            removed += count
         count = self.connection.execute("SELECT COUNT(*) FROM residual").fetchone()[0]
         self.connection.execute(
             "DELETE FROM residual WHERE (hook, step, parameter) IN "
             "(SELECT hook, step, parameter FROM residual ORDER BY step LIMIT ?)",
             (-(-count // _REMOVED),),
         )
-        self.set_facts({"removed": self._removed})
+        self.set_facts({"removed": removed})
 
     def close(self) -> None:
         """Close the file. It needs no log beside it then, unless somebody reads it right now."""

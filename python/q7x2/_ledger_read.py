@@ -190,6 +190,8 @@ def read(directory: pathlib.Path) -> list[Ledger]:
         LedgerError: There is none, or one cannot be read.
     """
     paths = sorted(directory.glob("q7x2-rank*.sqlite"))
+    if not directory.is_dir():
+        raise LedgerError(f"{directory}: expected a directory with ledgers")
     if not paths:
         raise LedgerError(f"{directory} has no ledger; Q7X2_LEDGER={directory} makes one per rank")
     newest: dict[int, Ledger] = {}

@@ -9,6 +9,7 @@ from html import escape
 
 from q7x2._ledger_read import Ledger
 from q7x2._policy import GradientFacts
+from q7x2._report_axes import Axes
 from q7x2._report_charts import line, section, table
 
 _MOST_POINTS = 200
@@ -75,21 +76,20 @@ def _line(hook: Measured) -> str:
     )
 
 
-def report(ledgers: Sequence[Ledger]) -> str:
+def report(ledgers: Sequence[Ledger], axes: Axes) -> str:
     """The section of the report; empty if nothing was measured in two steps."""
     hooks = [hook for hook in read(ledgers) if len(hook.steps) > 1]
     return section(
         "Residual and codec error over time",
         "What codecs held back, beside the gradients: L2 norms over all ranks and parameters. The "
         "error is the residual before a step divided by the gradient of the step.",
-        "".join("".join(_charts(hook)) for hook in hooks[:_MOST_HOOKS]),
+        "".join("".join(_charts(hook, axes)) for hook in hooks[:_MOST_HOOKS]),
     )
 
 
-def _charts(hook: Measured) -> Iterator[str]:
+def _charts(hook: Measured, axes: Axes) -> Iterator[str]:
     count = min(len(hook.steps), _MOST_POINTS)
     chosen = [hook.steps[index * (len(hook.steps) - 1) // (count - 1)] for index in range(count)]
-    below = (f"step {chosen[0][0]:,}", f"step {chosen[-1][0]:,}")
     yield '<div class="multiples">'
     for title, norms in (
         ("residual / gradient", [facts.relative_error for _, facts in chosen]),
@@ -97,7 +97,7 @@ def _charts(hook: Measured) -> Iterator[str]:
     ):
         points = [(float(step), norm) for (step, _), norm in zip(chosen, norms, strict=True)]
         finite = [(step, y) for step, y in points if math.isfinite(y)]
-        drawn = line(finite, below) if finite else ""
+        drawn = line(finite, axes, f"{hook.name}: {title}", "step {:,.0f}".format) if finite else ""
         yield f"<div><h3>{escape(hook.name)}: {title}</h3>{drawn}</div>"
     yield "</div>"
     yield table(

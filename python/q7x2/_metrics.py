@@ -60,12 +60,12 @@ def serve_metrics(port: int, *, addr: str = "127.0.0.1") -> MetricsServer:
             "serve_metrics needs prometheus_client: pip install 'q7x2[metrics]'"
         ) from None
     registry = prometheus_client.CollectorRegistry()
-    registry.register(_Collector())
+    registry.register(Collector())
     server, thread = prometheus_client.start_http_server(port, addr, registry)
     return MetricsServer(server, thread)
 
 
-class _Collector:
+class Collector:
     """Makes metrics of the counters at each scrape."""
 
     def describe(self) -> list[Any]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from q7x2._option_checks import check_codec, check_positive, check_strings, check_whole
 from q7x2._policy import Decision, Facts, Policy, PolicyEvent, Treatment, Verdict, named
 from q7x2._policy_probe import Probe
+from q7x2._policy_retry import Retry
+from q7x2._policy_single import SingleLevels
 
 WHOLE = "whole"  # the level at which nothing is compressed
+_FIRST_SIGNS = 8  # estimates without harm before the first return to a level that was left
 
 
 class ErrorBudget(Policy):
@@ -20,12 +24,18 @@ class ErrorBudget(Policy):
 
     - Every ``measure_every`` reductions, the relative error of each gradient is measured: its
       residual relative to the gradient. A gradient beyond ``layer_error`` raises an alarm and is
-      compressed one level less. Once it is below a quarter of that, it returns level by level. If
+      compressed one level less. From the errors measured at both levels it is known what the error
+      would be at the stronger one. Once that is below 0.8 of ``layer_error`` in 4 measurements in a
+      row, the gradient returns, level by level; after another alarm, in 8 in a row, and so on. If
       all gradients together are beyond ``total_error``, the common level is tightened.
-    - Every ``probe_every`` validations, a dense probe compares how fast the validation loss falls
-      in ``probe_steps`` compressed steps, and in as many uncompressed ones after them. If it falls
-      more slowly by more than ``tolerance`` of the dense speed, the common level is tightened by
-      one. If it does not fall more slowly, the level is loosened by one.
+    - Every ``probe_every`` validations, a dense probe alternates ``probe_steps`` compressed steps,
+      twice as many uncompressed ones, and as many compressed ones, or the other way around; with a
+      validation after every ``probe_steps``. The harm, the share by which compressed steps learn
+      less, is estimated from the last 16 probes at this level, with curves fitted to the losses.
+      From three probes on: if it is larger than half of ``tolerance`` with 98 % probability, the
+      common level is tightened by one. If it is smaller with 99 % probability, and not certain to
+      be above 0, the level is loosened by one. To a level that was left, it returns after 8 such
+      estimates, then after 16, and so on.
     - A validation loss that is not finite, or too far above the lowest one, is a divergence:
       :meth:`Attached.observe` rolls the training back, and the common level is tightened by one.
       It is never loosened beyond that again. Too far is ``max_rise`` of what the loss had fallen
@@ -41,8 +51,8 @@ class ErrorBudget(Policy):
         max_rise: See above. Validate once before the first step, so that it is known how far the
             loss has fallen.
         probe_every: Validations between two dense probes; None: no probes.
-        probe_steps: Compressed steps of a probe, and as many dense ones.
-        tolerance: See above.
+        probe_steps: A quarter of the steps of a probe. More of them give a more certain estimate.
+        tolerance: The harm that is to be found. Half of it is what the estimate is compared with.
         names: Patterns of the parameters that it decides about.
 
     Raises:
@@ -77,7 +87,9 @@ class ErrorBudget(Policy):
         self._probe = None if probe_every is None else Probe(probe_every, probe_steps, tolerance)
         self._level = start
         self._loosest = 0  # the position beyond which no probe loosens
-        self._tighter: dict[str, int] = {}  # levels above the common one, by name
+        self._since = -1  # the first reduction at the common level
+        self._single = None if layer_error is None else SingleLevels(layer_error)
+        self._retries = [Retry(_FIRST_SIGNS) for _ in self.levels]  # by level
         self._first = self._lowest = math.inf  # validation losses
         self._mine: list[str] = []
 
@@ -105,36 +117,48 @@ class ErrorBudget(Policy):
         )
 
     def _position(self, name: str) -> int:
-        return min(self._level + self._tighter.get(name, 0), len(self.levels) - 1)
+        above = 0 if self._single is None else self._single.above(name)
+        return min(self._level + above, len(self.levels) - 1)
 
     def _steer(self, facts: Facts) -> None:
+        if facts.step <= self._since:  # residuals of the level before
+            return
         mine = {name: facts.gradients[name] for name in self._mine if name in facts.gradients}
         step = facts.step + 1
         for name, gradient in mine.items():
-            if self.layer_error is None or gradient.gradient <= 0:
+            single = self._single
+            if single is None or gradient.gradient <= 0 or facts.step <= single.since(name):
                 continue
-            error, above = gradient.relative_error, self._tighter.get(name, 0)
-            if error > self.layer_error:
+            error, position = gradient.relative_error, self._position(name)
+            if error > single.limit:
                 self._note(step, "alarm", name, error)
-                if self._position(name) < len(self.levels) - 1:
-                    self._move_one(step, name, above + 1, error)
-            elif above > 0 and error < self.layer_error / 4:
-                self._move_one(step, name, above - 1, error)
+                if position == len(self.levels) - 1:
+                    continue
+                single.raise_level(name, error, step, position)
+            elif not single.returns(name, error, step, position):
+                continue
+            self._note(step, "level", name, error, str(self.levels[self._position(name)]))
         total = Facts(facts.step, gradients=mine).relative_error
         if self.total_error is not None and total > self.total_error:
             self._note(step, "alarm", "", total)
-            self._move(step, +1, total)
+            self._tighten(step, total)
 
-    def _move_one(self, step: int, name: str, above: int, error: float) -> None:
-        self._tighter[name] = above
-        self._note(step, "level", name, error, str(self.levels[self._position(name)]))
+    def _tighten(self, step: int, value: float) -> None:
+        self._retries[self._level].left()
+        self._move(step, +1, value)
+
+    def _loosen(self, step: int, value: float) -> None:
+        if self._level > self._loosest and self._retries[self._level - 1].sign(True):
+            self._move(step, -1, value)
 
     def _move(self, step: int, by: int, value: float) -> None:
         """Moves the common level, as far as there are levels."""
         level = min(max(self._level + by, self._loosest), len(self.levels) - 1)
         if level != self._level:
-            self._level = level
+            self._level, self._since = level, step
             self._note(step, "level", "", value, str(self.level))
+            if self._probe is not None:
+                self._probe.forget()
 
     def _note(
         self, step: int, kind: str, parameter: str = "", value: float = 0.0, level: str = ""
@@ -152,10 +176,13 @@ class ErrorBudget(Policy):
             self._first = validation_loss
         self._lowest = min(self._lowest, validation_loss)
         if self._probe is not None:
-            move = self._probe.observe(validation_loss, step)
-            if move is not None:
-                self._note(step, "probe", "", self._probe.advantage, str(self.level))
-                self._move(step, move, self._probe.advantage)
+            verdict = self._probe.observe(validation_loss, step)
+            if verdict is not None:
+                self._note(step, "probe", "", self._probe.harm, str(self.level))
+                if verdict > 0:
+                    self._tighten(step, self._probe.harm)
+                elif verdict < 0:
+                    self._loosen(step, self._probe.harm)
         return Verdict.GOOD
 
     def _limit(self) -> float:
@@ -168,20 +195,24 @@ class ErrorBudget(Policy):
         return self._probe is not None and self._probe.ends_at(step)
 
     def roll_back(self, snapshot: Mapping[str, Any]) -> None:
-        level, step = self._level, self.history[-1].step if self.history else 0
+        level, retries = self._level, self._retries
+        step = self.history[-1].step if self.history else 0
         super().roll_back(snapshot)
-        self._level = level
+        self._level, self._retries = level, retries
         self._loosest = min(level + 1, len(self.levels) - 1)
         self._note(step, "roll_back", "", snapshot["lowest"], str(self.level))
         self._move(step, +1, 0.0)
+        self._since = -1  # the next reductions have lower numbers again
         if self._probe is not None:
-            self._probe.cancel()
+            self._probe.forget()
 
     def snapshot(self) -> dict[str, Any]:
         return super().snapshot() | {
             "level": self._level,
             "loosest": self._loosest,
-            "tighter": dict(self._tighter),
+            "since": self._since,
+            "single": {} if self._single is None else self._single.snapshot(),
+            "retries": [asdict(retry) for retry in self._retries],
             "first": self._first,
             "lowest": self._lowest,
             "probe": {} if self._probe is None else self._probe.snapshot(),
@@ -194,7 +225,10 @@ class ErrorBudget(Policy):
                 f"the state has level {snapshot['level']}, but there are {len(self.levels)} levels"
             )
         self._level, self._loosest = snapshot["level"], snapshot["loosest"]
-        self._tighter = dict(snapshot["tighter"])
+        self._since = snapshot["since"]
+        if self._single is not None:
+            self._single.load(snapshot["single"])
+        self._retries = [Retry(**retry) for retry in snapshot["retries"]]
         self._first, self._lowest = snapshot["first"], snapshot["lowest"]
         if self._probe is not None and snapshot["probe"]:
             self._probe.load(snapshot["probe"])

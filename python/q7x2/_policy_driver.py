@@ -145,13 +145,11 @@ def check_same_policies(policies: Sequence[Policy], *groups: ProcessGroup) -> No
     Args:
         groups: Which together connect all ranks: of a mesh, one per dimension.
     """
-    import torch.distributed as dist
+    from q7x2._exchange import gather
 
     everybody = [repr(list(policies))]
     for group in groups:
-        theirs_too: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(theirs_too, everybody, group)
-        everybody = [each for ranks in theirs_too for each in ranks]
+        everybody = [each for ranks in gather(everybody, list[str], group) for each in ranks]
     for rank, theirs in enumerate(everybody):
         if theirs != everybody[0]:
             raise ValueError(

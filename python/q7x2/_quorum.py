@@ -17,7 +17,7 @@ from q7x2._option_checks import check_positive, check_whole
 from q7x2._quorum_code import Code, Part
 from q7x2._quorum_exchange import Exchange
 from q7x2._quorum_mail import Mail
-from q7x2._quorum_messages import WIDTH, Closed, Contribution
+from q7x2._quorum_messages import WIDTH, Closed, Contribution, Timing
 from q7x2._quorum_options import checked
 from q7x2._replica import Replica
 
@@ -149,6 +149,11 @@ class Quorum:
             quorum.step()
         """
         return self._code.parts(self._rank)
+
+    @property
+    def timing(self) -> Timing:
+        """How long this rank waits. Its seconds may be changed between two calls of ``step``."""
+        return self._exchange.timing
 
     @property
     def stats(self) -> QuorumStats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +22,10 @@ from q7x2._groups import backend_of
 from q7x2._option_checks import check_flags, check_positive, check_whole
 from q7x2._quorum_exchange import Exchange
 from q7x2._quorum_mail import Mail
-from q7x2._quorum_messages import WIDTH, Closed, Contribution
+from q7x2._quorum_messages import WIDTH, Closed, Contribution, Timing
 from q7x2._quorum_options import checked
 from q7x2._quorum_outer import OuterBytes
+from q7x2._state_bytes import decode, encode
 
 
 @dataclass(frozen=True)
@@ -200,6 +200,11 @@ class QuorumDiLoCo:
         return self._interval
 
     @property
+    def timing(self) -> Timing:
+        """How long this rank waits. Its seconds may be changed between two calls of ``step``."""
+        return self._exchange.timing
+
+    @property
     def stats(self) -> QuorumDiLoCoStats:
         """What it has done on this rank since it was made."""
         return self._stats
@@ -338,13 +343,11 @@ class QuorumDiLoCo:
             p.sub_(moved[name].to(p.dtype))
 
     def _state(self) -> Tensor:
-        buffer = io.BytesIO()
-        torch.save((self._fragment.weights, self._fragment.momentum), buffer)
-        return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+        return encode((self._fragment.weights, self._fragment.momentum))
 
     def _load(self, state: Tensor) -> None:
         fragment = self._fragment
-        weights, momentum = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
+        weights, momentum = decode(state)
         fragment.weights.copy_(weights)
         if fragment.momentum is not None:
             fragment.momentum.copy_(momentum)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from q7x2._state_bytes import decode, encode
 from q7x2._trained import trained_parameters
 
 
@@ -64,14 +64,12 @@ class Replica:
     def state(self) -> Tensor:
         """Weights and the optimizer's state, as a vector of uint8."""
         weights = {name: p.detach() for name, p in self._parameters}
-        buffer = io.BytesIO()
-        torch.save({"weights": weights, "optimizer": self._optimizer.state_dict()}, buffer)
-        return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+        return encode({"weights": weights, "optimizer": self._optimizer.state_dict()})
 
     @torch.no_grad()
     def load(self, state: Tensor) -> None:
         """Take over what :meth:`state` gave on another rank."""
-        values: dict[str, Any] = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
+        values: dict[str, Any] = decode(state)
         for name, p in self._parameters:
             p.copy_(values["weights"][name])
         self._optimizer.load_state_dict(values["optimizer"])

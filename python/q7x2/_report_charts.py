@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+
+from q7x2._report_axes import Axes
 
 
 def section(title: str, note: str, body: str) -> str:
@@ -40,14 +42,17 @@ def columns(
     classes: Sequence[str],
     titles: Sequence[str],
     below: Sequence[str],
+    axes: Axes,
+    name: str,
     unit: str = "",
 ) -> str:
     """Stacked columns, the first of ``classes`` at the bottom.
 
     ``titles``: shown beside the pointer, one per column. ``below``: texts below the axis, evenly
-    spread.
+    spread. ``name``: of the axis upwards in ``axes``.
     """
-    highest = round_up(max((sum(each.values()) for each in bins), default=0) or 1)
+    tallest = max((sum(each.values()) for each in bins), default=0.0)
+    highest = round_up(axes.reach(name, tallest) or 1)
     stacks = []
     for each, title in zip(bins, titles, strict=True):
         parts = "".join(
@@ -62,10 +67,18 @@ def columns(
     )
 
 
-def line(points: Sequence[tuple[float, float]], below: Sequence[str]) -> str:
-    """A line through points that are in the order of x. The y axis begins at 0."""
-    highest = round_up(max(y for _, y in points) or 1)
-    first, last = points[0][0], points[-1][0]
+def line(
+    points: Sequence[tuple[float, float]],
+    axes: Axes,
+    name: str,
+    text: Callable[[float], str],
+) -> str:
+    """A line through points that are in the order of x. The y axis begins at 0.
+
+    ``name``: of the axes in ``axes``. ``text``: what is below an end of the x axis.
+    """
+    highest = round_up(axes.reach(f"{name}, upwards", max(y for _, y in points)) or 1)
+    first, last = axes.begin(name, points[0][0]), axes.reach(name, points[-1][0])
     width = (last - first) or 1
     path = " ".join(
         f"{100 * (x - first) / width:.2f},{100 - 100 * max(y, 0) / highest:.2f}" for x, y in points
@@ -73,7 +86,7 @@ def line(points: Sequence[tuple[float, float]], below: Sequence[str]) -> str:
     return (
         f'<div class="chart">{_axis(highest, "")}<div class="columns">'
         '<svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">'
-        f'<polyline points="{path}"/></svg></div></div>{_below(below)}'
+        f'<polyline points="{path}"/></svg></div></div>{_below((text(first), text(last)))}'
     )
 
 

@@ -8,6 +8,7 @@ from html import escape
 from q7x2._causes import Analysis
 from q7x2._ledger_read import Ledger
 from q7x2._prices import Bill, Prices, bill
+from q7x2._report_axes import Axes
 from q7x2._report_charts import line, section, table
 from q7x2._solution import Costs
 from q7x2._units import bytes_text, time_text
@@ -17,10 +18,14 @@ _MOST_POINTS = 40
 
 
 def sections(
-    ledgers: Sequence[Ledger], analysis: Analysis, prices: Prices | None, costs: Costs | None
+    ledgers: Sequence[Ledger],
+    analysis: Analysis,
+    prices: Prices | None,
+    costs: Costs | None,
+    axes: Axes,
 ) -> list[str]:
     """That about the loss, if it was logged, and that about costs, if there are prices."""
-    found = [_loss(ledgers, analysis, prices), ""]
+    found = [_loss(ledgers, analysis, prices, axes), ""]
     if costs is not None:
         body = "".join(f"<li>{escape(text)}</li>" for text in lines(costs))
         rows = [
@@ -33,7 +38,7 @@ def sections(
     return found
 
 
-def _loss(ledgers: Sequence[Ledger], analysis: Analysis, prices: Prices | None) -> str:
+def _loss(ledgers: Sequence[Ledger], analysis: Analysis, prices: Prices | None, axes: Axes) -> str:
     known = [
         (number, step.end_ns, loss)
         for number, (step, loss) in enumerate(
@@ -46,13 +51,19 @@ def _loss(ledgers: Sequence[Ledger], analysis: Analysis, prices: Prices | None) 
     count = min(len(known), _MOST_POINTS)
     points = [known[index * (len(known) - 1) // (count - 1)] for index in range(count)]
     paid = [bill(ledgers, prices or Prices.make({}), end) for _, end, _ in points]
-    charts = [
-        _chart("steps", points, [float(number) for number, *_ in points], "{:,.0f}".format),
-        _chart("seconds", points, [each.seconds for each in paid], time_text),
-        _chart("bytes sent", points, [sum(each.sent.values()) for each in paid], bytes_text),
+    over: list[tuple[str, list[float], Callable[[float], str]]] = [
+        ("steps", [float(number) for number, *_ in points], "{:,.0f}".format),
+        ("seconds", [each.seconds for each in paid], time_text),
+        ("bytes sent", [float(sum(each.sent.values())) for each in paid], bytes_text),
     ]
     if prices is not None:
-        charts.append(_chart(prices.currency, points, [each.money for each in paid], _money(paid)))
+        over.append((prices.currency, [each.money for each in paid], _money(paid)))
+    losses = [loss for *_, loss in points]
+    charts = [
+        f"<div><h3>over {escape(title)}</h3>"
+        f"{line(list(zip(places, losses, strict=True)), axes, f'loss over {title}', text)}</div>"
+        for title, places, text in over
+    ]
     lowest = min(known, key=lambda each: each[2])
     note = (
         f"The mean over the ranks. The lowest is {lowest[2]:.6g} in step {lowest[0]:,}; "
@@ -63,14 +74,3 @@ def _loss(ledgers: Sequence[Ledger], analysis: Analysis, prices: Prices | None) 
 
 def _money(paid: Sequence[Bill]) -> Callable[[float], str]:
     return lambda value: f"{value:.3g} {escape(paid[0].currency)}"
-
-
-def _chart(
-    title: str,
-    points: Sequence[tuple[int, int, float]],
-    places: Sequence[float],
-    text: Callable[[float], str],
-) -> str:
-    pairs = [(x, loss) for x, (_, _, loss) in zip(places, points, strict=True)]
-    drawn = line(pairs, (text(places[0]), text(places[-1])))
-    return f"<div><h3>over {escape(title)}</h3>{drawn}</div>"

@@ -6,6 +6,7 @@ import math
 from html import escape
 
 from q7x2._ledger_summary import PHASES, Kind, Summary
+from q7x2._report_axes import Axes
 from q7x2._report_charts import bar, bars, columns, legend, section, table
 from q7x2._units import bytes_text, percent_text, time_text
 
@@ -22,35 +23,35 @@ _MOST_RANKS = 64
 _MOST_ROWS = 100
 
 
-def sections(summary: Summary) -> list[str]:
+def sections(summary: Summary, axes: Axes) -> list[str]:
     """The sections about operations; empty where there is nothing to show."""
     return [
         section(
             "Time by phase",
             "Seconds of collectives and messages per second, as the mean over the ranks. "
             "Operations that overlap add up, so a bar may exceed 1.",
-            _phases_over_time(summary),
+            _phases_over_time(summary, axes),
         ),
         section(
             "Time by rank",
             "All operations of a rank together.",
-            _phases_by_rank(summary),
+            _phases_by_rank(summary, axes),
         ),
         section(
             "Bytes by kind and link",
             "What all ranks sent, without headers.",
-            _bytes_by_kind(summary),
+            _bytes_by_kind(summary, axes),
         ),
         section(
             "Predicted and measured",
             "One dot per kind of operation: the planner's time and the mean of those measured. "
             "Above the line, operations took longer than predicted.",
-            _predictions(summary),
+            _predictions(summary, axes),
         ),
         section(
             "Slowest peers",
             "For whose messages each rank waited, and how long. A row waits for a column.",
-            _slowest_peers(summary),
+            _slowest_peers(summary, axes),
         ),
         section("Operations", "By the time that they took together.", _operations(summary)),
         section("Ranks", "Hosts, clocks and losses.", _ranks(summary)),
@@ -89,7 +90,7 @@ def failures(summary: Summary) -> str:
     return f'<section class="failed"><h2>Failures</h2><ul>{rows}</ul></section>' if rows else ""
 
 
-def _phases_over_time(summary: Summary) -> str:
+def _phases_over_time(summary: Summary, axes: Axes) -> str:
     width = summary.seconds / len(summary.bins)
     titles = [
         f"{time_text(index * width)} to {time_text((index + 1) * width)}: "
@@ -98,11 +99,12 @@ def _phases_over_time(summary: Summary) -> str:
     ]
     below = ("0", time_text(summary.seconds / 2), time_text(summary.seconds))
     colours = {phase: _TEXTS[phase] for phase in reversed(PHASES)}
-    return legend(colours) + columns(summary.bins, PHASES, titles, below)
+    return legend(colours) + columns(summary.bins, PHASES, titles, below, axes, "phases")
 
 
-def _phases_by_rank(summary: Summary) -> str:
-    longest = max(sum(each.phases.values()) for each in summary.ranks) or 1
+def _phases_by_rank(summary: Summary, axes: Axes) -> str:
+    most = max(sum(each.phases.values()) for each in summary.ranks)
+    longest = axes.reach("time by rank", most) or 1
     rows = []
     for each in summary.ranks[:_MOST_RANKS]:
         total = sum(each.phases.values())
@@ -111,7 +113,7 @@ def _phases_by_rank(summary: Summary) -> str:
     return bars(rows)
 
 
-def _bytes_by_kind(summary: Summary) -> str:
+def _bytes_by_kind(summary: Summary, axes: Axes) -> str:
     totals: dict[str, list[int]] = {}
     for kind in summary.kinds:
         name = f"{kind.operation} as {kind.codec}" if kind.codec else kind.operation
@@ -119,9 +121,10 @@ def _bytes_by_kind(summary: Summary) -> str:
         total[0] += kind.network
         total[1] += kind.memory
     ordered = sorted(totals.items(), key=lambda item: -sum(item[1]))
-    most = max((sum(total) for total in totals.values()), default=0)
+    most = float(max((sum(total) for total in totals.values()), default=0))
     if most == 0:
         return ""
+    most = axes.reach("bytes by kind", most)
     rows = [
         bar(
             name,
@@ -136,7 +139,7 @@ def _bytes_by_kind(summary: Summary) -> str:
     return legend(colours) + bars(rows)
 
 
-def _predictions(summary: Summary) -> str:
+def _predictions(summary: Summary, axes: Axes) -> str:
     dots = []
     for kind in summary.kinds:
         counted = len(kind.durations)
@@ -147,7 +150,8 @@ def _predictions(summary: Summary) -> str:
     if not dots:
         return ""
     values = [value for _, *pair in dots for value in pair]
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    least, largest = axes.begin("predictions", min(values)), axes.reach("predictions", max(values))
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(largest))
     high = max(high, low + 1)
 
     def at(value: float) -> float:
@@ -173,7 +177,7 @@ def _predictions(summary: Summary) -> str:
     )
 
 
-def _slowest_peers(summary: Summary) -> str:
+def _slowest_peers(summary: Summary, axes: Axes) -> str:
     ranks = [each.rank for each in summary.ranks]
     most = max(summary.waited_for.values(), default=0.0)
     if most == 0 or len(ranks) < 2:
@@ -183,7 +187,8 @@ def _slowest_peers(summary: Summary) -> str:
         for peer in ranks
     }
     slowest = sorted(ranks, key=lambda rank: -by_peer[rank])[:8]
-    longest = by_peer[slowest[0]] or 1
+    longest = axes.reach("slowest peers", by_peer[slowest[0]]) or 1
+    most = axes.reach("who waited for whom", most)
     drawn = bars(
         [
             bar(

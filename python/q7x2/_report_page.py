@@ -18,6 +18,7 @@ from q7x2._critical_path import PARTS
 from q7x2._ledger_read import Ledger
 from q7x2._ledger_summary import PHASES, Summary
 from q7x2._prices import Prices
+from q7x2._report_axes import Axes
 from q7x2._report_charts import section, table
 from q7x2._report_style import STYLE
 from q7x2._solution import Costs
@@ -41,7 +42,7 @@ def page(jobs: Sequence[Job]) -> str:
     first = jobs[0].summary
     if len(jobs) == 1:
         title = f"q7x2 report: {len(first.ranks)} ranks, {time_text(first.seconds)}"
-        body = "\n".join(text for text in _sections(jobs[0]) if text)
+        body = "\n".join(text for text in _sections(jobs[0], Axes()) if text)
     else:
         title = f"q7x2 report: {jobs[0].name} and {jobs[1].name}"
         body = _comparison(*jobs) + "\n" + _side_by_side(*jobs)
@@ -55,7 +56,7 @@ def page(jobs: Sequence[Job]) -> str:
     )
 
 
-def _sections(job: Job) -> list[str]:
+def _sections(job: Job, axes: Axes) -> list[str]:
     facts = job.summary.facts
     about = (
         f'<p class="note">q7x2 {escape(facts["q7x2"])}, torch {escape(facts["torch"])}, '
@@ -65,17 +66,20 @@ def _sections(job: Job) -> list[str]:
         about,
         _report_operations.tiles(job.summary),
         _report_operations.failures(job.summary),
-        *_report_steps.sections(job.analysis),
+        *_report_steps.sections(job.analysis, axes),
         _ledger_rates.report(job.ledgers),
-        *_report_costs.sections(job.ledgers, job.analysis, job.prices, job.costs),
-        _ledger_residuals.report(job.ledgers),
-        *_report_operations.sections(job.summary),
+        *_report_costs.sections(job.ledgers, job.analysis, job.prices, job.costs, axes),
+        _ledger_residuals.report(job.ledgers, axes),
+        *_report_operations.sections(job.summary, axes),
     ]
 
 
 def _side_by_side(one: Job, other: Job) -> str:
     rows = [tuple(f'<h2 class="run">{escape(job.name)}</h2>' for job in (one, other))]
-    rows += zip(_sections(one), _sections(other), strict=True)
+    axes = Axes()
+    for job in (one, other):
+        _sections(job, axes)  # says how far its axes reach
+    rows += zip(_sections(one, axes), _sections(other, axes), strict=True)
     # On a narrow screen, where one is below the other, each says whose it is.
     cells = (
         f'<div data-job="{escape(job.name)}">{text}</div>'
@@ -91,9 +95,7 @@ def _comparison(one: Job, other: Job) -> str:
     for (name, before, text), (_, after, _) in zip(_figures(one), _figures(other), strict=True):
         if before is None or after is None or max(before, after) < 1e-9:
             continue
-        # Adding 0 makes -0 a +0.
-        change = f"{round(100 * (after / before - 1), 1) + 0:+.1f} %" if before > 0 else ""
-        rows.append([name, text(before), text(after), change])
+        rows.append([name, text(before), text(after), _change(before, after)])
     causes = "".join(
         f"<li>{escape(job.name)}: {escape(job.analysis.causes[0].text)}</li>"
         for job in (one, other)
@@ -102,6 +104,15 @@ def _comparison(one: Job, other: Job) -> str:
     note = "Means per step, and the first cause. The change is that from the first to the second."
     body = table(["", one.name, other.name, "change"], rows) + f"<ul>{causes}</ul>"
     return section("Comparison", note, body)
+
+
+def _change(before: float, after: float) -> str:
+    """In percent, or as a multiple where percents would have to be converted to be understood."""
+    if before <= 0:
+        return ""
+    if after >= 2 * before:
+        return f"{after / before:.3g} x"
+    return f"{round(100 * (after / before - 1), 1) + 0:+.1f} %"  # adding 0 makes -0 a +0
 
 
 def _figures(job: Job) -> Iterator[tuple[str, float | None, Callable[[float], str]]]:

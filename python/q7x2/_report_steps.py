@@ -7,6 +7,7 @@ from html import escape
 
 from q7x2._causes import Analysis
 from q7x2._critical_path import PARTS, StepPath
+from q7x2._report_axes import Axes
 from q7x2._report_charts import bar, bars, columns, legend, section
 from q7x2._units import percent_text, time_text
 from q7x2.why import TEXTS
@@ -20,7 +21,7 @@ _ORIGINS = {
 }
 
 
-def sections(analysis: Analysis) -> list[str]:
+def sections(analysis: Analysis, axes: Axes) -> list[str]:
     """Those about steps; empty if there are no operations."""
     if not analysis.steps or analysis.seconds() == 0:
         return ["", ""]
@@ -30,7 +31,7 @@ def sections(analysis: Analysis) -> list[str]:
             "Critical path",
             "What the time of a step is spent on, over all ranks. The parts add up to the step. "
             + _overlap(analysis),
-            _parts(analysis) + _over_steps(analysis.steps),
+            _parts(analysis, axes) + _over_steps(analysis.steps, axes),
         ),
     ]
 
@@ -55,17 +56,18 @@ def _causes(analysis: Analysis) -> str:
     return f"<ol>{rows}</ol>" if rows else ""
 
 
-def _parts(analysis: Analysis) -> str:
+def _parts(analysis: Analysis, axes: Axes) -> str:
     seconds = analysis.seconds()
+    longest = axes.reach("step", seconds)
     rows = []
     for part in PARTS:
         taken = analysis.part(part)
         value = f"{time_text(taken)}, {percent_text(taken, seconds)}"
-        rows.append(bar(part, [(part, taken / seconds)], value, TEXTS))
+        rows.append(bar(part, [(part, taken / longest)], value, TEXTS))
     return bars(rows)
 
 
-def _over_steps(steps: list[StepPath]) -> str:
+def _over_steps(steps: list[StepPath], axes: Axes) -> str:
     if len(steps) < 2:
         return ""
     number = min(len(steps), _MOST_COLUMNS)
@@ -79,5 +81,5 @@ def _over_steps(steps: list[StepPath]) -> str:
         titles.append(f"steps {first + 1} to {end}: {parts}")
     below = ("step 1", f"step {len(steps) // 2:,}", f"step {len(steps):,}")
     return legend({part: TEXTS[part] for part in reversed(PARTS)}) + columns(
-        bins, PARTS, titles, below, " ms"
+        bins, PARTS, titles, below, axes, "parts of steps", " ms"
     )

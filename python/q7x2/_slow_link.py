@@ -3,18 +3,25 @@
 In a ring all ranks wait equally long, wherever the slow link is. So TCP connections decide, if the
 ledgers know them: the slow link is the one whose connections were busy longest (see
 ``_connections``). Otherwise, as with RDMA, it is the one whose messages were waited for longest. If
-most of that has one host at one end, it is the network of that host.
+most of that has one host at one end, it is the network of that host. Hosts and pairs are named only
+if they stand out from the others.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from q7x2._ledger_read import Ledger
 
+_Named = TypeVar("_Named", str, tuple[str, str])
+
 # If n hosts are equal, each is at an end of 2 / n of it all. This much of the rest more is most.
 _MOST = 0.3
+# Times what is usual among the others.
+_OUTSTANDING = 1.5
 
 
 def find(
@@ -35,7 +42,7 @@ def find(
             else:
                 between[sender, receiver] += seconds
     if sum(inside.values()) >= sum(between.values()):
-        host = max(inside, key=inside.__getitem__, default=None)
+        host = _outstanding(inside)
         text = "messages between ranks of one host take long"
         return host, text if host is None else f"{text}, mostly on {host}"
     between = _busy(ledgers) or between
@@ -47,8 +54,19 @@ def find(
     usual = 2 / len(ends)
     if len(ends) > 2 and ends[host] >= (usual + _MOST * (1 - usual)) * sum(between.values()):
         return host, f"the network of host {host} takes long"
-    one, other = max(between, key=between.__getitem__)
-    return (one, other), f"the network from {one} to {other} takes long"
+    slowest = _outstanding(between)
+    if slowest is None:
+        return None, "the network between the hosts takes long"
+    return slowest, f"the network from {slowest[0]} to {slowest[1]} takes long"
+
+
+def _outstanding(amounts: Mapping[_Named, float]) -> _Named | None:
+    """The largest, if it is the only one or clearly larger than the others; None otherwise."""
+    largest = max(amounts, key=amounts.__getitem__, default=None)
+    if largest is None or len(amounts) == 1:
+        return largest
+    others = statistics.median(each for name, each in amounts.items() if name != largest)
+    return largest if amounts[largest] >= _OUTSTANDING * others else None
 
 
 def _busy(ledgers: Sequence[Ledger]) -> defaultdict[tuple[str, str], float]:

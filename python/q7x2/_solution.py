@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,10 +22,12 @@ class Costs:
         run: Of the whole job.
         steps: How many steps it had; 0: none were found.
         target: Of the job up to the end of the first step with such a loss, and the number of that
-            step from 1; None if it was not asked for.
+            step from 1; None if it was not asked for, or not reached.
         target_loss: That loss.
         codec_seconds: By codec: seconds of threads, over all ranks.
         memory: By rank: the largest resident memory in bytes.
+        missed: Why there is no step with that loss, in a sentence; None if there is one, or if it
+            was not asked for.
     """
 
     run: Bill
@@ -33,6 +36,7 @@ class Costs:
     target_loss: float | None
     codec_seconds: dict[str, float]
     memory: dict[int, int]
+    missed: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """Plain values."""
@@ -49,11 +53,9 @@ class Costs:
         if self.target is not None:
             reached, step = self.target
             found["target"] = {"loss": self.target_loss, "step": step, **reached.facts()}
+        elif self.missed is not None:
+            found["target"] = {"loss": self.target_loss, "step": None}
         return found
-
-
-class TargetError(Exception):
-    """The loss that was asked for was not reached, or not logged."""
 
 
 def costs(
@@ -62,11 +64,7 @@ def costs(
     prices: Prices,
     target_loss: float | None = None,
 ) -> Costs:
-    """Add everything up.
-
-    Raises:
-        TargetError: There is no step with such a loss.
-    """
+    """Add everything up."""
     steps = len(analysis.steps) if analysis.boundaries.origin != "none" else 0
     codecs: dict[str, float] = {}
     memory = {}
@@ -76,19 +74,27 @@ def costs(
         ):
             codecs[codec] = codecs.get(codec, 0.0) + taken * 1e-9
         memory[ledger.rank] = max((each.memory_bytes for each in ledger.samples), default=0)
-    target = None if target_loss is None else _target(ledgers, analysis, prices, target_loss)
-    return Costs(bill(ledgers, prices), steps, target, target_loss, codecs, memory)
+    target = missed = None
+    if target_loss is not None:
+        target = _target(ledgers, analysis, prices, target_loss)
+        missed = None if target else _why_missed(analysis, target_loss)
+    return Costs(bill(ledgers, prices), steps, target, target_loss, codecs, memory, missed)
 
 
 def _target(
     ledgers: Sequence[Ledger], analysis: Analysis, prices: Prices, target: float
-) -> tuple[Bill, int]:
-    known = [loss for loss in analysis.boundaries.losses if loss is not None]
-    if not known:
-        raise TargetError("the ledgers have no losses; q7x2.log_step(loss) writes them")
+) -> tuple[Bill, int] | None:
     for number, (step, loss) in enumerate(
         zip(analysis.steps, analysis.boundaries.losses, strict=False), 1
     ):
         if loss is not None and loss <= target:
             return bill(ledgers, prices, step.end_ns), number
-    raise TargetError(f"no step has a loss of {target:g} or less; the lowest is {min(known):g}")
+    return None
+
+
+def _why_missed(analysis: Analysis, target: float) -> str:
+    losses = (loss for loss in analysis.boundaries.losses if loss is not None)
+    lowest = min((loss for loss in losses if not math.isnan(loss)), default=None)
+    if lowest is None:
+        return "the ledgers have no losses; q7x2.log_step(loss) writes them"
+    return f"no step has a loss of {target:g} or less; the lowest is {lowest:g}"

@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from q7x2._agreement import check_agreement
-from q7x2._tensor_parallel_choice import DEFAULT, TensorOverlap, choose, measure, message_seconds
+from q7x2._exchange import gather
+from q7x2._tensor_parallel_choice import (
+    DEFAULT,
+    Candidate,
+    Products,
+    TensorOverlap,
+    choose,
+    measure,
+    message_seconds,
+)
 from q7x2._tensor_parallel_linear import Column, Row, product
 
 
@@ -130,10 +138,11 @@ class OverlappedLinear(nn.Linear):
                     return product(torch.stack([piece] * parts), weight)
 
                 times = measure(multiply, rows, group.size() - is_gather)
-            everybody: list[Any] = [None] * group.size()
-            dist.all_gather_object(everybody, times, group)
+            everybody = gather(times, Products, group)
             candidates = choose(everybody, message, overlap.message_bytes, is_gather)
-            shared = check_agreement("overlapped layer", {}, group, shared=candidates)
+            shared = check_agreement(
+                "overlapped layer", {}, group, shared=candidates, shared_kind=list[Candidate]
+            )
             overlap.candidates = shared
         if given is None:
             overlap.chunks = overlap.candidates[0].chunks if overlap.candidates else DEFAULT

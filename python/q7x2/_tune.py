@@ -72,8 +72,8 @@ def tune(
 
     Args:
         group: The process group, with q7x2 as a backend. The default group if None.
-        collectives: Any of all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all,
-            gather and scatter. Rooted ones are measured with rank 0 as the root.
+        collectives: Any of all_reduce, reduce, broadcast, all_gather, reduce_scatter and
+            all_to_all. Rooted ones are measured with rank 0 as the root.
         sizes: Bytes of the tensor, or of each rank's part in collectives with parts: 65536 or
             "64K". The next power of two is measured, because all sizes up to it share a choice.
         candidates: How many algorithms to measure, each with its best parameter. They are the
@@ -106,7 +106,7 @@ def tune(
         request = agreed_request(
             group, lambda: checked_request(collectives, sizes, candidates, seconds, out)
         )
-        return _Tuner(group, backend, request).run()
+        return Tuner(group, backend, request).run()
 
 
 def _clamp(value: float, least: int, most: int) -> int:
@@ -125,7 +125,7 @@ class _Trial:
         return str(self.time["algorithm"])
 
 
-class _Tuner:
+class Tuner:
     """One call of ``tune``, on one rank."""
 
     def __init__(self, group: ProcessGroup | None, backend: Any, request: TuneRequest) -> None:
@@ -141,7 +141,9 @@ class _Tuner:
         self._before: str = backend.fabric_json
 
     def run(self) -> list[Measurement]:
-        trials: dict[tuple[str, int], list[_Trial]] = self._from_rank_0(self._trials)
+        trials: dict[tuple[str, int], list[_Trial]] = self._from_rank_0(
+            self._trials, dict[tuple[str, int], list[_Trial]]
+        )
         fabric: str
         results: list[Measurement]
         try:
@@ -152,17 +154,19 @@ class _Tuner:
                 for (collective, size), some in trials.items()
                 for trial in self._measure(collective, size, some)
             ]
-            measured, fabric, results = self._from_rank_0(lambda: self._conclude(kept))
+            measured, fabric, results = self._from_rank_0(
+                lambda: self._conclude(kept), tuple[str, str, list[Measurement]]
+            )
         except BaseException:
             self._backend.set_fabric(self._before)
             raise
         self._backend.set_fabric(fabric)
         self._extension.remember_times(measured)
-        self._from_rank_0(lambda: self._keep(measured, fabric))
+        self._from_rank_0(lambda: self._keep(measured, fabric), type(None))
         return results
 
-    def _from_rank_0(self, work: Callable[[], Any]) -> Any:
-        return on_all(self._group, lambda: work() if self._rank == 0 else None)[0]
+    def _from_rank_0(self, work: Callable[[], Any], kind: Any) -> Any:
+        return on_all(self._group, lambda: work() if self._rank == 0 else None, kind)[0]
 
     def _with_times(self, trials: Iterable[_Trial]) -> str:
         """The group's Fabric with these tuned times alone."""
@@ -232,7 +236,11 @@ class _Tuner:
     def _measure(self, collective: str, size: int, trials: list[_Trial]) -> list[_Trial]:
         """The trials that were measured to the end, with their seconds."""
         calls: list[_Call] = []
-        on_all(self._group, lambda: calls.append(_call(collective, size, self._group)))
+        on_all(
+            self._group,
+            lambda: calls.append(make_call(collective, size, self._group)),
+            type(None),
+        )
         call = calls[0]
         # The first round also connects and makes the Plans.
         estimates = self._times(call, trials, rounds=1, repeat=1)
@@ -266,13 +274,14 @@ class _Tuner:
         for turn, row in enumerate(mine):
             # In an order drawn anew, the same on all ranks: nobody always follows the same other.
             for i in random.Random(turn).sample(range(len(trials)), len(trials)):
-                row[i] = self._seconds(call, trials[i].algorithm, repeat)
-        ranks = on_all(self._group, lambda: mine)
+                row[i] = self.seconds_of(call, trials[i].algorithm, repeat)
+        ranks = on_all(self._group, lambda: mine, list[list[float]])
         return usual_seconds(
             [[max(r[turn][i] for r in ranks) for i in range(len(trials))] for turn in range(rounds)]
         )
 
-    def _seconds(self, call: _Call, name: str, repeat: int) -> float:
+    def seconds_of(self, call: _Call, name: str, repeat: int) -> float:
+        """The mean time of ``repeat`` calls on this rank with the algorithm ``name``."""
         self._backend.barrier().wait()
         seconds = 0.0
         with algorithm(name):
@@ -348,7 +357,7 @@ class _Call:
     input: torch.Tensor
 
 
-def _call(collective: str, size: int, group: ProcessGroup | None) -> _Call:
+def make_call(collective: str, size: int, group: ProcessGroup | None) -> _Call:
     """The collective with tensors of its own, ``size`` bytes or parts of that; rank 0 is the root.
 
     Zeros, so that repeated sums stay what they are.
@@ -357,7 +366,6 @@ def _call(collective: str, size: int, group: ProcessGroup | None) -> _Call:
     import torch.distributed as dist
 
     ranks = dist.get_world_size(group)
-    is_root = dist.get_rank(group) == 0
 
     def zeros(parts: int = 1) -> torch.Tensor:
         return torch.zeros(parts * size // 4, dtype=torch.float32, device="cpu")
@@ -374,12 +382,6 @@ def _call(collective: str, size: int, group: ProcessGroup | None) -> _Call:
         received = zeros(ranks)
         return _Call(lambda: dist.all_to_all_single(received, whole, group=group), whole)
     parts = list(whole.chunk(ranks))
-    if collective == "gather":
-        received_parts = parts if is_root else None
-        return _Call(lambda: dist.gather(one, received_parts, group_dst=0, group=group), one)
-    if collective == "scatter":
-        sent_parts = parts if is_root else None
-        return _Call(lambda: dist.scatter(one, sent_parts, group_src=0, group=group), whole)
     if collective == "all_gather":
         return _Call(lambda: dist.all_gather(parts, one, group=group), one)
     return _Call(lambda: dist.reduce_scatter(one, parts, group=group), whole)

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A barrier has no size to be tuned for.
-COLLECTIVES = tuple(each for each in _fabric_arguments.COLLECTIVES if each != "barrier")
+# A barrier has no size to be tuned for. Only the root knows the sizes of a gather or scatter, so
+# these have one choice for all.
+COLLECTIVES = tuple(
+    each for each in _fabric_arguments.COLLECTIVES if each not in ("barrier", "gather", "scatter")
+)
 # Times speak for sizes up to four times as long or short: these for 1 KiB to 64 MiB.
 SIZES = ("4K", "64K", "1M", "16M")
 _MAX_BYTES = 2**40
@@ -81,10 +84,17 @@ def _size_class(size: Any) -> int:
 
 
 def on_all(
-    group: ProcessGroup | None, work: Callable[[], T], error: type[Exception] = RuntimeError
+    group: ProcessGroup | None,
+    work: Callable[[], T],
+    kind: Any,
+    error: type[Exception] = RuntimeError,
 ) -> list[T]:
-    """What ``work`` returns on each rank; where it fails on one, all ranks raise."""
-    import torch.distributed as dist
+    """What ``work`` returns on each rank; where it fails on one, all ranks raise.
+
+    Args:
+        kind: The type of what it returns, see :mod:`q7x2._json_values`.
+    """
+    from q7x2._exchange import gather
 
     mine: T | None = None
     failure: Exception | None = None
@@ -92,9 +102,8 @@ def on_all(
         mine = work()
     except Exception as problem:
         failure = problem
-    everybodys: list[Any] = [None] * dist.get_world_size(group)
     said = None if failure is None else str(failure)
-    dist.all_gather_object(everybodys, (mine, said), group=group)
+    everybodys = gather((mine, said), tuple[kind | None, str | None], group)
     if failure is not None:
         raise failure
     for rank, (_, said) in enumerate(everybodys):
@@ -104,7 +113,7 @@ def on_all(
 
 
 def agreed_request(group: ProcessGroup | None, make: Callable[[], TuneRequest]) -> TuneRequest:
-    requests = on_all(group, make, ValueError)
+    requests = on_all(group, make, TuneRequest, ValueError)
     for rank, request in enumerate(requests):
         for field in fields(TuneRequest):
             first, other = getattr(requests[0], field.name), getattr(request, field.name)

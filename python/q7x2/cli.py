@@ -27,11 +27,15 @@ from q7x2 import (
     tune_collectives,
     why,
 )
+from q7x2._version_action import VersionAction
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="q7x2", description="A PyTorch distributed backend over UCX."
+    )
+    parser.add_argument(
+        "--version", action=VersionAction, help="print the versions of q7x2, torch and UCX"
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info.add_parser(commands)
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 if the command did what it was asked for. What went wrong is on stderr.
     """
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         status: int = options.run(options)
         sys.stdout.flush()

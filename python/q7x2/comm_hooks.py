@@ -9,6 +9,7 @@ hand the result back. ``q7x2.attach`` needs no GIL and offers more options.
 """
 
 # No postponed annotations: DDP compares those of a hook with its own classes.
+import warnings
 import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +21,7 @@ from torch.distributed import ProcessGroup
 
 from q7x2._attached import Attached, HookStats
 from q7x2._hook_options import Allreduce, HookOptions, PowerSGD, Quantize
-from q7x2._hook_runner import make_runner, part_of, reduced_parameters
+from q7x2._hook_runner import expect_buckets, make_runner, part_of, reduced_parameters
 
 __all__ = [
     "PostLocalSGDState",
@@ -134,6 +135,10 @@ class PowerSGDState:
 
     All ranks of ``process_group`` must make their first backward together, because it makes the
     process groups for the hook's own collectives.
+
+    It can be pickled, also by ``torch.save``, without its process group: it then has the default
+    group. Residuals and factors are saved if :meth:`of` was called before the first backward, and
+    they are loaded by the :meth:`of` of the loaded state.
     """
 
     def __init__(
@@ -149,9 +154,10 @@ class PowerSGDState:
         compression_stats_logging_frequency: int = 10_000,
         batch_tensors_with_same_shape: bool = True,
     ) -> None:
-        del orthogonalization_epsilon, batch_tensors_with_same_shape
-        del compression_stats_logging_frequency
         self.process_group = process_group
+        self.orthogonalization_epsilon = orthogonalization_epsilon
+        self.compression_stats_logging_frequency = compression_stats_logging_frequency
+        self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.options = PowerSGD(
             rank=matrix_approximation_rank,
             start_iter=start_powerSGD_iter,
@@ -163,13 +169,89 @@ class PowerSGDState:
         )
         self._made: Any = None
         self._parameters: list[tuple[str, torch.Tensor]] = []
+        self._attached: Attached | None = None
+        self._loaded: dict[str, Any] | None = None  # what a loaded state has for `of`
+        self._begin = 0  # number of iterations before those that the runner counts
 
     def _runner(self, device: torch.device) -> Any:
         if self._made is None:
+            if self._loaded is not None and not self._parameters:
+                raise RuntimeError(
+                    "this PowerSGDState was loaded: call PowerSGDState.of(ddp) before the first "
+                    "backward, so that its residuals find their parameters"
+                )
             self._made = make_runner(
-                self.options, self.process_group, self._parameters, device=device
+                self._remaining(), self.process_group, self._parameters, device=device
             )
         return self._made
+
+    def _remaining(self) -> PowerSGD:
+        """The options of the runner."""
+        return replace(self.options, start_iter=max(0, self.options.start_iter - self._begin))
+
+    @property
+    def matrix_approximation_rank(self) -> int:
+        """The rank of the factors."""
+        assert isinstance(self.options.rank, int)
+        return self.options.rank
+
+    @property
+    def start_powerSGD_iter(self) -> int:
+        """Number of first iterations without compression."""
+        return self.options.start_iter
+
+    @property
+    def min_compression_rate(self) -> float:
+        return self.options.min_compression_rate
+
+    @property
+    def use_error_feedback(self) -> bool:
+        return self.options.use_error_feedback
+
+    @property
+    def warm_start(self) -> bool:
+        return self.options.warm_start
+
+    @property
+    def random_seed(self) -> int:
+        return self.options.random_seed
+
+    @property
+    def iter(self) -> int:
+        """Number of iterations so far."""
+        if self._made is not None:
+            return self._begin + int(self._made.step)
+        return self._begin + (0 if self._loaded is None else int(self._loaded["step"]))
+
+    @property
+    def total_numel_before_compression(self) -> int:
+        """Number of fp32 elements of all gradients so far."""
+        return self.compression_stats()[1]
+
+    @property
+    def total_numel_after_compression(self) -> int:
+        """Number of fp32 elements that were sent for them."""
+        return self.compression_stats()[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        hook = self._loaded if self._attached is None else self._attached.state_dict()
+        if hook is None and self._made is not None:
+            warnings.warn(
+                "a PowerSGDState is saved without its residuals and factors: call "
+                "PowerSGDState.of(ddp) before the first backward to save them",
+                stacklevel=2,
+            )
+        kept = (
+            *("orthogonalization_epsilon", "compression_stats_logging_frequency"),
+            *("batch_tensors_with_same_shape", "options"),
+        )
+        begin = self.iter if hook is None else self._begin
+        return {name: getattr(self, name) for name in kept} | {"_begin": begin, "_loaded": hook}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.process_group = dist.group.WORLD
+        self._made, self._parameters, self._attached = None, [], None
+        vars(self).update(state)
 
     @property
     def stats(self) -> HookStats:
@@ -199,16 +281,23 @@ class PowerSGDState:
             self._parameters = reduced_parameters(ddp)
             if (batched_powerSGD_hook, self) in ddp._comm_hooks:
                 self.options = replace(self.options, batched=True)
+        if self._attached is not None:
+            return self._attached
         group = dist.group.WORLD if self.process_group is None else self.process_group
         assert group is not None  # DDP would not be there
-        return Attached(
-            self._runner(self._parameters[0][1].device),
-            self.options,
+        runner = self._runner(self._parameters[0][1].device)
+        expect_buckets(ddp, runner)
+        self._attached = Attached(
+            runner,
+            self._remaining(),
             self._parameters,
             dist.get_rank(group),
             dist.get_world_size(group),
             part=part_of(group),
         )
+        if self._loaded is not None:
+            self._attached.load_state_dict(self._loaded)
+        return self._attached
 
 
 def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

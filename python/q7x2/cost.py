@@ -7,6 +7,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from q7x2._argument_types import finite
 from q7x2._units import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def add_parser(commands: Any) -> None:
         "--prices", type=pathlib.Path, metavar="FILE", required=True, help="prices as TOML"
     )
     parser.add_argument(
-        "--target-loss", type=float, metavar="LOSS", help="also say what it took to reach this loss"
+        "--target-loss",
+        type=finite,
+        metavar="LOSS",
+        help="also say what it took to reach this loss",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a report")
     parser.set_defaults(run=_run)
@@ -42,11 +46,11 @@ def _run(options: argparse.Namespace) -> int:
         ledgers = _ledger_read.read(options.directory)
         analysis = _causes.analyse(ledgers)
         found = _solution.costs(ledgers, analysis, prices, options.target_loss)
-    except (_ledger_read.LedgerError, _solution.TargetError, ValueError, OSError) as error:
+    except (_ledger_read.LedgerError, ValueError, OSError) as error:
         print(f"q7x2 cost: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found.facts(), indent=2) if options.json else "\n".join(lines(found)))
-    return 0
+    return 0 if found.missed is None else 1
 
 
 def lines(costs: Costs) -> list[str]:
@@ -61,6 +65,8 @@ def lines(costs: Costs) -> list[str]:
     if costs.target is not None:
         reached, step = costs.target
         found.append(f"to a loss of {costs.target_loss:g} (step {step:,}): {bill_text(reached)}")
+    elif costs.missed is not None:
+        found.append(f"to a loss of {costs.target_loss:g}: {costs.missed}")
     for codec, seconds in costs.codec_seconds.items():
         found.append(f"codec {codec}: {time_text(seconds)} of threads, all ranks together")
     largest = max(costs.memory, key=costs.memory.__getitem__)

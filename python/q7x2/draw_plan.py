@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from q7x2._fabric_arguments import add_schedule_arguments, root_of
+from q7x2._fabric_arguments import add_schedule_arguments, fabric_of_file, root_of
 from q7x2._palette import LINES
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"q7x2 plan draw: matplotlib refuses its settings: {error}", file=sys.stderr)
         return 1
     try:
-        fabric = options.fabric.read_text() if options.fabric else None
+        fabric = fabric_of_file(options)
         ranks = options.ranks if options.ranks or fabric else 8
         root = root_of(options)
         plans = load().make_plans(options.op, options.algorithm, ranks, root, fabric)

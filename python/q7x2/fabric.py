@@ -68,8 +68,15 @@ def load(text: str) -> dict[str, Any]:
 def read(path: Path) -> dict[str, Any]:
     """The Fabric in a file. Raises FabricError, which names the file and what is wrong."""
     try:
-        return load(path.read_text())
-    except (OSError, UnicodeDecodeError, FabricError) as error:
+        text = path.read_text()
+        if not text.strip():
+            raise FabricError(
+                "expected JSON, as `q7x2 fabric probe --out FILE` writes it, got nothing"
+            )
+        return load(text)
+    except OSError as error:
+        raise FabricError(f"cannot read the fabric in {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, FabricError) as error:
         raise FabricError(f"cannot read the fabric in {path}: {error}") from None
 
 

@@ -85,6 +85,10 @@ class OneBitAdam(_OverHook):
     communication hook that it has attached to ``ddp``; its state is saved and loaded beside the
     optimizer's, ``hook.state_dict()``.
 
+    An element whose second moment is still zero when it is frozen, because it has had no gradient,
+    does not move until a step in full precision brings one (``refresh_every``). Rows of an
+    embedding that were not used before are such elements.
+
     >>> ddp = DistributedDataParallel(model)
     >>> optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-3, start_iter=1000)
 
@@ -181,6 +185,9 @@ class OneBitAdam(_OverHook):
         if not frozen or state["moment_steps"] == 0:
             state["moment_steps"] += 1
             state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        if frozen:
+            # What a codec makes of an element without gradients is no momentum of its own.
+            state["exp_avg"].masked_fill_(state["exp_avg_sq"] == 0, 0)
         correction = 1 - beta2 ** state["moment_steps"]
         scale = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])
         parameter.mul_(1 - group["lr"] * group["weight_decay"])

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from q7x2._fabric_arguments import add_schedule_arguments, root_of
+from q7x2._fabric_arguments import add_schedule_arguments, fabric_of_file, root_of
 
 
 def add_parsers(commands: Any) -> None:
@@ -37,7 +37,7 @@ def _export(options: argparse.Namespace) -> int:
     from q7x2._extension import load
 
     try:
-        fabric = options.fabric.read_text() if options.fabric else None
+        fabric = fabric_of_file(options)
         text = load().export_plan(
             options.op, options.algorithm, options.ranks, root_of(options), fabric
         )

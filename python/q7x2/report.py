@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from q7x2._argument_types import finite
+
 if TYPE_CHECKING:
     from q7x2._report_page import Job
 
@@ -26,13 +28,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--out", type=pathlib.Path, help="the file to write (DIR/report.html)")
     parser.add_argument("--prices", type=pathlib.Path, metavar="FILE", help="prices as TOML")
     parser.add_argument(
-        "--target-loss", type=float, metavar="LOSS", help="what it cost to reach this loss"
+        "--target-loss", type=finite, metavar="LOSS", help="what it cost to reach this loss"
     )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from q7x2 import _ledger_read, _report_page, _solution
+    from q7x2 import _ledger_read, _report_page
 
     path: pathlib.Path = options.out or options.directory / "report.html"
     directories = [options.directory] + ([options.other] if options.other else [])
@@ -42,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
         names = _names([each.resolve() for each in directories])
         jobs = [_job(*each, options) for each in zip(names, directories, strict=True)]
         path.write_text(_report_page.page(jobs), encoding="utf-8")
-    except (_ledger_read.LedgerError, _solution.TargetError, ValueError, OSError) as error:
+    except (_ledger_read.LedgerError, ValueError, OSError) as error:
         print(f"q7x2 report: {error}", file=sys.stderr)
         return 1
     print(path)

@@ -81,6 +81,11 @@ def _jobs(options: argparse.Namespace) -> list[tuple[str, int]]:
     jobs = [*options.job] if named[0] is None else [named, *options.job]
     if not jobs:
         raise ValueError("expected --master-addr and --master-port, or --job HOST:PORT")
+    for _, port in jobs:
+        if not 1 <= port <= 65535:
+            raise ValueError(f"expected a port from 1 to 65535, got {port}")
+    if not options.timeout > 0:
+        raise ValueError(f"--timeout: expected seconds above 0, got {options.timeout:g}")
     if len(set(jobs)) < len(jobs):
         raise ValueError("expected different jobs: one is named twice")
     return jobs

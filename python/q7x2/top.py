@@ -9,6 +9,7 @@ receivers wait, added up, with the rates of the sender's busiest interface.
 from __future__ import annotations
 
 import argparse
+import math
 import pathlib
 import sys
 import time
@@ -52,8 +53,11 @@ def _run(options: argparse.Namespace) -> int:
     from q7x2._prices import Prices
 
     try:
-        if options.window <= 0 or options.interval <= 0:
-            raise ValueError("expected --window and --interval above 0")
+        if not (0 < options.window < math.inf and 0 < options.interval < math.inf):
+            raise ValueError(
+                "expected seconds above 0 for --window and --interval, got "
+                f"{options.window:g} and {options.interval:g}"
+            )
         prices = None if options.prices is None else Prices.read(options.prices)
         first = view(options.directory, options.window, prices)
         if options.once:

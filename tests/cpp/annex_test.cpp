@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "annex_job.h"
+#include "level.h"
 
 namespace q7x2 {
 namespace {
@@ -140,12 +141,13 @@ TEST(Annex, AServerThatLeavesCostsNoResult) {
       end.join();
       return;
     }
-    for (int call = 0; call < 1000; ++call) {
+    std::string algorithm = "servers";
+    while (algorithm.starts_with("servers")) {
       const auto data = numbers(rank.rank, 20'000);
       const auto task = job.start(data);
       job.comm().succeed(*task);
       expect_sums(*data);
-      if (task->algorithm().substr(0, 7) != "servers") break;
+      algorithm = task->algorithm();
     }
     EXPECT_TRUE(job.annex().is_broken());
   });
@@ -230,8 +232,7 @@ TEST(AnnexFailure, ARankThatDiesFailsTheCall) {
             {.killed = {1}});
 }
 
-// There is time left for the ranks when the attempt has taken half of the call's.
-TEST(AnnexFailure, AServerThatStandsStillCostsHalfOfTheTimeout) {
+TEST(AnnexFailure, AServerThatStandsStillCostsTwoSeconds) {
   run_ranks(kRanks + 1,
             [](Rank& rank) {
               setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
@@ -240,11 +241,15 @@ TEST(AnnexFailure, AServerThatStandsStillCostsHalfOfTheTimeout) {
                 raise(SIGSTOP);
                 return;
               }
-              const std::chrono::milliseconds timeout(4000 * test::kSlowdown);
               const auto data = numbers(rank.rank, 100'000);
-              const auto task = job.start(data, -1, timeout);
+              const TimePoint began = Clock::now();
+              const auto task = job.start(data, -1, std::chrono::minutes(30));
               job.comm().succeed(*task);
               expect_sums(*data);
+              // Twice what docs/servers.md promises: tests run side by side. The quick level knows
+              // no time.
+              EXPECT_LT(Clock::now() - began,
+                        std::chrono::seconds(test::at_level(20, 4) * test::kSlowdown));
               EXPECT_NE(task->algorithm().substr(0, 7), "servers");
               rank.put("done", "");
               if (rank.rank > 0) return;

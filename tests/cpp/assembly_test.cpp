@@ -14,9 +14,10 @@
 
 #include <gtest/gtest.h>
 
+#include "cards_of_ranks.h"
 #include "ranks.h"
 #include "slowdown.h"
-#include "transport/handle.h"
+#include "transport/published.h"
 
 namespace q7x2::test {
 namespace {
@@ -25,17 +26,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{15'000 * kSlowdown};
 const auto kNoCheck = [] {};
-
-/// The processes of all ranks, by rank.
-std::vector<Card> all_cards(Rank& rank) {
-  rank.put("handle",
-           Handle{card_of_process(rank.runtime()), rank.rank}.encode(rank.runtime().secret()));
-  std::vector<Card> cards;
-  for (int r = 0; r < rank.world_size; ++r) {
-    cards.push_back(Handle::decode(rank.get(r, "handle"), rank.runtime().secret()).card);
-  }
-  return cards;
-}
 
 Assembly::Options options(std::vector<Card> members, const std::string& uuid,
                           milliseconds timeout = kPatience) {
@@ -70,7 +60,7 @@ std::string piece(int rank, size_t bytes) {
 
 TEST(Assembly, ExchangesPiecesOfAnyLength) {
   run_ranks(5, [](Rank& rank) {
-    Assembly assembly(rank.runtime(), options(all_cards(rank), "1"));
+    Assembly assembly(rank.runtime(), options(cards_of_ranks(rank), "1"));
     EXPECT_EQ(assembly.rank(), rank.rank);
     for (const size_t bytes : {size_t{0}, size_t{100}, size_t{20'000}, size_t{3} << 20}) {
       const std::string what = "x" + std::to_string(bytes);
@@ -86,7 +76,7 @@ TEST(Assembly, ExchangesPiecesOfAnyLength) {
 
 TEST(Assembly, OneProcessNeedsNobody) {
   run_ranks(1, [](Rank& rank) {
-    Assembly assembly(rank.runtime(), options(all_cards(rank), "1"));
+    Assembly assembly(rank.runtime(), options(cards_of_ranks(rank), "1"));
     EXPECT_EQ(assembly.exchange("x", "mine", kNoCheck), std::vector<std::string>{"mine"});
     assembly.finish();
   });
@@ -94,13 +84,13 @@ TEST(Assembly, OneProcessNeedsNobody) {
 
 TEST(Assembly, MembersMayComeLateAndMakeAGroup) {
   run_ranks(4, [](Rank& rank) {
-    const std::vector<Card> cards = all_cards(rank);
+    const std::vector<Card> cards = cards_of_ranks(rank);
     if (rank.rank == 2) std::this_thread::sleep_for(milliseconds(1500));
     Assembly assembly(rank.runtime(), options(cards, "late"));
     const std::shared_ptr<Group> group = Group::create(
         rank.runtime(), assembly.rank(), assembly.size(), "late",
-        [&](const auto& what, const auto& mine, const auto& check) {
-          return assembly.exchange(what, mine, check);
+        [&](const auto& what, const auto& mine, const auto& check, const auto& prepare) {
+          return assembly.exchange(what, mine, check, prepare);
         },
         [&](const auto& missing, const auto& check) { assembly.wait_for(missing, check); }, false);
     assembly.exchange("done", "", kNoCheck);
@@ -113,7 +103,7 @@ TEST(Assembly, MembersMayComeLateAndMakeAGroup) {
 
 TEST(Assembly, ABrokenConnectionIsOpenedAgain) {
   run_ranks(3, [](Rank& rank) {
-    const std::vector<Card> cards = all_cards(rank);
+    const std::vector<Card> cards = cards_of_ranks(rank);
     const auto group = rank.group("old", {}, /*eager=*/true);
     rank.barrier();
     if (rank.rank != 1) {
@@ -132,7 +122,7 @@ TEST(Assembly, ABrokenConnectionIsOpenedAgain) {
 
 TEST(Assembly, AnAnswerOnItsWayIsNotSentAgainForEachQuestion) {
   run_ranks(2, [](Rank& rank) {
-    const std::vector<Card> cards = all_cards(rank);
+    const std::vector<Card> cards = cards_of_ranks(rank);
     if (rank.rank == 0) {
       Assembly assembly(rank.runtime(), options(cards, "1"));
       const auto all = assembly.exchange("x", std::string(1000, 'a'), kNoCheck);
@@ -177,11 +167,12 @@ TEST(Assembly, AnAnswerOnItsWayIsNotSentAgainForEachQuestion) {
     auto pause = AssemblyTable::kPause;
     for (auto next = began + pause; next < Clock::now(); next += pause *= 2) ++most;
     EXPECT_LE(answers, most);
-    own.body = pack_pieces({"mine"});
+    const Seat seat{1, 2, "assembly '1'", own.key};
+    own.body = pack_pieces({publish(rank.runtime().secret(), "x", seat, "mine")});
     send(AssemblyKind::kPieces);
     rank.barrier();
     Locked locked(rank.runtime().lock());
-    table.end(locked, {}, own);
+    table.end(locked, {}, own, std::nullopt);
   });
 }
 
@@ -189,7 +180,7 @@ TEST(Assembly, AnAnswerOnItsWayIsNotSentAgainForEachQuestion) {
 
 TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
   run_ranks(4, [](Rank& rank) {
-    const std::vector<Card> cards = all_cards(rank);
+    const std::vector<Card> cards = cards_of_ranks(rank);
     if (rank.rank != 2) {
       Assembly assembly(rank.runtime(), options(cards, "1", milliseconds(2000)));
       const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
@@ -214,7 +205,7 @@ TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
 TEST(Assembly, AMemberThatDiesFailsItAtOnce) {
   run_ranks(3,
             [](Rank& rank) {
-              const std::vector<Card> cards = all_cards(rank);
+              const std::vector<Card> cards = cards_of_ranks(rank);
               rank.barrier();
               if (rank.rank == 1) {
                 std::this_thread::sleep_for(milliseconds(300));
@@ -239,7 +230,7 @@ TEST(Assembly, AMemberThatDiesFailsItAtOnce) {
 
 TEST(Assembly, DifferentListsFailEverywhere) {
   run_ranks(4, [](Rank& rank) {
-    const std::vector<Card> cards = all_cards(rank);
+    const std::vector<Card> cards = cards_of_ranks(rank);
     // Ranks 0 and 1 leave out rank 3, rank 2 leaves out rank 1 as well.
     if (rank.rank < 3) {
       const std::vector<Card> members = rank.rank < 2
@@ -259,7 +250,7 @@ TEST(Assembly, DifferentListsFailEverywhere) {
 
 TEST(Assembly, WhatARankTellsTheOthersRaise) {
   run_ranks(4, [](Rank& rank) {
-    Assembly assembly(rank.runtime(), options(all_cards(rank), "1"));
+    Assembly assembly(rank.runtime(), options(cards_of_ranks(rank), "1"));
     if (rank.rank == 3) {
       assembly.fail(Error(ErrorCode::kTransport, "rank 3 has no memory", 3));
     } else {
@@ -276,7 +267,7 @@ TEST(Assembly, WhatARankTellsTheOthersRaise) {
 
 TEST(Assembly, AUsedUuidIsRefused) {
   run_ranks(3, [](Rank& rank) {
-    const std::vector<Card> cards = all_cards(rank);
+    const std::vector<Card> cards = cards_of_ranks(rank);
     const auto refused = [&](std::vector<Card> members) {
       try {
         Assembly assembly(rank.runtime(), options(std::move(members), "1"));
@@ -302,7 +293,7 @@ TEST(Assembly, AUsedUuidIsRefused) {
 
 TEST(Assembly, RefusesListsThatCannotBe) {
   run_ranks(2, [](Rank& rank) {
-    const std::vector<Card> cards = all_cards(rank);
+    const std::vector<Card> cards = cards_of_ranks(rank);
     const auto refusal = [&](std::vector<Card> members) {
       try {
         Assembly assembly(rank.runtime(), options(std::move(members), "1"));

@@ -77,6 +77,30 @@ TEST(BitAllocation, ALayerOfSmallGradientsGetsAsManyBitsAsOneOfLargeOnes) {
   EXPECT_EQ(choose_codecs(gradients)[0], 1);
 }
 
+TEST(BitAllocation, NeverLosesMoreThanTheFirstChoicesAndNeverSendsMore) {
+  for (const size_t layers : {1, 3, 30, 300, 1000}) {
+    const Costs costs = random_costs(layers, static_cast<uint32_t>(layers));
+    std::vector<GradientCosts> gradients;
+    for (const auto& choices : costs) {
+      // The third codec is the first choice.
+      GradientCosts& gradient = gradients.emplace_back();
+      gradient.norm = 16 * choices[0].error;
+      gradient.choices = {choices[2], choices[0], choices[1], choices[3], choices[4]};
+    }
+    double error = 0, budget = 0, bytes = 0, first_bytes = 0;
+    const auto chosen = choose_codecs(gradients);
+    for (size_t i = 0; i < layers; ++i) {
+      const auto& [norm, choices] = gradients[i];
+      error += choices[*chosen[i]].error / norm;
+      budget += choices[0].error / norm;
+      bytes += choices[*chosen[i]].bytes;
+      first_bytes += choices[0].bytes;
+    }
+    EXPECT_LE(error, budget) << layers;
+    EXPECT_LE(bytes, first_bytes) << layers;
+  }
+}
+
 TEST(BitAllocation, AGradientOfZerosChoosesNothing) {
   const std::vector<GradientCosts> gradients = {{0, {{4, 0}, {2, 0}}}, {1, {{4, 0.1}, {2, 0.2}}}};
   EXPECT_EQ(choose_codecs(gradients), (std::vector<std::optional<size_t>>{std::nullopt, 0}));

@@ -44,7 +44,9 @@ double bias(const Codec& codec, const std::vector<float>& values, int draws) {
 TEST_P(ValueCodec, TheMeanIsRightWhereTheCodecSaysSo) {
   if (codec_->spec().value.kind == ValueKind::kFloat32) GTEST_SKIP() << "nothing is lost";
   const double measured = bias(*codec_, normal(1024, 18), 1500);
-  if (codec_->traits().unbiased) {
+  // A rotation leaves no bias in normal numbers; tests/python/codecs/test_codec_bounds.py has
+  // others.
+  if (codec_->traits().unbiased || codec_->spec().value.hadamard) {
     EXPECT_LT(measured, 1.5);
   } else {
     EXPECT_GT(measured, 50) << "a codec that rounds to the nearest cannot pass";

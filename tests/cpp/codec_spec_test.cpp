@@ -196,7 +196,6 @@ TEST(CodecSpec, BadArgumentsGetWhatWasExpected) {
       {"hadamard+fp16", {"hadamard needs"}},
       {"hadamard+fp32", {"hadamard needs"}},
       {"hadamard+int4:minmax", {"hadamard needs"}},
-      {"hadamard+sumint8", {"hadamard needs"}},
       {"hadamard+sign", {"expected hadamard+onebit"}},
       {"topk:0.1+sumint8", {"expected int8"}},
       {"sumint8+lossless", {"expected int8+lossless"}},

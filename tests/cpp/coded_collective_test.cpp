@@ -15,6 +15,7 @@
 #include "comm.h"
 #include "kernels/codec.h"
 #include "kernels/convert.h"
+#include "level.h"
 #include "plan/coding_pass.h"
 #include "plan/generators.h"
 #include "ranks.h"
@@ -47,7 +48,15 @@ double tolerance(const std::string& codec) {
   return 3;
 }
 
-/// (ranks, ranks a host, edges)
+std::vector<std::string> codecs() {
+  std::vector<std::string> names{"fp32", "int8", "hadamard+int4", "topk:0.1:balanced"};
+  if (test::is_nightly()) {
+    names.insert(names.end(), {"fp16", "onebit", "topk:0.1", "threshold:0.001"});
+  }
+  return names;
+}
+
+/// (ranks, ranks per host, edges)
 class CodedAlgorithm : public ::testing::TestWithParam<std::tuple<int, int, EdgeWish>> {};
 
 TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
@@ -68,8 +77,7 @@ TEST_P(CodedAlgorithm, IsCloseToTheExactResultAndEqualOnAllRanks) {
       const EdgeCoding edges = edge_codings(wish, n, &comm.fabric()).front();
       if (!generator.may_code(edges)) continue;
       const int encodings = encodings_on_the_way(generator.generate(wanted), edges);
-      for (const std::string codec : {"fp32", "fp16", "int8", "onebit", "hadamard+int4", "topk:0.1",
-                                      "topk:0.1:balanced", "threshold:0.001"}) {
+      for (const std::string& codec : codecs()) {
         if (encodings > 1 && !Codec::make(codec)->traits().exact_sums) continue;
         std::string digests;  // of all outputs
         for (const size_t count : kCounts) {

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "fabric/fabric.h"
+#include "level.h"
 #include "plan/checker.h"
 #include "plan/cost_model.h"
 #include "plan/dag_window.h"
@@ -25,7 +26,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr int kMaxRanks = 13;
+const int kMaxRanks = test::at_level(8, 13);
 
 bool has_codecs(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
@@ -35,7 +36,8 @@ bool has_codecs(Collective collective) {
 /// Hosts in racks, of equal and of unequal size, in order and mixed; none known.
 std::vector<std::optional<Fabric>> fabrics_of(int ranks) {
   std::vector<std::optional<Fabric>> fabrics{std::nullopt, Fabric::one_host_of(ranks, 2)};
-  for (uint64_t seed = 1; seed <= 4; ++seed) fabrics.push_back(random_fabric(ranks, seed));
+  const uint64_t random = test::at_level(2, 4);
+  for (uint64_t seed = 1; seed <= random; ++seed) fabrics.push_back(random_fabric(ranks, seed));
   for (const int per_host : {2, 3}) {
     for (const int per_rack : {1, 2}) {
       std::vector<int> host_of;
@@ -316,7 +318,7 @@ TEST(CodingPass, TheCostModelIsNearTheSimulator) {
 }
 
 TEST(CodingPass, ServesThousandsOfRanks) {
-  for (const int n : {1024, 4096}) {
+  for (const int n : test::at_level<std::vector<int>>({1024}, {1024, 4096})) {
     const Fabric fabric = Fabric::uniform(n / 8, 8, 1e9);
     for (const Generator& generator : generators()) {
       ScheduleRequest request{generator.collective, n, -1, &fabric};

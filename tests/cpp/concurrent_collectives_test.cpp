@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "comm.h"
+#include "process_state.h"
 #include "processor_time.h"
 #include "ranks.h"
 
@@ -146,9 +147,14 @@ TEST(Concurrency, WaitingForAStoppedRankCostsNoProcessor) {
     constexpr int kCalls = 64;
     Flight flight(comm, kCalls);
     comm.succeed(*comm.barrier());
-    // A rank that is stopped in the middle of a write keeps the reader awake.
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (rank.rank == 1) ::raise(SIGSTOP);
+    rank.barrier();
+    if (rank.rank == 1) {
+      // One that is stopped in the middle of a write keeps the reader awake.
+      const Locked locked(rank.runtime().lock());
+      ::raise(SIGSTOP);
+    } else {
+      test::await_state(rank.pid_of(1), 'T');
+    }
     for (int i = 0; i < kCalls; ++i) flight.start(i);
     if (rank.rank == 0) {
       const double before = test::cpu_seconds();

@@ -50,15 +50,16 @@ std::optional<Control> decode(const std::string& bytes) {
 void expect_valid(const Control& control) {
   EXPECT_TRUE(control.type == ControlType::kHello || control.type == ControlType::kGoodbye ||
               control.type == ControlType::kAbort || control.type == ControlType::kInquiry ||
-              control.type == ControlType::kAnswer);
+              control.type == ControlType::kAnswer || control.type == ControlType::kLastCall);
   EXPECT_LE(static_cast<int>(control.state), static_cast<int>(CallState::kComplete));
   EXPECT_LE(static_cast<int>(control.code), static_cast<int>(ErrorCode::kInternal));
   EXPECT_LE(control.text.size(), 2048U);
 }
 
 TEST(Control, RoundTrip) {
-  for (const ControlType type : {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort,
-                                 ControlType::kInquiry, ControlType::kAnswer}) {
+  for (const ControlType type :
+       {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort, ControlType::kInquiry,
+        ControlType::kAnswer, ControlType::kLastCall}) {
     const Control sent = example(type);
     const auto got = decode(sent.encode());
     ASSERT_TRUE(got);
@@ -117,9 +118,9 @@ TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
   constexpr size_t kTypeAt = 2;
   constexpr size_t kCodeAt = 3;
   EXPECT_FALSE(changed(kVersionAt, 1));
-  EXPECT_FALSE(changed(kVersionAt, 5));
+  EXPECT_FALSE(changed(kVersionAt, 6));
   EXPECT_FALSE(changed(kTypeAt, 0));
-  EXPECT_FALSE(changed(kTypeAt, 6));
+  EXPECT_FALSE(changed(kTypeAt, 7));
   EXPECT_FALSE(changed(kTypeAt, 255));
   EXPECT_FALSE(changed(kCodeAt, static_cast<int>(ErrorCode::kInternal) + 1));
   EXPECT_FALSE(changed(kCodeAt, 255));

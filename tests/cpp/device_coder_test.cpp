@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/codec.h"
+#include "level.h"
 #include "thread_device.h"
 
 namespace q7x2::test {
@@ -42,7 +43,7 @@ void expect_bits_of_the_cpu(DType dtype, const std::vector<std::string>& codecs)
     Comm comm(rank.group());
     for (const std::string algorithm : {"sra", "direct"}) {
       for (const std::string& codec : codecs) {
-        for (const size_t count : {1, 5000, 300'001}) {
+        for (const size_t count : {1, 5000, at_level(60'001, 300'001)}) {
           expect_bits_of_the_cpu(rank, comm, dtype, algorithm, codec, count);
         }
       }
@@ -65,7 +66,7 @@ TEST(DeviceCoder, FirstCallsHaveTheBitsOfTheCpu) {
   run_ranks(3, [](Rank& rank) {
     Comm comm(rank.group());
     for (const EdgeWish edges : {EdgeWish::kAll, EdgeWish::kHost}) {
-      for (const size_t count : {1, 5000, 300'001}) {
+      for (const size_t count : {1, 5000, at_level(60'001, 300'001)}) {
         rank.at(std::string(to_string(edges)) + " " + std::to_string(count));
         const ResidentDevice device{std::make_shared<ThreadStream>(),
                                     std::make_shared<ThreadStream>(), &kThreadKernels};

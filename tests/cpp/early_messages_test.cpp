@@ -1,6 +1,8 @@
 // Messages that arrived before anybody asked for them, in memory of this process.
 #include "transport/early_messages.h"
 
+#include <netinet/in.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "transport/nics.h"
 #include "transport/ucx.h"
 
 namespace q7x2 {
@@ -49,10 +52,20 @@ class EarlyMessagesTest : public ::testing::Test {
     return ucp_tag_probe_nb(worker_.get(), 0, 0, /*remove=*/0, &info) != nullptr;
   }
 
+  /// Else nobody may connect.
+  static UcpWorker& open_to_this_host(UcpWorker& worker) {
+    HostAddresses hosts;
+    hosts.add(INADDR_LOOPBACK);
+    for (const Nic& nic : usable_nics()) hosts.add(nic.address);
+    worker.admit(hosts);
+    return worker;
+  }
+
   const UcpContext context_{{}, /*tcp_only=*/true};
   EarlyMessages early_;
   UcpWorker worker_{context_};
-  UcpEndpoint to_me_{worker_, worker_.address(), [](void*, ucp_ep_h, ucs_status_t) {}, nullptr};
+  UcpEndpoint to_me_{open_to_this_host(worker_), worker_.address(),
+                     [](void*, ucp_ep_h, ucs_status_t) {}, nullptr};
   Completions completions_;
 };
 

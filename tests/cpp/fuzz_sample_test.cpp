@@ -1,15 +1,17 @@
-// A sample of what `./dev fuzz` does, in each run of the tests: 20,000 inputs per format, other
-// ones each time. Without sanitizers it finds crashes, and what the formats themselves require.
+// A sample of what `./dev fuzz` does, in each run of the tests: some thousand inputs per format,
+// other ones each time. Without sanitizers it finds crashes, and what the formats themselves
+// require.
 #include <random>
 
 #include <gtest/gtest.h>
 
 #include "format.h"
+#include "level.h"
 
 namespace q7x2::fuzz {
 namespace {
 
-constexpr size_t kInputs = 20'000;
+const size_t kInputs = test::at_level<size_t>(5'000, 20'000);
 
 class FuzzSample : public ::testing::TestWithParam<Format> {};
 

@@ -272,6 +272,29 @@ TEST(Leave, DoesNotWaitForEverForWhatNobodyJoins) {
   });
 }
 
+// Each has begun what the other one never will. Neither stays for it.
+TEST(Leave, WhatAMemberThatLeavesNeverBeginsIsNotMissed) {
+  run_ranks(2, [](Rank& rank) {
+    std::vector<Comm> comms;
+    for (const char* name : {"a", "b"}) comms.emplace_back(rank.group(name));
+    const int other = 1 - rank.rank;
+    Comm& own = comms[static_cast<size_t>(rank.rank)];
+    const auto collective = own.all_reduce(buffer<int32_t>(10));
+    const auto message = own.send(other, 0, buffer<int32_t>(16 << 20));
+    Runtime& runtime = rank.runtime();
+    const auto is_missed = [&](Task& task) {
+      Locked locked(runtime.lock());
+      return own.group().is_missed(locked, task);
+    };
+    EXPECT_TRUE(is_missed(*collective));
+    EXPECT_TRUE(is_missed(*message));
+    rank.barrier();
+    runtime.groups().say_last_call(nullptr);
+    while (is_missed(*collective) || is_missed(*message)) runtime.drive();
+    rank.barrier();
+  });
+}
+
 TEST(Leave, FailsWhatIsInProgressHere) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());

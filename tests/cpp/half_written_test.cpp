@@ -14,6 +14,7 @@
 
 #include "comm.h"
 #include "faulting_write.h"
+#include "process_state.h"
 #include "processor_time.h"
 #include "ranks.h"
 
@@ -75,7 +76,7 @@ TEST(HalfWritten, AWriterThatIsStoppedCostsNoProcessor) {
     rank.put("queue", rank.runtime().reactor().worker().address());
     const auto task = comm.receive(1, 0, data);
     while (arrived == 0) std::this_thread::sleep_for(milliseconds(1));
-    std::this_thread::sleep_for(milliseconds(100));
+    test::await_state(rank.pid_of(1), 'T');
     EXPECT_LT(share_of_processor(
                   [&] { EXPECT_FALSE(rank.runtime().wait(*task, Clock::now() + seconds(1))); }),
               0.25)

@@ -64,12 +64,16 @@ void look_until(HeartbeatListener& listener, const std::function<bool()>& condit
   }
 }
 
-std::optional<HeartbeatHello> answer_to(const OwnedFd& fd) {
+std::optional<HeartbeatHello> heard(const OwnedFd& fd, Turn turn) {
   HeartbeatHello::Bytes bytes;
   if (::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size())) {
     return std::nullopt;
   }
-  return HeartbeatHello::decode(bytes, Turn::kAnswer, kKey);
+  return HeartbeatHello::decode(bytes, turn, kKey);
+}
+
+std::optional<HeartbeatHello> answer_to(const OwnedFd& fd) {
+  return heard(fd, Turn::kAnswer);
 }
 
 TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
@@ -92,10 +96,12 @@ TEST(HeartbeatListener, AnswersThoseWhomItExpects) {
   EXPECT_EQ(listener.num_answered(), 1U);
   EXPECT_FALSE(is_readable(fd, 0));
 
-  listener.close(HeartbeatEnd::kLeft);
+  listener.close(Turn::kLeft);
+  const auto end = heard(fd, Turn::kLeft);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->receiver, kPeer);
+  EXPECT_EQ(end->number, answer->number);
   char last = 0;
-  EXPECT_EQ(::recv(fd, &last, 1, 0), 1);
-  EXPECT_EQ(last, static_cast<char>(HeartbeatEnd::kLeft));
   EXPECT_EQ(::recv(fd, &last, 1, 0), 0);
 }
 
@@ -207,10 +213,10 @@ TEST(HeartbeatListener, HangsUpWhatWasGivenUpButNotTheNextConnection) {
   look_until(listener, [&] { return listener.num_answered() == 2; });
   EXPECT_TRUE(answer_to(broken) && answer_to(next));
 
-  listener.hang_up(kPeer, 3, HeartbeatEnd::kGivenUp);
-  char last = 0;
-  EXPECT_EQ(::recv(broken, &last, 1, 0), 1);
-  EXPECT_EQ(last, static_cast<char>(HeartbeatEnd::kGivenUp));
+  listener.hang_up(kPeer, 3, Turn::kGivenUp);
+  const auto end = heard(broken, Turn::kGivenUp);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->incarnation, 3U);
   EXPECT_EQ(listener.num_answered(), 1U);
   EXPECT_FALSE(is_readable(next, 50));
 }

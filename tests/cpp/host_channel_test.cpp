@@ -65,7 +65,8 @@ void expect_sharing(const std::vector<std::string>& tls, std::vector<std::string
       ::setenv("UCX_TLS", own.c_str(), 1);
     }
     std::vector<std::string> made;
-    const auto exchange = [&](const std::string& what, const std::string& mine, const auto&) {
+    const auto exchange = [&](const std::string& what, const std::string& mine, const auto&,
+                              const auto&) {
       made.push_back(what);
       rank.put(what, mine);
       return std::vector{rank.get(0, what), rank.get(1, what)};

@@ -143,7 +143,11 @@ TEST(HostMessages, WaitingForAStoppedRankCostsNoProcessor) {
       EXPECT_LT(cpu_seconds() - before, elapsed.count() / 4);
       ::kill(rank.pid_of(1), SIGCONT);
     } else {
-      ::raise(SIGSTOP);
+      {
+        // One that is stopped in the middle of a write keeps the reader awake.
+        const Locked locked(rank.runtime().lock());
+        ::raise(SIGSTOP);
+      }
       for (uint32_t i = 0; i < kMessages; ++i) tasks.push_back(comm.send(0, i, data));
     }
     for (const auto& task : tasks) comm.succeed(*task);

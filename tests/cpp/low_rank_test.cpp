@@ -70,7 +70,7 @@ TEST_P(LowRank, AccumulatesAndProjects) {
           double expected = 0.25 * gradient[i * m + j];
           if (owed.matrix != nullptr) expected += matrix[i * m + j];
           for (size_t k = 0; owed.left != nullptr && k < rank; ++k) {
-            expected -= 0.25 * left[i * rank + k] * right[k * m + j];
+            expected -= static_cast<double>(left[i * rank + k]) * right[k * m + j];
           }
           ASSERT_NEAR(sums[i * m + j], expected, 1e-5);
         }

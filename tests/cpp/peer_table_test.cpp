@@ -32,7 +32,7 @@ struct Bench {
   uint64_t self = kSelf;
   Reactor reactor{{}};
   std::vector<std::pair<uint64_t, uint32_t>> deaths = {};  // process, incarnation
-  PeerTable table{JobSecret(""), Identity{self, {}}, reactor, [this](Locked&, Peer& peer) {
+  PeerTable table{JobSecret(""), Identity{self, {}}, {}, reactor, [this](Locked&, Peer& peer) {
                     deaths.emplace_back(peer.card.process, peer.incarnation);
                   }};
 
@@ -83,6 +83,31 @@ TEST(PeerTable, ASuspectDiesAfterItsGrace) {
     ASSERT_EQ(bench.deaths.size(), 1U);
     EXPECT_EQ(bench.deaths[0], std::make_pair(kProcess, 0U));
     EXPECT_FALSE(bench.table.connect(locked, peer));
+  });
+}
+
+// A message that is received before a death may ask for an answer by the next connection.
+TEST(PeerTable, PeersMayBeMetBeforeAnotherDies) {
+  run_bench([](Bench& bench) {
+    Locked locked(bench.reactor.lock());
+    constexpr uint64_t kMany = 200;
+    for (uint64_t i = 0; i < kMany; ++i) {
+      bench.table.suspect(locked, bench.table.meet(locked, bench.card(kOther + i), false, 0),
+                          "its connection broke");
+    }
+    int looks = 0;
+    bench.table.bury(locked, Clock::now() + PeerLife::grace(Evidence::kConnectionBroke), [&] {
+      ++looks;
+      for (uint64_t i = 0; i < 2 * kMany; ++i) {
+        bench.table.meet(locked, bench.card(kOther + i), false, 1);
+      }
+    });
+    EXPECT_EQ(looks, 1) << "all died when the first message was received";
+    EXPECT_EQ(bench.deaths.size(), kMany) << "each once";
+    for (uint64_t i = 0; i < 2 * kMany; ++i) {
+      EXPECT_TRUE(bench.table.find(locked, kOther + i)->life.is_alive());
+    }
+    EXPECT_FALSE(bench.table.has_suspects());
   });
 }
 

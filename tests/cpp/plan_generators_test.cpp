@@ -13,6 +13,7 @@
 
 #include "base/types.h"
 #include "fabric/fabric.h"
+#include "level.h"
 #include "plan/checker.h"
 #include "plan/generators.h"
 #include "plan/plan.h"
@@ -22,15 +23,16 @@
 namespace q7x2 {
 namespace {
 
-constexpr int kMaxRanks = 17;
+const int kMaxRanks = test::at_level(9, 17);
+const uint64_t kRandomFabrics = test::at_level(2, 4);
 
 // Each number of ranks with nothing known of the hosts, and on hosts at random.
 const std::vector<std::optional<Fabric>>& fabrics_of(int n) {
   static const auto all = [] {
-    std::vector<std::vector<std::optional<Fabric>>> by_size(kMaxRanks + 1);
+    std::vector<std::vector<std::optional<Fabric>>> by_size(static_cast<size_t>(kMaxRanks) + 1);
     for (int size = 1; size <= kMaxRanks; ++size) {
       by_size[static_cast<size_t>(size)] = {std::nullopt, Fabric::one_host_of(size, 2)};
-      for (uint64_t seed = 1; seed <= 4; ++seed) {
+      for (uint64_t seed = 1; seed <= kRandomFabrics; ++seed) {
         by_size[static_cast<size_t>(size)].push_back(random_fabric(size, seed));
       }
     }

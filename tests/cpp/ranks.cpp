@@ -26,6 +26,7 @@
 #include <ucs/config/global_opts.h>
 
 #include "slowdown.h"
+#include "transport/published.h"
 
 namespace q7x2::test {
 namespace {
@@ -183,10 +184,19 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
   const auto me = std::find(ranks.begin(), ranks.end(), rank);
   if (me == ranks.end()) throw std::logic_error("this rank is not in the group " + name);
   const auto exchange = [&](const std::string& what, const std::string& mine,
-                            const std::function<void()>&) {
-    put(what + " " + name, mine);
+                            const std::function<void()>&, const Prepare& prepare) {
+    const std::string key = what + " " + name;
+    const JobSecret& secret = runtime().secret();
+    const Seat seat{static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()), name};
+    put(key, publish(secret, what, seat, mine));
     std::vector<std::string> all;
-    for (const int member : ranks) all.push_back(get(member, what + " " + name));
+    for (const int member : ranks) all.push_back(get(member, key));
+    all = read_all_published(secret, what, seat, all);
+    if (prepare) {
+      prepare(all);
+      put(key + " is prepared", "");
+      for (const int member : ranks) get(member, key + " is prepared");
+    }
     return all;
   };
   return Group::create(runtime(), static_cast<int>(me - ranks.begin()),

@@ -119,9 +119,9 @@ TEST(Rendezvous, AllExchangesHaveOneDeadline) {
   std::thread other([&] {
     std::this_thread::sleep_for(milliseconds(600));
     const auto second = rendezvous(1);
-    second->exchange("card", "1", [] {});
-    std::this_thread::sleep_for(milliseconds(800));
     try {
+      second->exchange("card", "1", [] {});
+      std::this_thread::sleep_for(milliseconds(800));
       second->exchange("later", "1", [] {});
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
@@ -265,7 +265,7 @@ TEST(Rendezvous, AFailureIsToldToRanksThatComeLater) {
     rendezvous.stay([] {});
   });
   Process leader(store, 0, kMembers, "card");
-  std::this_thread::sleep_for(milliseconds(50));  // by now it knows
+  std::this_thread::sleep_for(milliseconds(50));  // the others are late
   std::vector<std::unique_ptr<Process>> late;
   for (const int r : {1, 2, 4, 5}) {
     late.push_back(std::make_unique<Process>(store, r, kMembers, "card"));
@@ -290,7 +290,7 @@ TEST(Rendezvous, AWaitForSomethingElseEndsToo) {
     });
     Client client(store);
     Rendezvous::Options options = options_of(0, 2);
-    options.timeout = milliseconds(fails ? 20'000 : 300);
+    options.timeout = milliseconds(fails ? 60'000 : 1'500);
     Rendezvous rendezvous(client, options);
     rendezvous.exchange("card", "a", [] {});
     other.join();

@@ -36,10 +36,30 @@ class Town {
     const std::lock_guard<std::mutex> lock(mutex_);
     return dead_.contains(card);
   }
+  void note_watched(const std::string& card) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    watched_.insert(card);
+  }
+  /// Returns when another process watches the one with this card, so it has joined.
+  void await_watched(const std::string& card) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (;;) {
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (watched_.contains(card)) return;
+      }
+      if (std::chrono::steady_clock::now() > give_up) {
+        ADD_FAILURE() << "nobody watches " << card;
+        return;
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
 
  private:
   std::mutex mutex_;
   std::set<std::string> dead_;
+  std::set<std::string> watched_;
 };
 
 class TownLookout final : public Lookout {
@@ -49,6 +69,7 @@ class TownLookout final : public Lookout {
   void watch(int rank, const std::string& card, const std::string&, bool also_far) override {
     if (also_far) {
       watched_[rank] = {card, !town_.is_dead(card)};
+      town_.note_watched(card);
       most_ = std::max(most_, watched_.size());
     }
   }
@@ -148,6 +169,11 @@ Ranks start(SharedStore& store, Town& town, int attempt, const std::set<int>& ab
   return ranks;
 }
 
+/// Returns when all have joined: a rank that comes after rank 0 has died waits for its successor.
+void await_all(const Ranks& ranks, Town& town) {
+  for (const auto& [rank, process] : ranks) town.await_watched(card_of(0, rank));
+}
+
 void expect_all_name(Ranks& ranks, int victim) {
   for (auto& [rank, process] : ranks) {
     process->join();
@@ -168,11 +194,9 @@ TEST(RendezvousWatch, ADeathEndsTheWaitOfAll) {
     SharedStore store;
     Town town;
     Ranks ranks = start(store, town, 0, {7});
-    std::this_thread::sleep_for(milliseconds(100));
+    await_all(ranks, town);
     ranks[victim]->kill();
-    const auto killed = std::chrono::steady_clock::now();
     expect_all_name(ranks, victim);
-    EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(20));
     ASSERT_FALSE(HasFailure()) << "victim " << victim;
   }
 }
@@ -184,7 +208,7 @@ TEST(RendezvousWatch, ARankThatDiedBeforeItWasSeenIsNamed) {
     Town town;
     town.bury(card_of(0, victim));
     Ranks ranks = start(store, town, 0, {7});
-    std::this_thread::sleep_for(milliseconds(100));
+    town.await_watched(card_of(0, victim));
     ranks[victim]->kill();
     expect_all_name(ranks, victim);
     ASSERT_FALSE(HasFailure()) << "victim " << victim;
@@ -198,7 +222,7 @@ TEST(RendezvousWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
     Town town;
     {
       Ranks ranks = start(store, town, 0, {7});
-      std::this_thread::sleep_for(milliseconds(100));
+      await_all(ranks, town);
       ranks[victim]->kill();
       std::this_thread::sleep_for(milliseconds(20));
       for (auto& [rank, process] : ranks) process->kill();
@@ -230,7 +254,7 @@ TEST(RendezvousWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
       Rendezvous rendezvous(client, {.rank = r,
                                      .size = 3,
                                      .group = "g",
-                                     .timeout = milliseconds(800),
+                                     .timeout = milliseconds(2'000),
                                      .lookout = &lookout,
                                      .pause = milliseconds(2)});
       try {
@@ -251,7 +275,7 @@ TEST(RendezvousWatch, ARankWatchesItsNeighboursInTheTree) {
   SharedStore store;
   Town town;
   Ranks ranks = start(store, town, 0, {12});
-  std::this_thread::sleep_for(milliseconds(100));
+  for (const int child : {1, 2, 3}) town.await_watched(card_of(0, child));
   ranks[12] = std::make_unique<Process>(store, town, 12, kRanks, card_of(0, 12));
   for (auto& [rank, process] : ranks) {
     process->join();

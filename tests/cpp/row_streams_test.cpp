@@ -40,6 +40,25 @@ TEST(RowStreams, EveryRowHasOnePlaceAndEveryRankItsShare) {
   }
 }
 
+TEST(RowStreams, AStreamEndsBehindItsLastRow) {
+  for (const int owners : {1, 2, 3}) {
+    for (uint64_t rows = 0; rows < 400; ++rows) {
+      const RowStreams streams(rows, 8, owners, owners);
+      std::map<std::pair<int, size_t>, uint64_t> ends;
+      for (uint64_t row = 0; row < rows; ++row) {
+        ends[{streams.owner(row), streams.stream(row)}] = streams.position(row) + 1;
+      }
+      for (int owner = 0; owner < owners; ++owner) {
+        for (size_t stream = 0; stream < streams.streams(); ++stream) {
+          const uint64_t expected = ends[{owner, stream}];
+          ASSERT_EQ(end_of_stream(streams, owner, stream), expected)
+              << rows << " rows, owner " << owner;
+        }
+      }
+    }
+  }
+}
+
 TEST(RowStreams, MessagesAreShorterForMoreRanks) {
   EXPECT_EQ(RowStreams(1'000'000, 1024, 2, 2).message_rows(), 64U);
   EXPECT_EQ(RowStreams(1'000'000, 1024, 8, 8).message_rows(), 16U);
@@ -129,6 +148,18 @@ TEST(RowAggregator, AddsUpToTheFrontierAndAsksThoseWhoAreThere) {
   EXPECT_TRUE(sum.asks(0));
   EXPECT_FALSE(sum.asks(1));
   EXPECT_FALSE(sum.take(0, message_of({8}, RowStreams::kEnd)));  // was not asked for
+}
+
+TEST(RowAggregator, RefusesRowsThatTheStreamDoesNotHave) {
+  const auto is_taken = [](const Bytes& message) {
+    RowAggregator sum({.dtype = DType::kInt32, .bytes = 4, .in_message = 3, .end = 9}, 1);
+    return sum.take(0, message);
+  };
+  EXPECT_TRUE(is_taken(message_of({0, 8}, RowStreams::kEnd)));
+  EXPECT_TRUE(is_taken(message_of({0}, 8)));
+  EXPECT_FALSE(is_taken(message_of({0}, 9)));
+  EXPECT_FALSE(is_taken(message_of({0, 9}, RowStreams::kEnd)));
+  EXPECT_FALSE(is_taken(message_of({uint64_t{1} << 63}, RowStreams::kEnd)));
 }
 
 TEST(RowAggregator, AsksForAllRowsWhileTheyAreDenseAndLooksAgain) {

@@ -60,7 +60,7 @@ TEST(Group, UsesSharedMemoryOnOneHost) {
 
 TEST(Group, RefusesWhatDoesNotFit) {
   run_ranks(2, [](Rank& rank) {
-    const auto echo = [](const std::string&, const std::string& mine, const auto&) {
+    const auto echo = [](const std::string&, const std::string& mine, const auto&, const auto&) {
       return std::vector<std::string>{mine};
     };
     const auto refused = [&](int own, int size, const Exchange& exchange) {
@@ -73,22 +73,23 @@ TEST(Group, RefusesWhatDoesNotFit) {
     EXPECT_EQ(refused(-1, 1, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(0, 1 << 20, echo), ErrorCode::kInvalidArgument);
     // One process as two ranks, foreign bytes, another world size.
-    const auto twice = [](const std::string&, const std::string& mine, const auto&) {
+    const auto twice = [](const std::string&, const std::string& mine, const auto&, const auto&) {
       return std::vector{mine, mine};
     };
     EXPECT_EQ(refused(rank.rank, 2, twice), ErrorCode::kMismatch);
-    const auto foreign = [](const std::string&, const std::string& mine, const auto&) {
+    const auto foreign = [](const std::string&, const std::string& mine, const auto&, const auto&) {
       return std::vector{mine, std::string("?")};
     };
     EXPECT_EQ(refused(0, 2, foreign), ErrorCode::kMismatch);
-    const auto other_size = [&](const std::string&, const std::string& mine, const auto&) {
+    const auto other_size = [&](const std::string&, const std::string& mine, const auto&,
+                                const auto&) {
       rank.put("size", mine);
       const std::string theirs = rank.get(1 - rank.rank, "size");
       return rank.rank == 0 ? std::vector{mine, theirs} : std::vector{theirs, mine, mine};
     };
     EXPECT_EQ(refused(rank.rank, 2 + rank.rank, other_size), ErrorCode::kMismatch);
     // An exchange that fails leaves nothing behind.
-    const auto broken = [](const std::string&, const std::string&,
+    const auto broken = [](const std::string&, const std::string&, const auto&,
                            const auto&) -> std::vector<std::string> {
       throw Error(ErrorCode::kTimeout, "the store is gone");
     };
@@ -100,7 +101,7 @@ TEST(Group, RefusesWhatDoesNotFit) {
 
 TEST(Group, TooFewCardsAreRefused) {
   run_ranks(1, [](Rank& rank) {
-    const auto echo = [](const std::string&, const std::string& mine, const auto&) {
+    const auto echo = [](const std::string&, const std::string& mine, const auto&, const auto&) {
       return std::vector<std::string>{mine};
     };
     EXPECT_EQ(

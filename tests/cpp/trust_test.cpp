@@ -15,6 +15,7 @@
 #include "ranks.h"
 #include "transport/control.h"
 #include "transport/envelope.h"
+#include "transport/published.h"
 
 namespace q7x2::test {
 namespace {
@@ -108,7 +109,7 @@ TEST(Trust, AMessageOfTheJobIsTaken) {
 
 TEST(Trust, RanksWithDifferentSecretsMakeNoGroup) {
   run_ranks(3, [](Rank& rank) {
-    if (rank.rank == 1) ::setenv("Q7X2_SECRET", "another secret", 1);
+    if (rank.rank == 1) ::setenv("Q7X2_SECRET", "the secret of others", 1);
     try {
       rank.group();
       ADD_FAILURE() << "a group was made";
@@ -124,7 +125,7 @@ TEST(Trust, RanksWithDifferentSecretsMakeNoGroup) {
 
 TEST(Trust, RanksWithOneSecretMakeAGroup) {
   run_ranks(3, [](Rank& rank) {
-    ::setenv("Q7X2_SECRET", "one secret", 1);
+    ::setenv("Q7X2_SECRET", "what only this job knows", 1);
     const auto group = rank.group("g", {}, /*eager=*/true);
     Comm comm(group);
     const auto data = buffer<int32_t>(100, 1);
@@ -183,6 +184,40 @@ TEST(Trust, SharedMemoryIsForThisUserOnly) {
       rank.barrier();
     });
   }
+}
+
+TEST(Trust, WhatWasPublishedForAnotherAttemptOrGroupIsRefused) {
+  const JobSecret secret("what only this job knows");
+  const Seat seat{.rank = 1, .world_size = 4, .group = "g", .attempt = "7"};
+  const std::string sealed = publish(secret, "card", seat, "the card");
+  EXPECT_EQ(read_published(secret, "card", seat, sealed), "the card");
+  const auto is_refused = [&](Seat other, const std::string& kind = "card") {
+    try {
+      read_published(secret, kind, other, sealed);
+      return false;
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kMismatch;
+    }
+  };
+  EXPECT_TRUE(is_refused({1, 4, "g", "6"}));
+  EXPECT_TRUE(is_refused({1, 4, "h", "7"}));
+  EXPECT_TRUE(is_refused({2, 4, "g", "7"}));
+  EXPECT_TRUE(is_refused({1, 5, "g", "7"}));
+  EXPECT_TRUE(is_refused(seat, "memory"));
+}
+
+TEST(Trust, AShortSecretIsRefusedWithTheCommandThatMakesAGoodOne) {
+  ::setenv("Q7X2_SECRET", "short", 1);
+  try {
+    JobSecret::of_environment();
+    ADD_FAILURE() << "it is taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("openssl rand -hex 32"), std::string::npos);
+  }
+  ::setenv("Q7X2_SECRET", "0123456789abcdef", 1);
+  EXPECT_NO_THROW(JobSecret::of_environment());
+  ::unsetenv("Q7X2_SECRET");
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ constexpr int kPieces = 3;
 
 std::string example(Random& random) {
   AssemblyMessage message;
-  message.kind = static_cast<AssemblyKind>(1 + random() % 5);
+  message.kind = static_cast<AssemblyKind>(1 + random() % 8);
   message.key = "reconfigure\n" + std::to_string(random() % 10);
   message.card = "a card";
   message.process = random();
@@ -26,7 +26,7 @@ std::string example(Random& random) {
 bool read(std::string_view input, Random&) {
   const auto message = AssemblyMessage::decode(input);
   if (!message) return false;
-  require(message->kind >= AssemblyKind::kPieces && message->kind <= AssemblyKind::kFailure,
+  require(message->kind >= AssemblyKind::kPieces && message->kind <= AssemblyKind::kCommit,
           "a kind");
   require(message->code <= ErrorCode::kInternal, "a code");
   require(message->round >= 0 && message->round < 32, "a round");

@@ -10,7 +10,7 @@ constexpr uint64_t kSender = 7;
 
 std::string example(Random& random) {
   Control control;
-  control.type = static_cast<ControlType>(1 + random() % 5);
+  control.type = static_cast<ControlType>(1 + random() % 6);
   control.slot = static_cast<uint16_t>(random() % tag::kMaxGroups);
   control.sender_slot = static_cast<uint16_t>(random() % tag::kMaxGroups);
   control.sender = static_cast<int32_t>(random() % tag::kMaxRanks);
@@ -32,7 +32,8 @@ bool read(std::string_view input, Random&) {
   const auto control = Control::decode(kSender, input);
   if (!control) return false;
   require(control->process == kSender, "a message says who has sent it");
-  require(control->type >= ControlType::kHello && control->type <= ControlType::kAnswer, "a type");
+  require(control->type >= ControlType::kHello && control->type <= ControlType::kLastCall,
+          "a type");
   require(control->code <= ErrorCode::kInternal, "a code");
   require(control->state <= CallState::kComplete, "a state");
   require(control->slot < tag::kMaxGroups && control->sender_slot < tag::kMaxGroups, "a slot");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,24 +12,14 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks share the cores; inherited by all of them
 
-import harness
+# A shell that starts a command in the background has it ignore Ctrl-C, and with it all ranks.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What --quick runs: a file or two for each layer, which end within seconds.
-QUICK = (
-    "test_codec.py",
-    "test_codecs.py",
-    "test_coded.py",
-    "test_collectives.py",
-    "test_ddp.py",
-    "test_errors.py",
-    "test_groups.py",
-    "test_hooks_coded.py",
-    "test_moving_collectives.py",
-    "test_p2p.py",
-    "test_reducing_collectives.py",
-    "test_reference.py",
-    "test_verdicts.py",
-)
+import failure_reports
+import harness
+import leaks
+import levels
 
 # Their tests compare trainings bit for bit. By the times of calls another algorithm may be chosen,
 # which adds in another order.
@@ -43,28 +34,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="fake",
         help="whose tensors the tests of devices take; with cuda no other tests run",
     )
-    parser.addoption("--slow", action="store_true", help="also run tests marked slow")
-    parser.addoption(
-        "--quick", action="store_true", help="some files, and of their world sizes the smallest"
-    )
+    levels.addoption(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for plugin in (levels, leaks, failure_reports):
+        config.pluginmanager.register(plugin)
     config.addinivalue_line(
         "markers",
         "ranks(*world_sizes, timeout=30, deadline=60, fresh=False, init='file', env=None, "
         "backend='{backend}', device_id=None): call the test on every rank of a process group; "
         "the test may take `world_size` as an argument",
     )
-    config.addinivalue_line("markers", "slow: minutes or many gigabytes; run with --slow")
     config.addinivalue_line(
         "markers", "beyond(backend, reason): what a named other backend does not do"
     )
-
-
-def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
-    is_left_out = collection_path.suffix == ".py" and collection_path.name not in QUICK
-    return True if config.getoption("--quick") and is_left_out else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,8 +58,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
     for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         for mark in item.iter_markers("beyond"):
             if mark.args[0] == backend:
                 item.add_marker(pytest.mark.skip(reason=f"{backend}: {mark.args[1]}"))
@@ -93,9 +75,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if "world_size" not in metafunc.fixturenames:
         metafunc.fixturenames.append("world_size")
-    sizes = mark.args or (2,)
-    if metafunc.config.getoption("--quick"):
-        sizes = (min((size for size in sizes if size > 1), default=1),)
+    path = metafunc.definition.path
+    sizes = levels.world_sizes(metafunc.config, path, mark.args or (2,))
     metafunc.parametrize("world_size", sizes, ids=lambda n: f"{n}r", indirect=True)
 
 

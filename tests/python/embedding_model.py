@@ -41,9 +41,11 @@ def weights(step: int, rank: int, count: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(count, DIM, generator=generator).to(dtype)
 
 
-def train_step(embedding: q7x2.ShardedEmbedding, step: int, dtype: torch.dtype) -> Tensor:
-    """One step on this rank's batch; returns what forward gave."""
-    rank = dist.get_rank(embedding._exchange.group)
+def train_step(
+    embedding: q7x2.ShardedEmbedding, step: int, dtype: torch.dtype, group: Any = None
+) -> Tensor:
+    """One step on the batch of this rank of ``group``; returns what forward gave."""
+    rank = dist.get_rank(group)
     indices = batch(step, rank)
     out = embedding(indices)
     (out * weights(step, rank, len(indices), dtype)).sum().backward()

@@ -19,12 +19,13 @@ import pathlib
 import shutil
 import signal
 import tempfile
-import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any
+from typing import Any, ClassVar
 
+import rank_inspection
+from rank_outcomes import Outcome, RankFailure
 from rank_process import GroupSpec, current_rank, serve
 from rank_scripts import ROOT, TESTS, ScriptResult, run_script, script, tail
 
@@ -60,59 +61,11 @@ PRELOAD = [
     "torch._dynamo",
     "numpy",
     "pytest",
+    "frozen",  # the last one
 ]
 
 # How long the other ranks may go on after one has failed or died, before they count as hung.
 GRACE = 5.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What one rank did. ``at`` is ``time.monotonic()`` on the rank, comparable on one machine."""
-
-    rank: int
-    kind: str  # "ok", "skip", "error", "died", "hung"
-    value: Any = None
-    error: str = ""
-    error_type: str = ""
-    trace: str = ""
-    exitcode: int | None = None
-    at: float = 0.0
-    log: str = ""
-
-    def describe(self, told: Mapping[str, int] | None = None) -> str:
-        """For a person; ``told`` maps traces shown before to the rank they were shown for."""
-        head = f"---- rank {self.rank}: {self.kind}"
-        if self.exitcode is not None:
-            head += f", exit code {self.exitcode}"
-            if self.exitcode < 0:
-                head += f" ({signal.Signals(-self.exitcode).name})"
-        parts = [head]
-        if self.kind == "skip":
-            parts.append(self.error)
-        if self.trace and told is not None and self.trace in told:
-            parts.append(f"the same traceback as rank {told[self.trace]}")
-        elif self.trace:
-            parts.append(self.trace.rstrip())
-        if self.log.strip():
-            parts.append("output:\n" + textwrap.indent(tail(self.log), "  "))
-        return "\n".join(parts)
-
-
-class RankFailure(AssertionError):
-    """At least one rank did not return; the text has a part for every rank."""
-
-    def __init__(self, outcomes: Sequence[Outcome]) -> None:
-        self.outcomes = list(outcomes)
-        bad = [o.rank for o in outcomes if o.kind not in ("ok", "skip")]
-        told: dict[str, int] = {}
-        parts = []
-        for outcome in outcomes:
-            parts.append(outcome.describe(told))
-            if outcome.trace:
-                told.setdefault(outcome.trace, outcome.rank)
-        text = "\n".join(parts)
-        super().__init__(f"ranks {bad} of {len(self.outcomes)} failed\n{text}")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -133,6 +86,9 @@ def name_of(body: Callable[..., Any]) -> tuple[str, str]:
 class RankPool:
     """``world_size`` rank processes that run bodies until one fails or ``close`` is called."""
 
+    # Those that the present test has used; whoever explains a failure empties it before each test.
+    used: ClassVar[list[RankPool]] = []
+
     def __init__(self, world_size: int, env: Mapping[str, str] | None = None) -> None:
         self.world_size = world_size
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="q7x2-ranks-"))
@@ -142,22 +98,26 @@ class RankPool:
         self._pending: set[int] = set()
         self._started = False
         self._closed = False
+        self._outcomes: list[Outcome] = []
         self.usable = True
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         self.pipes: list[connection.Connection] = []
         self.processes: list[multiprocessing.process.BaseProcess] = []
+        self._witnesses: list[connection.Connection] = []
         child_ends = []
         for rank in range(world_size):
             ours, theirs = context.Pipe()
+            asking, answering = context.Pipe()
             process = context.Process(
                 target=serve,
                 name=f"rank-{rank}",
-                args=(rank, world_size, theirs, str(self._log(rank)), dict(env or {})),
+                args=(rank, world_size, theirs, answering, str(self._log(rank)), dict(env or {})),
             )
             process.start()
-            child_ends.append(theirs)
+            child_ends += [theirs, answering]
             self.pipes.append(ours)
+            self._witnesses.append(asking)
             self.processes.append(process)
         for end in child_ends:
             end.close()
@@ -200,6 +160,8 @@ class RankPool:
             "deadline": deadline,
         }
         self._started = True
+        if self not in RankPool.used:
+            RankPool.used.append(self)
         self._pending = set(chosen)
         self._deadline = time.monotonic() + deadline
         for rank in chosen:
@@ -237,10 +199,10 @@ class RankPool:
             done.update(self._dump_and_kill(pending))
         self._started = False
         self._pending = set()
-        outcomes = [done[rank] for rank in sorted(done)]
-        if any(o.kind not in ("ok", "skip") for o in outcomes):
+        self._outcomes = [done[rank] for rank in sorted(done)]
+        if any(o.is_failure for o in self._outcomes):
             self.usable = False
-        return outcomes
+        return self._outcomes
 
     def run(
         self, body: Callable[..., Any], group: GroupSpec, deadline: float = 60.0, **kwargs: Any
@@ -248,8 +210,8 @@ class RankPool:
         """Runs ``body`` on every rank and returns the values, or raises ``RankFailure``."""
         self.start(body, group, deadline, **kwargs)
         outcomes = self.collect()
-        if any(o.kind not in ("ok", "skip") for o in outcomes):
-            raise RankFailure(outcomes)
+        if any(o.is_failure for o in outcomes):
+            raise RankFailure(self.account())
         kinds = {o.kind for o in outcomes}
         if kinds == {"skip"}:
             import pytest
@@ -287,18 +249,58 @@ class RankPool:
         )
 
     def _dump_and_kill(self, ranks: set[int]) -> dict[int, Outcome]:
-        """Has each hung rank write the stacks of all its threads into its log, then kills it."""
+        """What each hung rank does: the stacks of its threads, its flight record. Kills it then."""
+        outcomes = self._look(ranks, "hung")
         for rank in ranks:
-            with contextlib.suppress(ProcessLookupError):
-                self.signal(rank, signal.SIGUSR1)
-        time.sleep(0.5)
-        outcomes = {}
-        for rank in ranks:
-            trace = self._output(rank)
             with contextlib.suppress(ProcessLookupError):
                 self.signal(rank, signal.SIGKILL)
-            outcomes[rank] = Outcome(rank=rank, kind="hung", trace=tail(trace), at=time.monotonic())
         return outcomes
+
+    def _look(self, ranks: set[int], kind: str) -> dict[int, Outcome]:
+        """Ranks that still run a body."""
+        pids = {rank: self.pid(rank) for rank in sorted(ranks)}
+        stacks = rank_inspection.stacks(pids, self._output)
+        seen = {
+            rank: Outcome(
+                rank=rank,
+                kind=kind,
+                trace=tail(stacks[rank]) + "\n" + rank_inspection.native_threads(pid),
+                log=self._output(rank).removesuffix(stacks[rank]),
+                at=time.monotonic(),
+            )
+            for rank, pid in pids.items()
+        }
+        return {o.rank: o for o in self._with_flight_records(seen.values())}
+
+    def _with_flight_records(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        outcomes = list(outcomes)
+        asked = [o.rank for o in outcomes if not (o.flight or o.no_flight or o.kind == "died")]
+        records = rank_inspection.flight_records(
+            {rank: self._witnesses[rank] for rank in asked},
+            {rank: self.pid(rank) for rank in asked},
+            self.directory,
+        )
+        return [
+            dataclasses.replace(o, flight=records[o.rank][0], no_flight=records[o.rank][1])
+            if o.rank in records
+            else o
+            for o in outcomes
+        ]
+
+    def account(self) -> list[Outcome]:
+        """What is known of each rank, for the report of a test that failed."""
+        if not self._closed:
+            outcomes = {o.rank: o for o in self._outcomes}
+            if self._started:
+                ready = {
+                    rank
+                    for rank in self._pending
+                    if self.pipes[rank].poll(0) or not self.processes[rank].is_alive()
+                }
+                outcomes = {rank: self._receive(rank) for rank in ready}
+                outcomes |= self._look(self._pending - ready, "running")
+            self._outcomes = self._with_flight_records(outcomes[r] for r in sorted(outcomes))
+        return self._outcomes
 
     def close(self, grace: float = 15.0) -> list[str]:
         """Ends the ranks; returns what went wrong on the way out (exit codes, hangs)."""
@@ -327,7 +329,7 @@ class RankPool:
             if not spent and rank not in hung and process.exitcode != 0:
                 output = tail(self._output(rank))
                 problems.append(f"rank {rank} exited with {process.exitcode}\n{output}")
-        for pipe in self.pipes:
+        for pipe in (*self.pipes, *self._witnesses):
             pipe.close()
         self.usable = False
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -337,8 +339,17 @@ class RankPool:
 class RankPools:
     """One standing pool a world size; a pool that a failure spoilt is replaced on next use."""
 
+    _open: ClassVar[list[RankPools]] = []
+
     def __init__(self) -> None:
         self._pools: dict[int, RankPool] = {}
+        RankPools._open.append(self)
+
+    @classmethod
+    def pids(cls) -> set[int]:
+        """The ranks of all standing pools."""
+        pools = [pool for pools in cls._open for pool in pools._pools.values()]
+        return {pool.pid(rank) for pool in pools for rank in range(pool.world_size)}
 
     def get(self, world_size: int) -> RankPool:
         pool = self._pools.get(world_size)
@@ -354,4 +365,5 @@ class RankPools:
         for world_size, pool in self._pools.items():
             problems += [f"world size {world_size}: {p}" for p in pool.close()]
         self._pools.clear()
+        RankPools._open.remove(self)
         return problems

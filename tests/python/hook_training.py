@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
 import q7x2
 import torch
 import torch.distributed as dist
@@ -72,13 +71,6 @@ HOOKS = {
         }
     ),
 }
-
-# The hooks that remember something between steps.
-STATEFUL = [
-    pytest.param(hook, id=name)
-    for name, hook in HOOKS.items()
-    if name not in ("dense", "bf16", "blocks")
-]
 
 # Of Net's 18000 parameters: seven buckets or so.
 SMALL_BUCKETS = {"bucket_cap_mb": 0.01}

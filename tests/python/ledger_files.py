@@ -145,7 +145,8 @@ class Training:
     """A training whose ranks compute, and then reduce one tensor, in each step.
 
     Times are milliseconds. ``late``: by rank, before the tensor is reduced; the processor is used
-    then (``"compute"``), wanted (``"processor"``) or not needed (``"idle"``). ``slow_host``: its
+    then (``"compute"``), wanted (``"processor"``) or not needed (``"idle"``), in every step whose
+    number is a multiple of ``late_every``. ``slow_host``: its
     rank sends and receives for ``slow`` ms more, on a ring. ``has_connections``: all ranks wait
     equally then, and TCP connections are known.
     """
@@ -156,10 +157,12 @@ class Training:
     wire: float = 5
     encode: float = 0
     late: dict[int, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    late_every: int = 1
     slow_host: int | None = None
     slow: float = 0
     has_connections: bool = False
     buckets: int = 1
+    bucket_bytes: int = 4 << 20
     seed: int = 0
     loss_every: int = 0
     is_logged: bool = True
@@ -179,7 +182,8 @@ class Training:
                 starts = []
                 for rank in range(self.ranks):
                     computes = self.compute / self.buckets * draw.uniform(0.95, 1.05)
-                    kind, late = self.late.get(rank, ("", 0.0)) if bucket == 0 else ("", 0.0)
+                    is_late = bucket == 0 and step % self.late_every == 0
+                    kind, late = self.late.get(rank, ("", 0.0)) if is_late else ("", 0.0)
                     used[rank][0] += computes + (late if kind == "compute" else 0)
                     used[rank][1] += late if kind == "processor" else 0
                     starts.append(free[rank] + computes + late)
@@ -212,6 +216,7 @@ class Training:
             id=1 + number,
             sequence=number,
             codec="slow" if self.encode else None,
+            input_bytes=self.bucket_bytes,
             queued_ns=round(start * MILLISECOND),
             started_ns=round(start * MILLISECOND),
             finished_ns=round(end * MILLISECOND),

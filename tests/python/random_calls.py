@@ -190,36 +190,39 @@ class Caller:
         )
 
     def _gather(self, made: Arguments, buffers: Buffers) -> Call:
-        size = made.counts[0][0]
-        given = buffers.give(numbers(self.rank, 0, size, made.dtype))
+        sizes = [made.counts[r][0] for r in self._ranks()]
+        given = buffers.give(numbers(self.rank, 0, sizes[self.rank], made.dtype))
         is_root = made.root == self.rank
         dtype = made.dtype_out or made.dtype
-        outputs = [buffers.make(size, dtype) for _ in self._ranks()] if is_root else []
+        outputs = [buffers.make(size, dtype) for size in sizes] if is_root else []
         options = self._options(dist.GatherOptions(), made)
         return Call(
             lambda: self.group.gather(
                 [outputs[made.missing :]] if is_root else [], [given], options
             ),
             outputs,
-            [numbers(r, 0, size, made.dtype) for r in self._ranks()] if is_root else [],
+            [numbers(r, 0, sizes[r], made.dtype) for r in self._ranks()] if is_root else [],
         )
 
     def _scatter(self, made: Arguments, buffers: Buffers) -> Call:
-        size = made.counts[0][0]
-        output = buffers.make(size, made.dtype_out or made.dtype)
+        sizes = [made.counts[r][0] for r in self._ranks()]
+        output = buffers.make(sizes[self.rank], made.dtype_out or made.dtype)
         given = []
         if made.root == self.rank:
-            given = [buffers.give(numbers(made.root, r, size, made.dtype)) for r in self._ranks()]
+            given = [
+                buffers.give(numbers(made.root, r, sizes[r], made.dtype)) for r in self._ranks()
+            ]
         options = self._options(dist.ScatterOptions(), made)
         return Call(
             lambda: self.group.scatter([output], [given[made.missing :]] if given else [], options),
             [output],
-            [numbers(made.root, self.rank, size, made.dtype)],
+            [numbers(made.root, self.rank, sizes[self.rank], made.dtype)],
         )
 
     def _reduce_scatter(self, made: Arguments, buffers: Buffers) -> Call:
-        size = made.counts[0][0]
-        given = [buffers.give(numbers(self.rank, r, size, made.dtype)) for r in self._ranks()]
+        sizes = [made.counts[r][0] for r in self._ranks()]
+        given = [buffers.give(numbers(self.rank, r, sizes[r], made.dtype)) for r in self._ranks()]
+        size = sizes[self.rank] + made.own_excess
         output = buffers.make(size, made.dtype_out or made.dtype)
         options = self._options(dist.ReduceScatterOptions(), made)
         return Call(

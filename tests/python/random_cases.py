@@ -44,6 +44,8 @@ REDUCING = (
     "reduce_scatter_many",
     "reduce_scatter_tensor",
 )
+# Lists whose tensors may differ in length: ``counts[r][0]`` elements are those of rank r's part.
+UNEVEN = ("all_gather", "gather", "reduce_scatter", "scatter")
 CODED = ("coded_all_reduce", "coded_all_gather", "coded_reduce_scatter")
 KINDS = (
     *REDUCING,
@@ -106,7 +108,7 @@ def random_arguments(rng: random.Random, world: int) -> Arguments:
     counts = [[size] * world for _ in range(world)]
     if kind in ("all_to_all", "all_to_all_single") and rng.random() < 0.8:
         counts = [[random_size(rng) if size else 0 for _ in range(world)] for _ in range(world)]
-    if kind == "all_gather" and rng.random() < 0.5:
+    if kind in UNEVEN and rng.random() < 0.5:
         counts = [[random_size(rng)] * world for _ in range(world)]
     made = Arguments(kind, dtype, counts, rng.randrange(world), rng.choice(OPS))
     made.layout = rng.choice(LAYOUTS)
@@ -138,6 +140,8 @@ def spoil(rng: random.Random, made: Arguments, rank: int, world: int) -> tuple[s
         ways += ["pair", "pair", "pair", "empty pair"]
     if made.kind in ("gather", "scatter") and rank == made.root:
         ways.append("list")
+    if made.kind in UNEVEN:
+        ways.append("part")
     if made.kind == "send" or sum(map(sum, made.counts)) == 0:
         ways = ["size"]  # there is nothing else to disagree about
     way = rng.choice(ways)
@@ -163,6 +167,11 @@ def spoil(rng: random.Random, made: Arguments, rank: int, world: int) -> tuple[s
         other.missing = rng.choice([1, world])
     elif way == "op":
         other.op = rng.choice([op for op in OPS if op != made.op])
+    elif way == "part":
+        part = (rank + 1) % world if rank == made.root or made.kind not in ROOTED else rank
+        other.counts[part] = [
+            n + rng.choice([1, 2, 1 << 20]) for n in other.counts[part][:1]
+        ] * world
     elif way == "pair":
         peer = (rank + rng.randrange(1, world)) % world
         s, d = rng.choice([(rank, peer), (peer, rank)])
@@ -189,7 +198,7 @@ def random_case(seed: str, world: int) -> Case:
             ways += ["own", "dtype"]
         if made.kind.startswith("all_to_all"):
             ways += ["own", "own", "dtype"]
-        if made.kind == "all_gather":
+        if made.kind in ("all_gather", "reduce_scatter"):
             ways.append("own")
         if not ways:
             return Case(seed, "fits", "", ranks)

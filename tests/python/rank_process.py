@@ -15,6 +15,8 @@ import warnings
 from multiprocessing import connection
 from typing import Any
 
+import rank_witness
+
 
 @dataclasses.dataclass(frozen=True)
 class GroupSpec:
@@ -38,7 +40,12 @@ def current_rank() -> int:
 
 
 def serve(
-    rank: int, world_size: int, pipe: connection.Connection, log: str, env: dict[str, str]
+    rank: int,
+    world_size: int,
+    pipe: connection.Connection,
+    witness: connection.Connection,
+    log: str,
+    env: dict[str, str],
 ) -> None:
     """A rank's main loop: run bodies until the pipe closes or None arrives."""
     global _rank
@@ -51,6 +58,7 @@ def serve(
     faulthandler.enable(sys.stderr)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     os.environ.update(env)
+    rank_witness.start(witness)
 
     import torch
     import torch.distributed as dist

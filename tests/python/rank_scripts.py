@@ -1,23 +1,21 @@
-"""Scripts as ranks: programs under torchrun's environment variables, forked from a zygote.
+"""Scripts as ranks: programs under torchrun's environment variables, copies of an interpreter.
 
 For what only a whole interpreter shows: exit without clean-up, exit codes, signals.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import ClassVar
+
+import interpreters
 
 from benchmarks.processes import free_port
 
@@ -46,52 +44,31 @@ class ScriptResult:
         return f"---- rank {self.rank}: {state}\n{tail(self.stdout)}\n{tail(self.stderr)}"
 
 
-class Zygote:
-    """The one process that forks those of scripts (see ``zygote.py``)."""
-
-    _instance: Zygote | None = None
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(TESTS / "zygote.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
-        )
-
-    @classmethod
-    def get(cls) -> Zygote:
-        if cls._instance is None:
-            cls._instance = cls()
-            atexit.register(cls._instance._process.kill)
-        return cls._instance
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-
 class ScriptProcess:
     """A forked copy of the zygote that runs a script: the parts of ``Popen`` that tests need."""
+
+    # Those of the present test; whoever explains a failure empties it before each test.
+    used: ClassVar[list[ScriptProcess]] = []
 
     def __init__(self, path: pathlib.Path, rank: int, env: dict[str, str], args: Sequence[str]):
         self.rank = rank
         self.returncode: int | None = None
         self._out = path.parent / f"out{rank}"
         self._err = path.parent / f"err{rank}"
-        request = {"run": str(path), "args": list(args), "env": env}
-        answer = Zygote.get().ask(**request, out=str(self._out), err=str(self._err))
-        self.pid: int = answer["pid"]
+        folders = [str(TESTS), *env.get("PYTHONPATH", "").split(os.pathsep)]
+        env = env | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
+        with open(os.devnull) as nothing, self._out.open("wb") as out, self._err.open("wb") as err:
+            streams = [nothing.fileno(), out.fileno(), err.fileno()]
+            self._copy = interpreters.Copy(
+                [str(path), *args], env, str(pathlib.Path.cwd()), streams
+            )
+        self.pid = self._copy.pid
+        ScriptProcess.used.append(self)
 
     def poll(self) -> int | None:
         """The exit code, or None; until this is called, a process that ended is a zombie."""
         if self.returncode is None:
-            self.returncode = Zygote.get().ask(wait=self.pid)["status"]
+            self.returncode = self._copy.poll()
         return self.returncode
 
     def wait(self, timeout: float) -> int | None:
@@ -115,11 +92,15 @@ class ScriptProcess:
         """Waits; a process that still runs then shows where it hung and is killed."""
         code = self.wait(deadline)
         if code is None:
-            self.signal(signal.SIGABRT)  # PYTHONFAULTHANDLER has the stacks dumped
-            if self.wait(2) is None:
-                self.signal(signal.SIGKILL)
-                self.wait(5)
+            self.dump_and_kill()
         return ScriptResult(self.rank, code, self.stdout(), self.stderr())
+
+    def dump_and_kill(self) -> None:
+        """The process writes its stacks to stderr, because PYTHONFAULTHANDLER is set."""
+        self.signal(signal.SIGABRT)
+        if self.wait(2) is None:
+            self.signal(signal.SIGKILL)
+            self.wait(5)
 
 
 @contextlib.contextmanager
@@ -149,6 +130,11 @@ def script(
             }
             processes.append(ScriptProcess(path, rank, full, args))
         yield processes
+    except BaseException:
+        for process in processes:
+            if process.poll() is None:
+                process.dump_and_kill()
+        raise
     finally:
         for process in processes:
             if process.poll() is None:

@@ -29,10 +29,12 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+import interpreters
+
 from benchmarks.processes import free_port
 
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x20000, 0x8000000
-_DEADLINE = 60.0  # of one machine's ranks, in seconds
+_DEADLINE = 90.0  # of one machine's ranks, in seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Machine:
     rank_env: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)  # by rank
     # By rank, what it may have beyond what it has: {"0": {"NOFILE": 9, "AS": 2**30, "THREADS": 1}}.
     limits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
-    timeout: float = 15.0
+    timeout: float = 60.0
     stopped: int | None = None  # a rank that is stopped for a second while the others send to it
 
     def __str__(self) -> str:
@@ -84,7 +86,7 @@ def run(machines: Sequence[Machine]) -> list[list[End]]:
     """The ends of each machine's ranks."""
     described = [dataclasses.asdict(machine) for machine in machines]
     result = subprocess.run(
-        [sys.executable, __file__],
+        [interpreters.python(), __file__],
         input=json.dumps(described),
         capture_output=True,
         text=True,

@@ -16,6 +16,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import itertools
+import os
 import pathlib
 import sys
 import types
@@ -37,10 +38,19 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "device"
 
 def find() -> pathlib.Path | None:
     """Return the module that was compiled for this version of torch; None if it was not built."""
+    _await_compiler()
     minor = ".".join(torch.__version__.split(".")[:2])
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
     paths = (DIRECTORY / f"stand_in_accelerator-torch{minor}{suffix}" for suffix in suffixes)
     return next((path for path in paths if path.exists()), None)
+
+
+@functools.cache
+def _await_compiler() -> None:
+    """`./dev test` starts pytest while they are compiled; this file is there until then."""
+    building = os.environ.get("Q7X2_TEST_BUILDING")
+    if building:
+        harness.wait_until(lambda: not pathlib.Path(building).exists(), seconds=1200)
 
 
 needs_accelerator = pytest.mark.skipif(
@@ -73,6 +83,7 @@ def load() -> Any:
 
 def find_driver() -> list[pathlib.Path]:
     """Return the stand-ins for the libraries of CUDA's driver; none if they were not built."""
+    _await_compiler()
     paths = [DIRECTORY / name for name in ("libnvidia-ml.so.1", "libcuda.so.1")]
     return paths if all(path.exists() for path in paths) else []
 
@@ -175,6 +186,12 @@ def run(
     )
 
 
+@functools.cache
+def _register(memory: str) -> None:
+    """Tell q7x2 of the accelerator, which it remembers for the rest of the process."""
+    q7x2.register_accelerator(NAME, load().stream_calls(), load().codec_kernels(), memory)
+
+
 def _run_in_group(
     chosen: Callable[..., Any],
     store: str,
@@ -186,8 +203,7 @@ def _run_in_group(
     if device == NAME:
         if device_path is not None:
             load_driver()
-        memory = "" if device_path is None else "cuda"
-        q7x2.register_accelerator(NAME, load().stream_calls(), load().codec_kernels(), memory)
+        _register("" if device_path is None else "cuda")
     else:
         # One GPU per rank, as far as there are so many.
         torch.cuda.set_device(harness.current_rank() % torch.cuda.device_count())

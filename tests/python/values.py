@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from pairs import nightly
 from torch import nn
 
 FP8 = [
@@ -25,9 +27,10 @@ REAL = [torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
 ALL = [*SIGNED, *UNSIGNED, torch.bool, *HALF, *REAL, *FP8, *COMPLEX]
 
-# Group sizes: those where algorithms differ, and the fewest that show a mistake.
+# Group sizes: those where algorithms differ, and the fewest that show a mistake. What ranks do to
+# each other shows with three of them; with two it shows in the tests that have `WORLDS`.
 WORLDS = (1, 2, 3, 4, 5)
-FEW = (2, 3)
+FEW = (nightly(2, "three ranks do the same, and more"), 3)
 f32 = torch.float32
 
 # What Gloo can be asked to validate.
@@ -42,10 +45,13 @@ GLOO_MOVES = [
 ]
 
 
-def meet() -> None:
+def meet() -> int:
     """Return when every rank of the default group has called it. It sends no message of the group.
 
     The default store is what the ranks meet at, so it also works after the group has failed.
+
+    Returns:
+        How often they have met before.
     """
     store = dist.distributed_c10d._get_default_store()
     calls, ranks = store.add("met", 1), dist.get_world_size()
@@ -54,6 +60,39 @@ def meet() -> None:
         store.set(f"all met {turn}", "1")
     # Of its own: the store has the timeout of the group, which some tests make short.
     store.wait([f"all met {turn}"], timedelta(seconds=120))
+    return turn
+
+
+class Signals:
+    """What the ranks of a test tell each other by the store. All ranks make it together.
+
+    It sends no message of the group, so it also works while a call of the group waits.
+    """
+
+    def __init__(self) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        self._store = dist.PrefixStore(f"signals {meet()}", store)
+
+    def give(self, name: str, value: str = "") -> None:
+        self._store.set(name, value)
+
+    def is_given(self, name: str) -> bool:
+        return self._store.check([name])
+
+    def wait(self, name: str) -> str:
+        """Return the value of a signal when a rank has given it."""
+        self._store.wait([name], timedelta(seconds=120))
+        return self._store.get(name).decode()
+
+
+class Clock:
+    """Stands for the module ``time`` in a module under test; a test says what has passed."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0  # seconds, besides those that really pass
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
 
 
 # Sizes around the borders of vectors, cache lines, pages and the switch points of algorithms.

@@ -1,55 +1,241 @@
-"""A Python program that has imported torch and forks copies of itself that run scripts.
+"""A Python program that has imported torch and forks copies of itself that run programs.
 
-Each copy executes its script as ``__main__`` and then ends as any interpreter does, with all its
-exit handlers and destructors, but starts in milliseconds in place of seconds. Requests come as JSON
-lines on standard input: ``{"run": path, "args": [...], "env": {...}, "out": path, "err": path}`` is
-answered with ``{"pid": n}``, ``{"wait": pid}`` with the wait status, or null while it runs.
+Each copy does what ``python ARGUMENTS`` does, but it starts in milliseconds instead of seconds. At
+its end it runs what is registered with ``atexit``. To take the interpreter apart would cost more
+than what most programs do. With the variable ``Q7X2_TEST_WHOLE_END`` that happens, too, and so do
+the destructors and exit handlers of C++.
+
+It listens on the Unix socket that its argument names. A connection is for one program. The client
+sends one line of JSON with three file descriptors, the program's standard streams::
+
+    {"args": ["-m", "q7x2", ...], "env": {...}, "cwd": "...", "exact": false}
+
+The answer is ``{"pid": n}``, or ``{"pid": null}`` for what only a new interpreter can do; with
+``"exact": true`` it always is a copy. Then ``{"ask": "poll"}`` is answered with ``{"status": n}``
+(null while the program runs), and ``{"ask": "wait"}`` when the program has ended. A program that
+has ended is a zombie until one of them is asked. It is killed when the connection closes.
 """
 
+import atexit
+import builtins
+import contextlib
 import gc
 import importlib
 import json
 import os
 import pathlib
+import runpy
+import selectors
+import signal
+import socket
 import sys
+import types
 
-for _name in ("torch", "torch.distributed", "torch.nn.parallel"):
-    importlib.import_module(_name)
-gc.freeze()  # the copies need not take apart what they did not build
+# What an interpreter, the loader or torch reads only when it starts.
+_AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "MKL_", "TORCH_DEVICE_BACKEND", "TORCH_CPP_LOG")
+_AT_ANY_TIME = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "PYTHON_EXEC")
+
+_STREAMS = 3
+
+_is_copy = False
+_code = 0
 
 
-def _serve():
-    """Answers requests; returns in a forked copy with the request to run, never otherwise."""
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "wait" in request:
-            pid, status = os.waitpid(request["wait"], os.WNOHANG)
-            answer = {"status": os.waitstatus_to_exitcode(status) if pid else None}
-        else:
-            pid = os.fork()
-            if pid == 0:
+@atexit.register  # the first one registered is the last one that runs
+def _end_early():
+    if not _is_copy or "Q7X2_TEST_WHOLE_END" in os.environ:
+        return
+    code = _code
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = 120  # as the interpreter has it
+    os._exit(code)
+
+
+def _run(program):
+    """Remembers the exit code, which ``atexit`` does not tell."""
+    global _is_copy, _code
+    _is_copy = True
+    try:
+        program()
+    except SystemExit as error:
+        _code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    except KeyboardInterrupt:
+        _is_copy = False  # it ends by the signal
+        raise
+    except BaseException:
+        _code = 1
+        raise
+
+
+class _Program:
+    """What the zygote knows of one connection."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.text = b""
+        self.streams = []
+        self.pid = None
+        self.status = None
+        self.waits = False
+
+    def lines(self):
+        """The requests that have arrived since; raises ConnectionError at the end of them."""
+        text, streams, _, _ = socket.recv_fds(self.connection, 1 << 16, _STREAMS)
+        self.streams += streams
+        if not text:
+            raise ConnectionError
+        *lines, self.text = (self.text + text).split(b"\n")
+        return map(json.loads, lines)
+
+    def answer(self, **values):
+        with contextlib.suppress(ConnectionError):
+            self.connection.sendall(json.dumps(values).encode() + b"\n")
+
+    def poll(self):
+        """The exit code, as ``subprocess`` has it, or None."""
+        if self.status is None and self.pid is not None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status
+
+    def close(self):
+        self.connection.close()
+        for fd in self.streams:
+            os.close(fd)
+        if self.pid is not None and self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def _is_possible(request):
+    """Whether a copy of this interpreter does as a new one would."""
+    what = [word for word in request["args"][:2] if word != "-u"][:1]
+    if not what or (what[0].startswith("-") and what[0] not in ("-c", "-m")):
+        return False
+    if "--multiprocessing-fork" in request["args"]:  # it needs descriptors of its parent
+        return False
+    names = {name for name in {*request["env"], *os.environ} if name.startswith(_AT_START)}
+    same = (request["env"].get(name) == os.environ.get(name) for name in names - {*_AT_ANY_TIME})
+    return request["exact"] or all(same)
+
+
+def _serve(path):
+    """Answers requests; returns in a forked copy, with its request and streams."""
+    selector = selectors.DefaultSelector()
+    ended, wakes = socket.socketpair()
+    for end in (ended, wakes):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    selector.register(sys.stdin, selectors.EVENT_READ)
+    selector.register(ended, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ)
+    programs = {}
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is sys.stdin:  # nobody writes to it, so whoever started this has ended
+                for program in programs.values():
+                    program.close()
+                os._exit(0)
+            elif key.fileobj is ended:
+                with contextlib.suppress(BlockingIOError):
+                    ended.recv(1 << 16)
+                for program in programs.values():
+                    if program.waits and program.poll() is not None:
+                        program.waits = False
+                        program.answer(status=program.status)
+            elif key.fileobj is listener:
+                connection, _ = listener.accept()
+                programs[connection] = _Program(connection)
+                selector.register(connection, selectors.EVENT_READ)
+            else:
+                program = programs[key.fileobj]
+                try:
+                    request = _next(program)
+                except ConnectionError:
+                    selector.unregister(program.connection)
+                    del programs[program.connection]
+                    program.close()
+                    continue
+                if request is not None:
+                    streams = program.streams
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    selector.close()
+                    for end in (ended, wakes, listener, *programs):
+                        end.close()
+                    for other in set(programs.values()) - {program}:
+                        for fd in other.streams:
+                            os.close(fd)
+                    return request, streams
+
+
+def _next(program):
+    """Handles what a connection has sent. Returns the request to run in a copy, otherwise None."""
+    for request in program.lines():
+        if "args" in request:
+            program.pid = os.fork() if _is_possible(request) else None
+            if program.pid == 0:
                 return request
-            answer = {"pid": pid}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    os._exit(0)
+            program.answer(pid=program.pid)
+            for fd in program.streams:
+                os.close(fd)
+            program.streams = []
+        elif request["ask"] == "poll" or program.poll() is not None:
+            program.answer(status=program.poll())
+        else:
+            program.waits = True
+    return None
 
 
-def _become(request):
-    """Takes on the request's environment, arguments and files; returns its code."""
-    for name, number in (("out", 1), ("err", 2)):
-        fd = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def _become(request, streams):
+    """Takes on the request's streams, environment and folder; returns the program as a call."""
+    for number, fd in enumerate(streams):
         os.dup2(fd, number)
         os.close(fd)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
     sys.stdin = os.fdopen(0, closefd=False)
+    os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.argv = [request["run"], *request["args"]]
-    globals()["__file__"] = request["run"]
-    return compile(pathlib.Path(request["run"]).read_text(), request["run"], "exec")
+    if "TORCH_DISTRIBUTED_DEBUG" in os.environ:
+        importlib.import_module("torch.distributed").set_debug_level_from_env()
+    what, *arguments = request["args"]
+    if what == "-u":
+        what, *arguments = arguments
+    if "PYTHONUNBUFFERED" in os.environ or request["args"][0] == "-u":
+        sys.stdout.reconfigure(write_through=True)
+    sys.orig_argv = [sys.executable, *request["args"]]
+    sys.executable = os.environ.get("PYTHON_EXEC", sys.executable)
+    added = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    main = types.ModuleType("__main__")
+    main.__builtins__ = builtins
+    sys.modules["__main__"] = main
+    if what == "-m":
+        sys.path[:] = [str(pathlib.Path.cwd()), *added, *_PATH]
+        sys.argv = arguments
+        return lambda: runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    if what == "-c":
+        sys.path[:] = ["", *added, *_PATH]
+        sys.argv = ["-c", *arguments[1:]]
+        code = compile(arguments[0], "<string>", "exec")
+    else:
+        sys.path[:] = [str(pathlib.Path(what).resolve().parent), *added, *_PATH]
+        sys.argv = [what, *arguments]
+        main.__file__ = what
+        code = compile(pathlib.Path(what).read_bytes(), what, "exec")
+    return lambda: exec(code, main.__dict__)
 
 
-exec(_become(_serve()))
+_own = {str(pathlib.Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+_PATH = [folder for folder in sys.path if folder not in _own]
+for _name in ("torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"):
+    importlib.import_module(_name)
+gc.freeze()  # the copies need not take apart what they did not build
+_run(_become(*_serve(sys.argv[1])))

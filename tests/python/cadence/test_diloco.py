@@ -21,6 +21,7 @@ from diloco_training import (
     weights,
 )
 from hook_training import net, sum_over_ranks
+from pairs import each_value
 from torch import nn
 from values import assert_bits, assert_close
 
@@ -185,8 +186,9 @@ def test_overlap_changes_when_it_is_waited_for_and_nothing_else(compressor: str 
 
 
 @NEEDS_Q7X2
-@pytest.mark.parametrize("decay", [1.0, 0.5])
-@pytest.mark.parametrize("compressor", ["int8", "hadamard+int2", SPARSE])
+@pytest.mark.parametrize(
+    ("compressor", "decay"), each_value(["int8", "hadamard+int2", SPARSE], [1.0, 0.5])
+)
 @pytest.mark.ranks(3)
 def test_what_is_sent_and_what_is_kept_are_the_signal(
     compressor: str, decay: float, world_size: int

@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 from hook_training import batch, everybodys_objects, net
 from members import Board
+from pairs import each_value
+from q7x2 import _late
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks, flat, meet
+from values import Clock, assert_bits, assert_close, assert_same_on_all_ranks, flat, meet
 
 ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no late updates")
 PLAIN: dict[str, Any] = {"timeout": 50.0}
@@ -143,8 +145,7 @@ def test_a_fast_rank_waits_before_another_one_would_be_too_stale() -> None:
 
 
 @ONLY_Q7X2
-@pytest.mark.parametrize("mode", ["eager", "buffered", "epochs"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("mode", "seed"), each_value(["eager", "buffered", "epochs"], [0, 1]))
 @pytest.mark.ranks(4, deadline=120)
 def test_random_delays_leave_equal_replicas(mode: str, seed: int) -> None:
     model, late = made(lr=0.01, mode=mode, staleness=5)
@@ -187,10 +188,13 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
     late.sync()
     assert late.lag == q7x2.LagFacts(5, "epochs", 0, 1.0, 2.0)
     # In epochs the times of backwards count: rank 2's lag falls by a quarter of what is above 1.
-    for version, mode in ((6, "epochs"), (7, "eager")):
-        late._since -= 1e6  # a backward takes this long, so other differences do not count
-        give(model, late, 1.0)
-        assert (late.version, late.mode) == (version, mode)
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        patch.setattr(_late, "time", clock)
+        for version, mode in ((6, "epochs"), (7, "eager")):
+            clock.passed += 1e6  # a backward takes this long, so other differences do not count
+            give(model, late, 1.0)
+            assert (late.version, late.mode) == (version, mode)
     late.finish()
     assert [event.version for event in late.history] == [0, 5, 7]
     histories = everybodys_objects(late.history)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import harness
@@ -14,10 +14,12 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from pairs import each_value
+from q7x2._quorum_mail import Mail
 from q7x2._quorum_messages import Other
 from q7x2._quorum_vote import Kind
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
+from values import Signals, assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
 
 ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
 PLAIN: dict[str, Any] = {"timeout": 40.0, "grace": 0.2}
@@ -131,10 +133,7 @@ def test_what_becomes_of_a_late_gradient(late: str) -> None:
         step(1.0)
     assert quorum.steps == 2
     assert_close(model.weight.detach(), start - 2)
-    exchange = quorum._exchange
-    exchange.timing.grace = 20.0
-    while min(exchange._heard.values()) < 1:  # only ranks that are heard of are waited for
-        exchange._receive(0.1)
+    quorum.need = 3  # now all are waited for
     step(3.0)
     quorum.finish()
     assert_close(model.weight.detach(), start - 2 - (3 if late == "drop" else 3 + 6 / 3))
@@ -145,44 +144,49 @@ def test_what_becomes_of_a_late_gradient(late: str) -> None:
 # ---- ranks that are stopped ----------------------------------------------------------------------
 
 
-def stop_in(quorum: q7x2.Quorum, kind: int, step: int) -> None:
-    """Stops this process when it has sent its first message of the kind in the step."""
-    mail = quorum._exchange._mail
-    send, is_over = mail.send, False
+@contextlib.contextmanager
+def stops_in(kind: int, step: int) -> Iterator[None]:
+    """This process stops when it has sent its first message of the kind in the step."""
+    send, is_over = Mail.send, False
 
-    def sent(peer: int, header: Any, payload: Any = None) -> None:
+    def sent(self: Mail, peer: int, header: Any, payload: Any = None) -> None:
         nonlocal is_over
-        send(peer, header, payload)
+        send(self, peer, header, payload)
         if header[0] == kind and header[1] == step and not is_over:
             is_over = True
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    mail.send = sent  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Mail, "send", sent)
+        yield
 
 
-def lose_gradients(quorum: q7x2.Quorum, step: int, peers: list[int]) -> None:
+@contextlib.contextmanager
+def loses_gradients(step: int, peers: list[int]) -> Iterator[None]:
     """Peers do not get what this rank contributes to the step."""
-    mail = quorum._exchange._mail
-    send = mail.send
+    send = Mail.send
 
-    def sent(peer: int, header: Any, payload: Any = None) -> None:
+    def sent(self: Mail, peer: int, header: Any, payload: Any = None) -> None:
         if not (peer in peers and header[0] == Other.CONTRIBUTION and header[1] == step):
-            send(peer, header, payload)
+            send(self, peer, header, payload)
 
-    mail.send = sent  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Mail, "send", sent)
+        yield
 
 
 @ONLY_Q7X2
-@pytest.mark.parametrize("stopped", [0, 3])
-@pytest.mark.parametrize("at", [Other.ASK, Other.CONTRIBUTION, Kind.PROPOSE, Kind.ACCEPT])
+@pytest.mark.parametrize(
+    ("at", "stopped"),
+    each_value([Other.ASK, Other.CONTRIBUTION, Kind.PROPOSE, Kind.ACCEPT], [0, 3]),
+)
 @pytest.mark.ranks(4, deadline=120)
 def test_no_step_waits_for_a_rank_that_is_stopped(at: int, stopped: int) -> None:
     """The others take five steps, and only then does it go on; it ends with the same weights."""
     model, quorum = made()
     processes, rank = pids(), dist.get_rank()
-    if rank == stopped:
-        stop_in(quorum, at, 3)
-    train(model, quorum, 8)
+    with stops_in(at, 3) if rank == stopped else contextlib.nullcontext():
+        train(model, quorum, 8)
     if rank != stopped and not (stopped == 3 and at == Kind.PROPOSE):
         os.kill(processes[stopped], signal.SIGCONT)
     train(model, quorum, 12)
@@ -195,22 +199,23 @@ def test_no_step_waits_for_a_rank_that_is_stopped(at: int, stopped: int) -> None
 
 @ONLY_Q7X2
 @pytest.mark.ranks(4, deadline=120)
-def test_what_one_rank_has_of_a_stopped_one_is_passed_on_soon() -> None:
+def test_what_one_rank_has_of_a_stopped_one_is_passed_on() -> None:
     """Rank 0 is stopped when it has proposed its own gradient, which only rank 1 has."""
-    takeover = 1.0
-    model, quorum = made(takeover=takeover)
+    model, quorum = made()
     processes, rank = pids(), dist.get_rank()
-    if rank == 0:
-        lose_gradients(quorum, 3, [2, 3])
-        stop_in(quorum, Kind.PROPOSE, 3)
-    train(model, quorum, 3)
-    begin = time.monotonic()
-    train(model, quorum, 4)
+    signals = Signals()
+    with contextlib.ExitStack() as faults:
+        if rank == 0:
+            faults.enter_context(loses_gradients(3, [2, 3]))
+            faults.enter_context(stops_in(Kind.PROPOSE, 3))
+        train(model, quorum, 4)
     if rank == 0:
         assert quorum.stats.counted == 4
-    else:
-        assert takeover < time.monotonic() - begin < 4 * takeover
+    if rank in (2, 3):
+        signals.give(f"rank {rank} has passed step 3")
     if rank == 1:
+        for other in (2, 3):
+            signals.wait(f"rank {other} has passed step 3")
         os.kill(processes[0], signal.SIGCONT)
     train(model, quorum, 6)
     quorum.finish()
@@ -228,7 +233,7 @@ def test_a_late_rank_contributes_if_the_others_need_it() -> None:
     else:
         train(model, quorum, 1)
         dist.barrier()
-    quorum._exchange.timing.grace = 0.2
+    quorum.timing.grace = 0.2
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     train(model, quorum, 5)
@@ -247,14 +252,13 @@ def test_a_rank_that_lacks_a_gradient_of_a_stopped_rank_gets_the_state_of_anothe
     """Rank 2 does not get what rank 0 sent before it was stopped, and step 1 needs rank 2."""
     model, quorum = made(grace=0.0)
     processes, rank = pids(), dist.get_rank()
-    if rank == 0:
-        lose_gradients(quorum, 0, [2])
     if rank == 2:
         dist.barrier()
     else:
-        train(model, quorum, 1)
+        with loses_gradients(0, [2]) if rank == 0 else contextlib.nullcontext():
+            train(model, quorum, 1)
         dist.barrier()
-    quorum._exchange.timing.grace = 0.2
+    quorum.timing.grace = 0.2
     if rank == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
     train(model, quorum, 4)
@@ -270,22 +274,21 @@ def test_a_rank_that_lacks_a_gradient_of_a_stopped_rank_gets_the_state_of_anothe
 @ONLY_Q7X2
 @pytest.mark.ranks(3, deadline=120)
 def test_a_rank_far_behind_takes_the_state_of_another_and_counts_again() -> None:
-    model, quorum = made(grace=5.0)
+    model, quorum = made(grace=0.0)
     processes, rank = pids(), dist.get_rank()
-    quorum._exchange.timing.grace = 0.0
+    signals, end = Signals(), "the number of steps"
     if rank == 2:
         train(model, quorum, 2)
         os.kill(os.getpid(), signal.SIGSTOP)
     train(model, quorum, 10)
     if rank == 0:
         os.kill(processes[2], signal.SIGCONT)
-    quorum._exchange.timing.grace = 5.0
-    while quorum.steps < 1000:  # until the late rank has counted, which all see
-        backward(model, quorum)
-        closed = quorum._exchange.step
-        quorum.step()
-        if quorum._exchange._decided.get(closed, (0,))[0] == 7:
-            break
+    quorum.timing.grace = 5.0
+    counted = quorum.stats.counted
+    while not signals.is_given(end) or quorum.steps < int(signals.wait(end)):
+        train(model, quorum, quorum.steps + 1)
+        if rank == 2 and quorum.stats.counted > counted and not signals.is_given(end):
+            signals.give(end, str(quorum.steps + 5))  # the others cannot be so far ahead of it
     quorum.finish()
     assert_same_on_all_ranks([flat(model)])
     if rank == 2:
@@ -328,9 +331,8 @@ def test_a_rank_that_dies_ends_the_group_and_the_others_make_a_new_quorum(
 def test_coded_steps_are_exact_while_a_rank_is_stopped(world_size: int) -> None:
     model, quorum = made(copies=2)
     processes, rank = pids(), dist.get_rank()
-    if rank == 1:
-        stop_in(quorum, Other.ASK, 2)
-    train(model, quorum, 6)
+    with stops_in(Other.ASK, 2) if rank == 1 else contextlib.nullcontext():
+        train(model, quorum, 6)
     if rank == 0:
         os.kill(processes[1], signal.SIGCONT)
     train(model, quorum, 8)
@@ -379,7 +381,7 @@ def test_a_step_without_enough_ranks_raises_at_its_timeout_and_can_be_tried_agai
     if dist.get_rank() != 2:
         with pytest.raises(TimeoutError, match=r"step 0 timed out after 0\.5 s, waiting for .* 2"):
             quorum.step()
-    quorum._exchange.timing.timeout = 40.0
+    quorum.timing.timeout = 40.0
     dist.barrier()
     train(model, quorum, 2)
     quorum.finish()

@@ -7,37 +7,40 @@ when one of them has waited for half a second.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from wrong_calls import CPU, ERRORS, works_still
-
-# Far above what noticing takes, far below the groups' timeout of a minute.
-PROMPT = 20.0
+from wrong_calls import CPU, ERRORS, breakable_group, works_still
 
 # More than one slice, of any collective and algorithm.
 LARGE = 5 << 20
 
+Call = Callable[[dist.ProcessGroup], object]
+
 pytestmark = pytest.mark.beyond("gloo", "hangs, or does not notice")
 
 
-def raises_promptly(call: Callable[[], object], *, later: bool = False) -> None:
-    """With ``later`` in one of the calls that follow: there, who has noticed tells this rank."""
-    start = time.monotonic()
+def error_of(call: Call, *, later: bool = False) -> str:
+    """Make a call of a new group, and return its error.
 
-    def attempt() -> None:
-        call()
-        while later and time.monotonic() - start < PROMPT:
-            dist.barrier()
+    With ``later`` one of the calls that follow may raise instead: there, who has noticed tells this
+    rank.
+    """
 
-    with pytest.raises(dist.DistBackendError, match="disagree") as caught:
-        attempt()
-    assert time.monotonic() - start < PROMPT
-    assert "Timed out" not in str(caught.value)
+    def attempt(group: dist.ProcessGroup) -> None:
+        call(group)
+        while later:
+            dist.barrier(group)
+
+    with (
+        breakable_group() as group,
+        pytest.raises(dist.DistBackendError, match="disagree") as caught,
+    ):
+        attempt(group)
+    return str(caught.value)
 
 
 # --- a rank's own piece --------------------------------------------------------------------------
@@ -86,49 +89,74 @@ def test_own_piece_in_a_coalesced_call() -> None:
     ("sent", "expected"), [(0, 3), (3, 0), (0, LARGE), (LARGE, 0), (LARGE, 2 * LARGE), (2, 1)]
 )
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+@pytest.mark.ranks(2, 3)
 def test_pieces_of_a_pair_in_an_all_to_all(sent: int, expected: int, single: bool) -> None:
     """Rank 0 sends what rank 1 does not expect."""
     me, world = dist.get_rank(), dist.get_world_size()
     inputs = [sent if (me, r) == (0, 1) else 1 for r in range(world)]
     outputs = [expected if (r, me) == (0, 1) else 1 for r in range(world)]
 
-    def call() -> None:
+    def call(group: dist.ProcessGroup) -> None:
         if single:
             output, data = torch.ones(sum(outputs)), torch.ones(sum(inputs))
-            dist.all_to_all_single(output, data, outputs, inputs)
+            dist.all_to_all_single(output, data, outputs, inputs, group)
         else:
-            dist.all_to_all([torch.ones(n) for n in outputs], [torch.ones(n) for n in inputs])
+            received = [torch.ones(n) for n in outputs]
+            dist.all_to_all(received, [torch.ones(n) for n in inputs], group)
 
     # Rank 1 raises in the call itself. The others may have all that they wait for before.
-    raises_promptly(call, later=me != 1)
+    error_of(call, later=me != 1)
 
 
-@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+@pytest.mark.ranks(2, 3)
 def test_an_all_to_all_of_nothing_but_what_another_expects() -> None:
     me, world = dist.get_rank(), dist.get_world_size()
     outputs = [4 if (r, me) == (0, 1) else 0 for r in range(world)]
     output, nothing = torch.ones(sum(outputs)), torch.ones(0)
-    raises_promptly(
-        lambda: dist.all_to_all_single(output, nothing, outputs, [0] * world),
+    error_of(
+        lambda group: dist.all_to_all_single(output, nothing, outputs, [0] * world, group),
         later=me != 1,
     )
 
 
-@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+@pytest.mark.ranks(2, 3)
 def test_a_broadcast_of_nothing_that_others_wait_for() -> None:
     size = 0 if dist.get_rank() == 0 else 10
-    raises_promptly(lambda: dist.broadcast(torch.ones(size), 0), later=size == 0)
+    error_of(lambda group: dist.broadcast(torch.ones(size), 0, group), later=size == 0)
 
 
-@pytest.mark.ranks(2, fresh=True, timeout=60)
+@pytest.mark.ranks(2)
 def test_parts_of_an_all_gather_in_another_order() -> None:
     """The longest part is equal on both ranks; rank 0's own part is, too."""
     me = dist.get_rank()
     sizes = (LARGE, 2 * LARGE) if me == 0 else (2 * LARGE, LARGE)
-    raises_promptly(
-        lambda: dist.all_gather([torch.ones(n) for n in sizes], torch.ones(LARGE)),
-        later=True,
+    parts = [torch.ones(n) for n in sizes]
+    error_of(lambda group: dist.all_gather(parts, torch.ones(LARGE), group), later=True)
+
+
+@pytest.mark.parametrize("differs", ["longer", "shorter", "empty"])
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+@pytest.mark.ranks(2, 3)
+def test_a_part_of_another_length_than_the_root_has(collective: str, differs: str) -> None:
+    """Lists may be uneven, so only the two ranks can compare."""
+    me, world = dist.get_rank(), dist.get_world_size()
+    own = {"longer": LARGE, "shorter": 3, "empty": 0}[differs] if me == 1 else 6
+    many = [torch.ones(6) for _ in range(world)] if me == 0 else None
+    calls: dict[str, Call] = {
+        "gather": lambda group: dist.gather(torch.ones(own), many, 0, group),
+        "scatter": lambda group: dist.scatter(torch.ones(own), many, 0, group),
+    }
+    error_of(calls[collective], later=True)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_list_of_a_reduce_scatter_that_differs_in_one_part() -> None:
+    """Rank 1 has another length for the part of rank 0; the longest part is equal."""
+    me, world = dist.get_rank(), dist.get_world_size()
+    sizes = [7 if me == 1 else 6, LARGE, 3][:world]
+    parts = [torch.ones(n) for n in sizes]
+    error_of(
+        lambda group: dist.reduce_scatter(torch.ones(sizes[me]), parts, group=group), later=True
     )
 
 
@@ -138,7 +166,7 @@ def test_parts_of_an_all_gather_in_another_order() -> None:
 @pytest.mark.parametrize(
     "collective", ["broadcast", "scatter", "gather", "all_gather", "all_gather_list", "all_to_all"]
 )
-@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+@pytest.mark.ranks(2, 3)
 def test_dtypes_of_equal_width(collective: str) -> None:
     """Rank 1 takes the bytes of floats for integers."""
     me, world = dist.get_rank(), dist.get_world_size()
@@ -149,26 +177,29 @@ def test_dtypes_of_equal_width(collective: str) -> None:
     def many() -> list[torch.Tensor]:
         return [ones(6) for _ in range(world)]
 
-    calls: dict[str, Callable[[], object]] = {
-        "broadcast": lambda: dist.broadcast(ones(6), 0),
-        "scatter": lambda: dist.scatter(ones(6), many() if me == 0 else None, src=0),
-        "gather": lambda: dist.gather(ones(6), many() if me == 0 else None, dst=0),
-        "all_gather": lambda: dist.all_gather_into_tensor(ones(6 * world), ones(6)),
-        "all_gather_list": lambda: dist.all_gather(many(), ones(6)),
-        "all_to_all": lambda: dist.all_to_all_single(ones(6 * world), ones(6 * world)),
+    parts = many() if me == 0 else None
+    calls: dict[str, Call] = {
+        "broadcast": lambda group: dist.broadcast(ones(6), 0, group),
+        "scatter": lambda group: dist.scatter(ones(6), parts, 0, group),
+        "gather": lambda group: dist.gather(ones(6), parts, 0, group),
+        "all_gather": lambda group: dist.all_gather_into_tensor(ones(6 * world), ones(6), group),
+        "all_gather_list": lambda group: dist.all_gather(many(), ones(6), group),
+        "all_to_all": lambda group: dist.all_to_all_single(
+            ones(6 * world), ones(6 * world), group=group
+        ),
     }
     receiver = {"broadcast": me == 1, "scatter": me == 1, "gather": me == 0}.get(collective, me < 2)
-    raises_promptly(calls[collective], later=not receiver)
+    error_of(calls[collective], later=not receiver)
 
 
 @pytest.mark.parametrize("differs", ["dtype", "op"])
-@pytest.mark.ranks(2, fresh=True, timeout=60)
+@pytest.mark.ranks(2)
 def test_codecs_that_add_integers(differs: str) -> None:
     """Integers and scales are the same; what they stand for, or become, is not."""
     odd = dist.get_rank() == 1
     tensor = torch.ones(64, dtype=torch.bfloat16 if odd and differs == "dtype" else torch.float32)
     op = dist.ReduceOp.AVG if odd and differs == "op" else dist.ReduceOp.SUM
-    raises_promptly(lambda: q7x2.all_reduce(tensor, "sumint8", op=op), later=True)
+    error_of(lambda group: q7x2.all_reduce(tensor, "sumint8", op=op, group=group), later=True)
 
 
 # --- roots ---------------------------------------------------------------------------------------
@@ -176,7 +207,7 @@ def test_codecs_that_add_integers(differs: str) -> None:
 
 @pytest.mark.parametrize("collective", ["broadcast", "scatter", "reduce", "gather"])
 @pytest.mark.parametrize("turn", [0, 1])
-@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+@pytest.mark.ranks(2, 3)
 def test_every_rank_names_another_root(collective: str, turn: int) -> None:
     """With ``turn`` 0 each rank takes itself for the root, with 1 its successor.
 
@@ -185,59 +216,54 @@ def test_every_rank_names_another_root(collective: str, turn: int) -> None:
     me, world = dist.get_rank(), dist.get_world_size()
     root = (me + turn) % world
     many = [torch.ones(6) for _ in range(world)] if root == me else None
-    calls: dict[str, Callable[[], object]] = {
-        "broadcast": lambda: dist.broadcast(torch.ones(6), root),
-        "scatter": lambda: dist.scatter(torch.ones(6), many, src=root),
-        "reduce": lambda: dist.reduce(torch.ones(6), root),
-        "gather": lambda: dist.gather(torch.ones(6), many, dst=root),
+    calls: dict[str, Call] = {
+        "broadcast": lambda group: dist.broadcast(torch.ones(6), root, group),
+        "scatter": lambda group: dist.scatter(torch.ones(6), many, root, group),
+        "reduce": lambda group: dist.reduce(torch.ones(6), root, group=group),
+        "gather": lambda group: dist.gather(torch.ones(6), many, root, group),
     }
     all_wait = (turn == 0) == (collective in ("reduce", "gather"))
-    raises_promptly(calls[collective], later=not all_wait)
+    error_of(calls[collective], later=not all_wait)
 
 
-@pytest.mark.ranks(3, fresh=True, timeout=60)
+@pytest.mark.ranks(3)
 def test_two_roots_and_one_who_follows() -> None:
     """Rank 2 receives from its root, and from the other what it never asked for."""
-    me = dist.get_rank()
-    raises_promptly(lambda: dist.broadcast(torch.ones(6), 1 if me == 1 else 0), later=True)
+    root = 1 if dist.get_rank() == 1 else 0
+    error_of(lambda group: dist.broadcast(torch.ones(6), root, group), later=True)
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "scatter"])
-@pytest.mark.ranks(3, fresh=True, timeout=60)
+@pytest.mark.ranks(3)
 def test_two_roots_of_a_long_call(collective: str) -> None:
     """Both roots fill their shared memory, and wait for a rank that never reads it."""
     me, size = dist.get_rank(), 1 << 22
     root = 2 if me == 2 else 0
     many = [torch.ones(size) for _ in range(3)] if root == me else None
-    calls: dict[str, Callable[[], object]] = {
-        "broadcast": lambda: dist.broadcast(torch.ones(size), root),
-        "scatter": lambda: dist.scatter(torch.ones(size), many, src=root),
+    calls: dict[str, Call] = {
+        "broadcast": lambda group: dist.broadcast(torch.ones(size), root, group),
+        "scatter": lambda group: dist.scatter(torch.ones(size), many, root, group),
     }
-    raises_promptly(calls[collective], later=True)
+    error_of(calls[collective], later=True)
 
 
 # --- what the error says -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("same", ["collective", "length"])
-@pytest.mark.ranks(2, 3, fresh=True, timeout=60)
+@pytest.mark.ranks(2, 3)
 def test_the_error_has_both_calls(same: str) -> None:
     """On every rank, also where the message that does not fit never came."""
     me = dist.get_rank()
     tensor = torch.ones(100 if me == 0 or same == "length" else 200)
 
-    def attempt() -> None:
-        start = time.monotonic()
+    def call(group: dist.ProcessGroup) -> None:
         if me == 0 or same == "collective":
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=group)
         else:
-            dist.broadcast(tensor, 0)
-        while time.monotonic() - start < PROMPT:
-            dist.barrier()
+            dist.broadcast(tensor, 0, group)
 
-    with pytest.raises(dist.DistBackendError, match="disagree") as caught:
-        attempt()
-    text = str(caught.value)
+    text = error_of(call, later=True)
     assert "all_reduce (sequence" in text
     assert "400 bytes" in text
     assert ("800 bytes" if same == "collective" else "broadcast") in text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+import q7x2
 import torch
 import torch.distributed as dist
+from deadlines import NEVER, shorten_timeout
 from values import meet
-from wrong_calls import CPU, ERRORS, works_still
+from wrong_calls import CPU, ERRORS, breakable_group, works_still
 
 from benchmarks.processes import free_port
 
@@ -74,6 +76,59 @@ def test_invalid_tensor_type_and_size_in_a_list() -> None:
     works_still()
 
 
+@pytest.mark.beyond("gloo", "crashes")
+@pytest.mark.ranks(2)
+def test_a_tensor_whose_memory_was_freed() -> None:
+    """FSDP frees the storage of parameters that keep their shape."""
+    world = dist.get_world_size()
+    peer = 1 - dist.get_rank()
+
+    def freed(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.untyped_storage().resize_(4)
+        return tensor
+
+    def ones(rows: int = 6) -> torch.Tensor:
+        return torch.ones(rows, 5)
+
+    calls: dict[str, Callable[[torch.Tensor], object]] = {
+        "all_reduce": dist.all_reduce,
+        "reduce": lambda t: dist.reduce(t, 0),
+        "broadcast": lambda t: dist.broadcast(t, 0),
+        "send": lambda t: dist.send(t, peer),
+        "recv": lambda t: dist.recv(t, peer),
+        "all_gather in": lambda t: dist.all_gather([ones() for _ in range(world)], t),
+        "all_gather out": lambda t: dist.all_gather([t for _ in range(world)], ones()),
+        "all_gather_single": lambda t: dist.all_gather_into_tensor(t, ones(3)),
+        "reduce_scatter in": lambda t: dist.reduce_scatter(ones(), [t for _ in range(world)]),
+        "reduce_scatter out": lambda t: dist.reduce_scatter(t, [ones() for _ in range(world)]),
+        "all_to_all": lambda t: dist.all_to_all_single(t, ones()),
+        "codec": lambda t: q7x2.all_reduce(t, "int8"),
+        "codec that adds": lambda t: q7x2.all_reduce(t, "sumint8"),
+        "blocks": lambda t: q7x2.all_reduce(t, "blocks"),
+        "residual": lambda t: q7x2.all_reduce(ones(), "int8", residual=t),
+        "several": lambda t: dist.group.WORLD.allreduce([t, ones()]),
+    }
+    for name, call in calls.items():
+        print(name)
+        for tensor in (freed(torch.ones(6, 5)), freed(torch.ones(5, 6).T)):
+            with pytest.raises(ERRORS, match="was it freed"):
+                call(tensor)
+    works_still()
+
+
+@pytest.mark.beyond("gloo", "crashes")
+@pytest.mark.ranks(3)
+def test_splits_whose_sum_overflows() -> None:
+    """The sum of 64-bit numbers is that of the rows."""
+    huge = 2**63 - 1
+    for splits in ([huge, huge, 8], [8, huge, huge], [-1, 5, 2]):
+        with pytest.raises(ERRORS, match="split sizes"):
+            dist.all_to_all_single(torch.ones(6), torch.ones(6), splits, [2, 2, 2])
+        with pytest.raises(ERRORS, match="split sizes"):
+            dist.all_to_all_single(torch.ones(6), torch.ones(6), [2, 2, 2], splits)
+    works_still()
+
+
 @pytest.mark.ranks(2)
 def test_gather_and_scatter_lists() -> None:
     me = dist.get_rank()
@@ -88,9 +143,9 @@ def test_gather_and_scatter_lists() -> None:
         with pytest.raises(ERRORS):
             dist.scatter(one, None, src=0)
         with pytest.raises(ERRORS, match="invalid tensor size"):
-            dist.gather(one, [torch.ones(3), torch.ones(4)], dst=0)
+            dist.gather(one, [torch.ones(4), torch.ones(3)], dst=0)
         with pytest.raises(ERRORS, match=r"invalid tensor (type|size)"):
-            dist.scatter(one, [torch.ones(3), torch.ones(5)], src=0)
+            dist.scatter(one, [torch.ones(5), torch.ones(3)], src=0)
     else:
         with pytest.raises(ERRORS, match=r"(?i)must not be specified on non-(destination|source)"):
             dist.gather(one, [torch.ones(3), torch.ones(3)], dst=0)
@@ -157,72 +212,61 @@ def test_sparse_tensors_where_dense_ones_belong() -> None:
 FIXED_CHOICE = {"Q7X2_PROBE": "0"}
 
 
-def disagree(call, *words: str, one_sided: bool = False) -> None:
-    start = time.monotonic()
+SIZE_WORDS = ("size", "shape", "bytes", "element", "count", "split", "disagree")
 
-    def attempt() -> None:
-        call()
+
+def disagree(
+    call: Callable[[dist.ProcessGroup], object], *words: str, one_sided: bool = False
+) -> None:
+    def attempt(group: dist.ProcessGroup) -> None:
+        call(group)
         if one_sided:
-            dist.barrier()
+            dist.barrier(group)
 
-    with pytest.raises(ERRORS) as caught:
-        attempt()
-    assert time.monotonic() - start < 8, "the error came by timeout"
+    with breakable_group() as group, pytest.raises(ERRORS) as caught:
+        attempt(group)
     text = str(caught.value).lower()
     assert any(word in text for word in words), text
     assert "timed out" not in text, text
 
 
 @pytest.mark.beyond("gloo", "hangs or corrupts")
-@pytest.mark.ranks(2, 3, fresh=True, timeout=10, env=FIXED_CHOICE)
-def test_different_sizes_in_one_all_reduce() -> None:
-    size = 100 if dist.get_rank() == 0 else 101
-    disagree(
-        lambda: dist.all_reduce(torch.ones(size)), "size", "shape", "bytes", "element", "count"
-    )
-
-
-@pytest.mark.beyond("gloo", "hangs or corrupts")
-@pytest.mark.ranks(2, 3, fresh=True, timeout=10, env=FIXED_CHOICE)
-def test_different_large_sizes_in_one_all_reduce() -> None:
-    size = (1 << 20) if dist.get_rank() == 0 else (1 << 20) + 8
-    disagree(
-        lambda: dist.all_reduce(torch.ones(size)), "size", "shape", "bytes", "element", "count"
-    )
-
-
-@pytest.mark.beyond("gloo", "hangs or corrupts")
-@pytest.mark.ranks(2, 3, fresh=True, timeout=10, env=FIXED_CHOICE)
-def test_different_dtypes_of_equal_width_in_one_all_reduce() -> None:
-    dtype = torch.float32 if dist.get_rank() == 0 else torch.int32
-    disagree(lambda: dist.all_reduce(torch.ones(64, dtype=dtype)), "dtype", "type")
-
-
-@pytest.mark.beyond("gloo", "hangs or corrupts")
-@pytest.mark.ranks(2, 3, fresh=True, timeout=10, env=FIXED_CHOICE)
-def test_different_reductions_in_one_all_reduce() -> None:
-    op = dist.ReduceOp.SUM if dist.get_rank() == 0 else dist.ReduceOp.MAX
-    disagree(lambda: dist.all_reduce(torch.ones(64), op), "op", "reduc")
-
-
-@pytest.mark.beyond("gloo", "hangs or corrupts")
-@pytest.mark.ranks(2, 3, fresh=True, timeout=10, env=FIXED_CHOICE)
-def test_different_collectives() -> None:
-    if dist.get_rank() == 0:
-        disagree(lambda: dist.all_reduce(torch.ones(64)), "broadcast", "operation", "collective")
+@pytest.mark.ranks(2, 3, env=FIXED_CHOICE)
+def test_different_calls() -> None:
+    me, sum_, max_ = dist.get_rank(), dist.ReduceOp.SUM, dist.ReduceOp.MAX
+    for size, more in ((100, 1), (1 << 20, 8)):
+        tensor = torch.ones(size if me == 0 else size + more)
+        disagree(lambda group, t=tensor: dist.all_reduce(t, group=group), *SIZE_WORDS)
+    tensor = torch.ones(64, dtype=torch.float32 if me == 0 else torch.int32)
+    disagree(lambda group: dist.all_reduce(tensor, group=group), "dtype", "type")
+    op = sum_ if me == 0 else max_
+    disagree(lambda group: dist.all_reduce(torch.ones(64), op, group), "op", "reduc")
+    words = ("operation", "collective")
+    if me == 0:
+        disagree(lambda group: dist.all_reduce(torch.ones(64), group=group), "broadcast", *words)
     else:
-        disagree(lambda: dist.broadcast(torch.ones(64), 0), "reduce", "operation", "collective")
+        disagree(lambda group: dist.broadcast(torch.ones(64), 0, group), "reduce", *words)
 
 
 @pytest.mark.beyond("gloo", "hangs or corrupts")
-@pytest.mark.ranks(2, 3, fresh=True, timeout=10, env=FIXED_CHOICE)
+@pytest.mark.ranks(2, env=FIXED_CHOICE)
+def test_different_sizes_in_other_collectives() -> None:
+    n = 64 + 8 * dist.get_rank()
+    one, two = torch.ones(n), torch.ones(2 * n)
+    disagree(lambda group: dist.broadcast(one, 0, group), *SIZE_WORDS, one_sided=True)
+    disagree(lambda group: dist.reduce(one, 0, group=group), *SIZE_WORDS, one_sided=True)
+    disagree(lambda group: dist.all_gather_into_tensor(two, one, group), *SIZE_WORDS)
+    disagree(lambda group: dist.all_to_all_single(one, one, group=group), *SIZE_WORDS)
+
+
+@pytest.mark.beyond("gloo", "hangs or corrupts")
+@pytest.mark.ranks(2, 3, timeout=NEVER, env=FIXED_CHOICE)
 def test_different_roots() -> None:
     """Rank 0 believes in itself, the others in rank 1.
 
     Two roots that only send need not find out; but what they sent must not turn up in a later
     operation, and nobody may hang.
     """
-    start = time.monotonic()
     text = "root"
     try:
         dist.broadcast(torch.full((64,), -1.0), 0 if dist.get_rank() == 0 else 1)
@@ -231,23 +275,6 @@ def test_different_roots() -> None:
     except ERRORS as error:
         text = str(error)
     assert "root" in text
-    assert time.monotonic() - start < 8
-
-
-@pytest.mark.beyond("gloo", "hangs or corrupts")
-@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_gather", "all_to_all"])
-@pytest.mark.ranks(2, fresh=True, timeout=10, env=FIXED_CHOICE)
-def test_different_sizes_in_other_collectives(collective: str) -> None:
-    n = 64 + 8 * dist.get_rank()
-    calls = {
-        "broadcast": lambda: dist.broadcast(torch.ones(n), 0),
-        "reduce": lambda: dist.reduce(torch.ones(n), 0),
-        "all_gather": lambda: dist.all_gather_into_tensor(torch.ones(2 * n), torch.ones(n)),
-        "all_to_all": lambda: dist.all_to_all_single(torch.ones(n), torch.ones(n)),
-    }
-    one_sided = collective in ("broadcast", "reduce")
-    words = ("size", "shape", "bytes", "element", "count", "split", "disagree")
-    disagree(calls[collective], *words, one_sided=one_sided)
 
 
 # --- groups and their making ---------------------------------------------------------------------
@@ -273,7 +300,6 @@ def test_no_group() -> None:
 
 @pytest.mark.ranks(1, init="none", fresh=True)
 def test_store_that_nobody_serves(backend: str) -> None:
-    start = time.monotonic()
     with pytest.raises((RuntimeError, dist.DistStoreError, dist.DistNetworkError)) as caught:
         dist.init_process_group(
             backend,
@@ -282,15 +308,13 @@ def test_store_that_nobody_serves(backend: str) -> None:
             world_size=2,
             timeout=timedelta(seconds=1),
         )
-    assert time.monotonic() - start < 20
     assert not dist.is_initialized()
     assert str(caught.value)
 
 
-@pytest.mark.ranks(1, init="none", fresh=True, deadline=30)
+@pytest.mark.ranks(1, init="none", fresh=True)
 def test_peer_that_never_comes(backend: str, shared: str) -> None:
     """A group of two that one rank makes alone fails within its timeout, and says so."""
-    start = time.monotonic()
     store = dist.FileStore(f"{shared}/alone", 2)
 
     def start_alone() -> None:
@@ -301,7 +325,6 @@ def test_peer_that_never_comes(backend: str, shared: str) -> None:
 
     with pytest.raises((RuntimeError, ValueError)) as caught:
         start_alone()
-    assert time.monotonic() - start < 15
     assert any(word in str(caught.value).lower() for word in ("time", "wait"))
 
 
@@ -353,8 +376,9 @@ def test_errors_are_of_the_types_users_catch() -> None:
 
 
 @pytest.mark.beyond("gloo", "raises a plain RuntimeError")
-@pytest.mark.ranks(2, fresh=True, timeout=0.7)
+@pytest.mark.ranks(2, fresh=True)
 def test_timeout_is_a_dist_backend_error() -> None:
+    shorten_timeout(0.5)
     if dist.get_rank() == 0:
         with pytest.raises(dist.DistBackendError, match="Timed out") as caught:
             dist.broadcast(torch.ones(4), 1)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 import weakref
 
 import harness
 import pytest
 import torch
 import torch.distributed as dist
-from values import assert_bits
-
-SLOW = 4.0
-"""Seconds that a slow callback takes. A wait that ends in half of it did not wait for it."""
-
+from process_state import wait_until_asleep
+from values import assert_bits, meet
 
 # --- on-completion hooks -------------------------------------------------------------------------
 
@@ -97,7 +93,7 @@ def test_hooks_that_wait_for_each_other() -> None:
     both = threading.Barrier(2)
 
     def hook(info) -> None:
-        both.wait(20)
+        both.wait(60)
         group._wait_for_pending_works()
 
     group._register_on_completion_hook(hook)
@@ -112,9 +108,9 @@ def test_hooks_that_wait_for_each_other() -> None:
 def test_slow_hook_delays_nobody() -> None:
     """Neither the works of its own group nor those of another one; pending works wait for it."""
     slow, other = dist.new_group(), dist.new_group()
-    slow._register_on_completion_hook(lambda info: time.sleep(SLOW))
-    dist.barrier()
-    start = time.monotonic()
+    release = threading.Event()
+    released = []
+    slow._register_on_completion_hook(lambda info: released.append(release.wait(120)))
     tensor = torch.ones(10)
     work = dist.all_reduce(tensor, group=slow, async_op=True)
     work.wait()
@@ -123,9 +119,10 @@ def test_slow_hook_delays_nobody() -> None:
     for _ in range(20):
         dist.all_reduce(torch.ones(10, 2)[:, 0], group=other)
         dist.all_reduce(torch.ones(10), group=other, async_op=True).get_future().wait()
-    assert time.monotonic() - start < SLOW / 2
+    assert not released
+    release.set()
     slow._wait_for_pending_works()
-    assert time.monotonic() - start > SLOW
+    assert released == [True]
 
 
 STUCK_HOOK = """
@@ -133,7 +130,7 @@ STUCK_HOOK = """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     dist.init_process_group(sys.argv[1])
     group = dist.new_group()
-    group._register_on_completion_hook(lambda info: threading.Event().wait(100))
+    group._register_on_completion_hook(lambda info: threading.Event().wait())
     dist.all_reduce(torch.ones(10), group=group)
     print("waiting", flush=True)
     group._wait_for_pending_works()
@@ -143,15 +140,12 @@ STUCK_HOOK = """
 @pytest.mark.beyond("gloo", "has no hooks")
 def test_control_c_while_a_hook_is_stuck(tmp_path, backend) -> None:
     with harness.script(STUCK_HOOK, 2, tmp_path, args=[backend]) as processes:
-        end = time.monotonic() + 60
-        while not all("waiting" in process.stdout() for process in processes):
-            assert time.monotonic() < end, processes[0].stderr()
-            time.sleep(0.05)
-        time.sleep(0.5)
+        harness.wait_until(lambda: all("waiting" in process.stdout() for process in processes))
+        wait_until_asleep(*(process.pid for process in processes))
         for process in processes:
             process.signal(signal.SIGINT)
         for process in processes:
-            result = process.result(40)
+            result = process.result(60)
             assert result.returncode in (-signal.SIGINT, 130), result.describe()
             assert "KeyboardInterrupt" in result.stderr, result.describe()
 
@@ -161,16 +155,16 @@ def test_control_c_while_a_hook_is_stuck(tmp_path, backend) -> None:
 
 @pytest.mark.ranks(2)
 def test_slow_callback_delays_nobody() -> None:
-    dist.barrier()
     rank, token = dist.get_rank(), torch.zeros(1)
-    start = time.monotonic()
+    release = threading.Event()
     if rank == 1:
         dist.recv(token, 0)  # a future that is complete would run the callback in `then`
     tensor = torch.ones(10)
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future()
+    slow = None
     if rank == 0:
-        slow = future.then(lambda f: time.sleep(SLOW))
+        slow = future.then(lambda f: release.wait(120))
         dist.send(token, 1)
     work.wait()
     assert future.done()
@@ -178,11 +172,11 @@ def test_slow_callback_delays_nobody() -> None:
     assert work.is_completed()
     for _ in range(20):
         dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
-    assert time.monotonic() - start < SLOW / 2
-    if rank == 0:
+    meet()  # also the other rank has not waited for the callback
+    if slow is not None:
         assert not slow.done()
-        slow.wait()
-        assert time.monotonic() - start > SLOW
+        release.set()
+        assert slow.wait() is True
 
 
 @pytest.mark.ranks(2)

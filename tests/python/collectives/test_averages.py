@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from values import FP8, HALF, REAL, assert_bits, assert_close, blank, integers, reals, wide
+from values import FEW, FP8, HALF, REAL, assert_bits, assert_close, blank, integers, reals, wide
 
 AVG = dist.ReduceOp.AVG
 COLLECTIVES = ["all_reduce", "reduce", "reduce_scatter"]
@@ -29,7 +29,7 @@ def reduced(collective: str, tensor: torch.Tensor, op: object) -> tuple[torch.Te
 
 @pytest.mark.beyond("gloo", "has no AVG in this version of torch")
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.ranks(1, 2, 3, 4, 5)
+@pytest.mark.ranks(1, *FEW, 4, 5)
 def test_average(world_size: int, collective: str) -> None:
     me = dist.get_rank()
     for dtype in [*HALF, *REAL, *FP8]:
@@ -57,7 +57,7 @@ def test_average_of_integers(world_size: int) -> None:
 
 @pytest.mark.beyond("gloo", "has no PREMUL_SUM")
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, *FEW, 4)
 def test_premul_sum_with_a_number(world_size: int, collective: str) -> None:
     me = dist.get_rank()
     op = dist._make_nccl_premul_sum(0.5)
@@ -71,7 +71,7 @@ def test_premul_sum_with_a_number(world_size: int, collective: str) -> None:
 
 
 @pytest.mark.beyond("gloo", "has no PREMUL_SUM")
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_premul_sum_with_a_tensor(world_size: int) -> None:
     """The factor may be another on each rank."""
     me = dist.get_rank()
@@ -87,3 +87,27 @@ def test_premul_sum_leaves_the_input_of_reduce_scatter_alone(world_size: int) ->
     whole = torch.ones(world_size * 5)
     dist.reduce_scatter_tensor(torch.empty(5), whole, dist._make_nccl_premul_sum(2.0))
     assert_bits(whole, torch.ones(world_size * 5))
+
+
+@pytest.mark.beyond("gloo", "has no PREMUL_SUM")
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter", "coalesced"])
+@pytest.mark.ranks(2)
+def test_premul_sum_of_a_leaf_that_requires_a_gradient(world_size: int, collective: str) -> None:
+    """As with other operations, the result is written whatever autograd thinks of the tensor."""
+    op = dist._make_nccl_premul_sum(2.0)
+    leaf = torch.nn.Parameter(torch.full((3,), float(dist.get_rank() + 1)))
+    if collective == "all_reduce":
+        dist.all_reduce(leaf, op)
+    elif collective == "reduce":
+        dist.reduce(leaf, 1, op)
+    elif collective == "coalesced":
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = op
+        dist.group.WORLD.allreduce_coalesced([leaf], options).wait()
+    else:
+        parts = [torch.full((3,), float(dist.get_rank() + 1)) for _ in range(world_size)]
+        dist.reduce_scatter(leaf, parts, op)
+    assert leaf.is_leaf
+    assert leaf.requires_grad
+    if collective != "reduce" or dist.get_rank() == 1:
+        assert_bits(leaf.detach(), torch.full((3,), 6.0))

@@ -8,7 +8,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from values import assert_bits, assert_same_on_all_ranks
+from values import FEW, assert_bits, assert_same_on_all_ranks
 
 BLOCK = 1024  # bytes
 
@@ -38,7 +38,7 @@ def _in_rank_order(numel: int, dtype: torch.dtype, world_size: int) -> torch.Ten
     "dtype",
     [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.complex64],
 )
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, *FEW)
 def test_blocks_give_the_bits_of_the_sum_in_rank_order(world_size: int, dtype) -> None:
     for numel in (0, 1, 257, 50_001):
         tensor = _tensor(dist.get_rank(), numel, dtype)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from values import assert_bits, blank, f32, integers, payload, sum_of
+from values import FEW, assert_bits, blank, f32, integers, payload, sum_of
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 @pytest.mark.filterwarnings("ignore")
 def test_all_reduce_coalesced(world_size: int) -> None:
     shapes = [(3,), (4, 5), (), (0,), (70_000,)]
@@ -18,7 +18,7 @@ def test_all_reduce_coalesced(world_size: int) -> None:
         assert_bits(tensor, sum_of(world_size, shapes[i], f32, salt=i), i)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_coalescing_manager_all_reduce(world_size: int) -> None:
     """torch turns these into one allreduce_coalesced."""
     shapes = [(3,), (4, 5), (1000,)]
@@ -30,7 +30,7 @@ def test_coalescing_manager_all_reduce(world_size: int) -> None:
         assert_bits(tensor, sum_of(world_size, shapes[i], f32, salt=i), i)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_coalescing_manager_all_reduce_async(world_size: int) -> None:
     tensors = [integers(dist.get_rank(), 100, f32, salt=i) for i in range(4)]
     with dist._coalescing_manager(async_ops=True) as manager:
@@ -41,7 +41,7 @@ def test_coalescing_manager_all_reduce_async(world_size: int) -> None:
         assert_bits(tensor, sum_of(world_size, 100, f32, salt=i), i)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_coalescing_manager_all_gather_into_tensor(world_size: int) -> None:
     """torch turns these into one allgather_into_tensor_coalesced."""
     me = dist.get_rank()
@@ -55,7 +55,7 @@ def test_coalescing_manager_all_gather_into_tensor(world_size: int) -> None:
         assert_bits(outputs[i], expected, n)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_coalescing_manager_reduce_scatter_tensor(world_size: int) -> None:
     """torch turns these into one reduce_scatter_tensor_coalesced."""
     me = dist.get_rank()
@@ -70,7 +70,7 @@ def test_coalescing_manager_reduce_scatter_tensor(world_size: int) -> None:
 
 
 @pytest.mark.beyond("gloo", "has no coalescing")
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_coalescing_manager_of_p2p(world_size: int) -> None:
     """With a device, the manager brackets the calls with startCoalescing and endCoalescing."""
     me = dist.get_rank()
@@ -84,7 +84,7 @@ def test_coalescing_manager_of_p2p(world_size: int) -> None:
 
 
 @pytest.mark.beyond("gloo", "has no coalescing")
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_start_and_end_coalescing_with_mixed_operations(world_size: int) -> None:
     me = dist.get_rank()
     group = dist.group.WORLD
@@ -103,7 +103,7 @@ def test_start_and_end_coalescing_with_mixed_operations(world_size: int) -> None
         assert_bits(tensor, payload(rank, 7, f32, 1), rank)
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, *FEW)
 def test_all_reduce_of_several_tensors_per_rank(world_size: int) -> None:
     """As Gloo: every tensor of every rank is summed and every tensor gets the sum."""
     me = dist.get_rank()
@@ -114,7 +114,7 @@ def test_all_reduce_of_several_tensors_per_rank(world_size: int) -> None:
         assert_bits(tensor, expected)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_broadcast_of_several_tensors_per_rank(world_size: int) -> None:
     """As Gloo: the root tensor of the root rank reaches every tensor of every rank."""
     me = dist.get_rank()
@@ -129,7 +129,7 @@ def test_broadcast_of_several_tensors_per_rank(world_size: int) -> None:
                 assert_bits(tensor, payload(root, 40, f32, salt=root_tensor), (root, root_tensor))
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_all_gather_of_several_tensors_per_rank(world_size: int) -> None:
     """As Gloo: each output list gets the inputs of all ranks, rank by rank."""
     me = dist.get_rank()

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from values import assert_bits, blank, f32, integers, payload, sum_of
+from values import FEW, assert_bits, blank, f32, integers, payload, sum_of
 
 # --- objects -----------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ def test_object_collectives(world_size: int) -> None:
     assert out == [f"for {me}"]
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_send_and_receive_objects(world_size: int) -> None:
     if dist.get_rank() == 0:
         dist.send_object_list([1, "two", {"three": 3}], dst=1)
@@ -48,7 +48,7 @@ def test_send_and_receive_objects(world_size: int) -> None:
 # --- order and mixture -------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_many_different_operations_in_flight(world_size: int) -> None:
     me = dist.get_rank()
     pending = []
@@ -88,7 +88,7 @@ def test_ranks_arrive_at_different_times(world_size: int) -> None:
 # --- more than 2^31 bytes ----------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("takes many gigabytes")
 @pytest.mark.timeout(500)
 @pytest.mark.ranks(2, fresh=True, deadline=400, timeout=300)
 def test_more_than_two_gigabytes(world_size: int) -> None:

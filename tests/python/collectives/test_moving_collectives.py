@@ -30,7 +30,7 @@ def test_broadcast_sizes(world_size: int) -> None:
             assert_bits(tensor, payload(root, size, f32, salt=size), (root, size))
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_broadcast_dtypes(world_size: int) -> None:
     for dtype in moved_dtypes():
         tensor = payload(dist.get_rank(), (5, 11), dtype)
@@ -97,7 +97,7 @@ def test_all_gather_not_contiguous(world_size: int) -> None:
 
 
 @pytest.mark.beyond("gloo", "gathers equal sizes only")
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_all_gather_uneven(world_size: int) -> None:
     """torch's documentation: "Complex and uneven sized tensors are supported"."""
     for base in (0, 1, 1000):

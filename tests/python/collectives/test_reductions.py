@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from values import (
     COMPLEX,
+    FEW,
     FP8,
     HALF,
     REAL,
@@ -62,7 +63,7 @@ def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randint(1, 4, (size,), generator=generator).to(dtype)
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_product_of_whole_numbers(world_size: int) -> None:
     me = dist.get_rank()
     for dtype in dtypes([*SIGNED, *UNSIGNED, *HALF, *REAL, *FP8]):
@@ -73,7 +74,7 @@ def test_product_of_whole_numbers(world_size: int) -> None:
 
 
 @pytest.mark.parametrize("op", ["MIN", "MAX"])
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_minimum_and_maximum(world_size: int, op: str) -> None:
     me = dist.get_rank()
     combine = torch.minimum if op == "MIN" else torch.maximum
@@ -96,7 +97,7 @@ def test_minimum_and_maximum(world_size: int, op: str) -> None:
 
 @pytest.mark.beyond("gloo", "its MIN and MAX depend on the order of the operands")
 @pytest.mark.parametrize("op", ["MIN", "MAX"])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_minimum_and_maximum_with_nan(world_size: int, op: str) -> None:
     """A NaN on any rank wins on all of them, as in torch.minimum."""
     for dtype in [*HALF, *REAL]:
@@ -109,7 +110,7 @@ def test_minimum_and_maximum_with_nan(world_size: int, op: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["BAND", "BOR", "BXOR"])
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_bitwise(world_size: int, op: str) -> None:
     me = dist.get_rank()
     combine = {
@@ -128,7 +129,7 @@ def test_bitwise(world_size: int, op: str) -> None:
 
 
 @pytest.mark.beyond("gloo", "its bools are bytes")
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_bools(world_size: int) -> None:
     """SUM and MAX are or, PRODUCT and MIN are and, BXOR is the parity; results are true bools."""
     me = dist.get_rank()
@@ -151,7 +152,7 @@ def test_bools(world_size: int) -> None:
 
 
 @pytest.mark.beyond("gloo", "has no complex reductions of its own")
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_complex_sum_and_product(world_size: int) -> None:
     me = dist.get_rank()
     for dtype in COMPLEX:
@@ -166,7 +167,7 @@ def test_complex_sum_and_product(world_size: int) -> None:
         assert_close(tensor, in_rank_order(parts, torch.mul), dtype)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_complex_sum(world_size: int) -> None:
     tensor = torch.complex(torch.full((9,), 1.0 + dist.get_rank()), torch.full((9,), 2.0))
     dist.all_reduce(tensor)
@@ -175,7 +176,7 @@ def test_complex_sum(world_size: int) -> None:
     assert_bits(tensor, expected)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_integers_wrap_around(world_size: int) -> None:
     for dtype in dtypes([*SIGNED, *UNSIGNED]):
         top = torch.iinfo(dtype).max
@@ -193,7 +194,7 @@ def test_integers_wrap_around(world_size: int) -> None:
 
 @pytest.mark.beyond("gloo", "rounds after every addition")
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
-@pytest.mark.ranks(2, 3, 4, 5)
+@pytest.mark.ranks(*FEW, 4, 5)
 def test_sixteen_bit_sums_round_once(world_size: int, collective: str) -> None:
     """The sum is the fp32 sum, rounded to 16 bits a single time.
 
@@ -242,7 +243,7 @@ def test_small_addends_are_not_lost_in_bfloat16(world_size: int) -> None:
 
 
 @pytest.mark.beyond("gloo", "has no fp8")
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_fp8_accumulates_in_fp32(world_size: int) -> None:
     me = dist.get_rank()
     for dtype in FP8:
@@ -252,7 +253,7 @@ def test_fp8_accumulates_in_fp32(world_size: int) -> None:
         assert_bits(tensor, sum(p.float() for p in parts).to(dtype), dtype)
 
 
-@pytest.mark.ranks(2, 3, 4, 5)
+@pytest.mark.ranks(*FEW, 4, 5)
 def test_floats_are_as_close_as_some_order_of_summation(world_size: int) -> None:
     me = dist.get_rank()
     for dtype in REAL:
@@ -265,7 +266,7 @@ def test_floats_are_as_close_as_some_order_of_summation(world_size: int) -> None
             assert ((tensor.double() - exact).abs() <= bound).all(), (dtype, size)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_infinities_and_nans_go_through(world_size: int) -> None:
     me = dist.get_rank()
     for dtype in dtypes([*HALF, *REAL]):
@@ -287,7 +288,7 @@ def test_overflow_of_half_is_infinite() -> None:
 
 
 @pytest.mark.parametrize("op", ["SUM", "PRODUCT", "MIN", "MAX"])
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(*FEW, 4)
 def test_reduce_and_reduce_scatter_take_the_same_ops(world_size: int, op: str) -> None:
     me = dist.get_rank()
     combine = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from values import assert_bits, f32, integers
+from values import FEW, assert_bits, f32, integers, meet
+from wrong_calls import ERRORS, breakable_group, works_still
 
 
 def _sparse(rank: int, world_size: int, dense: tuple[int, ...]) -> torch.Tensor:
@@ -16,7 +17,7 @@ def _sparse(rank: int, world_size: int, dense: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dense", [(), (3,), (2, 5)])
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, *FEW)
 def test_all_reduce_sparse(world_size: int, dense) -> None:
     tensor = _sparse(dist.get_rank(), world_size, dense).coalesce()
     dist.all_reduce(tensor)
@@ -26,7 +27,7 @@ def test_all_reduce_sparse(world_size: int, dense) -> None:
     assert_bits(tensor.to_dense(), expected)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_all_reduce_sparse_with_nothing_on_a_rank(world_size: int) -> None:
     me = dist.get_rank()
     tensor = _sparse(me, world_size, (3,)).coalesce()
@@ -39,7 +40,7 @@ def test_all_reduce_sparse_with_nothing_on_a_rank(world_size: int) -> None:
     assert_bits(tensor.to_dense(), sum(parts))
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_all_reduce_sparse_two_sparse_dimensions(world_size: int) -> None:
     me = dist.get_rank()
 
@@ -101,3 +102,69 @@ def test_other_shapes_are_a_disagreement() -> None:
     size = 4 + dist.get_rank()
     with pytest.raises(dist.DistBackendError, match=r"sparse \[4, 4\]"):
         dist.all_reduce(torch.eye(size).to_sparse())
+
+
+def _unsound(indices: list[list[int]], values: torch.Tensor, **options: bool) -> torch.Tensor:
+    """Of shape (4, 3). torch checks indices only if it is asked to."""
+    return torch.sparse_coo_tensor(indices, values, (4, 3), check_invariants=False, **options)
+
+
+def _wrong_sparse_tensors() -> dict[str, torch.Tensor]:
+    two = torch.ones(2, 3)
+    made = {
+        f"row {row}": _unsound([[0, row]], two)
+        for row in (-1, 4, 5, 100, 1 << 20, 1 << 62, -(1 << 62), -(1 << 63), (1 << 63) - 1)
+    }
+    made["a column"] = _unsound([[0, 1], [0, 3]], torch.ones(2))
+    made["both add up to a row"] = _unsound([[0, 5], [0, -7]], torch.ones(2))
+    made["coalesced and out of range"] = _unsound([[0, 9]], two, is_coalesced=True)
+    made["coalesced and out of order"] = _unsound([[2, 1]], two, is_coalesced=True)
+    made["coalesced and twice"] = _unsound([[1, 1]], two, is_coalesced=True)
+    made["values without memory"] = _unsound([[0, 1]], two.clone())
+    made["values without memory"]._values().untyped_storage().resize_(4)
+    made["indices without memory"] = _unsound([[0, 1]], two)
+    made["indices without memory"]._indices().untyped_storage().resize_(0)
+    return made
+
+
+@pytest.mark.beyond("gloo", "adds up whatever it gets")
+@pytest.mark.ranks(2, 3)
+def test_a_sparse_tensor_that_is_unsound_is_refused_where_it_is() -> None:
+    """On the caller, before anything is sent; the group goes on."""
+    for what, tensor in _wrong_sparse_tensors().items():
+        print(what)
+        with pytest.raises(ERRORS):
+            dist.all_reduce(tensor)
+        if "coalesced" not in what:
+            sound = torch.eye(4, 3).to_sparse(tensor.sparse_dim())
+            with pytest.raises(ERRORS):
+                dist.group.WORLD.allreduce([sound, tensor])
+    works_still()
+
+
+def _go_on(group: dist.ProcessGroup, *tensors: torch.Tensor) -> None:
+    """Sum ``tensors`` and then others, until a call raises."""
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group)
+    while True:
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+@pytest.mark.beyond("gloo", "adds up whatever it gets")
+@pytest.mark.parametrize("row", [-1, 4, 20, 1 << 40])
+@pytest.mark.ranks(3)
+def test_who_waits_for_an_unsound_tensor_hears_of_its_rank(row: int) -> None:
+    """One rank's tensor is wrong: it raises, and when it goes on or leaves, so do the others."""
+    me = dist.get_rank()
+    with breakable_group() as group:
+        tensor = torch.eye(4, 3).to_sparse(1)
+        if me == 1:
+            with pytest.raises(ERRORS, match=r"(?i)index|indices"):
+                dist.all_reduce(_unsound([[0, row]], torch.ones(2, 3)), group=group)
+            with pytest.raises(dist.DistBackendError):
+                _go_on(group)
+        else:
+            with pytest.raises(dist.DistBackendError, match="rank 1"):
+                _go_on(group, tensor)
+        meet()
+    works_still()

@@ -10,12 +10,14 @@ import datetime
 import itertools
 import time
 
+import harness
 import pytest
 import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
 from device_codings import SIZE, VOTES, expect_cpu_bits, normal
+from pairs import nightly
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits
 
@@ -27,24 +29,24 @@ CODECS = ["fp16", "fp8_e5m2", "int4", "int6:minmax", "int8:sr", "onebit", "hadam
 # ------------------------------------------------------------------------------------------ bits
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(world), expect_cpu_bits, shared, device, codecs=CODECS)
+@pytest.mark.parametrize("world", [nightly(2, "three ranks do more of the same"), 3])
+def test_bits_are_those_of_cpu_tensors(world: int, device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(world), expect_cpu_bits, shared, device, codecs=CODECS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_bits_of_short_floats_are_those_of_cpu_tensors(
-    dtype: torch.dtype, new_pool, shared: str, device: str
+    dtype: torch.dtype, device_pool, shared: str, device: str
 ) -> None:
     codecs = ["bf16", "int4", "hadamard+int4"]
-    stand_in.run(new_pool(2), expect_cpu_bits, shared, device, codecs=codecs, dtype=dtype)
+    stand_in.run(device_pool(2), expect_cpu_bits, shared, device, codecs=codecs, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_votes_have_the_bits_of_cpu_tensors(
-    dtype: torch.dtype, new_pool, shared: str, device: str
+    dtype: torch.dtype, device_pool, shared: str, device: str
 ) -> None:
-    stand_in.run(new_pool(3), expect_cpu_bits, shared, device, codecs=VOTES, dtype=dtype)
+    stand_in.run(device_pool(3), expect_cpu_bits, shared, device, codecs=VOTES, dtype=dtype)
 
 
 def _compare_algorithms(device: str) -> None:
@@ -53,8 +55,8 @@ def _compare_algorithms(device: str) -> None:
             expect_cpu_bits(device, ["int4"])
 
 
-def test_every_algorithm_has_the_bits_of_cpu_tensors(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(3), _compare_algorithms, shared, device)
+def test_every_algorithm_has_the_bits_of_cpu_tensors(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(3), _compare_algorithms, shared, device)
 
 
 def _first_calls(device: str, edges: str) -> None:
@@ -80,9 +82,9 @@ def _first_calls(device: str, edges: str) -> None:
 
 @pytest.mark.parametrize("edges", ["all", "host"])
 def test_first_calls_have_the_bits_of_cpu_tensors(
-    edges: str, new_pool, shared: str, device: str
+    edges: str, device_pool, shared: str, device: str
 ) -> None:
-    stand_in.run(new_pool(3), _first_calls, shared, device, edges=edges)
+    stand_in.run(device_pool(3), _first_calls, shared, device, edges=edges)
 
 
 def _not_finite(device: str) -> None:
@@ -99,8 +101,10 @@ def _not_finite(device: str) -> None:
             assert y.isnan().any()
 
 
-def test_numbers_that_are_not_finite_reach_every_rank(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _not_finite, shared, device)
+def test_numbers_that_are_not_finite_reach_every_rank(
+    device_pool, shared: str, device: str
+) -> None:
+    stand_in.run(device_pool(2), _not_finite, shared, device)
 
 
 def _beyond_fp16(device: str) -> None:
@@ -113,8 +117,8 @@ def _beyond_fp16(device: str) -> None:
             work.wait(datetime.timedelta(seconds=60))
 
 
-def test_results_beyond_fp16_are_not_finite(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _beyond_fp16, shared, device)
+def test_results_beyond_fp16_are_not_finite(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(2), _beyond_fp16, shared, device)
 
 
 # ------------------------------------------------------------------------------------------- bus
@@ -144,12 +148,12 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("dtype", "codec", "share"), COUNTED)
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, nightly(4, "takes four ranks")])
 def test_messages_cross_the_bus(
-    world: int, dtype: torch.dtype, codec: str, share: float, new_pool, shared: str
+    world: int, dtype: torch.dtype, codec: str, share: float, device_pool, shared: str
 ) -> None:
     arguments = {"dtype": dtype, "codec": codec, "share": share}
-    stand_in.run(new_pool(world), _counted, shared, **arguments)
+    stand_in.run(device_pool(world), _counted, shared, **arguments)
 
 
 def _counted_by_ddp() -> None:
@@ -166,8 +170,8 @@ def _counted_by_ddp() -> None:
     assert bytes_of_a_step(q7x2.Quantize("int4", edges="all")) <= 0.3 * dense
 
 
-def test_messages_of_ddp_cross_the_bus(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _counted_by_ddp, shared)
+def test_messages_of_ddp_cross_the_bus(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(2), _counted_by_ddp, shared)
 
 
 def _described(device: str) -> None:
@@ -189,8 +193,8 @@ def _described(device: str) -> None:
     assert f"on devices, staged: 1 calls, {x.nbytes} bytes to the host" in str(facts)
 
 
-def test_describe_counts_what_crosses_the_bus(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _described, shared, device)
+def test_describe_counts_what_crosses_the_bus(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(2), _described, shared, device)
 
 
 # ------------------------------------------------------------------------- integers that are added
@@ -224,8 +228,8 @@ def _compare_integers() -> None:
             assert_bits(result.cpu(), target, f"result {i} of {codec}, {dtype}")
 
 
-def test_integers_are_made_and_read_by_the_device(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(3), _compare_integers, shared)
+def test_integers_are_made_and_read_by_the_device(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(3), _compare_integers, shared)
 
 
 # ----------------------------------------------------------------------------------------- order
@@ -271,6 +275,8 @@ def _dropped_tensors_stay() -> bool:
     return bool((other.cpu() == 7).all())
 
 
+# These need memory that nobody had before, and so ranks of their own.
+IN_NEW_MEMORY = (_dropped_tensors_stay,)
 CASES = [
     (body, what)
     for body, lack in {
@@ -289,10 +295,11 @@ def _sum_of_ones() -> None:
 @pytest.mark.parametrize(
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_each_step_of_the_order_is_needed(body, what: str, new_pool, shared: str) -> None:
-    verdicts = stand_in.run(
-        new_pool(2), stand_in.judge, shared, case=body, what=what, first=_sum_of_ones
-    )
+def test_each_step_of_the_order_is_needed(
+    body, what: str, device_pool, new_pool, shared: str
+) -> None:
+    pool = (new_pool if body in IN_NEW_MEMORY else device_pool)(2)
+    verdicts = stand_in.run(pool, stand_in.judge, shared, case=body, what=what, first=_sum_of_ones)
     assert verdicts == [what == "nothing"] * 2
 
 
@@ -314,9 +321,7 @@ def _error_waits_for_the_device() -> None:
             stand_in.load().step(stream.device_index, stream.stream_id, 3)
         work = q7x2.all_reduce(x, "fp16", step=1, edges="all", async_op=True)
         assert work is not None
-        patience = time.monotonic() + 60
-        while stand_in.load().copied_bytes()[0] == copied:
-            assert time.monotonic() < patience, "nothing was encoded"
+        harness.wait_until(lambda: stand_in.load().copied_bytes()[0] != copied)
         backend.abort()
         with pytest.raises(dist.DistBackendError, match="Timed out"):
             work.wait(datetime.timedelta(milliseconds=200))
@@ -324,5 +329,5 @@ def _error_waits_for_the_device() -> None:
         work.wait(datetime.timedelta(seconds=30))
 
 
-def test_an_error_waits_for_the_device(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _error_waits_for_the_device, shared)
+def test_an_error_waits_for_the_device(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(2), _error_waits_for_the_device, shared)

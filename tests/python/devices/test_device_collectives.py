@@ -8,14 +8,15 @@ import stand_in
 import torch
 import torch.distributed as dist
 from device_calls import compare_calls
+from pairs import nightly
 from values import assert_bits
 
 pytestmark = stand_in.needs_accelerator
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_bits_are_those_of_cpu_tensors(world: int, new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(world), compare_calls, shared, device)
+@pytest.mark.parametrize("world", [nightly(2, "three ranks do more of the same"), 3])
+def test_bits_are_those_of_cpu_tensors(world: int, device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(world), compare_calls, shared, device)
 
 
 CODECS = ["none", "bf16", "int4", "onebit", "topk:0.1", "sumint8", "auto"]
@@ -42,8 +43,8 @@ def _compare_compressed(device: str) -> None:
             assert_bits(result.cpu(), target, f"result {i} of codec {codec}")
 
 
-def test_compressed_bits_are_those_of_cpu_tensors(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _compare_compressed, shared, device)
+def test_compressed_bits_are_those_of_cpu_tensors(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(2), _compare_compressed, shared, device)
 
 
 def _several_devices(device: str) -> None:
@@ -73,7 +74,7 @@ def _several_devices(device: str) -> None:
         assert (tensor + 1).tolist() == [10.0] * 5
 
 
-def test_several_devices_of_a_process(new_pool, shared: str, device: str) -> None:
+def test_several_devices_of_a_process(device_pool, shared: str, device: str) -> None:
     if device == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    stand_in.run(new_pool(2), _several_devices, shared, device)
+    stand_in.run(device_pool(2), _several_devices, shared, device)

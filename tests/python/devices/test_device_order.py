@@ -10,11 +10,14 @@ import contextlib
 import datetime
 import time
 
+import harness
 import pytest
-import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
+from deadlines import shorten_timeout
+from q7x2._extension import load
+from values import Signals
 
 pytestmark = stand_in.needs_accelerator
 
@@ -107,6 +110,8 @@ BODIES = {
     _dropped_inputs_stay: ["record"],
     _dropped_outputs_stay: ["record"],
 }
+# These need memory that nobody had before, and so ranks of their own.
+IN_NEW_MEMORY = (_dropped_inputs_stay, _dropped_outputs_stay)
 CASES = [(body, what) for body, lacks in BODIES.items() for what in ("nothing", *lacks)]
 
 
@@ -118,11 +123,12 @@ WITHOUT_CONTROL = [_reads_after_the_caller, _writes_after_the_caller, _results_a
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_each_step_of_the_order_is_needed(
-    body, what: str, new_pool, shared: str, device: str
+    body, what: str, device_pool, new_pool, shared: str, device: str
 ) -> None:
     if what != "nothing" or body not in WITHOUT_CONTROL:
         stand_in.needs_control(device)
-    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, device, case=body, what=what)
+    pool = (new_pool if body in IN_NEW_MEMORY else device_pool)(2)
+    verdicts = stand_in.run(pool, stand_in.judge, shared, device, case=body, what=what)
     assert verdicts == [what == "nothing"] * 2
 
 
@@ -145,15 +151,15 @@ def _wait_leaves_the_host_free(device: str) -> None:
         assert _is_all(x, 2)
 
 
-def test_wait_leaves_the_host_free(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _wait_leaves_the_host_free, shared, device)
+def test_wait_leaves_the_host_free(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(2), _wait_leaves_the_host_free, shared, device)
 
 
 def _abort_opens_the_gates(device: str, what: str) -> bool:
     x = torch.ones(SIZE, device=device)
-    dist.barrier()
+    signals = Signals()
     if dist.get_rank() == 1:
-        time.sleep(0.5)
+        signals.wait("rank 0 has aborted")
         return what == "nothing"
     with stand_in.left_out(what):
         work = dist.all_reduce(x, async_op=True)
@@ -164,35 +170,40 @@ def _abort_opens_the_gates(device: str, what: str) -> bool:
         again = dist.all_reduce(x, async_op=True)
         with pytest.raises(dist.DistBackendError, match="aborted"):
             again.wait(datetime.timedelta(seconds=5))
-        patience = time.monotonic() + 2
-        while not torch.accelerator.current_stream().query() and time.monotonic() < patience:
-            time.sleep(0.01)
-        return torch.accelerator.current_stream().query()
+        signals.give("rank 0 has aborted")
+        if what != "nothing":
+            time.sleep(0.5)  # for what does not come
+            return torch.accelerator.current_stream().query()
+        harness.wait_until(lambda: torch.accelerator.current_stream().query())
+        return True
 
 
 @pytest.mark.parametrize("what", ["nothing", "opening"])
-def test_an_abort_opens_the_gates(what: str, new_pool, shared: str, device: str) -> None:
+def test_an_abort_opens_the_gates(what: str, device_pool, shared: str, device: str) -> None:
     if what != "nothing":
         stand_in.needs_control(device)
-    passes = stand_in.run(new_pool(2), _abort_opens_the_gates, shared, device, what=what)
+    passes = stand_in.run(device_pool(2), _abort_opens_the_gates, shared, device, what=what)
     assert passes == [what == "nothing"] * 2
 
 
 def _deadline_opens_the_gates(device: str) -> None:
     x = torch.ones(SIZE, device=device)
-    group = dist.new_group(timeout=datetime.timedelta(seconds=0.3))
+    group = dist.new_group()
+    shorten_timeout(0.3, group)
+    signals = Signals()
     if dist.get_rank() == 1:
-        time.sleep(1)
+        signals.wait("rank 0 has given up")
         return
     work = dist.all_reduce(x, group=group, async_op=True)
     assert work.wait()  # nothing is known yet
     torch.accelerator.synchronize()
     with pytest.raises(dist.DistBackendError, match="Timed out"):
         work.wait()
+    signals.give("rank 0 has given up")
 
 
-def test_a_deadline_opens_the_gates(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _deadline_opens_the_gates, shared, device)
+def test_a_deadline_opens_the_gates(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(2), _deadline_opens_the_gates, shared, device)
 
 
 def _captured() -> None:
@@ -206,11 +217,11 @@ def _captured() -> None:
         module.set_capturing(0, stream.stream_id, False)
         dist.all_reduce(x)
     with pytest.raises(ValueError, match="has stream calls already"):
-        q7x2._extension.load().register_accelerator("cuda", module.stream_calls())
+        load().register_accelerator("cuda", module.stream_calls())
 
 
-def test_a_stream_that_is_recorded_is_refused(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(1), _captured, shared)
+def test_a_stream_that_is_recorded_is_refused(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(1), _captured, shared)
 
 
 def _captured_by_cuda(device: str) -> None:
@@ -223,10 +234,10 @@ def _captured_by_cuda(device: str) -> None:
     assert _is_all(x, 1)
 
 
-def test_a_cuda_stream_that_is_recorded_is_refused(new_pool, shared: str, device: str) -> None:
+def test_a_cuda_stream_that_is_recorded_is_refused(device_pool, shared: str, device: str) -> None:
     if device != "cuda":
         pytest.skip("needs CUDA's graphs")
-    stand_in.run(new_pool(1), _captured_by_cuda, shared, device)
+    stand_in.run(device_pool(1), _captured_by_cuda, shared, device)
 
 
 def _futures(device: str) -> None:
@@ -242,8 +253,8 @@ def _futures(device: str) -> None:
     assert _is_all(z, 5)
 
 
-def test_futures_follow_the_streams(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _futures, shared, device)
+def test_futures_follow_the_streams(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(2), _futures, shared, device)
 
 
 def _a_future_waits_for_no_later_call(device: str) -> float:
@@ -265,8 +276,8 @@ def _a_future_waits_for_no_later_call(device: str) -> float:
     return float(y.cpu()[0])
 
 
-def test_a_future_waits_for_no_later_call(new_pool, shared: str, device: str) -> None:
-    results = stand_in.run(new_pool(2), _a_future_waits_for_no_later_call, shared, device)
+def test_a_future_waits_for_no_later_call(device_pool, shared: str, device: str) -> None:
+    results = stand_in.run(device_pool(2), _a_future_waits_for_no_later_call, shared, device)
     assert results == [4.0, 4.0]
 
 
@@ -295,5 +306,5 @@ def _messages_keep_their_order(device: str) -> None:
     dist.barrier()
 
 
-def test_messages_keep_their_order(new_pool, shared: str, device: str) -> None:
-    stand_in.run(new_pool(2), _messages_keep_their_order, shared, device)
+def test_messages_keep_their_order(device_pool, shared: str, device: str) -> None:
+    stand_in.run(device_pool(2), _messages_keep_their_order, shared, device)

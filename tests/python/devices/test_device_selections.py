@@ -12,6 +12,7 @@ import stand_in
 import torch
 import torch.distributed as dist
 from device_codings import SIZE, expect_cpu_bits, normal
+from pairs import each_value
 from values import assert_bits
 
 pytestmark = stand_in.needs_accelerator
@@ -28,11 +29,12 @@ SELECTIONS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("part", "dtype"), each_value([0, 1], [torch.float32, torch.bfloat16]))
 def test_selections_have_the_bits_of_cpu_tensors(
-    dtype: torch.dtype, new_pool, shared: str, device: str
+    part: int, dtype: torch.dtype, device_pool, shared: str, device: str
 ) -> None:
-    stand_in.run(new_pool(3), expect_cpu_bits, shared, device, codecs=SELECTIONS, dtype=dtype)
+    codecs = SELECTIONS[part::2]
+    stand_in.run(device_pool(3), expect_cpu_bits, shared, device, codecs=codecs, dtype=dtype)
 
 
 def _with_extremes(device: str) -> None:
@@ -51,9 +53,9 @@ def _with_extremes(device: str) -> None:
 
 
 def test_selections_of_extremes_have_the_bits_of_cpu_tensors(
-    new_pool, shared: str, device: str
+    device_pool, shared: str, device: str
 ) -> None:
-    stand_in.run(new_pool(2), _with_extremes, shared, device)
+    stand_in.run(device_pool(2), _with_extremes, shared, device)
 
 
 def _counted_selection(codec: str, share: float) -> None:
@@ -69,5 +71,7 @@ def _counted_selection(codec: str, share: float) -> None:
 
 
 @pytest.mark.parametrize(("codec", "share"), [("topk:0.01", 0.025), ("topk:0.01+int8", 0.05)])
-def test_what_is_selected_crosses_the_bus(codec: str, share: float, new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _counted_selection, shared, codec=codec, share=share)
+def test_what_is_selected_crosses_the_bus(
+    codec: str, share: float, device_pool, shared: str
+) -> None:
+    stand_in.run(device_pool(2), _counted_selection, shared, codec=codec, share=share)

@@ -7,13 +7,15 @@ import datetime
 import time
 from collections.abc import Callable
 
+import harness
 import pytest
 import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
 from device_calls import CALLS
-from values import assert_bits, integers, payload
+from pairs import each_value
+from values import Signals, assert_bits, integers, payload
 
 pytestmark = stand_in.needs_accelerator
 
@@ -69,8 +71,8 @@ def _gather_from_the_output(device: str) -> list[torch.Tensor]:
     return [whole]
 
 
-def test_strips_have_the_bits_of_cpu_tensors(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(3), _compare_dense, shared)
+def test_strips_have_the_bits_of_cpu_tensors(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(3), _compare_dense, shared)
 
 
 def _compressed(device: str, codec: str, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -82,14 +84,20 @@ def _compressed(device: str, codec: str, dtype: torch.dtype) -> list[torch.Tenso
     return [x, residual]
 
 
-def _compare_compressed() -> None:
-    for codec in ("int4", "fp8_e4m3", "topk:0.01", "topk:0.01:balanced"):
-        for dtype in (torch.float32, torch.bfloat16):
-            _compare(_compressed, codec, dtype)
+def _compare_compressed(codec: str, dtype: torch.dtype) -> None:
+    _compare(_compressed, codec, dtype)
 
 
-def test_compressed_strips_have_the_bits_of_cpu_tensors(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _compare_compressed, shared)
+@pytest.mark.parametrize(
+    ("codec", "dtype"),
+    each_value(
+        ["int4", "topk:0.01", "topk:0.01:balanced", "fp8_e4m3"], [torch.float32, torch.bfloat16]
+    ),
+)
+def test_compressed_strips_have_the_bits_of_cpu_tensors(
+    codec: str, dtype: torch.dtype, device_pool, shared: str
+) -> None:
+    stand_in.run(device_pool(2), _compare_compressed, shared, codec=codec, dtype=dtype)
 
 
 def _counted() -> None:
@@ -110,8 +118,8 @@ def _counted() -> None:
     assert (read, written) == ((one, 0) if sends else (0, one))
 
 
-def test_each_byte_is_copied_once(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _counted, shared)
+def test_each_byte_is_copied_once(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(2), _counted, shared)
 
 
 # ------------------------------------------------------------------------------------- overlap
@@ -130,9 +138,7 @@ def _results_pass_while_inputs_arrive() -> None:
             dist.recv(token, 1)
     else:
         work = dist.all_reduce(x, async_op=True)
-        patience = time.monotonic() + 60
-        while not bool((x[:STRIP].cpu() == 2).all()):
-            assert time.monotonic() < patience, "the first strip did not come"
+        harness.wait_until(lambda: bool((x[:STRIP].cpu() == 2).all()))
         assert bool((x[-STRIP:].cpu() == 1).all())
         assert not work.is_completed()
         dist.send(token, 0)
@@ -140,8 +146,8 @@ def _results_pass_while_inputs_arrive() -> None:
     assert bool((x.cpu() == 2).all())
 
 
-def test_results_pass_while_inputs_arrive(new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _results_pass_while_inputs_arrive, shared)
+def test_results_pass_while_inputs_arrive(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(2), _results_pass_while_inputs_arrive, shared)
 
 
 def _compressed_calls_leave_the_host_free(codec: str) -> None:
@@ -159,8 +165,8 @@ def _compressed_calls_leave_the_host_free(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["int4", "bf16", "topk:0.01"])
-def test_compressed_calls_leave_the_host_free(codec: str, new_pool, shared: str) -> None:
-    stand_in.run(new_pool(2), _compressed_calls_leave_the_host_free, shared, codec=codec)
+def test_compressed_calls_leave_the_host_free(codec: str, device_pool, shared: str) -> None:
+    stand_in.run(device_pool(2), _compressed_calls_leave_the_host_free, shared, codec=codec)
 
 
 # --------------------------------------------------------------------- what a lost step breaks
@@ -218,23 +224,26 @@ BODIES = {
     _first_strip_awaits_the_caller: "ready",
     _dropped_inputs_stay: "record",
 }
+# These need memory that nobody had before, and so ranks of their own.
+IN_NEW_MEMORY = (_dropped_inputs_stay,)
 CASES = [(body, what) for body, lack in BODIES.items() for what in ("nothing", lack)]
 
 
 @pytest.mark.parametrize(
     ("body", "what"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_each_step_is_needed(body, what: str, new_pool, shared: str) -> None:
-    verdicts = stand_in.run(new_pool(2), stand_in.judge, shared, case=body, what=what)
+def test_each_step_is_needed(body, what: str, device_pool, new_pool, shared: str) -> None:
+    pool = (new_pool if body in IN_NEW_MEMORY else device_pool)(2)
+    verdicts = stand_in.run(pool, stand_in.judge, shared, case=body, what=what)
     assert verdicts == [what == "nothing"] * 2
 
 
 def _abort_opens_all_gates(what: str) -> bool:
     """One rank calls, and aborts: its stream passes the gates of all strips."""
     x = torch.ones(SEVERAL, device="fake")
-    dist.barrier()
+    signals = Signals()
     if dist.get_rank() == 1:
-        time.sleep(0.5)
+        signals.wait("rank 0 has aborted")
         return what == "nothing"
     with stand_in.left_out(what):
         work = dist.all_reduce(x, async_op=True)
@@ -242,13 +251,15 @@ def _abort_opens_all_gates(what: str) -> bool:
         _backend("cpu").abort()
         with pytest.raises(dist.DistBackendError, match="aborted"):
             work.wait(datetime.timedelta(seconds=5))
-        patience = time.monotonic() + 2
-        while not torch.fake.current_stream().query() and time.monotonic() < patience:
-            time.sleep(0.01)
-        return torch.fake.current_stream().query()
+        signals.give("rank 0 has aborted")
+        if what != "nothing":
+            time.sleep(0.5)  # for what does not come
+            return torch.fake.current_stream().query()
+        harness.wait_until(lambda: torch.fake.current_stream().query())
+        return True
 
 
 @pytest.mark.parametrize("what", ["nothing", "opening"])
-def test_an_abort_opens_all_gates(what: str, new_pool, shared: str) -> None:
-    passes = stand_in.run(new_pool(2), _abort_opens_all_gates, shared, what=what)
+def test_an_abort_opens_all_gates(what: str, device_pool, shared: str) -> None:
+    passes = stand_in.run(device_pool(2), _abort_opens_all_gates, shared, what=what)
     assert passes == [what == "nothing"] * 2

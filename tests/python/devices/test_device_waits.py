@@ -61,8 +61,8 @@ def _count(shapes: list[tuple[int, int]]) -> dict[str, int]:
     return {name: _waits_of_a_step(hook, shapes) - dense for name, hook in HOOKS.items()}
 
 
-def test_the_host_waits_as_often_for_many_parameters_as_for_few(new_pool, shared: str) -> None:
-    pool = new_pool(2)
+def test_the_host_waits_as_often_for_many_parameters_as_for_few(device_pool, shared: str) -> None:
+    pool = device_pool(2)
     few = [(16, 16), (16, 24)]
     many = [(rows, 24) for rows in (16, 24, 32, 40, 48)] * 4
     (for_few, _) = stand_in.run(pool, _count, shared, shapes=few)

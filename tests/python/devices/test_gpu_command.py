@@ -71,7 +71,7 @@ def test_each_thing_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDACXX", "nvcc")
-    monkeypatch.setattr(needs, "_torch_problem", lambda: "torch: another one")
+    monkeypatch.setattr(needs, "torch_problem", lambda: "torch: another one")
     names = [line.split(":")[0] for line in needs.missing()]
     for name in (*needs.TOOLS, "nvcc", *needs.LIBRARIES, "torch"):
         assert name in names
@@ -157,11 +157,11 @@ def _gtest_report(path: pathlib.Path, results: dict[str, str]) -> pathlib.Path:
 
 def test_a_test_that_is_skipped_for_want_of_a_gpu_has_failed(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "tests.json"
-    assert tests._really_run(_gtest_report(file, {"One": "COMPLETED"})) == 1
+    assert tests.count_passed(_gtest_report(file, {"One": "COMPLETED"})) == 1
     with pytest.raises(StageFailed, match=r"did not run on the GPU: Cuda\.Two"):
-        tests._really_run(_gtest_report(file, {"One": "COMPLETED", "Two": "SKIPPED"}))
+        tests.count_passed(_gtest_report(file, {"One": "COMPLETED", "Two": "SKIPPED"}))
     with pytest.raises(StageFailed, match="no test is called"):
-        tests._really_run(_gtest_report(file, {}))
+        tests.count_passed(_gtest_report(file, {}))
 
 
 def test_stages_say_that_nothing_is_built(tmp_path: pathlib.Path) -> None:
@@ -221,6 +221,7 @@ def _benchmark(repository: pathlib.Path, *arguments: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.nightly("measures, for seven seconds of a core")
 def test_ranks_are_measured(repository: pathlib.Path) -> None:
     found = _benchmark(
         repository, "benchmarks.gpu.ranks", "--ranks", "2", "--bytes", "65536", "--rounds", "2"
@@ -229,7 +230,7 @@ def test_ranks_are_measured(repository: pathlib.Path) -> None:
     assert found["errors"]["dense"] < found["errors"]["int4"] < 0.3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("minutes: trains on a stand-in")
 @pytest.mark.parametrize(("what", "case"), [("ddp", "q7x2 int4"), ("fsdp", "q7x2")])
 def test_a_training_is_measured(repository: pathlib.Path, what: str, case: str) -> None:
     size = ["--layers", "1", "--width", "64", "--batch", "1", "--length", "8", "--steps", "2"]

@@ -20,7 +20,9 @@ def test_encoding_does_not_spill() -> None:
 def test_kernels_need_what_the_table_says() -> None:
     version, table = resources.committed()
     found = resources.reported()
-    assert set(found) == set(table), "write the table anew, and look at what changed"
+    built = {architecture for _, architecture in found}  # a wheel has more of them
+    expected = {key for key in table if key[1] in built}
+    assert set(found) == expected, "write the table anew, and look at what changed"
     for key, needs in found.items():
         registers, shared, spills = table[key]
         assert needs.shared == shared, key

@@ -292,7 +292,7 @@ def test_groups_have_tables_of_their_own() -> None:
     if me != 1:
         embedding = make("sgd", group=group)
         reference = Reference(embedding.table(), "sgd", 2)
-        train_step(embedding, 1, torch.float32)
+        train_step(embedding, 1, torch.float32, group)
         reference.train_step(1)
         assert_bits(embedding.table(), reference.rows())
     dist.barrier()
@@ -303,7 +303,7 @@ def test_sent_bytes_are_those_of_the_rows_of_others() -> None:
     embedding = q7x2.ShardedEmbedding(
         8, 4, optimizer=functools.partial(torch.optim.SGD, lr=1.0)
     )  # rank 0 owns the positions 0 to 3
-    owners = embedding._exchange.map.positions(torch.arange(8)) // 4
+    owners = RowMap(8, 2, dist.get_rank()).positions(torch.arange(8)) // 4
     others = torch.nonzero(owners != dist.get_rank()).flatten()
     embedding(others).sum().backward()
     embedding.step()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pathlib
 import signal
-import time
 
 import harness
 import pytest
+from process_state import wait_until_asleep
 
 LEAVE = """
     import sys, torch, torch.distributed as dist
@@ -92,10 +92,8 @@ def test_nothing_is_left_in_shared_memory(backend, tmp_path, how) -> None:
     with harness.script(LEFT, 2, tmp_path, args=[backend, how]) as processes:
         codes = [process.result(60).returncode for process in processes]
     assert codes == [{"exit": 0, "kill": -signal.SIGKILL}[how]] * 2
-    end = time.monotonic() + 2
-    while left := left_by({process.pid for process in processes}, *before):
-        assert time.monotonic() < end, left
-        time.sleep(0.1)
+    pids = {process.pid for process in processes}
+    harness.wait_until(lambda: not left_by(pids, *before))
 
 
 # --- Ctrl-C --------------------------------------------------------------------------------------
@@ -104,16 +102,12 @@ INTERRUPTED = """
     import signal, sys, time, torch, torch.distributed as dist
     from datetime import timedelta
     signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
-    dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=50))
+    dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=600))
     dist.all_reduce(torch.ones(4))
     if dist.get_rank() == 1:
-        time.sleep(50)
+        time.sleep(600)
     print("waiting", flush=True)
-    try:
-        {call}
-    except KeyboardInterrupt:
-        print("KeyboardInterrupt", time.monotonic(), flush=True)
-        raise
+    {call}
 """
 
 CALLS = {
@@ -129,18 +123,12 @@ CALLS = {
 def test_control_c_in_an_operation(backend, tmp_path, call) -> None:
     source = INTERRUPTED.format(call=CALLS[call])
     with harness.script(source, 2, tmp_path, args=[backend]) as processes:
-        end = time.monotonic() + 60
-        while "waiting" not in processes[0].stdout():
-            assert time.monotonic() < end, processes[0].stderr()
-            time.sleep(0.05)
-        time.sleep(0.5)
-        at = time.monotonic()
+        harness.wait_until(lambda: "waiting" in processes[0].stdout())
+        wait_until_asleep(processes[0].pid)
         processes[0].signal(signal.SIGINT)
-        result = processes[0].result(15)
+        result = processes[0].result(60)
         assert result.returncode in (-signal.SIGINT, 130), result.describe()
         assert "KeyboardInterrupt" in result.stderr, result.describe()
-        raised = float(result.stdout.split("KeyboardInterrupt ")[1].split()[0])
-        assert raised - at < 1.0, result.describe()
 
 
 # --- what others still need ----------------------------------------------------------------------
@@ -162,7 +150,7 @@ LEAVE_EARLY = """
         {end}
     else:
         store.get("leaves")
-        time.sleep({late})
+        time.sleep(1.5)  # rank 0 is late
         dist.all_reduce(tensor, group=group)
         assert tensor[0] == 2
         print("done")
@@ -170,8 +158,8 @@ LEAVE_EARLY = """
 
 LEAVINGS = {
     "end of script": ("dist.group.WORLD", "pass"),
-    "destroy": ("dist.new_group()", "dist.destroy_process_group(group); time.sleep(60)"),
-    "drop": ("reconfigured()", "del group; time.sleep(60)"),
+    "destroy": ("dist.new_group()", "dist.destroy_process_group(group); time.sleep(600)"),
+    "drop": ("reconfigured()", "del group; time.sleep(600)"),
 }
 
 
@@ -180,7 +168,7 @@ LEAVINGS = {
 def test_a_rank_leaves_when_its_collectives_are_done(tmp_path, backend, how) -> None:
     """Rank 0 makes the call when rank 1 is already about to leave."""
     group, end = LEAVINGS[how]
-    source = LEAVE_EARLY.format(group=group, end=end, late=1.5)
+    source = LEAVE_EARLY.format(group=group, end=end)
     with harness.script(source, 2, tmp_path, args=[backend]) as processes:
         result = processes[0].result(60)
     assert "done" in result.stdout, result.describe()

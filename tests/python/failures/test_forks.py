@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 import torch
@@ -59,14 +57,8 @@ def test_fork_after_init_is_harmless(world_size: int) -> None:
 
 
 def exit_code(child: int) -> int:
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    raise AssertionError("the forked child hung")
+    """A child that hangs outlives the test's deadline."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.ranks(2, fresh=True)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,16 +14,21 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from values import meet
+from deadlines import NEVER, shorten_timeout
+from harness import wait_until
+from process_state import state_of
+from values import Signals, meet
 
 pytestmark = pytest.mark.beyond("gloo", "it names the rank that it waits for itself")
 
+PATIENCE_S = 3.0
 
-def group_where_rank_0_is_impatient() -> dist.ProcessGroup:
-    """Rank 0 times out before the others have."""
-    seconds = 2 if dist.get_rank() == 0 else 8
-    group = dist.new_group(timeout=timedelta(seconds=seconds))
-    dist.barrier(group)
+
+def group_where_rank_0_is_impatient(patience: float = PATIENCE_S) -> dist.ProcessGroup:
+    """The others hear of its error."""
+    group = dist.new_group(timeout=timedelta(seconds=NEVER))
+    if dist.get_rank() == 0:
+        shorten_timeout(patience, group)
     return group
 
 
@@ -34,23 +38,20 @@ def late_in_the_error_of(call: Callable[[], object]) -> set[int]:
     return {int(rank) for rank in re.findall(r"rank (\d+) \([^)]*\) is late", str(raised.value))}
 
 
-def stop_for(seconds: float) -> None:
-    """Stops this process; another one wakes it."""
-    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 @pytest.mark.ranks(3, fresh=True)
 def test_a_rank_that_waits_in_an_earlier_call_is_not_late() -> None:
     """A reduction costs rank 0 no wait, but its root waits for rank 2."""
-    group = group_where_rank_0_is_impatient()
+    group, signals = group_where_rank_0_is_impatient(), Signals()
     x = torch.ones(1)
     if dist.get_rank() == 0:
         dist.reduce(x, 1, group=group)
+        signals.wait("rank 1 has called")
         assert late_in_the_error_of(lambda: dist.all_reduce(x, group=group)) == {2}
     elif dist.get_rank() == 1:
+        work = dist.reduce(x, 1, group=group, async_op=True)
+        signals.give("rank 1 has called")
         with pytest.raises(RuntimeError):
-            dist.reduce(x, 1, group=group)
+            work.wait()
     meet()
 
 
@@ -60,7 +61,7 @@ def test_a_rank_that_stops_after_it_has_answered_is_late() -> None:
 
     The ring needs it again when rank 1 has come.
     """
-    group = group_where_rank_0_is_impatient()
+    group, signals = group_where_rank_0_is_impatient(2 * PATIENCE_S), Signals()
     x = torch.ones(1 << 20)
 
     def all_reduce() -> dist.Work:
@@ -68,14 +69,23 @@ def test_a_rank_that_stops_after_it_has_answered_is_late() -> None:
             return dist.all_reduce(x, group=group, async_op=True)
 
     if dist.get_rank() == 0:
-        assert late_in_the_error_of(lambda: all_reduce().wait()) == {2}
+        stopped = int(signals.wait("rank 2 has called"))
+        work = all_reduce()
+        time.sleep(0.5)  # rank 2 answers meanwhile. If it does not, it is late all the same.
+        signals.give("rank 2 may stop")
+        assert late_in_the_error_of(work.wait) == {2}
+        os.kill(stopped, signal.SIGCONT)
         return
     if dist.get_rank() == 1:
-        time.sleep(0.6)
-    work = all_reduce()
-    if dist.get_rank() == 2:
-        time.sleep(0.3)
-        stop_for(seconds=4)
+        stops = int(signals.wait("rank 2 stops"))
+        wait_until(lambda: state_of(stops) == "T")
+        work = all_reduce()
+    else:
+        work = all_reduce()
+        signals.give("rank 2 has called", str(os.getpid()))
+        signals.wait("rank 2 may stop")
+        signals.give("rank 2 stops", str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
     with pytest.raises(RuntimeError):
         work.wait()
 
@@ -84,12 +94,15 @@ def test_a_rank_that_stops_after_it_has_answered_is_late() -> None:
 @pytest.mark.ranks(3, fresh=True)
 def test_a_message_that_its_sender_does_not_send(computes: bool, late: int) -> None:
     """Rank 1, which receives one itself, is late only if it computes meanwhile."""
-    group = group_where_rank_0_is_impatient()
+    group, signals = group_where_rank_0_is_impatient(), Signals()
     x = torch.ones(1)
     if dist.get_rank() == 0:
+        signals.wait("rank 1 has called")
         assert late_in_the_error_of(lambda: dist.recv(x, 1, group=group)) == {late}
+        group.abort()  # the message of rank 1 has no deadline
     elif dist.get_rank() == 1:
         work = dist.irecv(x, 2, group=group)
+        signals.give("rank 1 has called")
         if not computes:
             with contextlib.suppress(RuntimeError):
                 work.wait()
@@ -99,14 +112,19 @@ def test_a_message_that_its_sender_does_not_send(computes: bool, late: int) -> N
 @pytest.mark.ranks(3, fresh=True)
 def test_a_new_group_waits_for_the_rank_that_keeps_the_others_in_another_group() -> None:
     """Rank 0 does not come to the new group: it waits for rank 1 in the group of the two."""
-    pair = dist.new_group([0, 1], timeout=timedelta(seconds=20))
-    dist.barrier()
-    if dist.get_rank() == 2:
+    pair = dist.new_group([0, 1])
+    signals = Signals()
+    if dist.get_rank() == 0:
+        work = dist.barrier(pair, async_op=True)
+        signals.give("rank 0 has called")
+        work.wait()
+    elif dist.get_rank() == 1:
+        signals.wait("rank 2 has its error")
+        dist.barrier(pair)
+    else:
+        signals.wait("rank 0 has called")
         with pytest.raises(RuntimeError, match="rank 0 did not join") as raised:
-            dist.new_group(timeout=timedelta(seconds=2))
+            dist.new_group(timeout=timedelta(seconds=PATIENCE_S))
         late = re.findall(r"rank (\d+) \([^)]*\) of group '\w+' is late", str(raised.value))
+        signals.give("rank 2 has its error")
         assert late == ["1"]
-        return
-    if dist.get_rank() == 1:
-        time.sleep(4)
-    dist.barrier(pair)

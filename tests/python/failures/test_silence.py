@@ -5,6 +5,8 @@ Each test is one job of three hosts. When all ranks are ready, something happens
 
 from __future__ import annotations
 
+import pathlib
+import re
 import shutil
 import sys
 import textwrap
@@ -20,8 +22,10 @@ from benchmarks.processes import RankResult, RanksFailed
 
 HOSTS = 3
 VICTIM = HOSTS - 1
-# What a loaded machine with two cores takes beyond what is promised.
-SLACK = 2.0
+
+TRIED_BY_RELEASE = pytest.mark.nightly(
+    "three processes import torch; test_release.py has this event in processes that are forked"
+)
 
 pytestmark = pytest.mark.skipif(
     lab_package.unavailable() is not None, reason=str(lab_package.unavailable())
@@ -58,8 +62,7 @@ def mend(lab: Lab) -> None:
 PREAMBLE = """
     import os, signal, subprocess, sys, time, torch, torch.distributed as dist
     from datetime import timedelta
-    deadline = timedelta(seconds=float(os.environ.get("DEADLINE", "60")))
-    dist.init_process_group("q7x2", timeout=deadline)
+    dist.init_process_group("q7x2", timeout=timedelta(seconds=600))
     rank, world = dist.get_rank(), dist.get_world_size()
     last = rank == world - 1
 
@@ -68,18 +71,25 @@ PREAMBLE = """
         dist.all_reduce(tensor)
         assert tensor.eq(world * (world + 1) / 2).all()
 
-    def stop_for(seconds):
-        subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    def wait_for_flag():
+        while not os.path.exists(os.environ["FLAG"]):
+            time.sleep(0.05)
+
+    def stop_until_flag():
+        until = f'until [ -e "$FLAG" ]; do sleep 0.05; done; kill -CONT {os.getpid()}'
+        subprocess.Popen(["sh", "-c", until])
         os.kill(os.getpid(), signal.SIGSTOP)
 
     for _ in range(3):
         reduce()
     dist.barrier()
+    if "DEADLINE" in os.environ:
+        dist.group.WORLD.set_timeout(timedelta(seconds=float(os.environ["DEADLINE"])))
     print("ready", flush=True)
     try:
         main()
     except RuntimeError as error:
-        print("raised", time.monotonic(), str(error).replace("\\n", " "), flush=True)
+        print("raised", str(error).replace("\\n", " "), flush=True)
     else:
         dist.barrier()
         dist.destroy_process_group()  # or the others may lack what was sent last
@@ -93,19 +103,32 @@ def run(
     main: str,
     happens: Callable[[], None] = lambda: None,
     env: dict[str, str] | None = None,
-) -> tuple[list[RankResult], float]:
-    """Runs `main` on each rank; `happens` when all are ready. Returns what they said and the time
-    when it happened."""
+    all_print: str = "",
+    flag: pathlib.Path | None = None,
+) -> list[RankResult]:
+    """Runs `main` on each rank; `happens` when all are ready. Returns what they said.
+
+    When all ranks but the victim have printed a line that begins with `all_print`, `flag` is
+    touched, for which `main` may wait.
+    """
     ready = threading.Semaphore(0)
-    happened: list[float] = []
+    happened = threading.Event()
+    printed: set[int] = set()
 
     def wait_and_act() -> None:
         for _ in range(HOSTS):
             if not ready.acquire(timeout=60):
                 return
-        time.sleep(0.5)
-        happened.append(time.monotonic())
         happens()
+        happened.set()
+
+    def on_line(rank: int, line: str) -> None:
+        if line == "ready\n":
+            ready.release()
+        if flag is not None and rank != VICTIM and line.startswith(all_print):
+            printed.add(rank)
+            if len(printed) == HOSTS - 1:
+                flag.touch()
 
     thread = threading.Thread(target=wait_and_act)
     thread.start()
@@ -116,23 +139,27 @@ def run(
         results = lab.run(
             # The shell stands between nsenter and the rank, else nsenter stops with it for good.
             ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", script],
-            env={"Q7X2_PROBE": "0", "OMP_NUM_THREADS": "1", **(env or {})},
-            timeout_s=90,
-            on_line=lambda _, line: ready.release() if line == "ready\n" else None,
+            env={
+                "Q7X2_PROBE": "0",
+                "OMP_NUM_THREADS": "1",
+                **({"FLAG": str(flag)} if flag else {}),
+                **(env or {}),
+            },
+            timeout_s=120,
+            on_line=on_line,
         ).ranks
     except RanksFailed as failure:
         results = failure.results
     thread.join()
-    assert happened, "\n".join(result.output for result in results)
-    return results, happened[0]
+    assert happened.is_set(), "\n".join(result.output for result in results)
+    return results
 
 
-def raised(result: RankResult) -> tuple[float, str]:
-    """When a rank raised, and what."""
+def raised(result: RankResult) -> str:
+    """What a rank raised."""
     for line in result.lines:
         if line.startswith("raised "):
-            _, at, text = line.split(" ", 2)
-            return float(at), text
+            return line.removeprefix("raised ")
     raise AssertionError(f"rank {result.rank} did not raise:\n{result.output}")
 
 
@@ -152,55 +179,63 @@ REDUCE_FOR_EVER = """
 """
 WAIT_FOR_THE_LAST = """
     if last:
-        time.sleep(20)
+        wait_for_flag()
     reduce()
 """
 
 
+@TRIED_BY_RELEASE
 @pytest.mark.parametrize("main", [REDUCE_FOR_EVER, WAIT_FOR_THE_LAST], ids=["busy", "waiting"])
-def test_a_host_that_falls_silent_is_named(connected: Lab, main: str) -> None:
-    results, cut_at = run(connected, main, lambda: cut(connected))
+def test_a_host_that_falls_silent_is_named(
+    connected: Lab, tmp_path: pathlib.Path, main: str
+) -> None:
+    flag = tmp_path / "over"
+    results = run(connected, main, lambda: cut(connected), all_print="raised ", flag=flag)
     for result in survivors(results):
-        at, text = raised(result)
-        assert at - cut_at < 2.0 + SLACK, text
+        text = raised(result)
         assert f"rank {VICTIM}" in text
         assert "has not answered for" in text
 
 
 def test_the_limit_is_the_users(connected: Lab) -> None:
-    results, cut_at = run(
-        connected, REDUCE_FOR_EVER, lambda: cut(connected), env={"Q7X2_SILENCE": "6"}
-    )
-    for result in survivors(results):
-        at, text = raised(result)
-        assert 4.0 < at - cut_at < 6.0 + SLACK, text
-        assert "has not answered for 6." in text
+    env = {"Q7X2_SILENCE": "4"}
+    for result in survivors(run(connected, REDUCE_FOR_EVER, lambda: cut(connected), env)):
+        text = raised(result)
+        waited = re.search(r"has not answered for (\d+\.\d) s", text)
+        assert waited is not None, text
+        assert float(waited[1]) >= 4.0
 
 
-REDUCE_FOR_A_WHILE = """
-    end = time.monotonic() + 6
+REDUCE_UNTIL_FLAG = """
     done = torch.zeros(1)
     while done[0] == 0:
         reduce(1 << 18)
-        done[0] = float(time.monotonic() > end)
+        done[0] = float(os.path.exists(os.environ["FLAG"]))
         dist.all_reduce(done, dist.ReduceOp.MAX)
 """
 
 
-def test_a_short_outage_is_survived(connected: Lab) -> None:
+@TRIED_BY_RELEASE
+def test_a_short_outage_is_survived(connected: Lab, tmp_path: pathlib.Path) -> None:
+    flag = tmp_path / "over"
+
     def flap() -> None:
         cut(connected)
         time.sleep(1.0)
         mend(connected)
+        flag.touch()
 
-    results, _ = run(connected, REDUCE_FOR_A_WHILE, flap, env={"Q7X2_SILENCE": "3"})
-    all_done(results)
+    env = {"Q7X2_SILENCE": "30", "FLAG": str(flag)}
+    all_done(run(connected, REDUCE_UNTIL_FLAG, flap, env))
 
 
+@TRIED_BY_RELEASE
 @pytest.mark.skipif(
     shutil.which("nft") is None, reason="apt-get install nftables: it drops packets"
 )
-def test_lost_packets_are_survived(connected: Lab) -> None:
+def test_lost_packets_are_survived(connected: Lab, tmp_path: pathlib.Path) -> None:
+    flag = tmp_path / "over"
+
     def lose() -> None:
         on_switch(
             connected,
@@ -209,86 +244,93 @@ def test_lost_packets_are_survived(connected: Lab) -> None:
             " { type filter hook forward priority 0; };"
             " add rule bridge loss packets numgen random mod 100 < 5 counter drop",
         )
+        time.sleep(2)
+        flag.touch()
 
-    results, _ = run(connected, REDUCE_FOR_A_WHILE, lose)
-    all_done(results)
+    all_done(run(connected, REDUCE_UNTIL_FLAG, lose, {"FLAG": str(flag)}))
 
 
-@pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a forked child"])
-def test_a_process_that_is_killed_is_named_on_other_hosts(connected: Lab, forked: bool) -> None:
+@pytest.mark.parametrize(
+    "forked",
+    [
+        pytest.param(False, marks=TRIED_BY_RELEASE, id="alone"),
+        pytest.param(True, id="with a forked child"),
+    ],
+)
+def test_a_process_that_is_killed_is_named_on_other_hosts(
+    connected: Lab, tmp_path: pathlib.Path, forked: bool
+) -> None:
     """A child of the process has copies of its sockets, which must not hide its end."""
     main = f"""
         if last:
             if {forked} and os.fork() == 0:
-                time.sleep(30)
+                wait_for_flag()
                 os._exit(0)
-            time.sleep(2)
-            print("killed", time.monotonic(), flush=True)
+            time.sleep(1)
             os.kill(os.getpid(), signal.SIGKILL)
         reduce()
     """
-    results, _ = run(connected, main, env={"Q7X2_SILENCE": "30"})
-    killed = next(line for line in results[VICTIM].lines if line.startswith("killed "))
+    env = {"Q7X2_SILENCE": "600"}
+    results = run(connected, main, env=env, all_print="raised ", flag=tmp_path / "over")
     for result in survivors(results):
-        at, text = raised(result)
-        assert at - float(killed.split()[1]) < 0.3 + SLACK, text
-        assert f"rank {VICTIM}" in text
+        assert f"rank {VICTIM}" in raised(result)
 
 
-def test_a_stopped_process_is_late_and_not_dead(connected: Lab) -> None:
+@TRIED_BY_RELEASE
+def test_a_stopped_process_is_late_and_not_dead(connected: Lab, tmp_path: pathlib.Path) -> None:
     main = """
         if last:
-            stop_for(5)
+            stop_until_flag()
         reduce()
     """
-    results, _ = run(connected, main, env={"Q7X2_SILENCE": "0.5", "DEADLINE": "8"})
+    warning = "q7x2: warning: all_reduce "
+    env = {"Q7X2_SILENCE": "0.5", "DEADLINE": "12"}  # a warning comes after half of it
+    results = run(connected, main, env=env, all_print=warning, flag=tmp_path / "warned")
     all_done(results)
-    lines = [line for result in survivors(results) for line in result.lines]
-    # Ranks of a busy machine may also be late in making the group.
-    warnings = [line for line in lines if line.startswith("q7x2: warning: all_reduce ")]
-    assert warnings, lines
-    for line in warnings:
-        assert f"rank {VICTIM} (" in line
-        assert "is late: its host answers" in line
-
-
-def test_a_stopped_process_is_named_at_the_deadline(connected: Lab) -> None:
-    main = """
-        start = time.monotonic()
-        if last:
-            stop_for(6)
-        try:
-            reduce()
-        finally:
-            print("took", time.monotonic() - start, flush=True)
-    """
-    results, _ = run(connected, main, env={"Q7X2_SILENCE": "0.5", "DEADLINE": "3"})
     for result in survivors(results):
-        _, text = raised(result)
-        took = float(next(line for line in result.lines if line.startswith("took ")).split()[1])
-        assert 2.9 < took < 3.1 + SLACK
+        warnings = [line for line in result.lines if line.startswith(warning)]
+        assert warnings, result.output
+        for line in warnings:
+            assert f"rank {VICTIM} (" in line
+            assert "is late: its host answers" in line
+
+
+@TRIED_BY_RELEASE
+def test_a_stopped_process_is_named_at_the_deadline(connected: Lab, tmp_path: pathlib.Path) -> None:
+    main = """
+        if last:
+            stop_until_flag()
+        reduce()
+    """
+    env = {"Q7X2_SILENCE": "0.5", "DEADLINE": "3"}
+    results = run(connected, main, env=env, all_print="raised ", flag=tmp_path / "raised")
+    for result in survivors(results):
+        text = raised(result)
         assert "Timed out" in text
         assert f"rank {VICTIM} (" in text
         assert "is late: its host answers" in text
-    _, text = raised(results[VICTIM])
-    assert "Timed out" in text, "it learns of it when it goes on"
+    assert "Timed out" in raised(results[VICTIM]), "it learns of it when it goes on"
 
 
-def test_a_slow_rank_is_named_and_not_those_who_wait_for_it(connected: Lab) -> None:
+def test_a_slow_rank_is_named_and_not_those_who_wait_for_it(
+    connected: Lab, tmp_path: pathlib.Path
+) -> None:
     """Rank 0 waits for rank 1 only, which waits for the last."""
     main = """
         if last:
-            time.sleep(4)
+            wait_for_flag()
         reduce(1)
     """
-    results, _ = run(connected, main, env={"DEADLINE": "2", "Q7X2_ALGO": "chain"})
+    env = {"DEADLINE": "3", "Q7X2_ALGO": "chain"}
+    results = run(connected, main, env=env, all_print="raised ", flag=tmp_path / "raised")
     for result in survivors(results):
-        _, text = raised(result)
+        text = raised(result)
         assert f"rank {VICTIM} (" in text
         assert "it has not made this call, its host answers" in text
         assert "rank 1 (pid" not in text
 
 
+@pytest.mark.nightly("counts processor time, which needs a quiet machine")
 def test_an_idle_job_takes_no_time(connected: Lab) -> None:
     main = """
         import resource
@@ -301,5 +343,4 @@ def test_an_idle_job_takes_no_time(connected: Lab) -> None:
         used = sum(after[:2]) - sum(before[:2])
         assert used < 0.01 * 3, used
     """
-    results, _ = run(connected, main)
-    all_done(results)
+    all_done(run(connected, main))

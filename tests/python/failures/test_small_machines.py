@@ -23,6 +23,7 @@ SYSV_LIMITS = (
     {"shmall": 100},  # pages
     {"shmall": 200},  # one rank's
 )
+EVERY_SIZE = pytest.mark.nightly("more machines than the quick level")
 UCX_TLS = (None, "posix", "sysv", "tcp", "shm", "self,tcp", "^posix", "posix,tcp", "nonsense")
 # What UCX itself says, which helps nobody.
 CRYPTIC = ("Out of memory", "Shared memory error", "No such device", "No resources are available")
@@ -55,7 +56,13 @@ def check(machines: list[Machine]) -> list[list[End]]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "sizes"), [(2, SHM_SIZES), (8, ("0", "16m", "18m", "32m", "64m"))], ids=["2", "8"]
+    ("ranks", "sizes"),
+    [
+        pytest.param(2, ("0", "1m", "16m", "64m"), id="2"),
+        pytest.param(8, ("18m",), id="8"),
+        pytest.param(2, SHM_SIZES, marks=EVERY_SIZE, id="2, every size"),
+        pytest.param(8, ("0", "16m", "18m", "32m", "64m"), marks=EVERY_SIZE, id="8, more sizes"),
+    ],
 )
 def test_every_size_of_dev_shm_works(ranks: int, sizes: tuple[str, ...]) -> None:
     machines = [Machine(ranks=ranks, shm=size) for size in sizes]
@@ -66,7 +73,8 @@ def test_every_size_of_dev_shm_works(ranks: int, sizes: tuple[str, ...]) -> None
             assert "/dev/shm" in warning
             assert "--shm-size=1g" in warning
         assert not any(end.warnings for end in ends[1:]), "one rank of a host warns, once"
-    assert not check([Machine(ranks=ranks, shm="64m")])[0][0].warnings
+        if machine.shm == "64m":
+            assert not ends[0].warnings
 
 
 def test_the_warning_says_how_much_there_is() -> None:
@@ -77,13 +85,20 @@ def test_the_warning_says_how_much_there_is() -> None:
     ]
 
 
-@pytest.mark.parametrize("shm", ["8m", "64m"])
-def test_messages_that_pile_up_need_no_more_of_it(shm: str) -> None:
+@pytest.mark.parametrize(
+    ("shm", "stopped"),
+    [
+        ("8m", 3),
+        pytest.param("8m", 0, marks=EVERY_SIZE),
+        pytest.param("64m", 0, marks=EVERY_SIZE),
+        pytest.param("64m", 3, marks=EVERY_SIZE),
+    ],
+)
+def test_messages_that_pile_up_need_no_more_of_it(shm: str, stopped: int) -> None:
     """UCX leaves in it what arrives before it is asked for, and loses messages when it is full."""
-    for stopped in (0, 3):
-        (ends,) = check([machine_with("posix", ranks=8, shm=shm, stopped=stopped)])
-        assert [end.exit for end in ends] == [0] * 8, ends
-        assert ends[0].transports == ["posix"]
+    (ends,) = check([machine_with("posix", ranks=8, shm=shm, stopped=stopped)])
+    assert [end.exit for end in ends] == [0] * 8, ends
+    assert ends[0].transports == ["posix"]
 
 
 def test_sysv_limits_leave_the_other_transports() -> None:
@@ -147,7 +162,7 @@ def test_ranks_that_share_no_transport_are_told_which_each_has() -> None:
     assert all(word in text for word in ("sysv", "tcp", "UCX_TLS", "/dev/shm")), text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("up to an hour: 66 machines")
 @pytest.mark.timeout(3600)  # 66 machines; each has a deadline of its own
 @pytest.mark.parametrize("tls", UCX_TLS)
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -160,9 +175,12 @@ def test_the_whole_matrix(ranks: int, tls: str | None) -> None:
 
 
 def test_a_part_of_the_matrix() -> None:
+    """Each transport meets each size and each limit; over all of them, both sizes meet both."""
+    halves = ((("0", {}), ("18m", NO_SYSV)), (("0", NO_SYSV), ("18m", {})))
     check(
         [
             machine_with(tls, shm=shm, sysv=sysv)
-            for tls, shm, sysv in itertools.product(UCX_TLS, ("0", "18m"), ({}, NO_SYSV))
+            for index, tls in enumerate(UCX_TLS)
+            for shm, sysv in halves[index % 2]
         ]
     )

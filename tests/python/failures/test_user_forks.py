@@ -7,9 +7,11 @@ import pytest
 
 pytestmark = pytest.mark.beyond("gloo", "hangs in the child")
 
+OTHER_PAIR = pytest.mark.nightly("the quick level has each of the two in another pair")
+
 # What the scripts share. A child that hangs shows where, and its exit code is 14 (SIGALRM).
 PRELUDE = """
-import faulthandler, gc, multiprocessing, os, signal, sys, threading, time
+import faulthandler, gc, multiprocessing, os, signal, sys, threading
 import torch, torch.distributed as dist, q7x2
 
 def child_of(body):
@@ -19,7 +21,7 @@ def child_of(body):
     code = 99
     try:
         faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
-        signal.alarm(40)
+        signal.alarm(60)
         code = body() or 0
     except BaseException as error:
         import traceback
@@ -37,13 +39,11 @@ def check_parent(group=None):
         assert tensor[0] == dist.get_world_size(), tensor
 
 def refused(call):
-    start = time.monotonic()
     try:
         call()
     except RuntimeError as error:
         assert "cannot be used in a forked child" in str(error), error
         assert isinstance(error, dist.DistBackendError), type(error)
-        assert time.monotonic() - start < 10
     else:
         raise AssertionError("it was not refused")
 """
@@ -196,7 +196,7 @@ for work in kept:
 atexit.register(lambda: None)
 child = os.fork()
 if child == 0:
-    signal.alarm(40)
+    signal.alarm(60)
     cycle = [kept]
     cycle.append(cycle)
     del kept, cycle, future, work
@@ -220,7 +220,7 @@ kept = dist.all_reduce(torch.ones(4), async_op=True)
 kept.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(40)
+    signal.alarm(60)
     dist.destroy_process_group()
     store = dist.FileStore(os.environ["Q7X2_TEST_STORE"], 2)
     rank = int(os.environ["RANK"])
@@ -254,12 +254,10 @@ def body():
     dist.destroy_process_group()
     store = dist.FileStore(os.environ["Q7X2_TEST_STORE"], 2)
     rank = int(os.environ["RANK"])
-    began = time.monotonic()
     try:
         dist.init_process_group(sys.argv[1], store=store, rank=rank, world_size=2)
     except (ValueError, dist.DistBackendError) as error:  # this rank's, or the other's
         assert "was forked from a process that used q7x2" in str(error), error
-        assert time.monotonic() - began < 10
     dist.init_process_group(sys.argv[1], store=dist.HashStore(), rank=0, world_size=1)
     dist.all_reduce(torch.ones(4))
     dist.destroy_process_group()
@@ -380,7 +378,14 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("workers", ["new", "persistent"])
-@pytest.mark.parametrize("reducer", ["stock", "hook"])
+@pytest.mark.parametrize(
+    ("reducer", "workers"),
+    [
+        ("stock", "persistent"),
+        ("hook", "new"),
+        pytest.param("stock", "new", marks=OTHER_PAIR),
+        pytest.param("hook", "persistent", marks=OTHER_PAIR),
+    ],
+)
 def test_data_loader_during_training(tmp_path, backend, workers, reducer) -> None:
     run(DATA_LOADER, tmp_path, backend, workers, reducer)

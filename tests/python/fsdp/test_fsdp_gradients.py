@@ -23,6 +23,7 @@ from fsdp_training import (
     whole_gradients,
     whole_weights,
 )
+from pairs import each_value
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from values import assert_bits, assert_close
@@ -31,8 +32,7 @@ BACKENDS = ("q7x2", "gloo")
 CODECS = ("int8", "int6:g=64", "int4:g=128", "hadamard+int4:g=128")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("codec", "backend"), each_value(CODECS, BACKENDS))
 @pytest.mark.ranks(3)
 def test_gradients_and_residuals_together_are_exact(codec: str, backend: str) -> None:
     """What was received in all steps and what is still kept is the sum of all gradients."""
@@ -144,8 +144,9 @@ def test_gradients_accumulate(way: str) -> None:
     train(model, optimizer, range(3, 5))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "backend"), each_value([torch.bfloat16, torch.float16], BACKENDS)
+)
 @pytest.mark.ranks(2)
 def test_gradients_are_reduced_in_other_dtypes(dtype: torch.dtype, backend: str) -> None:
     """FSDP divides those of float16 itself, so they are waited for."""
@@ -282,3 +283,37 @@ def test_wrong_options_and_models() -> None:
     backward(model, 0)
     assert hook.step == 0
     q7x2.attach(model, q7x2.Sharded())
+
+
+class Nothing(nn.Module):
+    """Its parameters have no elements, as those of an option that a model is built without.
+
+    They are frozen: FSDP2 itself cannot reduce gradients without elements.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, 8), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(0), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (x @ self.weight.T + self.bias).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.ranks(2)
+def test_a_module_without_elements(backend: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Nothing(), nn.Linear(8, 8))
+    mesh = mesh_over(backend)
+    for part in (*model, model):
+        fully_shard(part, mesh=mesh)
+    hook = q7x2.attach(model, q7x2.Sharded(gradients="int8", weights="int8"))
+    optimizer = adam(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+    assert hook.step == 3
+    assert whole_gradients(model)["1.weight"].abs().sum() > 0
+    assert whole_weights(model)["0.weight"].shape == (0, 8)

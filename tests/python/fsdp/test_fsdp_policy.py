@@ -23,6 +23,7 @@ from fsdp_training import (
     whole_gradients,
     whole_weights,
 )
+from pairs import each_value
 from policy_training import Script
 from q7x2._fsdp_facts import WireClock
 from q7x2._fsdp_treatments import GroupTreatment, combined
@@ -84,27 +85,29 @@ def test_a_clock_counts_overlapping_collectives_once(monkeypatch: pytest.MonkeyP
     assert clock.last == (4.0, 1.0)
 
 
-@pytest.mark.parametrize("backend", ["q7x2", "gloo"])
-@pytest.mark.parametrize("codec", ["int8", "int4:g=128", "hadamard+int4:g=128"])
+@pytest.mark.parametrize(
+    ("codec", "backend"),
+    each_value(["int8", "int4:g=128", "hadamard+int4:g=128"], ["q7x2", "gloo"]),
+)
 @pytest.mark.ranks(3)
 def test_a_policy_that_stays_at_one_codec_changes_no_bit(codec: str, backend: str) -> None:
     """Whether the hook's options or the policy name it, and although all steps are measured."""
     mesh = mesh_over(backend)
     without = Job(mesh, q7x2.Sharded(gradients=codec))
     expected = without.train(range(4))
+    weights, residuals = whole_weights(without.model), own_residuals(without.hook)
     decision = everywhere(q7x2.Treatment(codec), candidates=["int2:g=128"])
     for options in (q7x2.Sharded(gradients=codec), q7x2.Sharded(gradients="int6:g=64")):
         job = Job(mesh, options, {"policy": Script({0: decision})})
         assert job.train(range(4)) == expected
         for name, weight in whole_weights(job.model).items():
-            assert_bits(weight, whole_weights(without.model)[name], name)
+            assert_bits(weight, weights[name], name)
         for name, residual in own_residuals(job.hook).items():
-            assert_bits(residual, own_residuals(without.hook)[name], name)
+            assert_bits(residual, residuals[name], name)
         assert job.hook.stats.message_bytes == without.hook.stats.message_bytes
 
 
-@pytest.mark.parametrize("backend", ["q7x2", "gloo"])
-@pytest.mark.parametrize("skips_steps", [False, True])
+@pytest.mark.parametrize(("skips_steps", "backend"), each_value([True, False], ["q7x2", "gloo"]))
 @pytest.mark.ranks(3)
 def test_residuals_go_on_when_the_codec_changes(backend: str, skips_steps: bool) -> None:
     """What was received in all steps and what is still kept is the sum of all gradients."""

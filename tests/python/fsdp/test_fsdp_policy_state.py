@@ -46,10 +46,11 @@ def guarded(mesh: Any, policy: Any) -> Job:
 
 
 def assert_same_jobs(one: Job, other: Job) -> None:
+    weights, residuals = whole_weights(other.model), own_residuals(other.hook)
     for name, weight in whole_weights(one.model).items():
-        assert_bits(whole_weights(other.model)[name], weight, name)
+        assert_bits(weights[name], weight, name)
     for name, residual in own_residuals(one.hook).items():
-        assert_bits(own_residuals(other.hook)[name], residual, name)
+        assert_bits(residuals[name], residual, name)
 
 
 @pytest.mark.parametrize("make", [budget, allocation, accordion])

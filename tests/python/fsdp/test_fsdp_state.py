@@ -10,6 +10,7 @@ import q7x2
 import torch
 import torch.distributed.checkpoint as dcp
 from fsdp_training import Job, adam, backward, mesh_over, net, sharded, train, whole_weights
+from pairs import each_value
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,8 +19,7 @@ from values import assert_bits, assert_same_on_all_ranks
 OPTIONS = q7x2.Sharded(gradients="int4:g=128", weights="int8", refresh_every=5)
 
 
-@pytest.mark.parametrize("backend", ["q7x2", "gloo"])
-@pytest.mark.parametrize("evaluates", [False, True])
+@pytest.mark.parametrize(("evaluates", "backend"), each_value([True, False], ["q7x2", "gloo"]))
 @pytest.mark.ranks(3)
 def test_a_resumed_training_has_the_same_bits(evaluates: bool, backend: str) -> None:
     """As one that went on, and as one of which no state was ever taken."""

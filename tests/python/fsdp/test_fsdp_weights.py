@@ -10,6 +10,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from fsdp_training import Gathered, adam, mesh_over, sharded, train, whole_weights
+from pairs import each_value
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from values import assert_bits, assert_same_on_all_ranks
 
@@ -40,8 +41,10 @@ def largest_error(gathered: Gathered, weights: dict[str, torch.Tensor]) -> float
     return max((gathered.weights[name] - weights[name]).abs().max().item() for name in weights)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("codec", ["int8", "int4:g=64", "hadamard+int4:g=128", "bf16", "none"])
+@pytest.mark.parametrize(
+    ("codec", "backend"),
+    each_value(["int8", "int4:g=64", "hadamard+int4:g=128", "bf16", "none"], BACKENDS),
+)
 @pytest.mark.ranks(3)
 def test_all_ranks_compute_with_the_same_weights(codec: str, backend: str) -> None:
     model, gathered, hook = compressed(backend, gradients="none", weights=codec)
@@ -166,8 +169,7 @@ def test_a_refresh_comes_after_so_many_steps() -> None:
     assert hook.stats.refreshes == 3 * 4
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("reshard", [True, False, 2])
+@pytest.mark.parametrize(("reshard", "backend"), each_value([True, False, 2], BACKENDS))
 @pytest.mark.ranks(4)
 def test_weights_stay_or_are_gathered_again(reshard: bool | int, backend: str) -> None:
     """However FSDP keeps them between forward and backward, a training is the same."""
@@ -179,8 +181,7 @@ def test_weights_stay_or_are_gathered_again(reshard: bool | int, backend: str) -
     assert losses[True] == losses[reshard]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("reduce", [None, torch.float32])
+@pytest.mark.parametrize(("reduce", "backend"), each_value([None, torch.float32], BACKENDS))
 @pytest.mark.ranks(2)
 def test_mixed_precision(reduce: torch.dtype | None, backend: str) -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from plain_model import Plain, batch, loss_of
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks, f32
+from values import FEW, assert_bits, assert_close, assert_same_on_all_ranks, f32
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_fully_shard(world_size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -50,7 +50,7 @@ def test_hybrid_sharding() -> None:
     assert_same_on_all_ranks([p.grad.full_tensor() for p in model.parameters()])
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_dtensor_redistribute(world_size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import (
@@ -117,7 +117,7 @@ def test_tensor_parallel() -> None:
 # --- distributed checkpoint ----------------------------------------------------------------------
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_checkpoint(shared: str, world_size: int) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.device_mesh import init_device_mesh

@@ -12,6 +12,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from fsdp_training import mesh_over
+from pairs import each_value
 from q7x2._tensor_parallel_choice import Products, choose, predict_gather, predict_scatter
 from q7x2._tensor_parallel_exchange import Gather, Scatter, pieces
 from torch import nn
@@ -94,8 +95,9 @@ def step(model: nn.Module, whole: bool, dtype: torch.dtype, seed: int = 2) -> Te
 # ---- the same numbers ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["q7x2", "gloo"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "backend"), each_value([torch.float32, torch.bfloat16], ["q7x2", "gloo"])
+)
 @pytest.mark.ranks(2, 4)
 def test_exact_sums_have_the_bits_of_the_run_without_overlap(
     dtype: torch.dtype, backend: str

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 
 import harness
 import pytest
 import torch
 import torch.distributed as dist
+from deadlines import NEVER, shorten_timeout
+from harness import wait_until
 from values import check_sum, meet
 
 CPU = torch.device("cpu")
@@ -87,42 +88,37 @@ def test_options_object(backend: str, shared: str) -> None:
 
 
 # Long enough to make the group on a busy machine.
-@pytest.mark.ranks(2, fresh=True, timeout=5.0)
+@pytest.mark.ranks(2, fresh=True, timeout=5)
 def test_timeout_of_the_group() -> None:
     if dist.get_rank() == 0:
-        start = time.monotonic()
         with pytest.raises(RuntimeError, match=r"(?i)timed out|timeout"):
             dist.all_reduce(torch.ones(10))
-        assert 4 < time.monotonic() - start < 30
     meet()
 
 
-@pytest.mark.ranks(2, fresh=True)
+@pytest.mark.ranks(2, fresh=True, timeout=NEVER)
 def test_timeout_of_a_subgroup() -> None:
-    group = dist.new_group(timeout=timedelta(seconds=0.7))
+    group = dist.new_group(timeout=timedelta(seconds=5))
     if dist.get_rank() == 0:
-        start = time.monotonic()
         with pytest.raises(RuntimeError, match=r"(?i)timed out|timeout"):
             dist.all_reduce(torch.ones(10), group=group)
-        assert time.monotonic() - start < 5
     meet()
 
 
 @pytest.mark.beyond("gloo", "takes no timeout after creation")
-@pytest.mark.ranks(2, fresh=True)
+@pytest.mark.ranks(2, fresh=True, timeout=NEVER)
 def test_set_timeout() -> None:
-    dist.group.WORLD.set_timeout(timedelta(seconds=0.7))
+    dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
     if dist.get_rank() == 0:
-        start = time.monotonic()
-        with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+        with pytest.raises(RuntimeError, match="Timed out after 500 ms"):
             dist.all_reduce(torch.ones(10))
-        assert time.monotonic() - start < 5
     meet()
 
 
 @pytest.mark.beyond("gloo", "does not say who or what")
-@pytest.mark.ranks(3, fresh=True, timeout=5.0)
+@pytest.mark.ranks(3, fresh=True)
 def test_timeouts_name_the_operation_and_the_missing_rank() -> None:
+    shorten_timeout(1)
     if dist.get_rank() == 2:
         meet()
         return
@@ -135,16 +131,13 @@ def test_timeouts_name_the_operation_and_the_missing_rank() -> None:
 
 
 @pytest.mark.beyond("gloo", "keeps its works after abort")
-@pytest.mark.ranks(2, fresh=True)
+@pytest.mark.ranks(2, fresh=True, timeout=NEVER)
 def test_abort_releases_a_pending_work() -> None:
     if dist.get_rank() == 0:
         work = dist.all_reduce(torch.ones(10), async_op=True)
-        time.sleep(0.2)
-        start = time.monotonic()
         dist.group.WORLD.abort()
         with pytest.raises(RuntimeError, match=r"(?i)abort|closed|shut"):
             work.wait()
-        assert time.monotonic() - start < 1
         with pytest.raises(RuntimeError):
             dist.all_reduce(torch.ones(1))
     meet()
@@ -172,9 +165,7 @@ def test_completion_hook() -> None:
         dist.all_reduce(torch.ones(10), group=group)
     dist.broadcast(torch.ones(10), 0, group=group)
     group._wait_for_pending_works()
-    end = time.monotonic() + 5
-    while len(seen) < 4 and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: len(seen) >= 4)
     assert len(seen) == 4, seen
     assert group._has_hooks()
     assert len({seq for _, seq in seen}) == 4

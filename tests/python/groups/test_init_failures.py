@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from datetime import timedelta
 
 import harness
 import pytest
 import torch.distributed as dist
+from process_state import wait_until_asleep
+from values import meet
 
 CANNOT = """
     import os, sys, time, torch, torch.distributed as dist
@@ -19,11 +20,10 @@ CANNOT = """
         time.sleep(float(sys.argv[3]))
     else:
         time.sleep(1 - float(sys.argv[3]))
-    start = time.monotonic()
     try:
-        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=120))
+        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=600))
     except RuntimeError as error:
-        print(time.monotonic() - start, error)
+        print(error)
         sys.exit(3)
 """
 
@@ -35,24 +35,30 @@ def test_a_rank_that_cannot_start_tells_the_others(backend, tmp_path, victim, la
     args = [backend, str(victim), str(late)]
     results = harness.run_script(CANNOT, 3, tmp_path, 60, expect=3, args=args)
     for result in results:
-        seconds, error = result.stdout.split(" ", 1)
-        assert float(seconds) < 15, result.describe()
-        assert "UCX_TLS=nonsense" in error, result.describe()
+        assert "UCX_TLS=nonsense" in result.stdout, result.describe()
         if result.rank != victim:
-            assert f"rank {victim} of 3 could not make the group" in error, result.describe()
+            said = f"rank {victim} of 3 could not make the group"
+            assert said in result.stdout, result.describe()
 
 
-# The others have a store, but never make the group.
+# One of two ranks has a store, but never makes the group. Rank 0, whose store it is, leaves last.
 ABSENT = """
-    import os, signal, sys, time, torch, torch.distributed as dist
+    import os, signal, sys, torch, torch.distributed as dist
     from datetime import timedelta
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rank = int(os.environ["RANK"])
-    if rank == int(sys.argv[2]):
-        store = next(dist.rendezvous("env://"))[0]
-        store.wait(["leave"], timedelta(seconds=60))
-        os._exit(0)
     store = next(dist.rendezvous("env://"))[0]
+
+    def leave():
+        if rank == 0:
+            store.wait(["rank 1 has left"], timedelta(seconds=600))
+        else:
+            store.set("rank 1 has left", "")
+        os._exit(0)
+
+    if rank == int(sys.argv[2]):
+        store.wait(["leave"], timedelta(seconds=600))
+        leave()
     print("waiting", flush=True)
     try:
         dist.init_process_group(
@@ -63,33 +69,25 @@ ABSENT = """
             timeout=timedelta(seconds=float(sys.argv[3])),
         )
     except KeyboardInterrupt:
-        print("KeyboardInterrupt", time.monotonic(), flush=True)
+        print("KeyboardInterrupt", flush=True)
     except RuntimeError as error:
         print("error", error, flush=True)
     store.set("leave", "")
-    time.sleep(0.2)
+    leave()
 """
 
 
 @pytest.mark.beyond("gloo", "goes on waiting")
 @pytest.mark.parametrize("absent", [0, 1])
 def test_control_c_in_init(backend, tmp_path, absent) -> None:
-    args = [backend, str(absent), "50"]
+    args = [backend, str(absent), "600"]
     with harness.script(ABSENT, 2, tmp_path, args=args) as processes:
         waits = processes[1 - absent]
-        end = time.monotonic() + 60
-        while "waiting" not in waits.stdout():
-            assert time.monotonic() < end, waits.stderr()
-            time.sleep(0.05)
-        time.sleep(1)
-        at = time.monotonic()
+        harness.wait_until(lambda: "waiting" in waits.stdout())
+        wait_until_asleep(waits.pid)
         waits.signal(signal.SIGINT)
-        result = waits.result(15)
-        assert "KeyboardInterrupt " in result.stdout, result.describe()
-        raised = float(result.stdout.split("KeyboardInterrupt ")[1].split()[0])
-        # Usually a fifth of a second. On a busy machine torch's store may take seconds to give up a
-        # wait; the group's timeout is 50.
-        assert raised - at < 10, result.describe()
+        result = waits.result(60)
+        assert "KeyboardInterrupt" in result.stdout, result.describe()
 
 
 LATE = """
@@ -112,9 +110,9 @@ def test_waiting_for_a_late_rank_prints_nothing(backend, tmp_path, late) -> None
 @pytest.mark.beyond("gloo", "says which key of its own is missing")
 @pytest.mark.parametrize("absent", [0, 1])
 def test_a_missing_rank_is_named(backend, tmp_path, absent) -> None:
-    results = harness.run_script(ABSENT, 2, tmp_path, 60, args=[backend, str(absent), "1"])
+    results = harness.run_script(ABSENT, 2, tmp_path, 60, args=[backend, str(absent), "3"])
     text = results[1 - absent].stdout
-    assert f"rank {absent} did not join within the timeout of 1000 ms" in text, text
+    assert f"rank {absent} did not join within the timeout of 3000 ms" in text, text
     assert "frame #" not in text, text
 
 
@@ -126,21 +124,24 @@ def test_ranks_that_disagree_about_the_name_of_a_group() -> None:
     if rank == 1:
         dist.distributed_c10d._world.group_count += 5
     expected = f"rank {1 - rank} of the job was last seen making the group '{6 - 5 * rank}'"
+    meet()
     with pytest.raises(RuntimeError, match=expected):
-        dist.new_group([0, 1], timeout=timedelta(seconds=2))
+        dist.new_group([0, 1], timeout=timedelta(seconds=5))
 
 
 LOST = """
-    import os, sys, time, torch, torch.distributed as dist
+    import os, sys, torch, torch.distributed as dist
     from datetime import timedelta
+    from process_state import wait_until_asleep
     rank = int(os.environ["RANK"])
     store = next(dist.rendezvous("env://"))[0]
     if rank == 0:
-        time.sleep(1)
+        wait_until_asleep(int(store.get("pid of rank 1")))
         os._exit(0)
+    store.set("pid of rank 1", str(os.getpid()))
     try:
         dist.init_process_group(
-            sys.argv[1], store=store, rank=1, world_size=2, timeout=timedelta(seconds=60)
+            sys.argv[1], store=store, rank=1, world_size=2, timeout=timedelta(seconds=600)
         )
     except RuntimeError as error:
         print(error, flush=True)
@@ -150,6 +151,6 @@ LOST = """
 
 @pytest.mark.beyond("gloo", "shows torch's stack")
 def test_a_lost_store_is_one_sentence(backend, tmp_path) -> None:
-    result = harness.run_script(LOST, 2, tmp_path, 30, args=[backend])[1]
+    result = harness.run_script(LOST, 2, tmp_path, 60, args=[backend])[1]
     assert "the store does not answer" in result.stdout, result.describe()
     assert len(result.stdout.splitlines()) == 1, result.describe()

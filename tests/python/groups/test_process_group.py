@@ -148,7 +148,7 @@ def test_ddp_over_it(shared: str) -> None:
 def test_a_rank_that_does_not_come_is_named(shared: str) -> None:
     if current_rank() == 0:
         with pytest.raises(dist.DistBackendError, match=r"the group 'lonely'.*rank 1"):
-            q7x2.ProcessGroup(store(shared, "lonely"), 0, 2, 1.5, name="lonely")
+            q7x2.ProcessGroup(store(shared, "lonely"), 0, 2, 3, name="lonely")
 
 
 @pytest.mark.ranks(2, init="none", fresh=True)

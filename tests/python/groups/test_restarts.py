@@ -6,16 +6,17 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import textwrap
 import time
 from datetime import timedelta
 
 import harness
+import interpreters
 import pytest
 import torch
 import torch.distributed as dist
 from broken_connections import reduce_for_ever, reset_connections
+from deadlines import NEVER
 from values import assert_bits, meet
 
 from benchmarks.processes import free_port
@@ -43,7 +44,7 @@ TRAIN = """
     if doomed and where == "init":
         signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, 0.02)
-    dist.init_process_group(backend, timeout=timedelta(seconds=60))
+    dist.init_process_group(backend, timeout=timedelta(seconds=600))
     if doomed and where == "init":
         end()
 
@@ -82,7 +83,6 @@ SCENARIOS = {
     "c10d, rank 0 killed in init": ("c10d", 0, "killed", "init"),
     "c10d, rank 1 raises in init": ("c10d", 1, "raises", "init"),
 }
-QUICK = ["standalone, rank 0 killed in a collective", "static, rank 0 raises in init"]
 
 
 def torchrun(rendezvous: str) -> list[str]:
@@ -93,23 +93,20 @@ def torchrun(rendezvous: str) -> list[str]:
     }[rendezvous]
     if rendezvous != "standalone":
         options.append(f"--rdzv-backend={rendezvous}")
-    command = [sys.executable, "-m", "torch.distributed.run", *options, "--max-restarts=2"]
+    command = [interpreters.python(), "-m", "torch.distributed.run", *options, "--max-restarts=2"]
     return [*command, f"--nproc-per-node={RANKS}", "--monitor-interval=0.1"]
 
 
-def restart(scenario: str, backend: str, directory: pathlib.Path) -> None:
-    rendezvous, victim, how, where = SCENARIOS[scenario]
+def training(scenario: str, backend: str, directory: pathlib.Path) -> list[str]:
+    """The program of a worker, and its arguments."""
+    _, victim, how, where = SCENARIOS[scenario]
     path = directory / "train.py"
     path.write_text(textwrap.dedent(TRAIN))
-    arguments = [str(path), backend, str(victim), how, where, str(directory)]
-    done = subprocess.run(
-        [*torchrun(rendezvous), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    return [str(path), backend, str(victim), how, where, str(directory)]
+
+
+def check_result(scenario: str, directory: pathlib.Path) -> None:
+    where = SCENARIOS[scenario][3]
     result = json.loads((directory / "result.json").read_text())
     assert result["attempt"] == 1, "one restart is enough"
     # Step 5. But torchrun may end rank 0 before it has saved that step, and the collective of a
@@ -119,13 +116,25 @@ def restart(scenario: str, backend: str, directory: pathlib.Path) -> None:
     assert result["weights"] == [expected] * 1000
 
 
+def restart(scenario: str, backend: str, directory: pathlib.Path) -> None:
+    command = torchrun(SCENARIOS[scenario][0])
+    done = subprocess.run(
+        [*command, *training(scenario, backend, directory)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **interpreters.environment(), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_result(scenario, directory)
+
+
 @pytest.mark.beyond("gloo", "reads the addresses of the last attempt")
-@pytest.mark.parametrize("scenario", QUICK)
-def test_torchrun_restarts(backend, tmp_path, scenario) -> None:
-    restart(scenario, backend, tmp_path)
+def test_torchrun_restarts(backend, tmp_path) -> None:
+    restart("static, rank 0 raises in init", backend, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("18 minutes: each scenario five times")
 @pytest.mark.beyond("gloo", "reads the addresses of the last attempt")
 @pytest.mark.parametrize("repetition", range(5))
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -138,8 +147,8 @@ def test_torchrun_restarts_always(backend, tmp_path, scenario, repetition) -> No
 AGAIN = """
     import sys, torch, torch.distributed as dist
     from datetime import timedelta
-    for round in range(50):
-        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=20))
+    for round in range({rounds}):
+        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=600))
         total = torch.ones(10)
         dist.all_reduce(total)
         assert total[0] == dist.get_world_size()
@@ -148,9 +157,17 @@ AGAIN = """
 """
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_init_and_destroy_on_the_same_port(backend, tmp_path, world_size) -> None:
-    for result in harness.run_script(AGAIN, world_size, tmp_path, 120, args=[backend]):
+@pytest.mark.parametrize(
+    ("world_size", "rounds"),
+    [
+        (3, 10),
+        pytest.param(2, 50, marks=pytest.mark.nightly("fifty rounds instead of ten")),
+        pytest.param(3, 50, marks=pytest.mark.nightly("fifty rounds instead of ten")),
+    ],
+)
+def test_init_and_destroy_on_the_same_port(backend, tmp_path, world_size, rounds) -> None:
+    source = AGAIN.replace("{rounds}", str(rounds))
+    for result in harness.run_script(source, world_size, tmp_path, 120, args=[backend]):
         assert result.stdout.strip() == "all rounds", result.describe()
 
 
@@ -195,7 +212,7 @@ def test_a_group_after_a_reset(world_size: int) -> None:
     """The reset ends the groups that used the connection; the next group has a new one."""
     rank = dist.get_rank()
     for turn in range(10):
-        before = dist.new_group(timeout=timedelta(seconds=20))
+        before = dist.new_group(timeout=timedelta(seconds=NEVER))
         total = torch.ones(100_000)
         dist.all_reduce(total, group=before)
         assert total[0] == world_size
@@ -204,13 +221,11 @@ def test_a_group_after_a_reset(world_size: int) -> None:
             assert reset_connections() > 0
         with pytest.raises(RuntimeError, match="rank"):
             reduce_for_ever(before)
-        start = time.monotonic()
-        after = dist.new_group(timeout=timedelta(seconds=20))
+        after = dist.new_group(timeout=timedelta(seconds=NEVER))
         for size in (10, 1_000_000):
             total = torch.full((size,), float(rank))
             dist.all_reduce(total, group=after)
             assert_bits(total, torch.full((size,), float(sum(range(world_size)))))
-        assert time.monotonic() - start < 5
         dist.destroy_process_group(before)
         dist.destroy_process_group(after)
 

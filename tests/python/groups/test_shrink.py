@@ -15,6 +15,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from deadlines import NEVER, shorten_timeout
 from hook_training import (
     HOOKS,
     attached,
@@ -23,36 +24,20 @@ from hook_training import (
     sum_over_ranks,
     train,
 )
-from members import PROMPT, check_group
+from members import check_group, die, reduce_until_error
 from torch.distributed.distributed_c10d import SHRINK_ABORT
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_same_on_all_ranks
 
+OTHER_RANKS = pytest.mark.nightly("other ranks die than in the quick level")
 
-def group_of(backend: str, timeout: float = 120.0) -> harness.GroupSpec:
-    return harness.GroupSpec(backend, key="shrink", timeout=timeout)
+
+def group_of(backend: str) -> harness.GroupSpec:
+    return harness.GroupSpec(backend, key="shrink", timeout=NEVER)
 
 
 def q7x2_of(group: dist.ProcessGroup | None = None) -> Any:
     return (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
-
-
-def reduce_until_error() -> str:
-    """The other ranks die meanwhile."""
-    tensor = torch.ones(1 << 16)
-    try:
-        while True:
-            dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    except dist.DistBackendError as error:
-        return str(error)
-
-
-def die_soon() -> None:
-    """In the middle of a collective."""
-    work = dist.all_reduce(torch.ones(1 << 16), dist.ReduceOp.MAX, async_op=True)
-    time.sleep(0.02)
-    del work
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # --- ranks are killed ----------------------------------------------------------------------------
@@ -65,11 +50,9 @@ def body_shrink(deaths: list[list[int]]) -> list[int]:
     for victims in deaths:
         check_group()
         if me in victims:
-            die_soon()
+            die()
         reduce_until_error()
-        began = time.monotonic()
         group = dist.shrink_group([alive.index(victim) for victim in victims])
-        assert time.monotonic() - began < PROMPT
         alive = [rank for rank in alive if rank not in victims]
         assert group is dist.group.WORLD
         assert (dist.get_rank(), dist.get_world_size()) == (alive.index(me), len(alive))
@@ -83,12 +66,12 @@ def body_shrink(deaths: list[list[int]]) -> list[int]:
     ("world_size", "deaths"),
     [
         (2, [[1]]),
-        (2, [[0]]),
-        (3, [[1]]),
         (3, [[0]]),
-        (4, [[1, 3]]),
-        (4, [[2], [0]]),
         (4, [[3], [2], [0]]),
+        pytest.param(2, [[0]], marks=OTHER_RANKS),
+        pytest.param(3, [[1]], marks=OTHER_RANKS),
+        pytest.param(4, [[1, 3]], marks=OTHER_RANKS),
+        pytest.param(4, [[2], [0]], marks=OTHER_RANKS),
     ],
 )
 def test_ranks_are_killed_in_a_collective(
@@ -110,16 +93,14 @@ def body_another_dies_meanwhile() -> None:
     me = dist.get_rank()
     check_group()
     if me == 3:
-        die_soon()
+        die()
     reduce_until_error()
     if me == 2:
-        time.sleep(1)
+        time.sleep(1)  # it is late
         os.kill(os.getpid(), signal.SIGKILL)
-    began = time.monotonic()
     with pytest.raises(dist.DistBackendError, match=r"rank 2 \(pid \d+ on .*failed"):
         dist.shrink_group([3])
     dist.shrink_group([2, 3])
-    assert time.monotonic() - began < PROMPT
     check_group()
 
 
@@ -218,9 +199,7 @@ def test_abort_ends_what_is_in_progress(shared: str) -> None:
             dist.all_reduce(torch.ones(10))
         return
     work = dist.barrier(async_op=True) if me == 0 else None  # the others never come
-    began = time.monotonic()
     dist.shrink_group([2], shrink_flags=SHRINK_ABORT)
-    assert time.monotonic() - began < PROMPT
     if work is not None:
         with pytest.raises(dist.DistBackendError, match="aborted"):
             work.wait()
@@ -231,7 +210,6 @@ def test_abort_ends_what_is_in_progress(shared: str) -> None:
 @pytest.mark.ranks(3, fresh=True)
 def test_options_are_those_of_the_old_group_or_the_callers(shared: str) -> None:
     if dist.get_rank() == 2:
-        time.sleep(0.5)
         return
     dist.shrink_group([2], pg_options=q7x2.Options(algorithms="ring"))
     assert q7x2_of().options.algorithms == "ring"
@@ -249,12 +227,10 @@ def test_different_lists_raise_everywhere_and_may_be_corrected(shared: str) -> N
         while not all(pathlib.Path(f"{done}{rank}").exists() for rank in range(3)):
             time.sleep(0.01)
         return
-    began = time.monotonic()
     with pytest.raises(dist.DistBackendError, match="different lists") as raised:
         dist.shrink_group([1, 3] if me == 2 else [3])
     assert "its ranks 0, 1, 2" in str(raised.value)
     assert "its ranks 0, 2" in str(raised.value)
-    assert time.monotonic() - began < PROMPT
     dist.shrink_group([3])
     check_group()
     pathlib.Path(f"{done}{me}").touch()
@@ -286,8 +262,9 @@ def test_wrong_arguments(shared: str) -> None:
     check_group()
 
 
-@pytest.mark.ranks(3, fresh=True, timeout=3)
+@pytest.mark.ranks(3, fresh=True)
 def test_a_rank_that_does_not_come_is_named(shared: str) -> None:
+    shorten_timeout(3)
     if dist.get_rank() == 0:
         with pytest.raises(dist.DistBackendError, match=r"timed out .*waiting for rank 1 \(pid"):
             dist.shrink_group([2])
@@ -308,7 +285,7 @@ def body_train_on(hook_name: str, victim: int) -> None:
     mine = at_work.state_dict()
     lost = at_work.empty_state_dict(size)["local"][f"rank_{victim}"]
     if dist.get_rank() == victim:
-        die_soon()
+        die()
     reduce_until_error()
     dist.shrink_group([victim])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,27 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from deadlines import NEVER
 from harness import current_rank
 from members import Board, check_group, error_of
 
 FRESH: dict[str, Any] = {"init": "none", "fresh": True}
+OURS, THEIRS = "what only this job knows", "what another job knows"
 
 
 def init(world_size: int, shared: str) -> None:
     dist.init_process_group(
-        "q7x2", init_method=f"file://{shared}/store", rank=current_rank(), world_size=world_size
+        "q7x2",
+        init_method=f"file://{shared}/store",
+        rank=current_rank(),
+        world_size=world_size,
+        timeout=timedelta(seconds=NEVER),
     )
 
 
 @pytest.mark.ranks(2, 3, **FRESH)
 def test_ranks_with_one_secret_work_together(world_size: int, shared: str) -> None:
-    os.environ["Q7X2_SECRET"] = "what only this job knows"
+    os.environ["Q7X2_SECRET"] = OURS
     init(world_size, shared)
     tensor = torch.ones(1000)
     dist.all_reduce(tensor)
@@ -34,7 +41,7 @@ def test_ranks_with_one_secret_work_together(world_size: int, shared: str) -> No
 
 
 @pytest.mark.ranks(2, 4, **FRESH)
-@pytest.mark.parametrize("secrets", [("ours", "theirs"), ("ours", None), (None, "theirs")])
+@pytest.mark.parametrize("secrets", [(OURS, THEIRS), (OURS, None), (None, THEIRS)])
 def test_a_rank_with_another_secret_cannot_join(
     world_size: int, shared: str, secrets: tuple[str | None, str | None]
 ) -> None:
@@ -45,12 +52,19 @@ def test_a_rank_with_another_secret_cannot_join(
     assert "does not have the seal of this job: Q7X2_SECRET" in said, said
 
 
+@pytest.mark.ranks(1, **FRESH)
+def test_a_short_secret_is_refused(world_size: int, shared: str) -> None:
+    os.environ["Q7X2_SECRET"] = "short"
+    with pytest.raises(ValueError, match=r"5 characters, expected at least 16.*rand -hex 32"):
+        init(world_size, shared)
+
+
 @pytest.mark.ranks(2, **FRESH)
 def test_a_handle_of_another_secret_is_refused(world_size: int, shared: str) -> None:
-    os.environ["Q7X2_SECRET"] = f"of rank {current_rank()}"
+    os.environ["Q7X2_SECRET"] = f"the secret of rank {current_rank()}"
     board = Board(shared, world_size)
     handles = board.handles()
-    said = error_of(lambda: q7x2.reconfigure(1, handles, timeout=60))
+    said = error_of(lambda: q7x2.reconfigure(1, handles, timeout=NEVER))
     assert "Q7X2_SECRET, which is set here, must be the same there" in said, said
     board.barrier("end")
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from plain_model import Plain, batch, loss_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import FEW, assert_bits, assert_close, assert_same_on_all_ranks
 
 
 class Net(nn.Module):
@@ -43,7 +43,7 @@ class Net(nn.Module):
     ],
     ids=lambda o: "-".join(o) or "default",
 )
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_ddp_trains_as_one_process_on_the_whole_batch(world_size: int, options: dict) -> None:
     me = dist.get_rank()
     alone = Plain()
@@ -92,7 +92,7 @@ def test_ddp_no_sync_accumulates(world_size: int) -> None:
         assert_close(mine.grad, wanted.grad, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_ddp_starts_from_rank_zero_and_broadcasts_buffers() -> None:
     torch.manual_seed(dist.get_rank())
     ddp = DDP(Net())

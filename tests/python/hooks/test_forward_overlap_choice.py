@@ -12,6 +12,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from forward_overlap_training import RING, Pair, adamw, loss_of
+from pairs import nightly
 from q7x2._forward_overlap_choice import choose
 from q7x2._forward_overlap_first import FirstSteps
 from q7x2._forward_overlap_meter import slowdowns
@@ -23,6 +24,7 @@ from q7x2.cli import main
 from torch import nn
 from values import assert_bits
 
+MORE = "other steps of the same measurement"
 FIRST = 7  # steps with DDP's all-reduces, of which the first one is not measured
 
 # ---- the simulation ------------------------------------------------------------------------------
@@ -228,7 +230,9 @@ def check_chosen(pair: Pair, steps: int) -> None:
 
 @beyond
 @pytest.mark.parametrize("early", [0.0, None])
-@pytest.mark.ranks(2, 3, env=RING, deadline=240, timeout=120)
+@pytest.mark.ranks(
+    2, nightly(3, "a minute: the same with more ranks"), env=RING, deadline=240, timeout=120
+)
 def test_weights_have_the_bits_of_ddp_whatever_is_chosen(early: float | None) -> None:
     pair = Pair(adamw, overlap=q7x2.ForwardOverlap(early=early))
     steps = FIRST + 10
@@ -277,7 +281,7 @@ def test_a_rank_that_does_not_step_leaves_the_choice_to_the_defaults() -> None:
 
 
 @beyond
-@pytest.mark.parametrize("before", [1, 3, 4])
+@pytest.mark.parametrize("before", [nightly(1, MORE), 3, nightly(4, MORE)])
 @pytest.mark.ranks(2, env=RING)
 def test_detached_while_it_measures(before: int) -> None:
     pair = Pair(adamw, overlap="forward")

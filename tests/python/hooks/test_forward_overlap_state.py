@@ -25,6 +25,7 @@ from forward_overlap_training import (
     momentum,
 )
 from hook_training import SMALL_BUCKETS, net
+from pairs import each_value
 from q7x2._forward_overlap_layout import Member, chunks_of, segments_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -72,8 +73,7 @@ def test_states_are_those_of_ddp_at_any_time(make: MakeOptimizer) -> None:
     pair.assert_equal()
 
 
-@pytest.mark.parametrize("make", [momentum, adamw])
-@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize(("make", "before"), each_value([momentum, adamw], [0, 1, 3]))
 @pytest.mark.ranks(2)
 def test_training_resumes_with_the_same_bits(make: MakeOptimizer, before: int) -> None:
     """The states are loaded before the first step, after DDP's step, and after steps on shards."""

@@ -14,6 +14,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from hook_matrix import LAYOUTS, every_hook
 from hook_training import (
     HOOKS,
     SMALL_BUCKETS,
@@ -28,29 +29,19 @@ from hook_training import (
     sum_over_ranks,
     train,
 )
+from pairs import nightly
 from q7x2._hook_runner import make_runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
-DDP_OPTIONS = [
-    {},
-    SMALL_BUCKETS,
-    {**SMALL_BUCKETS, "gradient_as_bucket_view": True},
-    {**SMALL_BUCKETS, "static_graph": True},
-    {**SMALL_BUCKETS, "find_unused_parameters": True},
-]
-ids_of_options = {"ids": lambda o: "-".join(o) or "default"}
-
-
-EVERY_HOOK = [pytest.param(hook, id=name) for name, hook in HOOKS.items()]
-
+MORE = "three ranks do more of the same; two ranks run in the other tests of hooks"
 
 # --- dense ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("options", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.ranks(nightly(1, MORE), nightly(2, MORE), 3)
 def test_dense_is_ddp_without_a_hook(options: dict[str, Any]) -> None:
     plain = DDP(net(), **options)
     hooked, _ = attached(q7x2.Allreduce(), **options)
@@ -79,9 +70,8 @@ def test_dense_in_16_bits_rounds_once_on_each_side(dtype: torch.dtype) -> None:
 # --- every hook -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hook", EVERY_HOOK)
-@pytest.mark.parametrize("options", DDP_OPTIONS[:3], **ids_of_options)
-@pytest.mark.ranks(2, 3)
+@every_hook("replicas")
+@pytest.mark.ranks(nightly(2, MORE), 3)
 def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any]) -> None:
     ddp, at_work = attached(hook, **options)
     first = last = 0.0
@@ -98,13 +88,13 @@ def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any
     assert at_work.stats.steps == 12
 
 
-@pytest.mark.parametrize("hook", EVERY_HOOK)
+@every_hook("delays")
 @pytest.mark.ranks(3)
-def test_delays_do_not_change_a_bit(hook: Any) -> None:
+def test_delays_do_not_change_a_bit(hook: Any, options: dict[str, Any]) -> None:
     """Gradients are ready in other order and at other times on every rank, with many buckets."""
     results = []
     for delays in (False, True):
-        ddp, at_work = attached(hook, **SMALL_BUCKETS)
+        ddp, at_work = attached(hook, **options)
         chance = random.Random(dist.get_rank())
 
         def dawdle(gradient: torch.Tensor, chance: random.Random = chance) -> torch.Tensor:
@@ -353,15 +343,14 @@ def test_debug_detail(name: str) -> None:
     assert_same_on_all_ranks([p.grad for p in ddp.parameters()])
 
 
-@pytest.mark.parametrize("name", ["powersgd", "alternating", "batched", "int8", "topk"])
-@pytest.mark.parametrize("options", DDP_OPTIONS, **ids_of_options)
-@pytest.mark.ranks(2, 3)
-def test_nothing_is_lost(name: str, options: dict[str, Any]) -> None:
+@every_hook("conservation")
+@pytest.mark.ranks(nightly(2, MORE), 3)
+def test_nothing_is_lost(hook: Any, options: dict[str, Any]) -> None:
     """What went into the mean and what the ranks still hold is all that they put in, at each step.
 
     In every layout of buckets that DDP takes, before and after it builds them anew.
     """
-    ddp, at_work = attached(HOOKS[name], **options)
+    ddp, at_work = attached(hook, **options)
     owed = {name: torch.zeros_like(r).double() for name, r in residuals(at_work).items()}
     alone = net()
     for step in range(4):

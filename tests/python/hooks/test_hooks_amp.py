@@ -11,10 +11,10 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from hook_matrix import STATEFUL, every_hook
 from hook_training import (
     HOOKS,
     SMALL_BUCKETS,
-    STATEFUL,
     assert_states_equal,
     attached,
     backward,
@@ -25,6 +25,7 @@ from hook_training import (
     sgd,
     train,
 )
+from pairs import pairs
 from torch import nn
 from values import assert_bits, assert_same_on_all_ranks
 
@@ -46,9 +47,14 @@ def test_a_model_with_a_scaler_can_be_copied_and_pickled() -> None:
     assert at_work.state_dict()["loss_scale"] == 4.0
 
 
-@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-@pytest.mark.parametrize("name", ["layers.2.weight", "layers.0.bias"])
-@pytest.mark.parametrize("hook", STATEFUL)
+@pytest.mark.parametrize(
+    ("hook", "name", "bad"),
+    pairs(
+        {name: HOOKS[name] for name in STATEFUL},
+        ["layers.2.weight", "layers.0.bias"],
+        [math.inf, math.nan],
+    ),
+)
 @pytest.mark.ranks(2)
 def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> None:
     """One element on one rank, in one of many buckets, compressed or not."""
@@ -78,11 +84,13 @@ def test_a_skipped_step_leaves_no_trace(hook: Any, name: str, bad: float) -> Non
     assert all(p.grad.isfinite().all() for p in parameters_of(ddp))
 
 
-@pytest.mark.parametrize("hook", STATEFUL)
+@every_hook("skipped step")
 @pytest.mark.ranks(2)
-def test_without_a_scaler_a_skipped_step_costs_residuals_only(hook: Any) -> None:
+def test_without_a_scaler_a_skipped_step_costs_residuals_only(
+    hook: Any, options: dict[str, Any]
+) -> None:
     """There is one copy of them: what the step's gradients had is dropped, and nothing else."""
-    ddp, at_work = attached(hook, **SMALL_BUCKETS)
+    ddp, at_work = attached(hook, **options)
     train(ddp, sgd(ddp), range(3))
     before = at_work.state_dict()
     ddp.zero_grad()
@@ -130,15 +138,15 @@ def test_a_step_skipped_for_a_sparse_gradient_leaves_no_trace(hook: Any) -> None
     assert_states_equal(before | {"step": before["step"] + 1}, at_work.state_dict())
 
 
-@pytest.mark.parametrize("hook", STATEFUL)
+@every_hook("loss scale")
 @pytest.mark.ranks(2)
-def test_a_moving_loss_scale_does_not_change_a_bit(hook: Any) -> None:
+def test_a_moving_loss_scale_does_not_change_a_bit(hook: Any, options: dict[str, Any]) -> None:
     """Powers of two are exact, so a scaled training is that of full scale, skipped steps apart."""
-    plain, _ = attached(hook, **SMALL_BUCKETS)
+    plain, _ = attached(hook, **options)
     train(plain, sgd(plain), range(6))
 
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
-    ddp, at_work = attached(hook, attach={"scaler": scaler}, **SMALL_BUCKETS)
+    ddp, at_work = attached(hook, attach={"scaler": scaler}, **options)
     optimizer = sgd(ddp)
     scales = []
     for step in range(6):
@@ -155,10 +163,9 @@ def test_a_moving_loss_scale_does_not_change_a_bit(hook: Any) -> None:
 
 @pytest.mark.ranks(1)
 def test_a_state_of_another_loss_scale_is_converted() -> None:
-    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0), attach={"scaler": scaler})
     backward(ddp, 0, scale=8.0)
-    at_work.scale_changed(1.0, 8.0)
-    at_work._runner.rescale(1 / 8.0)  # the gradient above was of scale 8 already
     saved, expected = at_work.state_dict(), residuals(at_work)
     _, unscaled = attached(q7x2.PowerSGD(rank=2, start_iter=0))
     unscaled.load_state_dict(saved)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from hook_training import attached, backward, residuals, sum_over_ranks
 from torch import nn
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import FEW, assert_bits, assert_close, assert_same_on_all_ranks
 
 # --- what a codec sees ----------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ def test_wrong_arguments() -> None:
 
 @pytest.mark.parametrize("codec", ["int8", "onebit", "topk:0.1", "topk:0.1+int4", "bf16+lossless"])
 @pytest.mark.parametrize("count", [1, 511, 5000])
-@pytest.mark.ranks(2, 3, backend="gloo")
+@pytest.mark.ranks(*FEW, backend="gloo")
 def test_stock_collectives_sum_as_ours_do(codec: str, count: int) -> None:
     """Over Gloo, what is applied and what is left is all that went in."""
 

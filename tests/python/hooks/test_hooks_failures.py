@@ -25,11 +25,14 @@ from hook_training import (
     sgd,
     train,
 )
+from pairs import nightly
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import assert_bits, assert_close, assert_same_on_all_ranks, meet
 
-KINDS = ("powersgd", "alternating", "batched", "int4", "dgc", "composed", "blocks")
-EVERY_KIND = pytest.mark.parametrize("hook", [pytest.param(HOOKS[kind], id=kind) for kind in KINDS])
+REST = ("alternating", "batched", "dgc", "composed", "blocks")
+KINDS = ("powersgd", "int4", *REST)
+EVERY_KIND = [pytest.param(HOOKS[kind], id=kind) for kind in KINDS]
 
 
 def trained(hook: Any, **options: Any) -> tuple[DDP, q7x2.Attached, dict[str, Any]]:
@@ -40,7 +43,15 @@ def trained(hook: Any, **options: Any) -> tuple[DDP, q7x2.Attached, dict[str, An
     return ddp, at_work, at_work.state_dict()
 
 
-@EVERY_KIND
+@pytest.mark.parametrize(
+    "hook",
+    [
+        HOOKS["powersgd"],
+        HOOKS["int4"],
+        *(nightly(HOOKS[kind], "goes on after a failure in the quick level") for kind in REST),
+    ],
+    ids=("powersgd", "int4", *REST),
+)
 @pytest.mark.ranks(2)
 def test_a_failed_step_is_undone(hook: Any) -> None:
     """Rank 1 stays away, so that rank 0 waits until its time is over."""
@@ -56,7 +67,7 @@ def test_a_failed_step_is_undone(hook: Any) -> None:
         at_work.detach()
 
 
-@EVERY_KIND
+@pytest.mark.parametrize("hook", EVERY_KIND)
 @pytest.mark.ranks(2)
 def test_another_group_goes_on_from_the_step_before_the_failure(hook: Any) -> None:
     ddp, at_work, before = trained(hook, attach=exact(), **SMALL_BUCKETS)
@@ -147,3 +158,22 @@ def test_a_peer_that_dies_ends_the_backward(new_pool: Any, backend: str, shared:
     outcomes = pool.collect(stop_on_failure=False)
     assert outcomes[1].kind == "died"
     assert "rank 1" in outcomes[0].value, outcomes[0]
+
+
+@pytest.mark.parametrize("length", [-16, 2**40])
+@pytest.mark.ranks(2)
+def test_a_length_from_another_rank_is_checked(length: int) -> None:
+    """Over Gloo hooks tell each other how long their messages are. Rank 1 tells what it likes."""
+    group = dist.new_group(backend="gloo")
+    known = set(dist.distributed_c10d._world.pg_map)
+    ddp = DDP(nn.Linear(8, 8, bias=False), process_group=group)
+    q7x2.attach(ddp, q7x2.TopK(0.1, start_iter=0))
+    lanes = [each for each in dist.distributed_c10d._world.pg_map if each not in known]
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError, match=r"rank 1 announced a message of -?\d+ bytes"):
+            ddp(torch.ones(1, 8)).sum().backward()
+    else:
+        dist.all_reduce(torch.ones(1), group=lanes[0])  # how many ranks use the parameter
+        told = torch.tensor([length, 0])
+        dist.all_to_all_single(torch.empty_like(told), told, group=lanes[0])
+    meet()

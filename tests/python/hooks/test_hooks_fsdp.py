@@ -55,9 +55,13 @@ def sharded() -> tuple[nn.Module, dist.ProcessGroup]:
     return whole, mesh["replicas"].get_group()
 
 
-@pytest.mark.parametrize("name", HOOKS)
 @pytest.mark.ranks(4, fresh=True)
-def test_gradients_are_those_of_all_ranks(name: str) -> None:
+def test_gradients_are_those_of_all_ranks() -> None:
+    for name in HOOKS:
+        check_gradients(name)
+
+
+def check_gradients(name: str) -> None:
     fsdp, replicas = sharded()
     hook = q7x2.attach(fsdp, HOOKS[name], replicas=replicas)
     plain = DDP(model())
@@ -70,13 +74,13 @@ def test_gradients_are_those_of_all_ranks(name: str) -> None:
             whole = p.grad.full_tensor()
             others = [torch.empty_like(whole) for _ in range(2)]
             dist.all_gather(others, whole, group=replicas)
-            assert_bits(others[0], others[1], (step, parameter))
+            assert_bits(others[0], others[1], (name, step, parameter))
             if name == "dense":
-                assert_close(whole, q.grad, (step, parameter), rtol=1e-5, atol=1e-7)
+                assert_close(whole, q.grad, (name, step, parameter), rtol=1e-5, atol=1e-7)
             elif parameter == "0.inner.weight":
                 owed.setdefault(parameter, []).append(whole - q.grad)
-    assert hook.step == 3
-    assert hook.stats.buckets == 9
+    assert hook.step == 3, name
+    assert hook.stats.buckets == 9, name
     if name != "dense":
         assert hook.stats.message_bytes < hook.stats.gradient_bytes / 2
     if name != "dense":  # what was held back was sent later: errors do not add up
@@ -108,10 +112,14 @@ def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
         q7x2.attach(fsdp, q7x2.PowerSGD(rank=4), replicas=replicas)
 
 
-@pytest.mark.parametrize("case", ["frozen", "together", "unused"])
 @pytest.mark.ranks(4, fresh=True)
-def test_a_step_ends_with_its_backward(case: str) -> None:
+def test_a_step_ends_with_its_backward() -> None:
     """Whichever modules took part in it; FSDP says of none of them that it is the last."""
+    for case in ("frozen", "together", "unused"):
+        check_steps(case)
+
+
+def check_steps(case: str) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -128,8 +136,8 @@ def test_a_step_ends_with_its_backward(case: str) -> None:
     for step in range(3):
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
         model(x, both=case != "unused" or step == 1).square().sum().backward()
-        assert hook.step == step + 1
-    assert hook.stats.skipped_steps == 0
+        assert hook.step == step + 1, case
+    assert hook.stats.skipped_steps == 0, case
     (local,) = hook.state_dict()["local"].values()
     assert any(residual.any() for residual in local["residual"].values())
 

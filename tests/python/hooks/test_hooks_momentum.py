@@ -21,7 +21,7 @@ from hook_training import (
     sum_over_ranks,
 )
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close, assert_same_on_all_ranks
+from values import FEW, assert_bits, assert_close, assert_same_on_all_ranks
 
 CLOSE: dict[str, float] = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -35,7 +35,7 @@ COMPRESSORS = {
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_ef21_has_sent_and_holds_back_the_mean_of_the_momenta(name: str, world_size: int) -> None:
     """h, which all have, and the residuals are together the mean of what each rank computes."""
     ddp, hook = attached(q7x2.EF21(COMPRESSORS[name], momentum=0.8), linear())

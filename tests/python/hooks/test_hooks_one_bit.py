@@ -20,7 +20,7 @@ from hook_training import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close, assert_same_on_all_ranks, everybody
+from values import FEW, assert_bits, assert_close, assert_same_on_all_ranks, everybody
 
 # --- signs ----------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ def test_one_bit_adam_goes_on_from_the_moments_of_clipped_gradients() -> None:
     assert_close(give(ddp, gradient_of(dist.get_rank(), 3)), mean, **close)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_one_bit_adam_sends_momentum_with_feedback() -> None:
     """m and the residuals are together what went in, and the update divides by frozen moments."""
     ddp = DDP(linear())
@@ -241,3 +241,30 @@ def test_one_bit_adam_arguments() -> None:
     for wrong in ({"lr": -1.0}, {"betas": (1.0, 0.9)}, {"start_iter": 0}):
         with pytest.raises(ValueError, match="must"):
             q7x2.optim.OneBitAdam(ddp, **wrong)
+
+
+@pytest.mark.parametrize("refresh_every", [None, 5])
+@pytest.mark.ranks(2)
+def test_one_bit_adam_moves_no_element_that_has_had_no_gradient(refresh_every: int | None) -> None:
+    """Rows of an embedding that are not used before the freeze, or never, and rows that are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        ddp = DDP(nn.Embedding(24, 16))
+    optimizer = q7x2.optim.OneBitAdam(ddp, lr=1e-2, start_iter=4, refresh_every=refresh_every)
+    first = ddp.module.weight.detach().clone()
+    never, late = slice(16, 24), slice(8, 16)
+    for step in range(44):
+        optimizer.zero_grad()
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        used = torch.arange(8 if step < 4 else 16)
+        wanted = torch.randn(len(used), 16, generator=generator)
+        (ddp(used) * wanted).sum().backward()
+        optimizer.step()
+    moved = (ddp.module.weight.detach() - first).abs()
+    assert_bits(ddp.module.weight[never], first[never])
+    assert moved[:8].max() < 1.0, moved[:8].max()
+    assert moved[:8].min() > 0
+    if refresh_every is None:
+        assert_bits(ddp.module.weight[late], first[late])
+    else:
+        assert moved[late].min() > 0

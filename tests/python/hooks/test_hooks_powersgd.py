@@ -23,7 +23,7 @@ from hook_training import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_close
+from values import FEW, assert_bits, assert_close
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -88,7 +88,7 @@ def torch_powersgd(rank: int, bases: dict[str, torch.Tensor]) -> tuple[DDP, Any]
 
 
 @pytest.mark.parametrize("rank", [1, 3])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_powersgd_agrees_with_torch(rank: int) -> None:
     """Gradients of five compressed steps, with error feedback, one bucket."""
     options = q7x2.PowerSGD(rank=rank, start_iter=2, factors="fp32")

@@ -23,11 +23,11 @@ from hook_training import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from values import assert_bits, assert_same_on_all_ranks
+from values import FEW, assert_bits, assert_same_on_all_ranks
 
 
 @pytest.mark.parametrize("options", BUCKETS.values(), ids=BUCKETS)
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_registered_powersgd_is_the_attached_one(options: dict[str, Any]) -> None:
     ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=1, factors="fp32"), **options)
     train(ddp, sgd(ddp), range(4))
@@ -120,7 +120,7 @@ def test_registered_quantization_hooks_are_the_attached_ones(name: str, codec: s
 
 
 @pytest.mark.parametrize("name", ["quantization_pertensor_hook", "fp16_compress_hook"])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_two_models_in_one_backward_share_a_registered_hook(name: str) -> None:
     models = [DDP(net(seed), **SMALL_BUCKETS) for seed in (0, 1)]
     for ddp in models:

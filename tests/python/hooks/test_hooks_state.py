@@ -10,11 +10,10 @@ import q7x2
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from hook_matrix import every_hook
 from hook_training import (
-    BUCKETS,
     HOOKS,
     SMALL_BUCKETS,
-    STATEFUL,
     assert_states_equal,
     attached,
     backward,
@@ -26,6 +25,7 @@ from hook_training import (
     sum_over_ranks,
     train,
 )
+from pairs import nightly
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
 
@@ -45,9 +45,8 @@ def resumed(hook: Any, saved: dict[str, Any], **options: Any) -> tuple[DDP, q7x2
 # --- resume ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", BUCKETS.values(), ids=BUCKETS)
-@pytest.mark.parametrize("hook", STATEFUL)
-@pytest.mark.ranks(2, 3)
+@every_hook("resumption")
+@pytest.mark.ranks(2, nightly(3, "the same with more ranks, which other tests of hooks have"))
 def test_resume_is_bit_identical(hook: Any, options: dict[str, Any], shared: str) -> None:
     ddp, at_work = attached(hook, **options)
     optimizer = sgd(ddp)

@@ -10,20 +10,25 @@ import re
 import subprocess
 import sys
 
+import interpreters
 import pytest
 import q7x2
+from pairs import nightly
 
 needs_system_ucx = pytest.mark.skipif(
     ctypes.util.find_library("ucp") is None, reason="no UCX is installed in the system"
 )
 
 
-def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in an interpreter of its own, with ``env`` on top of a plain environment."""
+def python(code: str, program: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in an interpreter of its own, with ``env`` on top of a plain environment.
+
+    It has imported torch, but for ``program=sys.executable``.
+    """
     ours = ("Q7X2_", "UCX_")
     plain = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [program or interpreters.python(), "-c", code],
         env=plain | env,
         capture_output=True,
         text=True,
@@ -32,9 +37,9 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def output(code: str, **env: str) -> str:
+def output(code: str, program: str | None = None, **env: str) -> str:
     """What ``code`` prints; it has to succeed."""
-    done = python(code, **env)
+    done = python(code, program, **env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -50,7 +55,7 @@ def wheel_directory() -> str:
 
 def test_the_backend_is_known_without_an_import() -> None:
     code = "import sys, torch.distributed as d; print(d.is_backend_available('q7x2'))"
-    assert output(code) == "True"
+    assert output(code, sys.executable) == "True"
 
 
 def test_both_entry_point_groups_name_the_same_function() -> None:
@@ -65,7 +70,9 @@ import sys, torch
 print(sorted(name for name in sys.modules if name.split(".")[0] in ("q7x2", "rich")))
 print("libucp" in open("/proc/self/maps").read())
 """
-    assert output(code) == "['q7x2', 'q7x2._autoload', 'q7x2._backend']\nFalse"
+    assert output(code, sys.executable) == (
+        "['q7x2', 'q7x2._autoload', 'q7x2._backend', 'q7x2._torch_groups']\nFalse"
+    )
 
 
 def test_an_explicit_import_registers_where_autoload_is_off() -> None:
@@ -80,7 +87,7 @@ print(before, "Q7X2" in d.Backend._plugins, d.is_backend_available("q7x2"))
 
 def test_importing_q7x2_before_torch_works() -> None:
     code = "import q7x2, torch.distributed as d; print(d.is_backend_available('q7x2'))"
-    assert output(code) == "True"
+    assert output(code, sys.executable) == "True"
 
 
 def test_registering_again_keeps_the_first_creator() -> None:
@@ -204,7 +211,7 @@ print(library.origin, library.path)
 """
 
 
-@pytest.mark.parametrize("setting", ["", "wheel"])
+@pytest.mark.parametrize("setting", ["", nightly("wheel", "says the default")])
 def test_the_wheel_is_the_default(setting: str) -> None:
     assert output(LOADED, Q7X2_UCX=setting) == f"wheel {wheel_directory()}/libucp.so.0"
 
@@ -216,7 +223,7 @@ def test_the_systems_ucx() -> None:
     assert not path.startswith(wheel_directory())
 
 
-@pytest.mark.parametrize("suffix", ["", "/libucp.so.0"])
+@pytest.mark.parametrize("suffix", [nightly("", "a folder, as the wheel's"), "/libucp.so.0"])
 def test_a_path(suffix: str) -> None:
     loaded = output(LOADED, Q7X2_UCX=wheel_directory() + suffix)
     assert loaded == f"path {wheel_directory()}/libucp.so.0"

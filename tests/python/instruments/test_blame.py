@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import signal
 import sys
 import textwrap
-import time
 from collections.abc import Sequence
 
 import harness
@@ -19,6 +19,7 @@ from benchmarks.lab import namespaces
 PREAMBLE = """
     import datetime
     import os
+    import pathlib
     import signal
     import sys
     import time
@@ -51,6 +52,14 @@ PREAMBLE = """
 
     def await_calls_of(*ranks):
         store.wait([f"called by {other}" for other in ranks])
+
+
+    dumps = pathlib.Path(os.environ["Q7X2_DUMP"])
+
+
+    def await_dumps_of(count):
+        while len(list(dumps.glob("*.json"))) < count:
+            time.sleep(0.01)
 """
 
 
@@ -80,7 +89,7 @@ STOP = """
     if rank == 0:
         call(dist.all_reduce, torch.ones(1 << 22), async_op=True)
         os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(1)
+        await_dumps_of(3)
 """
 
 
@@ -111,15 +120,15 @@ def test_a_rank_that_was_killed(tmp_path: pathlib.Path) -> None:
 def test_a_rank_that_never_came(tmp_path: pathlib.Path) -> None:
     body = """
     if rank == 2:
-        time.sleep(6)
+        await_dumps_of(3)
     else:
         call(dist.all_reduce, torch.ones(1000))
     """
     line = line_after(body, 3, tmp_path)
     assert "rank 2 (pid " in line
     assert "never came to all_reduce of 4000 bytes of float32, sum" in line
-    assert "ranks 0-1 waited 4." in line
-    assert "its last call, barrier, was over 4." in line
+    assert re.search(r"ranks 0-1 waited \d+\.\d* s", line), line
+    assert re.search(r"its last call, barrier, was over \d+\.\d* s", line), line
 
 
 def test_a_rank_that_came_too_late(tmp_path: pathlib.Path) -> None:
@@ -180,15 +189,12 @@ def test_a_message_that_was_never_sent(tmp_path: pathlib.Path) -> None:
     if rank == 0:
         call(dist.recv, torch.ones(8), 1, tag=3)
     else:
-        time.sleep(5)
+        import q7x2
+
+        await_dumps_of(1)
+        q7x2.dump(str(dumps / "one.json"))
     """
     dumps = tmp_path / "dumps"
-    body += """
-    import q7x2
-
-    if rank == 1:
-        q7x2.dump(os.environ["Q7X2_DUMP"] + "/one.json")
-    """
     line = line_after(body, 2, tmp_path)
     assert "rank 1 (pid " in line
     assert "never sent the message: rank 0 waits to receive a message (tag 3, 32 bytes)" in line
@@ -233,12 +239,16 @@ def test_other_hosts_over_ucx(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(lab.unavailable() is not None, reason=str(lab.unavailable()))
+@pytest.mark.nightly("ten seconds of a core; test_blame_dumps has links that are stuck")
 def test_a_cable_that_is_cut(tmp_path: pathlib.Path) -> None:
     body = """
-    print("ready", flush=True)
+    calls = 0
     try:
         while True:
             dist.all_reduce(torch.ones(1 << 18))
+            calls += 1
+            if calls == 10:
+                print("ready", flush=True)
     except dist.DistBackendError as error:
         print(error, flush=True)
     """
@@ -250,7 +260,6 @@ def test_a_cable_that_is_cut(tmp_path: pathlib.Path) -> None:
         if line == "ready\n":
             ready.add(rank)
             if len(ready) == 3:
-                time.sleep(0.5)
                 namespaces.call("ip", "-n", f"{network.name}-switch", "link", "set", "h2", "down")
 
     with network:
@@ -264,21 +273,20 @@ def test_a_cable_that_is_cut(tmp_path: pathlib.Path) -> None:
     assert " is stuck: " in line or " broke, and both sides live: " in line
 
 
-def test_dumps_are_written_within_a_moment(tmp_path: pathlib.Path) -> None:
-    """Also while the main thread holds Python's lock and calls nothing."""
+def test_dumps_are_written_while_the_main_thread_holds_pythons_lock(
+    tmp_path: pathlib.Path,
+) -> None:
     body = """
     if rank == 0:
         call(dist.all_reduce, torch.ones(1000))
     else:
         import ctypes
 
-        ctypes.PyDLL(None).sleep(10)  # keeps the GIL
+        ctypes.PyDLL(None).sleep(1000)  # keeps the GIL until it is killed
     """
     dumps = tmp_path / "dumps"
     with harness.script(PREAMBLE + body, 2, tmp_path, {"Q7X2_DUMP": str(dumps)}) as ranks:
         assert ranks[0].result(60).returncode == 0, ranks[0].stderr()
-        at = time.monotonic()
-        while len(list(dumps.glob("*.json"))) < 2 and time.monotonic() < at + 5:
-            time.sleep(0.02)
+        harness.wait_until(lambda: len(list(dumps.glob("*.json"))) == 2)
         assert ranks[1].poll() is None
     assert "rank 1 (pid " in blame(dumps).stdout

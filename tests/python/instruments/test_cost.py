@@ -74,7 +74,12 @@ def test_a_target_costs_a_part_of_the_run(
     assert found["joules_per_step"] == pytest.approx(4 * 50 * seconds / 50)
     path = str(tmp_path / "prices.toml")
     assert cli.main(["cost", str(tmp_path), "--prices", path, "--target-loss", "0.001"]) == 1
-    assert "no step has a loss of 0.001 or less" in capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "to a loss of 0.001: no step has a loss of 0.001 or less; the lowest is 0.01" in said
+    assert said.startswith("the run: ")
+    arguments = ["cost", str(tmp_path), "--prices", path, "--target-loss", "0.001", "--json"]
+    assert cli.main(arguments) == 1
+    assert json.loads(capsys.readouterr().out)["target"] == {"loss": 0.001, "step": None}
     assert cli.main(["cost", str(tmp_path), "--prices", path]) == 0
     assert "processor packages, by RAPL" in capsys.readouterr().out
 

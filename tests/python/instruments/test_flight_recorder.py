@@ -8,11 +8,11 @@ import pathlib
 import pickle
 import signal
 import subprocess
-import sys
 import time
 from typing import Any
 
 import harness
+import interpreters
 import pytest
 import q7x2
 import torch
@@ -25,6 +25,7 @@ def test_records_have_what_was_called() -> None:
     peer = 1 - dist.get_rank()
     # The ring may be full, so places in it say nothing.
     before = max((e["record_id"] for e in q7x2.flight_recorder()), default=-1)
+    begin = time.time_ns()
     dist.all_reduce(torch.ones(1000))
     dist.broadcast(torch.ones(10, dtype=torch.int64), 1)
     if dist.get_rank() == 0:
@@ -46,8 +47,8 @@ def test_records_have_what_was_called() -> None:
     assert reduce["q7x2"]["plan"]
     done, slices = reduce["q7x2"]["slices"]
     assert done == slices > 0
-    assert abs(reduce["time_created_ns"] * 1e-9 - time.time()) < 60
-    assert reduce["time_created_ns"] <= reduce["time_discovered_completed_ns"]
+    created, completed = reduce["time_created_ns"], reduce["time_discovered_completed_ns"]
+    assert begin <= created <= completed <= time.time_ns()
     assert broadcast["q7x2"]["root"] == 1
     assert broadcast["q7x2"]["bytes"] == 80
     assert broadcast["collective_seq_id"] > reduce["collective_seq_id"]
@@ -120,7 +121,7 @@ except RuntimeError as error:
 else:
     raise AssertionError("dump() did not raise")
 """
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=120, check=True)
+    subprocess.run([interpreters.python(), "-c", code], cwd=tmp_path, timeout=120, check=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -178,9 +179,7 @@ def dumps_in(directory: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def await_dumps(directory: pathlib.Path, count: int) -> list[dict[str, Any]]:
-    end = time.monotonic() + 30
-    while len(dumps_in(directory)) < count and time.monotonic() < end:
-        time.sleep(0.02)
+    harness.wait_until(lambda: len(dumps_in(directory)) >= count)
     return dumps_in(directory)
 
 
@@ -188,11 +187,7 @@ def test_a_signal_asks_for_a_dump_and_the_job_goes_on(tmp_path: pathlib.Path) ->
     directory = tmp_path / "dumps"
     env = {"Q7X2_DUMP": str(directory)}
     with harness.script(WAITS_FOR_EVER, 2, tmp_path, env, [str(tmp_path)]) as ranks:
-        end = time.monotonic() + 60
-        while not all((tmp_path / f"ready{r}").exists() for r in range(2)):
-            assert time.monotonic() < end, [rank.stderr() for rank in ranks]
-            time.sleep(0.02)
-
+        harness.wait_until(lambda: all((tmp_path / f"ready{r}").exists() for r in range(2)))
         for rank in ranks:
             rank.signal(signal.SIGUSR2)
         dumps = await_dumps(directory, 2)
@@ -208,17 +203,21 @@ def test_a_signal_asks_for_a_dump_and_the_job_goes_on(tmp_path: pathlib.Path) ->
 # Rank 2 never makes the last call.
 NEVER_COMES = """
     import datetime
+    import os
+    import pathlib
     import time
 
     import torch
     import torch.distributed as dist
 
     dist.init_process_group("q7x2", timeout=datetime.timedelta(seconds=2))
+    dumps = pathlib.Path(os.environ["Q7X2_DUMP"])
     for _ in range(3):
         dist.all_reduce(torch.ones(100))
     if dist.get_rank() == 2:
         dist.barrier()
-        time.sleep(3)
+        while len(list(dumps.glob("*.json"))) < 3:  # of all ranks: they have given up
+            time.sleep(0.01)
     else:
         dist.barrier()
         try:
@@ -234,12 +233,12 @@ def test_pytorchs_analyser_finds_the_missing_rank(tmp_path: pathlib.Path) -> Non
     harness.run_script(NEVER_COMES, 3, tmp_path, env={"Q7X2_DUMP": str(directory)})
     assert sorted(d["q7x2"]["rank"] for d in await_dumps(directory, 3)) == [0, 1, 2]
     traces = tmp_path / "torch"
-    command = [sys.executable, "-m", "q7x2", "blame", str(directory), "--torch", str(traces)]
+    command = [interpreters.python(), "-m", "q7x2", "blame", str(directory), "--torch", str(traces)]
     subprocess.run(command, timeout=120, check=True)
     assert sorted(path.name for path in traces.iterdir()) == ["rank_0", "rank_1", "rank_2"]
-    analyser = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(traces)]
+    analyser = [interpreters.python(), "-m", "torch.distributed.flight_recorder.fr_trace"]
     done = subprocess.run(
-        [*analyser, "-o", str(tmp_path / "db")],
+        [*analyser, str(traces), "-o", str(tmp_path / "db")],
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,4 +1,4 @@
-"""``q7x2 info``: its report, its JSON, and its advice on what is missing."""
+"""``q7x2 info``: its report, its JSON, its advice on what is missing. ``q7x2 --version``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import ctypes.util
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
+import interpreters
 import pytest
 import q7x2
 import torch
@@ -48,7 +48,7 @@ def gpu_host(facts: dict[str, Any]) -> dict[str, Any]:
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "q7x2", *arguments],
+        [interpreters.python(), "-m", "q7x2", *arguments],
         env=os.environ | env,
         capture_output=True,
         text=True,
@@ -148,3 +148,28 @@ def test_ucx_without_cuda(gpu_host: dict[str, Any]) -> None:
     gpu_host["ucx"]["resources"].remove("cuda_copy/cuda")
     (sentence,) = info.missing(gpu_host)
     assert "staged through the host" in sentence
+
+
+# ---- q7x2 --version ------------------------------------------------------------------------------
+
+
+def test_the_versions_of_what_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    facts = info.collect()
+    assert capsys.readouterr().out.splitlines() == [
+        f"q7x2 {q7x2.__version__}",
+        f"torch {torch.__version__}",
+        f"UCX {facts['ucx']['version']} ({facts['ucx']['origin']}, {facts['ucx']['library']})",
+    ]
+
+
+def test_the_version_of_a_ucx_that_cannot_be_used() -> None:
+    done = run("--version", Q7X2_UCX="/nonexistent")
+    assert done.returncode == 1
+    ours, torchs, ucx = done.stdout.splitlines()
+    assert ours == f"q7x2 {q7x2.__version__}"
+    assert torchs == f"torch {torch.__version__}"
+    assert ucx.startswith("UCX cannot be used: Q7X2_UCX=/nonexistent: expected")
+    assert done.stderr == ""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import interpreters
 import pytest
 import q7x2
 import torch
@@ -114,7 +115,7 @@ import sys, torch, torch.distributed as dist
 dist.init_process_group("q7x2", store=dist.HashStore(), rank=0, world_size=1)
 """
     return subprocess.run(
-        [sys.executable, "-c", begin + code],
+        [interpreters.python(), "-c", begin + code],
         env=os.environ | {"Q7X2_OPENTELEMETRY": value},
         capture_output=True,
         text=True,

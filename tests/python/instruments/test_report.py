@@ -7,6 +7,7 @@ import html.parser
 import json
 import pathlib
 import re
+from collections import Counter
 
 import pytest
 from ledger_files import MILLISECOND, Training, operation, write_ledger
@@ -160,6 +161,47 @@ def test_two_jobs_are_side_by_side(tmp_path: pathlib.Path) -> None:
     assert float(rows["step"].rstrip(" %")) == pytest.approx(100 * 20 / 26, rel=0.1)
     assert rows["money"].startswith("+")
     assert "<li>slow: rank 2 comes late" in text
+
+
+def test_two_jobs_have_the_same_axes(tmp_path: pathlib.Path) -> None:
+    """Of which one has steps that are ten times as long."""
+    jobs = []
+    for name, compute, steps in (("fast", 20.0, 20), ("slow", 400.0, 60)):
+        jobs.append(tmp_path / name)
+        jobs[-1].mkdir()
+        Training(compute=compute, steps=steps, loss_every=1).write(jobs[-1])
+    out = tmp_path / "both.html"
+    assert cli.main(["report", *map(str, jobs), "--out", str(out)]) == 0
+    text = out.read_text()
+    axes = re.findall(r'<div class="axis">(.*?)</div>', text)
+    ends = re.findall(r"<h3>over (.*?)</h3>.*?<div class=.times.>(.*?)</div>", text)
+    assert len(ends) == 6
+    assert len(axes) >= 8
+    assert all(count % 2 == 0 for count in Counter(axes).values())
+    for title in ("steps", "seconds", "bytes sent"):
+        (one, other) = [end for name, end in ends if name == title]
+        assert one == other
+    widths = [float(width) for width in re.findall(r'class="compute" style="width:(.*?)%', text)]
+    assert widths[1] / widths[0] == pytest.approx(20, rel=0.1)
+    rows = dict(re.findall(r"<tr><td>(.*?)</td>.*?([^<>]*)</td></tr>", text))
+    assert rows["step"].endswith(" x")
+    assert not re.search(r"\+\d{3,}", "".join(rows.values()))
+
+
+def test_a_loss_that_is_not_reached_is_said_on_the_page(tmp_path: pathlib.Path) -> None:
+    jobs = []
+    for name, steps in (("long", 50), ("short", 5)):
+        jobs.append(tmp_path / name)
+        jobs[-1].mkdir()
+        Training(loss_every=1, steps=steps, watts=100).write(jobs[-1])
+    prices = tmp_path / "prices.toml"
+    prices.write_text("node_hour = 2\n")
+    out = tmp_path / "both.html"
+    arguments = ["report", *map(str, jobs), "--out", str(out), "--prices", str(prices)]
+    assert cli.main([*arguments, "--target-loss", "0.05"]) == 0
+    text = out.read_text()
+    assert "to a loss of 0.05 (step 19)" in text
+    assert "to a loss of 0.05: no step has a loss of 0.05 or less; the lowest is 0.166667" in text
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from typing import Any
 
+import interpreters
 import pytest
 from q7x2 import _tune, cli, explain_plan, tune_collectives
 
@@ -173,7 +173,7 @@ def test_a_ucx_that_is_not_there_is_an_error(command: str, tmp_path: pathlib.Pat
     if command == "fabric probe":
         arguments += ["--init-method", f"file://{tmp_path}/store"]
     done = subprocess.run(
-        [sys.executable, "-m", "q7x2", *arguments],
+        [interpreters.python(), "-m", "q7x2", *arguments],
         env=os.environ | {"Q7X2_UCX": "/nonexistent", "RANK": "0"},
         capture_output=True,
         text=True,

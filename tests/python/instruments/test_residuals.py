@@ -61,7 +61,7 @@ def last_measured(number: int) -> dict[str, Any]:
 def test_every_second_step_is_measured() -> None:
     with measuring("2"):
         ddp, hook = attached(q7x2.Quantize("int4:g=128"), Given(3))
-    number = hook._runner.number
+    number = hook.number
     held: list[dict[str, float]] = []
     for step in range(4):
         step_of(ddp, gradients_of(step))
@@ -92,7 +92,7 @@ def test_sampling_is_invisible_to_policies_and_changes_no_bit() -> None:
             grads = step_of(ddp, gradients_of(step))
         ddp(gradients_of(4))
         assert [bool(facts.gradients) for facts in policy.facts] == [False, False, True, False]
-        assert last_measured(hook._runner.number)["step"] == (2, 3)[int(every)]
+        assert last_measured(hook.number)["step"] == (2, 3)[int(every)]
         results.append([each.clone() for each in grads])
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
@@ -114,7 +114,7 @@ def test_sampling_goes_on_after_a_load_and_over_another_group() -> None:
     for step in range(3, 5):
         step_of(moved, gradients_of(step))
     moved(gradients_of(5))
-    measured = last_measured(hook._runner.number)
+    measured = last_measured(hook.number)
     assert measured["step"] == hook.step - 1 == 4
     assert sorted(measured["parameters"]) == sorted(residual_norms(hook))
     assert measured["relative_error"] > 0
@@ -141,15 +141,15 @@ def test_metrics_have_the_last_measurement() -> None:
         ddp, hook = attached(q7x2.Quantize("int4:g=128"), Given(3))
     for step in range(3):
         step_of(ddp, gradients_of(step))
-    number = hook._runner.number
+    number = hook.number
     measured = last_measured(number)
     writer = Writer()
     q7x2.Scalars(writer).log(0)
     assert writer.written[f"q7x2/relative_error/Quantize_{number}"] == measured["relative_error"]
     pytest.importorskip("prometheus_client")
-    from q7x2._metrics import _Collector
+    from q7x2._metrics import Collector
 
-    (norms,) = [each for each in _Collector().collect() if each.name == "q7x2_codec_norm"]
+    (norms,) = [each for each in Collector().collect() if each.name == "q7x2_codec_norm"]
     found = {
         (each.labels["parameter"], each.labels["of"]): each.value
         for each in norms.samples
@@ -217,7 +217,7 @@ def test_without_measurements_there_is_no_section(tmp_path: pathlib.Path) -> Non
 def test_a_full_file_forgets_the_oldest_steps(tmp_path: pathlib.Path) -> None:
     file = LedgerFile(tmp_path / "q7x2-rank0-h-1.sqlite", [("id", "INTEGER", "q")], {}, 1)
     file.add_residuals(rows(8))
-    file._keep_to_limit()
+    file.keep_to_limit()
     left = file.connection.execute("SELECT DISTINCT step FROM residual").fetchall()
     assert left == [(step,) for step in range(1, 8)]
     file.close()

@@ -45,6 +45,7 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | more
 
 
+@pytest.mark.nightly("starts torchrun with each library")
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_an_example_ends_with_equal_parameters(name: str) -> None:
     need(LIBRARIES[name])
@@ -116,6 +117,7 @@ def ending(log: pathlib.Path) -> str:
     return found[1]
 
 
+@pytest.mark.nightly("starts programs of another library")
 def test_torchft_replicas_train_together(tmp_path: pathlib.Path) -> None:
     need("torchft")
     logs = [tmp_path / f"replica{number}" for number in range(2)]
@@ -128,6 +130,7 @@ def test_torchft_replicas_train_together(tmp_path: pathlib.Path) -> None:
     assert ending(logs[0]) == ending(logs[1])
 
 
+@pytest.mark.nightly("starts programs of another library")
 def test_a_torchft_replica_dies_and_comes_back(tmp_path: pathlib.Path) -> None:
     need("torchft")
     logs = [tmp_path / f"replica{number}" for number in range(3)]

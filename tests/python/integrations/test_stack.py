@@ -72,7 +72,13 @@ INDUCTOR = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    "compiler", ["aot_eager", pytest.param("inductor", marks=[INDUCTOR, pytest.mark.slow])]
+    "compiler",
+    [
+        "aot_eager",
+        pytest.param(
+            "inductor", marks=[INDUCTOR, pytest.mark.nightly("a minute: Inductor compiles C++")]
+        ),
+    ],
 )
 @pytest.mark.ranks(2, fresh=True, deadline=280)
 def test_compiled_functional_collectives(world_size: int, compiler: str) -> None:

@@ -49,7 +49,31 @@ def test_two_machines_by_hand() -> None:
     with Lab(Topology(hosts=2)) as lab:
         done = lab.run(
             [str(DEPLOY / "by_hand.sh"), "h0", "2", "1", CHECK],
-            env=environment() | {"Q7X2_SECRET": "of this test", "JOB_ID": "test"},
+            env=environment() | {"Q7X2_SECRET": "the secret of this test", "JOB_ID": "test"},
+            timeout_s=DEADLINE,
+        )
+    assert_is_whole("".join(rank.output for rank in done.ranks), ranks=2)
+
+
+# The first host looks its own name up as Debian's installer has it.
+LOOPBACK_NAME = r"""
+if [ "$(hostname)" = h0 ]; then
+  hosts=$(mktemp) && sed 's/^[0-9.]*\(.*\bh0\b\)/127.0.1.1\1/' /etc/hosts > "$hosts"
+  mount --bind "$hosts" /etc/hosts && rm "$hosts"
+  [ "$(getent ahostsv4 h0 | head -n 1 | cut -d ' ' -f 1)" = 127.0.1.1 ] || exit 1
+fi
+exec "$@"
+"""
+
+
+@pytest.mark.nightly("the same launch as the one above")
+@needs_lab
+def test_a_head_that_finds_itself_at_127_0_1_1_is_given_by_name() -> None:
+    by_hand = [str(DEPLOY / "by_hand.sh"), "h0", "2", "1", CHECK]
+    with Lab(Topology(hosts=2)) as lab:
+        done = lab.run(
+            ["unshare", "--mount", "sh", "-c", LOOPBACK_NAME, "sh", *by_hand],
+            env=environment() | {"Q7X2_SECRET": "the secret of this test", "JOB_ID": "test"},
             timeout_s=DEADLINE,
         )
     assert_is_whole("".join(rank.output for rank in done.ranks), ranks=2)
@@ -77,6 +101,47 @@ def cluster() -> Iterator[slurm.Slurm]:
 def test_slurm(cluster: slurm.Slurm, script: str) -> None:
     output = cluster.batch(str(DEPLOY / script), CHECK, env=environment(), timeout=DEADLINE)
     assert_is_whole(output, ranks=4)
+
+
+STAND_INS = {
+    # More than a pipe holds: the scripts read the first name, and must not end scontrol by that.
+    "scontrol": "seq -f node-%.0f 1 20000",
+    "srun": 'echo "threads: $OMP_NUM_THREADS"',
+    "torchrun": 'echo "threads: $OMP_NUM_THREADS"',
+    "nproc": "echo 16",
+}
+
+
+def threads(tmp_path: pathlib.Path, command: list[str], **variables: str) -> int:
+    """What a launcher sets OMP_NUM_THREADS to, on a machine of 16 processors.
+
+    Programs that print the variable stand in for SLURM's and torchrun.
+    """
+    for name, text in STAND_INS.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    slurms = {"SLURM_JOB_NODELIST": "node-[a-b]", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}
+    slurms["SLURM_CPUS_ON_NODE"] = "16"
+    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, env=path | slurms | variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = re.findall(r"^threads: (\d+)$", done.stdout, re.M)
+    return int(found)
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(2, 8), (4, 4), (5, 3), (16, 1), (32, 1)])
+@pytest.mark.parametrize("script", ["by_hand.sh", "torchrun.sbatch", "srun.sbatch"])
+def test_launchers_divide_the_processors_among_the_ranks(
+    tmp_path: pathlib.Path, script: str, ranks: int, expected: int
+) -> None:
+    command = ["bash", str(DEPLOY / script)]
+    command += ["node-a", "2", str(ranks), CHECK] if script == "by_hand.sh" else [CHECK]
+    variables = {"RANKS_PER_NODE": str(ranks), "SLURM_NTASKS": str(2 * ranks)}
+    assert threads(tmp_path, command, **variables) == expected
+    assert threads(tmp_path, command, **variables, OMP_NUM_THREADS="7") == 7
 
 
 @needs_slurm
@@ -108,6 +173,26 @@ def test_manifests_fit_the_schemas_of_kubernetes(manifest: pathlib.Path) -> None
         for replicas in document["spec"]["pytorchReplicaSpecs"].values():
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
             kubernetes_validate.validate(pod | replicas["template"], version, strict=True)
+
+
+def containers(value: Any) -> Iterator[dict[str, Any]]:
+    """All containers of a document."""
+    if isinstance(value, dict):
+        yield from value.get("containers", [])
+    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in nested:
+        yield from containers(each)
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_divide_the_processors_among_the_ranks(manifest: pathlib.Path) -> None:
+    (ranks,) = re.findall(r'(?:--nproc-per-node=|nprocPerNode: ")(\d+)', manifest.read_text())
+    found = [each for document in documents(manifest) for each in containers(document)]
+    assert found
+    for container in found:
+        values = {each["name"]: each.get("value") for each in container["env"]}
+        processors = int(container["resources"]["requests"]["cpu"])
+        assert values["OMP_NUM_THREADS"] == str(processors // int(ranks))
 
 
 def fits_model(value: Any, kind: str, models: Any, where: str) -> None:

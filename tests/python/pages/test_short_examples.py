@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import harness
+import interpreters
 import pytest
 
 EXAMPLES = harness.ROOT / "examples"
@@ -17,14 +18,15 @@ SMALL = ("--steps=30", "--dim=32")
 DEADLINE = 300  # seconds, of a job that takes about 10 on a machine with nothing else to do
 
 pytestmark = pytest.mark.timeout(DEADLINE + 60)
+STARTS = "starts torchrun; what it shows has tests of its own"
 
 
 def torchrun(ranks: int, script: str, *arguments: str) -> str:
     """Runs an example; returns its output, or fails with it."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     done = subprocess.run(
-        [sys.executable, *launcher, str(EXAMPLES / script), *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        [interpreters.python(), *launcher, str(EXAMPLES / script), *arguments],
+        env=os.environ | interpreters.environment() | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -49,6 +51,7 @@ def test_ddp_with_a_hook() -> None:
     assert 3 < ratio < 4
 
 
+@pytest.mark.nightly(STARTS)
 def test_fsdp2() -> None:
     loss, gradients, weights = figures(
         torchrun(2, "fsdp2.py", *SMALL),
@@ -59,6 +62,7 @@ def test_fsdp2() -> None:
     assert 3 < weights < 4
 
 
+@pytest.mark.nightly(STARTS)
 def test_hsdp() -> None:
     loss, ratio = figures(
         torchrun(4, "hsdp.py", *SMALL), r"validation loss (\S+), (\S+) x fewer bytes"
@@ -67,6 +71,7 @@ def test_hsdp() -> None:
     assert 3 < ratio <= 4
 
 
+@pytest.mark.nightly(STARTS)
 def test_diloco() -> None:
     output = torchrun(2, "diloco.py", "--steps=8", "--every=4", "--dim=32")
     assert "step 8: loss" in output
@@ -75,6 +80,7 @@ def test_diloco() -> None:
     assert 100 <= ratio < 200
 
 
+@pytest.mark.nightly(STARTS)
 def test_sharded_embedding() -> None:
     first, last, share = figures(
         torchrun(2, "embedding.py"), r"loss (\S+) -> (\S+), (\S+)% of the table"
@@ -84,6 +90,7 @@ def test_sharded_embedding() -> None:
     assert 0 < share < 5
 
 
+@pytest.mark.nightly(STARTS)
 def test_tensor_parallel() -> None:
     first, last, chunks = figures(
         torchrun(2, "tensor_parallel.py"), r"loss (\S+) -> (\S+); up: 2 ranks, (\d+) chunks"

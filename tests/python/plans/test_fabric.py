@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import interpreters
 import pytest
 import torch
 import torch.distributed as dist
@@ -126,6 +127,7 @@ def probe_in(lab: Lab, out: Path, placement: list[int] | None = None) -> dict[st
     return fabric.read(out)
 
 
+@pytest.mark.nightly("measures the rates of links, which needs a quiet machine")
 @needs_lab
 def test_racks_behind_shared_uplinks_are_found(tmp_path: Path) -> None:
     topology = Topology(hosts=8, rate="200mbit", racks=2, uplink="50mbit")
@@ -144,6 +146,7 @@ def test_racks_behind_shared_uplinks_are_found(tmp_path: Path) -> None:
                 assert 100e6 / 8 < host["egress"] < 300e6 / 8
 
 
+@pytest.mark.nightly("measures the rates of links, which needs a quiet machine")
 @needs_lab
 def test_equal_hosts_are_one_rack(tmp_path: Path) -> None:
     with Lab(Topology(hosts=4, rate="1gbit")) as lab:
@@ -170,7 +173,18 @@ def test_equal_hosts_are_one_rack(tmp_path: Path) -> None:
 def test_probe_alone_measures_this_host(tmp_path: Path) -> None:
     out = tmp_path / "host.json"
     done = subprocess.run(
-        [sys.executable, "-m", "q7x2", "fabric", "probe", "--ranks", "3", "--json", "--out", out],
+        [
+            interpreters.python(),
+            "-m",
+            "q7x2",
+            "fabric",
+            "probe",
+            "--ranks",
+            "3",
+            "--json",
+            "--out",
+            out,
+        ],
         env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -350,7 +364,7 @@ def test_wrong_settings_of_matplotlib_are_a_sentence(
     picture = tmp_path / "picture.svg"
     words = [str(file) if word == "FILE" else word for word in command.split()]
     done = subprocess.run(  # matplotlib reads the variable when it is imported
-        [sys.executable, "-m", "q7x2", *words, "--out", picture],
+        [interpreters.python(), "-m", "q7x2", *words, "--out", picture],
         env=os.environ | {"MPLBACKEND": "nothing"},
         capture_output=True,
         text=True,

@@ -9,6 +9,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from pairs import nightly
 from q7x2.cli import main
 
 
@@ -121,9 +122,10 @@ def test_explain_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "chain" in capsys.readouterr().out
 
 
-def test_simulate_a_thousand_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["simulate", "--size", "64M", "--hosts", "1024", "--algorithm", "halving_doubling"]
-    assert main(arguments) == 0
+@pytest.mark.parametrize("hosts", [128, nightly(1024, "22 s of a core")])
+def test_simulate_many_ranks(capsys: pytest.CaptureFixture[str], hosts: int) -> None:
+    arguments = ["simulate", "--size", "64M", "--hosts", str(hosts)]
+    assert main([*arguments, "--algorithm", "halving_doubling"]) == 0
     assert "halving_doubling" in capsys.readouterr().out
 
 

@@ -75,7 +75,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("minutes: waits until rates are believed")
 @pytest.mark.timeout(420)
 def test_ranks_plan_around_a_slow_link_and_back(
     lab: Lab, capsys: pytest.CaptureFixture[str]
@@ -121,7 +121,7 @@ PROCESSOR_SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("minutes: waits until rates are believed")
 @pytest.mark.timeout(420)
 def test_ranks_notice_a_slow_processor_and_its_recovery() -> None:
     try:

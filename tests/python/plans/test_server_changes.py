@@ -14,6 +14,9 @@ import q7x2
 import server_process
 import torch
 import torch.distributed as dist
+from deadlines import NEVER
+from pairs import nightly
+from seeds import seed
 from server_process import ENV, NONE, await_file, check_call, served_calls
 from values import assert_bits, integers, meet
 
@@ -99,17 +102,14 @@ def body_shrink_without_a_store(port: int, shared: str) -> None:
     pathlib.Path(f"{shared}/{dist.get_rank()}").touch()
     await_file(f"{shared}/closed")
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
-    if dist.get_rank() == 2:
-        backend.shutdown()
-        return
-    smaller = backend.shrink([2])
-    tensor = torch.ones(1000)
-    smaller.allreduce([tensor]).wait()
-    assert_bits(tensor, torch.full((1000,), 2.0))
-    smaller.shutdown()
+    if dist.get_rank() != 2:
+        with pytest.raises(dist.DistBackendError, match=r"q7x2\.reconfigure"):
+            backend.shrink([2])
+    with q7x2.algorithm("servers"):
+        check_call(3, salt=1)
 
 
-def test_a_group_that_follows_another_needs_no_store(job, new_pool, shared) -> None:
+def test_a_shrink_without_a_store_is_refused_and_leaves_the_servers(job, new_pool, shared) -> None:
     job.server()
     pool = new_pool(3, env=ENV)
     pool.start(body_shrink_without_a_store, NONE, port=job.port, shared=shared)
@@ -125,12 +125,13 @@ def body_server_leaves(port: int, shared: str) -> tuple[int, list[Any]]:
     server_process.join(port, 3)
     with q7x2.algorithm("servers"):
         check_call(3, salt=0)
-        meet()
-        pathlib.Path(f"{shared}/served").touch()
         calls = 0
         while True:
             calls += 1
             check_call(3, salt=calls, size=200_000)
+            if dist.get_rank() == 0:
+                with open(f"{shared}/calls", "ab") as file:
+                    file.write(b".")
             done = torch.tensor([float(pathlib.Path(f"{shared}/gone").exists())])
             dist.broadcast(done, 0)
             if done.item():
@@ -144,16 +145,19 @@ def body_server_leaves(port: int, shared: str) -> tuple[int, list[Any]]:
     return calls, servers
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, nightly(signal.SIGINT, "ends as by SIGTERM"), signal.SIGKILL]
+)
 def test_a_server_that_goes_leaves_the_ranks(job, new_pool, shared, number) -> None:
     server = job.server()
     pool = new_pool(3, env=ENV)
     pool.start(body_server_leaves, NONE, port=job.port, shared=shared)
-    await_file(f"{shared}/served")
-    time.sleep(0.2)
+    await_file(f"{shared}/calls")
     server.signal(number)
     code = server.exit_code()
-    time.sleep(0.2)
+    file = pathlib.Path(f"{shared}/calls")
+    calls = file.stat().st_size
+    harness.wait_until(lambda: file.stat().st_size >= calls + 3)
     pathlib.Path(f"{shared}/gone").touch()
     outcomes = pool.collect()
     assert [o.kind for o in outcomes] == ["ok"] * 3, "\n".join(o.describe() for o in outcomes)
@@ -200,9 +204,7 @@ def random_size(salt: int) -> int:
 
 
 def kill_servers(job: Any, pool: harness.RankPool, shared: str, rounds: int) -> None:
-    seed = random.randrange(10**6)
-    print("seed", seed)
-    generator = random.Random(seed)
+    generator = random.Random(seed())
     deadline = 60.0 + 10 * rounds
     pool.start(body_kills, NONE, deadline, port=job.port, shared=shared, rounds=rounds)
     for round_ in range(rounds):
@@ -219,15 +221,15 @@ def kill_servers(job: Any, pool: harness.RankPool, shared: str, rounds: int) -> 
         pathlib.Path(f"{shared}/killed.{round_}").touch()
     outcomes = pool.collect()
     text = "\n".join(o.describe() for o in outcomes)
-    assert [o.kind for o in outcomes] == ["ok"] * 3, f"seed {seed}\n{text}"
-    assert all(o.value > 0 for o in outcomes), f"seed {seed}: nothing was served"
+    assert [o.kind for o in outcomes] == ["ok"] * 3, text
+    assert all(o.value > 0 for o in outcomes), "nothing was served"
 
 
 def test_servers_killed_at_random_points(job, new_pool, shared) -> None:
-    kill_servers(job, new_pool(3, env=ENV), shared, rounds=20)
+    kill_servers(job, new_pool(3, env=ENV), shared, rounds=4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("minutes: one hundred servers are killed in turn")
 def test_a_hundred_servers_killed(job, new_pool, shared) -> None:
     kill_servers(job, new_pool(3, env=ENV), shared, rounds=100)
 
@@ -258,7 +260,7 @@ def test_the_error_names_a_rank_that_dies(job, new_pool, shared) -> None:
 
 
 def body_stopped(port: int, shared: str) -> None:
-    server_process.join(port, 2, timeout=6)
+    server_process.join(port, 2, timeout=NEVER)
     with q7x2.algorithm("servers"):
         check_call(2, salt=0)
         meet()

@@ -15,6 +15,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from q7x2 import _tune, cli, fabric
+from q7x2._extension import load
 from q7x2._tune_request import COLLECTIVES
 from values import assert_bits, integers
 
@@ -37,7 +38,7 @@ def on_all_ranks(mine: Any) -> list[Any]:
 
 def choice(size: int, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """What the planner takes for an all_reduce, by the Fabric that the group chooses by."""
-    extension = q7x2._extension.load()
+    extension = load()
     best: dict[str, Any] = extension.explain("all_reduce", size, backend_of(group).fabric_json)[0]
     return best
 
@@ -64,12 +65,12 @@ def own_catalogue(folder: str) -> Iterator[Path]:
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, victims: set[str], seconds: float) -> None:
     """On this rank calls that force one of the ``victims`` are measured as slower than they are."""
-    measure = _tune._Tuner._seconds
+    measure = _tune.Tuner.seconds_of
 
     def slower(self: Any, call: Any, name: str, repeat: int) -> float:
         return measure(self, call, name, repeat) + (seconds if name in victims else 0.0)
 
-    monkeypatch.setattr(_tune._Tuner, "_seconds", slower)
+    monkeypatch.setattr(_tune.Tuner, "seconds_of", slower)
 
 
 def test_a_slow_phase_of_the_machine_does_not_decide() -> None:
@@ -125,7 +126,7 @@ def test_the_slowest_rank_counts(shared: str) -> None:
 @pytest.mark.ranks(4, fresh=True)
 def test_the_trials_run_as_forced(shared: str) -> None:
     """Trials with the slices and windows of the candidates compute what is asked."""
-    extension = q7x2._extension.load()
+    extension = load()
     candidates = extension.explain("all_reduce", SIZE, backend_of().fabric_json)
     for each in candidates:
         time = {key: each[key] for key in ("algorithm", "slice_bytes", "window", "seconds")}
@@ -189,7 +190,7 @@ SCRIPT = """
     import json, sys
     import q7x2
     import torch.distributed as dist
-    from q7x2 import _extension
+    from q7x2._extension import load
 
     dist.init_process_group("q7x2")
     if sys.argv[1] == "tune":
@@ -198,7 +199,7 @@ SCRIPT = """
     dist.all_reduce(tensor)
     assert tensor.eq(2).all()
     backend = dist.group.WORLD._get_backend(tensor.device)
-    best = _extension.load().explain("all_reduce", 65536, backend.fabric_json)[0]
+    best = load().explain("all_reduce", 65536, backend.fabric_json)[0]
     print(json.dumps([best["algorithm"], best["measured"]]))
     dist.destroy_process_group()
 """
@@ -295,7 +296,7 @@ def test_a_rank_without_memory_is_an_error_on_all() -> None:
     before = backend_of().fabric_json
     with pytest.MonkeyPatch.context() as monkeypatch:
         if dist.get_rank() == 1:
-            monkeypatch.setattr(_tune, "_call", refuse)
+            monkeypatch.setattr(_tune, "make_call", refuse)
         with pytest.raises(RuntimeError, match="no memory for this"):
             q7x2.tune(sizes=[SIZE], **QUICK)
     assert backend_of().fabric_json == before

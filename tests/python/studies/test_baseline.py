@@ -120,7 +120,7 @@ def test_a_commit_has_its_results(tmp_path: Path, file: Path, monkeypatch: Any) 
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for arguments in (["init", "-q"], ["add", "benchmarks"], ["commit", "-q", "-m", "results"]):
         subprocess.run([*git, *arguments], check=True)
-    monkeypatch.setattr(baseline, "_ROOT", tmp_path)
+    monkeypatch.setattr(baseline, "ROOT", tmp_path)
     monkeypatch.setattr(baseline, "RESULTS", results)
     figures, cells = baseline.read_baseline("HEAD")
     assert figures["rows"][0]["bar"]["name"] == NAME

@@ -55,11 +55,11 @@ def test_the_line_needs_as_long_for_several_ranks_of_a_host() -> None:
 
 def test_interleaved_ranks_are_compared_with_block_order() -> None:
     (bar,) = [bar for bar in goals.BARS if bar.name == "hosts-2x4-interleaved"]
-    assert bars._placement(bar) == (0, 1) * 4
+    assert bars.placement_of(bar) == (0, 1) * 4
     assert bar.what == "all_reduce 16 MiB, 8 ranks on 2 hosts x 1gbit, ranks interleaved"
     cells = [cell(2**24, 0.2, 1)]
     del cells[0]["backends"]["gloo"]
-    beside = bars._beside(cells, "q7x2", [cell(2**24, 0.15, 1)])
+    beside = bars.with_block_order(cells, "q7x2", [cell(2**24, 0.15, 1)])
     (figures,) = bars.figures_of(bar, "q7x2", beside)
     assert (figures["time"], figures["against_time"]) == (0.2, 0.15)
     assert figures["ratio"] == pytest.approx(0.75)
@@ -178,6 +178,7 @@ def test_figures_of_bars_are_those_of_the_raw_data(repository: Path, tmp_path: P
     assert (tmp_path / "again.gz").read_bytes() == raw.raw_path(file).read_bytes()
 
 
+@pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")
 def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -243,7 +244,7 @@ def test_verdicts_go_on_where_they_were_stopped(tmp_path: Path) -> None:
 
 
 def test_the_ledgers_overhead_is_that_of_pairs() -> None:
-    row = ledger._row("step", [1.0, 2.0, 4.0] * 5, [1.1, 2.2, 4.4] * 5)
+    row = ledger.row_of("step", [1.0, 2.0, 4.0] * 5, [1.1, 2.2, 4.4] * 5)
     share = 0.1 * ledger.WINDOW / ledger.PERIOD
     assert row["overhead"] == pytest.approx(share)
     assert row["low"] == pytest.approx(share)

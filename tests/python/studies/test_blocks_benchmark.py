@@ -11,6 +11,7 @@ from benchmarks import blocks
 from benchmarks import lab as lab_package
 
 
+@pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")
 @pytest.mark.skipif(bool(lab_package.unavailable()), reason=str(lab_package.unavailable()))
 def test_blocks_of_zeros_are_not_sent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "blocks.json"

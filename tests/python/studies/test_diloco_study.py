@@ -22,6 +22,7 @@ from benchmarks.train.study import RECIPES, Choice, Study, jobs
 TINY = {"layers": 1, "heads": 2, "dim": 16, "context": 16, "held_out": 8}
 
 
+@pytest.mark.nightly("runs a study; each method has tests of its own")
 @pytest.mark.ranks(2)
 def test_every_method_trains() -> None:
     recipe = {**RECIPES["cadence"], **TINY, "interval": 8, "steps": 16, "ddp_steps": 4, "every": 4}

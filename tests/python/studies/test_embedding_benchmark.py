@@ -11,6 +11,7 @@ from benchmarks import embedding
 from benchmarks import lab as lab_package
 
 
+@pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")
 @pytest.mark.skipif(bool(lab_package.unavailable()), reason=str(lab_package.unavailable()))
 def test_all_ways_train_alike_and_their_bytes_are_counted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -15,6 +15,7 @@ from benchmarks.train.study import RECIPES
 TINY = {"layers": 1, "heads": 2, "dim": 16, "context": 16, "held_out": 8}
 
 
+@pytest.mark.nightly("minutes: trains twice; test_diloco_failures has ranks that join")
 def test_a_killed_rank_joins_again() -> None:
     recipe = {**RECIPES["cadence-accuracy"], **TINY, "interval": 10, "steps": 60, "every": 10}
     spec = {"method": STREAMING, "recipe": recipe, "seed": 0}

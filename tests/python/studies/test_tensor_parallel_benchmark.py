@@ -11,6 +11,7 @@ from benchmarks import lab as lab_package
 from benchmarks import tensor_parallel
 
 
+@pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")
 @pytest.mark.skipif(bool(lab_package.unavailable()), reason=str(lab_package.unavailable()))
 def test_all_ways_send_as_much(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "tensor_parallel.json"

@@ -1,0 +1,26 @@
+// What q7x2 needs of cryptography, from OpenSSL's libcrypto.
+//
+// All functions throw std::bad_alloc if OpenSSL fails, which it does for lack of memory only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+namespace q7x2 {
+
+/// HMAC-SHA256 (RFC 2104) of all `parts`, one behind the other. Any thread.
+std::array<std::byte, 32> hmac(std::span<const std::byte> key,
+                               std::initializer_list<std::span<const std::byte>> parts);
+
+/// scrypt (RFC 7914), N = 2^14, r = 8, p = 1: takes some 40 ms and 16 MiB, so that who tries
+/// passwords needs as much for each.
+std::array<std::byte, 32> stretched(std::string_view password, std::string_view salt);
+
+/// Compares without telling by its duration where the first difference is. The lengths are no
+/// secret.
+bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
+
+}  // namespace q7x2

@@ -1,0 +1,61 @@
+// HostAddresses: the IP addresses from which a process lets connections come, and the socket filter
+// that drops packets of all others.
+//
+// The filter is a program of the kernel's packet filter (classic BPF). Attached to a listening
+// socket, it sees the first packet of each connection: a stranger's is dropped, as by a firewall,
+// so no connection comes to be. Connections that were accepted have a copy of it.
+//
+// The kernel limits the length of programs. If there are too many addresses, the filter lets
+// addresses between two of them pass, too: those of the smallest gaps.
+#pragma once
+
+#include <linux/filter.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace q7x2 {
+
+class HostAddresses {
+ public:
+  using Ipv6 = std::array<uint8_t, 16>;
+  /// How many ranges of IPv4 addresses, and prefixes of IPv6 addresses, a filter tells apart.
+  static constexpr size_t kMostRanges = 256;
+  static constexpr size_t kMostPrefixes = 128;
+
+  /// IPv4, in host byte order.
+  void add(uint32_t address) { ipv4_.insert(address); }
+  void add(const Ipv6& address) { ipv6_.insert(address); }
+  /// IPv4 or IPv6.
+  void add(const sockaddr_storage& address);
+  void add(const HostAddresses& others);
+
+  bool empty() const { return ipv4_.empty() && ipv6_.empty(); }
+  bool contains(const HostAddresses& others) const;
+  /// Whether `address`, which is IPv4 or IPv6, is one of them.
+  bool contains(const sockaddr_storage& address) const;
+
+  /// Passes packets from these addresses and drops all others. Empty: drops all.
+  std::vector<sock_filter> filter() const;
+
+  std::string encode() const;
+  /// Throws Error(kMismatch) unless `bytes` is what `encode` has made.
+  static HostAddresses decode(std::string_view bytes);
+
+ private:
+  std::set<uint32_t> ipv4_;
+  std::set<Ipv6> ipv6_;
+};
+
+/// The socket takes packets that `filter` passes, and no others. Throws Error(kTransport).
+void attach_filter(int socket, std::vector<sock_filter> filter);
+/// The socket takes all packets.
+void detach_filter(int socket);
+
+}  // namespace q7x2

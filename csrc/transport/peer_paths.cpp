@@ -1,0 +1,94 @@
+// Whose path for data is blocked. See transport/path_clock.h.
+//
+// A connection of UCX leads to an address, and to a port if this end has opened it. UCX's address
+// of a worker has both, in network order, so they say whose worker it is. If the other end has
+// opened the connection, its port is anybody's on that host; then it is nobody's to whom this end
+// has opened a connection itself.
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "transport/peer_table.h"
+
+namespace q7x2 {
+namespace {
+
+bool has_address(std::string_view worker, uint32_t address) {
+  const std::array<char, 4> bytes{static_cast<char>(address >> 24),
+                                  static_cast<char>(address >> 16), static_cast<char>(address >> 8),
+                                  static_cast<char>(address)};
+  return worker.find(std::string_view(bytes.data(), bytes.size())) != std::string_view::npos;
+}
+
+bool has_port(std::string_view worker, uint16_t port) {
+  const std::array<char, 2> bytes{static_cast<char>(port >> 8), static_cast<char>(port)};
+  return worker.find(std::string_view(bytes.data(), bytes.size())) != std::string_view::npos;
+}
+
+const Link& link_of(const Peer::Watched& user) {
+  return user.is_beside ? user.peer->beside : user.peer->shared;
+}
+
+bool uses(const Peer::Watched& user, uint32_t address) {
+  const Peer& peer = *user.peer;
+  return peer.life.is_alive() && !peer.same_host && link_of(user).is_open() &&
+         (!user.is_beside || peer.relies_on_beside) &&
+         has_address(link_of(user).address(), address);
+}
+
+}  // namespace
+
+void PeerTable::watch_paths(Locked& locked, TimePoint now) {
+  if (detector_.num_heartbeats() == 0 || now < paths_.due()) {
+    return;
+  }
+  std::vector<int> workers;
+  for (const pollfd& worker : reactor_.events(locked)) workers.push_back(worker.fd);
+  const auto answers = [&](uint32_t address) { return answers_elsewhere(address, now); };
+  for (const PathSample& connection : paths_.look(now, workers, answers)) {
+    for (const Peer::Watched* user : users_of(connection)) {
+      user->peer->is_blocked = true;
+      suspect(locked, *user->peer,
+              std::string(kPathToIsBlocked) + (user->is_beside ? " on the private link" : ""),
+              Evidence::kBlocked);
+    }
+  }
+}
+
+bool PeerTable::answers_elsewhere(uint32_t address, TimePoint now) const {
+  return std::ranges::any_of(peers_, [&](const auto& each) {
+    const Peer& peer = *each.second;
+    return std::ranges::any_of(std::array{&peer.watched_shared, &peer.watched_beside},
+                               [&](const Peer::Watched* user) {
+                                 return uses(*user, address) && detector_.answers_now(user, now);
+                               });
+  });
+}
+
+std::vector<Peer::Watched*> PeerTable::users_of(const PathSample& connection) {
+  std::vector<Peer::Watched*> users;
+  for (const auto& [process, peer] : peers_) {
+    for (Peer::Watched* user : {&peer->watched_shared, &peer->watched_beside}) {
+      if (uses(*user, connection.peer)) users.push_back(user);
+    }
+  }
+  const auto listens_there = [&](const Peer::Watched* user) {
+    return has_port(link_of(*user).address(), connection.peer_port);
+  };
+  if (std::ranges::any_of(users, listens_there)) {
+    std::erase_if(users, [&](const auto* user) { return !listens_there(user); });
+  } else if (std::ranges::any_of(
+                 users, [&](const auto* user) { return !has_opened_another(*user, connection); })) {
+    std::erase_if(users, [&](const auto* user) { return has_opened_another(*user, connection); });
+  }
+  return users;
+}
+
+bool PeerTable::has_opened_another(const Peer::Watched& user, const PathSample& connection) const {
+  return std::ranges::any_of(paths_.connections(), [&](const PathSample& each) {
+    return each.peer == connection.peer && has_port(link_of(user).address(), each.peer_port);
+  });
+}
+
+}  // namespace q7x2

@@ -1,0 +1,130 @@
+"""A copy of an interpreter does what a new one does."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import interpreters
+import pytest
+from harness import wait_until
+
+STATE = """
+import os, sys, __main__
+print(__name__, sys.argv[1:], os.getcwd(), os.environ.get("WORD"), sys.path[0] or "empty")
+print(sys.stdin.read(), __main__.__dict__ is globals(), sys.orig_argv[1:])
+print("to stderr", file=sys.stderr)
+raise SystemExit(5)
+"""
+
+
+def run(program: str, *args: str, **env: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [program, *args],
+        input="typed",
+        capture_output=True,
+        text=True,
+        env=os.environ | env,
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["code", "file", "module"])
+def test_a_program_finds_what_it_would_find(
+    kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(STATE)
+    args = {"code": ["-c", STATE], "file": ["program.py"], "module": ["-m", "program"]}[kind]
+    seen = [
+        run(program, *args, "first", "second", WORD="x")
+        for program in (interpreters.python(), sys.executable)
+    ]
+    assert seen[0] == seen[1]
+    assert seen[0][0] == 5
+    assert "['first', 'second']" in seen[0][1]
+
+
+def test_it_is_a_copy_unless_only_a_new_interpreter_can_do_it() -> None:
+    code = "import sys; print('torch' in sys.modules)"
+    if interpreters.python() == sys.executable:
+        pytest.skip("at night all interpreters are new")
+    assert run(interpreters.python(), "-c", code)[1] == "True\n"
+    assert run(interpreters.python(), "-c", code, PYTHONHASHSEED="1")[1] == "False\n"
+    assert run(interpreters.python(), "-S", "-c", code)[1] == "False\n"
+    assert run(interpreters.python(), "-c", code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")[1] == "False\n"
+
+
+def test_an_exception_is_told_and_exit_handlers_run() -> None:
+    code = "import atexit; atexit.register(print, 'the end'); 1 / 0"
+    exit_code, out, err = run(interpreters.python(), "-c", code)
+    assert (exit_code, out) == (1, "the end\n")
+    assert err.endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize("end", ["sys.exit(7)", "sys.exit('why')", "sys.exit()", "1 / 0", "pass"])
+def test_an_exit_code_is_that_of_an_interpreter(end: str) -> None:
+    code = f"import sys; print('out'); {end}"
+    codes = [run(program, "-c", code)[:2] for program in (interpreters.python(), sys.executable)]
+    assert codes[0] == codes[1]
+
+
+DESTRUCTOR = """
+class Told:
+    def __del__(self):
+        print("destroyed")
+told = Told()
+"""
+
+
+def test_an_interpreter_is_taken_apart_if_a_test_asks_for_it() -> None:
+    whole = run(interpreters.python(), "-c", DESTRUCTOR, Q7X2_TEST_WHOLE_END="1")
+    assert whole[:2] == (0, "destroyed\n")
+
+
+def test_it_ends_with_the_signal_that_ended_the_program() -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    assert run(interpreters.python(), "-c", code)[0] == -signal.SIGSEGV
+
+
+WAITS = """
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked to end", flush=True))
+print(os.getpid(), flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def test_signals_are_passed_on_and_nobody_survives_a_kill() -> None:
+    command = [interpreters.python(), "-c", WAITS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        pid = int(program.stdout.readline())
+        program.terminate()
+        assert program.stdout.readline() == "asked to end\n"
+        program.kill()
+        wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
+
+
+def test_workers_of_torchrun_are_copies(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "worker.py").write_text(
+        "import os, sys\nprint('torch' in sys.modules, os.environ['RANK'])\n"
+        "sys.exit(3 * (os.environ['RANK'] == '1'))\n"
+    )
+    done = subprocess.run(
+        ["torchrun", "--standalone", "--nproc-per-node=2", tmp_path / "worker.py"],
+        env=os.environ | interpreters.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    is_copy = interpreters.python() != sys.executable
+    assert f"{is_copy} 0" in done.stdout
+    assert f"{is_copy} 1" in done.stdout
+    assert done.returncode == 1
+    assert "exitcode  : 3" in done.stderr

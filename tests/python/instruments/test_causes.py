@@ -1,0 +1,126 @@
+"""The sentences of ``q7x2 why``: whom they name, and what else the ledgers say of a cause."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from ledger_files import Training
+from q7x2 import _causes, _ledger_read, _periods, _rank_causes
+
+
+def causes_of(training: Training, directory: pathlib.Path) -> dict[str, _causes.Cause]:
+    """The causes by their kind."""
+    training.write(directory)
+    found = _causes.analyse(_ledger_read.read(directory)).causes
+    return {each.kind: each for each in found}
+
+
+# ---- whom they name ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", range(4))
+def test_ranks_that_are_equally_idle_are_not_blamed(last: int, tmp_path: pathlib.Path) -> None:
+    """One of them is last in each step, by a little."""
+    late = {rank: ("idle", 18.0 if rank == last else 15.0) for rank in range(4)}
+    launch = causes_of(Training(late=late), tmp_path)["launch"]
+    assert launch.who is None
+    assert launch.text.startswith("ranks launch late")
+    assert launch.seconds == pytest.approx(0.0165, rel=0.2)
+
+
+def test_a_rank_that_is_idle_for_longer_is_named(tmp_path: pathlib.Path) -> None:
+    late = {rank: ("idle", 40.0 if rank == 2 else 10.0) for rank in range(4)}
+    assert causes_of(Training(late=late), tmp_path)["launch"].who == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "named"),
+    [
+        ({}, None),
+        ({0: 0.0, 1: 0.0}, None),
+        ({3: 1.0}, 3),
+        ({0: 1.0, 1: 0.9}, None),
+        ({0: 1.0, 1: 0.4}, 0),
+        ({0: 3.0, 1: 1.0, 2: 1.0, 3: 1.0}, None),
+        ({0: 4.0, 1: 1.0, 2: 1.0, 3: 1.0}, 0),
+    ],
+)
+def test_whoever_stands_out(seconds: dict[int, float], named: int | None) -> None:
+    assert _rank_causes.outstanding(seconds) == named
+
+
+def test_hosts_that_are_equally_slow_are_not_named(tmp_path: pathlib.Path) -> None:
+    link = causes_of(Training(compute=5, wire=30), tmp_path)["link"]
+    assert link.who is None
+    assert link.text == "the network between the hosts takes long"
+
+
+# ---- how much longer -----------------------------------------------------------------------------
+
+
+def test_a_rank_with_three_times_the_batch(tmp_path: pathlib.Path) -> None:
+    straggler = causes_of(Training(late={1: ("compute", 40)}), tmp_path)["straggler"]
+    assert straggler.text == (
+        "rank 1 comes late to collectives: it computes 3.0 times as long as the others, as with a "
+        "larger batch or a slower processor"
+    )
+
+
+def test_a_rank_that_is_a_little_late(tmp_path: pathlib.Path) -> None:
+    straggler = causes_of(Training(late={1: ("compute", 3)}), tmp_path)["straggler"]
+    assert straggler.text.endswith("it computes longer than the others")
+
+
+# ---- when ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["compute", "idle"])
+def test_what_happens_in_every_tenth_step(kind: str, tmp_path: pathlib.Path) -> None:
+    training = Training(late={0: (kind, 200)}, late_every=10, steps=60)
+    found = causes_of(training, tmp_path)["straggler" if kind == "compute" else "launch"]
+    assert found.who == 0
+    if kind == "compute":  # idle time is known as an average of the job
+        assert found.text.endswith(", in every 10th step")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "period"),
+    [
+        ([], None),
+        ([0.0] * 30, None),
+        ([1.0] * 30, None),
+        ([1.0, 0.0] * 15, 2),
+        ([0.01] * 4 + [1.0, 0.9] + [0.01] * 24, None),
+        (([0.0] * 9 + [1.0]) * 5, 10),
+        (([0.001] * 9 + [1.0]) * 5, 10),
+        (([0.1] * 9 + [1.0]) * 5, None),  # half of it is in the other steps
+        (([0.0] * 9 + [1.0]) * 2, None),  # too few to tell
+        ([1.0 if step in (3, 9, 20, 22, 31) else 0.0 for step in range(40)], None),
+    ],
+)
+def test_periods(seconds: list[float], period: int | None) -> None:
+    assert _periods.period(seconds) == period
+
+
+def test_ordinal_numbers() -> None:
+    endings = [_periods.every(number).split()[1] for number in (2, 3, 10, 11, 12, 13, 21, 22, 111)]
+    assert endings == ["2nd", "3rd", "10th", "11th", "12th", "13th", "21st", "22nd", "111th"]
+
+
+# ---- many small calls ----------------------------------------------------------------------------
+
+
+def test_many_tiny_calls(tmp_path: pathlib.Path) -> None:
+    training = Training(buckets=200, bucket_bytes=2048, wire=0.2, steps=10)
+    found = causes_of(training, tmp_path)
+    assert "link" not in found
+    assert found["calls"].text.startswith("200 tiny calls per step, of 2 KiB at the median")
+    assert found["calls"].who is None
+    assert found["calls"].seconds == pytest.approx(0.04, rel=0.1)
+
+
+@pytest.mark.parametrize(("buckets", "size"), [(200, 1 << 20), (5, 2048)], ids=["large", "few"])
+def test_calls_that_are_large_or_few(buckets: int, size: int, tmp_path: pathlib.Path) -> None:
+    training = Training(buckets=buckets, bucket_bytes=size, wire=0.2, steps=10)
+    assert "calls" not in causes_of(training, tmp_path)

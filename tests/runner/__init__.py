@@ -1,0 +1,1 @@
+"""Runs the tests of both languages: what ``./dev test`` calls. It needs no torch."""
