@@ -12,12 +12,15 @@
 #include <gtest/gtest.h>
 
 #include "faulting_write.h"
+#include "ranks.h"
 #include "scarce_files.h"
 #include "slowdown.h"
 
 namespace q7x2 {
 namespace {
 
+using test::Rank;
+using test::run_ranks;
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kId = 9;
@@ -88,14 +91,17 @@ bool find_out(Reactor& reactor, QueueWatch& watch) {
 }
 
 TEST(QueueWatch, AQueueThatWorksIsFoundToWork) {
+  run_ranks(1, [](Rank&) {
   Reactor reactor({});
   QueueWatch watch(reactor);
   EXPECT_FALSE(find_out(reactor, watch));
   EXPECT_FALSE(find_out(reactor, watch)) << "after another death";
   EXPECT_FALSE(watch.is_blocked());
+  });
 }
 
 TEST(QueueWatch, ADeathWhileAMessageIsOnItsWayNeedsAnotherMessage) {
+  run_ranks(1, [](Rank&) {
   Reactor reactor({});
   QueueWatch watch(reactor);
   Locked locked(reactor.lock());
@@ -114,19 +120,23 @@ TEST(QueueWatch, ADeathWhileAMessageIsOnItsWayNeedsAnotherMessage) {
   EXPECT_EQ(watch.due(locked), second);
   watch.look(locked, second);
   EXPECT_NE(watch.due(locked), never) << "the second message is on its way";
+  });
 }
 
 // UCX would end the process.
 TEST(QueueWatch, NothingIsTriedWithoutFiles) {
   if (test::kSlowdown > 1) GTEST_SKIP() << "a sanitizer looks at an exception through a pipe";
+  run_ranks(1, [](Rank&) {
   Reactor reactor({});
   QueueWatch watch(reactor);
   const test::NoMoreFiles limited;
   EXPECT_FALSE(find_out(reactor, watch));
   EXPECT_FALSE(watch.is_blocked());
+  });
 }
 
 TEST(QueueWatch, AWriterThatWasKilledBlocksIt) {
+  run_ranks(1, [](Rank&) {
   Writer writer;  // forks before UCX has threads and sockets
   Reactor reactor({});
   QueueWatch watch(reactor);
@@ -139,6 +149,7 @@ TEST(QueueWatch, AWriterThatWasKilledBlocksIt) {
   EXPECT_NE(std::string(watch.error().what()).find("pid 7 on host a was killed"),
             std::string::npos);
   EXPECT_FALSE(find_out(reactor, watch)) << "it is said once";
+  });
 }
 
 }  // namespace

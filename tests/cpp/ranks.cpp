@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <span>
 #include <sstream>
@@ -160,6 +161,15 @@ void collect(std::vector<Child>& children, TimePoint give_up) {
   }
 }
 
+/// UCX loads its modules when it is first used.
+bool has_used_ucx() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("libuct_cma") != std::string::npos) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Rank::Rank(Board& board, int own_rank, int size, std::chrono::seconds deadline)
@@ -257,6 +267,8 @@ void Rank::wait_until(const std::string& what, const std::function<bool()>& cond
 
 void run_ranks(int world_size, const std::function<void(Rank&)>& body, const RunOptions& options) {
   ASSERT_LE(world_size, kMaxRanks);
+  ASSERT_FALSE(has_used_ucx()) << "this process has used UCX, and so no child of it can: a test that "
+                                  "uses UCX does so in run_ranks(1, ...)";
   void* memory =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED) << std::strerror(errno);
