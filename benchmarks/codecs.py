@@ -18,6 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox
 from q7x2._extension import load
 from q7x2._palette import LINES
@@ -175,15 +176,21 @@ def _panel(
 ) -> list[tuple[str, float, float]]:
     """Returns the names and places of its points."""
     points = []
+    least = min(row[kind]["error"] for row in rows if row[kind]["error"] > 0)
+    exact = 10.0 ** (math.floor(math.log10(least)) - 1)  # the place of what loses nothing
     for index, row in enumerate(rows):
         point = row[kind]
-        error = max(point["error"], 1e-5)  # what loses nothing sits on the axis
+        error = point["error"] or exact
         speed = row["rates"]["encode with residual"] / 1e9
         colour = LINES[index % len(LINES)]
         axis.scatter(point["bits"], error, s=18 * speed, alpha=0.45, color=colour)
         points.append((row["codec"], point["bits"], error))
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
+    axis.axhline(exact * 10**0.5, color="0.6", linewidth=0.8, linestyle=":")
+    axis.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: "exact" if value <= exact else f"{value:g}")
+    )
     axis.set_xlabel("bits of an element")
     axis.set_title(title)
     axis.grid(alpha=0.2)

@@ -176,7 +176,7 @@ def _price(study: Study, label: str) -> tuple[Paired, int]:
     paired = variants_report.difference(of, label, base)
     if paired is not None:
         return paired, len(set(of[label]) & set(of[base]))
-    old = next(e for e in study_figures.accuracies(study, "gpt")[0] if e.label == label)
+    old = next(e for e in study_figures.accuracies(study, "gpt") if e.label == label)
     assert old.paired is not None
     return old.paired, old.seeds
 

@@ -2,6 +2,8 @@
 
     python examples/demo.py --backends q7x2 gloo --out demo-out
 
+Then, as root, the same model with int8 gradients over slow virtual links (`demo_slow_link.py`).
+
 Both runs have the same seed, so the same batches and the same initial weights. They take turns
 (ABBA: each is stopped and resumed), so that a machine that speeds up or slows down favours neither.
 Writes the logs, `demo.json` and `demo.png`. Exits with 1 if the losses differ by more than the
@@ -21,6 +23,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import demo_slow_link
 import picture
 import torch
 from report import read_log
@@ -176,6 +179,9 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=2, help="of each backend")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
+    slow = parser.add_argument_group("over slow virtual links (root)")
+    slow.add_argument("--rate", default="100mbit", help="of each host's link")
+    slow.add_argument("--slow-steps", type=int, default=30, help="of each; 0: leave it out")
     args = parser.parse_args()
     if args.backends[0] == args.backends[1]:
         parser.error("--backends: expected two different ones")
@@ -209,10 +215,7 @@ def main() -> int:
         "arguments": {name: str(value) for name, value in vars(args).items()},
         "machine": {"cores": cores, "load_before": load, "processor": platform.processor()},
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "wall_seconds": time.monotonic() - start,
     }
-    (args.out / "demo.json").write_text(json.dumps(result, indent=1) + "\n")
-    picture.draw(result, args.out / "demo.png")
     console.print(table(result))
     if load > cores / 2:
         console.print(f"[yellow]The machine was busy before (load {load:.1f}): mind the times.")
@@ -224,6 +227,15 @@ def main() -> int:
     )
     verdict = "[bold green]The same training[/]" if equal else "[bold red]Not the same training[/]"
     console.print(f"{verdict}: largest relative difference in {found}.", highlight=False)
+    if args.slow_steps:
+        if problem := demo_slow_link.why_not():
+            console.print(f"[yellow]Without the part over slow links: {problem}", highlight=False)
+        else:
+            result["slow_link"] = demo_slow_link.compare(args, MODEL)
+            demo_slow_link.say(console, result["slow_link"])
+    result["wall_seconds"] = time.monotonic() - start
+    (args.out / "demo.json").write_text(json.dumps(result, indent=1) + "\n")
+    picture.draw(result, args.out / "demo.png")
     console.print(f"Picture and figures: {args.out / 'demo.png'}, {args.out / 'demo.json'}")
     return 0 if equal else 1
 

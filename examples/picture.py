@@ -1,4 +1,6 @@
-"""The demo's picture: the same losses on the left, where the seconds of a step go on the right."""
+"""The demo's picture: the same losses on the left, where the seconds of a step go beside them, and
+the losses over slow links on the right, if they were measured.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,15 @@ def draw(result: dict[str, Any], path: Path) -> None:
     style |= {"axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 14}
     style |= {"axes.spines.top": False, "axes.spines.right": False}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(11, 4.2), dpi=160, layout="constrained")
-        curves, bars = figure.subplots(1, 2, width_ratios=(1.05, 1))
+        slow = result.get("slow_link")
+        widths = (1.05, 1, 1) if slow else (1.05, 1)
+        figure = Figure(figsize=(5.5 * len(widths), 4.2), dpi=160, layout="constrained")
+        curves, bars, *rest = figure.subplots(1, len(widths), width_ratios=widths)
         figure.get_layout_engine().set(wspace=0.06, rect=(0.01, 0.07, 0.98, 0.92))
         _losses(curves, result)
         _steps(bars, result)
+        if slow:
+            _slow_link(rest[0], slow)
         figure.text(0.015, 0.02, result["caption"], color=MUTED, fontsize=8.5)
         figure.savefig(path)
 
@@ -49,6 +55,22 @@ def _losses(axes: Any, result: dict[str, Any]) -> None:
         ha="right",
         color=MUTED,
     )
+
+
+def _slow_link(axes: Any, slow: dict[str, Any]) -> None:
+    for curve, color in zip(slow["curves"], COLORS, strict=True):
+        axes.plot(curve["seconds"], curve["loss"], color=color, linewidth=1.8)
+        end = (curve["seconds"][-1], curve["loss"][-1])
+        place = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(curve["name"], end, color=color, fontweight="bold", **place)
+    title = f"Over links of {slow['rate']}"
+    if slow["sooner"]:
+        title += f": {slow['sooner']:.1f} times sooner"
+    axes.set_title(title)
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel("training loss (nats per byte)")
+    axes.margins(x=0.12)
+    axes.grid(axis="y", color="#eaeef2")
 
 
 def _steps(axes: Any, result: dict[str, Any]) -> None:

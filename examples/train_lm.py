@@ -100,6 +100,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--warmup", type=int, default=50, help="steps")
     training.add_argument("--weight-decay", type=float, default=0.1)
     training.add_argument("--clip", type=float, default=1.0, help="norm of the gradient")
+    training.add_argument(
+        "--compress", metavar="CODEC", help="gradients by q7x2.Quantize(CODEC); needs q7x2"
+    )
     training.add_argument("--bucket-mb", type=float, default=25, help="of DDP, MiB")
     training.add_argument("--validate-every", type=count, default=100, help="steps")
     training.add_argument("--validation-batches", type=count, default=8)
@@ -116,6 +119,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--until {args.until} is beyond --steps {args.steps}")
     if args.resume and not args.checkpoint_dir:
         parser.error("--resume needs --checkpoint-dir")
+    if args.compress and args.backend != "q7x2":
+        parser.error("--compress needs --backend q7x2")
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device here")
     if "RANK" not in os.environ:
@@ -167,6 +172,10 @@ def train(args: argparse.Namespace, text: Text, device: torch.device) -> None:
     torch.manual_seed(args.seed)
     model = GPT(model_config(args)).to(device)
     ddp = DistributedDataParallel(model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True)
+    if args.compress:
+        import q7x2
+
+        q7x2.attach(ddp, q7x2.Quantize(args.compress))
     optimizer = adamw(model, args)
     sampler = Sampler(text.train, args.context, args.batch, rank, world_size, args.seed)
     torch.manual_seed(args.seed + 1 + rank)  # dropout differs between ranks
@@ -214,7 +223,9 @@ def train(args: argparse.Namespace, text: Text, device: torch.device) -> None:
 
     # After its first backward DDP lays out its buckets anew, by the order of the gradients. Have
     # that done before the first step, or a resumed run sums in another order than one not stopped.
-    rehearse(communicate=True)
+    # A hook would keep what it lost of gradients that nobody uses, so it has no rehearsal.
+    if not args.compress:
+        rehearse(communicate=True)
     compute: deque[float] = deque(maxlen=5)
 
     parameters = sum(p.numel() for p in model.parameters())

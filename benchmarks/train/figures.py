@@ -17,8 +17,6 @@ Cell = dict[str, Any]
 
 # Rounds that are left out of step times: buckets are laid out anew, and hooks begin.
 _FIRST_ROUNDS = 1
-# An equivalence margin in standard deviations of the uncompressed training over its seeds.
-MARGIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -126,20 +124,13 @@ class Accuracy:
     def verdict(self) -> str:
         if self.paired is None:
             return "-"
-        if self.paired.p_not_worse < 0.05:
-            return "within noise"
-        if self.p_differs < 0.05 and self.paired.mean > 0:
-            return "worse"
-        return "undecided"
+        return "meets the bar" if self.paired.meets_bar else "costs more"
 
 
-def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
-    """The methods, and the equivalence margin."""
+def accuracies(study: Study, task: str) -> list[Accuracy]:
     by_label: dict[str, dict[int, Cell]] = {}
     for cell in study.of("accuracy", task=task):
         by_label.setdefault(cell["label"], {})[cell["seed"]] = cell
-    base = by_label[UNCOMPRESSED]
-    margin = MARGIN * inference.spread([cell["final_loss"] for cell in base.values()])
     tests: dict[str, Paired] = {}
     for label, cells in by_label.items():
         beside = BY_LABEL[label].uncompressed
@@ -147,7 +138,7 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
         common = sorted(set(cells) & set(whole))
         if label != beside and len(common) > 1:
             differences = [cells[s]["final_loss"] - whole[s]["final_loss"] for s in common]
-            tests[label] = inference.paired(differences, margin)
+            tests[label] = inference.paired(differences)
     differs = dict(zip(tests, inference.holm([t.p_differs for t in tests.values()]), strict=True))
     return [
         Accuracy(
@@ -160,7 +151,7 @@ def accuracies(study: Study, task: str) -> tuple[list[Accuracy], float]:
             differs.get(label, 1.0),
         )
         for label, cells in by_label.items()
-    ], margin
+    ]
 
 
 def difference(study: Study, task: str, label: str, other: str) -> Paired | None:
@@ -172,7 +163,7 @@ def difference(study: Study, task: str, label: str, other: str) -> Paired | None
     common = sorted(set(losses[0]) & set(losses[1]))
     if len(common) < 2:
         return None
-    return inference.paired([losses[0][s] - losses[1][s] for s in common], margin=0)
+    return inference.paired([losses[0][s] - losses[1][s] for s in common])
 
 
 def curves(cells: Sequence[Cell], key: str) -> tuple[list[float], list[float], list[float]]:

@@ -12,10 +12,11 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from q7x2._palette import BLUE, GREY, LINES, ORANGE, PURPLE, SKY, VERMILION, line_style
 
 from benchmarks.lab.topology import bits_per_second
-from benchmarks.train import cadence_report, figures
+from benchmarks.train import cadence_report, figures, inference
 from benchmarks.train.cadence_methods import CADENCE_BY_LABEL
 from benchmarks.train.methods import BASELINE, METHODS, POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.train.study import TASKS, Study
@@ -29,9 +30,9 @@ _COLOURS = {
     "int4": PURPLE,
     POWERSGD: BLUE,
 }
-_VERDICTS = {"within noise": BLUE, "worse": VERMILION}
+_VERDICTS = {"meets the bar": BLUE, "costs more": VERMILION}
 _HEADLINE_RATE = "100mbit"
-_SHOWN_MARGINS = 4  # equivalence margins on either side
+_SHOWN_DIFFERENCE = 0.06  # on either side
 _PHASES = {"encode": 0, "pack": 0, "orthonormalise": 1, "project": 2, "decode": 3, "unpack": 3}
 
 
@@ -58,14 +59,15 @@ def rates_of(study: Study, part: str) -> list[str]:
     return sorted({cell["rate"] for cell in study.of(part)}, key=bits_per_second)
 
 
-def _style(label: str) -> dict[str, Any]:
+def style(label: str) -> dict[str, Any]:
+    """How the line of a method is drawn."""
     others = [m.label for m in METHODS if m.label not in _COLOURS]
     if label in _COLOURS:
-        style = {"color": _COLOURS[label], "linestyle": "--" if "Gloo" in label else "-"}
+        look = {"color": _COLOURS[label], "linestyle": "--" if "Gloo" in label else "-"}
     else:  # the later dashes
-        style = line_style(2 * len(LINES) + others.index(label))
+        look = line_style(2 * len(LINES) + others.index(label))
     width = 2.4 if label in (BASELINE, UNCOMPRESSED) else 1.4
-    return {"label": label, "linewidth": width, **style}
+    return {"label": label, "linewidth": width, **look}
 
 
 def _name_lines(figure: Figure) -> None:
@@ -95,14 +97,31 @@ def _headline(study: Study) -> Figure | None:
     base = next(c for c in cells if c["label"] == BASELINE)
     left.axhline(base["rounds"]["held_out"][-1], color="0.6", linewidth=0.8)
     for cell in cells:
-        left.plot(figures.elapsed(cell), cell["rounds"]["held_out"], **_style(cell["label"]))
+        seconds, losses = figures.elapsed(cell), cell["rounds"]["held_out"]
+        (line,) = left.plot(seconds, losses, **style(cell["label"]))
+        left.annotate(
+            cell["label"],
+            (seconds[-1], losses[-1]),
+            xytext=(2, -5),
+            textcoords="offset points",
+            ha="left",
+            va="center",
+            rotation=-60,
+            rotation_mode="anchor",
+            color=line.get_color(),
+            fontsize=8,
+        )
     left.set_xscale("log")
+    left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    left.margins(x=0.1)
+    low, high = left.get_ylim()
+    left.set_ylim(low - 0.55 * (high - low), high)  # room for the names
     _finish(left, "The same GPT, four hosts, 100 Mbit/s", "seconds", "held-out loss, nats per byte")
     shown = [s for label in _COLOURS if (s := by_label.get(label)) and s.reached][::-1]
     right.barh(
         [s.label for s in shown],
         [s.reached or 0 for s in shown],
-        color=[_style(s.label)["color"] for s in shown],
+        color=[style(s.label)["color"] for s in shown],
     )
     for s in shown:
         right.annotate(f" {s.reached:.3g} s, {s.sooner:.1f} x", (s.reached, s.label), va="center")
@@ -120,12 +139,12 @@ def _speed(study: Study) -> Figure | None:
     )
     for row, rate in zip(axes, rates, strict=True):
         for cell in study.of("speed", rate=rate):
-            style, rounds = _style(cell["label"]), cell["rounds"]
+            look, rounds = style(cell["label"]), cell["rounds"]
             steps = [cell["turn"] * (i + 1) for i in range(len(rounds["loss"]))]
-            row[0].plot(steps, rounds["held_out"], **style)
-            row[1].plot(figures.elapsed(cell), rounds["held_out"], **style)
+            row[0].plot(steps, rounds["held_out"], **look)
+            row[1].plot(figures.elapsed(cell), rounds["held_out"], **look)
             sent = itertools.accumulate(each * cell["turn"] / 1e6 for each in rounds["bytes"])
-            row[2].plot(steps, list(sent), **style)
+            row[2].plot(steps, list(sent), **look)
         title = f"4 hosts x {rate}"
         _finish(row[0], title, "step", "held-out loss, nats per byte")
         _finish(row[1], title, "seconds", "held-out loss, nats per byte")
@@ -149,13 +168,12 @@ def _accuracy(study: Study) -> Figure | None:
             mine = [cell for cell in cells if cell["label"] == label]
             means, low, high = figures.curves(mine, "held_out")
             steps = [mine[0]["every"] * (i + 1) for i in range(len(means))]
-            row[0].plot(steps, means, **_style(label))
-            row[0].fill_between(steps, low, high, color=_style(label)["color"], alpha=0.12, lw=0)
+            row[0].plot(steps, means, **style(label))
+            row[0].fill_between(steps, low, high, color=style(label)["color"], alpha=0.12, lw=0)
         row[0].set_yscale("log")
         _finish(row[0], f"{task}: mean and spread over seeds", "step", "held-out loss")
-        results, margin = figures.accuracies(study, task)
-        shown = [r for r in results if r.paired][::-1]
-        edge = _SHOWN_MARGINS * margin
+        shown = [r for r in figures.accuracies(study, task) if r.paired][::-1]
+        edge = _SHOWN_DIFFERENCE
         for r in shown:
             assert r.paired is not None
             colour = _VERDICTS.get(r.verdict, GREY)
@@ -166,12 +184,12 @@ def _accuracy(study: Study) -> Figure | None:
                 continue
             error = [[r.paired.mean - r.paired.low], [r.paired.high - r.paired.mean]]
             row[1].errorbar(r.paired.mean, r.label, xerr=error, fmt="o", color=colour, capsize=3)
-        row[1].axvspan(-margin, margin, color=BLUE, alpha=0.12, lw=0)
+        row[1].axvspan(-edge, inference.BAR, color=BLUE, alpha=0.12, lw=0)
         row[1].axvline(0, color="0.5", linewidth=0.8)
         row[1].set_xlim(-edge, 1.05 * edge)
         _finish(
             row[1],
-            "difference from uncompressed, 95 % interval; shaded: seed noise",
+            "difference from uncompressed, 95 % interval; shaded: meets the bar",
             "held-out loss at the end, less is better",
             "",
         )
@@ -255,11 +273,11 @@ def _cadence(study: Study) -> Figure | None:
     for row, (hosts, rate) in zip(axes, networks, strict=True):
         for cell in study.of("cadence", hosts=hosts, rate=rate):
             label, losses = cell["label"], cell["held_out"]
-            style = {"label": label, **line_style(list(CADENCE_BY_LABEL).index(label))}
+            look = {"label": label, **line_style(list(CADENCE_BY_LABEL).index(label))}
             steps = [cell["every"] * i for i in range(len(losses))]
-            row[0].plot(steps[1:], losses[1:], **style)
-            row[1].plot(cell["seconds"][1:], losses[1:], **style)
-            row[2].plot([each / 1e6 for each in cell["bytes"][1:]], losses[1:], **style)
+            row[0].plot(steps[1:], losses[1:], **look)
+            row[1].plot(cell["seconds"][1:], losses[1:], **look)
+            row[2].plot([each / 1e6 for each in cell["bytes"][1:]], losses[1:], **look)
         for axis, x in zip(row, ("step", "seconds", "MB sent per host"), strict=True):
             _finish(axis, f"{hosts} hosts x {rate}", x, "held-out loss, nats per byte")
         for axis in row[:2]:

@@ -30,10 +30,11 @@ from benchmarks.train.methods import (
     UNCOMPRESSED,
 )
 from benchmarks.train.sharded_methods import SHARDED_METHODS
-from benchmarks.train.variants import HELD_OUT, STUDIED, with_references
+from benchmarks.train.variants import EVERY, HELD_OUT, PRICED, STUDIED, with_references
 
 RANKS = 4
 _CELL_TIMEOUT_S = 3600
+OTHER_TEXT = "another text"  # of the part "held-out-study"
 
 _GPT = {
     "layers": 2,
@@ -119,7 +120,7 @@ RECIPES: dict[str, Any] = {
     "variants": _TEXT,
     # Each changes one thing that defaults were not chosen by.
     "held-out-study": {
-        "another text": {**_TEXT, "text": "torch headers"},
+        OTHER_TEXT: {**_TEXT, "text": "torch headers"},
         "another size": {**_TEXT, "layers": 4, "dim": 128},
         "another schedule": {**_TEXT, "schedule": "trapezoid", "warmup": 50},
     },
@@ -236,8 +237,9 @@ def jobs(choice: Choice) -> Iterator[Job]:
                 for seed in range(choice.seeds):
                     yield Job(part, {"seed": seed}, mine, recipe, None, seed, extra=_GPT_TASK)
             case "held-out-study":
-                mine = with_references([label for label in HELD_OUT if label in choice.labels])
                 for seed, change in itertools.product(range(choice.seeds), recipe):
+                    of = (*HELD_OUT, *PRICED) if change == OTHER_TEXT else HELD_OUT
+                    mine = with_references([label for label in of if label in choice.labels])
                     place = {"change": change, "seed": seed}
                     yield Job(part, place, mine, recipe[change], None, seed, extra=_GPT_TASK)
             case "long":
@@ -272,8 +274,8 @@ class Study:
                 )
 
     def of(self, part: str, **place: Any) -> list[dict[str, Any]]:
-        """In the order of METHODS, SHARDED_METHODS, CADENCE_METHODS, and then STUDIED."""
-        every = (*METHODS, *SHARDED_METHODS, *CADENCE_METHODS, *STUDIED.values())
+        """In the order of METHODS, SHARDED_METHODS, CADENCE_METHODS, and then the others."""
+        every = (*METHODS, *SHARDED_METHODS, *CADENCE_METHODS, *EVERY.values())
         order = {label: i for i, label in enumerate(dict.fromkeys(m.label for m in every))}
         found = [
             cell

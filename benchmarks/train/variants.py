@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import q7x2
 import torch
@@ -15,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.train.methods import (
     ADAM,
     BY_LABEL,
+    TORCH_POWERSGD,
     UNCOMPRESSED,
+    AddHook,
     MakePolicy,
     Method,
     Recipe,
@@ -103,6 +106,10 @@ def _byte_embedding(hook: q7x2.HookOptions) -> q7x2.Compose:
 
 _INT4 = "int4, groups of 512"
 _WITHOUT = ", no error feedback"
+
+
+def _at_once(add: AddHook, ddp: DistributedDataParallel, _: bool) -> q7x2.Attached | None:
+    return add(ddp, True)
 
 
 # Each stands for the hook's default beside which its variants are judged.
@@ -217,8 +224,20 @@ VARIANTS = (
 
 # Uncompressed training with the two second moments' factors: 0.95 and 0.999.
 CONTROLS = (UNCOMPRESSED, ADAM)
+# Hooks that by default leave the first steps of a training as they are, and one that is not ours:
+# the part "speed" has them compress from the first step (PyTorch's from the third).
+AT_ONCE = {
+    f"{label}, from the first step": Method(
+        f"{label}, from the first step",
+        BY_LABEL[label].backend,
+        partial(_at_once, BY_LABEL[label].add),
+        one_bucket=BY_LABEL[label].one_bucket,
+        tasks=("gpt",),
+    )
+    for label in ("PowerSGD 8", "PowerSGD 4", TORCH_POWERSGD, "1-bit SGD", "top 1 %")
+}
 STUDIED: dict[str, Method] = {m.label: m for m in (*DEFAULTS, *VARIANTS)}
-EVERY: dict[str, Method] = {**BY_LABEL, **STUDIED}
+EVERY: dict[str, Method] = {**BY_LABEL, **STUDIED, **AT_ONCE}
 
 # What the part "held-out-study" trains: hooks at their defaults, chosen by other trainings.
 HELD_OUT = (
@@ -233,13 +252,17 @@ HELD_OUT = (
 )
 
 
+# On the other text alone: what README.md gives a speed for.
+PRICED = ("int4:g=128", *AT_ONCE)
+
+
 def with_references(labels: Iterable[str]) -> list[str]:
     """The controls, and each of the labels behind the methods that it is compared with."""
     found = list(CONTROLS)
     for label in labels:
         if label in CONTROLS:
             continue
-        method = STUDIED[label]
+        method = EVERY[label]
         beside = [method.of] if isinstance(method, Variant) else []
         found += [*with_references([*beside, method.uncompressed]), label]
     return list(dict.fromkeys(found))

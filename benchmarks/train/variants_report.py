@@ -32,7 +32,7 @@ def difference(of: Losses, label: str, other: str) -> Paired | None:
     seeds = sorted(set(of.get(label, {})) & set(of.get(other, {})))
     if len(seeds) < 2:
         return None
-    return inference.paired([of[label][s] - of[other][s] for s in seeds], margin=0)
+    return inference.paired([of[label][s] - of[other][s] for s in seeds])
 
 
 def base_of(label: str) -> str:
@@ -58,7 +58,7 @@ def against(of: Losses, label: str) -> Paired | None:
         for mine, base, its, other in [four]
         for s in seeds
     ]
-    return inference.paired(prices, margin=0)
+    return inference.paired(prices)
 
 
 def verdict(against: Paired) -> str:

@@ -6,15 +6,17 @@ for lines.
 
 from __future__ import annotations
 
+from typing import Any
+
 BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 ORANGE, SKY, BLACK, GREY = "#e69f00", "#56b4e9", "#000000", "#868e96"
 LINES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-DASHES = ("-", "--", ":", "-.")
+DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 
 
-def line_style(index: int) -> dict[str, str]:
-    """Of line ``index`` of many: other dashes once the colours are used up."""
+def line_style(index: int) -> dict[str, Any]:
+    """Of line ``index`` of at most 35: other dashes once the colours are used up."""
     return {
         "color": LINES[index % len(LINES)],
-        "linestyle": DASHES[index // len(LINES) % len(DASHES)],
+        "linestyle": DASHES[index // len(LINES)],
     }

@@ -92,34 +92,34 @@ bool find_out(Reactor& reactor, QueueWatch& watch) {
 
 TEST(QueueWatch, AQueueThatWorksIsFoundToWork) {
   run_ranks(1, [](Rank&) {
-  Reactor reactor({});
-  QueueWatch watch(reactor);
-  EXPECT_FALSE(find_out(reactor, watch));
-  EXPECT_FALSE(find_out(reactor, watch)) << "after another death";
-  EXPECT_FALSE(watch.is_blocked());
+    Reactor reactor({});
+    QueueWatch watch(reactor);
+    EXPECT_FALSE(find_out(reactor, watch));
+    EXPECT_FALSE(find_out(reactor, watch)) << "after another death";
+    EXPECT_FALSE(watch.is_blocked());
   });
 }
 
 TEST(QueueWatch, ADeathWhileAMessageIsOnItsWayNeedsAnotherMessage) {
   run_ranks(1, [](Rank&) {
-  Reactor reactor({});
-  QueueWatch watch(reactor);
-  Locked locked(reactor.lock());
-  const auto never = QueueWatch::TimePoint::max();
-  const auto begin = Clock::now();
-  watch.process_died(locked, begin, "pid 7 on host a");
-  watch.look(locked, begin + QueueWatch::kPause);  // sends
-  const auto death = begin + QueueWatch::kPause + std::chrono::milliseconds(1);
-  watch.process_died(locked, death, "pid 8 on host a");
-  const auto second = death + QueueWatch::kPause;
-  for (int i = 0; i < kRounds && watch.due(locked) < second; ++i) {
-    reactor.progress(locked);
-    watch.look(locked, watch.due(locked));
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(watch.due(locked), second);
-  watch.look(locked, second);
-  EXPECT_NE(watch.due(locked), never) << "the second message is on its way";
+    Reactor reactor({});
+    QueueWatch watch(reactor);
+    Locked locked(reactor.lock());
+    const auto never = QueueWatch::TimePoint::max();
+    const auto begin = Clock::now();
+    watch.process_died(locked, begin, "pid 7 on host a");
+    watch.look(locked, begin + QueueWatch::kPause);  // sends
+    const auto death = begin + QueueWatch::kPause + std::chrono::milliseconds(1);
+    watch.process_died(locked, death, "pid 8 on host a");
+    const auto second = death + QueueWatch::kPause;
+    for (int i = 0; i < kRounds && watch.due(locked) < second; ++i) {
+      reactor.progress(locked);
+      watch.look(locked, watch.due(locked));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(watch.due(locked), second);
+    watch.look(locked, second);
+    EXPECT_NE(watch.due(locked), never) << "the second message is on its way";
   });
 }
 
@@ -127,28 +127,28 @@ TEST(QueueWatch, ADeathWhileAMessageIsOnItsWayNeedsAnotherMessage) {
 TEST(QueueWatch, NothingIsTriedWithoutFiles) {
   if (test::kSlowdown > 1) GTEST_SKIP() << "a sanitizer looks at an exception through a pipe";
   run_ranks(1, [](Rank&) {
-  Reactor reactor({});
-  QueueWatch watch(reactor);
-  const test::NoMoreFiles limited;
-  EXPECT_FALSE(find_out(reactor, watch));
-  EXPECT_FALSE(watch.is_blocked());
+    Reactor reactor({});
+    QueueWatch watch(reactor);
+    const test::NoMoreFiles limited;
+    EXPECT_FALSE(find_out(reactor, watch));
+    EXPECT_FALSE(watch.is_blocked());
   });
 }
 
 TEST(QueueWatch, AWriterThatWasKilledBlocksIt) {
   run_ranks(1, [](Rank&) {
-  Writer writer;  // forks before UCX has threads and sockets
-  Reactor reactor({});
-  QueueWatch watch(reactor);
-  int arrived = 0;
-  reactor.on_message(kId, count, &arrived);
-  ASSERT_EQ(writer.run(reactor.worker().address()), SIGSEGV);
-  EXPECT_TRUE(find_out(reactor, watch));
-  EXPECT_TRUE(watch.is_blocked());
-  EXPECT_EQ(arrived, 1) << "what came before it";
-  EXPECT_NE(std::string(watch.error().what()).find("pid 7 on host a was killed"),
-            std::string::npos);
-  EXPECT_FALSE(find_out(reactor, watch)) << "it is said once";
+    Writer writer;  // forks before UCX has threads and sockets
+    Reactor reactor({});
+    QueueWatch watch(reactor);
+    int arrived = 0;
+    reactor.on_message(kId, count, &arrived);
+    ASSERT_EQ(writer.run(reactor.worker().address()), SIGSEGV);
+    EXPECT_TRUE(find_out(reactor, watch));
+    EXPECT_TRUE(watch.is_blocked());
+    EXPECT_EQ(arrived, 1) << "what came before it";
+    EXPECT_NE(std::string(watch.error().what()).find("pid 7 on host a was killed"),
+              std::string::npos);
+    EXPECT_FALSE(find_out(reactor, watch)) << "it is said once";
   });
 }
 

@@ -267,8 +267,9 @@ void Rank::wait_until(const std::string& what, const std::function<bool()>& cond
 
 void run_ranks(int world_size, const std::function<void(Rank&)>& body, const RunOptions& options) {
   ASSERT_LE(world_size, kMaxRanks);
-  ASSERT_FALSE(has_used_ucx()) << "this process has used UCX, and so no child of it can: a test that "
-                                  "uses UCX does so in run_ranks(1, ...)";
+  ASSERT_FALSE(has_used_ucx())
+      << "this process has used UCX, and so no child of it can: a test that "
+         "uses UCX does so in run_ranks(1, ...)";
   void* memory =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED) << std::strerror(errno);

@@ -14,6 +14,7 @@ from typing import ClassVar
 import checkpoint
 import corpus
 import demo
+import demo_slow_link
 import interpreters
 import pytest
 import report
@@ -224,16 +225,25 @@ class TestDemo:
                     log.write(json.dumps({"step": step, "validation_loss": 2.0}) + "\n")
 
         monkeypatch.setattr(demo, "take_turns", take_turns)
-        monkeypatch.setattr(sys, "argv", ["demo.py", "--steps=9", f"--out={tmp_path}"])
+        options = ["--steps=9", "--slow-steps=0", f"--out={tmp_path}"]
+        monkeypatch.setattr(sys, "argv", ["demo.py", *options])
         assert demo.main() == status
 
     def test_runs_both_backends_in_turns(self, tmp_path: Path) -> None:
         if not dist.is_backend_available("q7x2"):
             pytest.skip("torch has no backend q7x2 here")
-        options = ["--ranks=2", "--steps=4", "--turns=1", f"--out={tmp_path}"]
+        options = ["--ranks=2", "--steps=4", "--turns=1", "--slow-steps=3", f"--out={tmp_path}"]
         job = run([str(EXAMPLES / "demo.py"), *options])
         assert job.returncode == 0, job.stdout
         assert "The same training" in job.stdout
         result = json.loads((tmp_path / "demo.json").read_text())
         assert [len(backend["loss"]) for backend in result["backends"]] == [4, 4]
         assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+        if problem := demo_slow_link.why_not():
+            assert f"Without the part over slow links: {problem}" in " ".join(job.stdout.split())
+            return
+        slow = result["slow_link"]
+        assert [len(curve["loss"]) for curve in slow["curves"]] == [3, 3]
+        assert "Over links of 100mbit" in job.stdout
+        first = [curve["loss"][0] for curve in slow["curves"]]
+        assert first[0] == pytest.approx(first[1], rel=1e-5), "the same weights and batches"
