@@ -1,0 +1,139 @@
+"""A brand-new Debian in a folder, to run a page's commands in as a new user would.
+
+It has what a server has after its installation (Python, git, certificates) and this machine's
+settings of apt and pip, so that it finds packages where this machine does. The first one is
+downloaded and kept under ``build``; each test gets a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+from types import TracebackType
+
+import harness
+
+_BASE = harness.ROOT / "build" / "bare-debian"
+_PACKAGES = "ca-certificates,git,python3,python3-venv"
+_SETTINGS = (
+    "/etc/apt",
+    "/etc/ssl",
+    "/etc/ca-certificates",
+    "/usr/share/keyrings",
+    "/usr/local/share/ca-certificates",
+)
+_FENCE = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# In a mount namespace of its own, so that nothing stays mounted.
+_ENTER = """
+set -e
+mount --make-rprivate /
+mount -t proc proc "$1/proc"
+mount --rbind /sys "$1/sys"
+mount --rbind /dev "$1/dev"
+for folder in $2; do mkdir -p "$1$folder"; mount --bind "$folder" "$1$folder"; done
+exec chroot "$1" bash -c 'cd "$HOME/q7x2" && set -e && eval "$0"' "$3"
+"""
+
+
+def why_not() -> str | None:
+    """What is missing for one; None: nothing."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if shutil.which("debootstrap") is None:
+        return "no debootstrap: apt-get install debootstrap"
+    return None
+
+
+def commands(page: str, heading: str) -> list[str]:
+    """The blocks of shell commands in a section of a page, in their order."""
+    text = (harness.ROOT / page).read_text()
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    assert section, f"{page} has no section {heading!r}"
+    return _FENCE.findall(section)
+
+
+class BareDebian:
+    """A context manager; the checkout is in ``~/q7x2``, as ``git clone`` has it."""
+
+    def __init__(self) -> None:
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="q7x2-debian-"))
+
+    def __enter__(self) -> BareDebian:
+        _make_base()
+        _call("cp", "-a", f"{_BASE}/.", str(self._folder))
+        home = self._folder / "root"
+        _call("git", "clone", "--quiet", str(harness.ROOT), str(home / "q7x2"))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self._folder)
+
+    def run(self, script: str, timeout_s: float) -> str:
+        """What the commands print; fails if one of them does."""
+        inherited = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or "proxy" in k}
+        environment = {
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "DEBIAN_FRONTEND": "noninteractive",
+            **inherited,
+        }
+        folders = " ".join(
+            word
+            for key in ("find-links", "extra-index-url", "index-url")
+            for word in _pip_folders(key)
+        )
+        done = subprocess.run(
+            ["unshare", "--mount", "bash", "-c", _ENTER, "enter", self._folder, folders, script],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+        )
+        assert done.returncode == 0, done.stdout[-6000:]
+        return done.stdout
+
+
+def _make_base() -> None:
+    if (_BASE / "etc" / "q7x2-is-whole").exists():
+        return
+    shutil.rmtree(_BASE, ignore_errors=True)
+    _BASE.mkdir(parents=True)
+    _call("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "stable", str(_BASE))
+    for folder in _SETTINGS:
+        if pathlib.Path(folder).is_dir():
+            shutil.copytree(folder, f"{_BASE}{folder}", symlinks=False, dirs_exist_ok=True)
+    shutil.copy("/etc/resolv.conf", _BASE / "etc" / "resolv.conf")
+    pip = pathlib.Path.home() / ".config" / "pip"
+    if pip.is_dir():
+        shutil.copytree(pip, _BASE / "root" / ".config" / "pip")
+    # A user answers the question; here is nobody to do so.
+    (_BASE / "etc" / "apt" / "apt.conf.d" / "99yes").write_text('APT::Get::Assume-Yes "true";\n')
+    _call("chroot", str(_BASE), "apt-get", "update")
+    (_BASE / "etc" / "q7x2-is-whole").touch()
+
+
+def _pip_folders(key: str) -> list[str]:
+    """The folders of this machine among pip's places for packages."""
+    done = subprocess.run(
+        [shutil.which("python3") or "python3", "-m", "pip", "config", "get", f"global.{key}"],
+        capture_output=True,
+        text=True,
+    )
+    words = [word.removeprefix("file://") for word in done.stdout.split()]
+    return [word for word in words if word.startswith("/") and pathlib.Path(word).is_dir()]
+
+
+def _call(*command: str) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-3000:]}"
