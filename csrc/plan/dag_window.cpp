@@ -25,10 +25,9 @@ void DagWindow::admit() {
   if (ops.empty()) ++done_;
 }
 
-bool DagWindow::complete(Step step) {
-  const Plan& plan = *plan_;
-  uint32_t* const waits = waits_.data() + step.place * plan.ops.size();
-  for (const uint32_t next : plan.successors_of(plan.ops[step.op])) {
+bool DagWindow::complete(Step step, std::span<const uint32_t> successors) {
+  uint32_t* const waits = waits_.data() + step.place * plan_->ops.size();
+  for (const uint32_t next : successors) {
     if (--waits[next] == 0) ready_.push_back({step.place, next});
   }
   if (--places_[step.place].ops_left > 0) return false;

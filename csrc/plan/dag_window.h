@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <memory_resource>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "plan/plan.h"
@@ -75,7 +76,9 @@ class DagWindow {
     return ready_[taken_++];
   }
   /// Counts an op that `next` returned as complete. True where it was the last one of its slice.
-  bool complete(Step step);
+  bool complete(Step step) { return complete(step, plan_->successors_of(plan_->ops[step.op])); }
+  /// The same for those who know the op's successors without the Plan.
+  bool complete(Step step, std::span<const uint32_t> successors);
 
   size_t num_slices() const { return num_slices_; }
   /// Slices that have been admitted: the number of the next one.

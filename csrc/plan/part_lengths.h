@@ -24,7 +24,8 @@ class PartLengths {
   }
 
   /// Of the part that gives an op its length.
-  size_t of(const Op& op) const { return flat_.empty() ? blocked_ : flat_[op.length_of.index]; }
+  size_t of(const Op& op) const { return of(op.length_of.index); }
+  size_t of(size_t part) const { return flat_.empty() ? blocked_ : flat_[part]; }
 
  private:
   size_t blocked_;

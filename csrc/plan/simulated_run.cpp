@@ -21,7 +21,11 @@ size_t divide_up(size_t value, size_t divisor) {
 }  // namespace
 
 SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call)
-    : sim_(simulator), call_(call) {
+    : sim_(simulator),
+      call_(call),
+      ranks_(simulator.plans_.size()),
+      wires_(simulator.site_.routes.resources().size()),
+      events_(num_streams()) {
   const size_t bytes = std::max<size_t>(call.bytes, 1);
   const size_t slice = std::min(std::max<size_t>(call.slice_bytes, 1), bytes);
   all_slices_ = static_cast<double>(bytes) / static_cast<double>(slice);
@@ -35,14 +39,14 @@ SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call
   lengths_.emplace_back(sim_.plans_[0], slice);
   lengths_.emplace_back(sim_.plans_[0], has_last ? bytes % slice : slice);
 
-  for (const Plan& plan : sim_.plans_) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     // Ranks that have nothing to do have no slices either.
-    ranks_.emplace_back().dag = DagWindow(plan, plan.ops.empty() ? 0 : num_slices_, window_);
+    const Plan& plan = sim_.plans_[rank];
+    ranks_[rank].dag = DagWindow(plan, plan.ops.empty() ? 0 : num_slices_, window_);
   }
   for (const q7x2::Machine& machine : sim_.site_.machines.all()) {
     machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
   }
-  wires_.resize(sim_.site_.routes.resources().size());
   for (size_t i = 0; i < wires_.size(); ++i) wires_[i].burst = sim_.bursts_[i];
   slices_.resize(num_slices_);
   done_.resize(num_slices_);
@@ -54,11 +58,10 @@ Prediction SimulatedRun::run() {
     settle(rank);
   }
   while (!events_.empty()) {
-    const Event event = events_.top();
-    events_.pop();
+    const auto event = events_.pop();
     now_ = event.time;
-    handle(event);
-    settle(sim_.rank_of_[event.op]);
+    handle(event.what);
+    settle(sim_.tasks_[event.what.op].rank);
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!ranks_[rank].dag.done()) {
@@ -74,8 +77,8 @@ SimulatedRun::Slice& SimulatedRun::slice(uint32_t index) {
   std::unique_ptr<Slice>& place = slices_[index];
   if (!place) {
     place = std::make_unique<Slice>();
-    place->met.resize(sim_.rank_of_.size());
-    if (call_.trace) place->begin.resize(sim_.rank_of_.size());
+    place->met.resize(sim_.tasks_.size());
+    if (call_.trace) place->begin.resize(sim_.tasks_.size());
     for (const Plan& plan : sim_.plans_) {
       if (!plan.ops.empty()) ++place->ranks_left;
     }
@@ -94,7 +97,7 @@ void SimulatedRun::admit(uint32_t rank) {
 void SimulatedRun::settle(uint32_t rank) {
   DagWindow& dag = ranks_[rank].dag;
   while (const auto step = dag.next()) {
-    start({static_cast<uint32_t>(dag.slice_at(step->place)), sim_.first_op_[rank] + step->op});
+    start({static_cast<uint32_t>(dag.slice_at(step->place)), sim_.first_task_[rank] + step->op});
   }
 }
 
@@ -104,7 +107,7 @@ void SimulatedRun::start(Work work) {
     complete(work);
     return;
   }
-  if (sim_.op(work.op).kind != OpKind::kRecv) {
+  if (sim_.tasks_[work.op].kind != OpKind::kRecv) {
     enqueue(work);
     return;
   }
@@ -113,19 +116,20 @@ void SimulatedRun::start(Work work) {
   if ((met & kArrived) != 0) {
     enqueue(work);
   } else if ((met & kOffered) != 0) {
-    answer(work.slice, sim_.send_of_[work.op]);
+    answer(work.slice, sim_.tasks_[work.op].partner);
   }
 }
 
 void SimulatedRun::complete(Work work) {
-  const uint32_t rank = sim_.rank_of_[work.op];
-  const uint32_t op = work.op - sim_.first_op_[rank];
+  const uint32_t rank = sim_.tasks_[work.op].rank;
+  const uint32_t op = work.op - sim_.first_task_[rank];
   if (call_.trace && length(work.slice, work.op) > 0) {
     timeline_.push_back(
         {static_cast<int>(rank), work.slice, op, slices_[work.slice]->begin[work.op], now_});
   }
   DagWindow& dag = ranks_[rank].dag;
-  if (dag.complete({dag.place_of(work.slice), op})) slice_complete(work.slice, rank);
+  const auto successors = sim_.successors_of(sim_.tasks_[work.op]);
+  if (dag.complete({dag.place_of(work.slice), op}, successors)) slice_complete(work.slice, rank);
 }
 
 void SimulatedRun::slice_complete(uint32_t index, uint32_t rank) {
@@ -144,13 +148,13 @@ void SimulatedRun::handle(const Event& event) {
       hop(event);
       return;
     case Kind::kOffer: {
-      uint8_t& met = slice(work.slice).met[sim_.messages_[work.op].receive];
+      uint8_t& met = slice(work.slice).met[sim_.tasks_[work.op].partner];
       met |= kOffered;
       if ((met & kPosted) != 0) answer(work.slice, work.op);
       return;
     }
     case Kind::kArrival: {
-      const Work receive{work.slice, sim_.messages_[work.op].receive};
+      const Work receive{work.slice, sim_.tasks_[work.op].partner};
       uint8_t& met = slice(work.slice).met[receive.op];
       met |= kArrived;
       if ((met & kPosted) != 0) enqueue(receive);
@@ -161,37 +165,38 @@ void SimulatedRun::handle(const Event& event) {
 }
 
 void SimulatedRun::answer(uint32_t slice, uint32_t send) {
-  push(now_ + sim_.paths_[sim_.messages_[send].route].alpha, Kind::kHop, {slice, send});
+  push(delayed_by(send), now_ + sim_.cost_of(send).alpha, Kind::kHop, {slice, send});
 }
 
 void SimulatedRun::dispatch(Work send) {
-  const Simulator::Message& message = sim_.messages_[send.op];
+  const Simulator::Task& message = sim_.tasks_[send.op];
   const Simulator::Path& path = sim_.paths_[message.route];
+  const double alpha = sim_.costs_[path.cost].alpha;
   if (is_offered(send)) {
-    push(now_ + path.alpha, Kind::kOffer, send);
+    push(delayed(path.cost), now_ + alpha, Kind::kOffer, send);
     return;
   }
   if (!message.local) {
-    push(now_, Kind::kHop, send);
+    push(at_once(), now_, Kind::kHop, send);
   } else {
     // Memory is no wire: what it takes is the time of the cores that copy. What lies beyond it is
     // one: the interconnect of NUMA nodes.
-    const auto memory = static_cast<size_t>(path.resources[0]);
+    const size_t memory = sim_.resource(path, 0);
     wires_[memory].bytes += message_bytes(send);
-    if (call_.trace) slice(send.slice).begin[message.receive] = now_;
-    if (path.resources.size() > 1) {
-      push(now_, Kind::kHop, send, 1);
+    if (call_.trace) slice(send.slice).begin[message.partner] = now_;
+    if (path.hops > 1) {
+      push(at_once(), now_, Kind::kHop, send, 1);
     } else {
-      push(now_ + path.alpha, Kind::kArrival, send);
+      push(delayed(path.cost), now_ + alpha, Kind::kArrival, send);
     }
   }
   complete(send);
 }
 
 void SimulatedRun::hop(const Event& event) {
-  const Simulator::Message& message = sim_.messages_[event.op];
+  const Simulator::Task& message = sim_.tasks_[event.op];
   const Simulator::Path& path = sim_.paths_[message.route];
-  const auto resource = static_cast<size_t>(path.resources[event.hop]);
+  const size_t resource = sim_.resource(path, event.hop);
   Wire& wire = wires_[resource];
   const double bytes = message_bytes({event.slice, event.op});
   const double rate = sim_.rate(resource, bytes);
@@ -205,18 +210,19 @@ void SimulatedRun::hop(const Event& event) {
   wire.free = begin + (bytes - at_once) / rate;
   wire.busy += bytes / rate;
   wire.bytes += bytes;
-  if (call_.trace && event.hop == 0) slice(event.slice).begin[message.receive] = begin;
+  if (call_.trace && event.hop == 0) slice(event.slice).begin[message.partner] = begin;
   const double end = std::max(event.end, wire.free);
   const auto next = static_cast<uint8_t>(event.hop + 1);
-  if (next < path.resources.size()) {
-    push(begin, Kind::kHop, {event.slice, event.op}, next, end);
+  if (next < path.hops) {
+    push(leaving(resource), begin, Kind::kHop, {event.slice, event.op}, next, end);
   } else {
-    push(end + path.alpha, Kind::kArrival, {event.slice, event.op});
+    push(arriving(resource), end + sim_.costs_[path.cost].alpha, Kind::kArrival,
+         {event.slice, event.op});
   }
 }
 
 void SimulatedRun::enqueue(Work work) {
-  const uint32_t index = sim_.rank_of_[work.op];
+  const uint32_t index = sim_.tasks_[work.op].rank;
   Rank& rank = ranks_[index];
   rank.queue.push_back(work);
   if (rank.has_core || rank.queue.size() > 1) return;
@@ -234,17 +240,17 @@ void SimulatedRun::run_next(uint32_t index, double delay) {
   const Work work = ranks_[index].queue.front();
   const double seconds = delay + sim_.work(work.op, length(work.slice, work.op));
   machine_of(index).busy += seconds;
-  if (call_.trace && sim_.op(work.op).kind != OpKind::kRecv) {
+  if (call_.trace && sim_.tasks_[work.op].kind != OpKind::kRecv) {
     slices_[work.slice]->begin[work.op] = now_;
   }
-  push(now_ + seconds, Kind::kCpu, work);
+  push(cpu_of(index), now_ + seconds, Kind::kCpu, work);
 }
 
 void SimulatedRun::leave_cpu(Work work) {
-  const uint32_t index = sim_.rank_of_[work.op];
+  const uint32_t index = sim_.tasks_[work.op].rank;
   Rank& rank = ranks_[index];
   rank.queue.pop_front();
-  if (sim_.op(work.op).kind == OpKind::kSend) {
+  if (sim_.tasks_[work.op].kind == OpKind::kSend) {
     dispatch(work);
   } else {
     complete(work);

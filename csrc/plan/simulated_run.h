@@ -3,14 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <queue>
-#include <tuple>
 #include <vector>
 
 #include "plan/dag_window.h"
+#include "plan/event_queue.h"
+#include "plan/fifo.h"
 #include "plan/model.h"
 #include "plan/part_lengths.h"
 #include "plan/simulator.h"
@@ -34,17 +32,11 @@ class SimulatedRun {
   };
 
   struct Event {
-    double time;
-    double end;  ///< kHop: when the last byte has left the resource before
-    uint32_t order;
     uint32_t op;  ///< the send; kCpu: any
     uint32_t slice;
+    double end;  ///< kHop: when the last byte has left the resource before
     Kind kind;
     uint8_t hop;
-
-    bool operator>(const Event& other) const {
-      return std::tie(time, order) > std::tie(other.time, other.order);
-    }
   };
 
   /// An op, counted through all ranks, in one slice.
@@ -55,14 +47,14 @@ class SimulatedRun {
 
   struct Rank {
     DagWindow dag;
-    std::deque<Work> queue;  // for the CPU; the first one is being run if the rank has a core
+    Fifo<Work> queue;  // for the CPU; the first one is being run if the rank has a core
     bool has_core = false;
   };
 
   struct Machine {
     int free_cores;
     double busy;
-    std::deque<uint32_t> waiting;  // ranks
+    Fifo<uint32_t> waiting;  // ranks
   };
 
   struct Wire {
@@ -87,14 +79,14 @@ class SimulatedRun {
 
   Slice& slice(uint32_t index);
   size_t length(uint32_t slice, uint32_t op) const {
-    return lengths_[slice + 1 == num_slices_ ? 1 : 0].of(sim_.op(op));
+    return lengths_[slice + 1 == num_slices_ ? 1 : 0].of(sim_.tasks_[op].part);
   }
   double message_bytes(Work send) const {
     return sim_.message_bytes(send.op, length(send.slice, send.op));
   }
   /// Whether the data waits until its receiver has asked for it.
   bool is_offered(Work send) const {
-    return !sim_.messages_[send.op].local && message_bytes(send) > model::kEagerBytes;
+    return !sim_.tasks_[send.op].local && message_bytes(send) > model::kEagerBytes;
   }
   Machine& machine_of(uint32_t rank) {
     return machines_[sim_.site_.machines.of(static_cast<int>(rank))];
@@ -108,8 +100,19 @@ class SimulatedRun {
   void complete(Work work);
   void slice_complete(uint32_t index, uint32_t rank);
 
-  void push(double time, Kind kind, Work work, uint8_t hop = 0, double end = 0) {
-    events_.push({time, end, order_++, work.op, work.slice, kind, hop});
+  // Streams of events; see EventQueue.
+  size_t num_streams() const { return delayed(static_cast<uint32_t>(sim_.costs_.size())); }
+  size_t cpu_of(uint32_t rank) const { return rank; }
+  size_t leaving(size_t resource) const { return ranks_.size() + 2 * resource; }
+  size_t arriving(size_t resource) const { return leaving(resource) + 1; }
+  size_t at_once() const { return leaving(wires_.size()); }
+  size_t delayed(uint32_t cost) const { return at_once() + 1 + cost; }
+  size_t delayed_by(uint32_t task) const {
+    return delayed(sim_.paths_[sim_.tasks_[task].route].cost);
+  }
+
+  void push(size_t stream, double time, Kind kind, Work work, uint8_t hop = 0, double end = 0) {
+    events_.push(stream, time, {work.op, work.slice, end, kind, hop});
   }
   void handle(const Event& event);
 
@@ -132,7 +135,6 @@ class SimulatedRun {
   const Simulator& sim_;
   const SimulatedCall& call_;
   double now_ = 0;
-  uint32_t order_ = 0;
   uint32_t window_ = 1;
   uint32_t num_slices_ = 0;
   double all_slices_ = 0;
@@ -142,7 +144,7 @@ class SimulatedRun {
   std::vector<Wire> wires_;
   std::vector<std::unique_ptr<Slice>> slices_;
   std::vector<double> done_;  // by slice: when its last rank was through
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  EventQueue<Event> events_;
   std::vector<Prediction::Step> timeline_;
 };
 

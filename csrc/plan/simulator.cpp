@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -21,29 +21,10 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
                                                  " Plans for a fabric of " +
                                                  std::to_string(fabric.world_size()) + " ranks");
   }
-  first_op_.push_back(0);
-  for (size_t rank = 0; rank < plans.size(); ++rank) {
-    rank_of_.insert(rank_of_.end(), plans[rank].ops.size(), static_cast<uint32_t>(rank));
-    first_op_.push_back(static_cast<uint32_t>(rank_of_.size()));
-  }
-  messages_.resize(rank_of_.size());
-  send_of_.resize(rank_of_.size());
-  coding_seconds_.resize(rank_of_.size());
-
-  // Receives by source and message, to be found by their sends.
-  using Name = std::tuple<int32_t, uint16_t, uint32_t>;
-  std::vector<std::vector<Name>> receives(plans.size());
-  size_t unmatched = 0;
-  for (size_t rank = 0; rank < plans.size(); ++rank) {
-    for (uint32_t i = 0; i < plans[rank].ops.size(); ++i) {
-      const Op& op = plans[rank].ops[i];
-      if (op.kind == OpKind::kRecv) receives[rank].emplace_back(op.peer, op.message, i);
-    }
-    std::sort(receives[rank].begin(), receives[rank].end());
-    unmatched += receives[rank].size();
-  }
-
-  std::map<uint64_t, uint32_t> path_of;
+  size_t total = 0;
+  for (const Plan& plan : plans) total += plan.ops.size();
+  tasks_.reserve(total);
+  first_task_.push_back(0);
   for (size_t rank = 0; rank < plans.size(); ++rank) {
     const Plan& plan = plans[rank];
     std::vector<bool> staged(plan.num_stages);
@@ -51,59 +32,160 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
     for (const Op& op : plan.ops) {
       if (op.kind == OpKind::kReduce && op.stage != Op::kNoStage) folded[op.stage] = true;
     }
-    for (uint32_t i = 0; i < plan.ops.size(); ++i) {
-      const Op& op = plan.ops[i];
-      if (op.kind != OpKind::kSend) continue;
-      const auto& candidates = receives[static_cast<size_t>(op.peer)];
-      const auto found =
-          std::lower_bound(candidates.begin(), candidates.end(),
-                           Name(static_cast<int32_t>(rank), op.message, uint32_t{0}));
-      if (found == candidates.end() || std::get<0>(*found) != static_cast<int32_t>(rank) ||
-          std::get<1>(*found) != op.message) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    "rank " + std::to_string(op.peer) + " does not receive what rank " +
-                        std::to_string(rank) + " sends: " + to_string(plan, op));
+    for (const Op& op : plan.ops) {
+      Task task{.rank = static_cast<uint32_t>(rank),
+                .first_successor = op.first_successor,
+                .num_successors = op.num_successors,
+                .sources = op.num_sources,
+                .part = op.length_of.index,
+                .kind = op.kind,
+                .to_part = op.destination.is_part(),
+                .takes_residual = op.takes_residual};
+      if (op.kind == OpKind::kSend) {
+        task.local = site_.members.same_host(static_cast<int>(rank), op.peer);
+        if (task.local) {
+          task.staged = staged[op.stage];
+          task.folded = folded[op.stage];
+          staged[op.stage] = true;
+        }
+      } else if (op.kind == OpKind::kCopy) {
+        task.codes = op.destination.is_coded() || plan.sources_of(op)[0].is_coded();
       }
-      --unmatched;
-      Message& message = messages_[first_op_[rank] + i];
-      message.receive = first_op_[static_cast<size_t>(op.peer)] + std::get<2>(*found);
-      send_of_[message.receive] = first_op_[rank] + i;
-      message.local = site_.members.same_host(static_cast<int>(rank), op.peer);
-      if (message.local) {
-        message.staged = staged[op.stage];
-        message.folded = folded[op.stage];
-        staged[op.stage] = true;
-      }
-      const uint64_t key = site_.routes.key(static_cast<int>(rank), op.peer);
-      const auto [path, is_new] = path_of.emplace(key, static_cast<uint32_t>(paths_.size()));
-      if (is_new) {
-        const auto& route = site_.routes.between(static_cast<int>(rank), op.peer);
-        const double turn = message.local && site_.machines.is_crowded(static_cast<int>(rank))
-                                ? model::kTurnSeconds
-                                : 0;
-        paths_.push_back({route.resources, route.cost.alpha + turn, route.cost.overhead});
-      }
-      message.route = path->second;
+      tasks_.push_back(task);
+    }
+    first_task_.push_back(static_cast<uint32_t>(tasks_.size()));
+    const auto member = static_cast<int>(rank);
+    copy_rates_.push_back(rate_or_unlimited(site_.members.copy_rate_of(member)));
+    reduce_rates_.push_back(rate_or_unlimited(site_.members.reduce_rate_of(member)));
+  }
+  match_messages();
+  find_paths();
+  find_rates(fabric.burst);
+  if (std::ranges::any_of(plans, [](const Plan& plan) { return plan.num_coded > 0; })) {
+    count_contributions();
+  }
+}
+
+// Receiver by receiver: its receives are sorted by their senders, and each send to it looks among
+// those of its rank. So it takes as many steps as there are messages.
+void Simulator::match_messages() {
+  const size_t ranks = plans_.size();
+  std::vector<uint32_t> first_send(ranks + 1);  // by receiver
+  for (const Plan& plan : plans_) {
+    for (const Op& op : plan.ops) {
+      if (op.kind == OpKind::kSend) ++first_send[static_cast<size_t>(op.peer) + 1];
     }
   }
-  std::vector<int> senders(site_.routes.resources().size());
-  for (const Path& path : paths_) {
-    for (const int resource : path.resources) ++senders[static_cast<size_t>(resource)];
+  for (size_t rank = 0; rank < ranks; ++rank) first_send[rank + 1] += first_send[rank];
+  std::vector<uint32_t> sends(first_send.back());
+  std::vector<uint32_t> next(first_send.begin(), first_send.end() - 1);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (uint32_t i = 0; i < plans_[rank].ops.size(); ++i) {
+      const Op& op = plans_[rank].ops[i];
+      if (op.kind != OpKind::kSend) continue;
+      sends[next[static_cast<size_t>(op.peer)]++] = first_task_[rank] + i;
+    }
   }
+
+  struct Receive {
+    uint16_t message;
+    uint32_t op;
+  };
+  std::vector<std::vector<Receive>> receives(ranks);  // of one receiver, by sender
+  std::vector<size_t> senders;
+  size_t unmatched = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (uint32_t i = 0; i < plans_[rank].ops.size(); ++i) {
+      const Op& op = plans_[rank].ops[i];
+      if (op.kind != OpKind::kRecv) continue;
+      auto& those = receives[static_cast<size_t>(op.peer)];
+      if (those.empty()) senders.push_back(static_cast<size_t>(op.peer));
+      those.push_back({op.message, i});
+      ++unmatched;
+    }
+    const auto by_message = [](const Receive& receive) { return receive.message; };
+    for (const size_t sender : senders) {
+      if (!std::ranges::is_sorted(receives[sender], {}, by_message)) {
+        std::ranges::stable_sort(receives[sender], {}, by_message);
+      }
+    }
+    for (uint32_t i = first_send[rank]; i < first_send[rank + 1]; ++i) {
+      const Task& send = tasks_[sends[i]];
+      const Op& op = this->op(sends[i]);
+      const auto& those = receives[send.rank];
+      const auto found = std::ranges::lower_bound(those, op.message, {}, by_message);
+      if (found == those.end() || found->message != op.message) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "rank " + std::to_string(rank) + " does not receive what rank " +
+                        std::to_string(send.rank) + " sends: " + to_string(plans_[send.rank], op));
+      }
+      --unmatched;
+      tasks_[sends[i]].partner = first_task_[rank] + found->op;
+      tasks_[first_task_[rank] + found->op].partner = sends[i];
+    }
+    for (const size_t sender : senders) receives[sender].clear();
+    senders.clear();
+  }
+  if (unmatched > 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::to_string(unmatched) + " receives without a send in " + plans_[0].algorithm);
+  }
+}
+
+// Host by host, so that what is known of a pair of hosts is found by the other host alone.
+void Simulator::find_paths() {
+  const std::vector<int>& host_of = site_.members.host_of;
+  std::vector<size_t> ranks(plans_.size());
+  std::iota(ranks.begin(), ranks.end(), size_t{0});
+  std::ranges::stable_sort(ranks, {}, [&](size_t rank) { return host_of[rank]; });
+  constexpr uint32_t kUnknown = ~uint32_t{0};
+  struct Known {
+    int source = -1;
+    uint32_t near = kUnknown;      // paths
+    uint32_t crossing = kUnknown;  // NUMA nodes
+  };
+  std::vector<Known> known(site_.members.hosts.size());  // by the host of the receiver
+  std::map<std::pair<double, double>, uint32_t> cost_of;
+  for (const size_t rank : ranks) {
+    const auto source = static_cast<int>(rank);
+    for (uint32_t i = first_task_[rank]; i < first_task_[rank + 1]; ++i) {
+      Task& task = tasks_[i];
+      if (task.kind != OpKind::kSend) continue;
+      Task& receive = tasks_[task.partner];
+      const auto destination = static_cast<int>(receive.rank);
+      Known& pair = known[static_cast<size_t>(host_of[receive.rank])];
+      if (pair.source != host_of[rank]) pair = {.source = host_of[rank]};
+      const bool crosses = task.local && site_.members.crosses_numa(source, destination);
+      uint32_t& path = crosses ? pair.crossing : pair.near;
+      if (path == kUnknown) {
+        path = static_cast<uint32_t>(paths_.size());
+        const Routes::Route route = site_.routes.between(source, destination);
+        const double turn =
+            task.local && site_.machines.is_crowded(source) ? model::kTurnSeconds : 0;
+        const Cost cost{route.cost.alpha + turn, route.cost.overhead};
+        const auto [at, is_new] = cost_of.try_emplace(std::pair(cost.alpha, cost.overhead),
+                                                      static_cast<uint32_t>(costs_.size()));
+        if (is_new) costs_.push_back(cost);
+        paths_.push_back({static_cast<uint32_t>(hops_.size()),
+                          static_cast<uint32_t>(route.resources.size()), at->second});
+        hops_.insert(hops_.end(), route.resources.begin(), route.resources.end());
+      }
+      task.route = receive.route = path;
+      receive.local = task.local;
+    }
+  }
+}
+
+void Simulator::find_rates(double burst) {
+  std::vector<int> senders(site_.routes.resources().size());
+  for (const uint32_t resource : hops_) ++senders[resource];
   for (size_t i = 0; i < senders.size(); ++i) {
     const Routes::Resource& resource = site_.routes.resources()[i];
     const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
     rates_.push_back(resource.rate * (congests ? model::incast_share(senders[i]) : 1));
     const bool bursts = Routes::is_network(resource.kind) && std::isfinite(resource.rate);
-    bursts_.push_back(bursts ? fabric.burst : 0);
+    bursts_.push_back(bursts ? burst : 0);
     if (congests) incast_rate_ = std::min(incast_rate_, resource.rate / senders[i]);
-  }
-  if (unmatched > 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::to_string(unmatched) + " receives without a send in " + plans[0].algorithm);
-  }
-  if (std::ranges::any_of(plans, [](const Plan& plan) { return plan.num_coded > 0; })) {
-    count_contributions();
   }
 }
 
@@ -111,10 +193,11 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
 // Ops come after those whose blocks they read, so of each block the last writer is the one.
 void Simulator::count_contributions() {
   constexpr uint32_t kNobody = ~uint32_t{0};
-  std::vector<std::vector<uint32_t>> makers(rank_of_.size());  // by op: of its coded sources
+  coding_seconds_.resize(tasks_.size());
+  std::vector<std::vector<uint32_t>> makers(tasks_.size());  // by op: of its coded sources
   for (size_t rank = 0; rank < plans_.size(); ++rank) {
     std::vector<uint32_t> writer(plans_[rank].num_coded, kNobody);
-    for (uint32_t index = first_op_[rank]; index < first_op_[rank + 1]; ++index) {
+    for (uint32_t index = first_task_[rank]; index < first_task_[rank + 1]; ++index) {
       const Op& each = op(index);
       for (const Block& source : plans_[rank].sources_of(each)) {
         makers[index].push_back(source.is_coded() ? writer[source.index] : kNobody);
@@ -124,24 +207,29 @@ void Simulator::count_contributions() {
       }
     }
   }
-  std::vector<uint32_t> known(rank_of_.size());
+  std::vector<uint32_t> known(tasks_.size());
   const auto count = [&](const auto& self, uint32_t index) -> uint32_t {
     if (known[index] > 0) return known[index];
     uint32_t sum = 0;
     if (op(index).kind == OpKind::kRecv) {
-      sum = self(self, send_of_[index]);
+      sum = self(self, tasks_[index].partner);
     } else {
       for (const uint32_t maker : makers[index]) sum += maker == kNobody ? 1 : self(self, maker);
     }
     return known[index] = sum;
   };
-  for (uint32_t index = 0; index < rank_of_.size(); ++index) {
+  for (uint32_t index = 0; index < tasks_.size(); ++index) {
     const Op& each = op(index);
     if (each.kind == OpKind::kRecv) continue;
     if (each.kind == OpKind::kSend) {
-      const bool coded = plan_of(index).sources_of(each)[0].is_coded();
-      messages_[index].contributions = coded ? count(count, index) : 0;
+      const bool coded = plans_[tasks_[index].rank].sources_of(each)[0].is_coded();
+      tasks_[index].contributions = coded ? count(count, index) : 0;
       continue;
+    }
+    if (each.kind == OpKind::kReduce) {
+      const auto sources = plans_[tasks_[index].rank].sources_of(each);
+      tasks_[index].contributions =
+          static_cast<uint32_t>(std::ranges::count_if(sources, &Block::is_coded));
     }
     double& seconds = coding_seconds_[index];
     for (const uint32_t maker : makers[index]) {
@@ -158,57 +246,48 @@ double Simulator::selection(const SimulatedCall& call) const {
   return seconds * site_.machines.most_turns();
 }
 
-const Plan& Simulator::plan_of(uint32_t index) const {
-  return plans_[rank_of_[index]];
-}
-
 const Op& Simulator::op(uint32_t index) const {
-  return plan_of(index).ops[index - first_op_[rank_of_[index]]];
+  const uint32_t rank = tasks_[index].rank;
+  return plans_[rank].ops[index - first_task_[rank]];
 }
 
 double Simulator::work(uint32_t index, size_t bytes) const {
-  const Op& op = this->op(index);
+  const Task& task = tasks_[index];
   const auto count = static_cast<double>(bytes);
-  const auto rank = static_cast<int>(rank_of_[index]);
-  const double copy_rate = rate_or_unlimited(site_.members.copy_rate_of(rank));
-  const double reduce_rate = rate_or_unlimited(site_.members.reduce_rate_of(rank));
-  switch (op.kind) {
+  const double copy_rate = copy_rates_[task.rank];
+  switch (task.kind) {
     case OpKind::kSend: {
-      const Message& message = messages_[index];
-      const bool is_staged_here = message.local && !message.staged;
+      const bool is_staged_here = task.local && !task.staged;
       double staging = is_staged_here ? message_bytes(index, bytes) / copy_rate : 0;
-      if (message.folded) staging *= model::kFoldedShare;
-      return paths_[message.route].overhead + staging;
+      if (task.folded) staging *= model::kFoldedShare;
+      return cost_of(index).overhead + staging;
     }
     case OpKind::kRecv: {
-      const Message& message = messages_[send_of_[index]];
-      const bool in_place = !message.local || !op.destination.is_part();
-      return paths_[message.route].overhead + (in_place ? 0 : count / copy_rate);
+      const bool in_place = !task.local || !task.to_part;
+      return cost_of(index).overhead + (in_place ? 0 : count / copy_rate);
     }
     case OpKind::kCopy:
-      if (op.destination.is_coded() || plan_of(index).sources_of(op)[0].is_coded()) {
-        return count * coding_seconds_[index];
-      }
+      if (task.codes) return count * coding_seconds_[index];
       // Calls with coded edges nearly always have a residual to be added.
-      if (op.takes_residual) {
-        return plan_of(index).edges == Edges::kNone ? 0 : count / reduce_rate;
+      if (task.takes_residual) {
+        return plans_[task.rank].edges == Edges::kNone ? 0 : count / reduce_rates_[task.rank];
       }
       return count / copy_rate;
     case OpKind::kReduce: {
-      const auto sources = plan_of(index).sources_of(op);
-      const auto coded = static_cast<double>(std::ranges::count_if(sources, &Block::is_coded));
+      const double coded = task.contributions;
       // Every operand is read once and the sum written once, however many they are; where some are
       // coded, decoding writes it.
-      const double passes = op.num_sources - coded + (coded > 0 ? 0 : 1);
-      return count * (passes / model::kPasses / reduce_rate + coding_seconds_[index]);
+      const double passes = task.sources - coded + (coded > 0 ? 0 : 1);
+      const double coding = coding_seconds_.empty() ? 0 : coding_seconds_[index];
+      return count * (passes / model::kPasses / reduce_rates_[task.rank] + coding);
     }
   }
   return 0;
 }
 
 double Simulator::message_bytes(uint32_t send, size_t bytes) const {
-  return static_cast<double>(bytes) *
-         (messages_[send].contributions > 0 ? coding_.of(messages_[send].contributions).ratio : 1);
+  const uint32_t contributions = tasks_[send].contributions;
+  return static_cast<double>(bytes) * (contributions > 0 ? coding_.of(contributions).ratio : 1);
 }
 
 double Simulator::rate(size_t resource, double message_bytes) const {
@@ -221,16 +300,16 @@ double Simulator::bound(const SimulatedCall& call) const {
   std::vector<double> wire(site_.routes.resources().size());
   const std::vector<Machine>& machines = site_.machines.all();
   std::vector<double> cpu(machines.size());
-  for (uint32_t i = 0; i < rank_of_.size(); ++i) {
-    const Op& each = op(i);
-    const size_t bytes = lengths.of(each);
+  for (uint32_t i = 0; i < tasks_.size(); ++i) {
+    const Task& task = tasks_[i];
+    const size_t bytes = lengths.of(task.part);
     if (bytes == 0) continue;
-    const size_t machine = site_.machines.of(static_cast<int>(rank_of_[i]));
+    const size_t machine = site_.machines.of(static_cast<int>(task.rank));
     cpu[machine] += work(i, bytes) / machines[machine].cores;
-    if (each.kind != OpKind::kSend) continue;
-    const auto& resources = paths_[messages_[i].route].resources;
-    for (size_t hop = messages_[i].local ? 1 : 0; hop < resources.size(); ++hop) {
-      const auto r = static_cast<size_t>(resources[hop]);
+    if (task.kind != OpKind::kSend) continue;
+    const Path& path = paths_[task.route];
+    for (uint32_t hop = task.local ? 1 : 0; hop < path.hops; ++hop) {
+      const size_t r = resource(path, hop);
       wire[r] += message_bytes(i, bytes) / rate(r, message_bytes(i, bytes));
     }
   }

@@ -120,25 +120,51 @@ class Simulator {
  private:
   friend class SimulatedRun;
 
-  struct Message {
-    uint32_t receive = 0;  ///< the op that receives it
-    uint32_t route = 0;
-    bool local = false;
-    bool staged = false;         ///< an earlier send left the block in shared memory
-    bool folded = false;         ///< the fold leaves it there as it goes, from the nearest cache
-    uint32_t contributions = 0;  ///< of a coded block; 0: it is not coded
+  /// What is to be known of an op while it runs. The ops of all ranks are counted through. Two fit
+  /// into a cache line: a run of many ranks does little but wait for memory.
+  struct alignas(32) Task {
+    uint32_t rank = 0;
+    uint32_t partner = 0;  ///< the receive of a send, the send of a receive
+    uint32_t route = 0;    ///< of a send and of a receive: index into `paths_`
+    uint32_t first_successor = 0;
+    uint32_t num_successors = 0;  ///< see Op
+    uint32_t sources = 0;
+    /// Of a send of a coded block: how many its message is the sum of; 0: it is not coded. Of a
+    /// reduction: how many of its sources are coded.
+    uint32_t contributions = 0;
+    uint16_t part = 0;  ///< whose length it has
+    OpKind kind = OpKind::kCopy;
+    bool local : 1 = false;           ///< a message within a host
+    bool staged : 1 = false;          ///< an earlier send left the block in shared memory
+    bool folded : 1 = false;          ///< the fold leaves it there, from the nearest cache
+    bool to_part : 1 = false;         ///< it writes to the caller's buffer
+    bool codes : 1 = false;           ///< a copy that encodes or decodes
+    bool takes_residual : 1 = false;  ///< see Op
   };
   struct Path {
-    std::vector<int> resources;
+    uint32_t first = 0;  ///< index into `hops_`
+    uint32_t hops = 0;   ///< resources
+    uint32_t cost = 0;   ///< index into `costs_`
+  };
+  /// What a message takes beside its bytes.
+  struct Cost {
     double alpha = 0;
     double overhead = 0;
   };
 
-  const Plan& plan_of(uint32_t index) const;
+  std::span<const uint32_t> successors_of(const Task& task) const {
+    return {plans_[task.rank].successors.data() + task.first_successor, task.num_successors};
+  }
+  size_t resource(const Path& path, uint32_t hop) const { return hops_[path.first + hop]; }
+  const Cost& cost_of(uint32_t task) const { return costs_[paths_[tasks_[task].route].cost]; }
   const Op& op(uint32_t index) const;
+  /// Finds the receive of each send, and the other way round.
+  void match_messages();
+  void find_paths();
+  void find_rates(double burst);
   /// CPU seconds that an op takes on its rank for `bytes` bytes of elements.
   double work(uint32_t index, size_t bytes) const;
-  /// Fills in `Message::contributions` and `coding_seconds_`.
+  /// Fills in `Task::contributions` and `coding_seconds_`.
   void count_contributions();
   /// Seconds until all ranks of the busiest machine have selected what they send.
   double selection(const SimulatedCall& call) const;
@@ -150,15 +176,16 @@ class Simulator {
   std::span<const Plan> plans_;
   const CodingCost coding_;
   const Site site_;
-  // By op, counted through all ranks.
-  std::vector<uint32_t> first_op_;  // by rank, and the total at the end
-  std::vector<uint32_t> rank_of_;
-  std::vector<Message> messages_;       // sends
-  std::vector<uint32_t> send_of_;       // receives
-  std::vector<double> coding_seconds_;  // of a byte of elements, to read and to make coded blocks
-  std::vector<Path> paths_;
-  std::vector<double> rates_;   // by resource, in bytes a second, of long messages
-  std::vector<double> bursts_;  // by resource, in bytes
+  std::vector<uint32_t> first_task_;  // by rank, and the total at the end
+  std::vector<Task> tasks_;
+  std::vector<double> coding_seconds_;  // of a byte of elements, by task; empty: nothing is coded
+  std::vector<double> copy_rates_;      // by rank
+  std::vector<double> reduce_rates_;    // by rank
+  std::vector<Path> paths_;             // one for each pair of hosts that talks
+  std::vector<uint32_t> hops_;          // resources
+  std::vector<Cost> costs_;             // the different ones
+  std::vector<double> rates_;           // by resource, in bytes a second, of long messages
+  std::vector<double> bursts_;          // by resource, in bytes
   double incast_rate_ = std::numeric_limits<double>::infinity();
 };
 
