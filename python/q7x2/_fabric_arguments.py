@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from q7x2._argument_types import count
 
 COLLECTIVES = (
     "all_reduce",
@@ -19,6 +22,13 @@ COLLECTIVES = (
     "scatter",
     "barrier",
 )
+# How many hosts, ranks, racks and servers there may be, of each. The cost model looks at each host.
+# Drawing, exporting and simulating make the Plans of all ranks, some with a message for each two.
+MOST_RANKS = 65536
+MOST_PLANS = 4096
+# Bytes, and bits a second: more than any machine has.
+_MOST_BYTES = 2**60
+_MOST_BITS = 1e15
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
@@ -32,7 +42,10 @@ def parse_size(text: str) -> int:
         )
     base = 1000 if match[2] and match[3] == "B" else 1024
     unit: int = base ** ("", "K", "M", "G").index(match[2])
-    return int(match[1]) * unit
+    number = int(match[1]) * unit
+    if number > _MOST_BYTES:
+        raise ValueError(f"expected at most {_MOST_BYTES} bytes (1024 PiB), got {text!r}")
+    return number
 
 
 def size(text: str) -> int:
@@ -53,11 +66,18 @@ def rate(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"expected a rate above 0, such as 100mbit or 1gbit; got {text!r}"
         )
-    return float(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]] / 8
+    bits = float(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]]
+    if bits > _MOST_BITS:
+        raise argparse.ArgumentTypeError(f"expected at most 1000000gbit, got {text!r}")
+    return bits / 8
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the call (``--op``, ``--size``, ``--root``) and the Fabric."""
+def add_arguments(parser: argparse.ArgumentParser, most: int) -> None:
+    """Add the call (``--op``, ``--size``, ``--root``) and the Fabric.
+
+    ``most``: hosts, ranks, racks and servers, of each.
+    """
+    parser.set_defaults(most=most)
     parser.add_argument("--op", choices=COLLECTIVES, default="all_reduce", help="the collective")
     parser.add_argument(
         "--size",
@@ -65,18 +85,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="bytes of the tensor, or of each part where every rank has one, such as 16M",
     )
-    parser.add_argument("--root", type=int, default=0, help="of rooted collectives (default 0)")
+    _add_root(parser, most)
     fabric = parser.add_argument_group("where", "a measured Fabric, or one made up here")
     fabric.add_argument("--fabric", type=Path, metavar="FILE", help="hosts and links, as JSON")
-    fabric.add_argument("--hosts", type=int, default=4, help="on one switch (default 4)")
+    fabric.add_argument(
+        "--hosts",
+        type=count(1, most),
+        default=4,
+        help=f"on one switch, at most {most} (default 4)",
+    )
     fabric.add_argument("--rate", type=rate, default="1gbit", help="of each NIC (default 1gbit)")
-    fabric.add_argument("--racks", type=int, default=1, help="the hosts fill them in order")
+    fabric.add_argument(
+        "--racks", type=count(1, most), default=1, help="the hosts fill them in order"
+    )
     fabric.add_argument("--uplink", type=rate, help="of each rack; default: all its hosts together")
     fabric.add_argument(
-        "--ranks", type=int, help="spread over the hosts in order; default: one each"
+        "--ranks",
+        type=count(1, most),
+        help=f"spread over the hosts in order, at most {most}; default: one each",
     )
     fabric.add_argument(
-        "--servers", type=int, default=0, help="aggregators, each on a host of its own (default 0)"
+        "--servers",
+        type=count(0, most),
+        default=0,
+        help="aggregators, each on a host of its own (default 0)",
     )
     fabric.add_argument("--server-rate", type=rate, help="of a server's NIC; default: --rate")
 
@@ -90,9 +122,16 @@ def add_schedule_arguments(parser: argparse.ArgumentParser, ranks: str) -> None:
         metavar="NAME",
         help='"ring", or with parameter "aggregator:2"',
     )
-    parser.add_argument("--ranks", type=int, help=ranks)
-    parser.add_argument("--root", type=int, default=0, help="of rooted collectives (default 0)")
+    parser.set_defaults(most=MOST_PLANS)
+    parser.add_argument("--ranks", type=count(1, MOST_PLANS), help=ranks)
+    _add_root(parser, MOST_PLANS)
     parser.add_argument("--fabric", type=Path, metavar="FILE", help="hosts and links, as JSON")
+
+
+def _add_root(parser: argparse.ArgumentParser, most: int) -> None:
+    parser.add_argument(
+        "--root", type=count(0, most - 1), default=0, help="of rooted collectives (default 0)"
+    )
 
 
 def root_of(options: argparse.Namespace) -> int:
@@ -108,7 +147,14 @@ def fabric_of_file(options: argparse.Namespace) -> str | None:
     """
     from q7x2 import fabric
 
-    return None if options.fabric is None else json.dumps(fabric.read(options.fabric))
+    if options.fabric is None:
+        return None
+    read = fabric.read(options.fabric)
+    if len(read["ranks"]) > options.most:
+        raise fabric.FabricError(
+            f"{options.fabric}: expected at most {options.most} ranks, got {len(read['ranks'])}"
+        )
+    return json.dumps(read)
 
 
 def fabric_json(options: argparse.Namespace) -> str:
@@ -125,9 +171,10 @@ def fabric_json(options: argparse.Namespace) -> str:
     if options.ranks is not None:
         fabric["ranks"] = _spread(options.ranks, len(fabric["hosts"]))
         fabric.pop("bindings", None)  # of the ranks that the file has
+        ranks_on = Counter(fabric["ranks"])
         for host, entry in enumerate(fabric["hosts"]):
             if not options.fabric:
-                entry["cores"] = max(fabric["ranks"].count(host), 1)
+                entry["cores"] = max(ranks_on[host], 1)
     return json.dumps(fabric)
 
 
@@ -138,8 +185,6 @@ def _spread(ranks: int, hosts: int) -> list[int]:
 
 
 def _servers(options: argparse.Namespace) -> list[dict[str, Any]]:
-    if options.servers < 0:
-        raise ValueError(f"expected at least 0 servers, got {options.servers}")
     nic = options.server_rate or options.rate
     return [
         {"name": f"s{server}", "egress": nic, "ingress": nic} for server in range(options.servers)
@@ -148,8 +193,6 @@ def _servers(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _made_up(options: argparse.Namespace) -> dict[str, Any]:
     hosts, racks = options.hosts, options.racks
-    if hosts < 1 or racks < 1:
-        raise ValueError(f"expected at least 1 host and 1 rack, got {hosts} and {racks}")
     if hosts % racks:
         raise ValueError(f"{hosts} hosts do not divide into {racks} racks")
     per_rack = hosts // racks

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from q7x2._advise import advise
+from q7x2._argument_types import count, finite
 
 
 def add_parser(commands: Any) -> None:
@@ -26,14 +27,20 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("setup", metavar="MODULE:FUNCTION", help="returns (model, step)")
     parser.add_argument("--backend", default="q7x2", help="of the process group (%(default)s)")
     parser.add_argument(
-        "--repeats", type=int, default=3, help="measured steps of each kind (%(default)s)"
+        "--repeats",
+        type=count(1, 1000),
+        default=3,
+        help="measured steps of each kind, at most 1000 (%(default)s)",
     )
     parser.add_argument(
-        "--trials", type=int, default=4, help="proposals to try in real steps (%(default)s)"
+        "--trials",
+        type=count(1, 1000),
+        default=4,
+        help="proposals to try in real steps, at most 1000 (%(default)s)",
     )
     parser.add_argument(
         "--overhead",
-        type=float,
+        type=finite,
         default=0.1,
         help="the share of the computing time that communication may cost with the proposed "
         "accumulation (%(default)s)",

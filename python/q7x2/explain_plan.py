@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
         epilog="for example: q7x2 plan explain --op all_reduce --size 16M --hosts 8 --racks 2 "
         "--rate 200mbit --uplink 50mbit",
     )
-    _fabric_arguments.add_arguments(parser)
+    _fabric_arguments.add_arguments(parser, _fabric_arguments.MOST_RANKS)
     parser.add_argument("--algorithm", default="", metavar="NAMES", help="only these")
     parser.add_argument("--codec", default="", help="compressed, such as int8 or topk:0.01")
     parser.add_argument(

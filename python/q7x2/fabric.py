@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from q7x2._argument_types import count
+
 
 class FabricError(RuntimeError):
     """A Fabric cannot be measured, read or drawn; the text says why."""
@@ -34,7 +36,10 @@ def add_parser(commands: Any) -> None:
         "--pairs", action="store_true", help="also every two hosts alone, whatever their number"
     )
     probe.add_argument(
-        "--ranks", type=int, default=2, help="on this host, without torchrun (%(default)s)"
+        "--ranks",
+        type=count(1, 1024),
+        default=2,
+        help="on this host, without torchrun, at most 1024 (%(default)s)",
     )
     probe.add_argument("--json", action="store_true", help="print JSON instead of a report")
     probe.add_argument("--out", type=Path, metavar="FILE", help="write the JSON here as well")
@@ -130,8 +135,6 @@ def _probe(options: argparse.Namespace) -> int:
 
 
 def _probe_this_host(options: argparse.Namespace) -> int:
-    if options.ranks < 1:
-        return _complain(f"--ranks: expected at least 1, got {options.ranks}")
     command = [sys.executable, "-m", "q7x2", "fabric", "probe"]
     command += ["--pairs"] * options.pairs + ["--json"] * options.json
     command += ["--out", str(options.out)] if options.out is not None else []

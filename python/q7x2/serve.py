@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from q7x2._argument_types import count
 from q7x2._fabric_arguments import size
 from q7x2._serve_jobs import make_pool, place_of, serve_jobs
 
@@ -39,7 +40,12 @@ def add_parser(commands: Any) -> None:
         "may send it what they reduce. It ends with its jobs, on Ctrl-C and on SIGTERM.",
     )
     parser.add_argument("--master-addr", metavar="HOST", help="the job's MASTER_ADDR")
-    parser.add_argument("--master-port", type=int, metavar="PORT", help="the job's MASTER_PORT")
+    parser.add_argument(
+        "--master-port",
+        type=count(1, 65535, "a port"),
+        metavar="PORT",
+        help="the job's MASTER_PORT",
+    )
     parser.add_argument(
         "--job",
         action="append",

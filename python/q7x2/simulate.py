@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         epilog="for example: q7x2 simulate --op all_reduce --size 64M --hosts 1024 "
         "--algorithm ring",
     )
-    _fabric_arguments.add_arguments(parser)
+    _fabric_arguments.add_arguments(parser, _fabric_arguments.MOST_PLANS)
     parser.add_argument(
         "--algorithm", default="", metavar="NAMES", help="the best of these; default: of all"
     )

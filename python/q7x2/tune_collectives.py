@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from q7x2 import _fabric_arguments
+from q7x2._argument_types import count
 from q7x2._tune import Measurement, tune
 from q7x2._tune_request import COLLECTIVES, SIZES
 from q7x2.explain_plan import amount, duration, print_table, table_of
@@ -43,7 +44,10 @@ def add_parser(commands: Any) -> None:
         help=f"bytes of the tensor, or of each part where every rank has one ({' '.join(SIZES)})",
     )
     parser.add_argument(
-        "--candidates", type=int, default=4, help="algorithms to measure (%(default)s)"
+        "--candidates",
+        type=count(1, 1000),
+        default=4,
+        help="algorithms to measure, at most 1000 (%(default)s)",
     )
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="for each collective and size (%(default)s)"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import pathlib
+from collections.abc import Iterator
 
 import pytest
 from ledger_files import Training
-from q7x2.cli import main
+from q7x2.cli import main, make_parser
 
 Said = pytest.CaptureFixture[str]
 
@@ -39,11 +42,17 @@ def test_rates(command: tuple[str, ...], option: str, rate: str, capsys: Said) -
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--hosts", "0"], "expected at least 1 host and 1 rack, got 0 and 1"),
-        (["--racks", "-1"], "expected at least 1 host and 1 rack, got 4 and -1"),
+        (["--hosts", "0"], "argument --hosts: expected a whole number from 1 to 4096, got 0"),
+        (["--hosts", "1000000000"], "--hosts: expected a whole number from 1 to 4096, got 10000"),
+        (["--racks", "-1"], "argument --racks: expected a whole number from 1 to 4096, got -1"),
         (["--hosts", "3", "--racks", "2"], "3 hosts do not divide into 2 racks"),
-        (["--ranks", "0"], "0 ranks are too few for 4 hosts"),
-        (["--servers", "-1"], "expected at least 0 servers, got -1"),
+        (["--ranks", "0"], "argument --ranks: expected a whole number from 1 to 4096, got 0"),
+        (["--ranks", "3"], "3 ranks are too few for 4 hosts"),
+        (["--ranks", "1e3"], "argument --ranks: expected a whole number from 1 to 4096, got 1e3"),
+        (["--servers", "-1"], "--servers: expected a whole number from 0 to 4096, got -1"),
+        (["--root", "-1"], "argument --root: expected a whole number from 0 to 4095, got -1"),
+        (["--size", "9999999999G"], "argument --size: expected at most 1152921504606846976 bytes"),
+        (["--rate", "9999999gbit"], "argument --rate: expected at most 1000000gbit"),
     ],
 )
 def test_numbers_of_a_made_up_fabric(arguments: list[str], expected: str, capsys: Said) -> None:
@@ -77,6 +86,38 @@ def test_seconds_of_top(option: str, seconds: str, tmp_path: pathlib.Path, capsy
 )
 def test_serve(arguments: list[str], expected: str, capsys: Said) -> None:
     assert expected in refused(capsys, "serve", *arguments)
+
+
+def options_of(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.Action]]:
+    """The options of a command and of the commands below it, each with the command's name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, command in action.choices.items():
+                yield from options_of(command, f"{name} {word}")
+        else:
+            yield name, action
+
+
+def test_everything_that_is_counted_has_a_limit() -> None:
+    counted = 0
+    for command, option in options_of(make_parser(), "q7x2"):
+        assert option.type is not int, f"{command} {option.option_strings}: see count()"
+        if getattr(option.type, "__qualname__", "").startswith("count."):
+            for value in ("1000000000", "-1000000000", "many", "9" * 5000):
+                with pytest.raises(argparse.ArgumentTypeError, match=r"from .* to"):
+                    option.type(value)  # type: ignore[operator, call-arg, misc]
+            counted += 1
+    assert counted > 10
+
+
+def test_a_file_has_no_more_ranks_than_can_be_simulated(
+    tmp_path: pathlib.Path, capsys: Said
+) -> None:
+    path = tmp_path / "fabric.json"
+    hosts = [{"name": "h0", "egress": 1e9, "ingress": 1e9}]
+    path.write_text(json.dumps({"q7x2_fabric": 1, "hosts": hosts, "ranks": [0] * 4097}))
+    said = refused(capsys, *SIMULATE, "--fabric", str(path))
+    assert f"{path}: expected at most 4096 ranks, got 4097" in said
 
 
 # ---- files ---------------------------------------------------------------------------------------

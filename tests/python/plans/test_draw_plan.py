@@ -79,7 +79,6 @@ def test_a_picture_is_written(tmp_path: Path, suffix: str) -> None:
         ),
         (["--algorithm", "ring:2"], "ring takes no parameter"),
         (["--algorithm", "chain", "--op", "broadcast", "--root", "8"], "invalid root 8"),
-        (["--algorithm", "ring", "--ranks", "-1"], "at least one rank"),
     ],
 )
 def test_what_does_not_exist_is_named(
