@@ -25,6 +25,9 @@ class PartLengths {
 
   /// Of the part that gives an op its length.
   size_t of(const Op& op) const { return of(op.length_of.index); }
+  bool are_equal() const {
+    return std::ranges::all_of(flat_, [&](size_t bytes) { return bytes == flat_[0]; });
+  }
   size_t of(size_t part) const { return flat_.empty() ? blocked_ : flat_[part]; }
 
  private:

@@ -24,6 +24,9 @@ constexpr size_t kCodedAlignment = 4096;
 /// Sends, receives, and what is done with them, for each message.
 constexpr double kOpsPerMessage = 2.5;
 
+/// From how many ops of all ranks on it is looked for ranks that stand for others.
+constexpr double kManyOps = 100e3;
+
 /// What it costs to make an op of a Plan, and of a coded one, beside simulating it.
 constexpr double kMaking = 0.5;
 constexpr double kMakingCoded = 3;
@@ -88,11 +91,27 @@ Prediction PricedSchedule::estimate_loads(size_t bytes, const Cut& cut) const {
 }
 
 Prediction PricedSchedule::simulate(size_t bytes, const Cut& cut, int max_slices) {
+  const SimulatedCall call{bytes, cut.slice_bytes, cut.window, max_slices};
+  if (ops() > kManyOps) {
+    if (std::optional<Prediction> prediction = simulate_some(call)) return *std::move(prediction);
+  }
   if (!simulator_) {
     plans_ = schedule_->project_all();
     simulator_.emplace(plans_, site_.fabric, coding_);
   }
-  return simulator_->run({bytes, cut.slice_bytes, cut.window, max_slices});
+  return simulator_->run(call);
+}
+
+std::optional<Prediction> PricedSchedule::simulate_some(const SimulatedCall& call) {
+  if (!std::exchange(has_looked_for_some_, true)) {
+    if (const auto symmetry = Symmetry::find(site_, schedule_->turn())) {
+      for (size_t rank = 0; rank < symmetry->num_ranks(); ++rank) {
+        some_plans_.push_back(schedule_->project(static_cast<int>(rank)));
+      }
+      some_.emplace(some_plans_, site_.fabric, coding_, *symmetry);
+    }
+  }
+  return some_ ? some_->run_symmetric(call) : std::nullopt;
 }
 
 double PricedSchedule::ops() const {

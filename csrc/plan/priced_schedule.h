@@ -40,8 +40,8 @@ class PricedSchedule {
   double estimate(size_t bytes, const Cut& cut) const;
   /// By the cost model, with the loads of all resources.
   Prediction estimate_loads(size_t bytes, const Cut& cut) const;
-  /// By the simulator. `max_slices`: see SimulatedCall. The Plans of all ranks are made for the
-  /// first simulation.
+  /// By the simulator. `max_slices`: see SimulatedCall. For the first simulation Plans are made: of
+  /// all ranks, or of those that stand for all if that is possible and worthwhile.
   Prediction simulate(size_t bytes, const Cut& cut, int max_slices);
   /// About the ops of all ranks for one slice: the price of simulating it.
   double ops() const;
@@ -64,8 +64,13 @@ class PricedSchedule {
   const CostModel model_;
   size_t total_weight_ = 1;
   size_t heaviest_ = 1;
+  std::optional<Prediction> simulate_some(const SimulatedCall& call);
+
   std::vector<Plan> plans_;
   std::optional<Simulator> simulator_;  // over plans_
+  std::vector<Plan> some_plans_;        // of the ranks that stand for all
+  std::optional<Simulator> some_;       // over them
+  bool has_looked_for_some_ = false;
 };
 
 }  // namespace q7x2

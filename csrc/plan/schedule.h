@@ -108,6 +108,10 @@ class Schedule {
   void set_helpers(int count) { header_.helpers = count; }
   /// See Plan::rounds_once.
   void set_rounds_once() { header_.rounds_once = true; }
+  /// Turning all ranks by `ranks`, from r to r + ranks and from the last ones to the first, makes
+  /// the same Schedule: op i of rank r + ranks is op i of rank r with all peers turned. Parts and the
+  /// order of operands may differ. A simulation of a few ranks then stands for all.
+  void set_turn(int ranks) { turn_ = ranks; }
   /// The most scratch blocks, coded ones among them, that a rank has. Where a program does not use
   /// one for each message that it folds.
   void set_scratch_blocks(int count) { scratch_blocks_ = count; }
@@ -129,6 +133,8 @@ class Schedule {
   int scratch_blocks() const { return scratch_blocks_; }
   int coding_blocks() const { return coding_blocks_; }
   Edges edges() const { return header_.edges; }
+  /// 0: see set_turn.
+  int turn() const { return turn_; }
 
   /// Equal for Schedules that are equal in all that is above but the program.
   uint64_t digest() const;
@@ -146,6 +152,7 @@ class Schedule {
   std::vector<Round> rounds_;
   int scratch_blocks_ = -1;
   int coding_blocks_ = 0;
+  int turn_ = 0;
   Program program_;
 };
 

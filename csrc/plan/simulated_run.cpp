@@ -45,21 +45,25 @@ SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call
     ranks_[rank].dag = DagWindow(plan, plan.ops.empty() ? 0 : num_slices_, window_);
   }
   for (const q7x2::Machine& machine : sim_.site_.machines.all()) {
-    machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
+    machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}, .touched = {}});
   }
   for (size_t i = 0; i < wires_.size(); ++i) wires_[i].burst = sim_.bursts_[i];
   slices_.resize(num_slices_);
   done_.resize(num_slices_);
 }
 
-Prediction SimulatedRun::run() {
+std::optional<Prediction> SimulatedRun::run() {
+  if (sim_.symmetry_ && !std::ranges::all_of(lengths_, &PartLengths::are_equal)) return {};
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    ++event_;
     admit(rank);
     settle(rank);
   }
   while (!events_.empty()) {
+    if (sim_.symmetry_ && is_tied_) return {};
     const auto event = events_.pop();
     now_ = event.time;
+    ++event_;
     handle(event.what);
     settle(sim_.tasks_[event.what.op].rank);
   }
@@ -158,6 +162,7 @@ void SimulatedRun::handle(const Event& event) {
       uint8_t& met = slice(work.slice).met[receive.op];
       met |= kArrived;
       if ((met & kPosted) != 0) enqueue(receive);
+      ++event_;  // at another rank
       if (is_offered(work)) complete(work);
       return;
     }
@@ -198,6 +203,7 @@ void SimulatedRun::hop(const Event& event) {
   const Simulator::Path& path = sim_.paths_[message.route];
   const size_t resource = sim_.resource(path, event.hop);
   Wire& wire = wires_[resource];
+  touch(wire.touched);
   const double bytes = message_bytes({event.slice, event.op});
   const double rate = sim_.rate(resource, bytes);
   const double begin = std::max(now_, wire.free);
@@ -225,6 +231,7 @@ void SimulatedRun::enqueue(Work work) {
   const uint32_t index = sim_.tasks_[work.op].rank;
   Rank& rank = ranks_[index];
   rank.queue.push_back(work);
+  touch_cpu(index);
   if (rank.has_core || rank.queue.size() > 1) return;
   Machine& machine = machine_of(index);
   if (machine.free_cores > 0) {
@@ -234,6 +241,11 @@ void SimulatedRun::enqueue(Work work) {
   } else {
     machine.waiting.push_back(index);
   }
+}
+
+void SimulatedRun::touch_cpu(uint32_t rank) {
+  const bool is_crowded = sim_.site_.machines.is_crowded(static_cast<int>(rank));
+  touch(is_crowded ? machine_of(rank).touched : ranks_[rank].touched);
 }
 
 void SimulatedRun::run_next(uint32_t index, double delay) {
@@ -262,6 +274,7 @@ void SimulatedRun::leave_cpu(Work work) {
     return;
   }
   rank.has_core = false;
+  touch_cpu(index);
   Machine& machine = machine_of(index);
   if (machine.waiting.empty()) {
     ++machine.free_cores;
@@ -281,15 +294,16 @@ Prediction SimulatedRun::result() {
   const double more = all_slices_ - num_slices_;
   const double scale = more > 0 ? all_slices_ / num_slices_ : 1;
   for (size_t i = 0; i < wires_.size(); ++i) {
-    if (wires_[i].bytes == 0) continue;
+    const Wire& wire = wires_[sim_.of_resource(i)];
+    if (wire.bytes == 0) continue;
     const auto& resource = sim_.site_.routes.resources()[i];
-    prediction.loads.push_back({resource.name, wires_[i].bytes * scale, wires_[i].busy * scale});
+    prediction.loads.push_back({resource.name, wire.bytes * scale, wire.busy * scale});
   }
   for (size_t i = 0; i < machines_.size(); ++i) {
     const q7x2::Machine& machine = sim_.site_.machines.all()[i];
-    if (machines_[i].busy == 0) continue;
-    prediction.loads.push_back(
-        {"cores " + machine.name, 0, machines_[i].busy * scale / machine.cores});
+    const double busy = machines_[sim_.of_machine(i)].busy;
+    if (busy == 0) continue;
+    prediction.loads.push_back({"cores " + machine.name, 0, busy * scale / machine.cores});
   }
   const auto& loads = prediction.loads;
   const auto busiest = std::max_element(

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "plan/dag_window.h"
@@ -20,8 +21,8 @@ class SimulatedRun {
   /// Both must stay.
   SimulatedRun(const Simulator& simulator, const SimulatedCall& call);
 
-  /// See Simulator::run. To be called once.
-  Prediction run();
+  /// See Simulator::run and Simulator::run_symmetric. To be called once.
+  std::optional<Prediction> run();
 
  private:
   enum class Kind : uint8_t {
@@ -45,16 +46,24 @@ class SimulatedRun {
     uint32_t op;
   };
 
+  /// When something was last touched, and by which event.
+  struct Touch {
+    double time = -1;
+    uint64_t event = 0;
+  };
+
   struct Rank {
     DagWindow dag;
     Fifo<Work> queue;  // for the CPU; the first one is being run if the rank has a core
     bool has_core = false;
+    Touch touched;
   };
 
   struct Machine {
     int free_cores;
     double busy;
     Fifo<uint32_t> waiting;  // ranks
+    Touch touched;
   };
 
   struct Wire {
@@ -62,6 +71,7 @@ class SimulatedRun {
     double burst = 0;  // bytes that it would let pass at once, when it was free last
     double busy = 0;
     double bytes = 0;
+    Touch touched;
   };
 
   // What a receive has met.
@@ -89,8 +99,17 @@ class SimulatedRun {
     return !sim_.tasks_[send.op].local && message_bytes(send) > model::kEagerBytes;
   }
   Machine& machine_of(uint32_t rank) {
-    return machines_[sim_.site_.machines.of(static_cast<int>(rank))];
+    return machines_[sim_.machine_of(rank)];
   }
+
+  /// Two events at the same time at one place are a tie; see Simulator::run_symmetric. Nothing else
+  /// that events do depends on their order.
+  void touch(Touch& what) {
+    is_tied_ |= what.time == now_ && what.event != event_;
+    what = {now_, event_};
+  }
+  /// Where a rank's turn for a core is decided.
+  void touch_cpu(uint32_t rank);
 
   /// Begins slices as far as the window goes.
   void admit(uint32_t rank);
@@ -135,6 +154,8 @@ class SimulatedRun {
   const Simulator& sim_;
   const SimulatedCall& call_;
   double now_ = 0;
+  uint64_t event_ = 0;  // events handled so far
+  bool is_tied_ = false;
   uint32_t window_ = 1;
   uint32_t num_slices_ = 0;
   double all_slices_ = 0;

@@ -14,9 +14,20 @@
 namespace q7x2 {
 
 Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding)
-    : plans_(plans), coding_(coding), site_(fabric) {
+    : Simulator(plans, fabric, coding, std::optional<Symmetry>()) {}
+
+Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding,
+                     const Symmetry& symmetry)
+    : Simulator(plans, fabric, coding, std::optional(symmetry)) {}
+
+Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding,
+                     std::optional<Symmetry> symmetry)
+    : plans_(plans), coding_(coding), site_(fabric), symmetry_(std::move(symmetry)) {
   const auto count = static_cast<int>(plans.size());
-  if (count != fabric.world_size() && count != site_.members.world_size()) {
+  const bool fits = symmetry_ ? plans.size() == symmetry_->num_ranks()
+                              : count == fabric.world_size() ||
+                                    count == site_.members.world_size();
+  if (!fits) {
     throw Error(ErrorCode::kInvalidArgument, std::to_string(plans.size()) +
                                                  " Plans for a fabric of " +
                                                  std::to_string(fabric.world_size()) + " ranks");
@@ -73,7 +84,7 @@ void Simulator::match_messages() {
   std::vector<uint32_t> first_send(ranks + 1);  // by receiver
   for (const Plan& plan : plans_) {
     for (const Op& op : plan.ops) {
-      if (op.kind == OpKind::kSend) ++first_send[static_cast<size_t>(op.peer) + 1];
+      if (op.kind == OpKind::kSend) ++first_send[of_member(op.peer) + 1];
     }
   }
   for (size_t rank = 0; rank < ranks; ++rank) first_send[rank + 1] += first_send[rank];
@@ -83,7 +94,7 @@ void Simulator::match_messages() {
     for (uint32_t i = 0; i < plans_[rank].ops.size(); ++i) {
       const Op& op = plans_[rank].ops[i];
       if (op.kind != OpKind::kSend) continue;
-      sends[next[static_cast<size_t>(op.peer)]++] = first_task_[rank] + i;
+      sends[next[of_member(op.peer)]++] = first_task_[rank] + i;
     }
   }
 
@@ -91,7 +102,8 @@ void Simulator::match_messages() {
     uint16_t message;
     uint32_t op;
   };
-  std::vector<std::vector<Receive>> receives(ranks);  // of one receiver, by sender
+  // Of one receiver, by sender.
+  std::vector<std::vector<Receive>> receives(static_cast<size_t>(site_.members.world_size()));
   std::vector<size_t> senders;
   size_t unmatched = 0;
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -112,11 +124,12 @@ void Simulator::match_messages() {
     for (uint32_t i = first_send[rank]; i < first_send[rank + 1]; ++i) {
       const Task& send = tasks_[sends[i]];
       const Op& op = this->op(sends[i]);
-      const auto& those = receives[send.rank];
+      const auto& those =
+          receives[symmetry_ ? symmetry_->seen_from(op.peer, send.rank) : send.rank];
       const auto found = std::ranges::lower_bound(those, op.message, {}, by_message);
       if (found == those.end() || found->message != op.message) {
         throw Error(ErrorCode::kInvalidArgument,
-                    "rank " + std::to_string(rank) + " does not receive what rank " +
+                    "rank " + std::to_string(op.peer) + " does not receive what rank " +
                         std::to_string(send.rank) + " sends: " + to_string(plans_[send.rank], op));
       }
       --unmatched;
@@ -152,8 +165,8 @@ void Simulator::find_paths() {
       Task& task = tasks_[i];
       if (task.kind != OpKind::kSend) continue;
       Task& receive = tasks_[task.partner];
-      const auto destination = static_cast<int>(receive.rank);
-      Known& pair = known[static_cast<size_t>(host_of[receive.rank])];
+      const int destination = op(i).peer;
+      Known& pair = known[static_cast<size_t>(host_of[static_cast<size_t>(destination)])];
       if (pair.source != host_of[rank]) pair = {.source = host_of[rank]};
       const bool crosses = task.local && site_.members.crosses_numa(source, destination);
       uint32_t& path = crosses ? pair.crossing : pair.near;
@@ -168,7 +181,9 @@ void Simulator::find_paths() {
         if (is_new) costs_.push_back(cost);
         paths_.push_back({static_cast<uint32_t>(hops_.size()),
                           static_cast<uint32_t>(route.resources.size()), at->second});
-        hops_.insert(hops_.end(), route.resources.begin(), route.resources.end());
+        for (const int hop : route.resources) {
+          hops_.push_back(static_cast<uint32_t>(of_resource(static_cast<size_t>(hop))));
+        }
       }
       task.route = receive.route = path;
       receive.local = task.local;
@@ -241,7 +256,7 @@ void Simulator::count_contributions() {
 
 double Simulator::selection(const SimulatedCall& call) const {
   if (plans_[0].edges == Edges::kNone) return 0;
-  const size_t inputs = plans_[0].collective == Collective::kReduceScatter ? plans_.size() : 1;
+  const size_t inputs = plans_[0].collective == Collective::kReduceScatter ? static_cast<size_t>(plans_[0].num_members()) : 1;
   const double seconds = static_cast<double>(call.bytes * inputs) / coding_.select_rate;
   return seconds * site_.machines.most_turns();
 }
@@ -304,7 +319,7 @@ double Simulator::bound(const SimulatedCall& call) const {
     const Task& task = tasks_[i];
     const size_t bytes = lengths.of(task.part);
     if (bytes == 0) continue;
-    const size_t machine = site_.machines.of(static_cast<int>(task.rank));
+    const size_t machine = machine_of(task.rank);
     cpu[machine] += work(i, bytes) / machines[machine].cores;
     if (task.kind != OpKind::kSend) continue;
     const Path& path = paths_[task.route];
@@ -321,6 +336,10 @@ double Simulator::bound(const SimulatedCall& call) const {
 }
 
 Prediction Simulator::run(const SimulatedCall& call) const {
+  return *SimulatedRun(*this, call).run();
+}
+
+std::optional<Prediction> Simulator::run_symmetric(const SimulatedCall& call) const {
   return SimulatedRun(*this, call).run();
 }
 

@@ -30,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +38,7 @@
 #include "fabric/fabric.h"
 #include "plan/plan.h"
 #include "plan/site.h"
+#include "plan/symmetry.h"
 
 namespace q7x2 {
 
@@ -107,8 +109,17 @@ class Simulator {
   /// message is sent that nobody receives, or the reverse.
   Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding = {});
 
+  /// `plans`: those of the ranks that stand for all, of a Schedule with such a turn.
+  Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding,
+            const Symmetry& symmetry);
+
   /// Throws Error(kInvalidArgument) where the Plans wait for each other for ever.
   Prediction run(const SimulatedCall& call) const;
+
+  /// The same for a few ranks that stand for all: equal to the last bit to what a run of all ranks
+  /// returns. Empty where that is not certain: parts have different lengths, or two events at the
+  /// same time meet at one core or wire, so that the numbers of the ranks decide which is first.
+  std::optional<Prediction> run_symmetric(const SimulatedCall& call) const;
 
   /// Seconds that no schedule of these Plans can beat: what the busiest resource has to do.
   double bound(const SimulatedCall& call) const;
@@ -157,7 +168,23 @@ class Simulator {
   }
   size_t resource(const Path& path, uint32_t hop) const { return hops_[path.first + hop]; }
   const Cost& cost_of(uint32_t task) const { return costs_[paths_[tasks_[task].route].cost]; }
+  Simulator(std::span<const Plan> plans, const Fabric& fabric, const CodingCost& coding,
+            std::optional<Symmetry> symmetry);
+
   const Op& op(uint32_t index) const;
+  // What is simulated for a member, a resource, a machine.
+  size_t of_member(int member) const {
+    return symmetry_ ? symmetry_->of_rank(member) : static_cast<size_t>(member);
+  }
+  size_t of_resource(size_t resource) const {
+    return symmetry_ ? symmetry_->of_resource(resource) : resource;
+  }
+  size_t of_machine(size_t machine) const {
+    return symmetry_ ? symmetry_->of_machine(machine) : machine;
+  }
+  size_t machine_of(uint32_t rank) const {
+    return of_machine(site_.machines.of(static_cast<int>(rank)));
+  }
   /// Finds the receive of each send, and the other way round.
   void match_messages();
   void find_paths();
@@ -176,6 +203,7 @@ class Simulator {
   std::span<const Plan> plans_;
   const CodingCost coding_;
   const Site site_;
+  const std::optional<Symmetry> symmetry_;
   std::vector<uint32_t> first_task_;  // by rank, and the total at the end
   std::vector<Task> tasks_;
   std::vector<double> coding_seconds_;  // of a byte of elements, by task; empty: nothing is coded
