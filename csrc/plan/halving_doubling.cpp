@@ -21,6 +21,7 @@
 // distances. Surplus ranks send and receive B, and all others B (n-p)/p more than for n = p.
 // Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner and
 // Gropp, 2005.
+#include <algorithm>
 #include <bit>
 #include <memory>
 #include <utility>
@@ -42,6 +43,8 @@ class Halving {
         size_(static_cast<int>(std::bit_floor(static_cast<unsigned>(request.world_size)))) {}
 
   int num_owners() const { return size_; }
+  /// Whether positions are ranks, and none is left over.
+  bool is_plain() const { return size_ == order_.size() && std::ranges::is_sorted(order_.ranks()); }
   int position_of(int rank) const { return order_.position_of(rank); }
 
   /// A rank's branch of the tree whose root is at position `owner`.
@@ -109,12 +112,18 @@ class Halving {
   int size_;
 };
 
+/// The two halves of the positions do the same.
+void set_turn(Schedule& schedule, const Halving& halving) {
+  if (halving.is_plain()) schedule.set_turn(schedule.world_size() / 2, true);
+}
+
 Schedule all_reduce(const ScheduleRequest& request) {
   const auto halving = std::make_shared<const Halving>(request);
   const int owners = halving->num_owners();
   Schedule schedule = bare_forest_schedule(
       request, "halving_doubling",
       [halving](int part, int rank) { return halving->branch(rank, part); }, equal_parts(owners));
+  set_turn(schedule, *halving);
   const std::vector<Round> up = halving->rounds_up(owners, 1.0 / owners);
   for (const Round& round : up) schedule.add_round(round);
   for (const Round& round : backwards(up, request.world_size)) schedule.add_round(round);
@@ -126,6 +135,7 @@ Schedule by_rank(const ScheduleRequest& request) {
   Schedule schedule = bare_forest_schedule(
       request, "halving_doubling",
       [halving](int part, int rank) { return halving->branch(rank, halving->position_of(part)); });
+  set_turn(schedule, *halving);
   std::vector<Round> rounds = halving->rounds_up(request.world_size, 1);
   if (request.collective == Collective::kAllGather) rounds = backwards(std::move(rounds), 1);
   for (Round& round : rounds) schedule.add_round(std::move(round));

@@ -72,7 +72,7 @@ uint64_t Schedule::digest() const {
 void Schedule::set_coding(Edges edges, int blocks) {
   header_.edges = edges;
   header_.takes_residuals = true;
-  turn_ = 0;  // which edges are coded may not turn with the ranks
+  turn_ = {};  // which edges are coded may not turn with the ranks
   header_.rounds_once = header_.rounds_once && edges == Edges::kNone;
   coding_blocks_ = blocks;
 }

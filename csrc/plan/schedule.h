@@ -109,9 +109,11 @@ class Schedule {
   /// See Plan::rounds_once.
   void set_rounds_once() { header_.rounds_once = true; }
   /// Turning all ranks by `ranks`, from r to r + ranks and from the last ones to the first, makes
-  /// the same Schedule: op i of rank r + ranks is op i of rank r with all peers turned. Parts and the
-  /// order of operands may differ. A simulation of a few ranks then stands for all.
-  void set_turn(int ranks) { turn_ = ranks; }
+  /// the same Schedule: op i of rank r + ranks is op i of rank r with all peers turned. Parts and
+  /// the order of operands may differ. A simulation of a few ranks then stands for all.
+  /// `messages_of_parts`: there is a part for each rank, messages are numbered by phase and part,
+  /// and turned with the parts.
+  void set_turn(int ranks, bool messages_of_parts = false) { turn_ = {ranks, messages_of_parts}; }
   /// The most scratch blocks, coded ones among them, that a rank has. Where a program does not use
   /// one for each message that it folds.
   void set_scratch_blocks(int count) { scratch_blocks_ = count; }
@@ -133,8 +135,12 @@ class Schedule {
   int scratch_blocks() const { return scratch_blocks_; }
   int coding_blocks() const { return coding_blocks_; }
   Edges edges() const { return header_.edges; }
-  /// 0: see set_turn.
-  int turn() const { return turn_; }
+  struct Turn {
+    int ranks = 0;  ///< 0: none is known
+    bool messages_of_parts = false;
+  };
+  /// See set_turn.
+  Turn turn() const { return turn_; }
 
   /// Equal for Schedules that are equal in all that is above but the program.
   uint64_t digest() const;
@@ -152,7 +158,7 @@ class Schedule {
   std::vector<Round> rounds_;
   int scratch_blocks_ = -1;
   int coding_blocks_ = 0;
-  int turn_ = 0;
+  Turn turn_;
   Program program_;
 };
 

@@ -98,9 +98,7 @@ class SimulatedRun {
   bool is_offered(Work send) const {
     return !sim_.tasks_[send.op].local && message_bytes(send) > model::kEagerBytes;
   }
-  Machine& machine_of(uint32_t rank) {
-    return machines_[sim_.machine_of(rank)];
-  }
+  Machine& machine_of(uint32_t rank) { return machines_[sim_.machine_of(rank)]; }
 
   /// Two events at the same time at one place are a tie; see Simulator::run_symmetric. Nothing else
   /// that events do depends on their order.

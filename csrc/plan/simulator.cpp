@@ -25,8 +25,7 @@ Simulator::Simulator(std::span<const Plan> plans, const Fabric& fabric, const Co
     : plans_(plans), coding_(coding), site_(fabric), symmetry_(std::move(symmetry)) {
   const auto count = static_cast<int>(plans.size());
   const bool fits = symmetry_ ? plans.size() == symmetry_->num_ranks()
-                              : count == fabric.world_size() ||
-                                    count == site_.members.world_size();
+                              : count == fabric.world_size() || count == site_.members.world_size();
   if (!fits) {
     throw Error(ErrorCode::kInvalidArgument, std::to_string(plans.size()) +
                                                  " Plans for a fabric of " +
@@ -126,8 +125,10 @@ void Simulator::match_messages() {
       const Op& op = this->op(sends[i]);
       const auto& those =
           receives[symmetry_ ? symmetry_->seen_from(op.peer, send.rank) : send.rank];
-      const auto found = std::ranges::lower_bound(those, op.message, {}, by_message);
-      if (found == those.end() || found->message != op.message) {
+      const uint32_t message =
+          symmetry_ ? symmetry_->message_seen_from(op.peer, op.message) : op.message;
+      const auto found = std::ranges::lower_bound(those, message, {}, by_message);
+      if (found == those.end() || found->message != message) {
         throw Error(ErrorCode::kInvalidArgument,
                     "rank " + std::to_string(op.peer) + " does not receive what rank " +
                         std::to_string(send.rank) + " sends: " + to_string(plans_[send.rank], op));
@@ -256,7 +257,9 @@ void Simulator::count_contributions() {
 
 double Simulator::selection(const SimulatedCall& call) const {
   if (plans_[0].edges == Edges::kNone) return 0;
-  const size_t inputs = plans_[0].collective == Collective::kReduceScatter ? static_cast<size_t>(plans_[0].num_members()) : 1;
+  const size_t inputs = plans_[0].collective == Collective::kReduceScatter
+                            ? static_cast<size_t>(plans_[0].num_members())
+                            : 1;
   const double seconds = static_cast<double>(call.bytes * inputs) / coding_.select_rate;
   return seconds * site_.machines.most_turns();
 }

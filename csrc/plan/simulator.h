@@ -116,9 +116,10 @@ class Simulator {
   /// Throws Error(kInvalidArgument) where the Plans wait for each other for ever.
   Prediction run(const SimulatedCall& call) const;
 
-  /// The same for a few ranks that stand for all: equal to the last bit to what a run of all ranks
-  /// returns. Empty where that is not certain: parts have different lengths, or two events at the
-  /// same time meet at one core or wire, so that the numbers of the ranks decide which is first.
+  /// The same for a few ranks that stand for all: what a run of all ranks returns, but for the
+  /// rounding of the sum of what the ranks of one machine did. Empty where that is not certain:
+  /// parts have different lengths, or two events at the same time meet at one core or wire, so that
+  /// the numbers of the ranks decide which is first.
   std::optional<Prediction> run_symmetric(const SimulatedCall& call) const;
 
   /// Seconds that no schedule of these Plans can beat: what the busiest resource has to do.

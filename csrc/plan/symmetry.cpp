@@ -42,15 +42,16 @@ class Orbits {
 
 }  // namespace
 
-std::optional<Symmetry> Symmetry::find(const Site& site, int turn) {
+std::optional<Symmetry> Symmetry::find(const Site& site, Schedule::Turn turn) {
   const Fabric& fabric = site.fabric;
   const int ranks = fabric.world_size();
   const bool is_plain = fabric.servers.empty() && fabric.pairs.empty() && fabric.links.empty() &&
                         fabric.bindings.empty();
-  if (!is_plain || turn <= 0) return std::nullopt;
-  for (int multiple = turn; multiple <= ranks / 2; multiple += turn) {
+  if (!is_plain || turn.ranks <= 0) return std::nullopt;
+  for (int multiple = turn.ranks; multiple <= ranks / 2; multiple += turn.ranks) {
     if (ranks % multiple != 0) continue;
-    Symmetry symmetry(static_cast<uint32_t>(multiple), static_cast<uint32_t>(ranks));
+    Symmetry symmetry(static_cast<uint32_t>(multiple), static_cast<uint32_t>(ranks),
+                      turn.messages_of_parts);
     if (symmetry.fits(site)) return symmetry;
   }
   return std::nullopt;

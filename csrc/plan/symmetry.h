@@ -14,16 +14,17 @@
 #include <optional>
 #include <vector>
 
+#include "plan/schedule.h"
 #include "plan/site.h"
 
 namespace q7x2 {
 
 class Symmetry {
  public:
-  /// Of a Schedule that stays the same if it is turned by `turn` ranks. Looks for the smallest
+  /// Of a Schedule with that turn. Looks for the smallest
   /// multiple that leaves the Fabric as it is, too; empty if there is none. No host, machine or
   /// rack may be turned into itself before all of them are, unless there is only one rack.
-  static std::optional<Symmetry> find(const Site& site, int turn);
+  static std::optional<Symmetry> find(const Site& site, Schedule::Turn turn);
 
   /// Ranks from 0 on that stand for all.
   size_t num_ranks() const { return turn_; }
@@ -34,15 +35,23 @@ class Symmetry {
     const uint32_t turned = static_cast<uint32_t>(rank) - of_rank(rank);
     return (peer + all_ - turned) % all_;
   }
+  /// The number of a message to `rank`, as seen by the rank that stands for it.
+  uint32_t message_seen_from(int rank, uint32_t message) const {
+    if (!messages_of_parts_) return message;
+    const uint32_t part = message % all_;
+    return message - part + seen_from(rank, part);
+  }
   uint32_t of_resource(size_t resource) const { return resources_[resource]; }
   size_t of_machine(size_t machine) const { return machines_[machine]; }
 
  private:
-  Symmetry(uint32_t turn, uint32_t all) : turn_(turn), all_(all) {}
+  Symmetry(uint32_t turn, uint32_t all, bool messages_of_parts)
+      : turn_(turn), all_(all), messages_of_parts_(messages_of_parts) {}
   bool fits(const Site& site);
 
   uint32_t turn_;
   uint32_t all_;  // ranks
+  bool messages_of_parts_;
   std::vector<uint32_t> resources_;
   std::vector<size_t> machines_;
 };

@@ -1,0 +1,190 @@
+// Ranks that stand for all: that a Schedule's turn is one, and that the figures are those of all
+// ranks.
+#include "plan/symmetry.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "plan/generators.h"
+#include "plan/simulator.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr double kRate = 125e6;
+
+Fabric network(int hosts, int racks, int ranks_of_host = 1, int cores = 8) {
+  Fabric fabric = Fabric::uniform(hosts, ranks_of_host, kRate);
+  const double cable = racks > 1 ? hosts * kRate / racks / 2 : 0;
+  fabric.racks.assign(static_cast<size_t>(racks),
+                      Fabric::Rack{.name = "", .up = cable, .down = cable});
+  for (int host = 0; host < hosts; ++host) {
+    fabric.hosts[static_cast<size_t>(host)].rack = host * racks / hosts;
+    fabric.hosts[static_cast<size_t>(host)].cores = cores;
+  }
+  return fabric;
+}
+
+/// All Schedules that say how they may be turned.
+std::vector<Schedule> turning_schedules(const Fabric& fabric) {
+  std::vector<Schedule> schedules;
+  for (const Generator& generator : generators()) {
+    ScheduleRequest request{generator.collective, fabric.world_size(),
+                            is_rooted(generator.collective) ? 0 : -1, &fabric};
+    if (!generator.applies(request)) continue;
+    std::vector<int> parameters{0};
+    if (generator.parameters != nullptr) parameters = generator.parameters(request);
+    for (const int parameter : parameters) {
+      request.parameter = parameter;
+      Schedule schedule = generator.generate(request);
+      if (schedule.turn().ranks > 0) schedules.push_back(std::move(schedule));
+    }
+  }
+  return schedules;
+}
+
+void expect_turned(const Plan& plan, const Plan& turned, Schedule::Turn turn) {
+  ASSERT_EQ(plan.ops.size(), turned.ops.size());
+  ASSERT_EQ(plan.successors, turned.successors);
+  const int n = plan.world_size;
+  for (size_t i = 0; i < plan.ops.size(); ++i) {
+    const Op& op = plan.ops[i];
+    const Op& other = turned.ops[i];
+    ASSERT_EQ(op.kind, other.kind);
+    ASSERT_EQ(op.stage, other.stage);
+    ASSERT_EQ(op.num_sources, other.num_sources);
+    ASSERT_EQ(op.num_dependencies, other.num_dependencies);
+    ASSERT_EQ(op.first_successor, other.first_successor);
+    ASSERT_EQ(op.destination.space, other.destination.space);
+    ASSERT_EQ(op.takes_residual, other.takes_residual);
+    if (op.peer < 0) continue;
+    ASSERT_EQ((op.peer + turn.ranks) % n, other.peer);
+    const int part = op.message % n;
+    const int message =
+        turn.messages_of_parts ? op.message - part + (part + turn.ranks) % n : op.message;
+    ASSERT_EQ(message, other.message);
+  }
+}
+
+TEST(Symmetry, ATurnMakesTheSameSchedule) {
+  size_t turned = 0;
+  for (const int ranks : {2, 3, 5, 8, 12, 16}) {
+    for (const Fabric& fabric :
+         {network(ranks, 1), network(ranks, ranks % 2 == 0 ? 2 : 1), network(1, 1, ranks)}) {
+      for (const Schedule& schedule : turning_schedules(fabric)) {
+        SCOPED_TRACE(schedule.algorithm() + " " + to_string(schedule.collective()) + ", " +
+                     std::to_string(ranks) + " ranks");
+        const std::vector<Plan> plans = schedule.project_all();
+        for (size_t rank = 0; rank < plans.size(); ++rank) {
+          const auto to = (rank + static_cast<size_t>(schedule.turn().ranks)) % plans.size();
+          expect_turned(plans[rank], plans[to], schedule.turn());
+        }
+        for (const std::vector<uint32_t>& weights = schedule.part_weights();
+             const uint32_t weight : weights) {
+          EXPECT_EQ(weight, weights[0]);
+        }
+        ++turned;
+      }
+    }
+  }
+  EXPECT_GT(turned, 100U);
+}
+
+void expect_equal(const Prediction& some, const Prediction& all) {
+  EXPECT_EQ(some.seconds, all.seconds);
+  EXPECT_EQ(some.seconds_after_pause, all.seconds_after_pause);
+  EXPECT_EQ(some.first_slice_seconds, all.first_slice_seconds);
+  EXPECT_EQ(some.bottleneck, all.bottleneck);
+  ASSERT_EQ(some.loads.size(), all.loads.size());
+  for (size_t i = 0; i < all.loads.size(); ++i) {
+    EXPECT_EQ(some.loads[i].name, all.loads[i].name);
+    EXPECT_EQ(some.loads[i].bytes, all.loads[i].bytes);
+    EXPECT_DOUBLE_EQ(some.loads[i].busy, all.loads[i].busy);
+  }
+}
+
+TEST(Symmetry, FewRanksTakeAsLongAsAll) {
+  const std::vector<Fabric> networks = {network(16, 1),      network(12, 1),   network(16, 4),
+                                        network(8, 2),       network(8, 1, 2), network(4, 2, 4),
+                                        network(4, 1, 4, 2), network(31, 1)};
+  size_t answered = 0;
+  size_t asked = 0;
+  for (const Fabric& fabric : networks) {
+    const Site site(fabric);
+    for (const Schedule& schedule : turning_schedules(fabric)) {
+      const auto symmetry = Symmetry::find(site, schedule.turn());
+      if (!symmetry) continue;
+      std::vector<Plan> all = schedule.project_all();
+      const std::span<const Plan> some = std::span(all).first(symmetry->num_ranks());
+      const Simulator simulator(all, fabric);
+      const Simulator few(some, fabric, CodingCost{}, *symmetry);
+      for (const SimulatedCall& call :
+           {SimulatedCall{10, 64, 1}, SimulatedCall{5000, 8192, 1},
+            SimulatedCall{16 * 12 * 31 * 4096, 16 * 12 * 31 * 512, 3},
+            SimulatedCall{16 * 12 * 31 * 100'000, 16 * 12 * 31 * 512, 4, 1}}) {
+        SCOPED_TRACE(schedule.algorithm() + " " + to_string(schedule.collective()) + ", " +
+                     std::to_string(fabric.hosts.size()) + " hosts, " + std::to_string(call.bytes) +
+                     " bytes");
+        ++asked;
+        const std::optional<Prediction> prediction = few.run_symmetric(call);
+        if (!prediction) continue;
+        ++answered;
+        expect_equal(*prediction, simulator.run(call));
+      }
+    }
+  }
+  EXPECT_GT(answered, asked / 3);
+}
+
+TEST(Symmetry, OneRankStandsForAllOnASwitch) {
+  const Fabric fabric = network(64, 1);
+  const Site site(fabric);
+  for (const Schedule& schedule : turning_schedules(fabric)) {
+    const auto symmetry = Symmetry::find(site, schedule.turn());
+    ASSERT_TRUE(symmetry);
+    EXPECT_EQ(symmetry->num_ranks(), static_cast<size_t>(schedule.turn().ranks));
+  }
+  const Fabric racks = network(64, 4);
+  EXPECT_EQ(Symmetry::find(Site(racks), {1})->num_ranks(), 16U) << "the hosts of one rack";
+  const Fabric hosts = network(16, 1, 4);
+  EXPECT_EQ(Symmetry::find(Site(hosts), {1})->num_ranks(), 4U) << "the ranks of one host";
+}
+
+TEST(Symmetry, WhatIsUnevenHasNone) {
+  const auto has_one = [](const Fabric& fabric) {
+    return Symmetry::find(Site(fabric), {1}).has_value();
+  };
+  const Fabric even = network(8, 1);
+  EXPECT_TRUE(has_one(even));
+  EXPECT_FALSE(Symmetry::find(Site(even), {}));
+  Fabric fabric = even;
+  fabric.hosts[3].egress /= 2;
+  EXPECT_FALSE(has_one(fabric));
+  fabric = even;
+  fabric.hosts[3].cores = 2;
+  EXPECT_FALSE(has_one(fabric));
+  fabric = even;
+  fabric.hosts[3].rates = {{"cpu", 0, 1e7, {}}};
+  EXPECT_FALSE(has_one(fabric));
+  fabric = even;
+  fabric.pairs = {{.from = 0, .to = 2, .alpha = 1e-3, .solo = kRate / 4}};
+  EXPECT_FALSE(has_one(fabric));
+  fabric = even;
+  fabric.links = {{.a = 4, .b = 5, .rate = kRate, .alpha = 1e-5}};
+  EXPECT_FALSE(has_one(fabric));
+  fabric = network(8, 2);
+  fabric.racks[1].up /= 2;
+  EXPECT_FALSE(has_one(fabric));
+  fabric = network(8, 2);
+  fabric.hosts[0].rack = 1;
+  EXPECT_FALSE(has_one(fabric));
+  fabric = even;
+  for (Fabric::Host& host : fabric.hosts) host.hardware.machine = "all on one";
+  EXPECT_FALSE(has_one(fabric)) << "a turn leaves the machine where it is";
+}
+
+}  // namespace
+}  // namespace q7x2
