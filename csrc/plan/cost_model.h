@@ -48,6 +48,8 @@ class CostModel {
   /// that it shares with others.
   size_t scratch_blocks() const { return scratch_blocks_; }
   size_t shared_stages() const { return shared_stages_; }
+  /// For each byte of the call, what the busiest wire takes at its full rate.
+  double least_wire_seconds() const { return short_wire_; }
   /// See Simulator::incast_rate.
   double incast_rate() const { return incast_rate_; }
 

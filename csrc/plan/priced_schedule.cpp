@@ -90,6 +90,10 @@ Prediction PricedSchedule::estimate_loads(size_t bytes, const Cut& cut) const {
   return model_.predict({bytes, cut.slice_bytes, cut.window});
 }
 
+double PricedSchedule::bound(size_t bytes) const {
+  return model_.least_wire_seconds() * static_cast<double>(bytes);
+}
+
 Prediction PricedSchedule::simulate(size_t bytes, const Cut& cut, int max_slices) {
   const SimulatedCall call{bytes, cut.slice_bytes, cut.window, max_slices};
   if (ops() > kManyOps) {

@@ -40,6 +40,8 @@ class PricedSchedule {
   double estimate(size_t bytes, const Cut& cut) const;
   /// By the cost model, with the loads of all resources.
   Prediction estimate_loads(size_t bytes, const Cut& cut) const;
+  /// Seconds that no simulation of it is below: what its busiest wire takes at its full rate.
+  double bound(size_t bytes) const;
   /// By the simulator. `max_slices`: see SimulatedCall. For the first simulation Plans are made: of
   /// all ranks, or of those that stand for all if that is possible and worthwhile.
   Prediction simulate(size_t bytes, const Cut& cut, int max_slices);

@@ -41,6 +41,9 @@ constexpr double kWorthMoreMessages = 0.97;
 /// The estimates of the model are that far off at most, nearly always: whoever is estimated to take
 /// longer than so many times the best one is not simulated.
 constexpr double kHopeless = 2;
+/// A large candidate whose busiest wire alone takes longer than that many times the best simulated
+/// one is not simulated.
+constexpr double kWorthALook = 1.01;
 /// Candidates are simulated for some slices, and the best into their steady state.
 constexpr int kFirstLook = 2;
 constexpr int kSteadyState = 3 * kWindow;
@@ -294,6 +297,8 @@ std::vector<Rating> ScheduleSearch::predicted(double max_ops) {
 void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) const {
   const double hopeless = kHopeless * ratings.front().prediction.seconds;
   std::vector<double> ratios;  // of simulated times to estimates
+  std::vector<Rating*> beaten;
+  double best = std::numeric_limits<double>::infinity();
   for (Rating& rating : ratings) {
     const bool is_large = rating.priced->ops() > kManyOps;
     const std::vector<Cut> ways = is_large ? std::vector{rating.cut} : cuts(*rating.priced);
@@ -301,6 +306,10 @@ void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) cons
     const double price =
         rating.priced->ops() * slices * static_cast<double>(ways.size()) + rating.priced->making();
     if (price > max_ops || rating.prediction.seconds > hopeless) break;
+    if (is_large && rating.priced->bound(bytes_) > best * kWorthALook) {
+      beaten.push_back(&rating);
+      continue;
+    }
     max_ops -= price;
     const double estimate = rating.prediction.seconds;
     for (const Cut& cut : ways) {
@@ -310,9 +319,17 @@ void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) cons
       rating.prediction = std::move(prediction);
       rating.is_simulated = true;
     }
+    best = std::min(best, rating.prediction.seconds);
     if (estimate > 0) ratios.push_back(rating.prediction.seconds / estimate);
   }
   correct_estimates(ratings, ratios);
+  for (Rating* const rating : beaten) {
+    const double so_far = rating->correction;
+    const double more = rating->priced->bound(bytes_) / rating->prediction.seconds;
+    if (more <= 1) continue;
+    rating->correct(more);
+    rating->correction = so_far * more;
+  }
   sort_ratings(ratings);
   for (size_t i = 0; i < std::min(kFinalists, ratings.size()); ++i) {
     Rating& rating = ratings[i];
