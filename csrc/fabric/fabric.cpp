@@ -211,6 +211,7 @@ void Fabric::validate() const {
   for (size_t i = 0; i < racks.size(); ++i) {
     require_quantity(racks[i].up, "the uplink of rack " + std::to_string(i));
     require_quantity(racks[i].down, "the downlink of rack " + std::to_string(i));
+    require_quantity(racks[i].alpha, "the latency of rack " + std::to_string(i));
   }
   for (size_t i = 0; i < links.size(); ++i) {
     const std::string name = "link " + std::to_string(i);

@@ -78,6 +78,9 @@ struct Fabric {
     std::string name;
     double up = 0;    ///< bytes a second out of the rack, of all its hosts together; 0: no limit
     double down = 0;  ///< bytes a second into it
+    /// Seconds that a message to another rack takes longer on its way out of this one, and one from
+    /// another rack on its way into it.
+    double alpha = 0;
   };
   /// A wire between two hosts beside the switched network. Traffic between them takes it.
   struct Link {

@@ -1,13 +1,13 @@
 #include "fabric/infer.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "fabric/core_rates.h"
+#include "fabric/linkage.h"
+#include "fabric/near_groups.h"
 #include "fabric/scatter.h"
 
 namespace q7x2 {
@@ -19,12 +19,6 @@ constexpr double kSlow = 0.5;
 constexpr double kHeldUp = 0.75;
 
 using Flow = Measurements::Flow;
-using HostPair = std::pair<int, int>;
-
-HostPair unordered(int a, int b) {
-  return {std::min(a, b), std::max(a, b)};
-}
-
 /// The rate of a NIC: of the flows through it, those that nothing else held up.
 double nic_rate(std::vector<double> rates) {
   if (rates.empty()) return 0;
@@ -68,69 +62,16 @@ double ease_of(const Flow& flow, const Fabric& fabric) {
   return nics > 0 ? flow.rate / nics : 1;
 }
 
-/// Groups of hosts, joined while the average ease between two is high.
-class Linkage {
- public:
-  explicit Linkage(size_t hosts) : group_(hosts) { std::iota(group_.begin(), group_.end(), 0); }
-
-  void add(int a, int b, double ease) {
-    Between& between = between_[unordered(a, b)];
-    between.sum += ease;
-    ++between.count;
-  }
-
-  /// The group of each host.
-  std::vector<int> joined() {
-    std::vector<std::pair<double, HostPair>> order;
-    for (const auto& [pair, between] : between_) order.emplace_back(between.average(), pair);
-    std::sort(order.begin(), order.end(), std::greater<>());
-    for (const auto& [ease, pair] : order) {
-      const int a = group_[static_cast<size_t>(pair.first)];
-      const int b = group_[static_cast<size_t>(pair.second)];
-      if (a != b && between_.at(unordered(a, b)).average() >= kSlow) join(a, b);
-    }
-    return group_;
-  }
-
- private:
-  struct Between {
-    double sum = 0;
-    int count = 0;
-    double average() const { return count > 0 ? sum / count : 0; }
-  };
-
-  void join(int kept, int gone) {
-    std::replace(group_.begin(), group_.end(), gone, kept);
-    between_.erase(unordered(kept, gone));
-    std::vector<std::pair<int, Between>> moved;
-    for (auto it = between_.begin(); it != between_.end();) {
-      const auto [a, b] = it->first;
-      if (a == gone || b == gone) {
-        moved.emplace_back(a == gone ? b : a, it->second);
-        it = between_.erase(it);
-      } else {
-        ++it;
-      }
-    }
-    for (const auto& [other, between] : moved) {
-      Between& sum = between_[unordered(kept, other)];
-      sum.sum += between.sum;
-      sum.count += between.count;
-    }
-  }
-
-  std::vector<int> group_;               // a group is called by one of its hosts
-  std::map<HostPair, Between> between_;  // of groups
-};
-
-void set_racks(const std::vector<Flow>& flows, Fabric& fabric) {
+/// Hosts of one rack have both in common: the cable, and the place.
+void set_racks(const std::vector<Flow>& flows, const std::vector<int>& near, Fabric& fabric) {
   Linkage linkage(fabric.hosts.size());
   for (const Flow& flow : flows) linkage.add(flow.from, flow.to, ease_of(flow, fabric));
-  const std::vector<int> group = linkage.joined();
-  std::map<int, int> rack_of_group;
+  const std::vector<int> group = linkage.joined(kSlow);
+  std::map<std::pair<int, int>, int> rack_of_group;
   for (size_t host = 0; host < fabric.hosts.size(); ++host) {
     const int next = static_cast<int>(rack_of_group.size());
-    fabric.hosts[host].rack = rack_of_group.try_emplace(group[host], next).first->second;
+    fabric.hosts[host].rack =
+        rack_of_group.try_emplace({group[host], near[host]}, next).first->second;
   }
   fabric.racks.clear();
   for (size_t rack = 0; rack < rack_of_group.size(); ++rack) {
@@ -141,8 +82,7 @@ void set_racks(const std::vector<Flow>& flows, Fabric& fabric) {
 void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
   struct Sums {
     std::vector<double> held_up;
-    double most = 0;
-    double rate() const { return held_up.empty() ? most : median(held_up); }
+    double rate() const { return held_up.empty() ? 0 : median(held_up); }
   };
   std::vector<Sums> up(fabric.racks.size());
   std::vector<Sums> down(fabric.racks.size());
@@ -165,7 +105,6 @@ void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
     const auto add = [](const std::map<int, Crossing>& crossings, std::vector<Sums>& sums) {
       for (const auto& [rack, crossing] : crossings) {
         Sums& sum = sums[static_cast<size_t>(rack)];
-        sum.most = std::max(sum.most, crossing.rate);
         if (crossing.held_up) sum.held_up.push_back(crossing.rate);
       }
     };
@@ -200,13 +139,16 @@ double alpha_of(const Measurements::Ping& ping, const Fabric::Cost& network) {
   return cost_of(ping.round_trip, network.overhead).alpha;
 }
 
-void set_costs(const std::vector<Measurements::Ping>& pings, Fabric& fabric) {
-  const auto set = [&pings](bool inside, bool crossing, Fabric::Cost& cost) {
+/// `near`: the group of each host.
+void set_costs(const std::vector<Measurements::Ping>& pings, const std::vector<int>& near,
+               Fabric& fabric) {
+  const auto set = [&](bool inside, bool crossing, Fabric::Cost& cost) {
     std::vector<double> round_trips;
     std::vector<double> overheads;
     for (const auto& ping : pings) {
       if ((ping.a == ping.b) != inside || ping.wire != Measurements::kShared) continue;
       if (ping.crosses_numa != crossing) continue;
+      if (near[static_cast<size_t>(ping.a)] != near[static_cast<size_t>(ping.b)]) continue;
       round_trips.push_back(ping.round_trip);
       overheads.push_back(ping.overhead);
     }
@@ -225,6 +167,20 @@ void set_costs(const std::vector<Measurements::Ping>& pings, Fabric& fabric) {
   if (!fabric.memory.measured) fabric.memory = crossing;
   fabric.interconnect.alpha_factor = std::max(1.0, crossing.alpha / fabric.memory.alpha);
   fabric.interconnect.measured = true;
+}
+
+/// What comes on top of the network's latency for whoever leaves a rack or enters it.
+void set_distances(const std::vector<Measurements::Ping>& pings, Fabric& fabric) {
+  std::vector<FarPing> far;
+  for (const auto& ping : pings) {
+    if (ping.wire != Measurements::kShared) continue;
+    const int a = fabric.hosts[static_cast<size_t>(ping.a)].rack;
+    const int b = fabric.hosts[static_cast<size_t>(ping.b)].rack;
+    if (a != b) far.push_back({a, b, alpha_of(ping, fabric.network)});
+  }
+  const std::vector<double> distances =
+      distances_from_centre(fabric.racks.size(), far, fabric.network.alpha);
+  for (size_t rack = 0; rack < distances.size(); ++rack) fabric.racks[rack].alpha = distances[rack];
 }
 
 void set_pairs(const Measurements& measured, const std::vector<Flow>& flows, Fabric& fabric) {
@@ -299,10 +255,14 @@ Fabric infer(const Measurements& measured) {
     std::copy_if(round.begin(), round.end(), std::back_inserter(flows),
                  [](const Flow& flow) { return flow.wire == Measurements::kShared; });
   }
-  set_costs(measured.pings, fabric);
+  const std::vector<int> near = near_groups(fabric.hosts.size(), measured.pings);
+  set_costs(measured.pings, near, fabric);
   set_nic_rates(flows, fabric);
   set_burst(flows, fabric);
-  if (!flows.empty()) set_racks(flows, fabric);
+  if (!flows.empty()) set_racks(flows, near, fabric);
+  const bool has_far =
+      std::ranges::find_if(near, [](int group) { return group > 0; }) != near.end();
+  if (has_far) set_distances(measured.pings, fabric);
   if (fabric.racks.size() > 1) set_cables(measured.rounds, fabric);
   set_pairs(measured, flows, fabric);
   set_links(measured, fabric);

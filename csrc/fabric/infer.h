@@ -19,6 +19,9 @@
 // 3. Where more than one group is left they are racks. All flows that leave a rack in one round
 //    share its cable, so their rates add up to the cable's, in each round in which they are slow;
 //    its rate is the median of those sums.
+//    Hosts that are near each other by latency (fabric/near_groups.h) are a rack as well, and racks
+//    are never longer than such a group. What a message takes longer between two of them is divided
+//    among both: the rack's alpha.
 // 4. What NICs let pass at once is the upper quartile over all flows, if it is more than what a
 //    receiver may find at once on any network.
 // 5. Rates of cores are the medians over the hosts. A host whose cores differ clearly has its own.

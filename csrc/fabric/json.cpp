@@ -124,7 +124,10 @@ std::string to_json(const Fabric& fabric) {
   add("hosts", lines(fabric.hosts, host_json));
   if (!fabric.servers.empty()) add("servers", lines(fabric.servers, host_json));
   add("racks", lines(fabric.racks, [](const Fabric::Rack& rack) {
-        return Json{{"name", rack.name}, {"up", rounded(rack.up)}, {"down", rounded(rack.down)}};
+        return Json{{"name", rack.name},
+                    {"up", rounded(rack.up)},
+                    {"down", rounded(rack.down)},
+                    {"alpha", rounded(rack.alpha)}};
       }));
   add("links", lines(fabric.links, [](const Fabric::Link& link) {
         return Json{{"a", link.a},

@@ -91,6 +91,7 @@ Fabric::Rack read_rack(const Place& place) {
   fields.optional("name", rack.name, &Place::text);
   fields.optional("up", rack.up, &Place::quantity);
   fields.optional("down", rack.down, &Place::quantity);
+  fields.optional("alpha", rack.alpha, &Place::quantity);
   fields.end();
   return rack;
 }

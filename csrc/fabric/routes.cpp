@@ -69,7 +69,8 @@ Routes::Routes(const Fabric& fabric)
   for (size_t rack = 0; rack < fabric.racks.size(); ++rack) {
     racks_.push_back(
         {add(Kind::kUp, "up rack " + std::to_string(rack), fabric.racks[rack].up),
-         add(Kind::kDown, "down rack " + std::to_string(rack), fabric.racks[rack].down)});
+         add(Kind::kDown, "down rack " + std::to_string(rack), fabric.racks[rack].down),
+         fabric.racks[rack].alpha});
   }
   add_links(fabric);
   add_pairs(fabric);
@@ -90,10 +91,10 @@ void Routes::add_pairs(const Fabric& fabric) {
     // It was measured over the shared network, which hosts with a link of their own do not take.
     const Pair* known = find_pair(pair.from, pair.to);
     if (pair.from == pair.to || known != nullptr) continue;
-    const double alpha = alpha_of(pair, fabric.network);
-    const bool is_slow =
-        pair.solo > 0 && pair.solo < kPromiseKept * shared(pair.from, pair.to).rate;
-    if (!is_slow && alpha == fabric.network.alpha) continue;
+    const Route ordinary = shared(pair.from, pair.to);
+    const double alpha = alpha_of(pair, ordinary.cost);
+    const bool is_slow = pair.solo > 0 && pair.solo < kPromiseKept * ordinary.rate;
+    if (!is_slow && alpha == ordinary.cost.alpha) continue;
     const int resource =
         is_slow ? add(Kind::kPair, "pair " + arrow(fabric, pair.from, pair.to), pair.solo) : kNone;
     exceptions_.emplace_back(pair.from, pair.to);
@@ -137,7 +138,28 @@ Routes::Route Routes::shared(int from, int to) const {
     path.push_back(racks_[static_cast<size_t>(receiver.rack)].down);
   }
   path.push_back(receiver.ingress);
-  return finish(path, network_);
+  Fabric::Cost cost = network_;
+  cost.alpha = alpha_between(sender.rack, receiver.rack);
+  return finish(path, cost);
+}
+
+double Routes::ordinary_alpha(const std::vector<bool>& racks) const {
+  double farthest = 0;
+  double next = 0;
+  int count = 0;
+  for (size_t rack = 0; rack < racks.size(); ++rack) {
+    if (!racks[rack]) continue;
+    ++count;
+    next = std::max(next, racks_[rack].alpha);
+    if (next > farthest) std::swap(next, farthest);
+  }
+  return network_.alpha + (count > 1 ? farthest + next : 0);
+}
+
+double Routes::alpha_between(int from_rack, int to_rack) const {
+  if (from_rack == to_rack) return network_.alpha;
+  return network_.alpha + racks_[static_cast<size_t>(from_rack)].alpha +
+         racks_[static_cast<size_t>(to_rack)].alpha;
 }
 
 Routes::Route Routes::between(int source, int destination) const {
@@ -181,10 +203,13 @@ double Routes::largest_alpha(std::span<const int> ranks) const {
   };
   std::vector<Seen> seen(hosts_.size());
   size_t hosts = 0;
+  std::vector<bool> has_ranks(racks_.size());
   double largest = 0;
   for (const int rank : ranks) {
     Seen& host = seen[static_cast<size_t>(host_of_[static_cast<size_t>(rank)])];
     if (host.ranks++ == 0) ++hosts;
+    const Ports& ports = hosts_[static_cast<size_t>(host_of_[static_cast<size_t>(rank)])];
+    has_ranks[static_cast<size_t>(ports.rack)] = true;
     const int numa = numa_of_.empty() ? -1 : numa_of_[static_cast<size_t>(rank)];
     host.crosses |= numa >= 0 && host.numa >= 0 && numa != host.numa;
     if (host.numa < 0) host.numa = numa;
@@ -200,7 +225,7 @@ double Routes::largest_alpha(std::span<const int> ranks) const {
     ++known;
     largest = std::max(largest, pair.alpha);
   }
-  if (known < hosts * (hosts - 1)) largest = std::max(largest, network_.alpha);
+  if (known < hosts * (hosts - 1)) largest = std::max(largest, ordinary_alpha(has_ranks));
   return largest;
 }
 

@@ -70,6 +70,7 @@ class Routes {
   /// The cable between a rack and the others.
   struct Cable {
     int up, down;
+    double alpha;  ///< see Fabric::Rack
   };
   static constexpr int kNone = -1;
 
@@ -90,6 +91,11 @@ class Routes {
   /// Seconds: the largest alpha of the routes between any two of `ranks`; 0 for fewer than two. In
   /// time linear in the ranks and in the pairs and links of the Fabric.
   double largest_alpha(std::span<const int> ranks) const;
+  /// The alpha of messages between hosts of two racks, if nothing else is known of the two.
+  double alpha_between(int from_rack, int to_rack) const;
+  /// The largest of them between hosts of those racks, which are marked; inside a rack if it is
+  /// one.
+  double ordinary_alpha(const std::vector<bool>& racks) const;
 
  private:
   /// What is known of one pair of hosts, in one direction.

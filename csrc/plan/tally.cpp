@@ -190,7 +190,12 @@ void Tally::add(const Round& round, const Cross& cross) {
             cross.messages, cross.share);
   }
   if (all.near > 0) count_alpha(fabric.memory.alpha, all.near * cross.messages);
-  if (all.far() > 0) count_alpha(fabric.network.alpha, all.far() * cross.messages);
+  if (all.in_rack > 0) count_alpha(fabric.network.alpha, all.in_rack * cross.messages);
+  if (all.beyond > 0) {
+    std::vector<bool> takes_part;
+    for (const Ends& ends : in_rack_) takes_part.push_back(ends.from + ends.to > 0);
+    count_alpha(site_.routes.ordinary_alpha(takes_part), all.beyond * cross.messages);
+  }
   if (all.in_rack > 0) longest_far_ = std::max(longest_far_, cross.share * in_rack_ratio());
   if (all.beyond > 0) longest_far_ = std::max(longest_far_, cross.share * beyond_ratio());
   for (const auto& [from, to] : pairs) {
