@@ -21,6 +21,7 @@
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
+#include "plan/host_distances.h"
 #include "plan/network.h"
 #include "plan/order.h"
 #include "plan/tree.h"
@@ -39,9 +40,18 @@ std::vector<int> aggregators(const ScheduleRequest& request) {
       const int host = fabric.host_of[static_cast<size_t>(rank)];
       place_on_host[static_cast<size_t>(rank)] = ranks_of_host[static_cast<size_t>(host)]++;
     }
+    // Of equally fast hosts those that have no slow pair with another one.
+    std::vector<double> distance(fabric.hosts.size());
+    if (HostDistances::may_differ(fabric)) {
+      const HostDistances distances(fabric);
+      for (int host = 0; host < distances.hosts(); ++host) {
+        distance[static_cast<size_t>(host)] = distances.to_all(host);
+      }
+    }
     std::ranges::stable_sort(ranks, {}, [&](int rank) {
       const int host = fabric.host_of[static_cast<size_t>(rank)];
-      return std::pair(-rate_of_host(fabric, host), place_on_host[static_cast<size_t>(rank)]);
+      return std::tuple(-rate_of_host(fabric, host), distance[static_cast<size_t>(host)],
+                        place_on_host[static_cast<size_t>(rank)]);
     });
   }
   ranks.resize(static_cast<size_t>(std::clamp(request.parameter, 1, request.world_size)));

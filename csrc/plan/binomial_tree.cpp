@@ -18,6 +18,7 @@
 // 2005.
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "plan/generators.h"
 #include "plan/order.h"
@@ -27,9 +28,17 @@ namespace q7x2 {
 
 namespace {
 
+Order line_up(const ScheduleRequest& request) {
+  std::vector<Talk> talks;
+  for (int position = 1; position < request.world_size; ++position) {
+    talks.push_back({position & (position - 1), position});
+  }
+  return arranged(request, near_path_from(request, std::max(request.root, 0)), talks,
+                  request.root >= 0);
+}
+
 Schedule generate(const ScheduleRequest& request) {
-  const auto order =
-      std::make_shared<const Order>(near_order_from(request, std::max(request.root, 0)));
+  const auto order = std::make_shared<const Order>(line_up(request));
   return forest_schedule(request, "binomial_tree", [order](int, int rank) {
     return binomial_branch(order->ranks(), order->position_of(rank));
   });

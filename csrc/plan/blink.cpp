@@ -36,6 +36,7 @@
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
+#include "plan/host_distances.h"
 #include "plan/network.h"
 #include "plan/tree.h"
 
@@ -300,17 +301,20 @@ Schedule generate(const ScheduleRequest& request) {
   return forest_schedule(request, "blink", branches_of(std::move(packed.trees)), packed.weights);
 }
 
-/// No parameter; nothing to gain where a network is one switch with equal hosts.
+/// One switch with equal hosts, and each pair of them is as good as any other.
+bool is_plain(const Fabric& fabric) {
+  if (fabric.racks.size() > 1) return false;
+  if (!HostDistances::may_differ(fabric)) return true;
+  const HostDistances distances(fabric);
+  return !distances.pairs_differ() && !distances.nics_differ();
+}
+
+/// No parameter; nothing to gain on a plain network.
 std::vector<int> parameters(const ScheduleRequest& request) {
   if (request.fabric == nullptr) return {};
   const Fabric& fabric = *request.fabric;
   if (fabric.one_host() || fabric.hosts.size() > kMaxHosts) return {};
-  const auto differs = [&](const Fabric::Host& host) {
-    return host.egress != fabric.hosts[0].egress || host.ingress != fabric.hosts[0].ingress;
-  };
-  const bool plain = fabric.links.empty() && fabric.racks.size() == 1 &&
-                     std::ranges::none_of(fabric.hosts, differs);
-  return plain ? std::vector<int>{} : std::vector<int>{0};
+  return is_plain(fabric) ? std::vector<int>{} : std::vector<int>{0};
 }
 
 Generator entry(Collective collective) {

@@ -26,6 +26,7 @@
 
 #include "fabric/fabric.h"
 #include "plan/generators.h"
+#include "plan/order.h"
 #include "plan/tree.h"
 
 namespace q7x2 {
@@ -39,7 +40,8 @@ class Rings {
       : positions_(static_cast<size_t>(request.world_size)) {
     const Fabric& fabric = *request.fabric;
     std::vector<int> row_of_host(fabric.hosts.size(), -1);
-    for (const int rank : fabric.near_order()) {
+    const Order order = near_order(request);
+    for (const int rank : order.ranks()) {
       int& row = row_of_host[static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)])];
       if (row < 0) {
         row = num_hosts();

@@ -30,6 +30,7 @@
 // double_binary_tree. Cho, Son and Kim, "Logical/physical topology-aware collective communication
 // in deep learning training", HPCA 2023.
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <queue>
 #include <tuple>
@@ -55,7 +56,7 @@ Tree path(const std::vector<int>& order) {
   return tree;
 }
 
-Tree binary_tree(const std::vector<int>& order) {
+Tree binary_tree_over(const std::vector<int>& order) {
   Tree tree(order.size(), -1);
   for (int i = 0; i < static_cast<int>(order.size()); ++i) {
     tree[static_cast<size_t>(order[static_cast<size_t>(i)])] = in_order_branch(order, i).parent;
@@ -208,8 +209,8 @@ class Trees {
         rates_(known_rates(routes_)) {}
 
   std::vector<Tree> single() const {
-    const std::vector<int> order = near_order(request_).ranks();
-    std::vector<std::vector<Tree>> trees{{path(order)}, {binary_tree(order)}};
+    const Order near = near_path(request_);
+    std::vector<std::vector<Tree>> trees{{path(near.ranks())}, {binary_tree(near)}};
     for (int host = 0; host < num_hosts() && !fabric_.links.empty(); ++host) {
       Tree tree = link_tree(fabric_, host);
       if (!tree.empty()) trees.push_back({std::move(tree)});
@@ -238,6 +239,18 @@ class Trees {
   }
 
  private:
+  Tree binary_tree(const Order& near) const {
+    std::vector<int> positions(near.ranks().size());
+    std::iota(positions.begin(), positions.end(), 0);
+    const Tree parents = binary_tree_over(positions);
+    std::vector<Talk> talks;
+    for (const int position : positions) {
+      const int parent = parents[static_cast<size_t>(position)];
+      if (parent >= 0) talks.push_back({parent, position});
+    }
+    return binary_tree_over(arranged(request_, near, talks).ranks());
+  }
+
   static constexpr int kMostRoots = 8;
 
   int num_hosts() const { return static_cast<int>(fabric_.hosts.size()); }

@@ -23,7 +23,7 @@ namespace q7x2 {
 namespace {
 
 Schedule generate(const ScheduleRequest& request) {
-  const auto order = std::make_shared<const Order>(near_order_from(request, request.root));
+  const auto order = std::make_shared<const Order>(near_path_from(request, request.root));
   return forest_schedule(request, "chain", [order](int, int rank) {
     const int position = order->position_of(rank);
     Branch branch;

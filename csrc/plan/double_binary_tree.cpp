@@ -19,6 +19,7 @@
 // 2009.
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "plan/generators.h"
@@ -36,9 +37,24 @@ std::vector<Order> line_ups(const std::vector<int>& team) {
   return {Order(team), Order(shifted)};
 }
 
+/// Who talks to whom in both trees, where the team stands from `first` on in a row.
+std::vector<Talk> talks_of(int team, int first) {
+  std::vector<int> positions(static_cast<size_t>(team));
+  std::iota(positions.begin(), positions.end(), first);
+  std::vector<Talk> talks;
+  for (const Order& tree : line_ups(positions)) {
+    for (int index = 0; index < team; ++index) {
+      const Branch branch = in_order_branch(tree.ranks(), index);
+      if (branch.parent >= 0) talks.push_back({branch.parent, tree.at(index), 0.5});
+      if (branch.parent < 0 && first > 0) talks.push_back({0, tree.at(index), 0.5});
+    }
+  }
+  return talks;
+}
+
 Schedule all_reduce(const ScheduleRequest& request) {
-  const auto teams =
-      std::make_shared<const std::vector<Order>>(line_ups(near_order(request).ranks()));
+  const Order order = arranged(request, near_order(request), talks_of(request.world_size, 0));
+  const auto teams = std::make_shared<const std::vector<Order>>(line_ups(order.ranks()));
   const Branches branches = [teams](int part, int rank) {
     const Order& team = (*teams)[static_cast<size_t>(part)];
     return in_order_branch(team.ranks(), team.position_of(rank));
@@ -47,7 +63,8 @@ Schedule all_reduce(const ScheduleRequest& request) {
 }
 
 Schedule rooted(const ScheduleRequest& request) {
-  const Order near = near_order_from(request, request.root);
+  const Order near = arranged(request, near_path_from(request, request.root),
+                              talks_of(request.world_size - 1, 1), true);
   const std::vector<int>& order = near.ranks();
   const auto teams =
       std::make_shared<const std::vector<Order>>(line_ups({order.begin() + 1, order.end()}));

@@ -35,11 +35,23 @@ namespace q7x2 {
 
 namespace {
 
+/// Ranks in an order in which those are near that exchange most.
+Order line_up(const ScheduleRequest& request) {
+  const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(request.world_size)));
+  std::vector<Talk> talks;
+  for (int bit = 1; bit < size; bit *= 2) {
+    for (int position = 0; position < size; ++position) {
+      if ((position & bit) == 0) talks.push_back({position, position ^ bit, 0.5 / bit});
+    }
+  }
+  return arranged(request, near_order(request), talks);
+}
+
 /// The positions of the ranks, in near order: the first p of them do the halving.
 class Halving {
  public:
   explicit Halving(const ScheduleRequest& request)
-      : order_(near_order(request)),
+      : order_(line_up(request)),
         size_(static_cast<int>(std::bit_floor(static_cast<unsigned>(request.world_size)))) {}
 
   int num_owners() const { return size_; }

@@ -44,13 +44,28 @@ namespace {
 
 enum class Shape { kStar, kBinomial };
 
+/// The near order. Where the leaders of hosts exchange, they do so with hosts that are near.
+std::vector<int> line_up(const ScheduleRequest& request) {
+  const Fabric& fabric = *request.fabric;
+  Order order = near_order(request);
+  const bool exchanges = request.collective == Collective::kBarrier ||
+                         (request.collective == Collective::kAllReduce && request.parameter == 1);
+  if (!exchanges || fabric.racks.size() > 1) return order.ranks();
+  std::vector<int> leaders;  // positions
+  for (int position = 0; position < order.size(); ++position) {
+    if (position > 0 && fabric.same_host(order.at(position - 1), order.at(position))) continue;
+    leaders.push_back(position);
+  }
+  return arranged(request, std::move(order), doubling_talks(leaders)).ranks();
+}
+
 /// Ranks in groups, groups in larger groups; the last level has a single group. Levels at which all
 /// groups have one member are left out, and so are those that group nothing apart.
 class Hierarchy {
  public:
   explicit Hierarchy(const ScheduleRequest& request) {
     const Fabric& fabric = *request.fabric;
-    const std::vector<int> order = fabric.near_order();
+    const std::vector<int> order = line_up(request);
     const auto host_of = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
     const auto rack_of = [&](int rank) { return fabric.rack_of(rank); };
     add_level(order, host_of, true);

@@ -1,6 +1,11 @@
 // The order in which algorithms line up the ranks: neighbours are near.
+//
+// Ranks stand by rack, host and NUMA node. Where pairs of hosts differ, because one is slow or far
+// or has a private link, the hosts stand in the order of a short tour (plan/host_tour.h). For
+// algorithms that are no row, hosts change places until those that talk are near each other.
 #pragma once
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,10 +29,30 @@ class Order {
 };
 
 /// All ranks by rack, host and rank, so that a walk along them enters and leaves each rack and each
-/// host once; by rank alone where nothing is known of the hosts. Equal on all ranks.
+/// host once, and round again to the first; by rank alone where nothing is known of the hosts.
+/// Equal on all ranks.
 Order near_order(const ScheduleRequest& request);
 
-/// The same walk begun at any rank: it, the others of its host, the others of its rack, the rest.
+/// The same walk one way, without the step from the last rank to the first.
+Order near_path(const ScheduleRequest& request);
+/// That begun at any rank: it, the others of its host, the others of its rack, the rest.
+Order near_path_from(const ScheduleRequest& request, int first);
+
+/// Two positions of a row that send each other messages, each with that share of a slice.
+struct Talk {
+  int a = 0;
+  int b = 0;
+  double share = 1;
+};
+
+/// `order` after hosts that have as many ranks have changed places, as long as that shortens the
+/// way of what is said in `talks`. The host of position 0 keeps its place where `keeps_first`. On a
+/// network whose hosts are all alike this is `order`.
+Order arranged(const ScheduleRequest& request, Order order, std::span<const Talk> talks,
+               bool keeps_first = false);
+
+/// The ranks from each rank on, the near ones first: it, the others of its host, the others of its
+/// rack, the rest.
 class NearOrders {
  public:
   explicit NearOrders(const ScheduleRequest& request);
@@ -38,8 +63,5 @@ class NearOrders {
   Order near_;
   std::vector<std::pair<int, int>> sites_;  // by rank: its rack and host; empty: not known
 };
-
-/// One of those.
-Order near_order_from(const ScheduleRequest& request, int first);
 
 }  // namespace q7x2

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "plan/generators.h"
@@ -40,8 +41,14 @@ struct Doubling {
   int surplus;
 };
 
+Order line_up(const ScheduleRequest& request) {
+  std::vector<int> positions(static_cast<size_t>(request.world_size));
+  std::iota(positions.begin(), positions.end(), 0);
+  return arranged(request, near_order(request), doubling_talks(positions));
+}
+
 Schedule all_reduce(const ScheduleRequest& request) {
-  const auto order = std::make_shared<const Order>(near_order(request));
+  const auto order = std::make_shared<const Order>(line_up(request));
   Schedule schedule(request, "recursive_doubling");
   for (Round& round : doubling_rounds(order->ranks(), 1, 1)) schedule.add_round(std::move(round));
   schedule.set_program([order](PlanBuilder& b, int) {
@@ -103,6 +110,14 @@ std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
     rounds.push_back(backwards({surplus}, contributions * static_cast<double>(team.size()))[0]);
   }
   return rounds;
+}
+
+std::vector<Talk> doubling_talks(const std::vector<int>& positions) {
+  std::vector<Talk> talks;
+  for (const Round& round : doubling_rounds(positions, 1, 1)) {
+    for (const Edge& edge : round.edges) talks.push_back({edge.from, edge.to});
+  }
+  return talks;
 }
 
 std::vector<Generator> recursive_doubling_generators() {

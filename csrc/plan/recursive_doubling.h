@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "plan/order.h"
 #include "plan/tree.h"
 
 namespace q7x2 {
@@ -14,5 +15,8 @@ void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& te
 /// What travels for it. `share`: of a slice; `contributions`: that each of the team holds.
 std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
                                    double contributions);
+
+/// Who talks to whom, where the team stands at these positions of a row.
+std::vector<Talk> doubling_talks(const std::vector<int>& positions);
 
 }  // namespace q7x2

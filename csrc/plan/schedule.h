@@ -41,6 +41,8 @@ struct ScheduleRequest {
   /// Each sum is made by one rank, and not by several at once, where the algorithm has the choice:
   /// what is encoded is then half as much, and results may travel as they were encoded.
   bool wants_owners = false;
+  /// The row in which algorithms line up the ranks; null: the one that suits the Fabric.
+  const std::vector<int>* order = nullptr;
 };
 
 /// What a Schedule promises; the checker holds it to that.

@@ -302,9 +302,15 @@ void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) cons
   for (Rating& rating : ratings) {
     const bool is_large = rating.priced->ops() > kManyOps;
     const std::vector<Cut> ways = is_large ? std::vector{rating.cut} : cuts(*rating.priced);
-    const int slices = is_large ? 1 : kFirstLook;
-    const double price =
-        rating.priced->ops() * slices * static_cast<double>(ways.size()) + rating.priced->making();
+    // What one window holds has no steady state.
+    const auto slices = [&](const Cut& cut) {
+      const size_t all = (bytes_ + cut.slice_bytes - 1) / cut.slice_bytes;
+      if (is_large) return 1;
+      return all <= static_cast<size_t>(cut.window) ? std::max(static_cast<int>(all), 1)
+                                                    : kFirstLook;
+    };
+    double price = rating.priced->making();
+    for (const Cut& cut : ways) price += rating.priced->ops() * slices(cut);
     if (price > max_ops || rating.prediction.seconds > hopeless) break;
     if (is_large && rating.priced->bound(bytes_) > best * kWorthALook) {
       beaten.push_back(&rating);
@@ -313,7 +319,7 @@ void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) cons
     max_ops -= price;
     const double estimate = rating.prediction.seconds;
     for (const Cut& cut : ways) {
-      Prediction prediction = rating.priced->simulate(bytes_, cut, slices);
+      Prediction prediction = rating.priced->simulate(bytes_, cut, slices(cut));
       if (rating.is_simulated && !is_faster(prediction, rating.prediction)) continue;
       rating.cut = cut;
       rating.prediction = std::move(prediction);

@@ -37,11 +37,28 @@ namespace q7x2 {
 
 namespace {
 
+/// Ranks in near order, so that those are near that are side by side in a row or a column.
+Order line_up(const ScheduleRequest& request) {
+  const int columns = request.parameter;
+  const int rows = request.world_size / columns;
+  std::vector<Talk> talks;
+  for (int position = 0; position < rows * columns; ++position) {
+    const int row = position / columns;
+    const int column = position % columns;
+    talks.push_back({position, row * columns + (column + 1) % columns});
+    const bool is_last = row + 1 == rows;
+    // Only the collectives with a part for each rank go round the columns.
+    if (is_last && request.collective == Collective::kAllReduce) continue;
+    talks.push_back({position, (is_last ? 0 : row + 1) * columns + column, 1.0 / columns});
+  }
+  return arranged(request, near_order(request), talks);
+}
+
 /// Ranks in near order, row by row.
 class Grid {
  public:
   explicit Grid(const ScheduleRequest& request)
-      : order_(near_order(request)),
+      : order_(line_up(request)),
         columns_(request.parameter),
         rows_(request.world_size / request.parameter) {}
 
