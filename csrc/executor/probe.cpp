@@ -27,6 +27,8 @@ constexpr int kAllRounds = 16;
 constexpr double kStreamBudget = 1.3;
 constexpr double kLongestStream = 0.3;
 constexpr double kShortestStream = 0.12;
+// Pairs that are measured again, alone.
+constexpr size_t kMostSuspects = 8;
 
 constexpr uint32_t kConductTag = 0x7000;
 constexpr uint32_t kReportTag = 0x7001;
@@ -100,6 +102,7 @@ class Conductor {
     ping_inside_hosts();
     if (hosts() > 1) measure_network();
     if (options_.all_pairs) measure_pairs();
+    if (!options_.all_pairs) measure_suspects();
     Fabric fabric = infer(measured_);
     fabric.bindings = bindings_;
     fabric.made.seconds = seconds_since(start);
@@ -252,6 +255,16 @@ class Conductor {
     }
   }
 
+  void measure_alone(const std::vector<Meeting>& meeting) {
+    const auto flows = stream(meeting, kLongestStream);
+    measured_.solo.insert(measured_.solo.end(), flows.begin(), flows.end());
+  }
+
+  /// Pairs that were slower than their hosts and racks: alone each shows whether it is so itself.
+  void measure_suspects() {
+    for (const Meeting& pair : slow_pairs(measured_, kMostSuspects)) measure_alone(leaders({pair}));
+  }
+
   void measure_pairs() {
     measured_.pings.clear();
     ping_inside_hosts();
@@ -259,8 +272,7 @@ class Conductor {
       for (int b = a + 1; b < hosts(); ++b) {
         const std::vector<Meeting> meeting = leaders({{a, b}});
         ping(meeting);
-        const auto flows = stream(meeting, kLongestStream);
-        measured_.solo.insert(measured_.solo.end(), flows.begin(), flows.end());
+        measure_alone(meeting);
       }
     }
   }

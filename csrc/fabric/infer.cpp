@@ -1,6 +1,7 @@
 #include "fabric/infer.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -238,7 +239,48 @@ void set_links(const Measurements& measured, Fabric& fabric) {
   even_out(std::move(rates));
 }
 
+/// What a flow of a round may have of its racks' cables, all flows of the round sharing them.
+double share_of_cables(const std::vector<Flow>& round, const Flow& flow, const Fabric& fabric) {
+  const auto rack_of = [&](int host) { return fabric.hosts[static_cast<size_t>(host)].rack; };
+  const int from = rack_of(flow.from);
+  const int to = rack_of(flow.to);
+  if (from == to) return std::numeric_limits<double>::infinity();
+  double leaving = 0;
+  double entering = 0;
+  for (const Flow& other : round) {
+    if (other.wire != Measurements::kShared || rack_of(other.from) == rack_of(other.to)) continue;
+    leaving += rack_of(other.from) == from ? 1 : 0;
+    entering += rack_of(other.to) == to ? 1 : 0;
+  }
+  return std::min(rate_or_unlimited(fabric.racks[static_cast<size_t>(from)].up) / leaving,
+                  rate_or_unlimited(fabric.racks[static_cast<size_t>(to)].down) / entering);
+}
+
 }  // namespace
+
+std::vector<std::pair<int, int>> slow_pairs(const Measurements& measured, size_t most) {
+  const Fabric fabric = infer(measured);
+  std::map<HostPair, double> slow;
+  for (const auto& round : measured.rounds) {
+    for (const Flow& flow : round) {
+      if (flow.wire != Measurements::kShared) continue;
+      const double nics = std::min(fabric.hosts[static_cast<size_t>(flow.from)].egress,
+                                   fabric.hosts[static_cast<size_t>(flow.to)].ingress);
+      const double ease = flow.rate / std::min(nics, share_of_cables(round, flow, fabric));
+      if (!(ease < kSlow)) continue;
+      double& least = slow.try_emplace(unordered(flow.from, flow.to), ease).first->second;
+      least = std::min(least, ease);
+    }
+  }
+  std::vector<std::pair<double, HostPair>> order;
+  for (const auto& [pair, ease] : slow) order.emplace_back(ease, pair);
+  std::ranges::sort(order);
+  std::vector<std::pair<int, int>> pairs;
+  for (const auto& [ease, pair] : order) {
+    if (pairs.size() < most) pairs.push_back(pair);
+  }
+  return pairs;
+}
 
 Fabric infer(const Measurements& measured) {
   Fabric fabric;

@@ -30,6 +30,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fabric/fabric.h"
@@ -76,5 +77,10 @@ struct Measurements {
 
 /// Throws Error(kInvalidArgument) where the measurements make no valid Fabric.
 Fabric infer(const Measurements& measured);
+
+/// Two hosts each, at most `most`, the slowest first: in one direction at least they reached less
+/// than kSlow of what their NICs and the cables of their racks let each of them have, with all
+/// others talking. Either the pair is slow, or something else disturbed it.
+std::vector<std::pair<int, int>> slow_pairs(const Measurements& measured, size_t most);
 
 }  // namespace q7x2

@@ -108,6 +108,25 @@ TEST(Infer, TwoRacksInAnyOrder) {
   }
 }
 
+TEST(Infer, ASlowPairIsSuspectedAndAnUplinkIsNot) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    const Network racks{{0, 1, 0, 1, 0, 1, 0, 1}, std::vector<double>(8, 25e6), 6.25e6, 0.2};
+    EXPECT_TRUE(slow_pairs(racks.measure(seed), 8).empty()) << "seed " << seed;
+    const Network flat{std::vector<int>(8), std::vector<double>(8, 25e6), 0, 0.2};
+    Measurements measured = flat.measure(seed);
+    EXPECT_TRUE(slow_pairs(measured, 8).empty()) << "seed " << seed;
+    for (auto& round : measured.rounds) {
+      for (Measurements::Flow& flow : round) {
+        if (flow.from + flow.to == 1 || (flow.from == 3 && flow.to == 6)) flow.rate /= 10;
+      }
+    }
+    std::vector<std::pair<int, int>> pairs = slow_pairs(measured, 8);
+    std::ranges::sort(pairs);
+    EXPECT_EQ(pairs, (std::vector<std::pair<int, int>>{{0, 1}, {3, 6}})) << "seed " << seed;
+    EXPECT_EQ(slow_pairs(measured, 1).size(), 1U);
+  }
+}
+
 TEST(Infer, ThreeRacksOfDifferentSizes) {
   const std::vector<int> order = {0, 0, 1, 1, 1, 2, 2, 2, 2};
   const Network network{order, std::vector<double>(9, 125e6), 20e6, 0.1};
