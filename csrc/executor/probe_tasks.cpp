@@ -218,6 +218,7 @@ StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double
 
 void StreamTask::begin(Locked& locked) {
   for (int i = 0; i < kPosted; ++i) receive(locked, kData, incoming_.get(), kLongest);
+  began_ = Clock::now();
   fill(locked);
 }
 
@@ -233,9 +234,12 @@ void StreamTask::fill(Locked& locked) {
   }
   // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
   const double carried = static_cast<double>(acknowledged) / std::max(elapsed, 1e-6);
+  // Between far hosts an acknowledgement says what the path carried a round trip ago. Twice that
+  // lets the window grow.
+  const double seconds = kWindowSeconds + 2 * round_trip_;
   const size_t window =
-      std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * kWindowSeconds)),
-                 kLeastWindow, kMostWindow);
+      std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * seconds)), kLeastWindow,
+                 kMostWindow);
   const size_t length = std::clamp(window / 8, kShortest, kLongest);
   while (!is_over(locked) && sent_ - acknowledged + length <= window) {
     unacknowledged_.push(length);
@@ -247,6 +251,7 @@ void StreamTask::fill(Locked& locked) {
 
 void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
   if (channel == kAcknowledgement) {
+    if (round_trip_ == 0) round_trip_ = seconds_between(began_, Clock::now());
     acknowledgements_.passed(Clock::now(), unacknowledged_.front());
     unacknowledged_.pop();
     fill(locked);

@@ -137,6 +137,8 @@ class StreamTask final : public Conversation {
 
   StreamMeter arrivals_;
   StreamMeter acknowledgements_;
+  TimePoint began_;
+  double round_trip_ = 0;  // of the first message, in seconds
 };
 
 }  // namespace q7x2

@@ -93,7 +93,8 @@ class Routes {
   double largest_alpha(std::span<const int> ranks) const;
   /// The alpha of messages between hosts of two racks, if nothing else is known of the two.
   double alpha_between(int from_rack, int to_rack) const;
-  /// The largest of them between hosts of those racks, which are marked; inside a rack if it is one.
+  /// The largest of them between hosts of those racks, which are marked; inside a rack if it is
+  /// one.
   double ordinary_alpha(const std::vector<bool>& racks) const;
 
  private:
