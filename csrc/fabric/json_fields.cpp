@@ -28,6 +28,76 @@ constexpr std::array kCollectives = {
   throw Error(ErrorCode::kInvalidArgument, what);
 }
 
+std::string joined(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
+
+/// Looks at a text while it is parsed, and refuses what would take very much memory, and objects
+/// that name a field twice: whoever reads the text may take it for either value.
+class ParseGuard {
+ public:
+  void see(int depth, Json::parse_event_t event, const Json& value) {
+    using Event = Json::parse_event_t;
+    if (depth > kMaxDepth) {
+      invalid("values nest deeper than " + std::to_string(kMaxDepth) + " levels");
+    }
+    if (++values_ > kMaxValues) {
+      invalid("more than " + std::to_string(kMaxValues) + " values");
+    }
+    switch (event) {
+      case Event::object_start:
+      case Event::array_start:
+        count_item();
+        open_.push_back({.is_array = event == Event::array_start});
+        return;
+      case Event::object_end:
+      case Event::array_end:
+        open_.pop_back();
+        return;
+      case Event::value:
+        count_item();
+        return;
+      case Event::key:
+        name(value.get<std::string>());
+        return;
+    }
+  }
+
+ private:
+  /// An object or an array that has begun and not ended.
+  struct Open {
+    bool is_array = false;
+    size_t items = 0;
+    std::set<std::string> names = {};
+    std::string name = {};  ///< the last one
+  };
+
+  void count_item() {
+    if (!open_.empty() && open_.back().is_array) ++open_.back().items;
+  }
+
+  void name(std::string name) {
+    Open& object = open_.back();
+    object.name = name;
+    if (!object.names.insert(std::move(name)).second) {
+      std::string path;
+      for (const Open& each : open_) {
+        path = each.is_array ? path + "[" + std::to_string(each.items - 1) + "]"
+                             : joined(path, shown(each.name));
+      }
+      invalid(path + ": the field is named twice");
+    }
+  }
+
+  static std::string shown(const std::string& name) {
+    const std::string text = line(name.substr(0, kShownOfValue));
+    return text.substr(1, text.size() - 2);
+  }
+
+  std::vector<Open> open_;
+  size_t values_ = 0;
+};
+
 }  // namespace
 
 std::string line(const Json& value) {
@@ -39,18 +109,13 @@ Json parsed_json(std::string_view text, size_t max_bytes) {
     invalid("expected at most " + std::to_string(max_bytes) + " bytes of JSON, got " +
             std::to_string(text.size()));
   }
-  size_t values = 0;
-  const auto bounded = [&values](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxDepth) {
-      invalid("values nest deeper than " + std::to_string(kMaxDepth) + " levels");
-    }
-    if (++values > kMaxValues) {
-      invalid("more than " + std::to_string(kMaxValues) + " values");
-    }
+  ParseGuard guard;
+  const auto see = [&guard](int depth, Json::parse_event_t event, const Json& value) {
+    guard.see(depth, event, value);
     return true;
   };
   try {
-    return Json::parse(text, bounded);
+    return Json::parse(text, see);
   } catch (const Json::exception& error) {
     invalid(std::string("not JSON: ") + error.what());
   }
@@ -134,7 +199,7 @@ Fields::Fields(const Place& place) : place_(place) {
 
 Place Fields::required(const std::string& name) {
   const auto found = find(name);
-  if (!found) invalid((place_.path().empty() ? name : place_.path() + "." + name) + " is missing");
+  if (!found) invalid(joined(place_.path(), name) + " is missing");
   return *found;
 }
 
@@ -151,7 +216,7 @@ std::optional<Place> Fields::find(const std::string& name) {
   seen_.insert(name);
   const auto it = place_.value().find(name);
   if (it == place_.value().end()) return std::nullopt;
-  return Place(*it, place_.path().empty() ? name : place_.path() + "." + name);
+  return Place(*it, joined(place_.path(), name));
 }
 
 }  // namespace q7x2

@@ -21,7 +21,8 @@ using Json = nlohmann::ordered_json;
 std::string line(const Json& value);
 
 /// The value of a text. Throws Error(kInvalidArgument) where it is no JSON, longer than
-/// `max_bytes`, deeply nested or has very many values.
+/// `max_bytes`, deeply nested, has very many values, or an object that names a field twice: the
+/// error has the field's place.
 Json parsed_json(std::string_view text, size_t max_bytes);
 
 /// A value and where it stands. Every reading function throws Error(kInvalidArgument) where the

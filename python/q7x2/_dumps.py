@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
+
+from q7x2._json_values import parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,7 @@ def groups(dumps: list[dict[str, Any]]) -> list[Group]:
 
 def _load(path: pathlib.Path) -> dict[str, Any]:
     try:
-        dump: dict[str, Any] = json.loads(path.read_bytes())
+        dump: dict[str, Any] = parse(path.read_bytes())
         process = dump["q7x2"]
         for key in ("rank", "time_ns", "recorded", "capacity"):
             if not isinstance(process[key], int):

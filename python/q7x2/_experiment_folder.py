@@ -12,6 +12,7 @@ from typing import Any
 
 from q7x2._experiment_file import Program
 from q7x2._experiment_program import ExperimentError
+from q7x2._json_values import parse
 
 
 def claim(experiment: Program, directory: pathlib.Path) -> None:
@@ -24,7 +25,7 @@ def claim(experiment: Program, directory: pathlib.Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "experiment.json"
     if path.exists():
-        known = json.loads(path.read_text())
+        known = parse(path.read_text())
         if known["experiment"]["digest"] != experiment.digest:
             raise ExperimentError(
                 f"{directory} has results of another version of the file; choose another directory"

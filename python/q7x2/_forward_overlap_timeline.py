@@ -11,6 +11,7 @@ from typing import Any
 
 from q7x2._forward_overlap_choice import Candidate
 from q7x2._forward_overlap_model import MOMENTS, BucketCosts, Moments, StepCosts
+from q7x2._json_values import parse
 from q7x2._units import bytes_text, time_text
 
 _WARM_UP, _STEPS = 2, 5
@@ -56,7 +57,7 @@ class ForwardTimeline:
             ValueError: It is not the JSON of a timeline.
         """
         try:
-            read = json.loads(Path(path).read_text())
+            read = parse(Path(path).read_text())
             costs = read["costs"]
             costs["buckets"] = tuple(_bucket(each) for each in costs["buckets"])
             return ForwardTimeline(

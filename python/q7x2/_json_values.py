@@ -32,10 +32,24 @@ def loads(text: str | bytes, kind: Any) -> Any:
         MalformedMessageError: The text is something else; it names the part that is wrong.
     """
     try:
-        parsed = json.loads(text)
+        parsed = parse(text)
     except (ValueError, RecursionError) as error:
         raise MalformedMessageError(f"expected JSON: {error}") from None
     return _made(parsed, kind, "the value", 0)
+
+
+def parse(text: str | bytes) -> Any:
+    """What a JSON text says. ValueError where it is none, or names a field of an object twice."""
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {json.dumps(twice)} is named twice")
+    return found
 
 
 def _plain(value: Any, kind: Any) -> Any:

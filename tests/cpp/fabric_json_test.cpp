@@ -157,6 +157,33 @@ TEST(FabricJson, ARefusalNamesThePlace) {
   }
 }
 
+// Whichever value a reader takes, its writer may have meant the other one.
+TEST(FabricJson, AFieldThatIsNamedTwiceIsRefused) {
+  const std::string text = to_json(full());
+  size_t fields = 0;
+  for (size_t colon = text.find("\":"); colon != std::string::npos;
+       colon = text.find("\":", colon + 1)) {
+    const size_t quote = text.rfind('"', colon - 1);
+    if (text.compare(quote, 4, "\"ipc") == 0) continue;  // inside a text
+    const std::string name = text.substr(quote, colon - quote + 1);
+    if (name.find('/') != std::string::npos) continue;
+    std::string twice = text;
+    twice.insert(quote, name + ": 0, ");
+    const std::string said = refusal(twice);
+    EXPECT_NE(said.find(name.substr(1, name.size() - 2) + ": the field is named twice"),
+              std::string::npos)
+        << name << ": " << said;
+    ++fields;
+  }
+  EXPECT_GT(fields, 100U);
+  EXPECT_EQ(refusal(with("{\"name\":\"h1\"", "{\"name\":\"h0\",\"name\":\"h1\"")),
+            "hosts[1].name: the field is named twice");
+  EXPECT_NE(refusal(R"({"a\nb": 1, "a\u000ab": 2})").find("a\\nb: the field"), std::string::npos)
+      << "names are compared as they are meant, and shown without control characters";
+  EXPECT_THROW(description_from_json(R"({"cores": 1, "cores": 2})"), Error);
+  EXPECT_THROW(binding_from_json(R"({"cpus": "0", "cpus": "1"})"), Error);
+}
+
 TEST(FabricJson, HostileTextsAreBounded) {
   EXPECT_NE(refusal(std::string(kMaxFabricBytes + 1, ' ')).find("at most"), std::string::npos);
   EXPECT_NE(refusal(std::string(1 << 20, '[')).find("nest deeper"), std::string::npos);

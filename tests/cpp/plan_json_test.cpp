@@ -4,17 +4,20 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "fabric/fabric.h"
+#include "fabric/json_fields.h"
 #include "plan/cost_model.h"
 #include "plan/generators.h"
 #include "plan/plan_files.h"
@@ -137,6 +140,86 @@ TEST(PlanJson, ComplaintsNameThePlace) {
   EXPECT_COMPLAINT(replaced(text, "\"final\":true", "\"final\":false"), "bad Plan: all_reduce");
   EXPECT_COMPLAINT(replaced(text, "out[2]", "out[0]"), "bad Plan: all_reduce");
   EXPECT_COMPLAINT(replaced(text, "\"quorum\":3", "\"quorum\":2"), "");
+}
+
+TEST(PlanJson, AFieldThatIsNamedTwiceIsRefused) {
+  const std::string text = to_json(generate("ring", Collective::kAllReduce, 3));
+  EXPECT_COMPLAINT(replaced(text, "\"to\":1", "\"to\":1,\"to\":2"),
+                   "plans[0][0].to: the field is named twice");
+  EXPECT_COMPLAINT(replaced(text, "\"ranks\": 3", "\"ranks\": 3, \"ranks\": 3"),
+                   "ranks: the field is named twice");
+  EXPECT_COMPLAINT(replaced(text, "\"quorum\":3", "\"quorum\":2,\"quorum\":3"),
+                   "contract.quorum: the field is named twice");
+}
+
+/// By each send, as "rank:op", the receive that it meets.
+std::map<std::string, std::string> meetings(const Schedule& schedule) {
+  std::map<std::tuple<int, int, int>, std::string> receives;  // from, to, message
+  const std::vector<Plan> plans = schedule.project_all();
+  const auto place = [](const Plan& plan, size_t op) {
+    return std::to_string(plan.rank) + ":" + std::to_string(op);
+  };
+  for (const Plan& plan : plans) {
+    for (size_t i = 0; i < plan.ops.size(); ++i) {
+      const Op& op = plan.ops[i];
+      if (op.kind == OpKind::kRecv) receives[{op.peer, plan.rank, op.message}] = place(plan, i);
+    }
+  }
+  std::map<std::string, std::string> met;
+  for (const Plan& plan : plans) {
+    for (size_t i = 0; i < plan.ops.size(); ++i) {
+      const Op& op = plan.ops[i];
+      if (op.kind == OpKind::kSend) {
+        met[place(plan, i)] = receives[{plan.rank, op.peer, op.message}];
+      }
+    }
+  }
+  return met;
+}
+
+// Whichever messages are numbered, and however: the k-th unnumbered send to a rank meets its k-th
+// unnumbered receive.
+TEST(PlanJson, NumberedAndUnnumberedMessagesMix) {
+  std::mt19937 random(48);  // NOLINT: repeatable
+  for (const auto& [name, op] : {std::pair("ring", Collective::kAllReduce),
+                                 {"sra", Collective::kAllReduce},
+                                 {"recursive_doubling", Collective::kAllReduce},
+                                 {"ring", Collective::kAllGather},
+                                 {"pairwise", Collective::kAllToAll}}) {
+    const Schedule schedule = generate(name, op, 4);
+    for (int i = 0; i < 50; ++i) {
+      Json json = Json::parse(to_json(schedule));
+      std::map<std::tuple<int, int, int>, std::optional<int>> renamed;  // from, to, message
+      std::map<std::pair<int, int>, int> used;
+      for (int rank = 0; rank < 4; ++rank) {
+        for (Json& each : json["plans"][static_cast<size_t>(rank)]) {
+          if (!each.contains("message")) continue;
+          const bool sends = each.contains("send");
+          const int peer = each[sends ? "to" : "from"].get<int>();
+          const std::pair pair = sends ? std::pair(rank, peer) : std::pair(peer, rank);
+          const auto [found, is_new] = renamed.try_emplace(
+              {pair.first, pair.second, each["message"].get<int>()}, std::nullopt);
+          // Small numbers, which unnumbered messages take as well.
+          if (is_new && random() % 2 == 0) found->second = (used[pair]++ * 3) % 7;
+          if (found->second) {
+            each["message"] = *found->second;
+          } else {
+            each.erase("message");
+          }
+        }
+      }
+      EXPECT_EQ(meetings(schedule_from_json(json.dump())), meetings(schedule)) << json.dump();
+    }
+  }
+}
+
+TEST(PlanJson, AnUnnumberedMessageMeetsNoNumberedOne) {
+  const std::string text = R"({"format": 1, "collective": "broadcast", "ranks": 2, "root": 0,
+      "algorithm": "by-hand", "plans": [[{"send": "out[0]", "to": 1, "message": 0}],
+                                        [{"recv": "out[0]", "from": 0, "message": 0}]]})";
+  EXPECT_EQ(complaint(text), "");
+  EXPECT_NE(complaint(replaced(text, R"("to": 1, "message": 0)", R"("to": 1)")), "");
+  EXPECT_NE(complaint(replaced(text, R"("from": 0, "message": 0)", R"("from": 0)")), "");
 }
 
 // A text with one random change either is refused with a typed error, or keeps its promise.

@@ -65,6 +65,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ('["a", 1]', list[str], r"value\[1\]: expected a text, got 1"),
     ("[1]", tuple[int, int], "expected 2 values"),
     ('{"name": "p"}', Plan, "expected an object of name, sizes, seconds, out"),
+    ('{"name": "p", "name": "q"}', Plan, 'the field "name" is named twice'),
     ('{"name": 1, "sizes": [], "seconds": 0, "out": null}', Plan, r"\.name: expected a text"),
     ('[["a", 4]]', dict[tuple[str, int], str], "expected 2 values"),
     ('[[[["a"]]]]', list[list[str]], r"\[0\]\[0\]: expected a text"),
