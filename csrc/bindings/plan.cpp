@@ -14,8 +14,8 @@
 #include "backend/process_group.h"
 #include "base/error.h"
 #include "bindings/value_error.h"
-#include "executor/codec_rates.h"
 #include "executor/device_coder.h"
+#include "executor/plan_call.h"
 #include "executor/selected_staging.h"
 #include "fabric/fabric.h"
 #include "fabric/json.h"
@@ -227,12 +227,7 @@ py::list explain(const std::string& collective, size_t bytes, const std::string&
     std::shared_ptr<const Codec> codec;
     if (!codec_name.empty()) {
       codec = Codec::make(codec_name);
-      shape.codec = codec->name();
-      shape.coding = [codec](const Fabric& on) { return coding_cost(*codec, DType::kFloat32, on); };
-      shape.exact_sums = codec->traits().exact_sums;
-      shape.sums_by_owners = codec->spec().reselect || !codec->traits().keeps_error;
-      shape.dtype = DType::kFloat32;
-      shape.edges = parse_edge_wish(edges);
+      add_codec(shape, *codec, DType::kFloat32, parse_edge_wish(edges));
     }
     candidates = planner.explain(shape, simulate);
     for (const Candidate& each : candidates) {
@@ -248,7 +243,7 @@ py::list explain(const std::string& collective, size_t bytes, const std::string&
         "on_device"_a = static_cast<bool>(on_device[i]), "slice_bytes"_a = each.slice_bytes,
         "window"_a = each.window, "measured"_a = each.measured, "simulated"_a = each.is_simulated,
         "seconds"_a = prediction.seconds, "first_slice_seconds"_a = prediction.first_slice_seconds,
-        "loads"_a = loads_of(prediction),
+        "loads"_a = loads_of(prediction), "plans"_a = each.plans,
         "bottleneck"_a = prediction.bottleneck < 0 ? py::object(py::none())
                                                    : py::object(py::int_(prediction.bottleneck))));
   }
@@ -375,7 +370,8 @@ void bind_plan(py::module_& module) {
   module.def("explain", &explain, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1,
              "algorithms"_a = "", "wide_accumulation"_a = false, "codec"_a = "",
              "simulate"_a = false, "edges"_a = "auto",
-             "The planner's candidates for a call, the best one first.");
+             "The planner's candidates for a call, the one that is chosen first.");
+  module.attr("WORTH_MORE_LOSS") = kWorthMoreLoss;
   module.def("choose", &choose, "collective"_a, "bytes"_a, "fabric"_a, "root"_a = -1, "rank"_a = 0,
              "What a new planner chooses for a call, and how long that takes.");
   module.def(

@@ -42,18 +42,21 @@ CallShape shape_of(const CollectiveCall& call) {
   shape.wide_accumulation = is_reduction(call.collective) && accumulates_wider(call.dtype);
   shape.algorithms = call.algorithms;
   shape.is_direct = call.is_direct;
-  if (call.coding) {
-    const Codec* const codec = call.coding.codec.get();
-    shape.codec = codec->name();
-    shape.dtype = call.dtype;
-    shape.edges = call.coding.edges;
-    shape.exact_sums = codec->traits().exact_sums;
-    shape.sums_by_owners = codec->spec().reselect || !codec->traits().keeps_error;
-    shape.coding = [codec, dtype = call.dtype](const Fabric& fabric) {
-      return coding_cost(*codec, dtype, fabric);
-    };
-  }
+  if (call.coding) add_codec(shape, *call.coding.codec, call.dtype, call.coding.edges);
   return shape;
+}
+
+void add_codec(CallShape& shape, const Codec& codec, DType dtype, EdgeWish edges) {
+  const bool is_vote = !codec.traits().keeps_error;
+  shape.codec = codec.name();
+  shape.dtype = dtype;
+  // Ranks that add up before they encode would have one vote between them.
+  shape.edges = is_vote ? EdgeWish::kAll : edges;
+  shape.exact_sums = codec.traits().exact_sums;
+  shape.sums_by_owners = is_vote || codec.spec().reselect;
+  shape.coding = [&codec, dtype](const Fabric& fabric) {
+    return coding_cost(codec, dtype, fabric);
+  };
 }
 
 // Whether counts are added before it follows from the choice. So each rank must know that at once,

@@ -30,6 +30,9 @@ std::string environment_of_plans();
 
 /// What the planner is asked for a call. `call` must stay as long as the shape.
 CallShape shape_of(const CollectiveCall& call);
+/// Makes it the shape of a call with a codec, for elements of `dtype`. `codec` must stay as long as
+/// the shape.
+void add_codec(CallShape& shape, const Codec& codec, DType dtype, EdgeWish edges);
 
 /// Throws Error(kInvalidArgument) where `check_call` or the planner refuses the call.
 PlannedCall plan_call(CollectiveCall call, std::shared_ptr<PlanBook> book, int rank,

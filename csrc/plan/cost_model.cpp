@@ -289,18 +289,25 @@ Prediction CostModel::predict(const SimulatedCall& call) const {
   prediction.seconds = seconds(call);
   prediction.seconds_after_pause = seconds_after_pause(call);
   const auto bytes = static_cast<double>(call.bytes);
+  const double slice = std::min(static_cast<double>(call.slice_bytes), bytes);
   SimulatedCall one = call;
   one.bytes = std::min(call.bytes, call.slice_bytes);
   prediction.first_slice_seconds = seconds(one);
   for (size_t i = 0; i < resource_bytes_.size(); ++i) {
     if (resource_bytes_[i] <= 0) continue;
-    prediction.loads.push_back({site_.routes.resources()[i].name, resource_bytes_[i] * bytes,
-                                resource_bytes_[i] * bytes / rates_[i]});
+    const Routes::Resource& of = site_.routes.resources()[i];
+    // At the rate that the time itself was computed with.
+    const bool is_short = of.kind != Routes::Kind::kMemory && !is_long(longest_far_, slice);
+    prediction.loads.push_back({of.name, resource_bytes_[i] * bytes,
+                                resource_bytes_[i] * bytes / (is_short ? of.rate : rates_[i])});
   }
   const double slices =
       std::max(1.0, bytes / static_cast<double>(std::max<size_t>(call.slice_bytes, 1)));
+  // Of a slice of a few elements most parts are empty: nobody sends or receives them.
+  const double filled = std::min(1.0, std::max(slice, 1.0) / model::kElementBytes / parts_);
   for (size_t i = 0; i < machine_time_.size(); ++i) {
-    const double busy = machine_time_[i].fixed * slices + machine_time_[i].per_byte * bytes;
+    const double busy =
+        machine_time_[i].fixed * slices * filled + machine_time_[i].per_byte * bytes;
     if (busy > 0) prediction.loads.push_back({"cores " + site_.machines.all()[i].name, 0, busy});
   }
   const auto busiest = std::ranges::max_element(prediction.loads, {}, &Prediction::Load::busy);

@@ -14,11 +14,11 @@ namespace {
 constexpr std::array kWishes = {EdgeWish::kAuto, EdgeWish::kAll, EdgeWish::kHost, EdgeWish::kRack,
                                 EdgeWish::kSlow};
 
-/// The coding of fewest edges last: of equally fast ones the first is chosen.
+/// The codings that a wish lets compete, the one of most edges first.
 std::vector<Edges> meaning_of(EdgeWish wish) {
   switch (wish) {
     case EdgeWish::kAuto:
-      return {Edges::kAll, Edges::kHosts};
+      return {Edges::kAll, Edges::kHosts, Edges::kRacks};
     case EdgeWish::kAll:
       return {Edges::kAll};
     case EdgeWish::kHost:

@@ -11,7 +11,8 @@ namespace q7x2 {
 
 struct Fabric;
 
-/// The edges whose messages are coded. An edge leads from one rank to another.
+/// The edges whose messages are coded, the fewest first: each set contains those before it. An edge
+/// leads from one rank to another.
 enum class Edges : uint8_t {
   kNone,
   kRacks,  ///< between ranks of different racks
@@ -24,12 +25,18 @@ const char* to_string(Edges edges);
 
 /// The edges that a caller wishes to be coded.
 enum class EdgeWish : uint8_t {
-  kAuto,  ///< those between hosts, and those within hosts where that is faster
+  kAuto,  ///< some, and as few as make the call fast: see kWorthMoreLoss
   kAll,   ///< all
   kHost,  ///< those that leave a host
   kRack,  ///< those that leave a rack
   kSlow,  ///< whichever make the call fastest; none if that is fastest
 };
+
+/// "auto" codes the fewest edges with which the call takes at most so many times as long as with
+/// any other coding: each coded edge loses something, and the model cannot tell less apart (its
+/// median error between hosts is 3 %, see docs/planner.md). It always codes some: what the codec
+/// takes on a device, which may code the call, the model does not know.
+inline constexpr double kWorthMoreLoss = 1.05;
 
 /// "auto", "all", "host", "rack", "slow".
 const char* to_string(EdgeWish wish);
@@ -61,8 +68,8 @@ class EdgeCoding {
   size_t num_zones_ = 0;
 };
 
-/// What a wish means in a group: the codings that compete. Those that code the same edges as an
-/// earlier one are left out.
+/// What a wish means in a group: the codings that compete, the one of most edges first. Those that
+/// code the same edges as an earlier one are left out.
 std::vector<EdgeCoding> edge_codings(EdgeWish wish, int world_size, const Fabric* fabric);
 
 }  // namespace q7x2

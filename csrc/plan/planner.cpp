@@ -1,5 +1,7 @@
 #include "plan/planner.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <set>
@@ -17,11 +19,11 @@ namespace {
 /// Ops of all ranks that are simulated for one choice, in about 10 ms, and to explain it.
 constexpr double kOpsForAChoice = 40e3;
 constexpr double kOpsToExplain = 4e6;
-/// How far from the best time a proposal may be: about two errors of the model. To try what is
-/// slower costs more than it is likely to gain. Long calls take what the rates say, which the model
+/// The model's error: nine of ten calls between hosts take what it predicts within that share
+/// (docs/planner.md, "How far off it is"). Long calls take what the rates say, which the model
 /// knows better than the turns of processes and the latencies that make up short ones.
-constexpr double kNear = 1.4;
-constexpr double kNearOfLong = 1.1;
+constexpr double kError = 0.16;
+constexpr double kErrorOfLong = 0.06;
 constexpr double kLongSeconds = 5e-3;
 /// Choices and Schedules that are remembered.
 constexpr size_t kMostChoices = 1024;
@@ -29,6 +31,13 @@ constexpr size_t kMostSchedules = 64;
 #ifndef NDEBUG
 constexpr int kMaxCheckedRanks = 32;
 #endif
+
+/// How many times the best prediction another one may be for the call to be as fast in truth: the
+/// best one takes longer by the error, the other one is faster by it.
+double within_error(double best_seconds) {
+  const double error = best_seconds < kLongSeconds ? kError : kErrorOfLong;
+  return (1 + error) / (1 - error);
+}
 
 }  // namespace
 
@@ -139,23 +148,22 @@ Choice Planner::choose(const CallShape& shape) {
                        best.cut.slice_bytes, best.cut.part_bytes, best.cut.window, best.seconds()});
 }
 
-// Two algorithms with equal times make the same Plan: nearly all do for two ranks.
 std::vector<Proposal> Planner::propose(const CallShape& shape, size_t most) const {
   const std::lock_guard lock(mutex_);
   const std::vector<Rating> ratings = this->ratings(shape);
   const Rating& best = ratings.front();
-  const double near = best.seconds() < kLongSeconds ? kNear : kNearOfLong;
+  const double near = within_error(best.seconds()) * best.seconds();
   const bool is_settled = best.measured || !forced_.empty() || !shape.algorithms.empty();
   std::vector<Proposal> proposals;
   std::set<std::string> names;
-  std::set<double> times;
+  // Nearly all algorithms make the same Plans for two ranks, and some do for more.
+  std::set<uint64_t> plans;
   for (const Rating& rating : ratings) {
     if (proposals.size() == (is_settled ? 1 : most)) break;
     const Schedule& schedule = rating.priced->schedule();
     const std::string& algorithm = schedule.algorithm();
-    if (rating.seconds() > near * best.seconds() ||
-        !names.insert(algorithm.substr(0, algorithm.find(':'))).second ||
-        !times.insert(rating.seconds()).second) {
+    if (rating.seconds() > near || !names.insert(algorithm.substr(0, algorithm.find(':'))).second ||
+        !plans.insert(schedule.plans_digest()).second) {
       continue;
     }
     proposals.push_back({.algorithm = algorithm,
@@ -173,16 +181,17 @@ std::vector<Candidate> Planner::explain(const CallShape& shape, bool simulate) c
   const std::lock_guard lock(mutex_);
   check_root(shape);
   ScheduleSearch search = this->search(shape);
-  std::vector<Rating> ratings =
-      search.predicted(simulate ? std::numeric_limits<double>::infinity() : kOpsToExplain);
-  for (Rating& rating : search.measured()) ratings.push_back(std::move(rating));
-  sort_ratings(ratings);
+  std::vector<Rating> ratings = search.measured();
+  std::ranges::move(
+      search.predicted(simulate ? std::numeric_limits<double>::infinity() : kOpsToExplain),
+      std::back_inserter(ratings));
   for (Rating& rating : ratings) search.resize(rating);
   std::vector<Candidate> candidates;
   for (Rating& rating : ratings) {
     candidates.push_back({rating.priced->name(), rating.priced->schedule().edges(),
                           rating.cut.slice_bytes, rating.cut.window, std::move(rating.prediction),
-                          rating.is_simulated, rating.measured});
+                          rating.is_simulated, rating.measured,
+                          rating.priced->schedule().plans_digest()});
   }
   return candidates;
 }

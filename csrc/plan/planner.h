@@ -106,6 +106,7 @@ struct Candidate {
   Prediction prediction;
   bool is_simulated = false;       ///< else the prediction is the cost model's estimate
   std::optional<double> measured;  ///< seconds, from the Fabric's tuned times
+  uint64_t plans = 0;              ///< see Schedule::plans_digest
 
   double seconds() const { return measured.value_or(prediction.seconds); }
 };
@@ -127,9 +128,9 @@ class Planner {
   Choice choose(const CallShape& shape);
 
   /// At most `most` ways to serve the call, what `choose` would choose first. The others are other
-  /// algorithms, each with its best parameter, that the model sees within twice the best time.
-  /// There are none where the algorithms are forced, or the times were measured. Throws as
-  /// `choose`.
+  /// algorithms, each with its best parameter, which make other Plans and may be as fast as far as
+  /// the model can tell: their predictions differ by no more than its error. There are none where
+  /// the algorithms are forced, or the times were measured. Throws as `choose`.
   std::vector<Proposal> propose(const CallShape& shape, size_t most) const;
   /// Throws what `choose` would throw, without choosing.
   void check(const CallShape& shape) const;
@@ -138,7 +139,8 @@ class Planner {
   std::shared_ptr<const Schedule> schedule(const CallShape& shape, const std::string& algorithm,
                                            Edges edges = Edges::kNone) const;
 
-  /// All candidates for the call, in the order in which they would be chosen. Throws as `choose`.
+  /// All candidates for the call, the one that would be chosen first, then by time. Throws as
+  /// `choose`.
   /// `simulate`: those within reach of the best are simulated, however long that takes.
   std::vector<Candidate> explain(const CallShape& shape, bool simulate = false) const;
 

@@ -69,6 +69,31 @@ uint64_t Schedule::digest() const {
   return digest.value();
 }
 
+uint64_t Schedule::plans_digest() const {
+  Digest digest;
+  const auto add = [&digest](const Block& block) {
+    digest.add(static_cast<uint64_t>(block.space) << 32 | block.index);
+  };
+  digest.add(static_cast<uint64_t>(edges()));
+  digest.add_all(part_weights());
+  int before = -1;
+  for (const int rank : {0, world_size() / 2, num_members() - 1}) {
+    if (std::exchange(before, rank) == rank) continue;
+    const Plan plan = project(rank);
+    digest.add_all(plan.successors);
+    for (const Op& op : plan.ops) {
+      digest.add(static_cast<uint64_t>(op.kind) | uint64_t{op.is_final} << 8 |
+                 uint64_t{op.takes_residual} << 9 | uint64_t{op.message} << 16);
+      digest.add(static_cast<uint64_t>(op.peer));
+      digest.add(op.num_successors);
+      add(op.destination);
+      add(op.length_of);
+      for (const Block& source : plan.sources_of(op)) add(source);
+    }
+  }
+  return digest.value();
+}
+
 void Schedule::set_coding(Edges edges, int blocks) {
   header_.edges = edges;
   header_.takes_residuals = true;

@@ -146,6 +146,9 @@ class Schedule {
 
   /// Equal for Schedules that are equal in all that is above but the program.
   uint64_t digest() const;
+  /// Equal for Schedules whose first, middle and last members have equal Plans, whatever the
+  /// algorithms are called. Takes the time of projecting them.
+  uint64_t plans_digest() const;
 
   /// One member's Plan, without ops.
   Plan header(int rank) const;

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -86,6 +87,16 @@ size_t typical_bytes(const CallShape& shape) {
 // Beyond half of the address space the next power of two does not exist, nor does such a buffer.
 size_t size_class(size_t bytes) {
   return bytes > CallShape::kUneven / 2 ? bytes : std::bit_ceil(bytes);
+}
+
+void Rating::correct(double factor) {
+  correction = factor;
+  const double least = prediction.bottleneck < 0
+                           ? 0
+                           : prediction.loads[static_cast<size_t>(prediction.bottleneck)].busy;
+  prediction.seconds = std::max(prediction.seconds * factor, least);
+  prediction.seconds_after_pause *= factor;
+  prediction.first_slice_seconds *= factor;
 }
 
 void sort_ratings(std::vector<Rating>& ratings) {
@@ -276,8 +287,41 @@ std::vector<Rating> ScheduleSearch::measured() {
 }
 
 std::vector<Rating> ScheduleSearch::predicted(double max_ops) {
+  std::vector<std::vector<Rating>> by_coding;
+  double best = std::numeric_limits<double>::infinity();
+  for (const EdgeCoding& edges : edges_) {
+    std::vector<Rating> ratings = estimated(edges);
+    if (ratings.empty()) continue;
+    best = std::min(best, ratings.front().seconds());
+    by_coding.push_back(std::move(ratings));
+  }
+  std::vector<Rating> all;
+  for (std::vector<Rating>& ratings : by_coding) {
+    if (ratings.front().seconds() <= kHopeless * best) simulate(ratings, max_ops);
+    std::ranges::move(ratings, std::back_inserter(all));
+  }
+  sort_ratings(all);
+  prefer_less_loss(all);
+  return all;
+}
+
+void ScheduleSearch::prefer_less_loss(std::vector<Rating>& ratings) const {
+  if (shape_.codec.empty() || shape_.edges != EdgeWish::kAuto) return;
+  const double near = kWorthMoreLoss * ratings.front().seconds();
+  auto best = ratings.begin();
+  for (auto each = best; each != ratings.end(); ++each) {
+    if (each->seconds() <= near &&
+        each->priced->schedule().edges() < best->priced->schedule().edges()) {
+      best = each;
+    }
+  }
+  std::rotate(ratings.begin(), best, best + 1);
+}
+
+std::vector<Rating> ScheduleSearch::estimated(const EdgeCoding& edges) {
   std::vector<Rating> ratings;
   for (Variant& variant : variants_) {
+    if (variant.edges.edges() != edges.edges()) continue;
     PricedSchedule& schedule = price(variant);
     std::optional<Cut> best;
     double seconds = std::numeric_limits<double>::infinity();
@@ -290,7 +334,6 @@ std::vector<Rating> ScheduleSearch::predicted(double max_ops) {
     ratings.push_back({variant.priced, *best, schedule.estimate_loads(bytes_, *best)});
   }
   sort_ratings(ratings);
-  simulate(ratings, max_ops);
   return ratings;
 }
 
@@ -355,8 +398,9 @@ void ScheduleSearch::try_wide_window(Rating& rating, double max_ops) const {
   if (floods(schedule, wide)) return;
   Prediction prediction;
   if (!rating.is_simulated) {
-    prediction = schedule.estimate_loads(bytes_, wide);
-    prediction.seconds *= rating.correction;
+    Rating estimate{rating.priced, wide, schedule.estimate_loads(bytes_, wide)};
+    estimate.correct(rating.correction);
+    prediction = std::move(estimate.prediction);
   } else if (schedule.ops() * kSteadyState * 2 <= max_ops && schedule.ops() <= kManyOps) {
     prediction = schedule.simulate(bytes_, wide, 0);
   } else {

@@ -34,12 +34,8 @@ struct Rating {
   double correction = 1;
 
   double seconds() const { return measured.value_or(prediction.seconds); }
-  void correct(double factor) {
-    correction = factor;
-    prediction.seconds *= factor;
-    prediction.seconds_after_pause *= factor;
-    prediction.first_slice_seconds *= factor;
-  }
+  /// Whatever the others show, no call is shorter than what its busiest resource has to do.
+  void correct(double factor);
 };
 
 /// By time, the measured ones first. Calls in a row that one wire bounds take equally long; of
@@ -59,7 +55,10 @@ class ScheduleSearch {
 
   /// Those that the Fabric has measured times for.
   std::vector<Rating> measured();
-  /// All of them. `max_ops`: how many ops may be simulated, in all runs together.
+  /// All of them: the one to choose, then the others by time. It is the fastest one, but where the
+  /// call's edges are "auto": see kWorthMoreLoss. `max_ops`: how many ops may be simulated, in all
+  /// runs together, for each coding that competes. So each coding is looked at as closely as if the
+  /// call had named it.
   std::vector<Rating> predicted(double max_ops);
   /// The Schedule of an algorithm; null if there is none of that name.
   std::shared_ptr<const Schedule> schedule(const std::string& algorithm, Edges edges) const;
@@ -92,6 +91,10 @@ class ScheduleSearch {
   std::span<const size_t> parts(const PricedSchedule& schedule) const;
   bool floods(const PricedSchedule& schedule, const Cut& cut) const;
   bool is_sparse(const PricedSchedule& schedule) const;
+  /// The variants with one coding by the cost model's estimates, each with its best cut.
+  std::vector<Rating> estimated(const EdgeCoding& edges);
+  /// Of sorted ratings puts the one first that loses least among those about as fast as the first.
+  void prefer_less_loss(std::vector<Rating>& ratings) const;
   /// Simulates those that could be the best, corrects the estimates of the others by what the
   /// simulations took, and sorts again.
   void simulate(std::vector<Rating>& ratings, double max_ops) const;

@@ -9,6 +9,9 @@ from torch._C._distributed_c10d import Backend, GradBucket, ProcessGroup, Reduce
 
 _HookState = dict[str, dict[str, Tensor]]
 
+WORTH_MORE_LOSS: float
+"""``edges="auto"``: the fewest lossy edges with at most so many times the shortest time."""
+
 class Options(Backend.Options):
     """Options of a q7x2 process group, for ``pg_options``."""
 
@@ -404,13 +407,14 @@ def explain(
     simulate: bool = False,
     edges: str = "auto",
 ) -> list[dict[str, Any]]:
-    """The planner's candidates for a call on a Fabric (JSON), the best one first.
+    """The planner's candidates for a call on a Fabric (JSON): the chosen one, then by time.
 
     Each has ``algorithm``, ``edges`` (that are coded), ``on_device`` (the device of float32 tensors
     codes them, if it has kernels), ``slice_bytes``, ``window``, ``seconds``
     (predicted), ``simulated`` (else the prediction is an estimate of the cost model), ``measured``
     (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
-    each resource in use) and ``bottleneck``, the index of the busiest load, or None.
+    each resource in use), ``bottleneck``, the index of the busiest load, or None, and ``plans``, a
+    number that is equal for candidates that have the ranks do the same.
     ``wide_accumulation``: only those that may sum floats of 16 and 8 bits. ``codec``: those of
     float32 tensors compressed with it. ``simulate``: those within reach of the best are simulated,
     however long that takes. ``edges``: as q7x2.all_reduce takes them.

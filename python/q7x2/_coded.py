@@ -113,8 +113,9 @@ def all_reduce(
             distributed numbers may have.
         edges: Between which ranks messages are compressed. ``"all"``: between all. ``"host"``: only
             between hosts; ``"rack"``: only between racks; ranks of one host, or rack, add exactly.
-            ``"slow"``: where the planner expects that it makes the call faster, if anywhere.
-            ``"auto"``: between hosts, and inside a host if that is faster. Equal on all ranks.
+            ``"slow"``: where the planner expects that it makes the call fastest, if anywhere.
+            ``"auto"``: between racks, between hosts or between all: the fewest of these with which
+            the call takes at most 5 % longer than with the others. Equal on all ranks.
 
     Returns:
         The work if ``async_op``, else None.

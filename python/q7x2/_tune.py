@@ -200,11 +200,10 @@ class Tuner:
         # One parameter of each algorithm: the model errs less between aggregator:2 and aggregator:4
         # than between either and a tree.
         best: dict[str, dict[str, Any]] = {}
-        # Of few ranks many algorithms make the same Plan, and trials are few: those that the model
-        # cannot tell apart are one.
-        seen: set[tuple[Any, ...]] = set()
+        # Of few ranks many algorithms make the same Plan, and trials are few.
+        seen: set[tuple[int, ...]] = set()
         for each in self._explain(collective, size, predicted):
-            plan = (each["seconds"], each["slice_bytes"], each["window"])
+            plan = (each["plans"], each["slice_bytes"], each["window"])
             if plan not in seen:
                 seen.add(plan)
                 best.setdefault(each["algorithm"].partition(":")[0], each)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from q7x2 import _fabric_arguments
+from q7x2._json_values import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,15 @@ _TEXT_COLUMNS = (
     "from call",
     "resource",
 )
+
+
+# What a coding compresses, the one that loses least first.
+_EDGES = {
+    "none": "nothing",
+    "racks": "edges between racks",
+    "hosts": "edges between hosts",
+    "all": "all edges",
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -78,6 +88,8 @@ def _run(options: argparse.Namespace) -> int:
     else:
         codec = f" with {options.codec}" if options.codec else ""
         print_candidates(candidates, f"{options.op} of {amount(options.size)}{codec}")
+        if options.codec:
+            print("\n".join(edge_comparison(candidates, options.edges)))
         for task in tasks:
             print(task)
     return 0
@@ -111,7 +123,7 @@ def _share(parts: set[int], weights: Sequence[int]) -> str:
 
 def _show_history(options: argparse.Namespace) -> int:
     try:
-        history = json.loads(options.history.read_text())
+        history = parse(options.history.read_text())
         kinds = [each for each in history if _is_of_kind(each, options)]
     except (OSError, ValueError, TypeError, KeyError) as error:
         print(f"q7x2 plan explain: cannot read {options.history}: {error!r}", file=sys.stderr)
@@ -175,7 +187,7 @@ def print_history(kind: dict[str, Any]) -> None:
 
 
 def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
-    """Print what ``q7x2._C.explain`` returned, a line per candidate, best first."""
+    """Print what ``q7x2._C.explain`` returned, a line per candidate, the chosen one first."""
     has_measured = any(each["measured"] is not None for each in candidates)
     has_edges = any(each["edges"] != "none" for each in candidates)
     columns = ["algorithm", "predicted"]
@@ -204,6 +216,33 @@ def print_candidates(candidates: list[dict[str, Any]], title: str) -> None:
         "bottleneck   the busiest resource, for how much of the time, and its bytes",
     ]
     print("\n".join(note for note in notes if has_edges or not note.startswith("coded")))
+
+
+def edge_comparison(candidates: list[dict[str, Any]], wish: str) -> list[str]:
+    """Why the first candidate of a compressed call has the edges that it has, in lines.
+
+    A line per coding that was compared, the one that loses least first, with its fastest candidate.
+    """
+    from q7x2._extension import load
+
+    fastest: dict[str, dict[str, Any]] = {}
+    for each in sorted(candidates, key=lambda each: float(each["seconds"])):
+        fastest.setdefault(each["edges"], each)
+    chosen = candidates[0]["edges"]
+    if len(fastest) == 1:
+        only = "no message" if chosen == "none" else f"only the messages of {_EDGES[chosen]}"
+        return [f"edges={wish} compresses {only}: there is nothing to compare"]
+    lines = [f"edges={wish} compares what is compressed:"]
+    for edges in (each for each in _EDGES if each in fastest):
+        best = fastest[edges]
+        mark = "*" if edges == chosen else " "
+        what = f"{edges:<6} {duration(best['seconds']):>8}"
+        lines.append(f"{mark} {what}   by {best['algorithm']}, lossy: {_EDGES[edges]}")
+    reason = "the fastest"
+    if wish == "auto":
+        margin = load().WORTH_MORE_LOSS - 1
+        reason = f"the fewest lossy edges within {margin:.0%} of the fastest"
+    return [*lines, f"* chosen: {reason}"]
 
 
 def _bottleneck(candidate: dict[str, Any]) -> str:

@@ -1,12 +1,16 @@
 // How the planner explains itself: the candidates, and the order of their times.
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "level.h"
 #include "plan/planner.h"
 #include "plan/schedule_search.h"
 #include "planning.h"
+#include "random_fabric.h"
 
 namespace q7x2 {
 namespace {
@@ -63,6 +67,31 @@ TEST(Planner, MeasuredTimesStandFirstAndOthersInTheOrderOfTime) {
   ratings[2].prediction.seconds_after_pause = 0.8e-3;
   sort_ratings(ratings);
   EXPECT_EQ(ratings[1].prediction.seconds_after_pause, 0.8e-3);
+}
+
+// Nothing is busy for longer than the call takes, whatever was estimated, corrected or simulated.
+TEST(Planner, NoResourceIsBusyForLongerThanTheCall) {
+  std::vector<test::FabricPtr> fabrics = {test::one_host(4), network(5), network(16), network(48)};
+  for (const int ranks : {2, 5, 8, 24}) {
+    for (uint64_t seed = 0; seed < test::at_level<uint64_t>(6, 50); ++seed) {
+      fabrics.push_back(std::make_shared<const Fabric>(random_fabric(ranks, seed)));
+    }
+  }
+  for (const test::FabricPtr& fabric : fabrics) {
+    const Planner planner(0, fabric, "");
+    for (const auto op : {Collective::kAllReduce, Collective::kAllToAll, Collective::kGather}) {
+      for (const size_t bytes : {size_t{4}, size_t{3000}, 64 * kKiB, 3 * kMiB}) {
+        for (const Candidate& each : planner.explain({op, bytes, 0})) {
+          for (const Prediction::Load& load : each.prediction.loads) {
+            EXPECT_LE(load.busy, each.prediction.seconds * (1 + 1e-9))
+                << each.algorithm << ", " << load.name << ", " << bytes << " bytes of "
+                << to_string(op) << " by " << fabric->world_size()
+                << (each.is_simulated ? ", simulated" : ", estimated");
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Planner, ExplainsTheCallItselfNotItsSizeClass) {

@@ -81,12 +81,41 @@ def test_explain_has_a_line_per_candidate(
     text = printed(capsys, "plan", "explain", *RACKS, *SLOW, *codec)
     candidates = json.loads(printed_json(capsys, "plan", "explain", *RACKS, *SLOW, *codec))
     lines = text.splitlines()
-    for candidate in candidates:
-        (line,) = [each for each in lines if each.split()[:1] == [candidate["algorithm"]]]
+    names = {candidate["algorithm"] for candidate in candidates}
+    rows = [line for line in lines if names & set(line.split()[:1])]
+    for candidate, line in zip(candidates, rows, strict=True):
+        assert line.split()[0] == candidate["algorithm"]
         assert explain_plan.duration(candidate["seconds"]) in line
-        assert "up rack 0" in line
         assert "MiB" in line
+    assert any("up rack 0" in line for line in rows)
     assert ("coded" in text) == bool(codec)
+
+
+@pytest.mark.parametrize("edges", ["auto", "slow", "rack"])
+def test_explain_says_why_these_edges_are_compressed(
+    capsys: pytest.CaptureFixture[str], edges: str
+) -> None:
+    """All codings that compete are shown with their best time, and the chosen one with a reason."""
+    call = ("plan", "explain", *RACKS, *SLOW, "--codec", "int8", "--edges", edges)
+    candidates = json.loads(printed_json(capsys, *call))
+    text = printed(capsys, *call)
+    if edges == "rack":
+        assert "edges=rack compresses only the messages of edges between racks" in text
+        return
+    assert f"edges={edges} compares what is compressed:" in text
+    best = {
+        name: min(each["seconds"] for each in candidates if each["edges"] == name)
+        for name in {each["edges"] for each in candidates}
+    }
+    assert best.keys() == {"racks", "all"} | ({"none"} if edges == "slow" else set())
+    for name, seconds in best.items():
+        (line,) = [each for each in text.splitlines() if each[2:].split()[:1] == [name]]
+        assert line.startswith("*") == (name == candidates[0]["edges"])
+        assert explain_plan.duration(seconds) in line
+    assert candidates[0]["edges"] == "racks"
+    assert candidates[0]["seconds"] <= 1.05 * min(best.values())
+    expected = "the fewest lossy edges within 5%" if edges == "auto" else "chosen: the fastest"
+    assert expected in text
 
 
 def test_explain_marks_what_a_device_can_code(capsys: pytest.CaptureFixture[str]) -> None:
