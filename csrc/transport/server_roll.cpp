@@ -1,6 +1,7 @@
 #include "transport/server_roll.h"
 
 #include <algorithm>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -76,71 +77,102 @@ ServerMeeting ServerMeeting::decode(std::string_view bytes) {
 
 // ------------------------------------------------------------------------------------------ rank 0
 
-// One whose announcement is not there yet comes to the next group.
-std::vector<ServerMeeting::Server> ServerRoll::listed(int64_t count, const Options& options) {
-  std::vector<ServerMeeting::Server> servers;
+std::vector<int64_t> ServerRoll::present(int64_t count) {
+  std::vector<int64_t> numbers;
   for (int64_t number = 1; number <= count; ++number) {
-    if (root_.check(server_key(number, "/left")) || !root_.check(server_key(number))) continue;
-    const std::string sealed = root_.get({server_key(number)}).front();
-    const std::string who = "server " + std::to_string(number);
-    try {
-      const std::vector<std::string> said = decode_list(secret_.open(who, sealed, who));
-      if (said.size() != 2) throw Error(ErrorCode::kMismatch, who + " says nothing of itself");
-      if (options.has_ended(to_number(said[1]))) {
-        root_.set(server_key(number, "/left"), "ended");
-        continue;
-      }
-      servers.push_back({.number = number, .name = said[0], .card = {}});
-    } catch (const Error& error) {
-      root_.set(server_key(number, "/left"), "refused");
-      options.warn(std::string(error.what()) + "; it does not serve this job");
-      // It cannot read this either, and learns why it is not wanted.
-      const int64_t invitation = root_.add(server_key(number, "/invitations"), 1);
-      root_.set(invitation_key(number, invitation), secret_.seal("invitation", "refused"));
+    if (root_.check(server_key(number, "/left"))) continue;
+    // One that another group has waited for in vain counts only if it has said who it is since.
+    if (root_.check(server_key(number)) || !root_.check(server_key(number, "/silent"))) {
+      numbers.push_back(number);
     }
   }
-  return servers;
+  return numbers;
+}
+
+std::optional<ServerMeeting::Server> ServerRoll::announced(int64_t number, const Options& options) {
+  const std::string sealed = root_.get({server_key(number)}).front();
+  const std::string who = "server " + std::to_string(number);
+  try {
+    const std::vector<std::string> said = decode_list(secret_.open(who, sealed, who));
+    if (said.size() != 2) throw Error(ErrorCode::kMismatch, who + " says nothing of itself");
+    if (!options.has_ended(to_number(said[1]))) {
+      return Server{.number = number, .name = said[0], .card = {}};
+    }
+    root_.set(server_key(number, "/left"), "ended");
+  } catch (const Error& error) {
+    root_.set(server_key(number, "/left"), "refused");
+    options.warn(std::string(error.what()) + "; it does not serve this job");
+    // It cannot read this either, and learns why it is not wanted.
+    const int64_t invitation = root_.add(server_key(number, "/invitations"), 1);
+    root_.set(invitation_key(number, invitation), secret_.seal("invitation", "refused"));
+  }
+  return std::nullopt;
+}
+
+std::vector<ServerMeeting::Server> ServerRoll::invite_announced(std::vector<int64_t>& expected,
+                                                                const std::string& meeting,
+                                                                const Options& options) {
+  std::vector<Server> invited;
+  std::erase_if(expected, [&](int64_t number) {
+    if (!root_.check(server_key(number))) return false;
+    std::optional<Server> server = announced(number, options);
+    if (!server) return true;
+    const int64_t invitation = root_.add(server_key(number, "/invitations"), 1);
+    root_.set(invitation_key(number, invitation), secret_.seal("invitation", meeting));
+    invited.push_back(std::move(*server));
+    return true;
+  });
+  return invited;
+}
+
+void ServerRoll::give_up(const Server& server, const std::string& group, const Options& options) {
+  root_.set(server_key(server.number, "/left"), "given up");
+  options.warn("server " + std::to_string(server.number) + " ('" + server.name +
+               "') has not come within " + std::to_string(options.patience.count()) +
+               " ms: the group '" + group + "' goes on without it");
+}
+
+void ServerRoll::give_up_silent(int64_t number, const std::string& group, const Options& options) {
+  root_.set(server_key(number, "/silent"), "");
+  options.warn("server " + std::to_string(number) + " has not said who it is within " +
+               std::to_string(options.patience.count()) + " ms: the group '" + group +
+               "' goes on without it");
 }
 
 std::optional<ServerMeeting> ServerRoll::invite(const std::string& group, std::vector<Card> ranks,
                                                 const Options& options) {
   const int64_t count = root_.add(kCount, 0);
   if (count <= 0) return std::nullopt;
-  std::vector<ServerMeeting::Server> invited = listed(count, options);
-  if (invited.empty()) return std::nullopt;
+  std::vector<int64_t> expected = present(count);
+  if (expected.empty()) return std::nullopt;
   ServerMeeting meeting{
       .key = random_key(), .group = group, .ranks = std::move(ranks), .servers = {}};
-  for (const ServerMeeting::Server& server : invited) {
-    const int64_t invitation = root_.add(server_key(server.number, "/invitations"), 1);
-    root_.set(invitation_key(server.number, invitation), secret_.seal("invitation", meeting.key));
-  }
-  const auto until = Clock::now() + options.patience;
-  const auto card_key = [&](const ServerMeeting::Server& server) {
+  const auto card_key = [&](const Server& server) {
     return meeting_key(meeting.key, std::to_string(server.number));
   };
-  const auto has_come = [&](const ServerMeeting::Server& server) {
-    return root_.check(card_key(server));
+  std::vector<Server> invited;
+  // Takes those out that have come.
+  const auto meet = [&] {
+    std::erase_if(invited, [&](Server& server) {
+      if (!root_.check(card_key(server))) return false;
+      const std::string sealed = root_.get({card_key(server)}).front();
+      server.card =
+          Card::decode(secret_.open(card_place(meeting.key), sealed, "the card of a server"));
+      meeting.servers.push_back(std::move(server));
+      return true;
+    });
   };
-  auto missing = invited.begin();  // those before it have come
-  while (true) {
-    missing = std::find_if_not(missing, invited.end(), has_come);
-    if (missing == invited.end() || Clock::now() >= until) break;
+  for (const auto until = Clock::now() + options.patience;;) {
+    std::ranges::move(invite_announced(expected, meeting.key, options),
+                      std::back_inserter(invited));
+    meet();
+    if ((expected.empty() && invited.empty()) || Clock::now() >= until) break;
     options.attend();
     std::this_thread::sleep_for(kPause);
   }
-  for (auto server = invited.begin(); server != invited.end(); ++server) {
-    if (server < missing || has_come(*server)) {
-      const std::string sealed = root_.get({card_key(*server)}).front();
-      server->card =
-          Card::decode(secret_.open(card_place(meeting.key), sealed, "the card of a server"));
-      meeting.servers.push_back(std::move(*server));
-      continue;
-    }
-    root_.set(server_key(server->number, "/left"), "given up");
-    options.warn("server " + std::to_string(server->number) + " ('" + server->name +
-                 "') has not come within " + std::to_string(options.patience.count()) +
-                 " ms: the group '" + group + "' goes on without it");
-  }
+  for (const Server& server : invited) give_up(server, group, options);
+  for (const int64_t number : expected) give_up_silent(number, group, options);
+  std::ranges::sort(meeting.servers, {}, &Server::number);
   root_.set(meeting_key(meeting.key, "list"), secret_.seal(meeting.key, meeting.encode()));
   if (meeting.servers.empty()) return std::nullopt;
   return meeting;

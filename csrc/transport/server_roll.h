@@ -9,9 +9,11 @@
 //   waits for a short time        <-------------  has come: its card
 //   list: ranks, servers 1 and 3  ------------->  is it on the list? then it meets the ranks
 //
-// A server that does not come in time is given up, and named in the log. If it lives, it finds that
-// it is not on the list, and announces itself anew. A server that leaves says so in the store, and
-// is not invited any more. The numbers of servers that have left or died are not used again.
+// A server may have taken its number and not have said who it is yet: rank 0 waits for that, too. A
+// server that does not come in time is given up, and named in the log. If it lives, it finds that
+// it is not on the list, and announces itself anew. One that had said nothing comes to a later
+// group. A server that leaves says so in the store, and is not invited any more. The numbers of
+// servers that have left or died are not used again.
 //
 // The texts are sealed (transport/job_secret.h). A server with another secret is invited like the
 // others, cannot read the invitation, and ends.
@@ -69,8 +71,17 @@ class ServerRoll {
                                       const Options& options);
 
  private:
-  /// Those that have announced themselves, without their cards.
-  std::vector<ServerMeeting::Server> listed(int64_t count, const Options& options);
+  using Server = ServerMeeting::Server;
+
+  /// Numbers of servers that are there, as far as is known.
+  std::vector<int64_t> present(int64_t count);
+  /// Invites those of `expected` that have announced themselves, and takes their numbers out.
+  std::vector<Server> invite_announced(std::vector<int64_t>& expected, const std::string& meeting,
+                                       const Options& options);
+  /// Without its card. Nothing: it is not wanted.
+  std::optional<Server> announced(int64_t number, const Options& options);
+  void give_up(const Server& server, const std::string& group, const Options& options);
+  void give_up_silent(int64_t number, const std::string& group, const Options& options);
 
   KeyStore& root_;
   const JobSecret& secret_;

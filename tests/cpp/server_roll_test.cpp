@@ -163,6 +163,70 @@ TEST(ServerRoll, AServerThatIsKnownToHaveEndedIsNotWaitedFor) {
   EXPECT_EQ(warnings, 0);
 }
 
+/// A store over a slow network: each call of the server takes so long.
+class Slow final : public KeyStore {
+ public:
+  Slow(SharedStore& store, std::chrono::milliseconds delay) : client_(store), delay_(delay) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    std::this_thread::sleep_for(delay_);
+    client_.set(key, value);
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return client_.add(key, amount); }
+  bool check(const std::string& key) override { return client_.check(key); }
+  std::vector<std::string> get(const std::vector<std::string>& keys) override {
+    return client_.get(keys);
+  }
+  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override {
+    return client_.wait(keys, timeout);
+  }
+
+ private:
+  Client client_;
+  const std::chrono::milliseconds delay_;
+};
+
+// It has its number when the group is made, and says who it is a little later.
+TEST(ServerRoll, AServerThatIsJustAnnouncingItselfIsWaitedFor) {
+  SharedStore shared;
+  Client for_rank(shared);
+  Slow for_server(shared, std::chrono::milliseconds(40));
+  const JobSecret secret("");
+  std::thread server([&] {
+    ServerSeat seat(for_server, secret, "a", card_of(1));
+    invited(seat);
+  });
+  while (for_rank.add("q7x2/servers/count", 0) == 0) std::this_thread::yield();
+  const auto meeting =
+      ServerRoll(for_rank, secret).invite("g", ranks_of(2), {.patience = kPatient});
+  server.join();
+  ASSERT_TRUE(meeting.has_value());
+  EXPECT_EQ(meeting->names(), std::vector<std::string>{"a"});
+}
+
+TEST(ServerRoll, AServerThatSaysNothingIsNamedOnceAndMayComeLater) {
+  SharedStore shared;
+  Client client(shared);
+  const JobSecret secret("");
+  client.add("q7x2/servers/count", 1);
+  std::vector<std::string> warnings;
+  const auto invite = [&](std::chrono::milliseconds patience) {
+    return ServerRoll(client, secret)
+        .invite("g", ranks_of(2), {.patience = patience, .warn = [&](const std::string& text) {
+                                     warnings.push_back(text);
+                                   }});
+  };
+  EXPECT_FALSE(invite(kShort).has_value());
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("server 1 has not said who it is"), std::string::npos) << warnings[0];
+  EXPECT_FALSE(invite(kPatient).has_value()) << "it is not waited for again";
+  EXPECT_EQ(warnings.size(), 1U);
+  client.set("q7x2/servers/1", secret.seal("server 1", encode_list({"late", "41"})));
+  EXPECT_FALSE(invite(kShort).has_value());
+  ASSERT_EQ(warnings.size(), 2U) << "it was invited";
+  EXPECT_NE(warnings[1].find("'late'"), std::string::npos) << warnings[1];
+}
+
 TEST(ServerRoll, AServerThatHasLeftIsNotInvited) {
   SharedStore shared;
   Client client(shared);
