@@ -64,6 +64,7 @@ CollectiveTask::~CollectiveTask() {
 
 void CollectiveTask::adopt(const Choice& choice, bool counts) {
   choice_ = choice;
+  fabric_ = page_->fabric();
   slicing_ = Slicing(call_, choice_);
   if (call_.coding) prepare_coder(counts);
   if (group().channel() != nullptr && !call_.is_direct) {

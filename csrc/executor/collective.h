@@ -153,7 +153,8 @@ class CollectiveTask final : public Task {
   /// they have sent and computed, and that of what they are about to send.
   std::shared_ptr<CollectiveTask> announcement();
   std::shared_ptr<CollectiveTask> review();
-  std::shared_ptr<CollectiveTask> look();
+  using Look = PlanBook::Page::Look;
+  std::shared_ptr<CollectiveTask> look(Look look);
   std::shared_ptr<CollectiveTask> sum_of_counts(std::shared_ptr<PlanBook::Page> page) const;
   /// Whether this is a review or a look that has nothing to bring.
   bool is_idle() const;
@@ -289,6 +290,9 @@ class CollectiveTask final : public Task {
 
   /// Whether messages to and from `peer` go through shared memory. Both ranks say the same.
   bool shares_memory(int peer) const { return !call_.is_direct && group().shares_memory(peer); }
+  /// Over what other messages go to and from `peer`. Both ranks say the same, because all ranks
+  /// know for which Fabric the choice was made: a private link that is slow now is not in it.
+  Wire wire(int peer) const;
   /// Of elements, where UCX moves them.
   MemoryKind message_kind() const { return direct_ ? MemoryKind::kCuda : MemoryKind::kHost; }
   void send(Locked& locked, Step step, size_t length);
@@ -353,6 +357,9 @@ class CollectiveTask final : public Task {
   WorkTimes work_;
   std::vector<Step> awaiting_stage_;  // sends of blocks that are on their way to their stage
   bool is_running_ready_ = false;
+  std::shared_ptr<const Fabric> fabric_;  // that the choice was made for; null: as measured
+  Look look_ = Look::kNothing;            // what a look is for
+  uint64_t number_of_call_ = 0;           // before which it is
 };
 
 }  // namespace q7x2

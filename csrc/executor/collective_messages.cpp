@@ -2,6 +2,7 @@
 // ranks make the same call.
 #include "executor/collective.h"
 #include "executor/fingerprint.h"
+#include "fabric/private_links.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -20,6 +21,13 @@ DagWindow::Step step_of(uint32_t token) {
 
 }  // namespace
 
+Wire CollectiveTask::wire(int peer) const {
+  const Wire wire = group().wire(peer);
+  if (wire != Wire::kPrivate || !fabric_) return wire;
+  const auto host = [&](int rank) { return fabric_->host_of[static_cast<size_t>(rank)]; };
+  return find_link(*fabric_, host(group().rank()), host(peer)) != nullptr ? wire : Wire::kShared;
+}
+
 void CollectiveTask::send(Locked& locked, Step step, size_t length) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
@@ -28,7 +36,7 @@ void CollectiveTask::send(Locked& locked, Step step, size_t length) {
     const uint64_t tag = tag::collective(0, group().rank(), sequence(), place.slice, op.message,
                                          fingerprint(op), group().world_size());
     group().send(locked, *this, token_of(step), op.peer, tag, message.data, message.bytes,
-                 group().wire(op.peer), message_kind());
+                 wire(op.peer), message_kind());
     return;
   }
   if (message.bytes <= HostChannel::kInlineBytes || place.staged[op.stage] == Staged::kYes) {
@@ -70,7 +78,7 @@ void CollectiveTask::receive(Locked& locked, Step step, size_t length) {
                     tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
                                     group().world_size()),
                     ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
-                    group().wire(op.peer), message_kind());
+                    wire(op.peer), message_kind());
     return;
   }
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);

@@ -1,14 +1,12 @@
 // What precedes a call: the announcement of rank 0's choice, reviews of the choice, looks at rates,
 // sums of counts.
 #include <cstring>
-#include <map>
 #include <span>
 #include <utility>
 
 #include "base/thread_turns.h"
 #include "executor/collective.h"
-#include "transport/runtime.h"
-#include "transport/tcp_sockets.h"
+#include "executor/group_connections.h"
 
 namespace q7x2 {
 namespace {
@@ -20,6 +18,7 @@ constexpr size_t kPlanningBytes = size_t{16} << 20;
 
 // The call is submitted all the same, so that its group fails with it.
 std::shared_ptr<Task> CollectiveTask::precursor(Locked& locked) {
+  if (!call_of_precursor_.expired()) return precursor_;  // it is one itself
   number_ = page_->calls();
   page_->count();
   if (attempt_) return attempt_->grant();
@@ -36,7 +35,8 @@ std::shared_ptr<Task> CollectiveTask::precursor(Locked& locked) {
         precursor_ = review();
         break;
       case PlanBook::Page::Precursor::kLook:
-        precursor_ = look();
+        precursor_ = look(Look::kChoice);
+        precursor_->precursor_ = look(Look::kRates);
         break;
     }
   } catch (...) {
@@ -64,12 +64,16 @@ std::shared_ptr<CollectiveTask> CollectiveTask::review() {
   return task;
 }
 
-std::shared_ptr<CollectiveTask> CollectiveTask::look() {
+// Two of them precede a call: if the first one finds that rates have changed, the second one brings
+// the choice for them. So the call is made by it already.
+std::shared_ptr<CollectiveTask> CollectiveTask::look(Look look) {
   CollectiveCall call;
   call.collective = Collective::kAllReduce;
   call.dtype = DType::kInt32;
   const auto task = before_this(std::move(call), page_->reacting().bytes(), book_->looker());
   task->looked_at_ = page_;
+  task->look_ = look;
+  task->number_of_call_ = number_;
   return task;
 }
 
@@ -100,7 +104,10 @@ std::shared_ptr<CollectiveTask> CollectiveTask::before_this(CollectiveCall call,
 void CollectiveTask::take_news() {
   const std::span<const std::byte> news = precursor_->memory();
   if (precursor_->looked_at_) {
-    book_->take_look(*page_, number_, news);
+    PlanBook::Page& page = *precursor_->looked_at_;
+    if (page.look() == precursor_->look_) {
+      book_->take_look(page, precursor_->number_of_call_, news);
+    }
   } else if (!precursor_->reviewed_) {
     book_->settle(*page_, news);
   } else if (page_->refinement().is_active()) {
@@ -113,23 +120,17 @@ void CollectiveTask::take_news() {
 
 bool CollectiveTask::is_idle() const {
   return (reviewed_ && !reviewed_->refinement().is_active()) ||
-         (looked_at_ && looked_at_->look() == PlanBook::Page::Look::kNothing);
+         (looked_at_ && looked_at_->look() != look_);
 }
 
 void CollectiveTask::contribute(Locked& locked) {
   if (reviewed_) {
     const Refinement::Figures figures = reviewed_->refinement().figures();
     std::memcpy(memory().data(), figures.data(), sizeof(figures));
-  } else if (looked_at_ && looked_at_->look() == PlanBook::Page::Look::kRates) {
-    std::map<uint32_t, int> host_of;
-    const std::shared_ptr<const Fabric> fabric = book_->fabric();
-    for (int rank = 0; rank < group().world_size(); ++rank) {
-      host_of[group().card(rank).heartbeat_address] = fabric->host_of[static_cast<size_t>(rank)];
-    }
-    const int worker = group().runtime().reactor().worker().event_fd();
-    looked_at_->reacting().write(
-        memory(), {connection_totals(worker), book_->reductions().take(), turns_of_this_thread()},
-        host_of);
+  } else if (looked_at_ && look_ == Look::kRates) {
+    looked_at_->reacting().write(memory(),
+                                 {group_connections(locked, group(), book_->fabric()->host_of),
+                                  book_->reductions().take(), turns_of_this_thread()});
   } else if (looked_at_ && group().rank() == 0) {
     planning_ = std::make_unique<PlanningJob>(*this);
     enqueue(locked, *planning_, kPlanningBytes);

@@ -5,26 +5,34 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 
+#include "base/rated_resource.h"
 #include "fabric/fabric.h"
 
 namespace q7x2 {
 
-/// By sending and receiving host: thousandths of the rate that was measured. -1: whatever the other
-/// end. A host and itself: what its processor does.
-using RateFactors = std::map<std::pair<int, int>, int64_t>;
+/// Thousandths of the rate that was measured.
+using RateFactors = std::map<RatedResource, int64_t>;
 
-/// `measured` with the rates of these links and hosts: a processor copies, adds up, encodes and
-/// decodes with the factor. Tuned times go if any rate has changed, because they were measured
-/// before. Rates that are not known stay so. Throws Error(kInvalidArgument) if a host is out of
-/// range.
+/// `measured` with the rates of these resources. Exactly the resource of each factor changes:
+///
+///   what a host sends or receives    `egress` or `ingress` of the host
+///   a route between two hosts        `solo` of the pair: the rate that Routes promises, scaled
+///   a private link                   `rate` of the link, by the slower of its two directions. One
+///                                    that is not faster than the shared network any more goes
+///   a cable of a rack                `up` or `down` of the rack
+///   a processor                      copies, adds up, encodes and decodes with the factor
+///
+/// Tuned times go if any rate has changed, because they were measured before. Rates that are not
+/// known stay so. Throws Error(kInvalidArgument) if a host or a rack is out of range, or if there
+/// is no such link.
 Fabric with_rate_changes(const Fabric& measured, const RateFactors& factors);
 
 /// What has changed from one to the other, for people: "host a sends at 20 % of its measured rate;
-/// host b computes at its measured rate again". `forgotten`: hosts whose processors count as
-/// recovered because they had too little to do.
+/// host b computes at its measured rate again". `forgotten`: resources that count as recovered
+/// because too little was known of them.
 std::string rate_changes_text(const Fabric& measured, const RateFactors& before,
-                              const RateFactors& after, const std::set<int>& forgotten = {});
+                              const RateFactors& after,
+                              const std::set<RatedResource>& forgotten = {});
 
 }  // namespace q7x2

@@ -56,7 +56,7 @@ void HostTrend::look(int64_t now, const std::function<Work(int host)>& work_of) 
 std::set<int> HostTrend::idle(int64_t now) const {
   std::set<int> idle;
   for (const auto& [resource, factor] : factors_) {
-    if (now - seen_.at(resource.first) >= kMostIdle) idle.insert(resource.first);
+    if (now - seen_.at(resource.from) >= kMostIdle) idle.insert(resource.from);
   }
   return idle;
 }

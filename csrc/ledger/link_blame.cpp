@@ -1,78 +1,137 @@
 #include "ledger/link_blame.h"
 
+#include <algorithm>
 #include <optional>
-#include <utility>
 
 namespace q7x2 {
 namespace {
 
 using Ratio = RateTrends::Ratio;
 using Ratios = RateTrends::Ratios;
+using Kind = RatedResource::Kind;
+
+/// Thousandths: by how much a route must differ to have changed with others.
+constexpr int64_t kSlower = 800;
+constexpr int64_t kFaster = 1250;
+
+/// What several routes pass: the NIC of a host, or the cable of a rack.
+struct Port {
+  int owner;
+  Kind kind;
+
+  RatedResource way(bool out) const {
+    return out ? RatedResource{owner, kAnyHost, kind} : RatedResource{kAnyHost, owner, kind};
+  }
+};
+
+/// NICs first: if a host is alone in its rack, its NIC and the cable cannot be told apart.
+std::vector<Port> ports_of(const Wiring& wiring) {
+  std::vector<Port> ports;
+  std::set<int> racks;
+  for (size_t host = 0; host < wiring.rack_of.size(); ++host) {
+    ports.push_back({static_cast<int>(host), Kind::kNetwork});
+    racks.insert(wiring.rack_of[host]);
+  }
+  if (racks.size() < 2) return ports;
+  for (const int rack : racks) ports.push_back({rack, Kind::kCable});
+  return ports;
+}
 
 /// The routes that are not explained yet.
 class Routes {
  public:
-  explicit Routes(std::vector<Ratio> all) : all_(std::move(all)) {}
+  Routes(std::vector<Ratio> all, const Wiring& wiring) : all_(std::move(all)), wiring_(wiring) {}
 
-  /// How many routes lead out of a host, or into it, if all of them are outside; else 0.
-  int outside_of(int host, bool out) const {
+  /// How many routes pass a port one way, if all of them have changed; else 0.
+  int changed_of(const Port& port, bool out) const {
     int count = 0;
+    int outside = 0;
     for (const Ratio& route : all_) {
-      if (end_of(route, out) != host) continue;
-      if (!route.is_outside) return 0;
+      if (!passes(route, port, out)) continue;
+      if (!route.is_outside && !differs(route)) return 0;
       ++count;
+      outside += route.is_outside ? 1 : 0;
     }
-    return count;
+    return 2 * outside > count ? count : 0;
   }
   /// Takes these routes out. Their median ratio.
-  int64_t take(int host, bool out) {
+  int64_t take(const Port& port, bool out) {
     std::vector<int64_t> ratios;
     for (const Ratio& route : all_) {
-      if (end_of(route, out) == host) ratios.push_back(route.ratio);
+      if (passes(route, port, out)) ratios.push_back(route.ratio);
     }
-    std::erase_if(all_, [&](const Ratio& route) { return end_of(route, out) == host; });
+    std::erase_if(all_, [&](const Ratio& route) { return passes(route, port, out); });
     return median_of(std::move(ratios));
   }
   const std::vector<Ratio>& left() const { return all_; }
 
  private:
-  static int end_of(const Ratio& route, bool out) { return out ? route.of.first : route.of.second; }
+  /// All routes that are outside are so in one direction.
+  bool differs(const Ratio& route) const {
+    const auto outside = std::ranges::find(all_, true, &Ratio::is_outside);
+    if (outside == all_.end()) return false;
+    return outside->ratio < RateBand::kOne ? route.ratio <= kSlower : route.ratio >= kFaster;
+  }
+  bool passes(const Ratio& route, const Port& port, bool out) const {
+    int near = out ? route.of.from : route.of.to;
+    if (port.kind == Kind::kNetwork) return near == port.owner;
+    int far = out ? route.of.to : route.of.from;
+    near = wiring_.rack_of[static_cast<size_t>(near)];
+    far = wiring_.rack_of[static_cast<size_t>(far)];
+    return near == port.owner && far != near;
+  }
 
   std::vector<Ratio> all_;
+  const Wiring& wiring_;
 };
 
-RateTrends::Resource way_of(int host, bool out) {
-  return out ? RateTrends::Resource{host, kAnyHost} : RateTrends::Resource{kAnyHost, host};
+/// The port with the most routes of those whose routes have all changed, both ways.
+std::optional<Port> worst_port(const Routes& routes, const std::vector<Port>& ports) {
+  std::optional<Port> worst;
+  int most = 0;
+  for (const Port& port : ports) {
+    const int out = routes.changed_of(port, true);
+    const int in = routes.changed_of(port, false);
+    if (out == 0 || in == 0 || out + in <= most) continue;
+    worst = port;
+    most = out + in;
+  }
+  return worst;
 }
 
-/// The host with the most routes of those whose routes are all outside, both ways.
-std::optional<int> worst_host(const Routes& routes, int hosts) {
-  std::optional<int> worst;
-  int most = 0;
-  for (int host = 0; host < hosts; ++host) {
-    const int out = routes.outside_of(host, true);
-    const int in = routes.outside_of(host, false);
-    if (out == 0 || in == 0 || out + in <= most) continue;
-    worst = host;
-    most = out + in;
+/// The same one way, of those with several routes.
+std::optional<std::pair<Port, bool>> worst_way(const Routes& routes,
+                                               const std::vector<Port>& ports) {
+  std::optional<std::pair<Port, bool>> worst;
+  int most = 1;
+  for (const bool out : {true, false}) {
+    for (const Port& port : ports) {
+      const int count = routes.changed_of(port, out);
+      if (count <= most) continue;
+      worst = {port, out};
+      most = count;
+    }
   }
   return worst;
 }
 
 }  // namespace
 
-// First the hosts that explain most: a slow host's neighbours in a ring have a slow route, too.
-Ratios blame_links(std::vector<Ratio> all, int hosts) {
-  Routes routes(std::move(all));
+// First what explains most: a slow host's neighbours in a ring have a slow route, too.
+Ratios blame_links(std::vector<Ratio> all, const Wiring& wiring) {
   Ratios blamed;
-  while (const std::optional<int> host = worst_host(routes, hosts)) {
-    for (const bool out : {true, false}) blamed[way_of(*host, out)] = routes.take(*host, out);
+  for (const Ratio& route : all) {
+    if (route.of.kind == Kind::kLink && route.is_outside) blamed[route.of] = route.ratio;
   }
-  for (const bool out : {true, false}) {
-    for (int host = 0; host < hosts; ++host) {
-      if (routes.outside_of(host, out) < 2) continue;
-      blamed[way_of(host, out)] = routes.take(host, out);
-    }
+  std::erase_if(all, [](const Ratio& route) { return route.of.kind == Kind::kLink; });
+  Routes routes(std::move(all), wiring);
+  const std::vector<Port> ports = ports_of(wiring);
+  while (const std::optional<Port> port = worst_port(routes, ports)) {
+    for (const bool out : {true, false}) blamed[port->way(out)] = routes.take(*port, out);
+  }
+  while (const auto way = worst_way(routes, ports)) {
+    const auto& [port, out] = *way;
+    blamed[port.way(out)] = routes.take(port, out);
   }
   for (const Ratio& route : routes.left()) {
     if (route.is_outside) blamed[route.of] = route.ratio;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -21,6 +22,19 @@ struct ConnectionTotals {
   uint64_t busy = 0;
 };
 
+/// Where connections lead: to a host, over the shared network or over a private link.
+struct Way {
+  int host = 0;
+  bool is_private = false;
+
+  auto operator<=>(const Way&) const = default;
+};
+
+struct Connection {
+  Way way;
+  ConnectionTotals totals;
+};
+
 class LinkMeter {
  public:
   struct Sent {
@@ -28,26 +42,26 @@ class LinkMeter {
     uint64_t busy = 0;  ///< microseconds
   };
 
-  /// By peer, since the last call. A connection that is new counts from its beginning.
-  std::map<uint32_t, Sent> take(std::span<const ConnectionTotals> connections) {
-    std::map<uint32_t, Sent> sent;
-    Totals totals;
-    for (const ConnectionTotals& each : connections) {
-      const Key key{each.peer, each.local_port, each.peer_port};
+  /// Since the last call. A connection that is new counts from its beginning.
+  std::map<Way, Sent> take(std::span<const Connection> connections) {
+    std::map<Way, Sent> sent;
+    Totals all;
+    for (const auto& [way, totals] : connections) {
+      const Key key{totals.peer, totals.local_port, totals.peer_port, way.is_private};
       const auto before = totals_.find(key);
       const Sent last = before == totals_.end() ? Sent{} : before->second;
       // Another connection may have the ports of one that was closed.
-      const bool is_same = each.acknowledged >= last.bytes && each.busy >= last.busy;
-      sent[each.peer].bytes += each.acknowledged - (is_same ? last.bytes : 0);
-      sent[each.peer].busy += each.busy - (is_same ? last.busy : 0);
-      totals[key] = {each.acknowledged, each.busy};
+      const bool is_same = totals.acknowledged >= last.bytes && totals.busy >= last.busy;
+      sent[way].bytes += totals.acknowledged - (is_same ? last.bytes : 0);
+      sent[way].busy += totals.busy - (is_same ? last.busy : 0);
+      all[key] = {totals.acknowledged, totals.busy};
     }
-    totals_ = std::move(totals);
+    totals_ = std::move(all);
     return sent;
   }
 
  private:
-  using Key = std::tuple<uint32_t, uint16_t, uint16_t>;
+  using Key = std::tuple<uint32_t, uint16_t, uint16_t, bool>;
   using Totals = std::map<Key, Sent>;
 
   Totals totals_;

@@ -7,6 +7,9 @@ namespace {
 
 constexpr int64_t kOne = RateBand::kOne;
 constexpr int kLooks = 3;
+/// A route between two hosts is blamed where nothing else agrees with it. It shares NICs with
+/// others, and its rate varies with theirs.
+constexpr int kLooksAtRoute = 6;
 /// After so many looks without a culprit the rates are the new normal.
 constexpr int kMostStrays = 12;
 constexpr size_t kMostPatterns = 16;
@@ -28,9 +31,16 @@ struct Common {
   int64_t worst = kOne;
 };
 
+int looks_needed(const RateTrends::Resource& of) {
+  const bool is_route = of.kind == RatedResource::Kind::kNetwork && of.from != kAnyHost &&
+                        of.to != kAnyHost && of.from != of.to;
+  return is_route ? kLooksAtRoute : kLooks;
+}
+
 }  // namespace
 
-void RateTrends::look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow) {
+void RateTrends::look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow,
+                      int weight) {
   if (!bands_.contains(pattern) && bands_.size() == kMostPatterns) bands_.clear();
   Bands& bands = bands_[pattern];
   std::vector<int64_t> ratios;
@@ -62,18 +72,19 @@ void RateTrends::look(uint64_t pattern, std::span<const Rate> rates, const Ratio
     }
   }
   if (!is_any_known) return;
-  suspect(blame_(std::move(slower)), blame_(std::move(faster)), slow);
+  suspect(blame_(std::move(slower)), blame_(std::move(faster)), slow, weight);
   strays_ = strays && suspicions_.empty() ? strays_ + 1 : 0;
   if (strays_ == kMostStrays) forget();
 }
 
-void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow) {
+void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow,
+                         int weight) {
   decltype(suspicions_) now;
   const auto add = [&](const Ratios& blamed, bool is_slower) {
     for (const auto& [resource, ratio] : blamed) {
       const std::pair key(resource, is_slower);
       const auto before = suspicions_.find(key);
-      now[key] = {before == suspicions_.end() ? 1 : before->second.looks + 1, ratio};
+      now[key] = {(before == suspicions_.end() ? 0 : before->second.looks) + weight, ratio};
     }
   };
   Ratios recovered = faster;
@@ -86,7 +97,7 @@ void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratio
 RateTrends::Ratios RateTrends::changes() const {
   Ratios changes;
   for (const auto& [key, suspicion] : suspicions_) {
-    if (suspicion.looks >= kLooks) changes[key.first] = suspicion.ratio;
+    if (suspicion.looks >= looks_needed(key.first)) changes[key.first] = suspicion.ratio;
   }
   return changes;
 }

@@ -3,9 +3,10 @@
 // The rates are of one kind, and are measured together, at looks. Each has a band
 // (ledger/rate_band.h). What all of them have in common is taken out first: if all change by one
 // factor, the machine has, and nothing follows. Then something is to blame for the rates outside.
-// What is blamed at three looks in a row has changed. What is faster than before is believed only
-// of what was found slow. While that recovers, nothing is believed to be slower: what shares a link
-// with it has less of the link again.
+// What is blamed at three looks in a row has changed, and at six if it is a single route; a look
+// that covers seconds counts for several. What is faster than before is believed only of what was
+// found slow. While that recovers, nothing is believed to be slower: what shares a link with it has
+// less of the link again.
 //
 // All numbers are integers, so ranks that see the same rates decide alike.
 #pragma once
@@ -18,14 +19,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/rated_resource.h"
 #include "ledger/rate_band.h"
 
 namespace q7x2 {
 
 class RateTrends {
  public:
-  /// What a rate is of, or a change: two hosts. A host and itself: its processor.
-  using Resource = std::pair<int, int>;
+  /// What a rate is of, or a change.
+  using Resource = RatedResource;
   struct Rate {
     Resource of;
     int64_t rate;
@@ -43,7 +45,8 @@ class RateTrends {
   explicit RateTrends(Blame blame) : blame_(std::move(blame)) {}
 
   /// Another look. `pattern`: only rates of one pattern are compared. `slow`: what was found slow.
-  void look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow);
+  /// `weight`: for how many looks it counts.
+  void look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow, int weight = 1);
   /// What has changed, and its ratio at the last look.
   Ratios changes() const;
   /// The changes are dealt with: nothing is to blame any more.
@@ -58,7 +61,7 @@ class RateTrends {
     int64_t ratio = RateBand::kOne;
   };
 
-  void suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow);
+  void suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow, int weight);
 
   const Blame blame_;
   std::map<uint64_t, Bands> bands_;                            // by pattern

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kOne = RateBand::kOne;
 constexpr int64_t kMicroseconds = 1'000'000;
+constexpr int64_t kMillion = 1'000'000;
 /// Less was sent in short messages, whose rate is latency.
 constexpr int32_t kLeastSentKiB = 256;
 /// Microseconds, of all ranks of a host. In less time, one turn of another process is too much.
@@ -16,19 +17,35 @@ constexpr int64_t kLeastReducing = 5000;
 constexpr int64_t kLeastReady = 20'000;
 /// Thousandths: factors of a processor that differ by less are the same.
 constexpr int64_t kAlike = 800;
+/// Milliseconds of traffic for which a look counts once more: some seconds are as good as three
+/// looks that are a tenth of a second apart.
+constexpr int64_t kLookOfTraffic = 1000;
+/// Milliseconds after which a slow route without traffic counts as recovered.
+constexpr int64_t kMostIdle = 600'000;
+constexpr int kLooks = 3;
+/// Thousandths of what others keep of their promises: less is broken.
+constexpr int64_t kBroken = 333;
+/// So many looks after the beginning, bands are known.
+constexpr int kFirstLooks = 6;
+
+bool is_route(const RatedResource& of) {
+  return of.from != kAnyHost && of.to != kAnyHost && of.from != of.to;
+}
 
 }  // namespace
 
-RateWatch::RateWatch(int hosts)
-    : layout_{hosts},
-      links_([hosts](std::vector<RateTrends::Ratio> routes) {
-        return blame_links(std::move(routes), hosts);
+RateWatch::RateWatch(Wiring wiring)
+    : wiring_(std::move(wiring)),
+      measured_(wiring_),
+      layout_{static_cast<int>(wiring_.rack_of.size())},
+      links_([this](std::vector<RateTrends::Ratio> routes) {
+        return blame_links(std::move(routes), wiring_);
       }),
-      reductions_(hosts, kLeastReducing),
-      turns_(hosts, kLeastReady) {}
+      reductions_(layout_.hosts, kLeastReducing),
+      turns_(layout_.hosts, kLeastReady) {}
 
 bool RateWatch::look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work) {
-  look_at_links(pattern, work);
+  look_at_links(pattern, now, work);
   const auto at = [&](size_t index) {
     return HostTrend::Work{work[index].amount, work[index].microseconds};
   };
@@ -37,25 +54,107 @@ bool RateWatch::look(uint64_t pattern, int64_t now, int64_t pause, std::span<con
   return decide(now, pause);
 }
 
-void RateWatch::look_at_links(uint64_t pattern, std::span<const Work> work) {
+void RateWatch::look_at_links(uint64_t pattern, int64_t now, std::span<const Work> work) {
   std::vector<RateTrends::Rate> rates;
+  int64_t busy = 0;
   for (int from = 0; from < layout_.hosts; ++from) {
     for (int to = 0; to < layout_.hosts; ++to) {
       const Work& each = work[layout_.sent(from, to)];
       if (from == to || each.amount < kLeastSentKiB || each.microseconds <= 0) continue;
-      rates.push_back({{from, to}, each.amount * kMicroseconds / each.microseconds});
+      const bool is_linked = wiring_.is_linked(from, to);
+      const Resource of{from, to, is_linked ? Resource::Kind::kLink : Resource::Kind::kNetwork};
+      const int64_t rate = each.amount * kMicroseconds / each.microseconds;
+      const int64_t most = measured_.promise(from, to);
+      rates.push_back({of, most > 0 ? std::min(rate, most) : rate});
+      busy = std::max<int64_t>(busy, each.microseconds);
+      rates_[of] = rates.back().rate;
+      seen_[of] = now;
     }
   }
-  links_.look(pattern, rates, of_links_);
+  // Of several connections the times add up, but not beyond the time that has passed.
+  const int64_t traffic = std::min(busy / 1000, now - looked_.value_or(now));
+  const int weight = 1 + static_cast<int>(std::min<int64_t>(traffic / kLookOfTraffic, kLooks));
+  looked_ = now;
+  try_again(rates, weight);
+  if (promise_looks_ < kFirstLooks) look_at_promises(rates, weight);
+  links_.look(pattern, rates, of_links_, weight);
+}
+
+void RateWatch::look_at_promises(const std::vector<RateTrends::Rate>& rates, int weight) {
+  std::vector<RateTrends::Ratio> kept;
+  std::vector<int64_t> all;
+  for (const auto& [of, rate] : rates) {
+    const int64_t promise = wiring_.promise(of.from, of.to);
+    if (promise == 0 || of.kind != Resource::Kind::kNetwork) continue;
+    kept.push_back({of, rate * kMillion / promise, false});
+    all.push_back(kept.back().ratio);
+  }
+  if (all.empty()) return;
+  ++promise_looks_;
+  const int64_t usual = std::max<int64_t>(median_of(std::move(all)), 1);
+  for (RateTrends::Ratio& each : kept) {
+    each.ratio = each.ratio * kOne / usual;
+    each.is_outside = each.ratio < kBroken;
+  }
+  Factors broken = blame_links(std::move(kept), wiring_);
+  // A single route says nothing: it may share a NIC with many.
+  std::erase_if(broken, [&](const auto& each) {
+    const auto& [from, to, kind] = each.first;
+    return kind != Resource::Kind::kNetwork || is_route(each.first) ||
+           !broken.contains({to, from, kind});
+  });
+  const bool are_the_same = std::ranges::equal(broken, broken_, {}, &Factors::value_type::first,
+                                               &Factors::value_type::first);
+  broken_looks_ = (are_the_same ? broken_looks_ : 0) + weight;
+  broken_ = std::move(broken);
+}
+
+RateWatch::Factors RateWatch::broken_promises() const {
+  return broken_looks_ >= kLooks ? broken_ : Factors{};
+}
+
+void RateWatch::try_again(const std::vector<RateTrends::Rate>& rates, int weight) {
+  for (const auto& [of, rate] : rates) {
+    const auto trial = trials_.find(of);
+    if (trial == trials_.end()) continue;
+    const bool is_slow = rate * RateBand::kMostEdge < trial->second.rate * kOne;
+    trial->second.looks = is_slow ? std::max(trial->second.looks, 0) + weight
+                                  : std::min(trial->second.looks, 0) - weight;
+  }
+  std::erase_if(trials_, [](const auto& trial) { return trial.second.looks <= -kLooks; });
+}
+
+std::set<RateWatch::Resource> RateWatch::idle_links(int64_t now) const {
+  std::set<Resource> idle;
+  for (const auto& [of, factor] : of_links_) {
+    if (!is_route(of)) continue;
+    const auto seen = seen_.find(of);
+    if (seen == seen_.end() || now - seen->second >= kMostIdle) idle.insert(of);
+  }
+  return idle;
+}
+
+RateWatch::Factors RateWatch::failed_trials() const {
+  Factors failed;
+  for (const auto& [of, trial] : trials_) {
+    if (trial.looks >= kLooks) failed[of] = trial.factor;
+  }
+  return failed;
 }
 
 bool RateWatch::decide(int64_t now, int64_t pause) {
   if (changed_ && now - *changed_ < pause) return false;
   const RateTrends::Ratios links = links_.changes();
-  if (links.empty() && !reductions_.has_changed(now) && !turns_.has_changed(now)) return false;
-  apply_changes(of_links_, links);
-  reductions_.settle(now);
-  turns_.settle(now);
+  if (links.empty() && idle_links(now).empty() && failed_trials().empty() &&
+      broken_promises().empty() && !reductions_.has_changed(now) && !turns_.has_changed(now)) {
+    return false;
+  }
+  forgotten_.clear();
+  take_links(now, links);
+  for (HostTrend* const hosts : {&reductions_, &turns_}) {
+    hosts->settle(now);
+    for (const int host : hosts->forgotten()) forgotten_.insert({host, host});
+  }
   Factors now_slow = of_processors();
   now_slow.insert(of_links_.begin(), of_links_.end());
   if (now_slow == factors_) return false;
@@ -63,6 +162,25 @@ bool RateWatch::decide(int64_t now, int64_t pause) {
   links_.forget();
   changed_ = now;
   return true;
+}
+
+void RateWatch::take_links(int64_t now, const Factors& changes) {
+  for (const Resource& of : idle_links(now)) {
+    trials_[of] = {of_links_.at(of), slow_[of]};
+    of_links_.erase(of);
+    forgotten_.insert(of);
+  }
+  for (const auto& [of, factor] : failed_trials()) {
+    of_links_[of] = factor;
+    trials_.erase(of);
+  }
+  apply_changes(of_links_, changes);
+  apply_changes(of_links_, broken_promises());
+  broken_.clear();
+  std::erase_if(slow_, [&](const auto& each) { return !of_links_.contains(each.first); });
+  for (const auto& [of, factor] : of_links_) {
+    if (is_route(of)) slow_.try_emplace(of, rates_[of]);
+  }
 }
 
 // The two kinds of rates seldom agree on the last digit, and one may follow the other.
@@ -76,12 +194,6 @@ RateWatch::Factors RateWatch::of_processors() const {
     const int64_t before = factor_of(factors_, host);
     if (factor * kAlike < before * kOne && before * kAlike < factor * kOne) factor = before;
   }
-  return all;
-}
-
-std::set<int> RateWatch::forgotten() const {
-  std::set<int> all = reductions_.forgotten();
-  all.insert(turns_.forgotten().begin(), turns_.forgotten().end());
   return all;
 }
 

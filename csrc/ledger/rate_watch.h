@@ -19,14 +19,29 @@
 // Rates of links are compared at each look. After a change all of them are learnt anew, because
 // other Plans share links in another way. For processors see ledger/host_trend.h.
 //
+// Shaped links let some bytes pass at once after a pause, at a rate that is the processor's. So no
+// rate counts as more than the Fabric has measured.
+//
+// What is slow from the first call on would count as normal. So until bands are known, the rates
+// are compared with those that the Fabric promises: a host that keeps less than a third of its
+// promise, measured by what others keep, has become slow since the Fabric was measured. Routes
+// share NICs in all Plans, so less than that says nothing.
+//
+// A Plan may leave a slow route or private link without traffic, so nobody would notice that it has
+// recovered. After ten minutes it counts as recovered. If it is as slow as it was, it is found
+// again after as few looks, by the rate that it had when it was slow.
+//
 // All numbers are integers, so all ranks come to the same factors.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "ledger/host_trend.h"
 #include "ledger/link_blame.h"
@@ -56,30 +71,59 @@ class RateWatch {
    private:
     size_t index(int row, int column) const { return static_cast<size_t>(row * hosts + column); }
   };
-  /// What a change is of: the sending and the receiving host, kAnyHost for any other end. A host
-  /// and itself: its processor.
+  /// What a change is of.
   using Resource = RateTrends::Resource;
   /// Thousandths of the rate at the beginning; those that are as they were are left out.
   using Factors = RateTrends::Ratios;
 
-  explicit RateWatch(int hosts);
+  explicit RateWatch(Wiring wiring);
+  RateWatch(const RateWatch&) = delete;
+  RateWatch& operator=(const RateWatch&) = delete;
+
+  /// What routes share from now on: a private link may be given up.
+  void rewire(Wiring wiring) { wiring_ = std::move(wiring); }
+  const Wiring& wiring() const { return wiring_; }
 
   /// Another look. `pattern`: what was running; only rates of links of one pattern are compared.
   /// `now`: milliseconds, on a clock that all ranks agree on. `pause`: the least time between two
   /// changes. `work`: as the Layout says. True: `factors` have changed.
   bool look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work);
   const Factors& factors() const { return factors_; }
-  /// Of the last change: the hosts whose processors count as recovered because nothing was known of
-  /// them for ten minutes.
-  std::set<int> forgotten() const;
+  /// Of the last change: what counts as recovered because nothing was known of it for ten minutes.
+  const std::set<Resource>& forgotten() const { return forgotten_; }
 
  private:
-  void look_at_links(uint64_t pattern, std::span<const Work> work);
+  /// A route that was slow, and counts as recovered although nobody has seen that.
+  struct Trial {
+    int64_t factor;
+    int64_t rate;   // when it was slow
+    int looks = 0;  // in a row in which it was no faster
+  };
+
+  void look_at_links(uint64_t pattern, int64_t now, std::span<const Work> work);
+  /// Hosts that are far below what others keep of their promises.
+  void look_at_promises(const std::vector<RateTrends::Rate>& rates, int weight);
+  void try_again(const std::vector<RateTrends::Rate>& rates, int weight);
+  std::set<Resource> idle_links(int64_t now) const;
+  Factors failed_trials() const;
+  Factors broken_promises() const;
   bool decide(int64_t now, int64_t pause);
+  void take_links(int64_t now, const Factors& changes);
   Factors of_processors() const;
 
+  Wiring wiring_;
+  const Wiring measured_;  // as it was at first
   const Layout layout_;
   RateTrends links_;
+  std::map<Resource, int64_t> rates_;  // of routes, when they were last seen
+  std::map<Resource, int64_t> seen_;   // when that was
+  std::map<Resource, int64_t> slow_;   // of slow routes: the rate that they had
+  std::map<Resource, Trial> trials_;
+  Factors broken_;                 // what was far below its promise at the last look
+  int broken_looks_ = 0;           // in a row, for the same resources
+  int promise_looks_ = 0;          // so far
+  std::optional<int64_t> looked_;  // when the last look was
+  std::set<Resource> forgotten_;
   HostTrend reductions_;
   HostTrend turns_;
   Factors of_links_;

@@ -96,6 +96,8 @@ class PlanBook {
     /// Equal on all ranks when a look begins, and when the call that it precedes does.
     Look look() const;
     Reacting& reacting() const { return *reacting_; }
+    /// That the choice was made for, of a settled page. Null: as it was measured.
+    std::shared_ptr<const Fabric> fabric() const { return planner_ ? planner_->fabric() : nullptr; }
 
    private:
     friend class PlanBook;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "fabric/routes.h"
 #include "plan/network.h"
 #include "plan/publication.h"
 #include "plan/schedule_search.h"
@@ -36,6 +37,24 @@ size_t bytes_for(int hosts) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+Wiring wiring_of(const Fabric& fabric) {
+  Wiring wiring;
+  for (const Fabric::Host& host : fabric.hosts) wiring.rack_of.push_back(host.rack);
+  for (const Fabric::Link& link : fabric.links) {
+    wiring.linked.insert({{link.a, link.b}, {link.b, link.a}});
+  }
+  const auto hosts = static_cast<int>(fabric.hosts.size());
+  if (hosts > kMostHosts) return wiring;
+  const Routes routes(fabric);
+  for (int from = 0; from < hosts; ++from) {
+    for (int to = 0; to < hosts; ++to) {
+      const double rate = from == to ? 0 : routes.between_hosts(from, to).rate;
+      wiring.promised.push_back(std::isfinite(rate) ? static_cast<int64_t>(rate / 1024) : 0);
+    }
+  }
+  return wiring;
+}
+
 /// Sums of all ranks of a host must fit.
 int32_t number_that_adds_up(int64_t number) {
   constexpr int64_t kMost = 1 << 24;
@@ -45,10 +64,7 @@ int32_t number_that_adds_up(int64_t number) {
 }  // namespace
 
 Reacting::Reacting(std::shared_ptr<Planner> planner, int rank, std::chrono::milliseconds pause)
-    : rank_(rank),
-      pause_(pause),
-      measured_(planner->fabric()),
-      watch_(static_cast<int>(measured_->hosts.size())) {
+    : rank_(rank), pause_(pause), measured_(planner->fabric()), watch_(wiring_of(*measured_)) {
   editions_.push_back({0, std::move(planner), "", {}});
 }
 
@@ -75,8 +91,7 @@ size_t Reacting::most_bytes(int world_size) {
   return bytes_for(std::min(world_size, kMostHosts));
 }
 
-void Reacting::write(std::span<std::byte> message, const Counts& counts,
-                     const std::map<uint32_t, int>& host_of) {
+void Reacting::write(std::span<std::byte> message, const Counts& counts) {
   std::ranges::fill(message, std::byte{0});
   if (rank_ == 0) {
     const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -90,10 +105,10 @@ void Reacting::write(std::span<std::byte> message, const Counts& counts,
     std::memcpy(message.data() + sizeof(Header) + index * sizeof(work), &work, sizeof(work));
   };
   const int own = measured_->host_of[static_cast<size_t>(rank_)];
-  for (const auto& [address, sent] : links_.take(counts.connections)) {
-    const auto host = host_of.find(address);
-    if (host == host_of.end() || host->second == own) continue;
-    put(layout.sent(own, host->second), static_cast<int64_t>(sent.bytes / 1024),
+  for (const auto& [way, sent] : links_.take(counts.connections)) {
+    // Collectives take a private link if there is one.
+    if (way.host == own || way.is_private != watch_.wiring().is_linked(own, way.host)) continue;
+    put(layout.sent(own, way.host), static_cast<int64_t>(sent.bytes / 1024),
         static_cast<int64_t>(sent.busy));
   }
   put(layout.reduced(own), static_cast<int64_t>(counts.reductions.bytes / 1024),
@@ -116,6 +131,7 @@ bool Reacting::read(std::span<const std::byte> message, uint64_t pattern) {
   const RateFactors before = watch_.factors();
   if (!watch_.look(pattern, header.now, header.pause, work)) return false;
   auto fabric = std::make_shared<Fabric>(with_rate_changes(*measured_, watch_.factors()));
+  watch_.rewire(wiring_of(*fabric));
   const std::string reason =
       rate_changes_text(*measured_, before, watch_.factors(), watch_.forgotten());
   if (!watch_.factors().empty()) fabric->made.note = reason;

@@ -21,7 +21,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -56,14 +55,12 @@ class Reacting {
   bool is_on() const { return is_on_; }
   /// What a rank has counted.
   struct Counts {
-    std::vector<ConnectionTotals> connections;
+    std::vector<Connection> connections;
     ReductionMeter::Done reductions;  ///< since the last look
     std::optional<ThreadTurns> turns;
   };
-  /// Writes what this rank has done since the last look. `host_of`: hosts by address (IPv4, in host
-  /// byte order).
-  void write(std::span<std::byte> message, const Counts& counts,
-             const std::map<uint32_t, int>& host_of);
+  /// Writes what this rank has done since the last look.
+  void write(std::span<std::byte> message, const Counts& counts);
   /// Reads the sum of what all ranks have written. `pattern`: see RateWatch; 0: rates are not to be
   /// compared. True: the epoch has advanced.
   bool read(std::span<const std::byte> message, uint64_t pattern);

@@ -19,6 +19,13 @@
 namespace q7x2 {
 namespace {
 
+void submit_after_precursors(Locked& locked, TaskTable& tasks, const std::shared_ptr<Task>& task) {
+  if (const std::shared_ptr<Task> first = task->precursor(locked)) {
+    submit_after_precursors(locked, tasks, first);
+  }
+  tasks.submit(locked, task);
+}
+
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLeavePatience{5000};     // for calls that others need, without progress
@@ -303,10 +310,7 @@ void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   if (caller_waits) waiting.emplace(task->group());
   {
     Locked locked(lock());
-    if (const std::shared_ptr<Task> first = task->precursor(locked)) {
-      tasks_.submit(locked, first);
-    }
-    tasks_.submit(locked, task);
+    submit_after_precursors(locked, tasks_, task);
     tasks_.drain(locked);
   }
   while (jobs_.run_small_of(*task)) {

@@ -1,12 +1,9 @@
 // Which links and processors have changed, from noisy rates.
 #include "ledger/rate_watch.h"
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,111 +14,18 @@
 #include "ledger/link_meter.h"
 #include "ledger/reduction_meter.h"
 #include "ledger/turn_meter.h"
+#include "watched_network.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr int kAny = kAnyHost;
-constexpr int64_t kPause = 30'000;
-
-using Routes = std::vector<std::pair<int, int>>;
-
-Routes ring(int hosts) {
-  Routes routes;
-  for (int host = 0; host < hosts; ++host) routes.emplace_back(host, (host + 1) % hosts);
-  return routes;
-}
-
-Routes all_pairs(int hosts) {
-  Routes routes;
-  for (int from = 0; from < hosts; ++from) {
-    for (int to = 0; to < hosts; ++to) {
-      if (from != to) routes.emplace_back(from, to);
-    }
-  }
-  return routes;
-}
-
-/// Hosts whose links and processors have factors, and rates that spread. There are two looks per
-/// second.
-class Network {
- public:
-  Network(int hosts, Routes routes, double spread, uint64_t seed)
-      : watch(hosts), hosts_(hosts), routes_(std::move(routes)), noise_(0, spread), random_(seed) {}
-
-  /// True: something has changed.
-  bool look() {
-    now += 500;
-    const RateWatch::Layout layout{hosts_};
-    std::vector<RateWatch::Work> work(layout.size());
-    for (const auto& [from, to] : routes_) {
-      double rate = 100e3 * machine;
-      for (const auto& [link, factor] : factors) {
-        if ((link.first == from || link.first == kAny) &&
-            (link.second == to || link.second == kAny))
-          rate *= factor;
-      }
-      rate *= std::exp(noise_(random_));
-      work[layout.sent(from, to)] = {10'000, static_cast<int32_t>(10'000e6 / rate)};
-    }
-    for (int host = 0; host < hosts_; ++host) {
-      work[layout.reduced(host)] = reduced(host);
-      work[layout.turns(host)] = turns(host);
-    }
-    return watch.look(1, now, kPause, work);
-  }
-  /// How many looks it takes to find a change; `most` and one more: it is not found.
-  int looks_until_change(int most) {
-    int looks = 1;
-    while (looks <= most && !look()) ++looks;
-    return looks;
-  }
-  void set_host(int host, double factor) {
-    factors[{host, kAny}] = factor;
-    factors[{kAny, host}] = factor;
-  }
-
-  RateWatch watch;
-  std::map<std::pair<int, int>, double> factors;
-  std::map<int, double> speeds;  // of processors that run
-  std::map<int, double> shares;  // of the time in which a processor runs, if it could
-  std::set<int> idle;            // hosts that add nothing up
-  double stop = 0;               // seconds for which a process waits for its next turn
-  double machine = 1;
-  int64_t now = 0;
-
- private:
-  static double of(const std::map<int, double>& some, int host) {
-    const auto found = some.find(host);
-    return found == some.end() ? 1 : found->second;
-  }
-  int32_t noisy(double seconds) {
-    return static_cast<int32_t>(1e6 * seconds * std::exp(noise_(random_)));
-  }
-  /// For how long a thread waits that wants to run for so long.
-  double waits(int host, double seconds) {
-    const double share = of(shares, host);
-    if (stop == 0 || share == 1) return seconds * (1 / share - 1);
-    std::poisson_distribution<int> stops(seconds * (1 / share - 1) / stop);
-    return stop * stops(random_);
-  }
-  /// 200 MB at 10 GB/s, if nothing is slow.
-  RateWatch::Work reduced(int host) {
-    if (idle.contains(host)) return {};
-    const double seconds = 0.02 / machine / of(speeds, host);
-    return {200'000, noisy(seconds + waits(host, seconds))};
-  }
-  RateWatch::Work turns(int host) {
-    constexpr double kSeconds = 0.2;
-    const double ready = kSeconds / machine + waits(host, kSeconds);
-    return {static_cast<int32_t>(1e6 * kSeconds), noisy(ready)};
-  }
-
-  const int hosts_;
-  const Routes routes_;
-  std::normal_distribution<double> noise_;
-  std::mt19937_64 random_;
-};
+using test::all_pairs;
+using test::kAny;
+using test::kPause;
+using test::Network;
+using test::one_rack;
+using test::ring;
+using test::Routes;
 
 TEST(RateWatch, NoiseChangesNothing) {
   for (const uint64_t seed : {1, 2, 3, 4}) {
@@ -164,24 +68,6 @@ TEST(RateWatch, WhatSharesALinkWithAHostThatRecoversIsNotSlow) {
   EXPECT_LE(network.looks_until_change(10), 4);
   EXPECT_TRUE(network.watch.factors().empty());
   EXPECT_GT(network.looks_until_change(100), 100);
-}
-
-TEST(RateWatch, OneWayOfAHostIsFound) {
-  Network network(4, all_pairs(4), 0.05, 3);
-  network.looks_until_change(20);
-  network.factors[{2, kAny}] = 0.3;
-  EXPECT_LE(network.looks_until_change(10), 4);
-  ASSERT_EQ(network.watch.factors().size(), 1U);
-  EXPECT_TRUE(network.watch.factors().contains({2, kAny}));
-}
-
-TEST(RateWatch, ARouteIsFound) {
-  Network network(4, all_pairs(4), 0.05, 3);
-  network.looks_until_change(20);
-  network.factors[{2, 1}] = 0.3;
-  EXPECT_LE(network.looks_until_change(10), 4);
-  ASSERT_EQ(network.watch.factors().size(), 1U);
-  EXPECT_TRUE(network.watch.factors().contains({2, 1}));
 }
 
 TEST(RateWatch, ASlowMachineIsNoSlowLinkOrHost) {
@@ -304,14 +190,14 @@ TEST(RateWatch, AProcessorThatAddsNothingUpCountsAsRecoveredUntilItIsFoundAgain)
   EXPECT_LE(network.looks_until_change(1300), 1210);
   EXPECT_GE(network.now - since, 600'000);
   EXPECT_TRUE(network.watch.factors().empty());
-  EXPECT_EQ(network.watch.forgotten(), std::set{1});
+  EXPECT_EQ(network.watch.forgotten(), (std::set<RatedResource>{{1, 1}}));
   network.idle.clear();
   EXPECT_LE(network.looks_until_change(70), 61);
   EXPECT_NEAR(static_cast<double>(network.watch.factors().at({1, 1})), 200, 40);
 }
 
 TEST(RateWatch, LittleWorkSaysNothingOfAProcessor) {
-  RateWatch watch(3);
+  RateWatch watch(one_rack(3));
   const RateWatch::Layout layout{3};
   std::vector<RateWatch::Work> work(layout.size());
   for (int i = 0; i < 200; ++i) {
@@ -344,16 +230,22 @@ TEST(TurnMeter, TellsHowOftenAThreadRanSinceItWasLastAsked) {
 }
 
 TEST(LinkMeter, TellsWhatWasSentSinceTheLastTime) {
+  constexpr Way kHost{.host = 7};
+  constexpr Way kLink{.host = 7, .is_private = true};
   LinkMeter meter;
-  std::vector<ConnectionTotals> totals{{.peer = 7, .local_port = 1, .acknowledged = 100, .busy = 9},
-                                       {.peer = 7, .local_port = 2, .acknowledged = 50, .busy = 1}};
-  EXPECT_EQ(meter.take(totals).at(7).bytes, 150U);
-  totals[0].acknowledged += 30;
-  totals[0].busy += 4;
-  totals[1].acknowledged = 20;  // another connection
-  const auto sent = meter.take(totals);
-  EXPECT_EQ(sent.at(7).bytes, 50U);
-  EXPECT_EQ(sent.at(7).busy, 5U);
+  std::vector<Connection> all{{kHost, {.local_port = 1, .acknowledged = 100, .busy = 9}},
+                              {kHost, {.local_port = 2, .acknowledged = 50, .busy = 1}},
+                              {kLink, {.local_port = 1, .acknowledged = 10, .busy = 3}}};
+  auto sent = meter.take(all);
+  EXPECT_EQ(sent.at(kHost).bytes, 150U);
+  EXPECT_EQ(sent.at(kLink).bytes, 10U);
+  all[0].totals.acknowledged += 30;
+  all[0].totals.busy += 4;
+  all[1].totals.acknowledged = 20;  // another connection
+  sent = meter.take(all);
+  EXPECT_EQ(sent.at(kHost).bytes, 50U);
+  EXPECT_EQ(sent.at(kHost).busy, 5U);
+  EXPECT_EQ(sent.at(kLink).bytes, 0U);
 }
 
 }  // namespace

@@ -6,15 +6,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "fabric/private_links.h"
 #include "plan/plan_book.h"
 #include "planning.h"
 
@@ -35,7 +37,7 @@ constexpr int32_t kMilliseconds = 500;
 struct Rank {
   std::unique_ptr<PlanBook> book;
   std::shared_ptr<Page> page;
-  std::vector<ConnectionTotals> connections;
+  std::vector<Connection> connections;
   ThreadTurns turns;
 };
 
@@ -44,9 +46,12 @@ struct Rank {
 class ReactingGroup {
  public:
   explicit ReactingGroup(int hosts, std::chrono::milliseconds pause = kPause,
-                         double rate = kGigabit) {
+                         double rate = kGigabit)
+      : ReactingGroup(Fabric::uniform(hosts, 1, rate), pause) {}
+  ReactingGroup(const Fabric& known, std::chrono::milliseconds pause) {
     const CallShape shape{Collective::kAllReduce, 32 * kMiB};
-    const auto fabric = std::make_shared<Fabric>(Fabric::uniform(hosts, 1, rate));
+    const auto fabric = std::make_shared<Fabric>(known);
+    const auto hosts = static_cast<int>(known.hosts.size());
     for (int host = 0; host < hosts; ++host) {
       ranks_.push_back({.book = std::make_unique<PlanBook>(
                             std::make_shared<Planner>(host, fabric, ""), host, hosts, "test",
@@ -56,9 +61,12 @@ class ReactingGroup {
                         .turns = {}});
       Rank& rank = ranks_.back();
       rank.page = rank.book->open(shape);
-      host_of_[static_cast<uint32_t>(100 + host)] = host;
       for (int to = 0; to < hosts; ++to) {
-        if (to != host) rank.connections.push_back({.peer = static_cast<uint32_t>(100 + to)});
+        if (to == host) continue;
+        for (const bool is_private : {false, true}) {
+          if (is_private && find_link(known, host, to) == nullptr) continue;
+          rank.connections.push_back({.way = {to, is_private}, .totals = {.peer = 100U + to}});
+        }
       }
     }
   }
@@ -81,7 +89,9 @@ class ReactingGroup {
         for (Rank& rank : ranks_) rank.page->review(number, figures);
         break;
       case Page::Precursor::kLook:
-        look(number);
+        for (const Page::Look kind : {Page::Look::kRates, Page::Look::kChoice}) {
+          if (ranks_[0].page->look() == kind) look(number);
+        }
         break;
     }
     send();
@@ -115,8 +125,9 @@ class ReactingGroup {
     return calls;
   }
 
-  Refinement::Figures figures = {};  ///< of reviews
-  double factor = 1;
+  Refinement::Figures figures = {};               ///< of reviews
+  double factor = 1;                              ///< of host 1, or of what is in `slow_links`
+  std::set<std::pair<int, int>> slow_links = {};  ///< sending and receiving host
   double speed = 1;
   double share = 1;
   int looks = 0;
@@ -130,8 +141,8 @@ class ReactingGroup {
       std::vector<int32_t> own(sum.size());
       const auto bytes = std::as_writable_bytes(std::span(own));
       if (kind == Page::Look::kRates) {
-        rank.page->reacting().write(
-            bytes, {rank.connections, rank.book->reductions().take(), rank.turns}, host_of_);
+        rank.page->reacting().write(bytes,
+                                    {rank.connections, rank.book->reductions().take(), rank.turns});
       } else if (kind == Page::Look::kChoice && &rank == ranks_.data()) {
         rank.book->propose_anew(*rank.page, bytes);
       }
@@ -145,11 +156,13 @@ class ReactingGroup {
 
   void send() {
     for (size_t from = 0; from < ranks_.size(); ++from) {
-      for (ConnectionTotals& each : ranks_[from].connections) {
-        const bool is_slow = from == 1 || each.peer == 101;
+      for (auto& [way, totals] : ranks_[from].connections) {
+        const bool is_slow = way.is_private
+                                 ? slow_links.contains({static_cast<int>(from), way.host})
+                                 : slow_links.empty() && (from == 1 || way.host == 1);
         const double rate = kGigabit / static_cast<double>(ranks_.size() - 1);
-        each.acknowledged += 16 * kMiB;
-        each.busy += static_cast<uint64_t>(16 * kMiB / (rate * (is_slow ? factor : 1)) * 1e6);
+        totals.acknowledged += 16 * kMiB;
+        totals.busy += static_cast<uint64_t>(16 * kMiB / (rate * (is_slow ? factor : 1)) * 1e6);
       }
       ranks_[from].turns.ran += 100'000'000;
       ranks_[from].turns.waited += static_cast<int64_t>(1e8 * (from == 2 ? 1 / share - 1 : 0));
@@ -160,7 +173,6 @@ class ReactingGroup {
 
   int32_t now_ = 0;
   std::vector<Rank> ranks_;
-  std::map<uint32_t, int> host_of_;
 };
 
 TEST(Reacting, ASlowLinkChangesThePlanOfAllRanksWithinTenCalls) {
@@ -277,6 +289,31 @@ TEST(Reacting, ASlowLinkAndASlowProcessorAreFoundAtOnce) {
   EXPECT_EQ(fabric.host_reduce_rate(2), 0.25 * fabric.host_reduce_rate(1));
 }
 
+/// Hosts 0 to 3 in a ring of private links that are twice as fast as the network.
+Fabric ring_of_links() {
+  Fabric fabric = Fabric::uniform(4, 1, kGigabit);
+  for (int host = 0; host < 4; ++host) {
+    fabric.links.push_back({host, (host + 1) % 4, 2 * kGigabit, 1e-5});
+  }
+  return fabric;
+}
+
+// The calls that are planned then take the network: as if they had been probed anew.
+TEST(Reacting, ASlowPrivateLinkIsNamedAndGivenUp) {
+  ReactingGroup group(ring_of_links(), std::chrono::milliseconds(1));
+  group.slow_links = {{2, 3}};
+  for (int i = 0; i < 60; ++i) group.call();
+  EXPECT_EQ(group.epoch(), 0U);
+  group.factor = 0.1;
+  EXPECT_LE(group.calls_until_change(10), 10);
+  const Fabric fabric = *group.book(3).fabric();
+  EXPECT_EQ(fabric.made.note,
+            "host h2 sends to host h3 over their private link at 10 % of its measured rate");
+  EXPECT_EQ(find_link(fabric, 2, 3), nullptr);
+  EXPECT_EQ(fabric.links.size(), 3U);
+  EXPECT_EQ(fabric.hosts[2].egress, kGigabit);
+}
+
 TEST(Reacting, NewCallsArePlannedForTheLinksAsTheyAre) {
   ReactingGroup group(4, std::chrono::milliseconds(1));
   for (int i = 0; i < 60; ++i) group.call();
@@ -316,8 +353,7 @@ TEST(Reacting, ALookOfSixtyFourHostsHoldsTheMostThatTheyCanSay) {
   EXPECT_EQ(Reacting::most_bytes(kHosts * kRanksPerHost), last.bytes());
   std::vector<int32_t> figures(last.bytes() / sizeof(int32_t), -1);
   const auto write = [&](ThreadTurns turns) {
-    last.write(std::as_writable_bytes(std::span(figures)), {{}, {UINT64_MAX, INT64_MAX}, turns},
-               {});
+    last.write(std::as_writable_bytes(std::span(figures)), {{}, {UINT64_MAX, INT64_MAX}, turns});
   };
   write({});
   write({0, INT64_MAX / 2, INT64_MAX / 2});

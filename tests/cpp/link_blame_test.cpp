@@ -1,0 +1,195 @@
+// Which routes, hosts, cables and private links have changed, and what is slow from the beginning.
+#include "ledger/link_blame.h"
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "watched_network.h"
+
+namespace q7x2 {
+namespace {
+
+using test::all_pairs;
+using test::kAny;
+using test::Network;
+using test::one_rack;
+using test::ring;
+using test::Routes;
+
+/// Two racks of two hosts.
+Wiring two_racks() {
+  return {.rack_of = {0, 0, 1, 1}, .linked = {}, .promised = {}};
+}
+
+/// Four hosts; 0 and 1 have a private link, and so have 2 and 3.
+Wiring two_links() {
+  Wiring wiring = one_rack(4);
+  wiring.linked = {{0, 1}, {1, 0}, {2, 3}, {3, 2}};
+  return wiring;
+}
+
+using Kind = RatedResource::Kind;
+using Slow = std::set<RatedResource>;
+
+Slow found_slow(const Network& network) {
+  Slow slow;
+  for (const auto& [of, factor] : network.watch.factors()) slow.insert(of);
+  return slow;
+}
+
+// Whatever changes, by whatever factor: it is found, and nothing else is.
+TEST(LinkBlame, ExactlyWhatHasChangedIsFoundAndItsRecoveryToo) {
+  struct Case {
+    const char* what;
+    Wiring wiring;
+    Routes routes;
+    Slow changes;
+    bool is_one_route = false;  // which nothing else confirms
+  };
+  const std::vector<Case> cases{
+      {"a route", one_rack(4), all_pairs(4), {{2, 1}}, true},
+      {"a route between racks", two_racks(), all_pairs(4), {{2, 1}}, true},
+      {"a host's way out", one_rack(4), all_pairs(4), {{2, kAny}}},
+      {"a host", one_rack(4), ring(4), {{1, kAny}, {kAny, 1}}},
+      {"a host in a rack", two_racks(), ring(4), {{1, kAny}, {kAny, 1}}},
+      {"a host in a rack, all pairs", two_racks(), all_pairs(4), {{3, kAny}, {kAny, 3}}},
+      {"a cable", two_racks(), all_pairs(4), {{0, kAny, Kind::kCable}, {kAny, 0, Kind::kCable}}},
+      {"a cable, a ring", two_racks(), ring(4), {{0, kAny, Kind::kCable}, {kAny, 0, Kind::kCable}}},
+      {"a cable's way up", two_racks(), all_pairs(4), {{0, kAny, Kind::kCable}}},
+      {"a cable of four",
+       {.rack_of = {0, 0, 1, 1, 2, 2, 3, 3}, .linked = {}, .promised = {}},
+       all_pairs(8),
+       {{2, kAny, Kind::kCable}, {kAny, 2, Kind::kCable}}},
+      {"a private link", two_links(), ring(4), {{0, 1, Kind::kLink}}},
+      {"a private link, both ways",
+       two_links(),
+       all_pairs(4),
+       {{0, 1, Kind::kLink}, {1, 0, Kind::kLink}}},
+      {"a host beside its private link", two_links(), all_pairs(4), {{1, kAny}, {kAny, 1}}},
+  };
+  for (const Case& each : cases) {
+    for (const double factor : {0.05, 0.2, 0.5}) {
+      for (const uint64_t seed : {1, 2, 3}) {
+        SCOPED_TRACE(std::string(each.what) + " at " + std::to_string(factor));
+        Network network(static_cast<int>(each.wiring.rack_of.size()), each.routes, 0.05, seed,
+                        each.wiring);
+        EXPECT_GT(network.looks_until_change(30), 30);
+        for (const RatedResource& of : each.changes) network.factors[of] = factor;
+        const int looks = each.is_one_route ? 7 : 4;
+        EXPECT_LE(network.looks_until_change(10), looks);
+        EXPECT_EQ(found_slow(network), each.changes);
+        for (const auto& [of, found] : network.watch.factors()) {
+          EXPECT_NEAR(static_cast<double>(found), 1000 * factor, 200 * factor);
+        }
+        EXPECT_GT(network.looks_until_change(70), 70) << "that is how it is now";
+        network.factors.clear();
+        EXPECT_LE(network.looks_until_change(10), looks);
+        EXPECT_TRUE(network.watch.factors().empty());
+      }
+    }
+  }
+}
+
+// Calls of some seconds: three of them would take too long.
+TEST(LinkBlame, ALookAfterSecondsOfTrafficIsEnough) {
+  Network network(4, ring(4), 0.05, 3, two_links());
+  network.looks_until_change(30);
+  network.kilobytes = 60'000;
+  network.factors[{0, 1, Kind::kLink}] = 0.2;
+  network.between_looks = 3000;
+  EXPECT_EQ(network.looks_until_change(10), 1);
+  EXPECT_EQ(found_slow(network), (Slow{{0, 1, Kind::kLink}}));
+}
+
+/// Each route is promised as much.
+Wiring promising(Wiring wiring) {
+  wiring.promised.assign(wiring.rack_of.size() * wiring.rack_of.size(), 100'000);
+  return wiring;
+}
+
+// The Fabric was measured a week ago. Others share NICs with each other, and keep less than their
+// promise, too.
+TEST(LinkBlame, AHostThatIsSlowFromTheFirstCallOnIsFound) {
+  for (const double factor : {0.1, 0.25}) {
+    for (const double others : {1.0, 0.3}) {
+      for (const uint64_t seed : {1, 2, 3}) {
+        Network network(4, seed % 2 == 0 ? ring(4) : all_pairs(4), 0.05, seed,
+                        promising(one_rack(4)));
+        network.machine = others;
+        network.set_host(2, factor);
+        EXPECT_LE(network.looks_until_change(10), 3);
+        EXPECT_EQ(found_slow(network), (Slow{{2, kAny}, {kAny, 2}}));
+        EXPECT_NEAR(static_cast<double>(network.watch.factors().at({2, kAny})), 1000 * factor,
+                    250 * factor);
+        Wiring known = network.watch.wiring();
+        for (size_t route = 0; route < known.promised.size(); ++route) {
+          if (route / 4 == 2 || route % 4 == 2)
+            known.promised[route] = static_cast<int64_t>(100'000 * factor);
+        }
+        network.watch.rewire(known);
+        EXPECT_GT(network.looks_until_change(70), 70) << "that is how it is now";
+        network.set_host(2, 1);
+        EXPECT_LE(network.looks_until_change(10), 4);
+        EXPECT_TRUE(network.watch.factors().empty());
+      }
+    }
+  }
+}
+
+// They fit into the buckets of a shaped link, so their rate is that of a busy processor.
+TEST(LinkBlame, BurstsAreNotSlowerThanBefore) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    Network network(4, all_pairs(4), 0.05, seed, promising(one_rack(4)));
+    network.factors[{3, 1}] = 40;
+    network.looks_until_change(30);
+    network.factors[{3, 1}] = 4;
+    EXPECT_GT(network.looks_until_change(100), 100);
+    network.factors[{3, 1}] = 0.3;
+    EXPECT_LE(network.looks_until_change(10), 7);
+    EXPECT_EQ(found_slow(network), (Slow{{3, 1}}));
+  }
+}
+
+// Their Plan has them share a NIC: three send to one, or one has a factor that is no tenth.
+TEST(LinkBlame, RoutesThatShareANicBreakNoPromise) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    Network star(8, {{0, 1}, {0, 2}, {0, 3}, {1, 0}, {2, 0}, {3, 0}, {4, 5}, {5, 6}, {6, 7}}, 0.1,
+                 seed, promising(one_rack(8)));
+    star.factors[{0, kAny}] = 1 / 3.0;
+    star.factors[{kAny, 0}] = 1 / 3.0;
+    star.factors[{0, 1}] = 0.5;
+    EXPECT_GT(star.looks_until_change(100), 100);
+    Network half(4, all_pairs(4), 0.1, seed, promising(one_rack(4)));
+    half.set_host(1, 0.5);
+    EXPECT_GT(half.looks_until_change(100), 100);
+  }
+}
+
+// Its Plan may avoid it, so nobody sees that it recovers.
+TEST(LinkBlame, ALinkWithoutTrafficCountsAsRecoveredUntilItIsFoundAgain) {
+  const RatedResource link{0, 1, Kind::kLink};
+  for (const bool recovers : {false, true}) {
+    Network network(4, ring(4), 0.05, 3, two_links());
+    network.looks_until_change(30);
+    network.factors[link] = 0.1;
+    EXPECT_LE(network.looks_until_change(10), 4);
+    network.carries_nothing = {{0, 1}};
+    const int64_t since = network.now;
+    EXPECT_LE(network.looks_until_change(1300), 1210);
+    EXPECT_GE(network.now - since, 600'000);
+    EXPECT_TRUE(network.watch.factors().empty());
+    EXPECT_EQ(network.watch.forgotten(), Slow{link});
+    network.carries_nothing.clear();
+    if (recovers) network.factors.clear();
+    const int looks = network.looks_until_change(100);
+    EXPECT_EQ(looks > 100, recovers);
+    EXPECT_EQ(found_slow(network), recovers ? Slow{} : Slow{link});
+  }
+}
+
+}  // namespace
+}  // namespace q7x2
