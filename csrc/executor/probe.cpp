@@ -13,6 +13,7 @@
 #include "executor/host_description.h"
 #include "executor/participant.h"
 #include "executor/relay.h"
+#include "fabric/doubt.h"
 #include "fabric/infer.h"
 #include "fabric/json.h"
 #include "transport/ucx.h"
@@ -29,6 +30,8 @@ constexpr double kLongestStream = 0.3;
 constexpr double kShortestStream = 0.12;
 // Pairs that are measured again, alone.
 constexpr size_t kMostSuspects = 8;
+// How often a figure that scatters is measured.
+constexpr int kAttempts = 3;
 
 constexpr uint32_t kConductTag = 0x7000;
 constexpr uint32_t kReportTag = 0x7001;
@@ -156,23 +159,58 @@ class Conductor {
     return reports;
   }
 
-  /// The meetings that came about.
+  /// The meetings that came about. What scatters is measured again: other work on the machine only
+  /// makes a message slower, so the steadier figures count.
   std::vector<Meeting> ping(const std::vector<Meeting>& meetings, Wire wire = Wire::kShared) {
-    const auto reports = meet(Act::kPing, meetings, wire, 0);
+    std::map<Meeting, Measurements::Ping> found;
+    std::vector<Meeting> left = meetings;
+    for (int attempt = 0; attempt < kAttempts && !left.empty(); ++attempt) {
+      const auto reports = meet(Act::kPing, left, wire, 0);
+      std::erase_if(left, [&](const Meeting& meeting) {
+        const auto& [a, b] = meeting;
+        const auto& [round_trip, spread, overhead, unused] = reports.at(a).figures;
+        if (round_trip <= 0) return true;
+        const Measurements::Ping now{placement_.host_of[static_cast<size_t>(a)],
+                                     placement_.host_of[static_cast<size_t>(b)],
+                                     round_trip,
+                                     spread,
+                                     overhead,
+                                     static_cast<int>(wire),
+                                     crosses_numa(a, b)};
+        const auto best = found.try_emplace(meeting, now).first;
+        if (now.spread < best->second.spread) best->second = now;
+        return !is_doubtful(spread);
+      });
+    }
     std::vector<Meeting> done;
-    for (const auto& [a, b] : meetings) {
-      const auto& [round_trip, spread, overhead, unused] = reports.at(a).figures;
-      if (round_trip <= 0) continue;
-      done.emplace_back(a, b);
-      measured_.pings.push_back({placement_.host_of[static_cast<size_t>(a)],
-                                 placement_.host_of[static_cast<size_t>(b)], round_trip, spread,
-                                 overhead, static_cast<int>(wire), crosses_numa(a, b)});
+    for (const Meeting& meeting : meetings) {
+      const auto known = found.find(meeting);
+      if (known == found.end()) continue;
+      done.push_back(meeting);
+      measured_.pings.push_back(known->second);
     }
     return done;
   }
 
+  /// As above. All meetings are repeated, because their streams compete for cables.
   std::vector<Measurements::Flow> stream(const std::vector<Meeting>& meetings, double seconds,
                                          Wire wire = Wire::kShared) {
+    std::vector<Measurements::Flow> best;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const std::vector<Measurements::Flow> now = stream_once(meetings, seconds, wire);
+      if (best.empty()) best = now;
+      for (size_t i = 0; i < now.size(); ++i) {
+        if (now[i].spread < best[i].spread) best[i] = now[i];
+      }
+      const bool is_steady = std::ranges::none_of(
+          best, [](const Measurements::Flow& flow) { return is_doubtful(flow.spread); });
+      if (is_steady) break;
+    }
+    return best;
+  }
+
+  std::vector<Measurements::Flow> stream_once(const std::vector<Meeting>& meetings, double seconds,
+                                              Wire wire) {
     const auto reports = meet(Act::kStream, meetings, wire, seconds);
     std::vector<Measurements::Flow> flows;
     for (const auto& [a, b] : meetings) {
@@ -306,33 +344,6 @@ std::string kernel_release() {
 }
 
 }  // namespace
-
-std::vector<std::vector<Meeting>> tournament(int hosts, int all) {
-  std::vector<std::vector<Meeting>> rounds;
-  if (hosts > all) {
-    for (int distance = 1; distance < hosts; distance *= 2) {
-      auto& round = rounds.emplace_back();
-      for (int host = 0; host < hosts; ++host) {
-        if (const int other = host ^ distance; host < other && other < hosts) {
-          round.emplace_back(host, other);
-        }
-      }
-    }
-    return rounds;
-  }
-  // The circle method: one stays, the others move on by one seat a round. An odd number gets an
-  // empty seat, and whoever sits opposite has a rest.
-  const int seats = hosts + hosts % 2;
-  for (int step = 0; step + 1 < seats; ++step) {
-    auto& round = rounds.emplace_back();
-    const auto at = [&](int seat) { return seat == 0 ? 0 : 1 + (seat - 1 + step) % (seats - 1); };
-    for (int seat = 0; seat < seats / 2; ++seat) {
-      const auto [a, b] = std::minmax({at(seat), at(seats - 1 - seat)});
-      if (b < hosts) round.emplace_back(a, b);
-    }
-  }
-  return rounds;
-}
 
 Fabric conduct_probe(const std::shared_ptr<Group>& group,
                      const std::vector<Fabric::Binding>& bindings, const ProbeOptions& options) {

@@ -11,6 +11,7 @@
 //      both directions. Up to kAllRounds hosts every two meet; of more, each meets those at
 //      distances 1, 2, 4, ... and the rounds grow with the logarithm.
 //
+// What scatters is measured up to three times, and the steadiest figures count (fabric/doubt.h).
 // fabric/infer.h makes the Fabric of it.
 #pragma once
 
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "executor/placement.h"
+#include "executor/tournament.h"
 #include "fabric/fabric.h"
 #include "transport/group.h"
 
@@ -40,8 +42,5 @@ void announce(const std::shared_ptr<Group>& group, const std::string& result,
               const ProbeOptions& options);
 /// The other ranks: do as they are told until the result is announced, and return it.
 std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions& options);
-
-/// Rounds in which hosts meet in pairs; every two once if there are at most `all`.
-std::vector<std::vector<std::pair<int, int>>> tournament(int hosts, int all);
 
 }  // namespace q7x2

@@ -7,12 +7,15 @@
 #include <string_view>
 
 #include "base/environment.h"
+#include "base/log.h"
 #include "executor/announcement.h"
 #include "executor/courier.h"
 #include "executor/probe.h"
 #include "executor/relay.h"
 #include "fabric/catalogue.h"
+#include "fabric/doubt.h"
 #include "fabric/json.h"
+#include "fabric/private_links.h"
 
 namespace q7x2 {
 namespace {
@@ -132,7 +135,10 @@ class Surveyor {
       return to_json(fabric);
     }
     const Probing mode = probing();
-    const auto usable = [this](const Fabric& known) { return sufficient_part(known, placement_); };
+    const auto usable = [this](const Fabric& known) -> std::optional<Fabric> {
+      if (!doubt_of(known).empty() && !is_young(known, kDoubtfulAge)) return std::nullopt;
+      return sufficient_part(known, placement_);
+    };
     if (const auto found = Memory::instance().find(usable)) return bound(*found);
     if (mode == Probing::kNever) {
       return bound(default_fabric(placement_, "not measured: Q7X2_PROBE=0"));
@@ -161,6 +167,11 @@ class Surveyor {
       options_.warn(fabric->made.note);
     }
     fabric->made.torch = options_.torch;
+    if (const std::string doubt = doubt_of(*fabric); !doubt.empty()) {
+      fabric->made.note = "measured on a busy machine, so it counts for " +
+                          std::to_string(kDoubtfulAge.count()) + " minutes: " + doubt;
+      log(Level::kInfo, "the Fabric of group '" + group_->name() + "' was " + fabric->made.note);
+    }
     std::string text = bound(*fabric);
     announce(group_, text, options);
     if (fabric->made.source == "probe") catalogue(text);
@@ -274,10 +285,7 @@ std::string decided(const std::shared_ptr<Group>& group, const SurveyOptions& op
 void take_private_links(Group& group, const Fabric& fabric) {
   const auto host = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    const bool linked =
-        std::any_of(fabric.links.begin(), fabric.links.end(), [&](const Fabric::Link& link) {
-          return std::minmax(link.a, link.b) == std::minmax(host(rank), host(group.rank()));
-        });
+    const bool linked = find_link(fabric, host(rank), host(group.rank())) != nullptr;
     if (linked && group.has_private_link(group.rank(), rank)) group.use_private_link(rank);
   }
 }

@@ -12,10 +12,12 @@
 #include <numeric>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/private_file.h"
+#include "fabric/doubt.h"
 #include "fabric/json.h"
 
 extern char** environ;
@@ -112,14 +114,18 @@ std::chrono::seconds catalogue_max_age() {
       "Q7X2_FABRIC_MAX_AGE: expected a number and s, m, h or d, such as 7d, got '" + text + "'");
 }
 
+bool is_young(const Fabric& fabric, std::chrono::seconds max_age) {
+  const std::chrono::seconds age(now() - fabric.made.time);
+  if (age.count() < 0 || age >= max_age) return false;
+  return age < kDoubtfulAge || doubt_of(fabric).empty();
+}
+
 std::optional<Fabric> catalogued(const std::string& file, std::chrono::seconds max_age) {
   std::error_code problem;
   if (file.empty() || !fs::exists(file, problem)) return std::nullopt;
   try {
     Fabric fabric = read_fabric(file);
-    const int64_t age = now() - fabric.made.time;
-    if (age < 0 || age >= max_age.count()) return std::nullopt;
-    return fabric;
+    return is_young(fabric, max_age) ? std::optional(std::move(fabric)) : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -23,12 +23,18 @@ std::string catalogue_file(std::vector<std::string> host_keys);
 /// `Q7X2_FABRIC_MAX_AGE`: "90s", "12h", "7d" (the default). Throws Error(kInvalidArgument).
 std::chrono::seconds catalogue_max_age();
 
-/// What the catalogue has in `file`, if it is younger than `max_age`. An entry that cannot be read
-/// is none: it will be replaced.
+/// For how long a Fabric counts that was measured on a busy machine (fabric/doubt.h).
+inline constexpr std::chrono::minutes kDoubtfulAge{10};
+/// Whether a measured Fabric still counts: it is younger than `max_age`, and if it is doubtful,
+/// also than kDoubtfulAge.
+bool is_young(const Fabric& fabric, std::chrono::seconds max_age);
+
+/// What the catalogue has in `file`, if it is young. An entry that cannot be read is none: it will
+/// be replaced.
 std::optional<Fabric> catalogued(const std::string& file, std::chrono::seconds max_age);
 
 /// Adds the tuned times of `measured`, which has these and no others, to the entry of its hosts;
-/// see Fabric::learn. Where there is none younger than `max_age`, `measured` becomes it if it comes
+/// see Fabric::learn. Where there is none that is young, `measured` becomes it if it comes
 /// from a probe. False where there is no such entry to write. Throws as write_fabric does.
 bool catalogue_times(const Fabric& measured, std::chrono::seconds max_age);
 

@@ -1,8 +1,11 @@
 // The rate of a stream, from timings as they come about on quiet, shaped and overloaded machines.
 #include "executor/stream_meter.h"
 
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -62,6 +65,29 @@ TEST(StreamMeter, APauseCountsInOnePart) {
       Clocked().even(0, 180, kPerMessage).even(180 * kPerMessage + 0.1, 110, kPerMessage).meter;
   EXPECT_NEAR(meter.steady_rate(), kRate, 0.01 * kRate);
   EXPECT_GT(meter.spread(), 0.5);
+}
+
+// The sender is kept from running, at random, while up to two of five parts pass. The others
+// jitter.
+TEST(StreamMeter, PausesInTwoPartsChangeTheRateByNoMoreThanTheJitter) {
+  constexpr int kMessages = 290;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    std::mt19937_64 random(seed);
+    std::uniform_real_distribution<double> jitter(0.9, 1.1);
+    std::exponential_distribution<double> pause(1 / 0.05);
+    std::array<int, 2> hit{};  // before which message a pause lies
+    for (int& each : hit) each = std::uniform_int_distribution<int>(0, kMessages - 1)(random);
+    Clocked stream;
+    double time = 0;
+    for (int i = 0; i < kMessages; ++i) {
+      time += kPerMessage * jitter(random);
+      for (const int each : hit) {
+        if (i == each) time += pause(random);
+      }
+      stream.pass(time);
+    }
+    EXPECT_NEAR(stream.meter.steady_rate(), kRate, 0.11 * kRate) << "seed " << seed;
+  }
 }
 
 TEST(StreamMeter, NothingHasNoRate) {
