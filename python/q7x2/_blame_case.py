@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from typing import Any
 
 from q7x2._dumps import Group, Operation
 
+# What exceptions say of a rank that keeps the others waiting, such as "it has not made this call,
+# its process is stopped". Ranks are those in the group.
+_LATE = re.compile(r"rank (\d+) \(pid \d+ on [^)]*\) is late: ([^;]+)")
+_NOT_MADE = "it has not made this call"
 # A rank that came so much later than the others is named, if that is also half of the time that
 # the first one waited.
 _LATE_SECONDS = 0.1
@@ -89,6 +94,23 @@ class Case:
         assert last.finished is not None
         since = duration(self._end(rank) - last.finished)
         return f"its last call, {call.text}, was over {since} before"
+
+    def found_late(self) -> str:
+        """What the exceptions of other ranks say of those that keep them waiting.
+
+        Empty if none says more than that such a rank has not made the call.
+        """
+        witnesses: dict[tuple[int, str], list[int]] = {}
+        for witness, failure in sorted(self.failures.items()):
+            for number, said in set(_LATE.findall(failure.text)):
+                rank = int(number)
+                parts = [part for part in said.strip().split(", ") if part != _NOT_MADE]
+                if parts and rank != witness and rank < len(self.ranks):
+                    witnesses.setdefault((rank, ", ".join(parts)), []).append(witness)
+        return "".join(
+            f"; {self.group.names(ranks)} found {self.group.describe(rank)} late: {said}"
+            for (rank, said), ranks in witnesses.items()
+        )
 
     # -------------------------------------------------------------------------------- questions
 

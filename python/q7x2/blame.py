@@ -9,6 +9,8 @@ For each group it looks for the first operation that a rank has not completed, a
 5. If all came: between which two ranks is a message under way? That is the link. If none is: who
    waits for a rank that waits for nobody else? If there is none: for the one that most wait for.
 
+What the exceptions say of a rank that is late, such as "its process is stopped", follows.
+
 Clocks of hosts differ, so times are compared through events that all ranks see at almost the same
 moment: the failure of the group, or the end of a collective.
 """
@@ -98,19 +100,19 @@ def verdicts(groups: list[Group]) -> list[Verdict]:
 
 def _judge(group: Group) -> Verdict | None:
     case = Case(group)
-    questions: tuple[Callable[[], str | None], ...] = (
-        case.mismatch,
-        case.death,
-        case.absence,
-        case.lateness,
-        case.link,
-        case.message,
-        case.failure,
+    questions: tuple[tuple[Callable[[], str | None], Callable[[], str]], ...] = (
+        (case.mismatch, str),
+        (case.death, str),
+        (case.absence, case.found_late),
+        (case.lateness, case.found_late),
+        (case.link, case.found_late),
+        (case.message, case.found_late),
+        (case.failure, str),
     )
-    for question in questions:
+    for question, addition in questions:
         text = question()
         if text:
-            return Verdict(f"group '{group.name}': {text}", case.at)
+            return Verdict(f"group '{group.name}': {text}{addition()}", case.at)
     return None
 
 

@@ -142,6 +142,7 @@ def test_a_rank_that_came_too_late(tmp_path: pathlib.Path) -> None:
     line = line_after_a_stop(STOP + late, tmp_path)
     assert "rank 1 (pid " in line
     assert "was late: it came to all_reduce of 16777216 bytes of float32, sum" in line
+    assert re.search(r"found rank 0 \(pid \d+ on [^)]*\) late: its process is stopped", line), line
 
 
 def test_a_rank_that_is_stopped_in_the_middle(tmp_path: pathlib.Path) -> None:
@@ -157,6 +158,7 @@ def test_a_rank_that_is_stopped_in_the_middle(tmp_path: pathlib.Path) -> None:
     assert "is stuck: in all_reduce of 16777216 bytes of float32, sum" in line
     assert "to which all came" in line
     assert "over shared memory" in line
+    assert re.search(r"found rank 0 \(pid \d+ on [^)]*\) late: its process is stopped", line), line
 
 
 def test_ranks_that_call_different_things(tmp_path: pathlib.Path) -> None:

@@ -117,6 +117,40 @@ def test_lines_as_json(
     assert line["at"] == at
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("it has not made this call, its process is stopped", "its process is stopped"),
+        ("its host answers", "its host answers"),
+        ("it has not made this call", ""),
+    ],
+)
+def test_what_the_exceptions_say_of_a_rank_is_said(
+    said: str, shown: str, tmp_path: pathlib.Path
+) -> None:
+    """In the group, the rank of the job is number 1."""
+    dumps = [
+        dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
+        dump_of(1, []),
+        dump_of(2, [call_of(2, "started", 100, [(1, "receive")])]),
+    ]
+    text = f"all_reduce: Timed out after 9 ms; rank 1 (pid 41 on h1) is late: {said}"
+    for dump in dumps:
+        (group,) = dump["q7x2"]["groups"]
+        group["members"][1]["rank"] = 5
+        if group["rank"] != 1:
+            group["failure"] = {
+                "code": "timeout",
+                "rank": 1,
+                "text": text,
+                "time_ns": int(129 * 1e9),
+            }
+    line = line_of(tmp_path, dumps)
+    assert "rank 5 (pid 41 on h1) never came to all_reduce" in line
+    late = "; ranks 0, 2 found rank 5 (pid 41 on h1) late: "
+    assert line.rstrip().endswith(late + shown) if shown else late not in line
+
+
 def test_a_rank_without_a_dump_is_named(tmp_path: pathlib.Path) -> None:
     dumps = [
         dump_of(0, [call_of(0, "started", 100, [(1, "receive")])]),
