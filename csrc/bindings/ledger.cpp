@@ -3,9 +3,11 @@
 #include <pybind11/stl.h>
 
 #include "backend/process_group.h"
+#include "ledger/flight_archive.h"
 #include "ledger/flight_json.h"
 #include "transport/group_facts.h"
 #include "transport/runtime.h"
+#include "transport/runtimes.h"
 
 namespace q7x2 {
 namespace {
@@ -14,10 +16,15 @@ namespace py = pybind11;
 using py::literals::operator""_a;
 
 std::optional<std::string> flight_json(std::string reason) {
-  const std::shared_ptr<Runtime> runtime = Runtime::existing();
-  if (!runtime) return std::nullopt;
-  runtime->enter();
-  return to_json(runtime->flight_snapshot(std::move(reason)));
+  const std::vector<std::shared_ptr<Runtime>> runtimes = all_runtimes();
+  if (!runtimes.empty()) {
+    runtimes.back()->enter();
+    return to_json(runtimes.back()->flight_snapshot(std::move(reason)));
+  }
+  std::optional<FlightSnapshot> records = FlightArchive::of_process().records();
+  if (!records) return std::nullopt;
+  records->reason = std::move(reason);
+  return to_json(*records);
 }
 
 py::list members_of(const Group& group) {
@@ -87,7 +94,7 @@ py::dict describe_group(ProcessGroupQ7x2& backend) {
 
 void bind_ledger(py::module_& module) {
   module.def("flight_json", &flight_json, "reason"_a, py::call_guard<py::gil_scoped_release>(),
-             "What the flight recorder holds, as JSON; None if there is no q7x2 group.");
+             "What the flight recorder holds, as JSON; None if there has been no q7x2 group.");
   module.def("describe_group", &describe_group, "group"_a,
              "A group's hosts, and the ways to its ranks.");
 }

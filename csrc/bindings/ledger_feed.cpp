@@ -2,15 +2,18 @@
 #include "bindings/ledger_feed.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
 #include "backend/process_group.h"
 #include "executor/clock_task.h"
+#include "ledger/flight_archive.h"
 #include "ledger/ledger_feed.h"
 #include "ledger/operation_table.h"
 #include "transport/runtime.h"
+#include "transport/runtimes.h"
 
 namespace q7x2 {
 namespace {
@@ -56,26 +59,48 @@ py::dict dict_of(const GroupCounters& counters) {
   return operations;
 }
 
-py::object stats(bool reset) {
-  const std::shared_ptr<Runtime> runtime = Runtime::existing();
-  if (!runtime) return py::none();
-  runtime->enter();
-  FlightBatch batch;
+py::dict dict_of(const FlightGroup& group, const GroupCounters& counters) {
+  return py::dict("name"_a = group.name, "identity"_a = group.identity, "rank"_a = group.rank,
+                  "ranks"_a = group.members.size(), "open"_a = group.is_open,
+                  "operations"_a = dict_of(counters));
+}
+
+py::dict stats(bool reset) {
+  std::vector<std::shared_ptr<Runtime>> runtimes;
   {
     const py::gil_scoped_release no_gil;
-    Locked locked(runtime->lock());
-    batch = runtime->flights().counters(locked, reset);
+    runtimes = all_runtimes();
   }
+  for (const std::shared_ptr<Runtime>& runtime : runtimes) runtime->enter();
+  std::vector<FlightBatch> batches;
+  FlightArchive::Counters ended;
+  {
+    const py::gil_scoped_release no_gil;
+    for (const std::shared_ptr<Runtime>& runtime : runtimes) {
+      Locked locked(runtime->lock());
+      batches.push_back(runtime->flights().counters(locked, reset));
+    }
+    // After that: a runtime that ends meanwhile is in one of the two, or in both.
+    ended = FlightArchive::of_process().counters();
+  }
+  const auto now =
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  if (reset) FlightArchive::of_process().forget_counters(now);
+  int64_t since = ended.since;
   py::list groups;
-  for (const FlightBatch::Counted& each : batch.counters) {
-    const FlightGroup& group = batch.groups.at(each.group);
-    groups.append(py::dict("name"_a = group.name, "identity"_a = group.identity,
-                           "rank"_a = group.rank, "ranks"_a = group.members.size(),
-                           "open"_a = group.is_open, "operations"_a = dict_of(each.counters)));
+  for (const FlightArchive::Counted& each : ended.groups) {
+    const bool is_there = std::ranges::any_of(
+        batches, [&](const FlightBatch& batch) { return batch.process == each.process; });
+    if (!is_there) groups.append(dict_of(each.group, each.counters));
   }
-  const py::object since = batch.counted_since == 0 ? py::object(py::none())
-                                                    : py::cast(wall(batch, batch.counted_since));
-  return py::dict("since_ns"_a = since, "now_ns"_a = batch.wall_now, "groups"_a = groups);
+  for (const FlightBatch& batch : batches) {
+    if (batch.counted_since != 0) since = std::max(since, wall(batch, batch.counted_since));
+    for (const FlightBatch::Counted& each : batch.counters) {
+      groups.append(dict_of(batch.groups.at(each.group), each.counters));
+    }
+  }
+  return py::dict("since_ns"_a = since == 0 ? py::object(py::none()) : py::cast(since),
+                  "now_ns"_a = now, "groups"_a = groups);
 }
 
 py::list columns() {
@@ -134,7 +159,7 @@ py::list take(LedgerFeed& feed) {
   std::vector<OperationTable> tables;
   {
     const py::gil_scoped_release no_gil;
-    if (const std::shared_ptr<Runtime> runtime = Runtime::existing()) {
+    for (const std::shared_ptr<Runtime>& runtime : all_runtimes()) {
       batches.push_back(runtime->flights().read(runtime->lock()));
     }
     // After that: a runtime that ends meanwhile leaves the rest here.
@@ -177,7 +202,7 @@ void bind_ledger_feed(py::module_& module) {
       "How far rank 0's clock is ahead of this rank's, and by how much that may be wrong, in "
       "nanoseconds. `ranks`: those that call it, beside rank 0.");
   module.def("ledger_stats", &stats, "reset"_a,
-             "The counters of all groups; None if there is no q7x2 group.");
+             "The counters of all groups, also of those that have ended.");
 }
 
 }  // namespace q7x2

@@ -12,9 +12,11 @@
 #include <utility>
 
 #include "base/log.h"
+#include "ledger/flight_archive.h"
 #include "transport/forked_ucx.h"
 #include "transport/group.h"
 #include "transport/handle.h"
+#include "transport/runtimes.h"
 
 namespace q7x2 {
 namespace {
@@ -39,6 +41,8 @@ constexpr milliseconds kClosePatienceForLate{10};
 constexpr milliseconds kCallbackPatience{5000};
 constexpr milliseconds kWayOut{50};
 constexpr milliseconds kWayOutOfCallback{500};
+// For the records of a runtime that ends: its lock is held for less.
+constexpr milliseconds kRecordsPatience{200};
 
 std::mutex instance_mutex;
 std::vector<std::weak_ptr<Runtime>> instances_;  // the newest last
@@ -52,6 +56,23 @@ std::vector<uint32_t> addresses_of(const NicRoles& nics) {
 }
 
 std::atomic<int> dying_runtimes{0};  // being destroyed by threads that nobody joins
+std::atomic<size_t> unrecorded{0};   // have been made, and have not left their records yet
+
+/// So that they can be read when the runtime has gone.
+void leave_records(Runtime& runtime) {
+  if (runtime.flights().capacity() == 0) return;
+  try {
+    FlightSnapshot records = runtime.flight_snapshot("the last group has ended");
+    FlightBatch counters;
+    {
+      Locked locked(runtime.lock());
+      counters = runtime.flights().counters(locked, /*reset=*/false);
+    }
+    FlightArchive::of_process().keep(counters, std::move(records));
+  } catch (const std::bad_alloc&) {
+    log(Level::kWarn, "there is no memory for the last counters and records");
+  }
+}
 
 }  // namespace
 
@@ -60,6 +81,8 @@ std::shared_ptr<Runtime> Runtime::instance() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     new (&instance_mutex) std::mutex;
     dying_runtimes = 0;
+    unrecorded = 0;
+    FlightArchive::begin_again();
     if (!std::ranges::all_of(instances_, &std::weak_ptr<Runtime>::expired)) note_forked_ucx();
   });
   if (registered != 0) {
@@ -77,7 +100,9 @@ std::shared_ptr<Runtime> Runtime::instance() {
 std::shared_ptr<Runtime> Runtime::make() {
   check_log_setting();
   try {
-    return {new Runtime(FlightSettings::of_environment()), destroy};
+    std::shared_ptr<Runtime> made(new Runtime(FlightSettings::of_environment()), destroy);
+    ++unrecorded;
+    return made;
   } catch (const std::bad_alloc&) {
     throw Error(ErrorCode::kTransport,
                 "q7x2 could not start, because it could not allocate memory: raise the limit of "
@@ -99,6 +124,23 @@ std::shared_ptr<Runtime> Runtime::existing() {
   return runtimes.empty() || runtimes.back()->forked() ? nullptr : runtimes.back();
 }
 
+std::vector<std::shared_ptr<Runtime>> all_runtimes() {
+  // One that nobody holds any more is about to leave its records.
+  const TimePoint until = Clock::now() + kRecordsPatience;
+  for (;;) {
+    std::vector<std::shared_ptr<Runtime>> runtimes;
+    {
+      const std::lock_guard<std::mutex> lock(instance_mutex);
+      for (const auto& each : instances_) {
+        if (std::shared_ptr<Runtime> runtime = each.lock()) runtimes.push_back(std::move(runtime));
+      }
+    }
+    std::erase_if(runtimes, [](const auto& each) { return each->forked(); });
+    if (runtimes.size() >= unrecorded || Clock::now() >= until) return runtimes;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
 void Runtime::destroy(Runtime* runtime) {
   if (runtime->forked()) {
     return;  // the threads, and the other end of every connection, belong to the parent
@@ -107,11 +149,17 @@ void Runtime::destroy(Runtime* runtime) {
     // A thread cannot join itself.
     ++dying_runtimes;
     std::thread([runtime] {
+      leave_records(*runtime);
+      --unrecorded;
       delete runtime;
       --dying_runtimes;
     }).detach();
   } else {
-    run_unlocked([runtime] { delete runtime; });
+    run_unlocked([runtime] {
+      leave_records(*runtime);
+      --unrecorded;
+      delete runtime;
+    });
   }
 }
 
@@ -208,8 +256,11 @@ Runtime::Runtime(const FlightSettings& flights)
 Runtime::~Runtime() {
   stop();
   // What never came back from UCX still refers to groups, which refer to this.
-  Locked locked(lock());
-  tasks_.clear(locked);
+  {
+    Locked locked(lock());
+    tasks_.clear(locked);
+  }
+  leave_records(*this);  // with what has happened at the end
 }
 
 void Runtime::stop() {

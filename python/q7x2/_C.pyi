@@ -357,7 +357,7 @@ def cuda_info() -> dict[str, Any]:
     """The CUDA driver and devices, or the problem that hides them."""
 
 def flight_json(reason: str) -> str | None:
-    """What the flight recorder holds, as JSON; None if this process has no q7x2 group."""
+    """What the flight recorder holds, as JSON; None if this process has had no q7x2 group."""
 
 class LedgerFeed:
     """What the operations of this process did, for the one who writes it to a file."""
@@ -378,8 +378,8 @@ class LedgerFeed:
 def ledger_columns() -> list[tuple[str, str]]:
     """Names of an operation's values, and their types in SQL."""
 
-def ledger_stats(reset: bool) -> dict[str, Any] | None:
-    """The counters of all groups; see ``q7x2.stats``. None if this process has no q7x2 group."""
+def ledger_stats(reset: bool) -> dict[str, Any]:
+    """The counters of all groups, also of those that have ended; see ``q7x2.stats``."""
 
 def clock_offset(group: ProcessGroupQ7x2, ranks: list[int], timeout: float) -> tuple[int, int]:
     """How far the clock of the group's rank 0 is ahead, and how wrong that may be, in nanoseconds.

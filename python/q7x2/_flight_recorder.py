@@ -35,7 +35,8 @@ def flight_recorder() -> list[dict[str, Any]]:
         - ``waits``, of an operation that failed or is in progress: the messages it waits for. Each
           has ``rank`` (in the group), ``for`` (``"receive"`` or ``"send"``) and ``via``.
 
-        The list is empty if there is no q7x2 group in this process.
+        When all groups are destroyed, it still has what the last ones did, until a new group is
+        made. The list is empty if this process has had no q7x2 group.
     """
     taken = snapshot("flight_recorder() was called")
     entries: list[dict[str, Any]] = taken["entries"] if taken else []
@@ -43,7 +44,7 @@ def flight_recorder() -> list[dict[str, Any]]:
 
 
 def snapshot(reason: str) -> dict[str, Any] | None:
-    """What :func:`dump` writes, and why it was taken; None if this process has no q7x2 group.
+    """What :func:`dump` writes, and why it was taken; None if this process has had no q7x2 group.
 
     ``["q7x2"]["time_ns"]`` and ``["q7x2"]["steady_ns"]`` are one moment, on the clock of the time
     of day and on that of ``time.monotonic_ns()``.
@@ -57,18 +58,19 @@ def dump(path: str | os.PathLike[str]) -> None:
     """Write the flight recorder of this process to the file ``path``, as JSON.
 
     ``q7x2 blame DIRECTORY`` reads such files of all ranks; give them names that end in ``.json``.
-    The file appears under its name when it is complete. It is not a collective call.
+    The file appears under its name when it is complete. It is not a collective call. It may come
+    after ``destroy_process_group``.
 
     Args:
         path: The file. It is replaced if it exists.
 
     Raises:
-        RuntimeError: There is no q7x2 group in this process.
+        RuntimeError: This process has had no q7x2 group.
         OSError: The file cannot be written.
     """
     text = _json("dump() was called")
     if text is None:
-        raise RuntimeError("there is no q7x2 group in this process, so there is nothing to dump")
+        raise RuntimeError("this process has had no q7x2 group, so there is nothing to dump")
     replace(pathlib.Path(path), text.encode())
 
 

@@ -1,7 +1,7 @@
 """Counters of this process for Prometheus and TensorBoard.
 
-Both have what ``q7x2.stats()`` has. A scrape or a log takes the engine's lock for as long as
-``q7x2.stats()`` does; calls pay nothing.
+Both have what ``q7x2.stats()`` has, also after ``destroy_process_group``. A scrape or a log takes
+the engine's lock for as long as ``q7x2.stats()`` does; calls pay nothing.
 """
 
 from __future__ import annotations
@@ -121,10 +121,13 @@ class Scalars:
             step: The number of the step.
         """
         now = _totals()
-        for tag, value in now.items():
-            before = self._last.get(tag, 0)
+        changes: dict[str, float] = {}
+        for (group, tag), value in now.items():
+            before = self._last.get((group, tag), 0)
             # Somebody may have reset the counters.
             change = value - before if value >= before else value
+            changes[tag] = changes.get(tag, 0) + change
+        for tag, change in changes.items():
             self._writer.add_scalar(f"{self._prefix}/{tag}", change, step)
         self._last = now
         for hook in stats()["hooks"]:
@@ -132,13 +135,14 @@ class Scalars:
             self._writer.add_scalar(tag, hook["relative_error"], step)
 
 
-def _totals() -> dict[str, float]:
-    totals: dict[str, float] = {}
-
-    def add(tag: str, value: float) -> None:
-        totals[tag] = totals.get(tag, 0) + value
-
+def _totals() -> dict[tuple[str, str], float]:
+    """What each group has done, by its identity and the tag."""
+    totals: dict[tuple[str, str], float] = {}
     for group in stats()["groups"]:
+
+        def add(tag: str, value: float, identity: str = group["identity"]) -> None:
+            totals[identity, tag] = totals.get((identity, tag), 0) + value
+
         for counted in group["operations"].values():
             add("operations", counted["count"])
             for direction, via in BYTES:

@@ -15,21 +15,22 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
 
     It is not a collective call. The flight recorder keeps the counters, so there are none if
     ``Q7X2_FLIGHT_RECORDER`` is 0. Counters of a group that was closed are kept as long as the
-    recorder holds operations of it.
+    recorder holds operations of it. ``destroy_process_group`` keeps them, too: those of the last
+    32 groups, until ``reset``.
 
     Args:
         reset: Set all counters to zero after this call.
 
     Returns:
         A dict of plain values: ``now_ns`` (nanoseconds since 1970), ``since_ns`` (the time of the
-        last reset, None if there was none), and ``groups``, a list. It is empty if there is no q7x2
-        group in this process. ``hooks`` is a list of the hooks whose residuals were measured
-        (``Q7X2_MEASURE_RESIDUALS``, or a policy). Each hook has its number ``hook``, the ``name``
-        of its class, the last ``step`` that was measured, ``relative_error``, and ``parameters``:
-        by name ``gradient`` and ``residual``, which are L2 norms over all ranks, and their ratio
-        ``relative_error``. Each group has ``name``, ``identity`` (equal on all ranks, unique),
-        ``rank``, ``ranks``, ``open``, and ``operations``, which has one dict per kind that was
-        called: ``all_reduce`` and the other collectives, ``send``, ``receive``, and
+        last reset, None if there was none), and ``groups``, a list, the oldest first. It is empty
+        if this process has had no q7x2 group. ``hooks`` is a list of the hooks whose residuals were
+        measured (``Q7X2_MEASURE_RESIDUALS``, or a policy). Each hook has its number ``hook``, the
+        ``name`` of its class, the last ``step`` that was measured, ``relative_error``, and
+        ``parameters``: by name ``gradient`` and ``residual``, which are L2 norms over all ranks,
+        and their ratio ``relative_error``. Each group has ``name``, ``identity`` (equal on all
+        ranks, unique), ``rank``, ``ranks``, ``open``, and ``operations``, which has one dict per
+        kind that was called: ``all_reduce`` and the other collectives, ``send``, ``receive``, and
         ``preparation`` for what q7x2 exchanges before a call. A dict has:
 
         - ``count`` and ``failed``: operations that succeeded, and that failed. All other values are
@@ -47,11 +48,9 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
         - ``predicted``: the sum of what the planner expected, ``seconds``, and what the same
           operations ``took``.
     """
-    import time
-
     from q7x2._extension import load
 
-    found: dict[str, Any] | None = load().ledger_stats(reset)
+    counted: dict[str, Any] = load().ledger_stats(reset)
     residuals = sys.modules.get("q7x2._residuals")
     hooks = [] if residuals is None else residuals.of_process()
-    return (found or {"since_ns": None, "now_ns": time.time_ns(), "groups": []}) | {"hooks": hooks}
+    return counted | {"hooks": hooks}

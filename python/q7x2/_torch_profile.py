@@ -62,7 +62,7 @@ def add_to_trace(path: str | os.PathLike[str], hook: Attached | None = None) -> 
     end = max(event["ts"] + event.get("dur", 0) for event in spans) * 1e3
     recorder = snapshot("add_to_trace() was called")
     if recorder is None:
-        raise RuntimeError("there is no q7x2 group in this process, so there is nothing to add")
+        raise RuntimeError("this process has had no q7x2 group, so there is nothing to add")
     # All times are made of steady ones with one offset, so that they keep their order.
     now = recorder["q7x2"]
     events = _hook_events(hook, now["time_ns"] - now["steady_ns"] - base, begin, end)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import threading
 import time
 from typing import Any
 
+import interpreters
 import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from harness import current_rank
 
 ELEMENTS = 12_000
 BYTES = 4 * ELEMENTS
@@ -153,4 +158,68 @@ def test_a_late_rank_is_the_one_that_was_waited_for() -> None:
 
 
 def test_without_a_group_there_is_nothing() -> None:
+    code = "import q7x2; print(q7x2.stats())"
+    done = subprocess.run(
+        [interpreters.python(), "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    counted = ast.literal_eval(done.stdout)
+    assert counted.pop("now_ns") > 0
+    assert counted == {"since_ns": None, "groups": [], "hooks": []}
+
+
+def reductions() -> list[int]:
+    """Of each group that has reduced, the oldest first."""
+    return [
+        group["operations"]["all_reduce"]["count"]
+        for group in q7x2.stats()["groups"]
+        if "all_reduce" in group["operations"]
+    ]
+
+
+def begin(shared: str, life: int) -> None:
+    """A default group of two ranks, of which each life has a new one."""
+    store = dist.FileStore(f"{shared}/{life}", 2)
+    dist.init_process_group("q7x2", store=store, rank=current_rank(), world_size=2)
+
+
+@pytest.mark.ranks(2, fresh=True, init="none")
+def test_counters_outlive_their_groups(shared: str) -> None:
+    """Each time all groups are destroyed, and made again."""
+    for lives in range(1, 4):
+        begin(shared, lives)
+        for _ in range(lives):
+            dist.all_reduce(torch.ones(10))
+        open_groups = [group for group in q7x2.stats()["groups"] if group["open"]]
+        assert len(open_groups) == 1
+        before = open_groups[0]["operations"]["all_reduce"]
+        dist.destroy_process_group()
+        groups = q7x2.stats()["groups"]
+        assert [group["open"] for group in groups] == [False] * lives
+        assert groups[-1]["operations"]["all_reduce"] == before
+        assert groups[-1]["identity"] == open_groups[0]["identity"]
+        assert reductions() == list(range(1, lives + 1))
+    q7x2.stats(reset=True)
     assert q7x2.stats()["groups"] == []
+    assert q7x2.stats()["since_ns"] is not None
+
+
+@pytest.mark.ranks(2, fresh=True, init="none")
+def test_a_thread_that_asks_all_the_time_never_sees_less(shared: str) -> None:
+    """As an exporter does, also while the groups end."""
+    seen: list[int] = []
+    has_ended = threading.Event()
+
+    def ask() -> None:
+        while not has_ended.is_set():
+            seen.append(sum(reductions()))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for life in range(10):
+        begin(shared, life)
+        dist.all_reduce(torch.ones(10))
+        dist.destroy_process_group()
+    has_ended.set()
+    thread.join()
+    assert seen == sorted(seen)
+    assert reductions() == [1] * 10
