@@ -13,6 +13,7 @@ from typing import Any
 
 from q7x2._backend import create_backend
 from q7x2._torch_groups import teach_torch
+from q7x2._torch_stores import serve_without_waiting
 
 _inherited_world: Any = None
 """In a forked child: the default process group that it has a copy of."""
@@ -52,5 +53,6 @@ def register() -> None:
             )
             os.register_at_fork(after_in_child=_remember_world)
             teach_torch()
+            serve_without_waiting()
     except Exception as error:
         warnings.warn(f"q7x2 could not register its backend: {error!r}", stacklevel=2)

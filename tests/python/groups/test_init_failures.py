@@ -116,6 +116,51 @@ def test_a_missing_rank_is_named(backend, tmp_path, absent) -> None:
     assert "frame #" not in text, text
 
 
+# Rank 2 never starts, and rank 0 serves the store.
+NEVER_STARTED = """
+    import os, sys, torch, torch.distributed as dist
+    from datetime import timedelta
+    if os.environ["RANK"] == "2":
+        os._exit(0)
+    try:
+        dist.init_process_group(sys.argv[1], timeout=timedelta(seconds=5), **eval(sys.argv[2]))
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+@pytest.mark.beyond("gloo", "says that 2 of 3 clients joined")
+@pytest.mark.parametrize("how", ["env", "tcp"])
+def test_a_rank_that_never_starts_is_named_by_all(backend, tmp_path, how) -> None:
+    options = {
+        "env": "{}",
+        "tcp": "dict(init_method='tcp://localhost:' + os.environ['MASTER_PORT'], "
+        "rank=int(os.environ['RANK']), world_size=3)",
+    }
+    results = harness.run_script(NEVER_STARTED, 3, tmp_path, 60, args=[backend, options[how]])
+    for result in results[:2]:
+        assert "DistBackendError" in result.stdout, result.describe()
+        assert "rank 2 did not join within the timeout of 5000 ms" in result.stdout, result.describe()
+
+
+OTHER_BACKEND = """
+    import os, torch.distributed as dist
+    from datetime import timedelta
+    if os.environ["RANK"] == "1":
+        os._exit(0)
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+    except RuntimeError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.beyond("gloo", "q7x2 must leave it alone")
+def test_the_store_of_another_backend_waits_as_before(tmp_path) -> None:
+    result = harness.run_script(OTHER_BACKEND, 2, tmp_path, 60)[0]
+    assert "1/2 clients joined" in result.stdout, result.describe()
+
+
 @pytest.mark.beyond("gloo", "says which key of its own is missing")
 @pytest.mark.ranks(2, fresh=True)
 def test_ranks_that_disagree_about_the_name_of_a_group() -> None:
