@@ -316,15 +316,14 @@ void Group::peer_died(Locked& locked, const Peer& peer) {
   }
   // Of a path that is blocked, either end may be the one that says so: both are named.
   const std::string here = describe(this->rank());
-  const bool is_at_other_end = peer.life.reason() == kPathFromIsBlocked;
-  const std::string path = is_at_other_end ? "from it to " + here : "from " + here + " to it";
-  fail(locked, Error(ErrorCode::kPeerFailed,
-                     describe(rank) + " failed: " +
-                         (peer.is_blocked || is_at_other_end
-                              ? "the path for data " + path +
-                                    " is blocked (firewall or MTU?), its host answers"
-                              : peer.life.reason()),
-                     rank));
+  std::string reason = peer.life.reason();
+  if (reason == kPathFromIsBlocked) {
+    reason =
+        "the path for data from it to " + here + " is blocked (firewall or MTU?), its host answers";
+  } else if (peer.is_blocked) {
+    reason += ", seen from " + here;
+  }
+  fail(locked, Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + reason, rank));
 }
 
 // -------------------------------------------------------------------------------- what peers say

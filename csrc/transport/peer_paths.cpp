@@ -4,6 +4,9 @@
 // of a worker has both, in network order, so they say whose worker it is. If the other end has
 // opened the connection, its port is anybody's on that host; then it is nobody's to whom this end
 // has opened a connection itself.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -24,6 +27,23 @@ bool has_address(std::string_view worker, uint32_t address) {
 bool has_port(std::string_view worker, uint16_t port) {
   const std::array<char, 2> bytes{static_cast<char>(port >> 8), static_cast<char>(port)};
   return worker.find(std::string_view(bytes.data(), bytes.size())) != std::string_view::npos;
+}
+
+/// "10.0.0.7 port 31000"
+std::string name_of(const PathSample& connection) {
+  const in_addr address{htonl(connection.peer)};
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &address, text.data(), text.size());
+  return std::string(text.data()) + " port " + std::to_string(connection.peer_port);
+}
+
+/// For whoever may have to change a firewall: what it lets pass, and what it does not.
+std::string why_blocked(const PathSample& connection, bool is_beside) {
+  const std::string where =
+      "TCP to " + name_of(connection) + (is_beside ? " on the private link" : "");
+  return std::string(kPathToIsBlocked) +
+         (connection.is_connecting ? ": a firewall drops " + where + ", which UCX listens at"
+                                   : ": " + where + " is not acknowledged");
 }
 
 const Link& link_of(const Peer::Watched& user) {
@@ -49,9 +69,7 @@ void PeerTable::watch_paths(Locked& locked, TimePoint now) {
   for (const PathSample& connection : paths_.look(now, workers, answers)) {
     for (const Peer::Watched* user : users_of(connection)) {
       user->peer->is_blocked = true;
-      suspect(locked, *user->peer,
-              std::string(kPathToIsBlocked) + (user->is_beside ? " on the private link" : ""),
-              Evidence::kBlocked);
+      suspect(locked, *user->peer, why_blocked(connection, user->is_beside), Evidence::kBlocked);
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <regex>
 #include <string>
 #include <thread>
 
@@ -82,6 +83,40 @@ TEST_F(DataPathTest, AWayThatDropsLargePacketsIsNamed) {
   expect_blocked([&](Rank&) {
     drop("ip daddr 10.79.0." + std::to_string(kVictim + 1) + " meta length > 1000");
   });
+}
+
+// A firewall that lets heartbeats pass, and no connection to UCX's ports.
+TEST_F(DataPathTest, AFirewallIsNamedWithThePortThatItDrops) {
+  run(
+      "0.5",
+      [&](Rank& rank, Comm& comm) {
+        rank.put("port", std::to_string(port_of_heartbeats(rank)));
+        if (rank.rank == 0) {
+          std::string ports;
+          for (int r = 0; r < rank.world_size; ++r) ports += (r ? ", " : "") + rank.get(r, "port");
+          drop("tcp flags & (syn | ack) == syn tcp dport != { " + ports + " }");
+        }
+        rank.barrier();
+        const auto task = comm.all_reduce(buffer<int32_t>(kElements));
+        comm.await(*task);
+        ASSERT_TRUE(task->error());
+        const std::string text = task->error()->what();
+        EXPECT_EQ(task->error()->code(), ErrorCode::kPeerFailed) << text;
+        // The end that is told does not know the port.
+        const std::regex here(
+            "is blocked \\(firewall or MTU\\?\\), its host answers(: a firewall drops TCP to "
+            "10\\.79\\.0\\.[123] port [0-9]+, which UCX listens at, seen from rank [012])?");
+        std::smatch found;
+        ASSERT_TRUE(std::regex_search(text, found, here)) << rank.rank << ": " << text;
+        rank.put("names the port", found[1].matched ? "yes" : "no");
+        bool is_named = false;
+        for (int r = 0; r < rank.world_size; ++r) {
+          is_named |= rank.get(r, "names the port") == "yes";
+        }
+        EXPECT_TRUE(is_named) << text;
+        rank.barrier();
+      },
+      {}, /*connects=*/false);
 }
 
 // Its kernel takes what fits, and then says that there is no room.
