@@ -25,10 +25,18 @@ def data(ranks: int) -> TensorDataset:
     return TensorDataset(x, torch.randint(8, (count,), generator=generator))
 
 
-def check(title: str, trained: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Print one line on rank 0, or fail if the ranks' parameters differ or are untrained."""
+def check(
+    title: str,
+    trained: nn.Module,
+    group: dist.ProcessGroup | None = None,
+    untrained: nn.Module | None = None,
+) -> None:
+    """Print one line on rank 0, or fail if the ranks' parameters differ or are untrained.
+
+    ``untrained`` is what ``trained`` was at the beginning: ``model()``, if nothing is given.
+    """
     flat = torch.cat([p.detach().flatten() for p in trained.parameters()])
-    fresh = torch.cat([p.detach().flatten() for p in model().parameters()])
+    fresh = torch.cat([p.detach().flatten() for p in (untrained or model()).parameters()])
     assert not torch.equal(flat, fresh), "the parameters did not change"
     ranks = dist.get_world_size(group)
     everybody = [torch.empty_like(flat) for _ in range(ranks)]
