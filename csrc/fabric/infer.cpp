@@ -63,11 +63,15 @@ double ease_of(const Flow& flow, const Fabric& fabric) {
   return nics > 0 ? flow.rate / nics : 1;
 }
 
-/// Hosts of one rack have both in common: the cable, and the place.
-void set_racks(const std::vector<Flow>& flows, const std::vector<int>& near, Fabric& fabric) {
+/// Groups of hosts that have a cable in common, by host.
+std::vector<int> cable_groups(const std::vector<Flow>& flows, const Fabric& fabric) {
   Linkage linkage(fabric.hosts.size());
   for (const Flow& flow : flows) linkage.add(flow.from, flow.to, ease_of(flow, fabric));
-  const std::vector<int> group = linkage.joined(kSlow);
+  return linkage.joined(kSlow);
+}
+
+/// Hosts of one rack have both in common: the cable, and the place.
+void set_racks(const std::vector<int>& group, const std::vector<int>& near, Fabric& fabric) {
   std::map<std::pair<int, int>, int> rack_of_group;
   for (size_t host = 0; host < fabric.hosts.size(); ++host) {
     const int next = static_cast<int>(rack_of_group.size());
@@ -80,7 +84,10 @@ void set_racks(const std::vector<Flow>& flows, const std::vector<int>& near, Fab
   }
 }
 
-void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
+/// `group`: of each host, those that have a cable in common. A flow to a far host of the same group
+/// is no slower than its NICs, apart from what its distance costs at the start.
+void set_cables(const std::vector<std::vector<Flow>>& rounds, const std::vector<int>& group,
+                Fabric& fabric) {
   struct Sums {
     std::vector<double> held_up;
     double rate() const { return held_up.empty() ? 0 : median(held_up); }
@@ -100,7 +107,9 @@ void set_cables(const std::vector<std::vector<Flow>>& rounds, Fabric& fabric) {
       if (from == to || flow.wire != Measurements::kShared) continue;
       for (Crossing* crossing : {&leaving[from], &entering[to]}) {
         crossing->rate += flow.rate;
-        crossing->held_up |= ease_of(flow, fabric) < kHeldUp;
+        crossing->held_up |=
+            group[static_cast<size_t>(flow.from)] != group[static_cast<size_t>(flow.to)] &&
+            ease_of(flow, fabric) < kHeldUp;
       }
     }
     const auto add = [](const std::map<int, Crossing>& crossings, std::vector<Sums>& sums) {
@@ -301,11 +310,12 @@ Fabric infer(const Measurements& measured) {
   set_costs(measured.pings, near, fabric);
   set_nic_rates(flows, fabric);
   set_burst(flows, fabric);
-  if (!flows.empty()) set_racks(flows, near, fabric);
+  const std::vector<int> group = cable_groups(flows, fabric);
+  if (!flows.empty()) set_racks(group, near, fabric);
   const bool has_far =
-      std::ranges::find_if(near, [](int group) { return group > 0; }) != near.end();
+      std::ranges::find_if(near, [](int site) { return site > 0; }) != near.end();
   if (has_far) set_distances(measured.pings, fabric);
-  if (fabric.racks.size() > 1) set_cables(measured.rounds, fabric);
+  if (fabric.racks.size() > 1) set_cables(measured.rounds, group, fabric);
   set_pairs(measured, flows, fabric);
   set_links(measured, fabric);
   fabric.validate();
