@@ -24,9 +24,9 @@ constexpr int64_t kLookOfTraffic = 1000;
 constexpr int64_t kMostIdle = 600'000;
 constexpr int kLooks = 3;
 /// Thousandths of what others keep of their promises: less is broken.
-constexpr int64_t kBroken = 333;
-/// So many looks after the beginning, bands are known.
-constexpr int kFirstLooks = 6;
+constexpr int64_t kBroken = 200;
+/// So many looks count as the first ones.
+constexpr int kFirstLooks = 8;
 
 bool is_route(const RatedResource& of) {
   return of.from != kAnyHost && of.to != kAnyHost && of.from != of.to;
@@ -46,6 +46,7 @@ RateWatch::RateWatch(Wiring wiring)
 
 bool RateWatch::look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work) {
   look_at_links(pattern, now, work);
+  if (pattern == 0) return decide(now, pause);
   const auto at = [&](size_t index) {
     return HostTrend::Work{work[index].amount, work[index].microseconds};
   };
@@ -77,7 +78,7 @@ void RateWatch::look_at_links(uint64_t pattern, int64_t now, std::span<const Wor
   looked_ = now;
   try_again(rates, weight);
   if (promise_looks_ < kFirstLooks) look_at_promises(rates, weight);
-  links_.look(pattern, rates, of_links_, weight);
+  if (pattern != 0) links_.look(pattern, rates, of_links_, weight);
 }
 
 void RateWatch::look_at_promises(const std::vector<RateTrends::Rate>& rates, int weight) {
@@ -91,7 +92,9 @@ void RateWatch::look_at_promises(const std::vector<RateTrends::Rate>& rates, int
   }
   if (all.empty()) return;
   ++promise_looks_;
-  const int64_t usual = std::max<int64_t>(median_of(std::move(all)), 1);
+  const auto best = all.begin() + static_cast<std::ptrdiff_t>(all.size() * 3 / 4);
+  std::nth_element(all.begin(), best, all.end());
+  const int64_t usual = std::max<int64_t>(*best, 1);
   for (RateTrends::Ratio& each : kept) {
     each.ratio = each.ratio * kOne / usual;
     each.is_outside = each.ratio < kBroken;

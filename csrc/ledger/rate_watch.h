@@ -22,10 +22,10 @@
 // Shaped links let some bytes pass at once after a pause, at a rate that is the processor's. So no
 // rate counts as more than the Fabric has measured.
 //
-// What is slow from the first call on would count as normal. So until bands are known, the rates
-// are compared with those that the Fabric promises: a host that keeps less than a third of its
-// promise, measured by what others keep, has become slow since the Fabric was measured. Routes
-// share NICs in all Plans, so less than that says nothing.
+// What is slow from the first call on would count as normal. So at the first looks, the rates are
+// compared with those that the Fabric promises: a host that keeps less than a fifth of what the
+// best quarter of the routes keeps has become slow since the Fabric was measured. Routes share NICs
+// in all Plans, so less than that says nothing.
 //
 // A Plan may leave a slow route or private link without traffic, so nobody would notice that it has
 // recovered. After ten minutes it counts as recovered. If it is as slow as it was, it is found
@@ -84,7 +84,8 @@ class RateWatch {
   void rewire(Wiring wiring) { wiring_ = std::move(wiring); }
   const Wiring& wiring() const { return wiring_; }
 
-  /// Another look. `pattern`: what was running; only rates of links of one pattern are compared.
+  /// Another look. `pattern`: what was running; only rates of links of one pattern are compared. 0:
+  /// several things, so rates are compared with what is promised only.
   /// `now`: milliseconds, on a clock that all ranks agree on. `pause`: the least time between two
   /// changes. `work`: as the Layout says. True: `factors` have changed.
   bool look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work);

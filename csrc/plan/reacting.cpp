@@ -124,7 +124,6 @@ bool Reacting::read(std::span<const std::byte> message, uint64_t pattern) {
     is_on_ = false;
     return false;
   }
-  if (pattern == 0) return false;
   const RateWatch::Layout layout{static_cast<int>(measured_->hosts.size())};
   std::vector<RateWatch::Work> work(layout.size());
   std::memcpy(work.data(), message.data() + sizeof(Header), work.size() * sizeof(work[0]));

@@ -61,8 +61,8 @@ class Reacting {
   };
   /// Writes what this rank has done since the last look.
   void write(std::span<std::byte> message, const Counts& counts);
-  /// Reads the sum of what all ranks have written. `pattern`: see RateWatch; 0: rates are not to be
-  /// compared. True: the epoch has advanced.
+  /// Reads the sum of what all ranks have written. `pattern`: see RateWatch. True: the epoch has
+  /// advanced.
   bool read(std::span<const std::byte> message, uint64_t pattern);
 
   // Any thread.

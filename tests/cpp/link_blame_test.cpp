@@ -114,13 +114,14 @@ Wiring promising(Wiring wiring) {
 // The Fabric was measured a week ago. Others share NICs with each other, and keep less than their
 // promise, too.
 TEST(LinkBlame, AHostThatIsSlowFromTheFirstCallOnIsFound) {
-  for (const double factor : {0.1, 0.25}) {
+  for (const double factor : {0.05, 0.15}) {
     for (const double others : {1.0, 0.3}) {
       for (const uint64_t seed : {1, 2, 3}) {
         Network network(4, seed % 2 == 0 ? ring(4) : all_pairs(4), 0.05, seed,
                         promising(one_rack(4)));
         network.machine = others;
         network.set_host(2, factor);
+        network.pattern = seed == 3 ? 0 : 1;  // choices take turns in the first calls, or do not
         EXPECT_LE(network.looks_until_change(10), 3);
         EXPECT_EQ(found_slow(network), (Slow{{2, kAny}, {kAny, 2}}));
         EXPECT_NEAR(static_cast<double>(network.watch.factors().at({2, kAny})), 1000 * factor,
@@ -131,6 +132,7 @@ TEST(LinkBlame, AHostThatIsSlowFromTheFirstCallOnIsFound) {
             known.promised[route] = static_cast<int64_t>(100'000 * factor);
         }
         network.watch.rewire(known);
+        network.pattern = 1;
         EXPECT_GT(network.looks_until_change(70), 70) << "that is how it is now";
         network.set_host(2, 1);
         EXPECT_LE(network.looks_until_change(10), 4);

@@ -67,7 +67,7 @@ class Network {
       work[layout.reduced(host)] = reduced(host);
       work[layout.turns(host)] = turns(host);
     }
-    return watch.look(1, now, kPause, work);
+    return watch.look(pattern, now, kPause, work);
   }
   /// How many looks it takes to find a change; `most` and one more: it is not found.
   int looks_until_change(int most) {
@@ -85,6 +85,7 @@ class Network {
   std::set<std::pair<int, int>> carries_nothing;
   int32_t kilobytes = 10'000;  // on each route, between two looks
   int64_t between_looks = 500;
+  uint64_t pattern = 1;  // see RateWatch
   std::map<int, double> speeds;  // of processors that run
   std::map<int, double> shares;  // of the time in which a processor runs, if it could
   std::set<int> idle;            // hosts that add nothing up
