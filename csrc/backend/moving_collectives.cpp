@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/argument_checks.h"
+#include "backend/element_type.h"
 #include "backend/process_group.h"
 
 namespace q7x2 {
@@ -19,6 +20,7 @@ CollectiveCall moving(Collective collective, const at::Tensor& tensor, int root 
   CollectiveCall call;
   call.collective = collective;
   call.root = root;
+  call.dtype = dtype_of(tensor);
   call.agreed = static_cast<uint32_t>(tensor.scalar_type());
   return call;
 }

@@ -117,9 +117,14 @@ std::string CollectiveTask::name() const {
   FlightRecord record;
   describe(record);
   record.sequence = sequence();
-  return call_signature(record, call_.title) + (call_.is_direct ? " between devices" : "") +
-         " on rank " + std::to_string(group().rank()) + " of " +
-         std::to_string(group().world_size()) + " in group '" + group().name() + "'";
+  std::string details;  // in which calls of two ranks may differ
+  if (call_.divisor > 1) details += ", divided by " + std::to_string(call_.divisor);
+  if (call_.coding) details += ", codec " + call_.coding.codec->name();
+  if (!call_.algorithms.empty()) details += ", algorithms " + call_.algorithms;
+  if (call_.is_direct) details += ", between devices";
+  return call_signature(record, call_.title, details) + " on rank " +
+         std::to_string(group().rank()) + " of " + std::to_string(group().world_size()) +
+         " in group '" + group().name() + "'";
 }
 
 // Collectives of a group take staging in their order, on every rank, and never wait for more while

@@ -8,7 +8,12 @@
 
 namespace q7x2 {
 
-/// `title`: what the user calls it; empty: the collective's own name. Empty parts are left out.
-std::string call_signature(const FlightRecord& call, std::string_view title = {});
+/// Whether it is a collective that computes with the elements; its `reduce` says how.
+bool is_reduced(const FlightRecord& record);
+
+/// `title`: what the user calls it; empty: the collective's own name. `details`: what the record
+/// does not know, such as ", codec int8". Empty parts are left out.
+std::string call_signature(const FlightRecord& call, std::string_view title = {},
+                           std::string_view details = {});
 
 }  // namespace q7x2

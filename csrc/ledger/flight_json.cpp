@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/version.h"
+#include "ledger/call_signature.h"
 
 namespace q7x2 {
 namespace {
@@ -236,10 +237,8 @@ class Writer {
       json["tag"] = record.tag;
     } else {
       if (record.peer >= 0) json["root"] = record.peer;
-      if (record.dtype != DType::kBytes) {
-        json["dtype"] = q7x2::to_string(record.dtype);
-        json["reduce"] = q7x2::to_string(record.reduce);
-      }
+      if (record.dtype != DType::kBytes) json["dtype"] = q7x2::to_string(record.dtype);
+      if (is_reduced(record)) json["reduce"] = q7x2::to_string(record.reduce);
       json["plan"] = std::string(snapshot_.names.name_of(record.plan));
       if (record.codec != 0) json["codec"] = std::string(snapshot_.names.name_of(record.codec));
       if (record.predicted > 0) json["predicted_ns"] = std::llround(double{record.predicted} * 1e9);

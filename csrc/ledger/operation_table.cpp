@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "ledger/call_signature.h"
+
 namespace q7x2 {
 namespace {
 
@@ -22,10 +24,6 @@ bool is_collective(const FlightRecord& record) {
 
 bool is_typed(const FlightRecord& record) {
   return record.dtype != DType::kBytes;
-}
-
-bool is_reduced(const FlightRecord& record) {
-  return is_typed(record) && is_collective(record);
 }
 
 bool has_failed(const FlightRecord& record) {

@@ -159,7 +159,9 @@ FlightWaits FlightLog::waits_of(Locked& locked, Task& task) {
 
 std::string FlightLog::call_text(Locked&, uint32_t group, uint64_t sequence) const {
   const FlightRecord* const call = group == 0 ? nullptr : recorder_.find_call(group, sequence);
-  return call == nullptr ? "" : call_signature(*call);
+  if (call == nullptr) return "";
+  const std::string codec(recorder_.names().name_of(call->codec));
+  return call_signature(*call, {}, codec.empty() ? "" : ", codec " + codec);
 }
 
 void FlightLog::copy_to(Locked& locked, const std::vector<std::shared_ptr<Task>>& active,

@@ -21,6 +21,12 @@ constexpr size_t kMostUnanswered = 4;
 // How long a rank that has met a message which does not fit waits to hear what its sender called.
 constexpr std::chrono::milliseconds kAnswerPatience{100};
 
+/// What names a call, without the rank and the group: "broadcast (sequence 3, 4 bytes, root 0)". A
+/// disagreement names them itself.
+std::string without_place(const std::string& call) {
+  return call.substr(0, call.find(" on rank "));
+}
+
 }  // namespace
 
 void Group::housekeep(Locked& locked, TimePoint now) {
@@ -195,10 +201,17 @@ void Group::ask_what_it_called(Locked& locked, int peer, uint64_t sequence) {
 
 Error Group::disagreement(int a, const std::string& what_a_did, int b,
                           const std::string& what_b_did) const {
+  const std::string of_a = without_place(what_a_did);
+  const std::string of_b = without_place(what_b_did);
+  // What no name of a call has.
+  const std::string hint = of_a == of_b
+                               ? ". They differ in the lengths of their parts, in the edges that "
+                                 "are compressed, or in what precedes them"
+                               : "";
   return Error(ErrorCode::kMismatch,
                "ranks disagree about a collective (a different collective, shape, dtype, root, "
                "split, reduction, device or q7x2.algorithm): " +
-                   describe(a) + " " + what_a_did + ", but " + describe(b) + " " + what_b_did,
+                   describe(a) + " " + of_a + ", but " + describe(b) + " " + of_b + hint,
                a == rank() ? b : a);
 }
 
@@ -216,13 +229,13 @@ std::string Group::call_name(Locked& locked, uint64_t sequence) const {
 }
 
 std::string Group::what_it_did(Locked& locked, uint64_t sequence) const {
-  std::string text = "called " + call_name(locked, sequence);
-  if (find_running(locked, sequence) == nullptr) {
-    // What precedes a call is named as the call is.
-    const Task* const next = find_running(locked, oldest_running(locked));
-    text += next == nullptr ? "" : ", and went on to " + next->name();
-  }
-  return text;
+  const std::string call = without_place(call_name(locked, sequence));
+  const Task* const next = find_running(locked, oldest_running(locked));
+  const std::string later = next == nullptr ? "" : without_place(next->name());
+  // What precedes a call is named as the call is.
+  const bool went_on =
+      find_running(locked, sequence) == nullptr && next != nullptr && later != call;
+  return "called " + call + (went_on ? ", and went on to " + later : "");
 }
 
 }  // namespace q7x2

@@ -166,7 +166,9 @@ def _text(kind: str, details: dict[str, Any], is_message: bool) -> str:
         return "barrier"
     text = f"{kind} of {details['bytes']} bytes"
     if "dtype" in details:
-        text += f" of {details['dtype']}, {details['reduce']}"
+        text += f" of {details['dtype']}"
+    if "reduce" in details:
+        text += f", {details['reduce']}"
     if "root" in details:
         text += f", root {details['root']}"
     return text

@@ -7,6 +7,7 @@ when one of them has waited for half a second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -160,6 +161,33 @@ def test_a_list_of_a_reduce_scatter_that_differs_in_one_part() -> None:
     )
 
 
+# --- roots ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "gather", "scatter"])
+@pytest.mark.ranks(2)
+def test_a_wrong_root_shows_both_calls(collective: str) -> None:
+    """Each rank takes itself for the root."""
+    me = dist.get_rank()
+    parts = [torch.ones(6) for _ in range(2)]
+    calls: dict[str, Call] = {
+        "broadcast": lambda group: dist.broadcast(torch.ones(6), me, group),
+        "reduce": lambda group: dist.reduce(torch.ones(6), me, group=group),
+        "gather": lambda group: dist.gather(torch.ones(6), parts, me, group),
+        "scatter": lambda group: dist.scatter(torch.ones(6), parts, me, group),
+    }
+    text = error_of(calls[collective], later=True)
+    for rank in range(2):
+        called = rf"rank {rank} \(pid \d+ on [^)]*\) called {collective} \([^)]*, root {rank}\)"
+        assert re.search(called, text), text
+    assert_says_no_call_twice(text)
+
+
+def assert_says_no_call_twice(text: str) -> None:
+    for call, next_call in re.findall(r"called (.*?\)), and went on to (.*?\))", text):
+        assert call != next_call, text
+
+
 # --- dtypes --------------------------------------------------------------------------------------
 
 
@@ -189,7 +217,10 @@ def test_dtypes_of_equal_width(collective: str) -> None:
         ),
     }
     receiver = {"broadcast": me == 1, "scatter": me == 1, "gather": me == 0}.get(collective, me < 2)
-    error_of(calls[collective], later=not receiver)
+    text = error_of(calls[collective], later=not receiver)
+    assert " of float32" in text, text
+    assert " of int32" in text, text
+    assert_says_no_call_twice(text)
 
 
 @pytest.mark.parametrize("differs", ["dtype", "op"])
