@@ -14,11 +14,17 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "transport/port_range.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr int kMostPorts = 32;
+constexpr size_t kMostPorts = 32;
+
+void reuse_address(const PrivateSocket& socket) {
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
 
 /// Reads and drops what has arrived. False: the connection is over.
 bool drain(const PrivateSocket& socket) {
@@ -39,25 +45,40 @@ HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key,
   if (epoll_ < 0) {
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
   }
+  const std::optional<PortRange> range = PortRange::of_environment();
+  // Ranks of a host start at different ports, so that few of them are tried in vain.
+  const size_t first = range ? static_cast<size_t>(process) % range->size() : 0;
+  const size_t most = range ? range->size() : kMostPorts;
+  std::optional<PortTurn> turn;
+  if (range) turn.emplace();
   // Another process may have a number at one of the addresses.
-  for (int i = 0; i < kMostPorts && port_ == 0; ++i) {
-    if (!bind(addresses) && errno != EADDRINUSE) break;
+  for (size_t i = 0; i < most; ++i) {
+    port_ = range ? range->at(first + i) : uint16_t{0};
+    if (bind(addresses) || errno != EADDRINUSE) break;
+  }
+  if (port_ == 0 && range && errno == EADDRINUSE) {
+    throw Error(ErrorCode::kTransport, used_up(*range, "heartbeats"));
+  }
+  if (port_ == 0 && range && errno == EACCES) {
+    throw Error(ErrorCode::kTransport, "Q7X2_PORT_RANGE=" + range->text() +
+                                           ": this process may not listen at these ports");
   }
   if (port_ == 0) {
     log(Level::kWarn, "no port for heartbeats (" + std::string(std::strerror(errno)) +
                           "): other hosts notice late if this one falls silent");
     return;
   }
-  listen(sockets_.front());
   watch(sockets_.front(), true);
 }
 
-/// False: errno says why.
+/// At the port `port_`, or at one that the kernel chooses if it is 0. The socket of the loopback
+/// listens then. False: there is no port, and errno says why.
 bool HeartbeatListener::bind(const std::vector<uint32_t>& addresses) {
   std::vector<uint32_t> all{INADDR_LOOPBACK};
   std::ranges::remove_copy(addresses, std::back_inserter(all), uint32_t{INADDR_LOOPBACK});
   std::vector<Socket> sockets;
-  uint16_t port = 0;  // as the kernel chooses it for the first
+  uint16_t port = std::exchange(port_, uint16_t{0});
+  const bool is_given = port != 0;
   for (const uint32_t each : all) {
     Socket one{PrivateSocket::open()};
     sockaddr_in address{};
@@ -67,10 +88,15 @@ bool HeartbeatListener::bind(const std::vector<uint32_t>& addresses) {
     socklen_t length = sizeof(address);
     auto* const own = reinterpret_cast<sockaddr*>(&address);
     if (!one.socket.is_valid()) return false;
+    // Connections of an earlier process keep a port of the range for a minute. Two processes that
+    // bind the same one find out when they listen at the loopback.
+    if (is_given) reuse_address(one.socket);
     if (::bind(one.socket, own, length) != 0) {
-      if (errno == EADDRNOTAVAIL && port != 0) continue;  // an interface that has gone
+      if (errno == EADDRNOTAVAIL && !sockets.empty()) continue;  // an interface that has gone
       return false;
     }
+    if (sockets.empty() && ::listen(one.socket, SOMAXCONN) != 0) return false;
+    one.is_listening = sockets.empty();
     if (::getsockname(one.socket, own, &length) != 0) return false;
     port = ntohs(address.sin_port);
     sockets.push_back(std::move(one));

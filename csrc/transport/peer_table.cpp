@@ -22,13 +22,17 @@ constexpr std::chrono::milliseconds kBetweenFiles{100};
 constexpr int kMostToCatchUp = 1000;
 
 // Why a connection may have failed, for a person.
-std::string why_unreachable(const Reactor& reactor, const Card& peer) {
+std::string why_unreachable(const Reactor& reactor, const Peer& peer) {
   if (!can_open_file()) {
     return "this process can open no more files: raise the limit (`ulimit -n`)";
   }
-  return "UCX may use " + join_list(reactor.transports()) + " here and " + peer.transports +
-         " there; this depends on UCX_TLS, which should be the same on both sides, and on the room "
-         "in /dev/shm";
+  const std::string both = "UCX may use " + join_list(reactor.transports()) + " here and " +
+                           peer.card.transports +
+                           " there; this depends on UCX_TLS, which should be "
+                           "the same on both sides";
+  return both + (peer.same_host ? ", and on the room in /dev/shm"
+                                : ", and on UCX_NET_DEVICES, which must name interfaces that lead "
+                                  "to the other host");
 }
 
 }  // namespace
@@ -149,7 +153,7 @@ bool PeerTable::connect(Locked& locked, Peer& peer) {
     watch(peer, Wire::kShared);
     return true;
   } catch (const Error& error) {
-    suspect(locked, peer, error.what() + (": " + why_unreachable(reactor_, peer.card)));
+    suspect(locked, peer, error.what() + (": " + why_unreachable(reactor_, peer)));
     return false;
   }
 }

@@ -1,5 +1,6 @@
 #include "transport/ucx.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +9,8 @@
 #include <set>
 
 #include "transport/close_by_force.h"
+#include "transport/interface_names.h"
+#include "transport/port_range.h"
 #include "transport/private_segments.h"
 #include "transport/shared_memory_limits.h"
 
@@ -93,6 +96,17 @@ void exclude(ucp_config_t* config, const std::set<std::string>& without) {
   check_ucx(ucp_config_modify(config, "TLS", left->c_str()), "set TLS");
 }
 
+/// UCX tries ports of the range at random until one is free. It would never end if none is.
+std::optional<PortTurn> turn_for_ports(const UcpContext& context) {
+  const std::optional<PortRange> ports = PortRange::of_environment();
+  if (!ports || std::getenv("UCX_TCP_PORT_RANGE") != nullptr) return std::nullopt;
+  const std::vector<std::string> transports = context.transports();
+  if (std::ranges::find(transports, "tcp") == transports.end()) return std::nullopt;
+  std::optional<PortTurn> turn(std::in_place);
+  if (ports->is_used_up()) throw Error(ErrorCode::kTransport, used_up(*ports, "UCX"));
+  return turn;
+}
+
 }  // namespace
 
 ucs_memory_type_t ucx_memory(MemoryKind kind) {
@@ -135,6 +149,9 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   // FailureDetector watches all peers. UCX would also wake an idle process for it, and never let it
   // sleep again once a peer has closed the queue that it writes to.
   set_default(config, "KEEPALIVE_INTERVAL", "inf");
+  if (const std::optional<PortRange> ports = PortRange::of_environment()) {
+    set_default(config, "TCP_PORT_RANGE", ports->text().c_str());
+  }
   if (!net_devices.empty()) {
     std::string list;
     for (const std::string& device : net_devices) {
@@ -161,9 +178,12 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   ucp_context_h context = nullptr;
   const ucs_status_t status = ucp_init_version(kApiMajor, kApiMinor, &params, config, &context);
   if (status == UCS_ERR_NO_DEVICE) {
+    const std::string tls = configured_transports();
     throw Error(ErrorCode::kTransport,
-                "UCX has none of the transports that UCX_TLS=" + configured_transports() +
-                    " allows: unset UCX_TLS, or name some that `UCX_TLS=all q7x2 info` shows");
+                "UCX has none of the transports that UCX_TLS=" + tls + " allows: " +
+                    (std::getenv("UCX_NET_DEVICES") != nullptr
+                         ? why_no_network(tls)
+                         : "unset UCX_TLS, or name some that `UCX_TLS=all q7x2 info` shows"));
   }
   check_ucx(status, "initialise");
   context_.reset(context);
@@ -189,6 +209,7 @@ UcpWorker::UcpWorker(const UcpContext& context) : worker_(nullptr, ucp_worker_de
   ucp_worker_h worker = nullptr;
   const PrivateSegments before;
   const std::set<int> listening_before = listening_sockets();
+  const std::optional<PortTurn> turn = turn_for_ports(context);
   check_ucx(ucp_worker_create(context.get(), &params, &worker), "create a worker");
   worker_.reset(worker);
   before.restrict_newer();

@@ -13,6 +13,7 @@
 #include "transport/group_facts.h"
 #include "transport/handle.h"
 #include "transport/known_breaks.h"
+#include "transport/network_check.h"
 #include "transport/runtime.h"
 #include "transport/tag.h"
 
@@ -95,6 +96,7 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
   const Prepare prepare = [this](const auto& all) { admit(all); };
   std::vector<Card> cards = verified(exchange_(
       "card", mine_.encode(), [] {}, prepare));
+  refuse_without_network(cards, rank_, name_);
   refuse_tcp_after_fork(cards, rank_);
   Membership members = meet(cards);
   renew_connections(members, std::move(cards));

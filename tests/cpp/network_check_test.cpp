@@ -1,0 +1,62 @@
+// Groups in which a rank has no network, though it needs one.
+#include "transport/network_check.h"
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace q7x2 {
+namespace {
+
+Card card_on(const std::string& host, const std::string& transports) {
+  Card card;
+  card.pid = 41;
+  card.host_key = host;
+  card.hostname = host;
+  card.transports = transports;
+  return card;
+}
+
+TEST(NetworkCheck, KnowsWhatLeadsToOtherHosts) {
+  for (const char* local :
+       {"", "self", "posix, sysv, self", "cma, knem, xpmem, cuda_copy, cuda_ipc"}) {
+    EXPECT_FALSE(has_network(local)) << local;
+  }
+  for (const char* network : {"tcp", "self, tcp", "posix, rc_verbs", "ud_mlx5,self"}) {
+    EXPECT_TRUE(has_network(network)) << network;
+  }
+}
+
+TEST(NetworkCheck, RanksThatShareMemoryNeedNone) {
+  const std::vector<Card> one_host(3, card_on("a", "posix, self"));
+  EXPECT_NO_THROW(refuse_without_network(one_host, 0, "world"));
+  const std::vector<Card> two_hosts{card_on("a", "posix, tcp"), card_on("b", "sysv, tcp")};
+  EXPECT_NO_THROW(refuse_without_network(two_hosts, 1, "world"));
+  EXPECT_NO_THROW(refuse_without_network({card_on("a", "self")}, 0, "world"));
+}
+
+TEST(NetworkCheck, AllRanksNameTheOneThatLacksIt) {
+  ::setenv("UCX_NET_DEVICES", "nothing0", 1);
+  const std::vector<Card> cards{card_on("a", "posix, tcp"), card_on("b", "posix, self"),
+                                card_on("b", "posix, self, tcp")};
+  for (int rank = 0; rank < 3; ++rank) {
+    try {
+      refuse_without_network(cards, rank, "world");
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(error.code(), ErrorCode::kTransport);
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_NE(text.find("rank 1 (pid 41 on b) has no network"), std::string::npos) << text;
+      EXPECT_NE(text.find("UCX_NET_DEVICES"), std::string::npos) << text;
+      EXPECT_EQ(text.find("UCX_NET_DEVICES=nothing0") != std::string::npos, rank == 1) << text;
+      EXPECT_EQ(text.find("/dev/shm"), std::string::npos) << text;
+    }
+  }
+  ::unsetenv("UCX_NET_DEVICES");
+}
+
+}  // namespace
+}  // namespace q7x2
