@@ -27,7 +27,7 @@ struct CollectiveCall {
   /// others: one per part. Inputs are only read.
   std::vector<Region> input;
   std::vector<Region> output;
-  DType dtype = DType::kBytes;  ///< of the elements, where they are reduced
+  DType dtype = DType::kBytes;  ///< of the elements; kBytes: of no known type
   ReduceKind reduce = ReduceKind::kSum;
   int divisor = 1;  ///< the mean of a sum: the world size
   /// Compressed, if it has a codec: all_reduce, reduce_scatter and all_gather of floats.

@@ -39,8 +39,8 @@ class HeartbeatListener {
   static constexpr std::chrono::seconds kPatience{5};
 
   /// `process`: this one. `key`: of messages to it. `addresses`: at which other hosts may call,
-  /// IPv4 in host byte order. Throws Error(kTransport) if there can be no epoll descriptor. If the
-  /// process can have no port, nobody can call it.
+  /// IPv4 in host byte order. Throws Error(kTransport) if there can be no epoll descriptor, or no
+  /// port of Q7X2_PORT_RANGE is free. Else nobody can call a process that can have no port.
   HeartbeatListener(uint64_t process, const MessageKey& key,
                     const std::vector<uint32_t>& addresses = {});
   HeartbeatListener(const HeartbeatListener&) = delete;
