@@ -18,7 +18,11 @@ TEST(CallSignature, SaysWhatRanksMustAgreeOn) {
             "all_reduce_coalesced (sequence 12, 4096 bytes of float32, sum)");
   call.collective = Collective::kBroadcast;
   call.peer = 3;
+  EXPECT_EQ(call_signature(call), "broadcast (sequence 12, 4096 bytes of float32, root 3)");
+  call.dtype = DType::kBytes;
   EXPECT_EQ(call_signature(call), "broadcast (sequence 12, 4096 bytes, root 3)");
+  EXPECT_EQ(call_signature(call, "", ", codec int8"),
+            "broadcast (sequence 12, 4096 bytes, root 3, codec int8)");
   call.collective = Collective::kBarrier;
   call.peer = -1;
   EXPECT_EQ(call_signature(call), "barrier (sequence 12)");

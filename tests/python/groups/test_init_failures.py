@@ -140,7 +140,9 @@ def test_a_rank_that_never_starts_is_named_by_all(backend, tmp_path, how) -> Non
     results = harness.run_script(NEVER_STARTED, 3, tmp_path, 60, args=[backend, options[how]])
     for result in results[:2]:
         assert "DistBackendError" in result.stdout, result.describe()
-        assert "rank 2 did not join within the timeout of 5000 ms" in result.stdout, result.describe()
+        assert "rank 2 did not join within the timeout of 5000 ms" in result.stdout, (
+            result.describe()
+        )
 
 
 OTHER_BACKEND = """

@@ -172,18 +172,31 @@ def test_ranks_that_call_different_things(tmp_path: pathlib.Path) -> None:
     line = line_after(body, 3, tmp_path)
     assert "ranks made different calls at sequence" in line
     assert "ranks 0, 2 called all_reduce of 4000 bytes of float32, sum" in line
-    assert "rank 1 called broadcast of 200 bytes, root 0" in line
+    assert "rank 1 called broadcast of 200 bytes of float32, root 0" in line
 
 
-def test_ranks_that_differ_in_what_no_size_shows(tmp_path: pathlib.Path) -> None:
+def test_ranks_that_differ_in_the_dtype(tmp_path: pathlib.Path) -> None:
     body = """
     tensor = torch.ones(100, dtype=torch.int32 if rank == 0 else torch.float32)
     call(dist.broadcast, tensor, 0)
     call(dist.barrier)
     """
     line = line_after(body, 2, tmp_path)
-    assert "rank 0 and rank 1 disagree about broadcast of 400 bytes, root 0" in line
-    assert "its dtype" in line
+    assert "rank 0 called broadcast of 400 bytes of int32, root 0" in line
+    assert "rank 1 called broadcast of 400 bytes of float32, root 0" in line
+
+
+def test_ranks_that_differ_in_what_no_size_shows(tmp_path: pathlib.Path) -> None:
+    body = """
+    import q7x2
+
+    with q7x2.algorithm("ring" if rank == 0 else "sra"):
+        call(dist.all_reduce, torch.ones(100))
+    call(dist.barrier)
+    """
+    line = line_after(body, 2, tmp_path)
+    assert "rank 0 and rank 1 disagree about all_reduce of 400 bytes of float32, sum" in line
+    assert "its algorithm" in line
 
 
 def test_a_message_that_was_never_sent(tmp_path: pathlib.Path) -> None:
