@@ -10,10 +10,10 @@
 // Without error feedback the result is biased unless the codec rounds at random (":sr").
 //
 // Selections, and groups of elements that share a scale, lie within one parameter. So a parameter
-// has a message of its own if it is selected from, or if its length is no multiple of the group's.
+// has a message of its own if it is selected from. Others share one, with padding between them
+// (group_padding.h).
 //
-//   collectives   one for each codec in use, for each parameter that has its own message, and for
-//   all
+//   collectives   one for each codec in use, for each parameter that is selected from, and for all
 //                 that travels whole; all at the same time
 //   bytes         of the codecs
 //   memory        one fp32 copy of the coded parameters, two if steps may be skipped
@@ -26,6 +26,7 @@
 
 #include "comm_hooks/coded_sum.h"
 #include "comm_hooks/compressors.h"
+#include "comm_hooks/group_padding.h"
 #include "comm_hooks/held_state.h"
 #include "comm_hooks/stock_all_reduce.h"
 #include "kernels/codec.h"
@@ -65,6 +66,7 @@ OptionFields<CodecOptions> codec_fields() {
 struct Part {
   CodecPtr codec;
   bool is_shared = false;  ///< by gradients that may lie beside each other
+  bool is_padded = false;  ///< has elements of no gradient
   size_t first = 0;
   size_t count = 0;
   int64_t offset = 0;   ///< in the memory
@@ -85,12 +87,19 @@ class CodecCompressor final : public Compressor {
 
   size_t lanes() const override { return options_.over_stock ? StockAllReduce::kLanes : 1; }
 
+  int64_t room(const Bucket& bucket, size_t i) const override {
+    const int64_t numel = bucket.gradients[i].flat.numel();
+    const CodecPtr codec = codec_of(bucket.gradients[i].parameter, bucket.step);
+    if (!options_.per_parameter || !shares_message(*codec)) return numel;
+    return padded_numel(codec->spec().value, numel);
+  }
+
   /// Gradients of one codec that may share a message lie together.
   void arrange(const Bucket& bucket, std::vector<size_t>& coded) const override {
     std::vector<std::pair<std::pair<const Codec*, bool>, std::vector<size_t>>> by_message;
     for (const size_t i : coded) {
       const CodecPtr codec = codec_of(bucket.gradients[i].parameter, bucket.step);
-      const std::pair key{codec.get(), shares_message(*codec, bucket.gradients[i].flat.numel())};
+      const std::pair key{codec.get(), shares_message(*codec)};
       auto found = std::ranges::find_if(by_message, [&](auto& one) { return one.first == key; });
       if (found == by_message.end()) found = by_message.insert(found, {key, {}});
       found->second.push_back(i);
@@ -109,14 +118,9 @@ class CodecCompressor final : public Compressor {
  private:
   friend class CodecEncoding;
 
-  /// A gradient of so many elements can lie beside others: no selection and no group of elements
-  /// that share a scale reaches from one to the next.
-  bool shares_message(const Codec& codec, int64_t numel) const {
-    if (!options_.per_parameter) return true;
-    if (codec.spec().select != SelectKind::kAll) return false;
-    const ValueSpec& value = codec.spec().value;
-    if (value.kind == ValueKind::kSign || value.group == 0) return true;  // there are no scales
-    return numel % value.group == 0;
+  /// A gradient can lie beside others: no selection reaches from one to the next.
+  bool shares_message(const Codec& codec) const {
+    return !options_.per_parameter || codec.spec().select == SelectKind::kAll;
   }
 
   std::vector<CodecPtr> all_stages() const {
@@ -168,12 +172,15 @@ class CodecEncoding final : public Encoding {
       // The owner of a part keeps what rounding its sum loses, so it must send that along without a
       // gradient of its own.
       exchange.counts_uses |= exchange.has_residual || !codec->traits().keeps_zeros;
-      const bool shares = compressor.shares_message(*codec, exchange.memory->places[i].second);
+      const bool shares = compressor.shares_message(*codec);
       if (parts_.empty() || parts_.back().codec != codec || !shares || !parts_.back().is_shared) {
         parts_.push_back(
-            {std::move(codec), shares, i, 0, exchange.memory->places[i].first, {}, {}});
+            {std::move(codec), shares, false, i, 0, exchange.memory->places[i].first, {}, {}});
       }
-      ++parts_.back().count;
+      Part& part = parts_.back();
+      ++part.count;
+      // Behind the last gradient of a part nothing follows that must begin with a group.
+      part.is_padded |= part.count > 1 && end_of(i - 1) < exchange.memory->places[i].first;
     }
   }
 
@@ -226,6 +233,7 @@ class CodecEncoding final : public Encoding {
     for (const Part& part : parts_) {
       at::Tensor message = part.message;
       if (part.codec->spec().value.kind == ValueKind::kSign) message.mul_(exchange_.scale);
+      if (part.is_padded && !part.codec->traits().keeps_zeros) clear_padding(part);
       if (exchange_.values.defined() || message.is_same(exchange_.bucket.buffer)) continue;
       for (size_t i = part.first; i < part.first + part.count; ++i) {
         exchange_.gradient(i).flat.copy_(in(message, part, i));
@@ -241,8 +249,7 @@ class CodecEncoding final : public Encoding {
 
   void pack(Part& part) const {
     const Memory::Piece& memory = *exchange_.memory;
-    const auto& [last, length] = memory.places[part.first + part.count - 1];
-    const int64_t numel = last + length - part.offset;
+    const int64_t numel = end_of(part.first + part.count - 1) - part.offset;
     if (exchange_.values.defined()) {
       part.message = exchange_.values.narrow(0, part.offset, numel);
     } else if (part.count == exchange_.bucket.gradients.size() &&
@@ -263,6 +270,44 @@ class CodecEncoding final : public Encoding {
     for (size_t i = part.first; i < part.first + part.count; ++i) {
       if (exchange_.idle[i]) in(part.message, part, i).zero_();
     }
+    if (part.is_padded) pad(part);
+  }
+
+  // ---- padding
+
+  /// Behind the elements of the i-th gradient, in the memory.
+  int64_t end_of(size_t i) const {
+    const auto& [first, length] = exchange_.memory->places[i];
+    return first + length;
+  }
+
+  /// Calls `visit` with the room of each gradient that is followed by padding, and its elements.
+  template <class Visit>
+  void for_each_room(const at::Tensor& packed, const Part& part, Visit visit) const {
+    for (size_t i = part.first; i + 1 < part.first + part.count; ++i) {
+      const auto& [first, length] = exchange_.memory->places[i];
+      const int64_t room = exchange_.memory->places[i + 1].first - first;
+      if (room > length) visit(packed.narrow(0, first - part.offset, room), length);
+    }
+  }
+
+  void pad(const Part& part) const {
+    const ValueSpec& value = part.codec->spec().value;
+    const auto fill = [&](const at::Tensor& room, int64_t numel) {
+      fill_padding(value, room, numel);
+    };
+    const bool repeats = repeats_padding(value);
+    if (repeats || !exchange_.values.defined()) for_each_room(part.message, part, fill);
+    if (repeats && part.residual.defined()) for_each_room(part.residual, part, fill);
+  }
+
+  /// What came of it is no gradient's.
+  void clear_padding(const Part& part) const {
+    const auto clear = [](const at::Tensor& room, int64_t numel) {
+      room.narrow(0, numel, room.numel() - numel).zero_();
+    };
+    if (exchange_.values.defined()) for_each_room(part.message, part, clear);
+    if (part.residual.defined()) for_each_room(part.residual, part, clear);
   }
 
   // ---- the sums

@@ -45,11 +45,13 @@ class CompressingHook final : public Hook {
         signal_(make_signal(options_.signal, context.world_size)),
         memory_(
             context, kinds(), [this](size_t number) { return compressor_->takes(number); },
+            [this](const Bucket& bucket, size_t i) { return compressor_->room(bucket, i); },
             [this](at::ScalarType dtype) { return compressor_->memory_dtype(dtype); },
             [this] { compressor_->write_down(); }),
         whole_momenta_(
             context, {{"momentum", true}},
             [this](size_t number) { return follows() && !compressor_->takes(number); },
+            [](const Bucket& bucket, size_t i) { return bucket.gradients[i].flat.numel(); },
             [](at::ScalarType) { return at::kFloat; }, [] {}) {}
 
   size_t lanes() const override { return compressor_->lanes(); }

@@ -103,6 +103,11 @@ class Compressor : public Stateful {
     static_cast<void>(bucket);
     static_cast<void>(coded);
   }
+  /// The elements from the first one of the bucket's i-th gradient to that of the one behind it, in
+  /// messages and in the memory. Those that are not its own are padding.
+  virtual int64_t room(const Bucket& bucket, size_t i) const {
+    return bucket.gradients[i].flat.numel();
+  }
   /// Of residuals.
   virtual at::ScalarType memory_dtype(at::ScalarType gradients) const {
     static_cast<void>(gradients);

@@ -12,20 +12,21 @@ bool Memory::is_kept(size_t number) const {
 }
 
 Memory::Piece& Memory::piece(const Bucket& bucket, const std::vector<size_t>& order, Part part) {
-  std::vector<size_t> parameters;
-  for (const size_t i : order) parameters.push_back(bucket.gradients[i].parameter);
+  Piece piece;
+  for (const size_t i : order) {
+    const int64_t numel = bucket.gradients[i].flat.numel();
+    const int64_t room = room_of_(bucket, i);
+    piece.parameters.push_back(bucket.gradients[i].parameter);
+    piece.places.emplace_back(piece.numel, numel);
+    piece.numel += room;
+    piece.padding += room - numel;
+  }
   const auto found = pieces_.find({bucket.index, part});
-  if (found != pieces_.end() && found->second.parameters == parameters) {
+  if (found != pieces_.end() && found->second.parameters == piece.parameters &&
+      found->second.places == piece.places) {
     found->second.used = true;
     return found->second;
   }
-
-  Piece piece;
-  for (const size_t i : order) {
-    piece.places.emplace_back(piece.numel, bucket.gradients[i].flat.numel());
-    piece.numel += bucket.gradients[i].flat.numel();
-  }
-  piece.parameters = std::move(parameters);
   piece.serial = ++serials_;
   write_down_();
   const auto options = bucket.buffer.options().dtype(dtype_of_(bucket.buffer.scalar_type()));

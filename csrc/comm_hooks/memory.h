@@ -32,9 +32,10 @@ class Memory {
     std::vector<at::Tensor> now;   ///< by kind
     std::vector<at::Tensor> next;  ///< of the step in flight
 
-    /// Offset and length of the i-th gradient of the order.
+    /// Offset and length of the i-th gradient of the order. Padding may follow it.
     std::vector<std::pair<int64_t, int64_t>> places;
-    int64_t numel = 0;
+    int64_t numel = 0;    ///< with padding
+    int64_t padding = 0;  ///< elements of no gradient: zeros between steps
     uint64_t serial = 0;  ///< of this layout: another one has another number
 
     bool has_copy(size_t kind) const { return !now[kind].is_same(next[kind]); }
@@ -50,14 +51,17 @@ class Memory {
     bool used = false;  // in this step
   };
 
-  /// `keeps(number)`: whether there is something to keep of a parameter. `dtype_of`: of what is
-  /// kept for gradients of a dtype. `write_down` is called before anything is read: what the
-  /// compressor has not yet written into its pieces is written then.
+  /// `keeps(number)`: whether there is something to keep of a parameter. `room_of(bucket, i)`: the
+  /// elements from the bucket's i-th gradient to the one behind it, its own at least. `dtype_of`:
+  /// of what is kept for gradients of a dtype. `write_down` is called before anything is read: what
+  /// the compressor has not yet written into its pieces is written then.
   Memory(const HookContext& context, std::vector<Kind> kinds, std::function<bool(size_t)> keeps,
+         std::function<int64_t(const Bucket&, size_t)> room_of,
          std::function<at::ScalarType(at::ScalarType)> dtype_of, std::function<void()> write_down)
       : context_(context),
         kinds_(std::move(kinds)),
         keeps_(std::move(keeps)),
+        room_of_(std::move(room_of)),
         dtype_of_(std::move(dtype_of)),
         write_down_(std::move(write_down)) {}
 
@@ -90,6 +94,7 @@ class Memory {
   const HookContext& context_;
   const std::vector<Kind> kinds_;
   const std::function<bool(size_t)> keeps_;
+  const std::function<int64_t(const Bucket&, size_t)> room_of_;
   const std::function<at::ScalarType(at::ScalarType)> dtype_of_;
   const std::function<void()> write_down_;
   std::map<std::pair<size_t, Part>, Piece> pieces_;  // by index of the bucket

@@ -24,7 +24,9 @@ void give_memory(const BucketExchange& exchange, const Signal& signal, SignalSta
 
 at::Tensor copied_gradients(const BucketExchange& exchange) {
   const Memory::Piece& memory = *exchange.memory;
-  const at::Tensor copy = at::empty({memory.numel}, memory.now[momentum_kind(exchange)].options());
+  const at::TensorOptions options = memory.now[momentum_kind(exchange)].options();
+  const at::Tensor copy =
+      memory.padding > 0 ? at::zeros({memory.numel}, options) : at::empty({memory.numel}, options);
   for (size_t i = 0; i < exchange.coded.size(); ++i) {
     memory.at(copy, i).copy_(exchange.gradient(i).flat);
   }

@@ -4,6 +4,20 @@
 #include <bit>
 
 namespace q7x2 {
+namespace {
+
+/// Parts of a coded call begin with a group of elements that share a scale, so no group depends on
+/// what lies before the part. Whole slices are cut so anyway, and so no part gets longer than in
+/// those.
+size_t group_of(const CollectiveCall& call, const Choice& choice) {
+  if (!call.coding || call.coding.codec->spec().select != SelectKind::kAll) return 1;
+  const auto group = std::max<size_t>(call.coding.codec->spec().value.group, 1);
+  const size_t unit =
+      choice.slice_bytes / element_size(call.dtype) / choice.plan->part_prefix.back();
+  return unit % group == 0 ? group : 1;
+}
+
+}  // namespace
 
 Slicing::Slicing(const CollectiveCall& call, const Choice& choice)
     : call_(&call),
@@ -27,7 +41,12 @@ inline std::pair<size_t, size_t> Slicing::flat_part(size_t slice, size_t part) c
   const size_t begin = slice * choice_->slice_bytes;
   const size_t elements = std::min(choice_->slice_bytes, bytes_ - begin) >> flat_shift_;
   const size_t before = begin >> flat_shift_;
-  return {before + plan.part_begin(elements, part), before + plan.part_begin(elements, part + 1)};
+  const size_t group = group_of(*call_, *choice_);
+  const auto border = [&](size_t of) {
+    const size_t at = plan.part_begin(elements, of);
+    return group == 1 ? at : std::min((at + group - 1) / group * group, elements);
+  };
+  return {before + border(part), before + border(part + 1)};
 }
 
 Region Slicing::part(const Block& block, size_t slice) const {

@@ -58,6 +58,36 @@ TEST(Slicing, FlatPartsAreTheBufferInOrder) {
   }
 }
 
+// Elements that share a scale are in one part, so the scale does not depend on the number of ranks.
+TEST(Slicing, PartsOfACodedCallBeginWithAGroup) {
+  constexpr size_t kGroup = 512;
+  for (const std::vector<uint32_t>& weights :
+       {std::vector<uint32_t>{1}, {1, 1, 1}, {2, 1, 5}, {0, 3, 1}}) {
+    const Choice choice = choice_of(Collective::kAllReduce, weights, 4096);
+    for (const size_t elements : {1U, 512U, 513U, 2049U, 5000U, 12345U, 40000U}) {
+      SCOPED_TRACE(std::to_string(weights.size()) + " parts, " + std::to_string(elements));
+      CollectiveCall call;
+      call.collective = Collective::kAllReduce;
+      call.input = call.output = {{nullptr, elements * sizeof(float)}};
+      call.dtype = DType::kFloat32;
+      call.coding.codec = Codec::make("int8:g=512");
+      const Slicing slicing(call, choice);
+      size_t next = 0;
+      for (size_t slice = 0; slice < slicing.num_slices(); ++slice) {
+        for (size_t i = 0; i < weights.size(); ++i) {
+          const Block block = Block::output(static_cast<int>(i));
+          const Region part = slicing.part(block, slice);
+          EXPECT_EQ(slicing.first_element(block, slice), next);
+          EXPECT_TRUE(next % kGroup == 0 || part.bytes == 0) << next;
+          EXPECT_LE(part.bytes, choice.part_bytes);
+          next += part.bytes / sizeof(float);
+        }
+      }
+      EXPECT_EQ(next, elements);
+    }
+  }
+}
+
 // Parts of their own lengths: a part that has no k-th chunk is empty there.
 TEST(Slicing, BlockedPartsAreCutEachByItself) {
   const Choice choice = choice_of(Collective::kAllToAll, {1}, 64);

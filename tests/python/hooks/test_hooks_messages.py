@@ -1,0 +1,166 @@
+"""Gradients that share a message are coded as if each had a message of its own.
+
+The scale of a group of elements depends on one parameter only, whatever its size. So a bucket takes
+one collective per codec, and parameters do not see each other in it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from typing import Any
+
+import pytest
+import q7x2
+import torch
+import torch.distributed as dist
+from idle_cases import Given
+from q7x2._groups import end_group
+from torch.nn.parallel import DistributedDataParallel as DDP
+from values import assert_bits, assert_close
+
+SEED = int(os.environ.get("Q7X2_RANDOM_SEED", "1"))
+CASES = int(os.environ.get("Q7X2_HOOK_CASES", "20"))
+
+DETERMINISTIC = [
+    *("int8", "int4:g=512", "int3:g=64", "int2:g=32", "int8:g=256", "fp8_e4m3", "fp8_e5m2:g=32"),
+    *("int4:g=32:minmax", "int8:minmax", "onebit:g=64", "onebit", "int8+lossless", "bf16"),
+]
+# Their random numbers depend on the place in the message.
+RANDOM = ["int4", "hadamard+int8", "hadamard+onebit", "int4:sr", "ternary:g=64", "qsgd:g=128"]
+NO_ERRORS = {"int4:sr", "ternary:g=64", "qsgd:g=128"}  # unbiased by themselves
+SHAPES = [(1, 1), (31, 67), (16, 32), (5, 100), (3, 171), (32, 32), (2, 2, 9), (33,), (7,)]
+
+
+def random_shapes(chance: random.Random) -> list[tuple[int, ...]]:
+    return [
+        chance.choice([*SHAPES, (chance.randint(1, 40), chance.randint(1, 40))])
+        for _ in range(chance.randint(2, 6))
+    ]
+
+
+def random_gradients(
+    chance: random.Random, shapes: list[tuple[int, ...]], dtype: torch.dtype
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(chance.randrange(1 << 30))
+    exponents = [chance.randint(-3, 3) for _ in shapes]
+    return [
+        (torch.randn(shape, generator=generator) * 10.0**exponent).to(dtype)
+        for shape, exponent in zip(shapes, exponents, strict=True)
+    ]
+
+
+def made(codec: str, **options: Any) -> q7x2.Quantize:
+    options.setdefault("use_error_feedback", codec not in NO_ERRORS)
+    return q7x2.Quantize(codec, compress_vectors=True, **options)
+
+
+class Trained:
+    """A model whose gradients are given."""
+
+    def __init__(
+        self, hook: Any, shapes: list[tuple[int, ...]], dtype: torch.dtype, group: Any = None
+    ) -> None:
+        self.ddp = DDP(Given(shapes, dtype), process_group=group)
+        self.attached = q7x2.attach(self.ddp, hook)
+
+    def reduced(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.ddp.zero_grad()
+        self.ddp(gradients).backward()
+        return [p.grad.clone() for p in self.ddp.parameters()]
+
+    def lost(self) -> list[torch.Tensor]:
+        """The sums of all ranks' residuals."""
+        (local,) = self.attached.state_dict()["local"].values()
+        sums = [each.double() for each in local["residual"].values()]
+        for each in sums:
+            dist.all_reduce(each)
+        return sums
+
+
+def collectives(trained: Trained, gradients: list[torch.Tensor]) -> int:
+    """Those of a step that is no first one, after which DDP makes its buckets anew."""
+    trained.reduced(gradients)
+    trained.attached.trace()
+    trained.reduced(gradients)
+    return sum(event.name == "collective" for event in trained.attached.take_events())
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "onebit:g=64", "int4:minmax", "fp8_e4m3"])
+@pytest.mark.ranks(2)
+def test_a_bucket_takes_one_message_whatever_the_sizes(codec: str) -> None:
+    gradients = {
+        sizes: [torch.ones(size) for size in sizes]
+        for sizes in (((32, 32),), ((31, 67),) * 50, ((31, 67), (1, 1), (32, 32), (5, 7)))
+    }
+    options = {"use_error_feedback": False}  # else there is a second message, of who uses what
+    counts = [
+        collectives(Trained(made(codec, **options), list(sizes), torch.float32), tensors)
+        for sizes, tensors in gradients.items()
+    ]
+    assert counts == [counts[0]] * len(counts)
+
+
+@pytest.mark.ranks(2, 3, deadline=240)
+def test_no_parameter_changes_what_another_gets() -> None:
+    """Another gradient of 10,000 times the magnitude, or of NaN, leaves all bits as they are."""
+    for index in range(CASES):
+        chance = random.Random(SEED * 1_000_003 + index)
+        codec = chance.choice([*DETERMINISTIC, *RANDOM])
+        shapes, dtype = random_shapes(chance), chance.choice([torch.float32, torch.float64])
+        changed = chance.randrange(len(shapes))
+        factor = 1e4 if chance.random() < 0.5 else math.nan
+        models = [Trained(made(codec, random_seed=3), shapes, dtype) for _ in range(2)]
+        for step in range(3):
+            each = random.Random(SEED + 100 * step + dist.get_rank())
+            gradients = random_gradients(each, shapes, dtype)
+            others = [g * factor if i == changed else g for i, g in enumerate(gradients)]
+            results = [
+                model.reduced(given)
+                for model, given in zip(models, (gradients, others), strict=True)
+            ]
+            for i, (mine, its) in enumerate(zip(*results, strict=True)):
+                if i != changed:
+                    assert_bits(mine, its, f"parameter {i} of {shapes}, {codec}, {dtype}, {step}")
+            if math.isnan(factor):
+                break  # the step is undone
+
+
+@pytest.mark.ranks(2, 3, deadline=240)
+def test_results_and_losses_are_those_of_a_message_per_parameter() -> None:
+    """One rank alone has gradients, so it does not matter who owns a part and adds it up."""
+    for index in range(CASES):
+        chance = random.Random(SEED * 7_919 + index)
+        codec = chance.choice([codec for codec in DETERMINISTIC if "onebit" not in codec])
+        dtype = chance.choice([torch.float32, torch.float64, torch.bfloat16, torch.float16])
+        backend = chance.choice([dist.get_backend(), "gloo"])
+        group = None if backend == dist.get_backend() else dist.new_group(backend=backend)
+        shapes = random_shapes(chance)
+        together = Trained(made(codec), shapes, dtype, group)
+        apart = [Trained(made(codec), [shape], dtype, group) for shape in shapes]
+        gradients = random_gradients(chance, shapes, dtype)
+        if dist.get_rank() != index % dist.get_world_size():
+            gradients = [torch.zeros_like(g) for g in gradients]
+        results, lost = together.reduced(gradients), together.lost()
+        tolerance = 1e-5 if dtype in (torch.float32, torch.float64) else 2e-2
+        for i, (model, gradient) in enumerate(zip(apart, gradients, strict=True)):
+            (single,) = model.reduced([gradient])
+            scale = float(single.double().abs().max()) + 1e-30
+            close = {"rtol": 0.0, "atol": tolerance * scale}
+            where = f"{codec}, {dtype}, parameter {i} of {shapes}, {backend}"
+            assert_close(results[i], single, f"result, {where}", **close)
+            assert_close(lost[i], model.lost()[0], f"residual, {where}", **close)
+        if group is not None:
+            del together, apart
+            end_group(group, torch.device("cpu"))
+
+
+@pytest.mark.ranks(2)
+def test_one_bit_scales_do_not_shrink_with_the_padding() -> None:
+    """The mean magnitude of a short group is that of its elements."""
+    shapes = [(1, 3), (5, 13), (31, 67), (1, 65), (8, 8)]
+    model = Trained(q7x2.OneBit(start_iter=0), shapes, torch.float32)
+    results = model.reduced([torch.full(shape, 0.5) for shape in shapes])
+    for result, shape in zip(results, shapes, strict=True):
+        assert_close(result, torch.full(shape, 0.5))
