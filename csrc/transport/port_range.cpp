@@ -18,7 +18,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr std::chrono::seconds kTurnPatience{5};
+constexpr std::chrono::seconds kTurnPatience{20};
 constexpr std::chrono::milliseconds kNap{1};
 // In the abstract namespace: it is one of the network, and gone with its owner.
 constexpr std::string_view kTurnName{"\0q7x2-ports", 12};

@@ -108,7 +108,7 @@ TEST_F(PortRangeTest, OneProcessAtATimeLooksForAPort) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int n = 0; n < 20; ++n) {
+      for (int n = 0; n < 3; ++n) {
         const PortTurn turn;
         met = met || inside.fetch_add(1) > 0;
         std::this_thread::yield();
