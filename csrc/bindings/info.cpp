@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/version.h>
 
+#include "base/log.h"
 #include "base/version.h"
 #include "device/runtime.h"
 #include "fabric/host.h"
@@ -88,6 +89,9 @@ void bind_info(py::module_& module) {
              "The UCX that was loaded, and its transports and devices.");
   module.def("host_info", &host_info_dict, "This host's topology, memory, interfaces and devices.");
   module.def("cuda_info", &cuda_info_dict, "The CUDA driver and devices.");
+  module.def(
+      "log_info", [](const std::string& text) { log(Level::kInfo, text); }, "text"_a,
+      "Write a line to stderr if Q7X2_LOG is info or debug.");
 }
 
 }  // namespace q7x2

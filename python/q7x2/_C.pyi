@@ -356,6 +356,9 @@ def host_info() -> dict[str, Any]:
 def cuda_info() -> dict[str, Any]:
     """The CUDA driver and devices, or the problem that hides them."""
 
+def log_info(text: str) -> None:
+    """Write a line to stderr if Q7X2_LOG is info or debug."""
+
 def flight_json(reason: str) -> str | None:
     """What the flight recorder holds, as JSON; None if this process has had no q7x2 group."""
 

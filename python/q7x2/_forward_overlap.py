@@ -11,6 +11,9 @@ module waits only for its own parameters.
 
 DeAR (Zhang et al., ICDCS 2023) splits the all-reduce of DDP in this way; Centauri (Chen et al.,
 ASPLOS 2024) also cuts collectives and orders them by what waits for them.
+
+If the options are chosen, trials compare such steps with DDP's own (_overlap_trial.py). DDP's need
+the whole state of the optimizer, so it is gathered when they begin, and divided when they end.
 """
 
 from __future__ import annotations
@@ -27,20 +30,21 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from q7x2._collective_queue import CollectiveQueue
+from q7x2._forward_overlap_buckets import Buckets
 from q7x2._forward_overlap_choice import defaults
 from q7x2._forward_overlap_chunk import Chunk, Named
 from q7x2._forward_overlap_early import EarlySteps, split_early
 from q7x2._forward_overlap_first import FirstSteps
 from q7x2._forward_overlap_gradient import ScatteredGradient
-from q7x2._forward_overlap_layout import Member, chunks_of
 from q7x2._forward_overlap_modules import ModuleHook, Needs, chunks_needed, register_reduction
 from q7x2._forward_overlap_norm import clip_shards
-from q7x2._forward_overlap_optimizer import State, elementwise_keys
+from q7x2._forward_overlap_optimizer import elementwise_keys
 from q7x2._forward_overlap_options import ForwardOverlap, ForwardOverlapStats
 from q7x2._forward_overlap_order import SliceLengths
 from q7x2._forward_overlap_timeline import ForwardTimeline, TimelineRecorder
 from q7x2._groups import group_like
 from q7x2._option_checks import check_positive
+from q7x2._overlap_trial import OverlapDecision, OverlapTrial, TimedSteps, may_try
 
 
 class AttachedForward:
@@ -61,10 +65,7 @@ class AttachedForward:
         self._group, self._optimizer = ddp.process_group, optimizer
         self._names = {p: name for name, p in parameters}
         self._device = parameters[0][1].device
-        self._group_of = {
-            p: index for index, group in enumerate(optimizer.param_groups) for p in group["params"]
-        }
-        self._elementwise = elementwise_keys(optimizer, self._device)
+        elementwise = elementwise_keys(optimizer, self._device)
         register_reduction(ddp, self._reduce)
         # Reduce-scatters begin in the order of backward, all-gathers in that of forward: each needs
         # a group in which no other collective comes between.
@@ -79,12 +80,17 @@ class AttachedForward:
         self._model = ddp.module
         self._needs: Needs | None = Needs(self._model)
         self._needed: dict[nn.Module, list[int]] = {}  # numbers of chunks in the order of forward
-        self._buckets: list[tuple[Sequence[Tensor], list[Chunk]]] = []
+        lanes = (self._scatters, self._gathers)
+        self._buckets = Buckets(self._names, optimizer, elementwise, lanes, self._slices)
         self._order: list[Chunk] = []  # that of forward; empty until all buckets are known
         self._queue = CollectiveQueue(self._options.window, self._note_gather)
         self._early = EarlySteps([], self._queue, optimizer)
         self._pending: set[int] = set()  # numbers of chunks whose all-gather has not landed
         self._may_shard = self._is_sharding = self._is_detached = False
+        self._overlaps = True  # steps may be on shards
+        self._timed: TimedSteps | None = None
+        if may_try(not options.leaves_a_choice, self._device, self._group):
+            self._timed = TimedSteps(OverlapTrial(self._scatters, "overlap with forward"))
         self._stats = ForwardOverlapStats()
         self._removable: list[Any] = []
         self._register_others(ddp)
@@ -97,7 +103,13 @@ class AttachedForward:
     @property
     def timeline(self) -> ForwardTimeline | None:
         """How options that were None were chosen; None before that, and if none was."""
-        return self._timeline if self._recorder is None else self._recorder.timeline
+        timeline = self._timeline if self._recorder is None else self._recorder.timeline
+        return None if timeline is None else replace(timeline, decisions=self.decisions)
+
+    @property
+    def decisions(self) -> tuple[OverlapDecision, ...]:
+        """What trials have found, the last one in force. Empty if all options were given."""
+        return () if self._timed is None else tuple(self._timed.trial.decisions)
 
     def _register_others(self, ddp: DistributedDataParallel) -> None:
         wait = ModuleHook(lambda _: self.wait())
@@ -142,9 +154,14 @@ class AttachedForward:
 
     def _before_ddp(self, _: nn.Module) -> None:
         """This is when DDP makes its buckets anew."""
-        if self._may_shard or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
-        if self._first.are_over:
+        if self._may_shard:
+            if self._timed is not None and self._recorder is None:
+                self._timed.begin_forward()
+                if self._timed.trial.overlaps != self._overlaps:
+                    self._change_way()
+        elif self._first.are_over:
             self._may_shard = True
             assert self._needs is not None
             self._options, self._timeline = self._first.choose(
@@ -153,6 +170,16 @@ class AttachedForward:
             self._queue = CollectiveQueue(self._options.window, self._note_gather)
         else:
             self._first.begin_forward()
+
+    def _change_way(self) -> None:
+        """Between two steps. On all ranks the same: gathering the state is a collective call."""
+        if self._overlaps:
+            self.wait()
+            self._gather_state(self._optimizer)
+            self._overlaps = self._is_sharding = False
+        else:
+            self._overlaps = True
+            self._scatter_state(self._optimizer)
 
     def _after_forward(self, _: nn.Module) -> None:
         self.wait()
@@ -178,7 +205,7 @@ class AttachedForward:
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """DDP's hook. Returns at once; the bucket keeps this rank's own gradients."""
-        if self._is_detached or not self._may_shard:
+        if self._is_detached or not self._may_shard or not self._overlaps:
             return self._first.reduce(bucket)
         buffer, scale = bucket.buffer(), 1.0 / self._group.size()
         if bucket.index() == 0:
@@ -186,7 +213,7 @@ class AttachedForward:
             self._is_sharding = True
             self._early.begin()
             self._queue.begin([chunk.start_gather for chunk in self._order])
-        for chunk in self._chunks_of(bucket):
+        for chunk in self._buckets.of(bucket, self._options.chunk_bytes):
             chunk.wait()  # of a backward whose gradients were dropped
             chunk.scatter(buffer, scale)
             if self._recorder is not None:
@@ -204,33 +231,6 @@ class AttachedForward:
     def _mark(self) -> None:
         for p, mark in self._marks.items():
             p.grad = mark
-
-    def _chunks_of(self, bucket: GradBucket) -> list[Chunk]:
-        parameters: Sequence[Any] = bucket.parameters()
-        if bucket.index() < len(self._buckets):
-            known, chunks = self._buckets[bucket.index()]
-            if [id(p) for p in known] != [id(p) for p in parameters]:
-                raise RuntimeError(
-                    "DistributedDataParallel has other buckets than in the last step; "
-                    "overlap='forward' needs the same ones from step to step"
-                )
-            return chunks
-        buffer = bucket.buffer()
-        members = [
-            Member(int(g.storage_offset() - buffer.storage_offset()), p.numel(), self._group_of[p])
-            for p, g in zip(parameters, bucket.gradients(), strict=True)
-        ]
-        named = [(self._names[p], p) for p in parameters]
-        most = max(1, self._options.chunk_bytes // buffer.element_size())
-        cuts = chunks_of(
-            buffer.numel(), self._group.size(), most, self._slices.of(buffer.numel(), buffer.dtype)
-        )
-        lanes = (self._scatters, self._gathers)
-        chunks = [
-            Chunk(named, members, runs, self._optimizer, self._elementwise, lanes) for runs in cuts
-        ]
-        self._buckets.append((parameters, chunks))
-        return chunks
 
     # ---- the step --------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class AttachedForward:
 
     def _arrived(self) -> list[Chunk]:
         begin = time.monotonic()
-        chunks = [chunk for _, chunks in self._buckets for chunk in chunks]
+        chunks = self._buckets.chunks
         for chunk in chunks:
             chunk.wait()
         self._count(step_wait_seconds=time.monotonic() - begin)
@@ -294,6 +294,8 @@ class AttachedForward:
         """Step on the shards. The optimizer's own step then finds no gradients."""
         if len(args) > 1 or kwargs.get("closure") is not None:
             raise RuntimeError("overlap='forward' takes no closure in optimizer.step")
+        if self._timed is not None:
+            self._timed.end_step()
         if self._is_detached or not self._has_scattered():
             self._first.begin_step()
             return
@@ -325,7 +327,7 @@ class AttachedForward:
         moments = torch.tensor([first[p] for p in self._names], device=self._device)
         dist.broadcast(moments, group=self._scatters, group_src=0)
         moment_of = dict(zip(self._names, moments.tolist(), strict=True))
-        chunks = [chunk for _, chunks in self._buckets for chunk in chunks]
+        chunks = self._buckets.chunks
         needed = {c: min(moment_of[p] for _, p in c.parameters.values()) for c in chunks}
         early, late = split_early(chunks, needed.__getitem__, self._options.early)
         self._order = [*early, *late]
@@ -342,27 +344,25 @@ class AttachedForward:
 
     def _gather_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Before the optimizer's state_dict: it has the whole state, on all ranks."""
+        if not self._overlaps:
+            return
         self._early.check("state_dict")
-
-        def whole(p: nn.Parameter) -> State:
-            state: State = optimizer.state[p]
-            return state
-
         for chunk in self._order:
-            chunk.give_state(whole)
+            chunk.give_state(optimizer.state.__getitem__)
 
     def _forget_state(self, optimizer: torch.optim.Optimizer, _: Any = None) -> None:
         """The whole state is not kept beside that of the shards."""
-        if self._order:
+        if self._order and self._overlaps:
             for p in self._names:
                 optimizer.state.pop(p, None)
 
     def _scatter_state(self, optimizer: torch.optim.Optimizer) -> None:
         """After the optimizer's load_state_dict: each rank keeps its part."""
+        if not self._overlaps:
+            return
         self._early.check("load_state_dict")
-        for _, chunks in self._buckets:
-            for chunk in chunks:
-                chunk.take_state(optimizer)
+        for chunk in self._buckets.chunks:
+            chunk.take_state(optimizer)
         self._forget_state(optimizer)
 
     def detach(self) -> None:
@@ -385,7 +385,8 @@ class AttachedForward:
         for each in self._removable:
             each.remove()
         self._removable.clear()
-        self._buckets, self._order = [], []
+        self._buckets.clear()
+        self._order = []
 
     def _note_gather(self, what: str, number: int) -> None:
         self._note("stepped" if what == "ready" else "gathered", number)

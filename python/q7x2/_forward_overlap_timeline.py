@@ -12,6 +12,7 @@ from typing import Any
 from q7x2._forward_overlap_choice import Candidate
 from q7x2._forward_overlap_model import MOMENTS, BucketCosts, Moments, StepCosts
 from q7x2._json_values import parse
+from q7x2._overlap_trial import OverlapDecision
 from q7x2._units import bytes_text, time_text
 
 _WARM_UP, _STEPS = 2, 5
@@ -31,6 +32,7 @@ class ForwardTimeline:
         predicted: What happens to each chunk, in the order of all-gathers.
         measured: The same in a step of this rank. Empty until some steps on shards have been taken.
         measured_seconds: Of a step, the median of some of this rank; None until then.
+        decisions: What trials have found: whether steps overlap at all. The last is in force.
     """
 
     costs: StepCosts
@@ -38,6 +40,7 @@ class ForwardTimeline:
     predicted: tuple[Moments, ...]
     measured: tuple[Moments, ...] = ()
     measured_seconds: float | None = None
+    decisions: tuple[OverlapDecision, ...] = ()
 
     @property
     def predicted_seconds(self) -> float:
@@ -66,6 +69,7 @@ class ForwardTimeline:
                 tuple(Moments(**each) for each in read["predicted"]),
                 tuple(Moments(**each) for each in read["measured"]),
                 read["measured_seconds"],
+                tuple(OverlapDecision(**each) for each in read["decisions"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not a timeline that ForwardTimeline.save wrote") from error
@@ -76,6 +80,7 @@ class ForwardTimeline:
             f"overlap with forward: {best.chunks} chunks of up to {bytes_text(best.chunk_bytes)}, "
             f"window {best.window}, early {best.early:g}",
             f"step: predicted {time_text(best.seconds)}{self._comparison()}",
+            *(str(each) for each in self.decisions[-1:]),
             f"with DDP's all-reduce: measured {time_text(costs.ddp)}; computation alone "
             f"{time_text(costs.compute)}, messages alone {time_text(costs.wire)}",
             f"together, computation is {costs.compute_slowdown:.2f} x slower and messages "

@@ -8,6 +8,8 @@ layer for each number of pieces from measured products and the Fabric:
                     for each piece:  end = max(end, its arrival) + product of it for the others
     reduce-scatter  for each piece:  made += product of it for all
                                      end = max(end, made) + message
+
+Whether overlap pays at all is measured in forwards and backwards (_overlap_trial.py).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 from torch.distributed import ProcessGroup
 
+from q7x2._overlap_trial import OverlapDecision, OverlapTrial
 from q7x2._units import bytes_text, percent_text, time_text
 
 CANDIDATES = (1, 2, 4, 8, 16)
@@ -62,6 +65,8 @@ class TensorOverlap:
         forwards: Forwards so far.
         forward_seconds: Seconds in them. ``candidates[0].seconds`` is the prediction for one.
         waited_seconds: Seconds of those in which this rank waited for messages.
+        trial: Finds out whether overlap pays; None if ``chunks`` was given, on devices other than
+            the CPU, and with one rank.
     """
 
     group: ProcessGroup
@@ -73,11 +78,36 @@ class TensorOverlap:
     forwards: int = 0
     forward_seconds: float = 0.0
     waited_seconds: float = 0.0
+    trial: OverlapTrial | None = None
+    _step_seconds: float = field(
+        default=0.0, init=False
+    )  # of forwards and backwards since a step began
+    _step_ends: bool = field(default=False, init=False)  # with the next forward
+
+    @property
+    def decisions(self) -> tuple[OverlapDecision, ...]:
+        """What trials have found, the last one in force; see :meth:`begin_forward` for steps."""
+        return () if self.trial is None else tuple(self.trial.decisions)
+
+    def begin_forward(self) -> bool:
+        """Whether the forward that begins overlaps; a collective call when a trial ends.
+
+        A step is what comes until the first forward after a backward: with checkpointing, a layer
+        has two forwards in it. Without any backward, each forward is a step.
+        """
+        if self.trial is None:
+            return True
+        if self._step_ends or self.calls == self.forwards > 0:
+            self.trial.add(self._step_seconds)
+            self._step_seconds, self._step_ends = 0.0, False
+        return self.trial.overlaps
 
     def count(self, seconds: float, waited: float, is_forward: bool) -> None:
         """Add a forward or backward."""
         self.calls += 1
         self.seconds += seconds
+        self._step_seconds += seconds
+        self._step_ends |= not is_forward
         self.forwards += is_forward
         self.forward_seconds += seconds if is_forward else 0.0
         self.waited_seconds += waited
@@ -91,6 +121,7 @@ class TensorOverlap:
             f"{time_text(each.message_seconds)}, forward {time_text(each.seconds)} (predicted)"
             for each in self.candidates
         ]
+        lines += [f"  {each}" for each in self.decisions[-1:]]
         if self.forwards:
             mean = self.forward_seconds / self.forwards
             lines.append(f"  {self.forwards} forwards, {time_text(mean)} each (measured)")

@@ -82,6 +82,18 @@ class Gather:
             self.place(self.full, parts, begins)
             yield parts, begins
 
+    def wait(self) -> Tensor:
+        """Instead of the iteration: return :attr:`full` when all rows are there."""
+        if not self._others:
+            self.full.copy_(self._shard)
+        for number, (arrived, begin) in enumerate(self._arrivals):
+            begun = time.perf_counter()
+            self._queue.wait(number)
+            self.waited += time.perf_counter() - begun
+            begins = [rank * self._rows + begin for rank in range(len(arrived))]
+            self.place(self.full, arrived, begins)
+        return self.full
+
     def place(self, whole: Tensor, parts: Tensor, begins: list[int]) -> None:
         """Copy parts, [parts, ...], to where they begin in ``whole``."""
         for part, begin in zip(parts, begins, strict=True):

@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from q7x2._agreement import check_agreement
 from q7x2._exchange import gather
+from q7x2._overlap_trial import OverlapTrial, may_try
 from q7x2._tensor_parallel_choice import (
     DEFAULT,
     Candidate,
@@ -146,6 +147,8 @@ class OverlappedLinear(nn.Linear):
             overlap.candidates = shared
         if given is None:
             overlap.chunks = overlap.candidates[0].chunks if overlap.candidates else DEFAULT
+        if may_try(given is not None, x.device, group):
+            overlap.trial = OverlapTrial(group, type(self).__name__)
         self._layout.is_ready = True
 
     def _facts(self, x: Tensor | None, dim: int) -> dict[str, Any]:

@@ -6,6 +6,8 @@ Rows of activations are shards along a dimension of the sequence, of equal lengt
              backward   dx = reduce-scatter(dy W)    sent while dW = dyᵀ x is computed
     row      forward    y = reduce-scatter(x Wᵀ) + b sent while other rows are multiplied
              backward   dx = all-gather(dy) W        products of the rows that have arrived
+
+Without overlap (_overlap_trial.py) each is one message and one product, one after the other.
 """
 
 from __future__ import annotations
@@ -29,13 +31,16 @@ class Column(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: TensorOverlap
     ) -> Tensor:
-        begun = time.perf_counter()
-        gather = Gather(x, dim, overlap.chunks, overlap.group)
-        y = x.new_empty((*gather.full.shape[:-1], len(weight)))
-        for rows, begins in gather:
-            gather.place(y, product(rows, weight, bias), begins)
+        begun, overlaps = time.perf_counter(), overlap.begin_forward()
+        gather = Gather(x, dim, overlap.chunks if overlaps else 1, overlap.group)
+        if overlaps:
+            y = x.new_empty((*gather.full.shape[:-1], len(weight)))
+            for rows, begins in gather:
+                gather.place(y, product(rows, weight, bias), begins)
+        else:
+            y = product(gather.wait(), weight, bias)
         ctx.save_for_backward(gather.full if ctx.needs_input_grad[1] else None, weight)
-        ctx.dim, ctx.overlap, ctx.shape = dim, overlap, tuple(x.shape)
+        ctx.dim, ctx.overlap, ctx.shape, ctx.overlaps = dim, overlap, tuple(x.shape), overlaps
         overlap.count(time.perf_counter() - begun, gather.waited, is_forward=True)
         return y
 
@@ -44,14 +49,17 @@ class Column(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         begun = time.perf_counter()
         x, weight = ctx.saved_tensors
-        dim, overlap, scatter = ctx.dim, ctx.overlap, None
+        dim, overlap, scatter, dx = ctx.dim, ctx.overlap, None, None
         if ctx.needs_input_grad[0]:
-            scatter = Scatter(ctx.shape, dim, overlap.chunks, overlap.group)
+            scatter = Scatter(ctx.shape, dim, overlap.chunks if ctx.overlaps else 1, overlap.group)
             for begins, length in scatter.order():
                 scatter.put(_rows_of(dy, dim, begins, length) @ weight)
+            if not ctx.overlaps:
+                dx = scatter.finish(dy)
         dw = _weight_gradient(dy, x) if ctx.needs_input_grad[1] else None
         db = dy.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
-        dx = None if scatter is None else scatter.finish(dy)
+        if scatter is not None and dx is None:
+            dx = scatter.finish(dy)
         waited = 0.0 if scatter is None else scatter.waited
         overlap.count(time.perf_counter() - begun, waited, is_forward=False)
         return dx, dw, db, None, None
@@ -64,15 +72,15 @@ class Row(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: TensorOverlap
     ) -> Tensor:
-        begun = time.perf_counter()
+        begun, overlaps = time.perf_counter(), overlap.begin_forward()
         shape = [*x.shape[:-1], len(weight)]
         shape[dim] //= overlap.group.size()
-        scatter = Scatter(tuple(shape), dim, overlap.chunks, overlap.group)
+        scatter = Scatter(tuple(shape), dim, overlap.chunks if overlaps else 1, overlap.group)
         for begins, length in scatter.order():
             scatter.put(product(_rows_of(x, dim, begins, length), weight))
         y = scatter.finish(x, bias)
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
-        ctx.dim, ctx.overlap, ctx.shape = dim, overlap, tuple(x.shape)
+        ctx.dim, ctx.overlap, ctx.shape, ctx.overlaps = dim, overlap, tuple(x.shape), overlaps
         overlap.count(time.perf_counter() - begun, scatter.waited, is_forward=True)
         return y
 
@@ -82,11 +90,16 @@ class Row(torch.autograd.Function):
         begun = time.perf_counter()
         x, weight = ctx.saved_tensors
         dim, overlap = ctx.dim, ctx.overlap
-        gather = Gather(dy, dim, overlap.chunks, overlap.group)
-        dx = dy.new_empty(ctx.shape) if ctx.needs_input_grad[0] else None
-        for rows, begins in gather:
-            if dx is not None:
-                gather.place(dx, rows @ weight, begins)
+        gather = Gather(dy, dim, overlap.chunks if ctx.overlaps else 1, overlap.group)
+        dx = None
+        if not ctx.overlaps:
+            rows = gather.wait()
+            dx = rows @ weight if ctx.needs_input_grad[0] else None
+        else:
+            dx = dy.new_empty(ctx.shape) if ctx.needs_input_grad[0] else None
+            for rows, begins in gather:
+                if dx is not None:
+                    gather.place(dx, rows @ weight, begins)
         dw = _weight_gradient(gather.full, x) if ctx.needs_input_grad[1] else None
         db = gather.full.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
         overlap.count(time.perf_counter() - begun, gather.waited, is_forward=False)

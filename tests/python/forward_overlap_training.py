@@ -106,3 +106,23 @@ def loss_of(ddp: nn.Module, step: int, **forward: Any) -> torch.Tensor:
     dtype = next(ddp.parameters()).dtype
     x, y = batch(dist.get_rank(), step, dtype)
     return nn.functional.mse_loss(ddp(x, **forward).float(), y.float())
+
+
+def assert_equal_states(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Of optimizers. The state of empty parameters, which nothing depends on, may be missing."""
+    assert one["param_groups"] == other["param_groups"]
+    empty = {
+        index
+        for index, state in other["state"].items()
+        if any(isinstance(value, torch.Tensor) and not value.numel() for value in state.values())
+    }
+    assert one["state"].keys() - empty == other["state"].keys() - empty
+    for index in one["state"].keys() - empty:
+        state = one["state"][index]
+        assert state.keys() == other["state"][index].keys()
+        for key, value in state.items():
+            expected = other["state"][index][key]
+            if isinstance(value, torch.Tensor):
+                assert_bits(value, expected, (index, key))
+            else:
+                assert value == expected

@@ -21,6 +21,7 @@ from forward_overlap_training import (
     MakeOptimizer,
     Pair,
     adamw,
+    assert_equal_states,
     loss_of,
     momentum,
 )
@@ -32,26 +33,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, flat, meet
 
 pytestmark = pytest.mark.beyond("gloo", "a reduce-scatter sums in another order than an all-reduce")
-
-
-def assert_equal_states(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Of optimizers. The state of empty parameters, which nothing depends on, may be missing."""
-    assert one["param_groups"] == other["param_groups"]
-    empty = {
-        index
-        for index, state in other["state"].items()
-        if any(isinstance(value, torch.Tensor) and not value.numel() for value in state.values())
-    }
-    assert one["state"].keys() - empty == other["state"].keys() - empty
-    for index in one["state"].keys() - empty:
-        state = one["state"][index]
-        assert state.keys() == other["state"][index].keys()
-        for key, value in state.items():
-            expected = other["state"][index][key]
-            if isinstance(value, torch.Tensor):
-                assert_bits(value, expected, (index, key))
-            else:
-                assert value == expected
 
 
 # ---- state ---------------------------------------------------------------------------------------
