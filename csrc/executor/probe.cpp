@@ -49,10 +49,6 @@ struct Order {
 
 static_assert(std::is_trivially_copyable_v<Order>);
 
-double seconds_since(TimePoint start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 /// All leaders of hosts: describes this one. The first leader gets the descriptions, by host.
 std::vector<std::string> gather_descriptions(const std::shared_ptr<Group>& group,
                                              const Placement& placement,
@@ -108,7 +104,7 @@ class Conductor {
     if (!options_.all_pairs) measure_suspects();
     Fabric fabric = infer(measured_);
     fabric.bindings = bindings_;
-    fabric.made.seconds = seconds_since(start);
+    fabric.made.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return fabric;
   }
 

@@ -312,8 +312,7 @@ Fabric infer(const Measurements& measured) {
   set_burst(flows, fabric);
   const std::vector<int> group = cable_groups(flows, fabric);
   if (!flows.empty()) set_racks(group, near, fabric);
-  const bool has_far =
-      std::ranges::find_if(near, [](int site) { return site > 0; }) != near.end();
+  const bool has_far = std::ranges::find_if(near, [](int site) { return site > 0; }) != near.end();
   if (has_far) set_distances(measured.pings, fabric);
   if (fabric.racks.size() > 1) set_cables(measured.rounds, group, fabric);
   set_pairs(measured, flows, fabric);

@@ -85,7 +85,7 @@ class Network {
   std::set<std::pair<int, int>> carries_nothing;
   int32_t kilobytes = 10'000;  // on each route, between two looks
   int64_t between_looks = 500;
-  uint64_t pattern = 1;  // see RateWatch
+  uint64_t pattern = 1;          // see RateWatch
   std::map<int, double> speeds;  // of processors that run
   std::map<int, double> shares;  // of the time in which a processor runs, if it could
   std::set<int> idle;            // hosts that add nothing up
