@@ -17,8 +17,8 @@ WORDS = 32
 def language_model() -> LlamaForCausalLM:
     """The same on all ranks, and small enough for a test."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    return LlamaForCausalLM(LlamaConfig(WORDS, num_attention_heads=2, **sizes))
+    sizes = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32}
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, num_attention_heads=2, **sizes))
 
 
 class Attach(TrainerCallback):

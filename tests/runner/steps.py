@@ -142,9 +142,11 @@ def steps() -> list[Step]:
                 "-m",
                 "pytest",
                 "-q",
+                "--nightly",
                 "tests/python/integrations/test_integrations.py",
+                "tests/python/integrations/test_launchers.py",
             ],
-            12,
+            16,
             prepare=[sys.executable, "-m", "tests.runner.integrations"],
         ),
         Step(

@@ -13,6 +13,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import harness
@@ -26,12 +27,16 @@ LIBRARIES = {
     "accelerate": "accelerate",
     "dcp": "torch",
     "deepspeed": "deepspeed",
+    "fabric": "lightning",
     "lightning": "lightning",
+    "peft": "peft",
     "pipelining": "torch",
     "torchrec": "torchrec",
     "torchtitan": "torchtitan",
     "trainer": "transformers",
+    "trl": "trl",
 }
+OTHERS = ("ray", "torchft")  # they do not start under torchrun
 
 pytestmark = pytest.mark.timeout(DEADLINE + 60)
 
@@ -45,14 +50,11 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | more
 
 
-@pytest.mark.nightly("starts torchrun with each library")
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_an_example_ends_with_equal_parameters(name: str) -> None:
-    need(LIBRARIES[name])
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def assert_equal_parameters(name: str, *launcher: str, **more: str) -> None:
+    """The example ends with the line that says so."""
     done = subprocess.run(
         [sys.executable, *launcher, str(EXAMPLES / f"with_{name}.py")],
-        env=environment(),
+        env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -63,11 +65,28 @@ def test_an_example_ends_with_equal_parameters(name: str) -> None:
     assert "2 ranks on q7x2 have equal parameters" in done.stdout, done.stdout
 
 
+@pytest.mark.nightly("starts torchrun with each library")
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_an_example_ends_with_equal_parameters(name: str) -> None:
+    need(LIBRARIES[name])
+    assert_equal_parameters(
+        name, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
+    )
+
+
+@pytest.mark.nightly("starts programs of another library")
+def test_ray_starts_the_ranks(tmp_path: pathlib.Path) -> None:
+    need("ray")
+    # Ray writes a token into the home folder. The paths of its sockets must be short.
+    with tempfile.TemporaryDirectory(prefix="q7x2-ray-") as folder:
+        assert_equal_parameters("ray", HOME=str(tmp_path), RAY_TMPDIR=folder)
+
+
 def test_every_example_is_in_the_documentation_and_is_run(repository: pathlib.Path) -> None:
     page = (repository / "docs/integrations.md").read_text()
     examples = {path.name for path in EXAMPLES.glob("with_*.py")}
     assert set(re.findall(r"with_\w+\.py", page)) == examples
-    assert examples == {f"with_{name}.py" for name in [*LIBRARIES, "torchft"]}
+    assert examples == {f"with_{name}.py" for name in [*LIBRARIES, *OTHERS]}
 
 
 # ---- torchft -------------------------------------------------------------------------------------
