@@ -19,19 +19,12 @@ namespace q7x2 {
 
 enum class TreeShape { kStar, kBinomial };
 
-/// The near order. Where the leaders of hosts exchange, they do so with hosts that are near.
-inline std::vector<int> hierarchy_order(const ScheduleRequest& request) {
-  const Fabric& fabric = *request.fabric;
-  Order order = near_order(request);
+/// Where the leaders of hosts exchange, they do so with hosts that are near.
+inline Order hierarchy_order(const ScheduleRequest& request) {
   const bool exchanges = request.collective == Collective::kBarrier ||
                          (request.collective == Collective::kAllReduce && request.parameter == 1);
-  if (!exchanges || fabric.racks.size() > 1) return order.ranks();
-  std::vector<int> leaders;  // positions
-  for (int position = 0; position < order.size(); ++position) {
-    if (position > 0 && fabric.same_host(order.at(position - 1), order.at(position))) continue;
-    leaders.push_back(position);
-  }
-  return arranged(request, std::move(order), doubling_talks(leaders)).ranks();
+  const bool by_hosts = exchanges && request.fabric->racks.size() == 1;
+  return by_hosts ? doubling_order_of_hosts(request) : near_order(request);
 }
 
 /// Ranks in groups, groups in larger groups; the last level has a single group. Levels at which all
@@ -40,7 +33,7 @@ class Hierarchy {
  public:
   explicit Hierarchy(const ScheduleRequest& request) {
     const Fabric& fabric = *request.fabric;
-    const std::vector<int> order = hierarchy_order(request);
+    const std::vector<int> order = hierarchy_order(request).ranks();
     const auto host_of = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
     const auto rack_of = [&](int rank) { return fabric.rack_of(rank); };
     add_level(order, host_of, true);

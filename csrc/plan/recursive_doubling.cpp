@@ -17,6 +17,7 @@
 #include <numeric>
 #include <utility>
 
+#include "fabric/fabric.h"
 #include "plan/generators.h"
 #include "plan/order.h"
 
@@ -40,6 +41,15 @@ struct Doubling {
   int size;
   int surplus;
 };
+
+/// Who talks to whom, where the team stands at these positions of a row.
+std::vector<Talk> doubling_talks(const std::vector<int>& positions) {
+  std::vector<Talk> talks;
+  for (const Round& round : doubling_rounds(positions, 1, 1)) {
+    for (const Edge& edge : round.edges) talks.push_back({edge.from, edge.to});
+  }
+  return talks;
+}
 
 Order line_up(const ScheduleRequest& request) {
   std::vector<int> positions(static_cast<size_t>(request.world_size));
@@ -112,12 +122,15 @@ std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
   return rounds;
 }
 
-std::vector<Talk> doubling_talks(const std::vector<int>& positions) {
-  std::vector<Talk> talks;
-  for (const Round& round : doubling_rounds(positions, 1, 1)) {
-    for (const Edge& edge : round.edges) talks.push_back({edge.from, edge.to});
+Order doubling_order_of_hosts(const ScheduleRequest& request) {
+  Order order = near_order(request);
+  std::vector<int> leaders;  // positions
+  for (int position = 0; position < order.size(); ++position) {
+    const bool is_first =
+        position == 0 || !request.fabric->same_host(order.at(position - 1), order.at(position));
+    if (is_first) leaders.push_back(position);
   }
-  return talks;
+  return arranged(request, std::move(order), doubling_talks(leaders));
 }
 
 std::vector<Generator> recursive_doubling_generators() {

@@ -16,7 +16,8 @@ void add_recursive_doubling(Forest& forest, int part, const std::vector<int>& te
 std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
                                    double contributions);
 
-/// Who talks to whom, where the team stands at these positions of a row.
-std::vector<Talk> doubling_talks(const std::vector<int>& positions);
+/// All ranks in near order, the hosts of which stand so that those are near whose first ranks
+/// exchange. The request has a Fabric.
+Order doubling_order_of_hosts(const ScheduleRequest& request);
 
 }  // namespace q7x2
