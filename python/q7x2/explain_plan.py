@@ -230,8 +230,7 @@ def edge_comparison(candidates: list[dict[str, Any]], wish: str) -> list[str]:
         fastest.setdefault(each["edges"], each)
     chosen = candidates[0]["edges"]
     if len(fastest) == 1:
-        only = "no message" if chosen == "none" else f"only the messages of {_EDGES[chosen]}"
-        return [f"edges={wish} compresses {only}: there is nothing to compare"]
+        return [f"edges={wish} compresses {_EDGES[chosen]}: nothing to compare"]
     lines = [f"edges={wish} compares what is compressed:"]
     for edges in (each for each in _EDGES if each in fastest):
         best = fastest[edges]

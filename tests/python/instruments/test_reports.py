@@ -86,7 +86,7 @@ def test_explain_has_a_line_per_candidate(
     for candidate, line in zip(candidates, rows, strict=True):
         assert line.split()[0] == candidate["algorithm"]
         assert explain_plan.duration(candidate["seconds"]) in line
-        assert "MiB" in line
+        assert "iB" in line
     assert any("up rack 0" in line for line in rows)
     assert ("coded" in text) == bool(codec)
 
@@ -100,7 +100,7 @@ def test_explain_says_why_these_edges_are_compressed(
     candidates = json.loads(printed_json(capsys, *call))
     text = printed(capsys, *call)
     if edges == "rack":
-        assert "edges=rack compresses only the messages of edges between racks" in text
+        assert "edges=rack compresses edges between racks: nothing to compare" in text
         return
     assert f"edges={edges} compares what is compressed:" in text
     best = {
