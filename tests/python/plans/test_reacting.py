@@ -17,7 +17,7 @@ from q7x2.explain_plan import print_history
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
-from benchmarks.lab.topology import UNSHAPED
+from benchmarks.lab.topology import UNSHAPED, Link
 from benchmarks.processor_quota import ProcessorQuota
 
 HOSTS = 4
@@ -92,6 +92,20 @@ def test_ranks_plan_around_a_slow_link_and_back(
     assert f"planned again from call {changes[1]['call']}: " in printed
 
 
+@pytest.mark.nightly("a minute: waits until rates are believed")
+@pytest.mark.timeout(420)
+def test_ranks_name_a_slow_private_link_and_do_without_it() -> None:
+    links = tuple(Link(host, (host + 1) % HOSTS, "200mbit") for host in range(HOSTS))
+    script = SCRIPT.replace("for changes in (1, 2)", "for changes in (1,)")
+    with Lab(Topology(hosts=HOSTS, rate=RATE, links=links)) as lab:
+        kind, said = _run(
+            lab, script, "", lambda: lab.set_link_rate(0, SLOW_RATE), {"Q7X2_PROBE": "force"}
+        )
+    reasons = "; ".join(each["reason"] for each in kind["rate_changes"])
+    named = re.findall(r"host h(\d) sends to host h(\d) over their private link", reasons)
+    assert {frozenset(pair) for pair in named} == {frozenset("01")}, "\n".join(said)
+
+
 # As above. Until a change of a processor is known, or for so many calls.
 PROCESSOR_SCRIPT = """
     import json, re, torch, torch.distributed as dist, q7x2
@@ -150,7 +164,11 @@ def _under_quota(quota: ProcessorQuota) -> list[str]:
 
 
 def _run(
-    lab: Lab, script: str, algorithms: str, disturb: Callable[[], None]
+    lab: Lab,
+    script: str,
+    algorithms: str,
+    disturb: Callable[[], None],
+    env: dict[str, str] | None = None,
 ) -> tuple[Any, list[str]]:
     """What all ranks print last, as JSON, and all lines. "steady" of rank 0 asks to disturb."""
     said = []
@@ -169,6 +187,7 @@ def _run(
             # One candidate each time: none takes turns.
             "Q7X2_ALGO": algorithms,
             "Q7X2_LOG": "info",
+            **(env or {}),
         },
         timeout_s=400,
         on_line=on_line,
