@@ -159,7 +159,7 @@ def test_ranks_that_share_no_transport_are_told_which_each_has() -> None:
     (ends,) = run([Machine(rank_env={"0": {"UCX_TLS": "sysv"}, "1": {"UCX_TLS": "tcp"}})])
     assert [end.exit for end in ends] == [3, 3], ends
     text = "\n".join(end.error for end in ends)
-    assert all(word in text for word in ("sysv", "tcp", "UCX_TLS", "/dev/shm")), text
+    assert all(word in text for word in ("rank 0", "sysv", "UCX_TLS")), text
 
 
 @pytest.mark.nightly("up to an hour: 66 machines")

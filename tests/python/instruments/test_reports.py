@@ -249,10 +249,9 @@ def test_what_is_proven_as_json(capsys: pytest.CaptureFixture[str], tmp_path: pa
     [
         ("fabric", "show", "/nonexistent.json"),
         ("fabric", "show", "{file}", "--out", "/nonexistent/fabric.svg"),
-        ("fabric", "probe", "--ranks", "0"),
         ("plan", "draw", "--algorithm", "ring", "--out", "/nonexistent/plan.svg"),
         ("plan", "explain", "--size", "16M", "--algorithm", "rung"),
-        ("plan", "export", "--algorithm", "ring", "--ranks", "0"),
+        ("plan", "export", "--algorithm", "rung", "--ranks", "2"),
         ("plan", "check", "{file}", "--json"),
         ("simulate", "--size", "16M", "--fabric", "/nonexistent.json", "--json"),
         ("tune",),

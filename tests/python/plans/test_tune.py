@@ -84,8 +84,8 @@ def test_a_slow_phase_of_the_machine_does_not_decide() -> None:
 def test_equal_plans_are_tried_once(world_size: int, shared: str) -> None:
     with own_catalogue(shared):
         results = q7x2.tune(sizes=[SIZE], **QUICK)
-    cuts = [each.predicted for each in results]
-    assert len(set(cuts)) == len(cuts) > 1
+    names = [each.algorithm for each in results]
+    assert len(set(names)) == len(names) > 1
 
 
 @pytest.mark.ranks(2, 4, fresh=True)
@@ -261,7 +261,7 @@ def test_a_catalogue_that_cannot_be_written_is_a_warning(shared: str) -> None:
         ({"sizes": 5}, TypeError, "sizes: expected a sequence"),
         ({"sizes": ["16X"]}, ValueError, "sizes: expected a number of bytes, such as 4096"),
         ({"sizes": [0]}, ValueError, "sizes: expected 1 byte to 1024G, got 0"),
-        ({"sizes": ["999999999999999999G"]}, ValueError, "sizes: expected 1 byte to 1024G"),
+        ({"sizes": ["999999999999999999G"]}, ValueError, "sizes: expected at most"),
         ({"sizes": [1.5]}, TypeError, "sizes: expected a whole number, got 1.5"),
         ({"candidates": 0}, ValueError, "candidates: expected at least 1, got 0"),
         ({"candidates": True}, TypeError, "candidates: expected a whole number"),
