@@ -23,10 +23,11 @@ from benchmarks.comparison import RESULTS
 from benchmarks.faults import table as fault_table
 from benchmarks.goals import CODED, FAST_GOALS, FAST_RATES
 from benchmarks.train import figures as study_figures
-from benchmarks.train import variants_report
+from benchmarks.train import final_losses, variants_report
 from benchmarks.train.inference import Paired
 from benchmarks.train.methods import TORCH_POWERSGD
-from benchmarks.train.study import Study
+from benchmarks.train.study import OTHER_TEXT, Study
+from benchmarks.train.variants import at_once
 
 ROOT = Path(__file__).parents[1]
 _BUSY = 3.0  # load average per core before a run
@@ -47,18 +48,25 @@ _SPEED = (
     ("racks-interleaved", "16M", "the same, with neighbour ranks in different racks"),
     ("links", "16M", "all-reduce 16 MiB, 4 hosts at 20 Mbit/s, private 100 Mbit/s links to one"),
 )
-# Of train.json: the methods of the part "speed" and of the part with its price, and the hook that
-# README.md names.
+# Of train.json: the method of the part "speed", the same one in the part with its price, and the
+# hook that README.md names. All compress from the first step, but 1-bit Adam.
 _HOOKS = (
     ("int8", "int8", '`q7x2.Quantize("int8")`'),
     ("", "hadamard+int4:g=128", '`q7x2.Quantize("int4")`'),
     ("int4", "int4:g=128", '`q7x2.Quantize("int4:g=128")`'),
-    ("PowerSGD 8", "PowerSGD 8", "`q7x2.PowerSGD(rank=8)`"),
-    ("PowerSGD 4", "PowerSGD 4", "`q7x2.PowerSGD(rank=4)`"),
-    (TORCH_POWERSGD, TORCH_POWERSGD, "PyTorch's PowerSGD hook, rank 4, over Gloo"),
+    ("PowerSGD 8", at_once("PowerSGD 8"), "`q7x2.PowerSGD(rank=8)`"),
+    ("PowerSGD 4", at_once("PowerSGD 4"), "`q7x2.PowerSGD(rank=4)`"),
+    (TORCH_POWERSGD, at_once(TORCH_POWERSGD), "PyTorch's PowerSGD hook, rank 4, over Gloo"),
     ("", "1-bit Adam", "`q7x2.optim.OneBitAdam(ddp)`"),
-    ("1-bit SGD", "1-bit SGD", "`q7x2.OneBit()`"),
-    ("top 1 %", "top 1 %", "`q7x2.TopK(0.01)`"),
+    ("1-bit SGD", at_once("1-bit SGD"), "`q7x2.OneBit()`"),
+    ("top 1 %", at_once("top 1 %"), "`q7x2.TopK(0.01)`"),
+)
+# Those that by default begin with uncompressed steps.
+_LATE = (
+    ("PowerSGD 8", "`PowerSGD(rank=8)`"),
+    ("PowerSGD 4", "`PowerSGD(rank=4)`"),
+    ("1-bit SGD", "`OneBit`"),
+    ("top 1 %", "`TopK`"),
 )
 
 
@@ -145,7 +153,7 @@ def _hooks() -> str:
         "hook",
         "faster at 100 Mbit/s",
         "faster at 1 Gbit/s",
-        "price: final loss on text",
+        "price: final loss on another text",
         "seeds",
     )
     study = Study(RESULTS / "train.json")
@@ -160,31 +168,31 @@ def _hooks() -> str:
             for found in (each.get(label) for each in by_rate)
         ]
         paired, seeds = _price(study, priced)
-        price = f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})"
-        lines.append([hook, *speeds, price, str(seeds)])
-    return _markdown(head, lines)
+        lines.append([hook, *speeds, final_losses.interval(paired), str(seeds)])
+    late = ", ".join(f"{hook} {_price(study, label)[0].mean:+.4f}" for label, hook in _LATE)
+    return (
+        _markdown(head, lines)
+        + "\nPrices with the defaults, which send the first steps of a training uncompressed: "
+        + f"{late}.\n"
+    )
 
 
 def _price(study: Study, label: str) -> tuple[Paired, int]:
-    """In final loss against the same optimizer without compression, and over how many seeds.
+    """In final loss on a text that no default was chosen by, and over how many seeds.
 
-    By the part "variants", which trains hooks as they are now; by the part "accuracy" if that one
-    has not trained them.
+    Against the same optimizer without compression.
     """
-    of = variants_report.losses(study, "variants")
+    of = variants_report.losses(study, "held-out-study", change=OTHER_TEXT)
     base = variants_report.base_of(label)
     paired = variants_report.difference(of, label, base)
-    if paired is not None:
-        return paired, len(set(of[label]) & set(of[base]))
-    old = next(e for e in study_figures.accuracies(study, "gpt") if e.label == label)
-    assert old.paired is not None
-    return old.paired, old.seeds
+    assert paired is not None, f"{label} was not trained on {OTHER_TEXT}"
+    return paired, len(set(of[label]) & set(of[base]))
 
 
 def _one_line() -> str:
     study = Study(RESULTS / "train.json")
     speeds = {each.label: each for each in study_figures.speeds(study, "100mbit")}
-    (int8, _), (powersgd, _) = _price(study, "int8"), _price(study, "PowerSGD 4")
+    (int8, _), (powersgd, _) = _price(study, "int8"), _price(study, at_once("PowerSGD 4"))
     sure = "zero within the error" if int8.low <= 0 <= int8.high else "different from zero"
     return (
         "Over 100 Mbit/s the `int8` line trains a small GPT to the same loss "

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ROOT = Path(__file__).parents[1]
 CODEC = "int8"
 TIMEOUT_S = 600.0
+_NEAR = 1.001  # losses that differ by less are the same loss here
 
 
 def why_not() -> str | None:
@@ -106,8 +107,8 @@ def _curve(name: str, log: Path) -> dict[str, Any]:
 
 
 def _sooner(tested: dict[str, Any], reference: dict[str, Any]) -> float | None:
-    """By the smoothed loss at the end of `reference`; None: `tested` does not get there."""
-    goal = _smooth(reference["loss"])[-1]
+    """By the smoothed loss at the end of `reference`; None: `tested` does not get near it."""
+    goal = _NEAR * _smooth(reference["loss"])[-1]
     for seconds, loss in zip(tested["seconds"], _smooth(tested["loss"]), strict=True):
         if loss <= goal:
             return float(reference["seconds"][-1] / seconds)

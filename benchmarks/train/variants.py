@@ -108,7 +108,7 @@ _INT4 = "int4, groups of 512"
 _WITHOUT = ", no error feedback"
 
 
-def _at_once(add: AddHook, ddp: DistributedDataParallel, _: bool) -> q7x2.Attached | None:
+def _add_at_once(add: AddHook, ddp: DistributedDataParallel, _: bool) -> q7x2.Attached | None:
     return add(ddp, True)
 
 
@@ -224,13 +224,20 @@ VARIANTS = (
 
 # Uncompressed training with the two second moments' factors: 0.95 and 0.999.
 CONTROLS = (UNCOMPRESSED, ADAM)
+
+
+def at_once(label: str) -> str:
+    """The label of that method when it compresses from the first step."""
+    return f"{label}, from the first step"
+
+
 # Hooks that by default leave the first steps of a training as they are, and one that is not ours:
 # the part "speed" has them compress from the first step (PyTorch's from the third).
 AT_ONCE = {
-    f"{label}, from the first step": Method(
-        f"{label}, from the first step",
+    at_once(label): Method(
+        at_once(label),
         BY_LABEL[label].backend,
-        partial(_at_once, BY_LABEL[label].add),
+        partial(_add_at_once, BY_LABEL[label].add),
         one_bucket=BY_LABEL[label].one_bucket,
         tasks=("gpt",),
     )
