@@ -61,7 +61,7 @@ def _slow_link(axes: Any, slow: dict[str, Any]) -> None:
     for curve, color in zip(slow["curves"], COLORS, strict=True):
         axes.plot(curve["seconds"], curve["loss"], color=color, linewidth=1.8)
         end = (curve["seconds"][-1], curve["loss"][-1])
-        place = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center"}
+        place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(curve["name"], end, color=color, fontweight="bold", **place)
     title = f"Over links of {slow['rate']}"
     if slow["sooner"]:
@@ -69,7 +69,7 @@ def _slow_link(axes: Any, slow: dict[str, Any]) -> None:
     axes.set_title(title)
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("training loss (nats per byte)")
-    axes.margins(x=0.12)
+    axes.margins(x=0.2)
     axes.grid(axis="y", color="#eaeef2")
 
 
