@@ -25,14 +25,19 @@ def main() -> None:
     connection.connect(os.path.join(folder, "zygote"))
     request = {"args": arguments, "env": dict(os.environ), "cwd": os.getcwd(), "exact": False}
     text = memoryview(json.dumps(request).encode() + b"\n")
+    # The program may be asked to end as soon as it runs: what comes now waits for its number.
+    signals = {getattr(signal, each) for each in PASSED_ON}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     sent = socket.send_fds(connection, [text], [0, 1, 2])
     connection.sendall(text[sent:])
     answers = connection.makefile()
     pid = json.loads(answers.readline())["pid"]
     if pid is None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         os.execv(sys.executable, [sys.executable, *arguments])
-    for each in PASSED_ON:
-        signal.signal(getattr(signal, each), lambda number, frame: os.kill(pid, number))
+    for each in signals:
+        signal.signal(each, lambda number, frame: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     connection.sendall(b'{"ask": "wait"}\n')
     status = json.loads(answers.readline())["status"]
     if status < 0:

@@ -41,7 +41,7 @@ def texts(*patterns: str) -> Iterator[tuple[pathlib.Path, str]]:
     """The files of the repository whose paths match, but not the list of variables itself."""
     for pattern in patterns:
         for path in ROOT.glob(pattern):
-            if path.is_file() and path.name != "_variables.py":
+            if path.is_file() and path.suffix != ".pyc" and path.name != "_variables.py":
                 yield path, path.read_text()
 
 
