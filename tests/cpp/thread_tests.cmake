@@ -1,6 +1,6 @@
 # A sample of the C++ tests under ThreadSanitizer: those in which several threads of a rank meet. Only
-# what has threads is compiled a second time, instrumented. What only computes (Plans, kernels, codecs,
-# the Fabric) comes from q7x2_core as it is.
+# what has threads is compiled a second time, instrumented: also the book of Plans, which they look
+# things up in. What only computes (other Plans, kernels, codecs, the Fabric) comes from q7x2_core.
 set(threaded_folders base device executor ledger transport)
 set(threaded_tests
     concurrent_collectives concurrent_recent device_coder flight_recorder group_end group_failure
@@ -11,6 +11,7 @@ foreach(folder IN LISTS threaded_folders)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/${folder}/*.cpp)
   list(APPEND threaded_sources ${sources})
 endforeach()
+list(APPEND threaded_sources ${PROJECT_SOURCE_DIR}/csrc/plan/plan_book.cpp)
 set(support ${test_sources})
 list(FILTER support EXCLUDE REGEX "_test\\.cpp$")
 set(chosen ${threaded_tests})
