@@ -257,13 +257,12 @@ void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
     fill(locked);
     return;
   }
-  if (bytes == 0) {
-    peer_finished_ = true;
-    return;
-  }
+  if (bytes == 0) return;
   arrivals_.passed(Clock::now(), bytes);
   send(locked, kAcknowledgement, nullptr, 0);
-  if (!peer_finished_) receive(locked, kData, incoming_.get(), kLongest);
+  // Also behind the peer's first empty message: long ones before it may arrive after it, and each
+  // empty one needs a receive, or it would be taken for the next stream's.
+  receive(locked, kData, incoming_.get(), kLongest);
 }
 
 }  // namespace q7x2

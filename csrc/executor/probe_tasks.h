@@ -133,7 +133,6 @@ class StreamTask final : public Conversation {
   size_t sent_ = 0;
   std::queue<size_t> unacknowledged_;  // lengths
   bool finished_sending_ = false;
-  bool peer_finished_ = false;
 
   StreamMeter arrivals_;
   StreamMeter acknowledgements_;

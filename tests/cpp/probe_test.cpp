@@ -395,5 +395,25 @@ TEST(StreamTask, MeasuresBothDirections) {
   });
 }
 
+// Long messages may arrive after an empty one that was sent later.
+TEST(StreamTask, LeavesNoMessageToTheNextOne) {
+  run_ranks(3, [](Rank& rank) {
+    ::setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
+    ::setenv("UCX_RNDV_THRESH", "16k", 1);  // then UCX asks before it sends
+    const auto group = rank.group();
+    for (int i = 0; i < 20; ++i) {
+      for (const int idle : {0, 1, 2}) {
+        if (idle == rank.rank) continue;
+        const int peer = 3 - idle - rank.rank;
+        const auto task = std::make_shared<StreamTask>(group, peer, Wire::kShared, 0.01, kTimeout);
+        rank.runtime().submit(task, true);
+        ASSERT_TRUE(rank.runtime().wait(*task, Clock::now() + kTimeout));
+        ASSERT_FALSE(task->error()) << i << ": " << task->error()->what();
+      }
+    }
+    rank.barrier();
+  });
+}
+
 }  // namespace
 }  // namespace q7x2
