@@ -207,6 +207,7 @@ CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric, in
   CodingCost::Message message{.encode_rate = copy_rate * kEncodeShare,
                               .decode_rate = copy_rate * kDecodeShare};
   CodingCost cost{.messages = {}};
+  cost.group_bytes = std::max(cost.group_bytes, codec.spec().value.group * element_size(dtype));
   if (codec.traits().selects) cost.select_rate = copy_rate * kEncodeShare;
   const bool is_selection = codec.spec().select != SelectKind::kAll;
   const char* const name = is_selection ? nullptr : kin(codec.spec().value);

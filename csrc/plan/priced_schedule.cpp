@@ -18,9 +18,6 @@ constexpr size_t kMaxScratchBytes = 32 * kMiB;
 /// What all slices in progress put into shared memory. Two of the largest calls fit.
 constexpr size_t kMaxStagedBytes = 8 * kMiB;
 constexpr size_t kAlignment = 64;
-/// If messages are coded: all parts but the last ones hold whole groups of elements that share a
-/// scale, up to 1024 of 4 bytes.
-constexpr size_t kCodedAlignment = 4096;
 /// Sends, receives, and what is done with them, for each message.
 constexpr double kOpsPerMessage = 2.5;
 
@@ -47,7 +44,7 @@ PricedSchedule::PricedSchedule(std::shared_ptr<const Schedule> schedule, const S
       site_(site),
       coding_(coding),
       is_uneven_(is_uneven),
-      alignment_(schedule_->edges() == Edges::kNone ? kAlignment : kCodedAlignment),
+      alignment_(schedule_->edges() == Edges::kNone ? kAlignment : coding.group_bytes),
       model_(*schedule_, site, coding) {
   const std::vector<uint32_t>& weights = schedule_->part_weights();
   if (weights.empty()) return;

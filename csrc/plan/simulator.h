@@ -59,6 +59,8 @@ struct CodingCost {
   /// longer sums. Sums of sparse contributions fill up.
   std::vector<Message> messages = {{}};
   double select_rate = kAtOnce;  ///< of the pass over the tensor before anything is sent
+  /// Of the elements that share a scale. All parts but the last ones hold whole groups.
+  size_t group_bytes = 4096;
 
   const Message& of(size_t contributions) const {
     return messages[std::min(std::max<size_t>(contributions, 1), messages.size()) - 1];
