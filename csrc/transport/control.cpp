@@ -8,7 +8,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr uint16_t kVersion = 5;
+constexpr uint16_t kVersion = 6;
 constexpr size_t kMaxText = 2048;
 
 // The wire form, followed by `text_length` bytes of text.
@@ -24,7 +24,8 @@ struct Header {
   uint32_t text_length;
   uint64_t sequence;
   uint64_t fingerprint;
-  uint64_t state;
+  uint32_t state;
+  uint32_t comes_twice;
 };
 static_assert(sizeof(Header) == 48);
 
@@ -47,7 +48,8 @@ std::string Control::encode() const {
                       static_cast<uint32_t>(text_length),
                       sequence,
                       fingerprint,
-                      static_cast<uint64_t>(state)};
+                      static_cast<uint32_t>(state),
+                      comes_twice ? 1U : 0U};
   std::string bytes(sizeof(Header) + text_length, '\0');
   std::memcpy(bytes.data(), &header, sizeof(Header));
   std::memcpy(bytes.data() + sizeof(Header), text.data(), text_length);
@@ -64,7 +66,7 @@ std::optional<Control> Control::decode(uint64_t sender, std::string_view bytes) 
       header.text_length != bytes.size() - sizeof(Header) ||
       header.type < static_cast<uint8_t>(ControlType::kHello) ||
       header.type > static_cast<uint8_t>(ControlType::kLastCall) ||
-      header.state > static_cast<uint64_t>(CallState::kComplete) ||
+      header.state > static_cast<uint32_t>(CallState::kComplete) || header.comes_twice > 1 ||
       header.code > static_cast<uint8_t>(ErrorCode::kInternal) || header.slot >= tag::kMaxGroups ||
       header.sender_slot >= tag::kMaxGroups || !is_rank(header.sender) ||
       !is_rank(header.receiver) || !(header.subject == -1 || is_rank(header.subject))) {
@@ -82,6 +84,7 @@ std::optional<Control> Control::decode(uint64_t sender, std::string_view bytes) 
   control.sequence = header.sequence;
   control.fingerprint = header.fingerprint;
   control.state = static_cast<CallState>(header.state);
+  control.comes_twice = header.comes_twice != 0;
   control.text = bytes.substr(sizeof(Header));
   return control;
 }

@@ -45,6 +45,8 @@ struct Control {
   uint64_t sequence = 0;
   uint64_t fingerprint = 0;               ///< kInquiry: of the call; equal on ranks that agree
   CallState state = CallState::kNotMade;  ///< kAnswer; `subject` is whom the sender waits for
+  /// kGoodbye: another one follows what the sender sent over the private link.
+  bool comes_twice = false;
 
   std::string encode() const;
   /// Nothing where the bytes are not a control message; such bytes are dropped. `sender`: the

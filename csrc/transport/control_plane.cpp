@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <new>
-#include <string_view>
 #include <utility>
 
 namespace q7x2 {
@@ -12,21 +11,26 @@ constexpr unsigned kControlId = 0;
 constexpr unsigned kWakeId = 1;
 constexpr unsigned kRingId = 4;  // AssemblyTable has 2, QueueWatch has 3
 
+Envelopes::Kind kind_on(Wire wire) {
+  return wire == Wire::kPrivate ? Envelopes::Kind::kPrivate : Envelopes::Kind::kControl;
+}
+
 }  // namespace
 
 ControlPlane::ControlPlane(Reactor& reactor, Envelopes& envelopes)
     : reactor_(reactor), envelopes_(envelopes) {
   reactor_.on_message(kControlId, on_control, this);
+  reactor_.on_private_message(kControlId, on_private_control, this);
   reactor_.on_message(kWakeId, on_wake, this);
   reactor_.on_message(kRingId, on_ring, this);
   rung_.reserve(tag::kMaxGroups);
 }
 
-void ControlPlane::send(Locked& locked, Peer& peer, const Control& control) {
-  if (peer.shared.is_open()) {
-    reactor_.send_message(
-        locked, peer.shared.endpoint(), kControlId,
-        envelopes_.close(Envelopes::Kind::kControl, peer.card.identity(), control.encode()));
+void ControlPlane::send(Locked& locked, Peer& peer, const Control& control, Wire wire) {
+  const Link& link = peer.link(wire);
+  if (link.is_open()) {
+    reactor_.send_message(locked, link.endpoint(), kControlId,
+                          envelopes_.close(kind_on(wire), peer.card.identity(), control.encode()));
   }
 }
 
@@ -56,21 +60,27 @@ bool ControlPlane::take_lost(Locked&) {
   return std::exchange(lost_, false);
 }
 
-ucs_status_t ControlPlane::on_control(void* arg, const void* header, size_t header_length, void*,
-                                      size_t, const ucp_am_recv_param_t*) {
-  auto& plane = *static_cast<ControlPlane*>(arg);
+void ControlPlane::take(Envelopes::Kind kind, const void* header, size_t length) {
   try {
-    const std::string_view bytes(static_cast<const char*>(header), header_length);
-    const auto opened = plane.envelopes_.open(Envelopes::Kind::kControl, bytes);
-    if (!opened) {
-      return UCS_OK;
-    }
+    const auto opened = envelopes_.open(kind, {static_cast<const char*>(header), length});
+    if (!opened) return;
     if (auto control = Control::decode(opened->sender, opened->message)) {
-      plane.arrived_.push_back(std::move(*control));
+      arrived_.push_back(std::move(*control));
     }
   } catch (const std::bad_alloc&) {
-    plane.lost_ = true;
+    lost_ = true;
   }
+}
+
+ucs_status_t ControlPlane::on_control(void* arg, const void* header, size_t header_length, void*,
+                                      size_t, const ucp_am_recv_param_t*) {
+  static_cast<ControlPlane*>(arg)->take(Envelopes::Kind::kControl, header, header_length);
+  return UCS_OK;
+}
+
+ucs_status_t ControlPlane::on_private_control(void* arg, const void* header, size_t header_length,
+                                              void*, size_t, const ucp_am_recv_param_t*) {
+  static_cast<ControlPlane*>(arg)->take(Envelopes::Kind::kPrivate, header, header_length);
   return UCS_OK;
 }
 

@@ -1,7 +1,8 @@
 // ControlPlane: sends control messages, wake-ups and rings to peers, and collects those that
 // arrive.
 //
-// All are active messages on the shared network. Control messages come in envelopes. A wake-up is
+// All are active messages on the shared network; a goodbye also goes over a private link. Control
+// messages come in envelopes. A wake-up is
 // empty and needs none: a process that sleeps while mail lies for it in shared memory looks at the
 // memory when one arrives. A ring says in which group a message lies for a process that expects
 // none, and that process looks there.
@@ -26,8 +27,8 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  /// Does nothing if the peer's shared link is not open.
-  void send(Locked& locked, Peer& peer, const Control& control);
+  /// Does nothing if that link of the peer is not open. Between links there is no order.
+  void send(Locked& locked, Peer& peer, const Control& control, Wire wire = Wire::kShared);
   /// Its shared link must be open.
   void wake(Locked& locked, Peer& peer);
   /// The same. `slot`: of the group, at the peer.
@@ -45,10 +46,15 @@ class ControlPlane {
  private:
   static ucs_status_t on_control(void* arg, const void* header, size_t header_length, void* data,
                                  size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t on_private_control(void* arg, const void* header, size_t header_length,
+                                         void* data, size_t length,
+                                         const ucp_am_recv_param_t* param);
   static ucs_status_t on_wake(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
   static ucs_status_t on_ring(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
+
+  void take(Envelopes::Kind kind, const void* header, size_t length);
 
   Reactor& reactor_;
   Envelopes& envelopes_;

@@ -29,7 +29,8 @@ namespace q7x2 {
 
 class Envelopes {
  public:
-  enum class Kind : uint8_t { kControl, kAssembly };
+  /// Each has numbers of its own, because each travels in order by itself.
+  enum class Kind : uint8_t { kControl, kAssembly, kPrivate };
   static constexpr size_t kBytes = 32;
 
   struct Opened {
@@ -50,7 +51,7 @@ class Envelopes {
   uint64_t refused() const { return refused_; }
 
  private:
-  static constexpr size_t kKinds = 2;
+  static constexpr size_t kKinds = 3;
   struct Partner {
     MessageKey key{};
     bool has_key = false;

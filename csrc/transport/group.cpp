@@ -351,7 +351,7 @@ void Group::handle(Locked& locked, const Control& control) {
       }
       return;
     case ControlType::kGoodbye:
-      peer_left(locked, control.sender, control.sequence);
+      hear_goodbye(locked, control);
       return;
     case ControlType::kLastCall:
       last_calls_[static_cast<size_t>(control.sender)] = control.sequence;

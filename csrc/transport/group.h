@@ -284,6 +284,7 @@ class Group {
 
   // group_departure.cpp: ranks that leave.
   void tell_all(Locked& locked, ControlType type);
+  void hear_goodbye(Locked& locked, const Control& goodbye);
   void peer_left(Locked& locked, int rank, uint64_t sequence);
   bool has_left(int rank) const { return departed_[static_cast<size_t>(rank)].has_value(); }
   int find_departed(uint64_t sequence) const;
@@ -338,6 +339,7 @@ class Group {
   const TimePoint begun_;
   // By rank: how many collectives it had begun when it left in good order. Nothing: it is here.
   std::vector<std::optional<uint64_t>> departed_;
+  std::set<int> half_departed_;  // whose goodbye is still to come over the private link
   // The same of ranks that are about to leave, and begin nothing more.
   std::vector<std::optional<uint64_t>> last_calls_;
   uint64_t first_missed_ = kNever;            // the first collective that one of them has not begun

@@ -23,9 +23,13 @@ void Group::leave() {
 void Group::tell_all(Locked& locked, ControlType type) {
   for (int r = 0; r < world_size(); ++r) {
     if (r == rank() || has_left(r) || !members_.peer(r).life.is_alive()) continue;
+    Peer& peer = members_.peer(r);
     Control control = control_to(r, type);
     control.sequence = sequence_;
-    runtime_.controls().send(locked, members_.peer(r), control);
+    control.comes_twice =
+        type == ControlType::kGoodbye && wire(r) == Wire::kPrivate && peer.beside.is_open();
+    runtime_.controls().send(locked, peer, control);
+    if (control.comes_twice) runtime_.controls().send(locked, peer, control, Wire::kPrivate);
   }
 }
 
@@ -45,6 +49,12 @@ bool Group::is_missed(Locked& locked, Task& task) const {
   const PendingRequest* const request = task.record(locked).requests.first();
   return request != nullptr && !request->is_receive &&
          !last_calls_[static_cast<size_t>(request->peer)];
+}
+
+// One on the shared network overtakes what is still on its way over a private link.
+void Group::hear_goodbye(Locked& locked, const Control& goodbye) {
+  const bool is_first = goodbye.comes_twice && half_departed_.insert(goodbye.sender).second;
+  if (!is_first) peer_left(locked, goodbye.sender, goodbye.sequence);
 }
 
 // A collective that it has not begun cannot end. Of those that it has begun, it has sent all that

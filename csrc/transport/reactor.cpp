@@ -51,6 +51,20 @@ void send_eagerly(const UcpEndpoint& endpoint, unsigned id, std::string bytes, b
   }
 }
 
+ucp_am_handler_param_t handler_of(unsigned id, ucp_am_recv_callback_t callback, void* arg) {
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = id;
+  handler.cb = callback;
+  handler.arg = arg;
+  return handler;
+}
+
+void set_handler(const UcpWorker& worker, const ucp_am_handler_param_t& handler) {
+  check_ucx(ucp_worker_set_am_recv_handler(worker.get(), &handler), "set a message handler");
+}
+
 }  // namespace
 
 Reactor::Reactor(const std::vector<std::string>& net_devices)
@@ -76,6 +90,7 @@ UcpWorker& Reactor::private_worker(Locked&, const Nic& nic) {
   if (!own) {
     own = std::make_unique<PrivateWorker>(nic);
     own->worker.admit(admitted_);
+    for (const auto& handler : private_handlers_) set_handler(own->worker, handler);
     workers_.push_back(&own->worker);
   }
   return own->worker;
@@ -223,13 +238,11 @@ void Reactor::drop_unexpected(Locked&, uint64_t tag, uint64_t mask) {
 }
 
 void Reactor::on_message(unsigned id, ucp_am_recv_callback_t callback, void* arg) {
-  ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = id;
-  handler.cb = callback;
-  handler.arg = arg;
-  check_ucx(ucp_worker_set_am_recv_handler(worker().get(), &handler), "set a message handler");
+  set_handler(worker(), handler_of(id, callback, arg));
+}
+
+void Reactor::on_private_message(unsigned id, ucp_am_recv_callback_t callback, void* arg) {
+  private_handlers_.push_back(handler_of(id, callback, arg));
 }
 
 void Reactor::send_message(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes) {

@@ -101,9 +101,12 @@ class Reactor {
   std::optional<uint64_t> find_unexpected(Locked&, uint64_t tag, uint64_t mask);
   void drop_unexpected(Locked&, uint64_t tag, uint64_t mask);
 
-  // Active messages, on the shared network.
+  // Active messages.
 
+  /// On the shared network.
   void on_message(unsigned id, ucp_am_recv_callback_t callback, void* arg);
+  /// On private links; to be called before there is one.
+  void on_private_message(unsigned id, ucp_am_recv_callback_t callback, void* arg);
   void send_message(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes);
   /// A long one, up to some megabytes: the receiver finds the bytes in the data and not in the
   /// header.
@@ -125,6 +128,7 @@ class Reactor {
   UcxRuntime ucx_;
   std::map<std::string, std::unique_ptr<PrivateWorker>> private_workers_;  // by interface
   std::vector<UcpWorker*> workers_;                                        // all of them
+  std::vector<ucp_am_handler_param_t> private_handlers_;
   HostAddresses admitted_;
 };
 

@@ -21,6 +21,7 @@ Control example(ControlType type) {
   control.sender_slot = 3;
   control.sender = 12;
   control.receiver = 8191;
+  control.comes_twice = type == ControlType::kGoodbye;
   if (type == ControlType::kAbort) {
     control.code = ErrorCode::kPeerFailed;
     control.subject = 7;
@@ -75,6 +76,7 @@ TEST(Control, RoundTrip) {
     EXPECT_EQ(got->sequence, sent.sequence);
     EXPECT_EQ(got->fingerprint, sent.fingerprint);
     EXPECT_EQ(got->state, sent.state);
+    EXPECT_EQ(got->comes_twice, sent.comes_twice);
   }
 }
 
@@ -118,7 +120,7 @@ TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
   constexpr size_t kTypeAt = 2;
   constexpr size_t kCodeAt = 3;
   EXPECT_FALSE(changed(kVersionAt, 1));
-  EXPECT_FALSE(changed(kVersionAt, 6));
+  EXPECT_FALSE(changed(kVersionAt, 7));
   EXPECT_FALSE(changed(kTypeAt, 0));
   EXPECT_FALSE(changed(kTypeAt, 7));
   EXPECT_FALSE(changed(kTypeAt, 255));
@@ -127,6 +129,9 @@ TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
   constexpr size_t kStateAt = 40;
   EXPECT_TRUE(changed(kStateAt, static_cast<int>(CallState::kComplete)));
   EXPECT_FALSE(changed(kStateAt, static_cast<int>(CallState::kComplete) + 1));
+  constexpr size_t kComesTwiceAt = 44;
+  EXPECT_TRUE(changed(kComesTwiceAt, 1));
+  EXPECT_FALSE(changed(kComesTwiceAt, 2));
 }
 
 TEST(Control, RanksAndSlotsThatCannotBeAreDropped) {

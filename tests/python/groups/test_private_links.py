@@ -1,0 +1,54 @@
+"""Groups whose hosts have a slow private link beside the network that they share.
+
+Between the two there is no order: what a rank says on one may overtake what it sent on the other.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from benchmarks import lab as lab_package
+from benchmarks.lab import Lab, Topology
+from benchmarks.lab.topology import Link
+
+HOSTS = 3
+# So slow that a sender is done long before its message has arrived.
+LINK_RATE = "8mbit"
+NETWORK_RATE = "2mbit"
+ELEMENTS = 1 << 19
+
+pytestmark = pytest.mark.skipif(
+    lab_package.unavailable() is not None, reason=str(lab_package.unavailable())
+)
+
+LEAVING = f"""
+    import torch, torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("q7x2")
+    for root in (0, 0, 1):
+        group = dist.new_group()
+        tensor = torch.full(({ELEMENTS},), float(dist.get_rank()))
+        dist.broadcast(tensor, root, group=group)
+        dist.destroy_process_group(group)
+        assert tensor.eq(root).all(), root
+    tensor = torch.full(({ELEMENTS},), float(dist.get_rank()))
+    dist.broadcast(tensor, 0)
+    dist.destroy_process_group()
+    assert tensor.eq(0).all()
+"""
+
+
+def test_who_leaves_right_after_a_call_is_not_missed() -> None:
+    links = tuple(Link(0, host, LINK_RATE) for host in range(1, HOSTS))
+    with Lab(Topology(hosts=HOSTS, rate=NETWORK_RATE, links=links)) as lab:
+        result = lab.run(
+            [sys.executable, "-c", textwrap.dedent(LEAVING)],
+            env={"OMP_NUM_THREADS": "1", "Q7X2_PROBE": "force"},
+            timeout_s=100,
+        )
+    # Else this shows nothing: the tensors went over the private links.
+    assert result.traffic[0].sent < 4 * ELEMENTS
