@@ -113,7 +113,9 @@ def test_signals_are_passed_on_and_nobody_survives_a_kill() -> None:
 
 def test_workers_of_torchrun_are_copies(tmp_path: pathlib.Path) -> None:
     (tmp_path / "worker.py").write_text(
-        "import os, sys\nprint('torch' in sys.modules, os.environ['RANK'])\n"
+        "import os, sys\n"  # one write each, because both ranks have one pipe
+        "line = f\"{'torch' in sys.modules} {os.environ['RANK']}\\n\"\n"
+        "os.write(1, line.encode())\n"
         "sys.exit(3 * (os.environ['RANK'] == '1'))\n"
     )
     done = subprocess.run(
