@@ -1,6 +1,7 @@
 #include "transport/peer_table.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <thread>
 #include <utility>
@@ -334,8 +335,10 @@ bool PeerTable::takes_messages(const Peer& peer, TimePoint now) const {
 
 // A socket that is closed with bytes that nobody read resets the connection, and what the peer's
 // kernel still lacks, because a packet was lost, is lost with it.
-void PeerTable::await_acknowledgements(Locked& locked, TimePoint give_up) {
+void PeerTable::await_acknowledgements(Locked& locked, std::chrono::milliseconds patience) {
   const TimePoint connected_by = Clock::now() + kConnecting;
+  TimePoint give_up = Clock::now() + patience;
+  size_t least_left = std::numeric_limits<size_t>::max();
   for (;;) {
     const TimePoint now = Clock::now();
     detector_.look(now);  // for the answers; what else it finds concerns nobody any more
@@ -353,7 +356,12 @@ void PeerTable::await_acknowledgements(Locked& locked, TimePoint give_up) {
       }
     }
     const bool is_settled = all_reached || now >= connected_by;
-    if (now >= give_up || (is_settled && reactor_.is_all_acknowledged(locked, silent))) {
+    const size_t left = reactor_.unacknowledged_bytes(locked, silent);
+    if (left < least_left) {
+      if (least_left != std::numeric_limits<size_t>::max()) give_up = now + patience;
+      least_left = left;
+    }
+    if (now >= give_up || (is_settled && left == 0)) {
       return;
     }
     reactor_.progress(locked);
@@ -362,9 +370,9 @@ void PeerTable::await_acknowledgements(Locked& locked, TimePoint give_up) {
 }
 
 void PeerTable::close(Locked& locked, std::chrono::milliseconds patience) {
-  const TimePoint give_up = Clock::now() + patience;
-  await_acknowledgements(locked, give_up);
+  await_acknowledgements(locked, patience);
   const TimePoint now = Clock::now();
+  const TimePoint give_up = now + patience;
   std::vector<void*> closing;
   const auto start = [&](Link& link, bool flush) {
     if (void* request = link.close(flush)) {

@@ -177,9 +177,9 @@ class PeerTable {
   bool answers_elsewhere(uint32_t address, TimePoint now) const;
   std::vector<Peer::Watched*> users_of(const PathSample& connection);
   bool has_opened_another(const Peer::Watched& user, const PathSample& connection) const;
-  /// Until the kernels of all peers have what was sent. Connections to hosts that do not answer are
-  /// closed by force instead.
-  void await_acknowledgements(Locked& locked, TimePoint give_up);
+  /// Until the kernels of all peers have what was sent, or for `patience` none of it has arrived.
+  /// Connections to hosts that do not answer are closed by force instead.
+  void await_acknowledgements(Locked& locked, std::chrono::milliseconds patience);
   bool takes_messages(const Peer& peer, TimePoint now) const;
   static void on_shared_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_beside_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);

@@ -120,10 +120,12 @@ std::vector<pollfd> Reactor::events(Locked&) const {
   return events;
 }
 
-bool Reactor::is_all_acknowledged(Locked&, const std::set<uint32_t>& silent) const {
-  return std::all_of(workers_.begin(), workers_.end(), [&](const UcpWorker* worker) {
-    return q7x2::is_all_acknowledged(worker->event_fd(), silent);
-  });
+size_t Reactor::unacknowledged_bytes(Locked&, const std::set<uint32_t>& silent) const {
+  size_t bytes = 0;
+  for (const UcpWorker* worker : workers_) {
+    bytes += q7x2::unacknowledged_bytes(worker->event_fd(), silent);
+  }
+  return bytes;
 }
 
 // ------------------------------------------------------------------------------------- requests

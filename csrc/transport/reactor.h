@@ -60,9 +60,9 @@ class Reactor {
   bool arm(Locked&);
   /// What becomes readable when an armed worker has an event.
   std::vector<pollfd> events(Locked&) const;
-  /// Whether the peers' kernels have all that was sent by TCP, except on `silent` hosts (IPv4 in
-  /// host byte order).
-  bool is_all_acknowledged(Locked&, const std::set<uint32_t>& silent) const;
+  /// Bytes that were sent by TCP and that the peers' kernels do not have yet, without those to
+  /// `silent` hosts (IPv4 in host byte order).
+  size_t unacknowledged_bytes(Locked&, const std::set<uint32_t>& silent) const;
 
   // Requests. Each is told to `take_completed` once, unless it is released before.
 

@@ -65,17 +65,17 @@ bool leads_to(const std::set<uint32_t>& hosts, int socket) {
 
 }  // namespace
 
-bool is_all_acknowledged(int worker, const std::set<uint32_t>& silent) {
-  const auto is_acknowledged = [&](const Watched& each) {
-    int left = 0;
-    return !is_tcp(each.fd) || ioctl(each.fd, SIOCOUTQ, &left) != 0 || left == 0 ||
-           leads_to(silent, each.fd);
-  };
-  const std::vector<Watched> interfaces = watched_by(worker);
-  return std::all_of(interfaces.begin(), interfaces.end(), [&](const Watched& interface) {
-    const std::vector<Watched> sockets = watched_by(interface.fd);
-    return std::all_of(sockets.begin(), sockets.end(), is_acknowledged);
-  });
+size_t unacknowledged_bytes(int worker, const std::set<uint32_t>& silent) {
+  size_t bytes = 0;
+  for (const Watched& interface : watched_by(worker)) {
+    for (const Watched& each : watched_by(interface.fd)) {
+      int left = 0;
+      const bool counts = is_tcp(each.fd) && ioctl(each.fd, SIOCOUTQ, &left) == 0 && left > 0 &&
+                          !leads_to(silent, each.fd);
+      if (counts) bytes += static_cast<size_t>(left);
+    }
+  }
+  return bytes;
 }
 
 std::vector<ConnectionTotals> connection_totals(int worker) {

@@ -23,9 +23,9 @@ struct Watched {
 /// Nothing where there is no memory: a connection must close all the same.
 std::vector<Watched> watched_by(int epoll);
 bool is_tcp(int fd);
-/// Whether the peers' kernels have all that the sockets of this worker have sent. `worker`: its
-/// epoll descriptor. `silent`: hosts that are not waited for, IPv4 in host byte order.
-bool is_all_acknowledged(int worker, const std::set<uint32_t>& silent = {});
+/// Bytes that the sockets of this worker have sent and the peers' kernels do not have yet.
+/// `worker`: its epoll descriptor. `silent`: hosts that are left out, IPv4 in host byte order.
+size_t unacknowledged_bytes(int worker, const std::set<uint32_t>& silent = {});
 
 /// What the sockets of this worker have sent. Empty where the kernel does not count it.
 std::vector<ConnectionTotals> connection_totals(int worker);

@@ -37,8 +37,8 @@ LEAVING = f"""
         assert tensor.eq(root).all(), root
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert len(json.loads(backend.fabric_json)["links"]) == {HOSTS - 1}
-    tensor = torch.full(({ELEMENTS},), float(dist.get_rank()))
-    dist.broadcast(tensor, 0)
+    tensor = torch.full((2 * {ELEMENTS},), float(dist.get_rank()))
+    dist.broadcast(tensor, 0)  # its process ends long before all has arrived
     dist.destroy_process_group()
     assert tensor.eq(0).all()
 """
