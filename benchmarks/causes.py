@@ -85,7 +85,9 @@ def row(cause: str, said: list[dict[str, Any]]) -> dict[str, Any]:
 
 def measure(cause: str, steps: int) -> dict[str, Any]:
     """What `q7x2 why` says about one training, as plain values."""
-    from q7x2 import _causes, _ledger_read, why
+    from q7x2.cli import why
+    from q7x2.ledger import causes as ledger_causes
+    from q7x2.ledger import reader as ledger_reader
 
     with tempfile.TemporaryDirectory() as folder:
         spec = {"cause": cause, "steps": steps, "quota": ""}
@@ -103,7 +105,7 @@ def measure(cause: str, steps: int) -> dict[str, Any]:
                 _run_here({**spec, "quota": str(quota.members)}, environment)
         else:
             _run_here(spec, environment)
-        return why.facts(_causes.analyse(_ledger_read.read(Path(folder))))
+        return why.facts(ledger_causes.analyse(ledger_reader.read(Path(folder))))
 
 
 def _command(spec: dict[str, Any]) -> list[str]:

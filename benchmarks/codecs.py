@@ -20,8 +20,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox
-from q7x2._extension import load
-from q7x2._palette import LINES
+from q7x2._core.extension import load
+from q7x2._core.palette import LINES
 from torch import Tensor, nn
 
 from benchmarks import facts, report

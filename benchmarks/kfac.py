@@ -166,7 +166,7 @@ def count_bytes(optimizer: Any) -> dict[str, int]:
     """What this rank receives, summed over the ranks and divided by their number."""
     import torch
     import torch.distributed as dist
-    from q7x2._kfac_exchange import Inversion, exchange_inverses, owners_of, triangle
+    from q7x2.optim.kfac_exchange import Inversion, exchange_inverses, owners_of, triangle
 
     group, device = optimizer.group, torch.device("cpu")
     dims = [dim for layer in optimizer._layers for dim in layer.dims]

@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from q7x2 import _ledger
-from q7x2._ledger import PERIOD, to_next_write
+from q7x2.ledger import writer as ledger_writer
+from q7x2.ledger.writer import PERIOD, to_next_write
 
 from benchmarks import facts, launch, ledger_report, report
 from benchmarks.bootstrap import median_interval
@@ -154,7 +154,7 @@ class _Work:
 def _turns(call: Callable[[], Any], pairs: int, order: random.Random) -> dict[str, list[float]]:
     """The mean seconds of a call in each turn's window, without the ledger and with it."""
     work = _Work(call)
-    ledger = _ledger.of_process(os.environ["Q7X2_LEDGER"])
+    ledger = ledger_writer.of_process(os.environ["Q7X2_LEDGER"])
     ledger.pause()
     turns: dict[str, list[float]] = {"off": [], "on": []}
     work.run(for_seconds=to_next_write(time.time()))

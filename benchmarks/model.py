@@ -27,8 +27,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
-from q7x2._extension import load
-from q7x2._palette import LINES
+from q7x2._core.extension import load
+from q7x2._core.palette import LINES
 from rich.console import Console
 from rich.table import Table
 

@@ -84,7 +84,7 @@ def fabric(hosts: int, racks: int, ranks_per_host: int) -> str:
 
 def measure(fabric: str) -> dict[str, Any]:
     """All calls on one Fabric: the slowest of them, and the memory of all."""
-    from q7x2._extension import load
+    from q7x2._core.extension import load
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     choose = load().choose

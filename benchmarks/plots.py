@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
-from q7x2._palette import BLUE, GREY, VERMILION, line_style
+from q7x2._core.palette import BLUE, GREY, VERMILION, line_style
 
 from benchmarks import report, summary
 

@@ -79,11 +79,11 @@ def serve(server: socket.socket, ranks: int) -> list[str]:
     import q7x2  # noqa: F401
     import torch._dynamo  # optimizers import it when they are first used
     import torch.nn.parallel  # noqa: F401
-    from q7x2 import _extension
+    from q7x2._core import extension
 
     from benchmarks.processes import meeting
 
-    _extension.load()
+    extension.load()
     while True:
         client, _ = server.accept()
         message, (output,), _, _ = socket.recv_fds(client, _MOST, 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from q7x2._extension import load
+from q7x2._core.extension import load
 
 from benchmarks import facts, report
 

@@ -42,8 +42,9 @@ def make_package(build: Path) -> None:
     package = folder / "q7x2"
     package.mkdir(parents=True)
     sources = ROOT / "python/q7x2"
-    for file in (*sources.glob("*.py"), sources / "py.typed", *build.glob("_C.*.so")):
-        (package / file.name).symlink_to(file)
+    own = [path for path in sources.iterdir() if path.suffix != ".so"]
+    for path in (*own, *build.glob("_C.*.so")):
+        (package / path.name).symlink_to(path)
     project = machine.project()
     metadata = folder / f"q7x2-{project['version']}.dist-info"
     metadata.mkdir()

@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from q7x2._palette import BLUE, GREY, LINES, ORANGE, PURPLE, SKY, VERMILION, line_style
+from q7x2._core.palette import BLUE, GREY, LINES, ORANGE, PURPLE, SKY, VERMILION, line_style
 
 from benchmarks.lab.topology import bits_per_second
 from benchmarks.train import cadence_report, figures, inference

@@ -1,5 +1,5 @@
 // FSDP's rows of shards, and the same in two parts: what goes through a codec, in fp32, and the
-// rest. python/q7x2/_fsdp_layout.py has the picture.
+// rest. python/q7x2/fsdp/layout.py has the picture.
 #pragma once
 
 #include <cstddef>

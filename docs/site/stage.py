@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)")
 RUN = re.compile(r"^(```+\w+) run$", re.M)  # what the tests run
-MODULES = ("q7x2.optim", "q7x2.comm_hooks", "q7x2.torchft")
+MODULES = ("q7x2.comm_hooks", "q7x2.torchft")
 
 
 def pages() -> list[Path]:
@@ -40,17 +40,26 @@ def linked_files(page: Path) -> list[Path]:
     return [target.resolve() for target in targets if target.is_file() and target.suffix != ".md"]
 
 
-def public_names() -> list[str]:
-    """Those of ``q7x2``, read without importing it: the imports that type checkers see."""
-    tree = ast.parse((ROOT / "python/q7x2/__init__.py").read_text())
-    names = {
+def names_of(package: Path) -> set[str]:
+    """The public names of a package, read without importing it: what type checkers see."""
+    return {
         alias.asname
-        for node in ast.walk(tree)
+        for node in ast.walk(ast.parse((package / "__init__.py").read_text()))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname is not None
     }
-    return sorted(name for name in names if f"q7x2.{name}" not in MODULES)
+
+
+def public_names() -> list[str]:
+    """Those of ``q7x2``, then those that only its packages have, with the package."""
+    root = ROOT / "python" / "q7x2"
+    packages = {path.parent.name: names_of(path.parent) for path in root.glob("*/__init__.py")}
+    top = names_of(root) - packages.keys()
+    names = sorted(name for name in top if f"q7x2.{name}" not in MODULES)
+    for package, own in sorted(packages.items()):
+        names += [f"{package}.{name}" for name in sorted(own - top)]
+    return names
 
 
 def api_page() -> str:

@@ -1,4 +1,4 @@
-"""The compiled module. Load it with ``q7x2._extension.load``, which loads UCX in front of it."""
+"""The compiled module. ``q7x2._core.extension.load`` loads it, with UCX in front of it."""
 
 from datetime import timedelta
 from typing import Any
@@ -285,7 +285,7 @@ class Codec:
         """Writes what the messages stand for to ``out``, float32, or adds it."""
 
 class ShardRows:
-    """FSDP's rows of shards, and the same in two parts; see _fsdp_layout.py. Tensors are contiguous
+    """FSDP's rows of shards, and the same in two parts; see fsdp/layout.py. Tensors are contiguous
     and on the CPU, of floats.
 
     ``pieces``: of each parameter, its elements, its room in its part, and whether it is coded.

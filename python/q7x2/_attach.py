@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from q7x2._attached import Attached
-from q7x2._fsdp_options import Sharded
-from q7x2._hook_runner import (
+from q7x2.fsdp.options import Sharded
+from q7x2.hooks.attached import Attached
+from q7x2.hooks.residuals import MeasuredRunner
+from q7x2.hooks.runner import (
     check_has_no_hook,
     make_runner,
     part_of,
@@ -14,8 +15,7 @@ from q7x2._hook_runner import (
     reduced_parameters,
     register,
 )
-from q7x2._policy_driver import PolicyDriver, check_same_policies, checked_policies
-from q7x2._residuals import MeasuredRunner
+from q7x2.policy.driver import PolicyDriver, check_same_policies, checked_policies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
-    from q7x2._forward_overlap import AttachedForward
-    from q7x2._forward_overlap_options import ForwardOverlap
-    from q7x2._hook_options import HookOptions
-    from q7x2._policy import Policy
+    from q7x2.hooks.options import HookOptions
+    from q7x2.overlap.forward import AttachedForward
+    from q7x2.overlap.options import ForwardOverlap
+    from q7x2.policy.policy import Policy
 
 
 @overload
@@ -115,7 +115,7 @@ def attach(
     from torch.nn.parallel import DistributedDataParallel
 
     if overlap is not None:
-        from q7x2._forward_overlap_attach import attach_forward
+        from q7x2.overlap.attach import attach_forward
 
         others = {"scaler": scaler, "replicas": replicas, "policy": policy}
         others["threads"] = None if threads == 1 else threads
@@ -132,7 +132,7 @@ def attach(
         _check_follows_rate(ddp, hook)
     policies = checked_policies(policy)
     if isinstance(ddp, FSDPModule):
-        from q7x2._attached_sharded import attach_sharded
+        from q7x2.fsdp.attached import attach_sharded
 
         return attach_sharded(ddp, hook, replicas, scaler, threads, policies)
     assert not isinstance(hook, Sharded)
@@ -176,7 +176,7 @@ def _check_follows_rate(ddp: Any, hook: HookOptions | Sharded) -> None:
     """Raises ValueError unless the hook keeps residuals of gradients, and nothing else."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from q7x2._hook_base import FullPrecision
+    from q7x2.hooks.base import FullPrecision
 
     keeps = (
         isinstance(hook, FullPrecision)

@@ -21,23 +21,23 @@ def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
         ValueError: An option, or a variable of the ledger or of OpenTelemetry, has a bad value.
         torch.distributed.DistBackendError: The group could not be made.
     """
-    from q7x2._extension import load
+    from q7x2._core.extension import load
 
     if _has_telemetry():
-        from q7x2._opentelemetry import export_to_opentelemetry
+        from q7x2.observe.opentelemetry import export_to_opentelemetry
 
         export_to_opentelemetry()
     directory = os.environ.get("Q7X2_LEDGER", "")
     native = load()
-    from q7x2._variables import warn_of_unknown  # load() has imported it
+    from q7x2._core.variables import warn_of_unknown  # load() has imported it
 
     warn_of_unknown()
     if not directory:
         return native.create_backend(given, options, in_job=in_job)
 
-    from q7x2 import _ledger
+    from q7x2.ledger import writer as ledger_writer
 
-    ledger = _ledger.of_process(directory)
+    ledger = ledger_writer.of_process(directory)
     # A group that is made later, by reconfigure, is followed as well.
     has_members = not getattr(given, "enable_reconfigure", False)
     if has_members:

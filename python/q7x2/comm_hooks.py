@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 
-from q7x2._attached import Attached, HookStats
-from q7x2._hook_options import Allreduce, HookOptions, PowerSGD, Quantize
-from q7x2._hook_runner import expect_buckets, make_runner, part_of, reduced_parameters
+from q7x2.hooks.attached import Attached, HookStats
+from q7x2.hooks.options import Allreduce, HookOptions, PowerSGD, Quantize
+from q7x2.hooks.runner import expect_buckets, make_runner, part_of, reduced_parameters
 
 __all__ = [
     "PostLocalSGDState",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from q7x2._process_group import ProcessGroup
+from q7x2.groups.process_group import ProcessGroup
 
 try:
     from torchft.process_group import ProcessGroupWrapper

@@ -129,7 +129,7 @@ TEST(AnnexBlocks, AServerThatDiesCostsNoResult) {
     run_ranks(kRanks + 2,
               [until](Rank& rank) {
                 on_its_own_host(rank);
-                setenv("UCX_TLS", "^sm", 1);  // as `q7x2 serve` does (python/q7x2/serve.py)
+                setenv("UCX_TLS", "^sm", 1);  // as `q7x2 serve` does (python/q7x2/plan/serve.py)
                 Job job(rank);
                 if (job.is_server()) {
                   std::thread end([&] {

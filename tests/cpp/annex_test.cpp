@@ -29,7 +29,7 @@ using test::Rank;
 using test::run_ranks;
 using Job = test::AnnexJob;
 
-/// As `q7x2 serve` does (python/q7x2/serve.py).
+/// As `q7x2 serve` does (python/q7x2/plan/serve.py).
 void without_shared_memory() {
   setenv("UCX_TLS", "^sm", 1);
 }

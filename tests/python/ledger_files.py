@@ -8,10 +8,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from q7x2._extension import load
-from q7x2._ledger_file import LedgerFile
-from q7x2._ledger_records import record_format
-from q7x2._ledger_samples import Sample
+from q7x2._core.extension import load
+from q7x2.ledger.file import LedgerFile
+from q7x2.ledger.records import record_format
+from q7x2.ledger.samples import Sample
 
 MILLISECOND = 1_000_000
 

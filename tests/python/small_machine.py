@@ -145,11 +145,11 @@ def _rank(machine: Machine, rank: int, directory: pathlib.Path) -> dict[str, Any
     os.environ["LOCAL_RANK"] = str(rank)
     import torch
     import torch.distributed as dist
-    from q7x2 import _extension
+    from q7x2._core import extension
 
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", machine_port(directory), machine.ranks)
-    _extension.load()
+    extension.load()
     for name, value in machine.limits.get(str(rank), {}).items():
         _limit(name, value)
     started = time.monotonic()

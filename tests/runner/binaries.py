@@ -15,8 +15,9 @@ WHOLE = {"Q7X2_TEST_NIGHTLY": "1"}
 # UCX as a guest, as the Python package has it: no hooks for memory, which take it 0.4 s.
 GUEST = {"UCX_MEM_EVENTS": "n"}
 
-# The settings of python/q7x2/_ucx.py: UCX's hooks in mmap, its handlers of signals and its service
-# thread would get in the way of ThreadSanitizer. Why without cma: see `sanitize_calls` in `dev`.
+# The settings of python/q7x2/_core/ucx.py: UCX's hooks in mmap, its handlers of signals and its
+# service thread would get in the way of ThreadSanitizer. Why without cma: see `sanitize_calls` in
+# `dev`.
 SANITIZED = {
     "UCX_HANDLE_ERRORS": "none",
     "UCX_ERROR_SIGNALS": "",

@@ -21,7 +21,7 @@ else:
 FOLDER = ROOT / "build" / "nightly" / "integrations"
 
 # A library may bring along another torch, which the compiled module does not fit.
-CHECK = "import torch; from q7x2._extension import load; load(); print(torch.__version__)"
+CHECK = "import torch; from q7x2._core.extension import load; load(); print(torch.__version__)"
 
 
 def main() -> int:

@@ -25,13 +25,13 @@ class Function:
 
 
 def functions(package: Path = PACKAGE) -> list[Function]:
-    """Those of public modules, and of private modules under a name that the package exports."""
+    """Those of public modules, and what private modules and those of packages export."""
     exported = exported_names(package)
     found = []
     for path in sorted([*package.rglob("*.py"), *package.rglob("*.pyi")]):
         module = path.relative_to(package).with_suffix("")
-        private = any(part.startswith("_") for part in module.parts)
-        allowed = exported if private else None
+        is_public = len(module.parts) == 1 and not module.name.startswith("_")
+        allowed = None if is_public else exported
         where = ".".join(part for part in module.parts if part != "__init__")
         tree = ast.parse(path.read_text())
         found += list(_public(tree.body, path, f"q7x2.{where}".rstrip("."), allowed))
@@ -39,7 +39,7 @@ def functions(package: Path = PACKAGE) -> list[Function]:
 
 
 def exported_names(package: Path = PACKAGE) -> set[str]:
-    """All strings of the package's table of names, and of ``__all__`` of its public modules."""
+    """All strings of the packages' tables of names, and of ``__all__`` of public modules."""
     found: set[str] = set()
     for path in package.rglob("*.py"):
         if path.name.startswith("_") and path.name != "__init__.py":

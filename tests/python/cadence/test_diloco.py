@@ -296,7 +296,7 @@ def test_an_outer_gradient_that_is_not_finite_is_not_applied() -> None:
 
 
 def test_fragments_are_balanced_and_none_is_empty() -> None:
-    from q7x2._diloco_fragment import split
+    from q7x2.cadence.diloco_fragment import split
 
     for sizes in itertools.product([0, 1, 7, 100], repeat=5):
         parameters = [(str(i), torch.empty(size)) for i, size in enumerate(sizes)]

@@ -184,7 +184,7 @@ def test_replicas_share_bits_with_a_hook_and_a_tolerance(world_size: int) -> Non
 
 
 def test_large_inverses_are_divided_among_the_ranks() -> None:
-    from q7x2._kfac_exchange import owners_of, pack, triangle, unpack
+    from q7x2.optim.kfac_exchange import owners_of, pack, triangle, unpack
 
     assert owners_of([10, 100, 90, 50, 50], 2) == [1, 0, 1, 1, 1]
     assert owners_of([3, 3], 4) == [0, 1]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from hook_training import batch, everybodys_objects, net
 from members import Board
 from pairs import each_value
-from q7x2 import _late
+from q7x2.late import updates as late_updates
 from torch import nn
 from values import Clock, assert_bits, assert_close, assert_same_on_all_ranks, flat, meet
 
@@ -190,7 +190,7 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
     # In epochs the times of backwards count: rank 2's lag falls by a quarter of what is above 1.
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
-        patch.setattr(_late, "time", clock)
+        patch.setattr(late_updates, "time", clock)
         for version, mode in ((6, "epochs"), (7, "eager")):
             clock.passed += 1e6  # a backward takes this long, so other differences do not count
             give(model, late, 1.0)

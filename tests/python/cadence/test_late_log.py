@@ -7,8 +7,8 @@ import random
 
 import pytest
 import q7x2
-from q7x2._late_lag import MODES, mode_of
-from q7x2._late_log import Applied, Log
+from q7x2.late.lag import MODES, mode_of
+from q7x2.late.log import Applied, Log
 
 
 def log(mode: object = "eager", ranks: int = 4, staleness: int = 16, buffer: int = 2) -> Log:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from diloco_training import WEIGHTS_ONLY, assert_replicas_equal, backward, flat, made, train
 from hook_training import everybodys_objects, net
-from q7x2._diloco_fragment import Flight
+from q7x2.cadence.diloco_fragment import Flight
 from torch import nn
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
@@ -170,7 +170,7 @@ def test_bad_intervals_raise_when_they_are_made(make: Any, message: str) -> None
 
 
 def test_intervals_have_a_name_that_all_ranks_and_runs_share() -> None:
-    from q7x2._cadence import describe
+    from q7x2.policy.cadence import describe
 
     interval = q7x2.Tighten(q7x2.PostLocal(5, facts), begin=1, end=2)
     name = "Tighten(every=PostLocal(start=5, every=test_local_sgd.facts), begin=1, end=2, last=0.1)"

@@ -11,7 +11,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from hook_training import everybodys_objects
-from q7x2._micro_batches import shares_of
+from q7x2.cadence.micro_batches import shares_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from values import assert_close

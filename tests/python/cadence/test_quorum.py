@@ -15,9 +15,9 @@ import q7x2
 import torch
 import torch.distributed as dist
 from pairs import each_value
-from q7x2._quorum_mail import Mail
-from q7x2._quorum_messages import Other
-from q7x2._quorum_vote import Kind
+from q7x2.late.quorum_mail import Mail
+from q7x2.late.quorum_messages import Other
+from q7x2.late.quorum_vote import Kind
 from torch import nn
 from values import Signals, assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from q7x2._quorum_code import Code
+from q7x2.late.quorum_code import Code
 
 
 @pytest.mark.parametrize(("ranks", "copies"), [(4, 2), (6, 3), (5, 2), (7, 3), (4, 4), (3, 1)])

@@ -13,7 +13,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from hook_training import batch, net
-from q7x2 import _quorum_diloco
+from q7x2.cadence import quorum_diloco as cadence_quorum_diloco
 from torch import nn
 from values import Clock, assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
 
@@ -151,7 +151,7 @@ def test_no_outer_step_waits_for_a_rank_that_is_stopped(stopped: int) -> None:
 def test_slower_ranks_take_fewer_steps_if_balanced() -> None:
     clock, rank = Clock(), dist.get_rank()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_quorum_diloco, "time", clock)
+        patch.setattr(cadence_quorum_diloco, "time", clock)
         model, diloco = made(every=6, balance=True)
         while diloco.outer_steps < 2:
             clock.passed += 3e6 if rank == 2 else 1e6  # so other differences do not count

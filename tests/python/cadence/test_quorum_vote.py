@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from q7x2._quorum_vote import Ballot, Kind, Value, Vote
+from q7x2.late.quorum_vote import Ballot, Kind, Value, Vote
 
 
 class Ranks:

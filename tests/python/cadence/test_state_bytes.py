@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from q7x2._json_values import MalformedMessageError
-from q7x2._state_bytes import decode, encode
+from q7x2._core.json_values import MalformedMessageError
+from q7x2._core.state_bytes import decode, encode
 from seeds import seed
 from values import assert_bits
 

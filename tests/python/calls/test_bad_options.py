@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import q7x2
 import torch.distributed as dist
-from q7x2._fabric_arguments import parse_size
-from q7x2._hook_options import LionUpdate, MeanMomentum
+from q7x2._core.units import parse_size
 from q7x2.cli import main
+from q7x2.hooks.options import LionUpdate, MeanMomentum
 
 CODECS = "int8"  # one of those that the message must list
 

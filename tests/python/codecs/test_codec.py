@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from q7x2._extension import load
+from q7x2._core.extension import load
 
 
 def encode(

@@ -9,7 +9,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from hook_training import attached, backward, parameters_of
-from q7x2._extension import load
+from q7x2._core.extension import load
 from values import assert_same_on_all_ranks
 
 Bound = Callable[[torch.Tensor], float]

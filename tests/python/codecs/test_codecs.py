@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from q7x2._extension import load
+from q7x2._core.extension import load
 from torch import Tensor
 
 from benchmarks.codecs import Messages, real_gradient

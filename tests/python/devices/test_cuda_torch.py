@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from q7x2 import info
+from q7x2.cli import info
 from values import assert_bits
 
 pytestmark = pytest.mark.skipif(

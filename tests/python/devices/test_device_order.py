@@ -16,7 +16,7 @@ import stand_in
 import torch
 import torch.distributed as dist
 from deadlines import shorten_timeout
-from q7x2._extension import load
+from q7x2._core.extension import load
 from values import Signals
 
 pytestmark = stand_in.needs_accelerator

@@ -21,8 +21,8 @@ from embedding_model import (
     train_step,
     weights,
 )
-from q7x2._embedding_map import MOST_ROWS, RowMap
-from q7x2._embedding_start import fill
+from q7x2.embedding.row_map import MOST_ROWS, RowMap
+from q7x2.embedding.start import fill
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits

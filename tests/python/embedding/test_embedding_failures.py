@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from embedding_model import DIM, OPTIMIZERS, PADDING, ROWS, Reference, make, train_step
-from q7x2._embedding_exchange import Counts, Push
-from q7x2._embedding_map import RowMap
+from q7x2.embedding.exchange import Counts, Push
+from q7x2.embedding.row_map import RowMap
 from torch.distributed.tensor import DTensor
 from values import assert_bits
 

@@ -25,8 +25,8 @@ from fsdp_training import (
 )
 from pairs import each_value
 from policy_training import Script
-from q7x2._fsdp_facts import WireClock
-from q7x2._fsdp_treatments import GroupTreatment, combined
+from q7x2.fsdp.facts import WireClock
+from q7x2.fsdp.treatments import GroupTreatment, combined
 from torch.distributed.device_mesh import init_device_mesh
 from values import assert_bits, assert_close
 

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from fsdp_training import mesh_over
 from pairs import each_value
-from q7x2._tensor_parallel_choice import Products, choose, predict_gather, predict_scatter
-from q7x2._tensor_parallel_exchange import Gather, Scatter, pieces
+from q7x2.tensor_parallel.choice import Products, choose, predict_gather, predict_scatter
+from q7x2.tensor_parallel.exchange import Gather, Scatter, pieces
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from fsdp_training import mesh_over
 from pairs import each_value
-from q7x2._overlap_trial import OverlapTrial
+from q7x2._core.overlap_trial import OverlapTrial
 from torch import nn
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.utils.checkpoint import checkpoint

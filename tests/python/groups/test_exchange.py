@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from q7x2._exchange import broadcast, gather
-from q7x2._json_values import MalformedMessageError, dumps, loads
+from q7x2._core.exchange import broadcast, gather
+from q7x2._core.json_values import MalformedMessageError, dumps, loads
 
 
 @dataclass(frozen=True)

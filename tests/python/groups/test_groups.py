@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from q7x2._groups import group_like
+from q7x2._core.groups import group_like
 from values import assert_bits, check_sum, f32, integers
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from q7x2._collective_queue import CollectiveQueue
+from q7x2._core.collective_queue import CollectiveQueue
 
 
 class Work:

@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from forward_overlap_training import RING, Pair, adamw, loss_of
 from pairs import nightly
-from q7x2._forward_overlap_choice import choose
-from q7x2._forward_overlap_first import FirstSteps
-from q7x2._forward_overlap_meter import slowdowns
-from q7x2._forward_overlap_model import BucketCosts, Moments, StepCosts, pieces_of, simulate
-from q7x2._forward_overlap_modules import Needs
-from q7x2._forward_overlap_order import SliceLengths
-from q7x2._forward_overlap_timeline import ForwardTimeline, TimelineRecorder
 from q7x2.cli import main
+from q7x2.overlap.choice import choose
+from q7x2.overlap.first import FirstSteps
+from q7x2.overlap.meter import slowdowns
+from q7x2.overlap.model import BucketCosts, Moments, StepCosts, pieces_of, simulate
+from q7x2.overlap.modules import Needs
+from q7x2.overlap.order import SliceLengths
+from q7x2.overlap.timeline import ForwardTimeline, TimelineRecorder
 from torch import nn
 from values import assert_bits
 

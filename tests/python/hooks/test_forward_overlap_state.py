@@ -27,7 +27,7 @@ from forward_overlap_training import (
 )
 from hook_training import SMALL_BUCKETS, net
 from pairs import each_value
-from q7x2._forward_overlap_layout import Member, chunks_of, segments_of
+from q7x2.overlap.layout import Member, chunks_of, segments_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, flat, meet

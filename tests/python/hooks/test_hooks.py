@@ -30,7 +30,7 @@ from hook_training import (
     train,
 )
 from pairs import nightly
-from q7x2._hook_runner import make_runner
+from q7x2.hooks.runner import make_runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close, assert_same_on_all_ranks

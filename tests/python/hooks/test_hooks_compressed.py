@@ -20,7 +20,7 @@ from hook_training import (
     residuals,
     train,
 )
-from q7x2._extension import load
+from q7x2._core.extension import load
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 CYCLIC = q7x2.Compressed("cyclic_top_k", {"ratio": 0.05})

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from idle_cases import HOOKS, Case, Given, momentum_of, random_case
 from policy_training import Script
-from q7x2._groups import end_group
+from q7x2._core.groups import end_group
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 SEED = os.environ.get("Q7X2_RANDOM_SEED")

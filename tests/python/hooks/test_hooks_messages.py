@@ -16,7 +16,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from idle_cases import Given
-from q7x2._groups import end_group
+from q7x2._core.groups import end_group
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
 

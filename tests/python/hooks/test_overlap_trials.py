@@ -16,8 +16,8 @@ import q7x2
 import torch
 import torch.distributed as dist
 from forward_overlap_training import RING, Pair, adamw, assert_equal_states, loss_of
-from q7x2 import _overlap_trial
-from q7x2._overlap_trial import OverlapDecision, OverlapTrial
+from q7x2._core import overlap_trial
+from q7x2._core.overlap_trial import OverlapDecision, OverlapTrial
 
 BLOCK = 7  # steps of each way in a trial
 FIRST = 7  # DDP's own steps, before any overlap
@@ -37,9 +37,9 @@ def trials_every(steps: int, most: int) -> Iterator[list[str]]:
     """Yields what is logged."""
     logged: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_overlap_trial, "_EVERY", steps)
-        patch.setattr(_overlap_trial, "_MOST", most)
-        patch.setattr(_overlap_trial, "log_info", logged.append)
+        patch.setattr(overlap_trial, "_EVERY", steps)
+        patch.setattr(overlap_trial, "_MOST", most)
+        patch.setattr(overlap_trial, "log_info", logged.append)
         yield logged
 
 

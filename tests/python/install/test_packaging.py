@@ -122,7 +122,7 @@ print(len(caught), "could not register" in str(caught[0].message))
 def test_the_version_stands_in_one_place(repository: pathlib.Path) -> None:
     declared = re.search(r'^version = "(.+)"', (repository / "pyproject.toml").read_text(), re.M)
     assert declared is not None
-    native = output("from q7x2._extension import load; print(load().build_info()['version'])")
+    native = output("from q7x2._core.extension import load; print(load().build_info()['version'])")
     assert q7x2.__version__ == native == declared.group(1)
 
 
@@ -187,7 +187,7 @@ q7x2.nothing
 def test_the_stub_declares_what_the_module_has(repository: pathlib.Path) -> None:
     stub = (repository / "python/q7x2/_C.pyi").read_text()
     declared = set(re.findall(r"^(?:class |def )?([A-Za-z]\w*)(?=[(:])", stub, re.M))
-    code = "from q7x2._extension import load; print(*(n for n in dir(load()) if n[0] != '_'))"
+    code = "from q7x2._core.extension import load; print(*(n for n in dir(load()) if n[0] != '_'))"
     assert declared == set(output(code).split())
 
 
@@ -205,9 +205,9 @@ def test_monitored_barrier_refuses_a_group_of_another_backend() -> None:
 # ---- the choice of UCX ---------------------------------------------------------------------------
 
 LOADED = """
-from q7x2 import _extension, _ucx
-_extension.load()
-library = _ucx.load()
+from q7x2._core import extension, ucx
+extension.load()
+library = ucx.load()
 print(library.origin, library.path)
 """
 
@@ -268,7 +268,7 @@ def state():
     status = open("/proc/self/status").read().split()
     return dict(os.environ), status[status.index("SigCgt:") + 1], len(os.listdir("/proc/self/task"))
 before = state()
-from q7x2._extension import load
+from q7x2._core.extension import load
 load()
 print(before == state())
 """
@@ -278,8 +278,8 @@ print(before == state())
 def test_the_users_own_ucx_settings_win() -> None:
     code = """
 import os
-from q7x2 import _ucx
-with _ucx.guest_settings():
+from q7x2._core import ucx
+with ucx.guest_settings():
     print(os.environ["UCX_LOG_LEVEL"], os.environ["UCX_MEM_EVENTS"])
 print(os.environ["UCX_LOG_LEVEL"], "UCX_MEM_EVENTS" in os.environ)
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import q7x2
-from q7x2._extension import load
+from q7x2._core.extension import load
 
 STUB = pathlib.Path(q7x2.__file__).with_name("_C.pyi")
 

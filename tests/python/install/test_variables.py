@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import interpreters
 import pytest
 from harness import ROOT
-from q7x2 import _variables
+from q7x2._core import variables
 
 GROUP = """
 import warnings
@@ -25,8 +25,8 @@ for _ in range(2):
 WITHOUT_FILES = """
 import os, resource
 import torch.distributed as dist
-from q7x2 import _extension
-_extension.load()
+from q7x2._core import extension
+extension.load()
 store = dist.HashStore()
 limit = len(os.listdir("/proc/self/fd")) - 1
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -37,20 +37,23 @@ except dist.DistBackendError as error:
 """
 
 
+LIST = ROOT / "python" / "q7x2" / "_core" / "variables.py"
+
+
 def texts(*patterns: str) -> Iterator[tuple[pathlib.Path, str]]:
     """The files of the repository whose paths match, but not the list of variables itself."""
     for pattern in patterns:
         for path in ROOT.glob(pattern):
-            if path.is_file() and path.suffix != ".pyc" and path.name != "_variables.py":
+            if path.is_file() and path.suffix != ".pyc" and path != LIST:
                 yield path, path.read_text()
 
 
 def test_what_the_code_reads_is_known_and_nothing_else() -> None:
     read: set[str] = set()
-    for _, text in texts("csrc/**/*.cpp", "csrc/**/*.h", "csrc/**/*.cu", "python/q7x2/*.py"):
+    for _, text in texts("csrc/**/*.cpp", "csrc/**/*.h", "csrc/**/*.cu", "python/q7x2/**/*.py"):
         read |= set(re.findall(r'"(Q7X2_[A-Z0-9_]+)"', text))
-    assert len(_variables.KNOWN) == len(set(_variables.KNOWN))
-    assert set(_variables.KNOWN) == read
+    assert len(variables.KNOWN) == len(set(variables.KNOWN))
+    assert set(variables.KNOWN) == read
 
 
 def test_variables_of_pages_and_tools_are_known() -> None:
@@ -63,11 +66,11 @@ def test_variables_of_pages_and_tools_are_known() -> None:
     found = {(name, path) for path, text in texts(*patterns) for name in named.findall(text)}
     found |= {(name, path) for path, text in texts(*tests) for name in read.findall(text)}
     assert {name for name, _ in found} >= {"Q7X2_ALGO", "Q7X2_TEST_RESULTS", "Q7X2_TORCH"}
-    known = (*_variables.KNOWN, *_variables.OF_DEVELOPMENT)
+    known = (*variables.KNOWN, *variables.OF_DEVELOPMENT)
     strange = {
         (name, str(path.relative_to(ROOT)))
         for name, path in found
-        if name not in known and not name.startswith(_variables.OF_DEVELOPMENT)
+        if name not in known and not name.startswith(variables.OF_DEVELOPMENT)
     }
     assert strange == set()
 
@@ -84,17 +87,17 @@ def test_variables_of_pages_and_tools_are_known() -> None:
     ],
 )
 def test_the_nearest_name(name: str, known: str | None) -> None:
-    assert _variables.nearest(name) == known
+    assert variables.nearest(name) == known
 
 
 def test_variables_of_others_are_not_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _variables.unknown()
-    for name in (*_variables.KNOWN, "Q7X2_RANDOM_SEED", "Q7X2_TEST_ANY", "Q7X2_JOBS", "UCX_Q7X2_"):
+    before = variables.unknown()
+    for name in (*variables.KNOWN, "Q7X2_RANDOM_SEED", "Q7X2_TEST_ANY", "Q7X2_JOBS", "UCX_Q7X2_"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("Q7X2_EMPTY", "")
-    assert _variables.unknown() == before
+    assert variables.unknown() == before
     monkeypatch.setenv("Q7X2_WRONG", "1")
-    assert _variables.unknown() == sorted([*before, "Q7X2_WRONG"])
+    assert variables.unknown() == sorted([*before, "Q7X2_WRONG"])
 
 
 def ended(program: str) -> subprocess.CompletedProcess[str]:
@@ -142,8 +145,8 @@ def test_a_warning_that_is_an_error_comes_before_the_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("Q7X2_ALGOS", "ring")
-    _variables.warn_of_unknown.cache_clear()
+    variables.warn_of_unknown.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="did you mean Q7X2_ALGO"):
-            _variables.warn_of_unknown()
+            variables.warn_of_unknown()

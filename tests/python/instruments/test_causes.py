@@ -6,13 +6,16 @@ import pathlib
 
 import pytest
 from ledger_files import Training
-from q7x2 import _causes, _ledger_read, _periods, _rank_causes
+from q7x2._core import periods
+from q7x2.ledger import causes as ledger_causes
+from q7x2.ledger import rank_causes as ledger_rank_causes
+from q7x2.ledger import reader as ledger_reader
 
 
-def causes_of(training: Training, directory: pathlib.Path) -> dict[str, _causes.Cause]:
+def causes_of(training: Training, directory: pathlib.Path) -> dict[str, ledger_causes.Cause]:
     """The causes by their kind."""
     training.write(directory)
-    found = _causes.analyse(_ledger_read.read(directory)).causes
+    found = ledger_causes.analyse(ledger_reader.read(directory)).causes
     return {each.kind: each for each in found}
 
 
@@ -47,7 +50,7 @@ def test_a_rank_that_is_idle_for_longer_is_named(tmp_path: pathlib.Path) -> None
     ],
 )
 def test_whoever_stands_out(seconds: dict[int, float], named: int | None) -> None:
-    assert _rank_causes.outstanding(seconds) == named
+    assert ledger_rank_causes.outstanding(seconds) == named
 
 
 def test_hosts_that_are_equally_slow_are_not_named(tmp_path: pathlib.Path) -> None:
@@ -100,11 +103,11 @@ def test_what_happens_in_every_tenth_step(kind: str, tmp_path: pathlib.Path) -> 
     ],
 )
 def test_periods(seconds: list[float], period: int | None) -> None:
-    assert _periods.period(seconds) == period
+    assert periods.period(seconds) == period
 
 
 def test_ordinal_numbers() -> None:
-    endings = [_periods.every(number).split()[1] for number in (2, 3, 10, 11, 12, 13, 21, 22, 111)]
+    endings = [periods.every(number).split()[1] for number in (2, 3, 10, 11, 12, 13, 21, 22, 111)]
     assert endings == ["2nd", "3rd", "10th", "11th", "12th", "13th", "21st", "22nd", "111th"]
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from ledger_files import Training
-from q7x2 import _ledger_read, _prices, cli
-from q7x2._ledger_samples import Sampler
+from q7x2 import cli
+from q7x2.ledger import prices as ledger_prices
+from q7x2.ledger import reader as ledger_reader
+from q7x2.ledger.samples import Sampler
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
@@ -112,7 +114,7 @@ def test_wrong_prices_are_refused(text: str, expected: str, tmp_path: pathlib.Pa
     path = tmp_path / "prices.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=expected):
-        _prices.Prices.read(path)
+        ledger_prices.Prices.read(path)
 
 
 def test_energy_counters_that_begin_again_go_on(tmp_path: pathlib.Path) -> None:
@@ -159,5 +161,5 @@ def test_bytes_are_those_of_the_interfaces(
     assert counted > 2 * 10 * (4 << 20)
     billed = cost(ledger, capsys, "node_hour = 1")["run"]["bytes"]
     assert billed == pytest.approx(counted, rel=0.03)
-    messages = sum(each.sent()[0] for each in _ledger_read.read(ledger))
+    messages = sum(each.sent()[0] for each in ledger_reader.read(ledger))
     assert messages == pytest.approx(counted, rel=0.03)

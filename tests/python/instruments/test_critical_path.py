@@ -10,19 +10,22 @@ import socket
 import harness
 import pytest
 from ledger_files import MILLISECOND, Training, operation, write_ledger
-from q7x2 import _causes, _connections, _ledger_read, cli
-from q7x2._critical_path import PARTS
+from q7x2 import cli
+from q7x2.ledger import causes as ledger_causes
+from q7x2.ledger import connections as ledger_connections
+from q7x2.ledger import reader as ledger_reader
+from q7x2.ledger.critical_path import PARTS
 
 
-def analyse(directory: pathlib.Path) -> _causes.Analysis:
-    analysis = _causes.analyse(_ledger_read.read(directory))
+def analyse(directory: pathlib.Path) -> ledger_causes.Analysis:
+    analysis = ledger_causes.analyse(ledger_reader.read(directory))
     for step in analysis.steps:
         assert sum(step.parts.values()) == pytest.approx(step.seconds, rel=1e-6)
         assert min(step.parts.values()) >= 0
     return analysis
 
 
-def parts_of(analysis: _causes.Analysis) -> dict[str, float]:
+def parts_of(analysis: ledger_causes.Analysis) -> dict[str, float]:
     """Milliseconds per step, without those that are 0."""
     parts = {part: 1e3 * analysis.part(part) for part in PARTS}
     return {part: pytest.approx(taken, abs=1e-3) for part, taken in parts.items() if taken > 1e-6}
@@ -142,10 +145,10 @@ def test_connections_are_busy_while_they_send() -> None:
         with sender, receiver:
             sender.sendall(b"x" * 10_000)
             assert len(receiver.recv(10_000, socket.MSG_WAITALL)) == 10_000
-            busy = _connections.busy_us()
+            busy = ledger_connections.busy_us()
             assert busy[f"{names[1]} {names[0]}"] >= 0
             assert busy[f"{names[0]} {names[1]}"] == 0
-    assert f"{names[1]} {names[0]}" not in _connections.busy_us()
+    assert f"{names[1]} {names[0]}" not in ledger_connections.busy_us()
 
 
 @pytest.mark.parametrize("buckets", [1, 5])

@@ -9,7 +9,11 @@ import textwrap
 
 import pytest
 from pairs import nightly
-from q7x2 import _experiment_file, _experiment_program, _experiment_run, _sign_test, cli
+from q7x2 import cli
+from q7x2._core import sign_test
+from q7x2.experiment import file as experiment_file
+from q7x2.experiment import program as experiment_program
+from q7x2.experiment import run as experiment_run
 
 FILE = """
 version = 1
@@ -92,10 +96,10 @@ dist.destroy_process_group()
     text = path.read_text().replace('launcher = ["env", "RANK=0"]\n', "ranks = 2\n")
     text = text.replace("printed:value", "loss").replace('"1.2"', '"1.1"')
     path.write_text(text.replace("[0, 1, 2, 3, 4, 5]", "[3, 1, 2, 4, 5, 6]"))
-    experiment = _experiment_file.read(path)
-    case = _experiment_program.Case((), {}, ("--slower", "1.0"))
+    experiment = experiment_file.read(path)
+    case = experiment_program.Case((), {}, ("--slower", "1.0"))
     folders = [tmp_path / str(run) for run in range(runs)]
-    losses = {_experiment_program.run_once(experiment, 3, case, folder) for folder in folders}
+    losses = {experiment_program.run_once(experiment, 3, case, folder) for folder in folders}
     assert len(losses) == 1  # bit for bit
     assert losses.pop() > 0
 
@@ -119,7 +123,7 @@ def test_wrong_files_are_refused(old: str, new: str, expected: str, tmp_path: pa
     path = write(tmp_path)
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=expected):
-        _experiment_file.read(path)
+        experiment_file.read(path)
 
 
 def test_a_run_that_takes_too_long_or_prints_nothing_fails(
@@ -139,8 +143,8 @@ def verdict(draw: random.Random, effect: float, noise: float, number: int = 10) 
         phase = draw.uniform(1, 3)  # of the machine; both of a pair meet it
         before = phase * draw.lognormvariate(0, noise)
         changes.append(phase * (1 + effect) * draw.lognormvariate(0, noise) / before - 1)
-    low, high = _sign_test.interval(changes, 0.95)
-    return _experiment_run.verdict_of(low, high, 0.0, is_larger_better=False)
+    low, high = sign_test.interval(changes, 0.95)
+    return experiment_run.verdict_of(low, high, 0.0, is_larger_better=False)
 
 
 def test_verdicts_are_seldom_false() -> None:
@@ -153,8 +157,8 @@ def test_verdicts_are_seldom_false() -> None:
 
 
 def test_intervals_need_enough_values() -> None:
-    assert _sign_test.fewest_pairs(0.95) == 6
-    assert _sign_test.interval([6, 5, 4, 3, 2, 1], 0.95) == (1, 6)
-    assert _sign_test.interval(range(10), 0.95) == (1, 8)
+    assert sign_test.fewest_pairs(0.95) == 6
+    assert sign_test.interval([6, 5, 4, 3, 2, 1], 0.95) == (1, 6)
+    assert sign_test.interval(range(10), 0.95) == (1, 8)
     with pytest.raises(ValueError, match="at least 6 values"):
-        _sign_test.interval([1, 2, 3], 0.95)
+        sign_test.interval([1, 2, 3], 0.95)

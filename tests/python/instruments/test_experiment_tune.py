@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from q7x2 import _experiment_search, _experiment_tune, _experiment_tune_file, cli
+from q7x2 import cli
+from q7x2.experiment import search as experiment_search
+from q7x2.experiment import tune as experiment_tune
+from q7x2.experiment import tune_file as experiment_tune_file
 
 FILE = """
 version = 1
@@ -230,7 +233,7 @@ def test_wrong_files_are_refused(old: str, new: str, expected: str, tmp_path: pa
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=expected):
-        _experiment_tune_file.read(path)
+        experiment_tune_file.read(path)
 
 
 def test_the_held_out_network_must_be_another_one(tmp_path: pathlib.Path) -> None:
@@ -238,7 +241,7 @@ def test_the_held_out_network_must_be_another_one(tmp_path: pathlib.Path) -> Non
     text = path.read_text().replace('NETWORK = "slow"', 'NETWORK = "fast"')
     path.write_text("".join(line for line in text.splitlines(True) if "lab.log" not in line))
     with pytest.raises(ValueError, match="a network that the search does not use"):
-        _experiment_tune_file.read(path)
+        experiment_tune_file.read(path)
 
 
 def test_each_kind_of_file_names_the_other_command(
@@ -256,20 +259,20 @@ def test_each_kind_of_file_names_the_other_command(
 def test_a_budget_is_used_and_not_exceeded(budget: int, tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, {})
     path.write_text(path.read_text().replace("budget = 20", f"budget = {budget}"))
-    tuning = _experiment_tune_file.read(path)
+    tuning = experiment_tune_file.read(path)
     runs = 0
 
     def measure(
-        _: object, seeds: Sequence[int], settings: Sequence[_experiment_search.Setting]
-    ) -> dict[_experiment_search.Setting, list[float]]:
+        _: object, seeds: Sequence[int], settings: Sequence[experiment_search.Setting]
+    ) -> dict[experiment_search.Setting, list[float]]:
         nonlocal runs
         runs += len(seeds) * len(settings)
         return {each: [1.0] * len(seeds) for each in settings}
 
-    found = _experiment_search.search(tuning, lambda old, new: old / new - 1, measure)
+    found = experiment_search.search(tuning, lambda old, new: old / new - 1, measure)
     assert found.winner is not None
     assert runs <= budget
-    tried = _experiment_search.candidates(tuning)
+    tried = experiment_search.candidates(tuning)
     assert tuning.old not in tried
     assert len(set(tried)) == len(tried) == {2: 1, 11: 4, 12: 4}.get(budget, 5)
     assert runs > budget / 2 or len(tried) < 5
@@ -281,12 +284,12 @@ def test_noise_is_seldom_adopted(
 ) -> None:
     path = write(tmp_path, {})
     path.write_text(path.read_text().replace("margin = 0.05", "margin = 0"))
-    tuning = _experiment_tune_file.read(path)
+    tuning = experiment_tune_file.read(path)
     draw = random.Random(5)
 
     def measure(
-        _: object, seeds: Sequence[int], settings: Sequence[_experiment_search.Setting]
-    ) -> dict[_experiment_search.Setting, list[float]]:
+        _: object, seeds: Sequence[int], settings: Sequence[experiment_search.Setting]
+    ) -> dict[experiment_search.Setting, list[float]]:
         phases = [draw.uniform(1, 3) for _ in seeds]  # of the machine; all of a turn meet them
         return {
             each: [
@@ -297,5 +300,5 @@ def test_noise_is_seldom_adopted(
         }
 
     trials = 300
-    number = sum(_experiment_tune.decide(tuning, measure).adopt for _ in range(trials))
+    number = sum(experiment_tune.decide(tuning, measure).adopt for _ in range(trials))
     assert adopted[0] <= number / trials <= adopted[1]

@@ -13,7 +13,8 @@ import interpreters
 import pytest
 import q7x2
 import torch
-from q7x2 import cli, info
+from q7x2 import cli
+from q7x2.cli import info
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,10 @@ import interpreters
 import pytest
 import torch.distributed as dist
 from ledger_files import operation, packed, write_ledger
-from q7x2 import _ledger_read, cli
-from q7x2._extension import load
-from q7x2._ledger_file import LedgerFile
+from q7x2 import cli
+from q7x2._core.extension import load
+from q7x2.ledger import reader as ledger_reader
+from q7x2.ledger.file import LedgerFile
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
@@ -41,8 +42,8 @@ def environment(directory: pathlib.Path, **more: str) -> dict[str, str]:
     return {"Q7X2_LEDGER": str(directory / "ledger"), **more}
 
 
-def ledgers_of(directory: pathlib.Path, ranks: int) -> list[_ledger_read.Ledger]:
-    ledgers = _ledger_read.read(directory / "ledger")
+def ledgers_of(directory: pathlib.Path, ranks: int) -> list[ledger_reader.Ledger]:
+    ledgers = ledger_reader.read(directory / "ledger")
     assert [ledger.rank for ledger in ledgers] == list(range(ranks))
     for ledger in ledgers:
         with sqlite3.connect(ledger.path) as connection:
@@ -50,7 +51,7 @@ def ledgers_of(directory: pathlib.Path, ranks: int) -> list[_ledger_read.Ledger]
     return ledgers
 
 
-def calls_of(ledger: _ledger_read.Ledger) -> list[dict[str, Any]]:
+def calls_of(ledger: ledger_reader.Ledger) -> list[dict[str, Any]]:
     return [each for each in ledger.operations() if not each["internal"]]
 
 
@@ -58,8 +59,8 @@ def test_what_happens_during_a_pause_is_not_written(tmp_path: pathlib.Path) -> N
     harness.run_script(
         BEGIN
         + """
-from q7x2 import _ledger
-ledger = _ledger.of_process(os.environ["Q7X2_LEDGER"])
+from q7x2.ledger import writer
+ledger = writer.of_process(os.environ["Q7X2_LEDGER"])
 dist.all_reduce(torch.ones(1))
 ledger.pause()
 for _ in range(5):
@@ -209,7 +210,7 @@ dist.destroy_process_group()
         for path in (tmp_path / "ledger").iterdir():
             if path.stat().st_size == 0:
                 path.unlink()
-        assert len(_ledger_read.read(tmp_path / "ledger")) == ranks
+        assert len(ledger_reader.read(tmp_path / "ledger")) == ranks
     assert len(list((tmp_path / "ledger").iterdir())) == 5
 
 
@@ -285,7 +286,7 @@ def test_a_file_keeps_to_its_size(tmp_path: pathlib.Path) -> None:
         file.write([batch_of(first, 2000)])
     file.close()
     assert path.stat().st_size < 1.5 * limit
-    (ledger,) = _ledger_read.read(tmp_path)
+    (ledger,) = ledger_reader.read(tmp_path)
     rows = [row for (row,) in ledger.rows(["id"], "TRUE ORDER BY id")]
     assert rows == list(range(written - len(rows), written))  # the newest
     assert ledger.lost == written - len(rows) > 0
@@ -309,7 +310,7 @@ def test_questions_in_sql_are_about_all_ranks(
 
 def test_a_reader_of_answers_may_go(tmp_path: pathlib.Path) -> None:
     write_ledger(tmp_path, 0, [operation(id=1)])
-    command = [interpreters.python(), "-m", "q7x2.cli", "sql", str(tmp_path)]
+    command = [interpreters.python(), "-m", "q7x2", "sql", str(tmp_path)]
     command.append("SELECT * FROM operation")
     reader, writer = os.pipe()
     os.close(reader)
@@ -340,18 +341,18 @@ def test_a_bad_setting_is_an_error(
 
 
 def test_what_is_no_ledger_is_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(_ledger_read.LedgerError, match="has no ledger"):
-        _ledger_read.read(tmp_path)
+    with pytest.raises(ledger_reader.LedgerError, match="has no ledger"):
+        ledger_reader.read(tmp_path)
     path = tmp_path / "q7x2-rank0-a-1.sqlite"
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(_ledger_read.LedgerError, match="could not be read"):
-        _ledger_read.read(tmp_path)
+    with pytest.raises(ledger_reader.LedgerError, match="could not be read"):
+        ledger_reader.read(tmp_path)
     path.unlink()
     file = LedgerFile(path, load().ledger_columns(), {"rank": 0, "begun_wall_ns": 0}, 1 << 20)
     file.set_facts({"schema_version": 99})
     file.close()
-    with pytest.raises(_ledger_read.LedgerError, match="version 99"):
-        _ledger_read.read(tmp_path)
+    with pytest.raises(ledger_reader.LedgerError, match="version 99"):
+        ledger_reader.read(tmp_path)
 
 
 @needs_lab

@@ -6,7 +6,7 @@ import pathlib
 import sqlite3
 
 import harness
-from q7x2 import _ledger_read
+from q7x2.ledger import reader as ledger_reader
 
 
 def test_it_goes_on_when_the_disk_has_room_again(tmp_path: pathlib.Path) -> None:
@@ -61,7 +61,7 @@ print("steps", next(steps))
         tmp_path,
         env={"Q7X2_LEDGER": str(tmp_path)},
     )
-    (ledger,) = _ledger_read.read(tmp_path)
+    (ledger,) = ledger_reader.read(tmp_path)
     with sqlite3.connect(ledger.path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     steps = int(process.stdout.split("steps ")[1].split()[0])

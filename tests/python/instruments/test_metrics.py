@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from harness import ROOT
 from ledger_files import Training
-from q7x2 import _ledger_read, _live, cli
+from q7x2 import cli
+from q7x2.ledger import live as ledger_live
+from q7x2.ledger import reader as ledger_reader
 from scraping import page_at
 
 
@@ -90,7 +92,7 @@ def test_the_last_seconds_of_a_job(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Training(steps=400, late={2: ("processor", 15)}, slow_host=1, slow=5).write(tmp_path)
-    live = _live.look(_ledger_read.read(tmp_path), 5)
+    live = ledger_live.look(ledger_reader.read(tmp_path), 5)
     for each in live.ranks:
         assert each.operations == pytest.approx(1e3 / 45, rel=0.05)
         assert each.network == pytest.approx(each.operations * (1 << 20))

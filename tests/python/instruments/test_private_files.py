@@ -10,7 +10,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from q7x2._private_files import create, make_folder, replace
+from q7x2._core.private_files import create, make_folder, replace
 
 
 def mode_of(path: pathlib.Path) -> int:

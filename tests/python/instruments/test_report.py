@@ -11,7 +11,10 @@ from collections import Counter
 
 import pytest
 from ledger_files import MILLISECOND, Training, operation, write_ledger
-from q7x2 import _ledger_read, _ledger_summary, cli, trace
+from q7x2 import cli
+from q7x2.cli import trace
+from q7x2.ledger import reader as ledger_reader
+from q7x2.ledger import summary as ledger_summary
 
 BEHIND = 7_000_000_000  # the steady clock of rank 1's host
 
@@ -57,7 +60,7 @@ def test_the_trace_has_all_ranks_on_one_clock(ledgers: pathlib.Path) -> None:
 def test_phases_of_several_threads_stay_inside_the_operation(tmp_path: pathlib.Path) -> None:
     write_ledger(tmp_path, 0, [operation(reduce_ns=50 * MILLISECOND)])
     path = tmp_path / "trace.json.gz"
-    assert trace.write(_ledger_read.read(tmp_path), path) == 1
+    assert trace.write(ledger_reader.read(tmp_path), path) == 1
     with gzip.open(path, "rt") as file:
         events = json.load(file)["traceEvents"]
     phases = [event for event in events if event.get("cat") == "phase"]
@@ -67,14 +70,14 @@ def test_phases_of_several_threads_stay_inside_the_operation(tmp_path: pathlib.P
 
 
 def test_the_summary_adds_up(ledgers: pathlib.Path) -> None:
-    summary = _ledger_summary.summarize(_ledger_read.read(ledgers))
+    summary = ledger_summary.summarize(ledger_reader.read(ledgers))
     assert summary.seconds == pytest.approx(0.011)
     assert [each.operations for each in summary.ranks] == [1, 2]
     assert [each.lost for each in summary.ranks] == [0, 1]
     assert summary.waited_for == {(0, 1): pytest.approx(0.003), (1, 0): pytest.approx(0.003)}
     assert summary.phase("waited") == pytest.approx(0.012)
     assert summary.phase("other") == pytest.approx(0.002)
-    assert sum(summary.phase(phase) for phase in _ledger_summary.PHASES) == pytest.approx(0.02)
+    assert sum(summary.phase(phase) for phase in ledger_summary.PHASES) == pytest.approx(0.02)
     (kind,) = summary.kinds
     assert len(kind.durations) == 2
     assert kind.failed == 1
@@ -87,7 +90,7 @@ def test_the_summary_adds_up(ledgers: pathlib.Path) -> None:
 def test_bins_share_what_spans_several(tmp_path: pathlib.Path) -> None:
     long = operation(finished_ns=1001 * MILLISECOND, waited_ns=1000 * MILLISECOND, copy_ns=0)
     write_ledger(tmp_path, 0, [long | {"reduce_ns": 0}])
-    bins = _ledger_summary.summarize(_ledger_read.read(tmp_path)).bins
+    bins = ledger_summary.summarize(ledger_reader.read(tmp_path)).bins
     assert len(bins) == 10
     for each in bins[1:]:
         assert each["waited"] == pytest.approx(1)

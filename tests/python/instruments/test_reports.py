@@ -10,7 +10,11 @@ from typing import Any
 
 import interpreters
 import pytest
-from q7x2 import _tune, cli, explain_plan, tune_collectives
+from q7x2 import cli
+from q7x2._core.units import time_text
+from q7x2.plan import explain as plan_explain
+from q7x2.plan import tune_collectives as plan_tune_collectives
+from q7x2.plan import tuning as plan_tuning
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +89,7 @@ def test_explain_has_a_line_per_candidate(
     rows = [line for line in lines if names & set(line.split()[:1])]
     for candidate, line in zip(candidates, rows, strict=True):
         assert line.split()[0] == candidate["algorithm"]
-        assert explain_plan.duration(candidate["seconds"]) in line
+        assert time_text(candidate["seconds"]) in line
         assert "iB" in line
     assert any("up rack 0" in line for line in rows)
     assert ("coded" in text) == bool(codec)
@@ -111,7 +115,7 @@ def test_explain_says_why_these_edges_are_compressed(
     for name, seconds in best.items():
         (line,) = [each for each in text.splitlines() if each[2:].split()[:1] == [name]]
         assert line.startswith("*") == (name == candidates[0]["edges"])
-        assert explain_plan.duration(seconds) in line
+        assert time_text(seconds) in line
     assert candidates[0]["edges"] == "racks"
     assert candidates[0]["seconds"] <= 1.05 * min(best.values())
     expected = "the fewest lossy edges within 5%" if edges == "auto" else "chosen: the fastest"
@@ -137,7 +141,7 @@ def printed_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_measured_times_have_a_column_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     candidates = json.loads(printed_json(capsys, "plan", "explain", *RACKS, *SLOW))
     candidates[0]["measured"] = 0.00271
-    explain_plan.print_candidates(candidates, "all_reduce of 16 MiB")
+    plan_explain.print_candidates(candidates, "all_reduce of 16 MiB")
     text = assert_fits(capsys.readouterr().out)
     assert "measured" in text
     assert "2.71 ms" in text
@@ -161,7 +165,7 @@ def test_a_history_of_many_decisions_is_whole(capsys: pytest.CaptureFixture[str]
         "candidates": [{"algorithm": name, "predicted": 1.0} for name in names],
         "events": events,
     }
-    explain_plan.print_history(kind)
+    plan_explain.print_history(kind)
     text = assert_fits(capsys.readouterr().out)
     assert all(f"from call {event['call']}" in text for event in events)
     assert text.count(" *") == sum(len(event["choices"]) for event in events)
@@ -222,15 +226,15 @@ RING = ("simulate", "--size", "16M", "--algorithm", "ring")
 def test_a_simulation_is_whole_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     best = json.loads(printed_json(capsys, *RING, "--json"))
     text = printed(capsys, *RING)
-    assert f"by ring: {explain_plan.duration(best['seconds'])}," in text.replace("\n", " ")
+    assert f"by ring: {time_text(best['seconds'])}," in text.replace("\n", " ")
     assert "share of the time" in text
 
 
 def test_measurements_of_tune_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     call = {"collective": "reduce_scatter", "bytes": 16 << 20, "predicted": 1.0, "measured": 2.0}
     names = ("double_binary_tree", "hierarchical:16")
-    results = [_tune.Measurement(algorithm=n, chosen=n in names[:1], **call) for n in names]
-    tune_collectives.print_measurements(results)
+    results = [plan_tuning.Measurement(algorithm=n, chosen=n in names[:1], **call) for n in names]
+    plan_tune_collectives.print_measurements(results)
     lines = assert_fits(capsys.readouterr().out).splitlines()
     chosen = [line for line in lines if line.rstrip().endswith("*")]
     assert [line.split()[3] for line in chosen] == ["double_binary_tree"]

@@ -16,8 +16,10 @@ import torch.distributed as dist
 from hook_training import Given, attached
 from ledger_files import Training
 from policy_training import Script, given, gradients_of, step_of, treated
-from q7x2 import _ledger_read, _ledger_residuals, cli
-from q7x2._ledger_file import LedgerFile
+from q7x2 import cli
+from q7x2.ledger import reader as ledger_reader
+from q7x2.ledger import residuals as ledger_residuals
+from q7x2.ledger.file import LedgerFile
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -147,7 +149,7 @@ def test_metrics_have_the_last_measurement() -> None:
     q7x2.Scalars(writer).log(0)
     assert writer.written[f"q7x2/relative_error/Quantize_{number}"] == measured["relative_error"]
     pytest.importorskip("prometheus_client")
-    from q7x2._metrics import Collector
+    from q7x2.observe.metrics import Collector
 
     (norms,) = [each for each in Collector().collect() if each.name == "q7x2_codec_norm"]
     found = {
@@ -186,7 +188,7 @@ def job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path
 
 
 def test_the_ledger_gives_back_what_was_measured(job: pathlib.Path) -> None:
-    (hook,) = _ledger_residuals.read(_ledger_read.read(job))
+    (hook,) = ledger_residuals.read(ledger_reader.read(job))
     assert hook.name == "TopK 0"
     assert [step for step, _ in hook.steps] == list(range(11))
     assert [facts.relative_error for _, facts in hook.steps] == pytest.approx(

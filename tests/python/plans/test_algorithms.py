@@ -8,7 +8,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from q7x2._extension import load
+from q7x2._core.extension import load
 from values import assert_bits, integers, payload
 
 SIZES = (1, 3, 1000, 16_385, 150_001)

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from q7x2 import cli, draw_plan
-from q7x2._extension import load
+from q7x2 import cli
+from q7x2._core.extension import load
+from q7x2.plan import draw as plan_draw
 
 
 def steps(collective: str, algorithm: str, ranks: int, root: int = -1) -> int:
-    return draw_plan.schedule(load().make_plans(collective, algorithm, ranks, root)).steps
+    return plan_draw.schedule(load().make_plans(collective, algorithm, ranks, root)).steps
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_steps_are_those_of_the_documentation(
 
 
 def test_every_contribution_of_a_ring_arrives() -> None:
-    timeline = draw_plan.schedule(load().make_plans("all_reduce", "ring", 5))
+    timeline = plan_draw.schedule(load().make_plans("all_reduce", "ring", 5))
     assert len(timeline.messages) == 2 * 4 * 5
     assert sum(is_final for *_, is_final in timeline.folds) == 5
 
@@ -53,7 +54,7 @@ def test_servers_stand_after_the_ranks() -> None:
     fabric = {"q7x2_fabric": 1, "hosts": hosts, "ranks": [0, 1, 2, 3], "servers": hosts[:2]}
     plans = load().make_plans("all_reduce", "servers:2", fabric=json.dumps(fabric))
     assert [plan["world_size"] for plan in plans] == [4] * 6
-    timeline = draw_plan.schedule(plans)
+    timeline = plan_draw.schedule(plans)
     assert timeline.steps == 2
     assert sorted({rank for rank, *_ in timeline.folds}) == [4, 5]
 

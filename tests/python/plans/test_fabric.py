@@ -14,7 +14,11 @@ import interpreters
 import pytest
 import torch
 import torch.distributed as dist
-from q7x2 import binding_advice, cli, fabric, show_fabric
+from q7x2 import cli
+from q7x2._core.units import ranks_text, time_text
+from q7x2.fabric import binding_advice as fabric_binding_advice
+from q7x2.fabric import files as fabric_files
+from q7x2.fabric import show as fabric_show
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
@@ -124,7 +128,7 @@ def probe_in(lab: Lab, out: Path, placement: list[int] | None = None) -> dict[st
         placement=placement,
         timeout_s=60,
     )
-    return fabric.read(out)
+    return fabric_files.read(out)
 
 
 @pytest.mark.nightly("measures the rates of links, which needs a quiet machine")
@@ -193,7 +197,7 @@ def test_probe_alone_measures_this_host(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == out.read_text()
-    found = fabric.read(out)
+    found = fabric_files.read(out)
     assert found["ranks"] == [0, 0, 0]
     assert found["memory"]["measured"]
     assert found["hosts"][0]["hardware"]["threads"] >= 1
@@ -253,7 +257,7 @@ def test_a_missing_file_is_explained(capsys: pytest.CaptureFixture[str]) -> None
 
 def bound(cpus: list[str], nodes: list[int], **hardware: Any) -> dict[str, Any]:
     """One host with a rank per item of ``cpus``, bound there."""
-    return fabric.load(
+    return fabric_files.load(
         json.dumps(
             {
                 "q7x2_fabric": 1,
@@ -269,7 +273,7 @@ def bound(cpus: list[str], nodes: list[int], **hardware: Any) -> dict[str, Any]:
 
 
 def test_no_advice_where_all_is_well() -> None:
-    assert binding_advice.advice(fabric.load(json.dumps(two_racks()))) == []
+    assert fabric_binding_advice.advice(fabric_files.load(json.dumps(two_racks()))) == []
     two = {"numa_nodes": 2, "threads": 16}
     one = {"numa_nodes": 1, "threads": 8}
     for well in (
@@ -279,41 +283,41 @@ def test_no_advice_where_all_is_well() -> None:
         bound(["0-7", "8-15"], [0, 1], **two, nics=[{"name": "eth0", "numa_node": 0}]),
         bound(["0-7", ""], [0, -1], **two),  # not known
     ):
-        assert binding_advice.advice(well) == []
+        assert fabric_binding_advice.advice(well) == []
 
 
 def test_ranks_that_span_numa_nodes_are_told_to_bind() -> None:
     two = {"numa_nodes": 2, "threads": 16}
     spanning = bound(["0-7", "0-15", "8-15", "0-15"], [0, -1, 1, -1], **two)
-    (text,) = binding_advice.advice(spanning)
+    (text,) = fabric_binding_advice.advice(spanning)
     assert "2 of 4 ranks of host a (1, 3) are not bound to one of its 2 NUMA nodes" in text
     assert "--nproc-per-node=4 --no-python bash -c" in text
     assert 'numactl --cpunodebind="$((LOCAL_RANK * 2 / 4))"' in text
     gpus = [{"name": "g"}] * 4
-    (text,) = binding_advice.advice(bound(["0-15"] * 4, [-1] * 4, **two, gpus=gpus))
+    (text,) = fabric_binding_advice.advice(bound(["0-15"] * 4, [-1] * 4, **two, gpus=gpus))
     assert "torchrun --numa-binding=node --nproc-per-node=4" in text
 
 
 def test_ranks_that_share_cores_are_told_which_to_take() -> None:
     one = {"numa_nodes": 1, "threads": 8}
-    (text,) = binding_advice.advice(bound(["0-3", "2-3", "4-5", "6,7"], [0] * 4, **one))
+    (text,) = fabric_binding_advice.advice(bound(["0-3", "2-3", "4-5", "6,7"], [0] * 4, **one))
     assert "2 of 4 ranks of host a (0-1) are bound to hardware threads that another" in text
     assert "rank 0: taskset -c 0-1 " in text
     assert "rank 1: taskset -c 2-3 " in text
     assert "rank 3: taskset -c 6-7 " in text
-    (text,) = binding_advice.advice(bound(["0-1"] * 3, [0] * 3, **one))
+    (text,) = fabric_binding_advice.advice(bound(["0-1"] * 3, [0] * 3, **one))
     assert "The 3 ranks of host a share 2 hardware threads. It has 8" in text
-    (text,) = binding_advice.advice(bound(["0-7"] * 9, [0] * 9, **one))
+    (text,) = fabric_binding_advice.advice(bound(["0-7"] * 9, [0] * 9, **one))
     assert "Start fewer ranks" in text
 
 
 def test_ranks_far_from_the_nic_are_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     nic = {"name": "eth0", "numa_node": 0}
     far = bound(["8-15"], [1], numa_nodes=2, threads=16, nics=[nic])
-    (text,) = binding_advice.advice(far)
+    (text,) = fabric_binding_advice.advice(far)
     assert "No rank of host a is bound to NUMA node 0, where its NIC is" in text
     assert "numactl --cpunodebind=0" in text
-    show_fabric.show(far)
+    fabric_show.show(far)
     shown = capsys.readouterr().out
     assert text.splitlines()[0] in shown
     assert "NUMA node 1: ranks 0" in shown
@@ -377,8 +381,8 @@ def test_wrong_settings_of_matplotlib_are_a_sentence(
 
 
 def test_figures_are_readable() -> None:
-    assert show_fabric.rate(1.25e8) == "1 Gbit/s"
-    assert show_fabric.rate(0) == "-"
-    assert show_fabric.time(3.2e-5) == "32 µs"
-    assert show_fabric.time(0) == "0 ns"
-    assert show_fabric.ranks_text([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+    assert fabric_show.rate(1.25e8) == "1 Gbit/s"
+    assert fabric_show.rate(0) == "-"
+    assert time_text(3.2e-5) == "32 µs"
+    assert time_text(0) == "0 s"
+    assert ranks_text([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"

@@ -72,7 +72,7 @@ def start(backend: str, shared: str, ranks: int) -> None:
 @pytest.mark.beyond("gloo", "reads no such variable")
 @pytest.mark.ranks(3, init="none", fresh=True)
 def test_an_edited_ring_runs(backend: str, shared: str) -> None:
-    from q7x2._extension import load
+    from q7x2._core.extension import load
 
     text = load().export_plan("all_reduce", "ring", 3)
     # Each part changes its place with another one, on all ranks.
@@ -134,7 +134,7 @@ def test_a_contract_of_its_own(backend: str, shared: str) -> None:
 @pytest.mark.ranks(2, init="none", fresh=True)
 def test_different_files_are_named_when_the_group_is_made(backend: str, shared: str) -> None:
     from harness import current_rank
-    from q7x2._extension import load
+    from q7x2._core.extension import load
 
     algorithm = ("ring", "sra")[current_rank()]
     file = Path(shared) / f"{algorithm}.json"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from q7x2.explain_plan import print_history
+from q7x2.plan.explain import print_history
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology

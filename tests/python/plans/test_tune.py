@@ -14,9 +14,11 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
-from q7x2 import _tune, cli, fabric
-from q7x2._extension import load
-from q7x2._tune_request import COLLECTIVES
+from q7x2 import cli
+from q7x2._core.extension import load
+from q7x2.fabric import files as fabric_files
+from q7x2.plan import tuning as plan_tuning
+from q7x2.plan.tuning_request import COLLECTIVES
 from values import assert_bits, integers
 
 SIZE = 2**16
@@ -65,18 +67,18 @@ def own_catalogue(folder: str) -> Iterator[Path]:
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, victims: set[str], seconds: float) -> None:
     """On this rank calls that force one of the ``victims`` are measured as slower than they are."""
-    measure = _tune.Tuner.seconds_of
+    measure = plan_tuning.Tuner.seconds_of
 
     def slower(self: Any, call: Any, name: str, repeat: int) -> float:
         return measure(self, call, name, repeat) + (seconds if name in victims else 0.0)
 
-    monkeypatch.setattr(_tune.Tuner, "seconds_of", slower)
+    monkeypatch.setattr(plan_tuning.Tuner, "seconds_of", slower)
 
 
 def test_a_slow_phase_of_the_machine_does_not_decide() -> None:
     """The second takes longer in all rounds but one, and its median time is the lesser one."""
     rounds = [[1.0, 1.1], [1.0, 1.1], [8.0, 1.1], [8.0, 8.8], [8.0, 8.8]]
-    first, second = _tune.usual_seconds(rounds)
+    first, second = plan_tuning.usual_seconds(rounds)
     assert second / first == pytest.approx(1.1)
 
 
@@ -181,7 +183,7 @@ def test_later_groups_know_the_times(shared: str) -> None:
                 assert q7x2.tune(pair) == []
         dist.barrier()
         (entry,) = catalogue.glob("fabric-*.json")
-        times = fabric.read(entry)["tuned"]
+        times = fabric_files.read(entry)["tuned"]
         assert {time["ranks"] for time in times} == {2, 3}
         assert choice(SIZE, dist.new_group()) == tuned
 
@@ -190,7 +192,7 @@ SCRIPT = """
     import json, sys
     import q7x2
     import torch.distributed as dist
-    from q7x2._extension import load
+    from q7x2._core.extension import load
 
     dist.init_process_group("q7x2")
     if sys.argv[1] == "tune":
@@ -296,7 +298,7 @@ def test_a_rank_without_memory_is_an_error_on_all() -> None:
     before = backend_of().fabric_json
     with pytest.MonkeyPatch.context() as monkeypatch:
         if dist.get_rank() == 1:
-            monkeypatch.setattr(_tune, "make_call", refuse)
+            monkeypatch.setattr(plan_tuning, "make_call", refuse)
         with pytest.raises(RuntimeError, match="no memory for this"):
             q7x2.tune(sizes=[SIZE], **QUICK)
     assert backend_of().fabric_json == before
@@ -325,7 +327,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert results[1].stdout == ""
     assert all(word in results[0].stdout for word in ("broadcast", "4 KiB", "measured"))
-    times = fabric.read(out)["tuned"]
+    times = fabric_files.read(out)["tuned"]
     assert {(time["collective"], time["bytes"]) for time in times} == {
         ("all_reduce", 4096),
         ("broadcast", 4096),

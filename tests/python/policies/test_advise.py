@@ -11,9 +11,9 @@ import pytest
 import q7x2
 import torch
 from q7x2 import cli
-from q7x2._advise_measure import measure_computing
-from q7x2._advise_model import Computing, Reducing, accumulation, buckets_of, step_seconds
-from q7x2._advise_price import NONE, price_of
+from q7x2.optim.advise_measure import measure_computing
+from q7x2.optim.advise_model import Computing, Reducing, accumulation, buckets_of, step_seconds
+from q7x2.optim.advise_price import NONE, price_of
 from torch import nn
 
 COMPUTING = Computing(

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from hook_training import SMALL_BUCKETS, attached, backward, sgd
 from policy_training import given, gradients_of, step_of
-from q7x2._policy_snapshots import Snapshots
+from q7x2.policy.snapshots import Snapshots
 from torch import nn
 from values import assert_same_on_all_ranks
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import q7x2
 import torch
-from q7x2._policy_harm import Segments, estimate
+from q7x2.policy.harm import Segments, estimate
 from torch import nn
 
 CURVES: dict[str, Callable[[float], float]] = {

@@ -26,6 +26,14 @@ class Exported:
     def _hidden(self, secret=2):
         return 1
 """,
+    "inner/__init__.py": '_NAMES = {"part": ("shown",)}\n',
+    "inner/part.py": """
+def shown(choice=1):
+    return choice
+
+def used_by_other_modules():
+    return 1
+""",
     "public.py": """
 import dataclasses
 
@@ -43,6 +51,7 @@ def run():
 @pytest.fixture
 def package(tmp_path: pathlib.Path) -> pathlib.Path:
     for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -52,6 +61,7 @@ def test_public_functions_and_options(package: pathlib.Path) -> None:
     assert found == {
         "q7x2._private.exported": ("option", "keyword"),
         "q7x2._private.Exported.method": ("choice",),
+        "q7x2.inner.part.shown": ("choice",),
         "q7x2.public.Options": ("given",),
         "q7x2.public.run": (),
     }

@@ -12,7 +12,7 @@ import torch.distributed as dist
 pytest.importorskip("sklearn")
 
 import q7x2
-from q7x2._palette import line_style
+from q7x2._core.palette import line_style
 
 from benchmarks import facts
 from benchmarks.train import figures, inference, pictures, report, timeline, wire

@@ -1,0 +1,27 @@
+"""Methods that talk only now and then: DiLoCo, delayed updates, micro-batches."""
+
+from typing import TYPE_CHECKING
+
+from q7x2._core.lazy import lazy_names
+
+_NAMES = {
+    "delayed": ("DelayedUpdates", "DelayedUpdatesStats"),
+    "diloco": ("DiLoCo",),
+    "diloco_clock": ("DiLoCoStats",),
+    "micro_batches": ("MicroBatchEvent", "MicroBatches"),
+    "outer": ("OuterSGD",),
+    "quorum_diloco": ("QuorumDiLoCo", "QuorumDiLoCoStats"),
+}
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
+
+if TYPE_CHECKING:
+    from q7x2.cadence.delayed import DelayedUpdates as DelayedUpdates
+    from q7x2.cadence.delayed import DelayedUpdatesStats as DelayedUpdatesStats
+    from q7x2.cadence.diloco import DiLoCo as DiLoCo
+    from q7x2.cadence.diloco_clock import DiLoCoStats as DiLoCoStats
+    from q7x2.cadence.micro_batches import MicroBatches as MicroBatches
+    from q7x2.cadence.micro_batches import MicroBatchEvent as MicroBatchEvent
+    from q7x2.cadence.outer import OuterSGD as OuterSGD
+    from q7x2.cadence.quorum_diloco import QuorumDiLoCo as QuorumDiLoCo
+    from q7x2.cadence.quorum_diloco import QuorumDiLoCoStats as QuorumDiLoCoStats

@@ -1,0 +1,1 @@
+"""Variants of a training against a baseline, with a verdict."""

@@ -1,0 +1,80 @@
+"""How the gradients of one FSDP param group travel: its parameters' treatments, combined.
+
+The gradients of a param group travel in one message per rank, so they have one treatment: the
+finest one that any of its compressed parameters has::
+
+    skip  <  codec with few bits  <  codec with many bits  <  whole
+
+So no gradient loses more than its policy allows. Vectors and other parameters that are not
+compressed have no say.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from q7x2._core.extension import load
+from q7x2.fsdp.options import check_fixed
+
+Row = tuple[bool, bool, str]  # whole, skip, compressor or "", as the policies' driver has it
+
+
+@dataclass(frozen=True)
+class GroupTreatment:
+    """How the compressed gradients of a param group travel.
+
+    Attributes:
+        codec: Of its messages, if there are any that are compressed.
+        is_whole: Nothing is rounded, and what the residual holds goes along.
+        is_skipped: Nothing is sent: gradients are added to the residual.
+    """
+
+    codec: str
+    is_whole: bool = False
+    is_skipped: bool = False
+
+
+def combined(rows: Sequence[Row], codec: str) -> GroupTreatment:
+    """The finest of the treatments; of equally fine ones the first.
+
+    Args:
+        rows: Of the compressed parameters of the group.
+        codec: What the hook's options say.
+    """
+    named = [name or codec for whole, skip, name in rows if not (whole or skip)]
+    if any(whole for whole, _, _ in rows):
+        return GroupTreatment(codec, is_whole=True)
+    if rows and not named:
+        return GroupTreatment(codec, is_skipped=True)
+    return GroupTreatment(max(named, key=_bits, default=codec))
+
+
+def check_rows(rows: Sequence[Row], keeps_residuals: bool) -> None:
+    """Raise ValueError for a treatment that a reduce-scatter cannot have."""
+    for _, skip, name in rows:
+        if name:
+            check_compressor(name)
+        if skip and not keeps_residuals:
+            raise ValueError(
+                "gradients can be skipped only by a hook that keeps residuals of them: expected "
+                "q7x2.Sharded(use_error_feedback=True)"
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def check_compressor(name: str) -> None:
+    """Raise ValueError unless a reduce-scatter can be sent through it."""
+    if name.isdecimal():
+        raise ValueError(
+            f"a policy chose rank {name}, but q7x2.Sharded sends gradients through codecs: "
+            "expected a codec's name"
+        )
+    check_fixed("policy", name)
+
+
+@functools.lru_cache(maxsize=64)
+def _bits(codec: str) -> float:
+    bits: float = load().Codec(codec).bits
+    return bits

@@ -1,0 +1,1 @@
+"""The Ledger: what happened in a job, and why."""

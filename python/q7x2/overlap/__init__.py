@@ -1,0 +1,21 @@
+"""Reductions that go on during the next forward pass."""
+
+from typing import TYPE_CHECKING
+
+from q7x2._core.lazy import lazy_names
+
+_NAMES = {
+    "forward": ("AttachedForward",),
+    "optimizer": ("NotElementwiseError",),
+    "options": ("ForwardOverlap", "ForwardOverlapStats"),
+    "timeline": ("ForwardTimeline",),
+}
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
+
+if TYPE_CHECKING:
+    from q7x2.overlap.forward import AttachedForward as AttachedForward
+    from q7x2.overlap.optimizer import NotElementwiseError as NotElementwiseError
+    from q7x2.overlap.options import ForwardOverlap as ForwardOverlap
+    from q7x2.overlap.options import ForwardOverlapStats as ForwardOverlapStats
+    from q7x2.overlap.timeline import ForwardTimeline as ForwardTimeline

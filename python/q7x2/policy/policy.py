@@ -1,0 +1,234 @@
+"""What a policy is: who decides how each gradient travels, and how often ranks synchronise."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from q7x2.policy.cadence import describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class DivergenceError(RuntimeError):
+    """A training diverges again and again, although policies have rolled it back."""
+
+
+@dataclass(frozen=True)
+class GradientFacts:
+    """What the ranks measured of one gradient. All ranks have the same facts, bit for bit.
+
+    Attributes:
+        gradient: The root of the sum over the ranks of squared L2 norms of gradients, each divided
+            by the number of ranks.
+        residual: The same of the residuals before the step: what the last step held back.
+        uses: Ranks on which the gradient was not all zeros.
+        errors: By candidate, the squared error that this codec would make, summed over the ranks.
+    """
+
+    gradient: float
+    residual: float
+    uses: int
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def relative_error(self) -> float:
+        """The residual, relative to the gradient; 0 if both are 0."""
+        if self.gradient > 0:
+            return self.residual / self.gradient
+        return math.inf if self.residual > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the ranks know of the last reduction. All ranks have the same facts, bit for bit.
+
+    Attributes:
+        step: Its number: reductions before it.
+        is_finite: No gradient had Inf or NaN.
+        step_seconds: From the reduction before it to this one, a mean over the ranks; 0: unknown.
+        wire_seconds: Of these, while messages were under way.
+        gradients: By parameter name, what was measured of those that the hook compresses. Empty if
+            no policy had asked for it.
+    """
+
+    step: int
+    is_finite: bool = True
+    step_seconds: float = 0.0
+    wire_seconds: float = 0.0
+    gradients: Mapping[str, GradientFacts] = field(default_factory=dict)
+
+    @property
+    def relative_error(self) -> float:
+        """The residuals of all gradients, relative to all gradients."""
+        gradient = math.hypot(*(g.gradient for g in self.gradients.values()))
+        residual = math.hypot(*(g.residual for g in self.gradients.values()))
+        return GradientFacts(gradient, residual, 0).relative_error
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How the gradient of one parameter travels. It holds for those that the hook compresses.
+
+    Args:
+        compressor: A codec's name, for hooks that send through a codec; for :class:`PowerSGD` a
+            rank, at most that of the hook. None: what the hook's options say.
+        whole: Do not compress it. What its residual holds goes along.
+        skip: Do not send it: it is added to its residual, and the mean is zero. Only hooks with
+            residuals of gradients can do that.
+    """
+
+    compressor: str | int | None = None
+    whole: bool = False
+    skip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.whole and self.skip:
+            raise ValueError("a gradient cannot travel whole and be skipped in the same step")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy wants from the next reduction on, until it decides otherwise.
+
+    Args:
+        parameters: By name. Parameters that are left out are treated as the policies before this
+            one decided, or as the hook's options say.
+        cadence: A reduction after so many backwards; see :meth:`Attached.accumulate`.
+        measures: The next reduction is to be measured: its facts have ``gradients``.
+        candidates: Codecs whose errors are to be measured too.
+    """
+
+    parameters: Mapping[str, Treatment] = field(default_factory=dict)
+    cadence: int = 1
+    measures: bool = False
+    candidates: Sequence[str] = ()
+
+
+class Verdict(Enum):
+    """What a policy says of a validation."""
+
+    GOOD = "good"
+    DIVERGED = "diverged"
+
+
+@dataclass(frozen=True)
+class PolicyEvent:
+    """Something that a policy did, or noticed.
+
+    Attributes:
+        step: Reductions before it.
+        kind: For example ``"validation"``, ``"level"``, ``"alarm"`` or ``"roll_back"``.
+        parameter: The name of the parameter; empty: all of them.
+        value: Of what ``kind`` says: a loss, a relative error.
+        level: The compressor that holds from then on; empty if the event is about none.
+    """
+
+    step: int
+    kind: str
+    parameter: str = ""
+    value: float = 0.0
+    level: str = ""
+
+
+class Policy:
+    """Decides how gradients travel. Subclasses override what they need.
+
+    All ranks make the same policies and get the same facts and losses, so they decide alike. A
+    policy must depend on nothing else: no clock, and no random numbers that ranks do not share.
+
+    Attributes:
+        history: What it did and noticed, oldest first.
+    """
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = args, options
+        return made
+
+    def __init__(self) -> None:
+        self.history: list[PolicyEvent] = []
+
+    def __repr__(self) -> str:
+        """What it was made with: :func:`attach` compares it between the ranks."""
+        args, options = self._made_with
+        given = [_text(each) for each in args]
+        given += [f"{name}={_text(value)}" for name, value in options.items()]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def bind(self, parameters: Mapping[str, int]) -> None:
+        """Get to know the model: elements by parameter name. Called once, before all others."""
+
+    def possible(self) -> Sequence[Decision]:
+        """Examples of all treatments that it may decide on: :func:`attach` checks them."""
+        return ()
+
+    def decide(self, step: int, facts: Facts | None) -> Decision:
+        """Decide how gradients travel from the reduction ``step`` on.
+
+        Args:
+            step: Reductions so far.
+            facts: Of the last reduction; None before the first one and after a roll-back.
+        """
+        return Decision()
+
+    def observe(self, validation_loss: float, step: int) -> Verdict:
+        """Take note of a validation loss, a mean over the ranks, after ``step`` reductions."""
+        return Verdict.GOOD
+
+    def validation_due(self, step: int) -> bool:
+        """Whether it wants a validation now."""
+        return False
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything it remembers, for checkpoints, as JSON has it: numbers, strings, dicts, lists.
+
+        Subclasses add to this.
+        """
+        return {
+            "policy": type(self).__name__,
+            "history": [
+                [e.step, e.kind, e.parameter, float(e.value), e.level] for e in self.history
+            ],
+        }
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        """Take over what :meth:`snapshot` gave."""
+        if snapshot.get("policy") != type(self).__name__:
+            raise ValueError(
+                f"expected the state of a {type(self).__name__}, got {snapshot.get('policy')!r}"
+            )
+        self.history = [PolicyEvent(*event) for event in snapshot["history"]]
+
+    def roll_back(self, snapshot: Mapping[str, Any]) -> None:
+        """The training goes on from where ``snapshot`` was taken.
+
+        What a policy learned since then about the danger is kept by those that look for it.
+        """
+        history = self.history
+        self.load(snapshot)
+        self.history = history
+
+
+def _text(value: Any) -> str:
+    """Equal on all ranks: without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", describe(value))
+
+
+def named(parameters: Mapping[str, int], patterns: Sequence[str]) -> list[str]:
+    """The parameters that one of the patterns fits; ValueError for a pattern that fits none."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in parameters):
+            raise ValueError(
+                f"names: no parameter's name matches {pattern!r}; the names begin with "
+                f"{', '.join(list(parameters)[:5])}"
+            )
+    return [n for n in parameters if any(fnmatchcase(n, pattern) for pattern in patterns)]

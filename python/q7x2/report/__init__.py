@@ -1,0 +1,1 @@
+"""The ledgers of a job as one HTML page."""
