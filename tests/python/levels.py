@@ -14,7 +14,7 @@ import pytest
 from tests.runner.durations import recorded
 
 # The number of ranks decides which path an algorithm takes, so these keep all of their sizes.
-ALL_SIZES = ("plans/test_algorithms.py",)
+ALL_SIZES = ("plan/test_algorithms.py",)
 
 # What the compiled stand-ins serve. They are built while other tests run.
 NEEDS_STAND_INS = ("devices",)
