@@ -46,7 +46,7 @@ def variables_of_the_code() -> set[str]:
     names: set[str] = set()
     for folder, pattern in (("csrc", "*.cpp"), ("csrc", "*.h"), ("python", "*.py")):
         for path in (ROOT / folder).rglob(pattern):
-            if path.name == "_core/variables.py":
+            if path == ROOT / "python" / "q7x2" / "_core" / "variables.py":
                 continue  # lists names, and reads none; test_variables.py compares it
             for found in asks.findall(path.read_text()):
                 names |= {name for name in found if name}
