@@ -21,6 +21,7 @@ import report
 import torch
 import torch.distributed as dist
 import train_lm
+from pairs import nightly
 from torch import nn
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (makes "fake" known)
 
@@ -230,16 +231,22 @@ class TestDemo:
         monkeypatch.setattr(sys, "argv", ["demo.py", *options])
         assert demo.main() == status
 
-    def test_runs_both_backends_in_turns(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "slow_steps", [0, nightly(3, "four more interpreters that import torch")]
+    )
+    def test_runs_both_backends_in_turns(self, slow_steps: int, tmp_path: Path) -> None:
         if not dist.is_backend_available("q7x2"):
             pytest.skip("torch has no backend q7x2 here")
-        options = ["--ranks=2", "--steps=4", "--turns=1", "--slow-steps=3", f"--out={tmp_path}"]
-        job = run([str(EXAMPLES / "demo.py"), *options], leaves_here=True)
+        options = ["--ranks=2", "--steps=4", "--turns=1", f"--slow-steps={slow_steps}"]
+        job = run([str(EXAMPLES / "demo.py"), *options, f"--out={tmp_path}"], leaves_here=True)
         assert job.returncode == 0, job.stdout
         assert "The same training" in job.stdout
         result = json.loads((tmp_path / "demo.json").read_text())
         assert [len(backend["loss"]) for backend in result["backends"]] == [4, 4]
         assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+        if slow_steps == 0:
+            assert "slow_link" not in result
+            return
         if problem := demo_slow_link.why_not():
             assert f"Without the part over slow links: {problem}" in " ".join(job.stdout.split())
             return
