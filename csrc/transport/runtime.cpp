@@ -32,7 +32,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLeavePatience{5000};     // for calls that others need, without progress
 constexpr milliseconds kShutdownPatience{1000};  // for other tasks, at the end of the process
-// How long none of what peers have not taken yet may arrive, at the end; and if one of them was late.
+// How long none of what peers have not taken yet may arrive, at the end; and if one of them was
+// late.
 constexpr milliseconds kClosePatience{1000};
 constexpr milliseconds kClosePatienceForLate{10};
 // At the end of the process: for callbacks to return, and for threads that are on their way out of
