@@ -193,7 +193,7 @@ def _one_line() -> str:
     study = Study(RESULTS / "train.json")
     speeds = {each.label: each for each in study_figures.speeds(study, "100mbit")}
     (int8, _), (powersgd, _) = _price(study, "int8"), _price(study, at_once("PowerSGD 4"))
-    sure = "zero within the error" if int8.low <= 0 <= int8.high else "different from zero"
+    sure = "too small to measure" if int8.low <= 0 <= int8.high else "different from zero"
     return (
         "Over 100 Mbit/s the `int8` line trains a small GPT to the same loss "
         f"{speeds['int8'].sooner:.1f} times faster than Gloo.\n"

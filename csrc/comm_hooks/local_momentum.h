@@ -6,7 +6,7 @@
 namespace q7x2 {
 
 /// u <- f u + g, and u is sent: the momentum of SGD. Where an element of it was sent it starts from
-/// zero again; if ranks of a host add up before they encode, then where an element of any host was.
+/// zero again; if the ranks of a host sum first and then compress, then where an element of any host was.
 /// Lin et al., "Deep gradient compression", 2018.
 class AccumulatedMomentum final : public Signal {
  public:
@@ -20,7 +20,7 @@ class AccumulatedMomentum final : public Signal {
   void receive(SignalState& state) const override {
     if (!state.owed.defined()) return;
     // What was sent is in the sum, and most of it has left its residual; the rest waits, but for
-    // what the owner's rounding of a sum adds. If ranks of a host add up before they encode,
+    // what the owner's rounding of a sum adds. If the ranks of a host sum first, then compress,
     // residuals leave anyway: the sum decides.
     const at::Tensor all = state.owed + state.next;
     const at::Tensor sent = (state.left - all).abs_() > all.abs().mul_(0.5);

@@ -50,7 +50,7 @@ void add_codec(CallShape& shape, const Codec& codec, DType dtype, EdgeWish edges
   const bool is_vote = !codec.traits().keeps_error;
   shape.codec = codec.name();
   shape.dtype = dtype;
-  // Ranks that add up before they encode would have one vote between them.
+  // Ranks that sum first and then compress would have one vote between them.
   shape.edges = is_vote ? EdgeWish::kAll : edges;
   shape.exact_sums = codec.traits().exact_sums;
   shape.sums_by_owners = is_vote || codec.spec().reselect;

@@ -127,7 +127,7 @@ TEST(EdgeWishes, TheFirstCandidateIsTheChoice) {
   }
 }
 
-// Ranks that add up before they encode would have one vote between them.
+// Ranks that sum first and then compress would have one vote between them.
 TEST(EdgeWishes, EachRankHasAVote) {
   const auto codec = Codec::make("sign");
   for (const FabricPtr& fabric : {two_racks(kGigabit), two_racks(kGigabit / 10)}) {
