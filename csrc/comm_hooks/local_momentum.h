@@ -6,8 +6,8 @@
 namespace q7x2 {
 
 /// u <- f u + g, and u is sent: the momentum of SGD. Where an element of it was sent it starts from
-/// zero again; if the ranks of a host sum first and then compress, then where an element of any host was.
-/// Lin et al., "Deep gradient compression", 2018.
+/// zero again; if the ranks of a host sum first and then compress, then where an element of any
+/// host was. Lin et al., "Deep gradient compression", 2018.
 class AccumulatedMomentum final : public Signal {
  public:
   using Signal::Signal;
