@@ -2,10 +2,9 @@
 // arrive.
 //
 // All are active messages on the shared network; a goodbye also goes over a private link. Control
-// messages come in envelopes. A wake-up is
-// empty and needs none: a process that sleeps while mail lies for it in shared memory looks at the
-// memory when one arrives. A ring says in which group a message lies for a process that expects
-// none, and that process looks there.
+// messages come in envelopes. A wake-up is empty and needs none: a process that sleeps while mail
+// lies for it in shared memory looks at the memory when one arrives. A ring says in which group a
+// message lies for a process that expects none, and that process looks there.
 #pragma once
 
 #include <bitset>

@@ -339,11 +339,11 @@ class Group {
   const TimePoint begun_;
   // By rank: how many collectives it had begun when it left in good order. Nothing: it is here.
   std::vector<std::optional<uint64_t>> departed_;
-  std::set<int> half_departed_;  // whose goodbye is still to come over the private link
   // The same of ranks that are about to leave, and begin nothing more.
   std::vector<std::optional<uint64_t>> last_calls_;
-  uint64_t first_missed_ = kNever;            // the first collective that one of them has not begun
-  std::vector<Wire> wires_;                   // by rank
+  std::set<int> half_departed_;     // whose goodbye is still to come over the private link
+  uint64_t first_missed_ = kNever;  // the first collective that one of them has not begun
+  std::vector<Wire> wires_;         // by rank
   std::vector<std::string> memory_refusals_;  // by rank
   std::unique_ptr<Mailroom> mailroom_;
 

@@ -1,7 +1,6 @@
 #include "transport/peer_table.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <thread>
 #include <utility>
@@ -338,7 +337,7 @@ bool PeerTable::takes_messages(const Peer& peer, TimePoint now) const {
 void PeerTable::await_acknowledgements(Locked& locked, std::chrono::milliseconds patience) {
   const TimePoint connected_by = Clock::now() + kConnecting;
   TimePoint give_up = Clock::now() + patience;
-  size_t least_left = std::numeric_limits<size_t>::max();
+  size_t least_left = reactor_.unacknowledged_bytes(locked, {});
   for (;;) {
     const TimePoint now = Clock::now();
     detector_.look(now);  // for the answers; what else it finds concerns nobody any more
@@ -358,12 +357,10 @@ void PeerTable::await_acknowledgements(Locked& locked, std::chrono::milliseconds
     const bool is_settled = all_reached || now >= connected_by;
     const size_t left = reactor_.unacknowledged_bytes(locked, silent);
     if (left < least_left) {
-      if (least_left != std::numeric_limits<size_t>::max()) give_up = now + patience;
       least_left = left;
+      give_up = now + patience;
     }
-    if (now >= give_up || (is_settled && left == 0)) {
-      return;
-    }
+    if (now >= give_up || (is_settled && left == 0)) return;
     reactor_.progress(locked);
     std::this_thread::sleep_for(kAcknowledgementPause);
   }
@@ -375,9 +372,7 @@ void PeerTable::close(Locked& locked, std::chrono::milliseconds patience) {
   const TimePoint give_up = now + patience;
   std::vector<void*> closing;
   const auto start = [&](Link& link, bool flush) {
-    if (void* request = link.close(flush)) {
-      closing.push_back(request);
-    }
+    if (void* request = link.close(flush)) closing.push_back(request);
   };
   for (const auto& [process, peer] : peers_) {
     const bool flush = takes_messages(*peer, now);
