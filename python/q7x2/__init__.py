@@ -16,73 +16,95 @@ from q7x2._autoload import register
 # every `import torch`.
 _NAMES = {
     "_attach": ("attach",),
-    "_core.hook_state": ("HookStateError",),
-    "cadence.delayed": ("DelayedUpdates", "DelayedUpdatesStats"),
-    "cadence.diloco": ("DiLoCo",),
-    "cadence.diloco_clock": ("DiLoCoStats",),
-    "cadence.micro_batches": ("MicroBatchEvent", "MicroBatches"),
-    "cadence.outer": ("OuterSGD",),
-    "cadence.quorum_diloco": ("QuorumDiLoCo", "QuorumDiLoCoStats"),
-    "collectives.barrier": ("monitored_barrier",),
-    "collectives.coded": ("all_gather", "all_reduce", "reduce_scatter"),
-    "collectives.forced_algorithm": ("algorithm",),
-    "embedding.clip": ("clip_grad_norm_",),
-    "embedding.sharded": ("EmbeddingStats", "ShardedEmbedding"),
-    "fsdp.options": ("Sharded", "ShardedStats"),
-    "groups.accelerators": ("register_accelerator",),
-    "groups.description": ("Description", "describe"),
-    "groups.process_group": ("ProcessGroup",),
-    "groups.reconfiguration": ("reconfigure", "reconfigure_handle", "reconfigure_handles"),
-    "hooks.attached": ("Attached", "HookEvent", "HookStats"),
-    "hooks.options": (
-        "EF21",
+    "_core": ("HookStateError",),
+    "cadence": (
+        "DelayedUpdates",
+        "DelayedUpdatesStats",
+        "DiLoCo",
+        "DiLoCoStats",
+        "MicroBatchEvent",
+        "MicroBatches",
+        "OuterSGD",
+        "QuorumDiLoCo",
+        "QuorumDiLoCoStats",
+    ),
+    "collectives": ("algorithm", "all_gather", "all_reduce", "monitored_barrier", "reduce_scatter"),
+    "embedding": ("EmbeddingStats", "ShardedEmbedding", "clip_grad_norm_"),
+    "fsdp": ("Sharded", "ShardedStats"),
+    "groups": (
+        "Description",
+        "ProcessGroup",
+        "describe",
+        "reconfigure",
+        "reconfigure_handle",
+        "reconfigure_handles",
+        "register_accelerator",
+    ),
+    "hooks": (
         "Allreduce",
+        "Attached",
         "BlockSparse",
         "Compose",
         "Compressed",
+        "EF21",
+        "HookEvent",
         "HookOptions",
+        "HookStats",
         "OneBit",
         "PowerSGD",
         "Quantize",
         "SignSGD",
         "TopK",
     ),
-    "late.lag": ("FollowLag", "LagEvent", "LagFacts"),
-    "late.quorum": ("Quorum", "QuorumStats"),
-    "late.updates": ("LateUpdates", "LateUpdatesStats"),
-    "observe.metrics": ("Scalars", "serve_metrics"),
-    "observe.opentelemetry": ("export_to_opentelemetry",),
-    "observe.recorder": ("dump", "flight_recorder"),
-    "observe.statistics": ("stats",),
-    "observe.step_log": ("log_step",),
-    "observe.torch_profile": ("add_to_trace",),
-    "optim.advising": ("Advice", "Proposal", "advise"),
-    "optim.kfac": ("KFAC", "KFACStats"),
-    "overlap.forward": ("AttachedForward",),
-    "overlap.optimizer": ("NotElementwiseError",),
-    "overlap.options": ("ForwardOverlap", "ForwardOverlapStats"),
-    "overlap.timeline": ("ForwardTimeline",),
-    "plan.history": ("plan_history",),
-    "plan.tuning": ("Measurement", "tune"),
-    "policy.accordion": ("Accordion",),
-    "policy.accumulate": ("Accumulate",),
-    "policy.bit_allocation": ("BitAllocation",),
-    "policy.cadence": ("CadenceFacts", "FollowBandwidth", "PostLocal", "Tighten"),
-    "policy.error_budget": ("ErrorBudget",),
-    "policy.obeys_policies": ("Observation",),
-    "policy.plot": ("plot_policy",),
-    "policy.policy": (
+    "late": (
+        "FollowLag",
+        "LagEvent",
+        "LagFacts",
+        "LateUpdates",
+        "LateUpdatesStats",
+        "Quorum",
+        "QuorumStats",
+    ),
+    "observe": (
+        "Scalars",
+        "add_to_trace",
+        "dump",
+        "export_to_opentelemetry",
+        "flight_recorder",
+        "log_step",
+        "serve_metrics",
+        "stats",
+    ),
+    "optim": ("Advice", "KFAC", "KFACStats", "Proposal", "advise"),
+    "overlap": (
+        "AttachedForward",
+        "ForwardOverlap",
+        "ForwardOverlapStats",
+        "ForwardTimeline",
+        "NotElementwiseError",
+    ),
+    "plan": ("Measurement", "plan_history", "tune"),
+    "policy": (
+        "Accordion",
+        "Accumulate",
+        "BitAllocation",
+        "CadenceFacts",
         "Decision",
         "DivergenceError",
+        "ErrorBudget",
         "Facts",
+        "FollowBandwidth",
         "GradientFacts",
+        "Observation",
         "Policy",
         "PolicyEvent",
+        "PostLocal",
+        "Tighten",
         "Treatment",
         "Verdict",
+        "plot_policy",
     ),
-    "tensor_parallel.choice": ("TensorOverlap",),
-    "tensor_parallel.overlap": ("ColwiseOverlap", "RowwiseOverlap"),
+    "tensor_parallel": ("ColwiseOverlap", "RowwiseOverlap", "TensorOverlap"),
 }
 _COMPILED = ("Codec", "Options")
 _MODULES = ("comm_hooks", "optim")
@@ -97,96 +119,96 @@ if TYPE_CHECKING:
     from q7x2._attach import attach as attach
     from q7x2._C import Codec as Codec
     from q7x2._C import Options as Options
-    from q7x2._core.hook_state import HookStateError as HookStateError
-    from q7x2.cadence.delayed import DelayedUpdates as DelayedUpdates
-    from q7x2.cadence.delayed import DelayedUpdatesStats as DelayedUpdatesStats
-    from q7x2.cadence.diloco import DiLoCo as DiLoCo
-    from q7x2.cadence.diloco_clock import DiLoCoStats as DiLoCoStats
-    from q7x2.cadence.micro_batches import MicroBatches as MicroBatches
-    from q7x2.cadence.micro_batches import MicroBatchEvent as MicroBatchEvent
-    from q7x2.cadence.outer import OuterSGD as OuterSGD
-    from q7x2.cadence.quorum_diloco import QuorumDiLoCo as QuorumDiLoCo
-    from q7x2.cadence.quorum_diloco import QuorumDiLoCoStats as QuorumDiLoCoStats
-    from q7x2.collectives.barrier import monitored_barrier as monitored_barrier
-    from q7x2.collectives.coded import all_gather as all_gather
-    from q7x2.collectives.coded import all_reduce as all_reduce
-    from q7x2.collectives.coded import reduce_scatter as reduce_scatter
-    from q7x2.collectives.forced_algorithm import algorithm as algorithm
-    from q7x2.embedding.clip import clip_grad_norm_ as clip_grad_norm_
-    from q7x2.embedding.sharded import EmbeddingStats as EmbeddingStats
-    from q7x2.embedding.sharded import ShardedEmbedding as ShardedEmbedding
-    from q7x2.fsdp.options import Sharded as Sharded
-    from q7x2.fsdp.options import ShardedStats as ShardedStats
-    from q7x2.groups.accelerators import register_accelerator as register_accelerator
-    from q7x2.groups.description import Description as Description
-    from q7x2.groups.description import describe as describe
-    from q7x2.groups.process_group import ProcessGroup as ProcessGroup
-    from q7x2.groups.reconfiguration import reconfigure as reconfigure
-    from q7x2.groups.reconfiguration import reconfigure_handle as reconfigure_handle
-    from q7x2.groups.reconfiguration import reconfigure_handles as reconfigure_handles
-    from q7x2.hooks.attached import Attached as Attached
-    from q7x2.hooks.attached import HookEvent as HookEvent
-    from q7x2.hooks.attached import HookStats as HookStats
-    from q7x2.hooks.options import EF21 as EF21
-    from q7x2.hooks.options import Allreduce as Allreduce
-    from q7x2.hooks.options import BlockSparse as BlockSparse
-    from q7x2.hooks.options import Compose as Compose
-    from q7x2.hooks.options import Compressed as Compressed
-    from q7x2.hooks.options import HookOptions as HookOptions
-    from q7x2.hooks.options import OneBit as OneBit
-    from q7x2.hooks.options import PowerSGD as PowerSGD
-    from q7x2.hooks.options import Quantize as Quantize
-    from q7x2.hooks.options import SignSGD as SignSGD
-    from q7x2.hooks.options import TopK as TopK
-    from q7x2.late.lag import FollowLag as FollowLag
-    from q7x2.late.lag import LagEvent as LagEvent
-    from q7x2.late.lag import LagFacts as LagFacts
-    from q7x2.late.quorum import Quorum as Quorum
-    from q7x2.late.quorum import QuorumStats as QuorumStats
-    from q7x2.late.updates import LateUpdates as LateUpdates
-    from q7x2.late.updates import LateUpdatesStats as LateUpdatesStats
-    from q7x2.observe.metrics import Scalars as Scalars
-    from q7x2.observe.metrics import serve_metrics as serve_metrics
-    from q7x2.observe.opentelemetry import export_to_opentelemetry as export_to_opentelemetry
-    from q7x2.observe.recorder import dump as dump
-    from q7x2.observe.recorder import flight_recorder as flight_recorder
-    from q7x2.observe.statistics import stats as stats
-    from q7x2.observe.step_log import log_step as log_step
-    from q7x2.observe.torch_profile import add_to_trace as add_to_trace
-    from q7x2.optim.advising import Advice as Advice
-    from q7x2.optim.advising import Proposal as Proposal
-    from q7x2.optim.advising import advise as advise
-    from q7x2.optim.kfac import KFAC as KFAC
-    from q7x2.optim.kfac import KFACStats as KFACStats
-    from q7x2.overlap.forward import AttachedForward as AttachedForward
-    from q7x2.overlap.optimizer import NotElementwiseError as NotElementwiseError
-    from q7x2.overlap.options import ForwardOverlap as ForwardOverlap
-    from q7x2.overlap.options import ForwardOverlapStats as ForwardOverlapStats
-    from q7x2.overlap.timeline import ForwardTimeline as ForwardTimeline
-    from q7x2.plan.history import plan_history as plan_history
-    from q7x2.plan.tuning import Measurement as Measurement
-    from q7x2.plan.tuning import tune as tune
-    from q7x2.policy.accordion import Accordion as Accordion
-    from q7x2.policy.accumulate import Accumulate as Accumulate
-    from q7x2.policy.bit_allocation import BitAllocation as BitAllocation
-    from q7x2.policy.cadence import CadenceFacts as CadenceFacts
-    from q7x2.policy.cadence import FollowBandwidth as FollowBandwidth
-    from q7x2.policy.cadence import PostLocal as PostLocal
-    from q7x2.policy.cadence import Tighten as Tighten
-    from q7x2.policy.error_budget import ErrorBudget as ErrorBudget
-    from q7x2.policy.obeys_policies import Observation as Observation
-    from q7x2.policy.plot import plot_policy as plot_policy
-    from q7x2.policy.policy import Decision as Decision
-    from q7x2.policy.policy import DivergenceError as DivergenceError
-    from q7x2.policy.policy import Facts as Facts
-    from q7x2.policy.policy import GradientFacts as GradientFacts
-    from q7x2.policy.policy import Policy as Policy
-    from q7x2.policy.policy import PolicyEvent as PolicyEvent
-    from q7x2.policy.policy import Treatment as Treatment
-    from q7x2.policy.policy import Verdict as Verdict
-    from q7x2.tensor_parallel.choice import TensorOverlap as TensorOverlap
-    from q7x2.tensor_parallel.overlap import ColwiseOverlap as ColwiseOverlap
-    from q7x2.tensor_parallel.overlap import RowwiseOverlap as RowwiseOverlap
+    from q7x2._core import HookStateError as HookStateError
+    from q7x2.cadence import DelayedUpdates as DelayedUpdates
+    from q7x2.cadence import DelayedUpdatesStats as DelayedUpdatesStats
+    from q7x2.cadence import DiLoCo as DiLoCo
+    from q7x2.cadence import DiLoCoStats as DiLoCoStats
+    from q7x2.cadence import MicroBatches as MicroBatches
+    from q7x2.cadence import MicroBatchEvent as MicroBatchEvent
+    from q7x2.cadence import OuterSGD as OuterSGD
+    from q7x2.cadence import QuorumDiLoCo as QuorumDiLoCo
+    from q7x2.cadence import QuorumDiLoCoStats as QuorumDiLoCoStats
+    from q7x2.collectives import algorithm as algorithm
+    from q7x2.collectives import all_gather as all_gather
+    from q7x2.collectives import all_reduce as all_reduce
+    from q7x2.collectives import monitored_barrier as monitored_barrier
+    from q7x2.collectives import reduce_scatter as reduce_scatter
+    from q7x2.embedding import EmbeddingStats as EmbeddingStats
+    from q7x2.embedding import ShardedEmbedding as ShardedEmbedding
+    from q7x2.embedding import clip_grad_norm_ as clip_grad_norm_
+    from q7x2.fsdp import Sharded as Sharded
+    from q7x2.fsdp import ShardedStats as ShardedStats
+    from q7x2.groups import Description as Description
+    from q7x2.groups import ProcessGroup as ProcessGroup
+    from q7x2.groups import describe as describe
+    from q7x2.groups import reconfigure as reconfigure
+    from q7x2.groups import reconfigure_handle as reconfigure_handle
+    from q7x2.groups import reconfigure_handles as reconfigure_handles
+    from q7x2.groups import register_accelerator as register_accelerator
+    from q7x2.hooks import EF21 as EF21
+    from q7x2.hooks import Allreduce as Allreduce
+    from q7x2.hooks import Attached as Attached
+    from q7x2.hooks import BlockSparse as BlockSparse
+    from q7x2.hooks import Compose as Compose
+    from q7x2.hooks import Compressed as Compressed
+    from q7x2.hooks import HookEvent as HookEvent
+    from q7x2.hooks import HookOptions as HookOptions
+    from q7x2.hooks import HookStats as HookStats
+    from q7x2.hooks import OneBit as OneBit
+    from q7x2.hooks import PowerSGD as PowerSGD
+    from q7x2.hooks import Quantize as Quantize
+    from q7x2.hooks import SignSGD as SignSGD
+    from q7x2.hooks import TopK as TopK
+    from q7x2.late import FollowLag as FollowLag
+    from q7x2.late import LagEvent as LagEvent
+    from q7x2.late import LagFacts as LagFacts
+    from q7x2.late import LateUpdates as LateUpdates
+    from q7x2.late import LateUpdatesStats as LateUpdatesStats
+    from q7x2.late import Quorum as Quorum
+    from q7x2.late import QuorumStats as QuorumStats
+    from q7x2.observe import Scalars as Scalars
+    from q7x2.observe import add_to_trace as add_to_trace
+    from q7x2.observe import dump as dump
+    from q7x2.observe import export_to_opentelemetry as export_to_opentelemetry
+    from q7x2.observe import flight_recorder as flight_recorder
+    from q7x2.observe import log_step as log_step
+    from q7x2.observe import serve_metrics as serve_metrics
+    from q7x2.observe import stats as stats
+    from q7x2.optim import KFAC as KFAC
+    from q7x2.optim import Advice as Advice
+    from q7x2.optim import KFACStats as KFACStats
+    from q7x2.optim import Proposal as Proposal
+    from q7x2.optim import advise as advise
+    from q7x2.overlap import AttachedForward as AttachedForward
+    from q7x2.overlap import ForwardOverlap as ForwardOverlap
+    from q7x2.overlap import ForwardOverlapStats as ForwardOverlapStats
+    from q7x2.overlap import ForwardTimeline as ForwardTimeline
+    from q7x2.overlap import NotElementwiseError as NotElementwiseError
+    from q7x2.plan import Measurement as Measurement
+    from q7x2.plan import plan_history as plan_history
+    from q7x2.plan import tune as tune
+    from q7x2.policy import Accordion as Accordion
+    from q7x2.policy import Accumulate as Accumulate
+    from q7x2.policy import BitAllocation as BitAllocation
+    from q7x2.policy import CadenceFacts as CadenceFacts
+    from q7x2.policy import Decision as Decision
+    from q7x2.policy import DivergenceError as DivergenceError
+    from q7x2.policy import ErrorBudget as ErrorBudget
+    from q7x2.policy import Facts as Facts
+    from q7x2.policy import FollowBandwidth as FollowBandwidth
+    from q7x2.policy import GradientFacts as GradientFacts
+    from q7x2.policy import Observation as Observation
+    from q7x2.policy import Policy as Policy
+    from q7x2.policy import PolicyEvent as PolicyEvent
+    from q7x2.policy import PostLocal as PostLocal
+    from q7x2.policy import Tighten as Tighten
+    from q7x2.policy import Treatment as Treatment
+    from q7x2.policy import Verdict as Verdict
+    from q7x2.policy import plot_policy as plot_policy
+    from q7x2.tensor_parallel import ColwiseOverlap as ColwiseOverlap
+    from q7x2.tensor_parallel import RowwiseOverlap as RowwiseOverlap
+    from q7x2.tensor_parallel import TensorOverlap as TensorOverlap
 
     __version__: str
 
