@@ -1,15 +1,12 @@
 #include "backend/c10d_store.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -39,21 +36,14 @@ Error store_error(const std::exception& error) {
                    text.substr(0, text.find('\n')));
 }
 
-/// Nothing where the store is none on TCP, or has no address of IPv4.
+/// Nothing where the store is none on TCP, or its host has no address. IPv4 counts first.
 std::optional<HostWatch> watch_of(const c10::intrusive_ptr<c10d::Store>& store) {
   const auto root = root_of(store);
   const auto* tcp = dynamic_cast<const c10d::TCPStore*>(root.get());
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (tcp == nullptr || ::getaddrinfo(tcp->getHost().c_str(), nullptr, &hints, &found) != 0) {
-    return std::nullopt;
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
-  sockaddr_in address{};
-  std::memcpy(&address, found->ai_addr, sizeof(address));
-  return HostWatch(ntohl(address.sin_addr.s_addr), tcp->getPort(), silence_limit(), Clock::now());
+  if (tcp == nullptr) return std::nullopt;
+  const std::vector<IpAddress> addresses = resolve(tcp->getHost());
+  if (addresses.empty()) return std::nullopt;
+  return HostWatch({addresses.front(), tcp->getPort()}, silence_limit(), Clock::now());
 }
 
 }  // namespace

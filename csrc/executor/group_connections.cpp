@@ -1,9 +1,5 @@
 #include "executor/group_connections.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,24 +11,15 @@
 namespace q7x2 {
 namespace {
 
-using Hosts = std::map<uint32_t, int>;  // by address, IPv4 in host byte order
-
-sockaddr_storage socket_address(uint32_t address) {
-  sockaddr_in in{};
-  in.sin_family = AF_INET;
-  in.sin_addr.s_addr = htonl(address);
-  sockaddr_storage storage{};
-  std::memcpy(&storage, &in, sizeof(in));
-  return storage;
-}
+using Hosts = std::map<IpAddress, int>;
 
 /// The host that has this address beside the one by which it is reached. Several hosts may have
 /// one: then it says nothing.
-std::optional<int> host_with(uint32_t address, const Group& group,
+std::optional<int> host_with(const IpAddress& address, const Group& group,
                              const std::vector<int>& host_of) {
   std::set<int> hosts;
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    if (group.card(rank).addresses().contains(socket_address(address))) {
+    if (group.card(rank).addresses().contains(address)) {
       hosts.insert(host_of[static_cast<size_t>(rank)]);
     }
   }
@@ -54,14 +41,14 @@ std::vector<Connection> group_connections(Locked&, Group& group, const std::vect
   std::vector<Connection> all;
   const int worker = group.runtime().reactor().worker().event_fd();
   for (const ConnectionTotals& each : connection_totals(worker)) {
-    const auto known = shared.find(each.peer);
+    const auto known = shared.find(each.peer.address);
     const std::optional<int> host =
-        known != shared.end() ? known->second : host_with(each.peer, group, host_of);
+        known != shared.end() ? known->second : host_with(each.peer.address, group, host_of);
     if (host) all.push_back({{*host, /*is_private=*/false}, each});
   }
   for (const auto& [interface, hosts] : beside) {
     for (const ConnectionTotals& each : connection_totals(interface)) {
-      const auto known = hosts.find(each.peer);
+      const auto known = hosts.find(each.peer.address);
       if (known != hosts.end()) all.push_back({{known->second, /*is_private=*/true}, each});
     }
   }

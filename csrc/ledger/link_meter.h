@@ -9,13 +9,14 @@
 #include <tuple>
 #include <utility>
 
+#include "base/ip_address.h"
+
 namespace q7x2 {
 
 /// What the kernel counts of a TCP connection.
 struct ConnectionTotals {
-  uint32_t peer = 0;  ///< IPv4, in host byte order
+  IpEndpoint peer{};
   uint16_t local_port = 0;
-  uint16_t peer_port = 0;
   uint64_t acknowledged = 0;  ///< bytes
   /// Microseconds in which sent bytes were not acknowledged, without those in which the receiver
   /// had no room.
@@ -47,7 +48,7 @@ class LinkMeter {
     std::map<Way, Sent> sent;
     Totals all;
     for (const auto& [way, totals] : connections) {
-      const Key key{totals.peer, totals.local_port, totals.peer_port, way.is_private};
+      const Key key{totals.peer, totals.local_port, way.is_private};
       const auto before = totals_.find(key);
       const Sent last = before == totals_.end() ? Sent{} : before->second;
       // Another connection may have the ports of one that was closed.
@@ -61,7 +62,7 @@ class LinkMeter {
   }
 
  private:
-  using Key = std::tuple<uint32_t, uint16_t, uint16_t, bool>;
+  using Key = std::tuple<IpEndpoint, uint16_t, bool>;
   using Totals = std::map<Key, Sent>;
 
   Totals totals_;

@@ -20,7 +20,7 @@ AdmissionRequests::AdmissionRequests(uint64_t process,
   for (const Heartbeat::Target& target : targets) {
     Request request;
     request.target = target;
-    request.is_over = target.port == 0;
+    request.is_over = target.endpoint.port == 0;
     requests_.push_back(std::move(request));
   }
 }
@@ -35,7 +35,7 @@ bool AdmissionRequests::look(TimePoint now) {
 void AdmissionRequests::advance(Request& request, TimePoint now) const {
   if (!request.line.is_valid()) {
     if (now < request.next_call) return;
-    request.line = start_connecting(request.target.address, request.target.port);
+    request.line = start_connecting(request.target.endpoint);
     request.next_call = now + kPause;
     request.was_sent = false;
     return;

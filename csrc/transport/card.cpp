@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 10;
+constexpr uint32_t kVersion = 11;
 
 class Writer {
  public:
@@ -82,7 +82,7 @@ std::string Card::encode() const {
   out.put(std::string_view(host_key));
   out.put(std::string_view(hostname));
   out.put(std::string_view(address));
-  out.put(heartbeat_address);
+  out.put(heartbeat_address.bytes());
   out.put(heartbeat_port);
   out.put(std::string_view(sources.encode()));
   out.put(static_cast<uint32_t>(beside.size()));
@@ -124,7 +124,7 @@ Card Card::decode(std::string_view bytes) {
   card.host_key = in.get_string();
   card.hostname = in.get_string();
   card.address = in.get_string();
-  card.heartbeat_address = in.get<uint32_t>();
+  card.heartbeat_address = IpAddress(in.get<IpAddress::Bytes>());
   card.heartbeat_port = in.get<uint16_t>();
   card.sources = HostAddresses::decode(in.get_string());
   const auto nics = in.get<uint32_t>();
@@ -162,7 +162,7 @@ std::string join_list(const std::vector<std::string>& texts) {
 HostAddresses Card::addresses() const {
   HostAddresses all = sources;
   all.add(heartbeat_address);
-  for (const Nic& nic : beside) all.add(nic.address);
+  for (const Nic& nic : beside) all.add(IpAddress::v4(nic.address));
   return all;
 }
 

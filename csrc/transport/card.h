@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "transport/device_path.h"
 #include "transport/host_addresses.h"
 #include "transport/job_secret.h"
@@ -21,12 +22,12 @@ struct Card {
   uint16_t world_size = 0;  ///< as this rank was told
   std::string host_key;     ///< equal where memory can be shared and PIDs mean the same
   std::string hostname;
-  std::string address;             ///< the UCP worker's
-  uint32_t heartbeat_address = 0;  ///< IPv4, in host byte order
-  uint16_t heartbeat_port = 0;     ///< 0: there is none
-  HostAddresses sources;           ///< from which its connections may come, beside those above
-  std::vector<Nic> beside;         ///< interfaces beside the network that all hosts share
-  std::string transports;          ///< of UCX, which the process may use: "posix, sysv, tcp"
+  std::string address;  ///< the UCP worker's
+  IpAddress heartbeat_address;
+  uint16_t heartbeat_port = 0;  ///< 0: there is none
+  HostAddresses sources;        ///< from which its connections may come, beside those above
+  std::vector<Nic> beside;      ///< interfaces beside the network that all hosts share
+  std::string transports;       ///< of UCX, which the process may use: "posix, sysv, tcp"
   DevicePath device_path = DevicePath::kAuto;        ///< of the group, as this rank was told
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< what UCX does with it in the process
   std::string algorithms;  ///< to which collectives are confined, "ring,sra"; empty: to none

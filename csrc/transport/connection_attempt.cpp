@@ -21,27 +21,23 @@ Attempt outcome(int socket) {
   return error == 0 ? Attempt::kMade : error == ECONNREFUSED ? Attempt::kRefused : Attempt::kFailed;
 }
 
-PrivateSocket start_connecting(uint32_t address, uint16_t port) {
-  PrivateSocket socket = PrivateSocket::open();
+PrivateSocket start_connecting(const IpEndpoint& target) {
+  PrivateSocket socket = PrivateSocket::open(target.address.family());
   if (!socket.is_valid()) {
     return socket;
   }
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  to.sin_addr.s_addr = htonl(address);
-  if (::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0 &&
-      errno != EINPROGRESS) {
+  const SocketAddress to(target);
+  if (::connect(socket, to.get(), to.size()) != 0 && errno != EINPROGRESS) {
     socket.close();
   }
   return socket;
 }
 
-PrivateSocket start_connecting(uint32_t address, uint16_t port, int epoll, uint32_t events,
+PrivateSocket start_connecting(const IpEndpoint& target, int epoll, uint32_t events,
                                const void* who) {
-  PrivateSocket socket = start_connecting(address, port);
+  PrivateSocket socket = start_connecting(target);
   epoll_event event{};
   event.events = events;
   event.data.ptr = const_cast<void*>(who);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/ip_address.h"
 #include "transport/private_socket.h"
 
 namespace q7x2 {
@@ -12,12 +13,11 @@ enum class Attempt { kPending, kMade, kRefused, kFailed };
 
 /// What the attempt of `socket` has come to.
 Attempt outcome(int socket);
-/// Begins to connect. `address`: IPv4, in host byte order. Invalid if that fails at once, as with
-/// "no route", which is no answer.
-PrivateSocket start_connecting(uint32_t address, uint16_t port);
+/// Begins to connect. Invalid if that fails at once, as with "no route", which is no answer.
+PrivateSocket start_connecting(const IpEndpoint& target);
 /// The same, with `events` registered in `epoll` and `who` as their data. Invalid also if that
 /// fails.
-PrivateSocket start_connecting(uint32_t address, uint16_t port, int epoll, uint32_t events,
+PrivateSocket start_connecting(const IpEndpoint& target, int epoll, uint32_t events,
                                const void* who);
 
 }  // namespace q7x2

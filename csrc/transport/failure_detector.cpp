@@ -51,7 +51,7 @@ std::chrono::milliseconds silence_limit() {
 }
 
 FailureDetector::FailureDetector(uint64_t process, const MessageKey& key,
-                                 const std::vector<uint32_t>& addresses)
+                                 const std::vector<IpAddress>& addresses)
     : process_(process),
       limit_(silence_limit()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
@@ -91,7 +91,7 @@ bool FailureDetector::watch_process(int pid, uint64_t process, void* who) {
 
 void FailureDetector::watch_host(const Heartbeat::Target& target, void* who, TimePoint now,
                                  bool believes_refusals) {
-  if (target.port == 0) {
+  if (target.endpoint.port == 0) {
     return;
   }
   std::unique_ptr<Heartbeat>& heartbeat = heartbeats_[who];
@@ -105,7 +105,7 @@ void FailureDetector::watch_host(const Heartbeat::Target& target, void* who, Tim
 }
 
 void FailureDetector::bid_farewell(const Heartbeat::Target& target, void* who) {
-  if (target.port != 0) {
+  if (target.endpoint.port != 0) {
     farewells_.emplace_back(who, std::make_unique<Farewell>(process_, target, epoll_));
   }
 }

@@ -40,7 +40,7 @@ class FailureDetector {
   /// See HeartbeatListener for the arguments. Throws Error(kTransport), or Error(kInvalidArgument)
   /// if Q7X2_SILENCE is no number of seconds.
   FailureDetector(uint64_t process, const MessageKey& key,
-                  const std::vector<uint32_t>& addresses = {});
+                  const std::vector<IpAddress>& addresses = {});
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
 
@@ -73,7 +73,7 @@ class FailureDetector {
   std::vector<HeartbeatHello> take_farewells() { return life_.take_farewells(); }
 
   /// See LifeLine.
-  std::vector<sockaddr_storage> take_admission_calls() { return life_.take_admission_calls(); }
+  std::vector<IpAddress> take_admission_calls() { return life_.take_admission_calls(); }
   void admit_callers() { life_.admit_callers(); }
 
   /// How many processes of other hosts are watched.

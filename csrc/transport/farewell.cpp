@@ -10,7 +10,7 @@ namespace q7x2 {
 Farewell::Farewell(uint64_t process, const Heartbeat::Target& target, int epoll)
     : process_(process),
       target_(target),
-      line_(start_connecting(target.address, target.port, epoll, EPOLLOUT, this)) {}
+      line_(start_connecting(target.endpoint, epoll, EPOLLOUT, this)) {}
 
 std::optional<Heartbeat::Finding> Farewell::ready() {
   const Attempt attempt = outcome(line_);

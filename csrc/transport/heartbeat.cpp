@@ -1,7 +1,5 @@
 #include "transport/heartbeat.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -90,7 +88,7 @@ std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
 // ----------------------------------------------------------------------------------------- line
 
 PrivateSocket Heartbeat::start_connection(uint32_t events) const {
-  return start_connecting(target_.address, target_.port, epoll_, events, this);
+  return start_connecting(target_.endpoint, epoll_, events, this);
 }
 
 std::optional<Heartbeat::Finding> Heartbeat::call(TimePoint now) {
@@ -164,11 +162,7 @@ void Heartbeat::hang_up(TimePoint now) {
 void Heartbeat::turned_away(TimePoint now) {
   hang_up(now);
   if (++num_turned_away_ == kWarnAfter) {
-    const in_addr address{htonl(target_.address)};
-    std::array<char, INET_ADDRSTRLEN> text{};
-    ::inet_ntop(AF_INET, &address, text.data(), text.size());
-    log(Level::kWarn, std::string("no heartbeats from a rank on another host: ") + text.data() +
-                          " port " + std::to_string(target_.port) +
+    log(Level::kWarn, "no heartbeats from a rank on another host: " + target_.endpoint.text() +
                           " is not its process. If its host falls silent, that is noticed late");
   }
 }

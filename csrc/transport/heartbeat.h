@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 
+#include "base/ip_address.h"
 #include "transport/heartbeat_hello.h"
 #include "transport/peer_life.h"
 #include "transport/private_socket.h"
@@ -36,8 +37,7 @@ class Heartbeat {
   struct Target {
     uint64_t process = 0;
     uint32_t incarnation = 0;
-    uint32_t address = 0;  ///< IPv4, in host byte order
-    uint16_t port = 0;
+    IpEndpoint endpoint;  ///< port 0: it has none
     HeartbeatHello::Topic topic = HeartbeatHello::Topic::kShared;
     MessageKey key{};  ///< of messages to the process
   };

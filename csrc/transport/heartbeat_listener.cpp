@@ -40,7 +40,7 @@ bool drain(const PrivateSocket& socket) {
 }  // namespace
 
 HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key,
-                                     const std::vector<uint32_t>& addresses)
+                                     const std::vector<IpAddress>& addresses)
     : process_(process), key_(key), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (epoll_ < 0) {
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
@@ -73,32 +73,28 @@ HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key,
 
 /// At the port `port_`, or at one that the kernel chooses if it is 0. The socket of the loopback
 /// listens then. False: there is no port, and errno says why.
-bool HeartbeatListener::bind(const std::vector<uint32_t>& addresses) {
-  std::vector<uint32_t> all{INADDR_LOOPBACK};
-  std::ranges::remove_copy(addresses, std::back_inserter(all), uint32_t{INADDR_LOOPBACK});
+bool HeartbeatListener::bind(const std::vector<IpAddress>& addresses) {
+  std::vector<IpAddress> all{kLoopback};
+  std::ranges::remove_copy(addresses, std::back_inserter(all), kLoopback);
   std::vector<Socket> sockets;
   uint16_t port = std::exchange(port_, uint16_t{0});
   const bool is_given = port != 0;
-  for (const uint32_t each : all) {
-    Socket one{PrivateSocket::open()};
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(each);
-    address.sin_port = htons(port);
-    socklen_t length = sizeof(address);
-    auto* const own = reinterpret_cast<sockaddr*>(&address);
+  for (const IpAddress& each : all) {
+    Socket one{PrivateSocket::open(each.family())};
+    const SocketAddress wanted({each, port});
     if (!one.socket.is_valid()) return false;
     // Connections of an earlier process keep a port of the range for a minute. Two processes that
     // bind the same one find out when they listen at the loopback.
     if (is_given) reuse_address(one.socket);
-    if (::bind(one.socket, own, length) != 0) {
+    if (::bind(one.socket, wanted.get(), wanted.size()) != 0) {
       if (errno == EADDRNOTAVAIL && !sockets.empty()) continue;  // an interface that has gone
       return false;
     }
     if (sockets.empty() && ::listen(one.socket, SOMAXCONN) != 0) return false;
     one.is_listening = sockets.empty();
-    if (::getsockname(one.socket, own, &length) != 0) return false;
-    port = ntohs(address.sin_port);
+    const std::optional<IpEndpoint> own = IpEndpoint::own_of(one.socket);
+    if (!own) return false;
+    port = own->port;
     sockets.push_back(std::move(one));
   }
   sockets_ = std::move(sockets);
@@ -218,10 +214,8 @@ void HeartbeatListener::hear(Call& call) {
     farewells_.push_back(*call.hello);
     call.socket.close();
   } else if (call.hello->topic == HeartbeatHello::Topic::kAdmit) {
-    sockaddr_storage caller{};
-    socklen_t length = sizeof(caller);
-    if (::getpeername(call.socket, reinterpret_cast<sockaddr*>(&caller), &length) == 0) {
-      admission_calls_.push_back({caller, std::move(call.socket)});
+    if (const std::optional<IpEndpoint> caller = IpEndpoint::peer_of(call.socket)) {
+      admission_calls_.push_back({caller->address, std::move(call.socket)});
     }
     call.socket.close();
   } else if (expected_.contains(call.hello->sender)) {

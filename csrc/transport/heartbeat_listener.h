@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "base/owned_fd.h"
 #include "transport/heartbeat_hello.h"
 #include "transport/host_addresses.h"
@@ -38,11 +39,11 @@ class HeartbeatListener {
   static constexpr size_t kMaxWaiting = 64;
   static constexpr std::chrono::seconds kPatience{5};
 
-  /// `process`: this one. `key`: of messages to it. `addresses`: at which other hosts may call,
-  /// IPv4 in host byte order. Throws Error(kTransport) if there can be no epoll descriptor, or no
+  /// `process`: this one. `key`: of messages to it. `addresses`: at which other hosts may call.
+  /// Throws Error(kTransport) if there can be no epoll descriptor, or no
   /// port of Q7X2_PORT_RANGE is free. Else nobody can call a process that can have no port.
   HeartbeatListener(uint64_t process, const MessageKey& key,
-                    const std::vector<uint32_t>& addresses = {});
+                    const std::vector<IpAddress>& addresses = {});
   HeartbeatListener(const HeartbeatListener&) = delete;
   HeartbeatListener& operator=(const HeartbeatListener&) = delete;
 
@@ -64,7 +65,7 @@ class HeartbeatListener {
   /// The Farewells that came since the last call.
   std::vector<HeartbeatHello> take_farewells() { return std::exchange(farewells_, {}); }
   struct AdmissionCall {
-    sockaddr_storage caller;
+    IpAddress caller;
     PrivateSocket line;  ///< to be closed when the caller may connect
   };
   /// The calls of processes of the job that asked to be let connect since the last call.
@@ -96,7 +97,7 @@ class HeartbeatListener {
     bool is_listening = false;
   };
 
-  bool bind(const std::vector<uint32_t>& addresses);
+  bool bind(const std::vector<IpAddress>& addresses);
   static void listen(Socket& socket);
   void watch(Socket& socket, bool on) const;
   void set_resting(bool on);

@@ -30,17 +30,6 @@ sock_filter comparison(int how, uint32_t value, std::pair<uint8_t, uint8_t> skip
   return {static_cast<uint16_t>(BPF_JMP | how | BPF_K), skip.first, skip.second, value};
 }
 
-uint32_t ipv4_of(const sockaddr_storage& address) {
-  return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
-}
-
-HostAddresses::Ipv6 ipv6_of(const sockaddr_storage& address) {
-  HostAddresses::Ipv6 bytes;
-  std::memcpy(bytes.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr,
-              bytes.size());
-  return bytes;
-}
-
 struct Range {
   uint32_t first;
   uint32_t last;
@@ -94,14 +83,14 @@ void pass_ipv4(const std::set<uint32_t>& addresses, std::vector<sock_filter>& pr
 using Prefix = std::vector<uint32_t>;  // words of an IPv6 address, in host byte order
 
 /// As long as a filter of kMostPrefixes can be, one word at least.
-std::set<Prefix> prefixes_of(const std::set<HostAddresses::Ipv6>& addresses) {
+std::set<Prefix> prefixes_of(const std::set<IpAddress>& addresses) {
   for (size_t words = kWords6;; words /= 2) {
     std::set<Prefix> prefixes;
-    for (const HostAddresses::Ipv6& address : addresses) {
+    for (const IpAddress& address : addresses) {
       Prefix prefix(words);
       for (size_t i = 0; i < words; ++i) {
         uint32_t word = 0;
-        std::memcpy(&word, address.data() + i * sizeof(word), sizeof(word));
+        std::memcpy(&word, address.bytes().data() + i * sizeof(word), sizeof(word));
         prefix[i] = ntohl(word);
       }
       prefixes.insert(std::move(prefix));
@@ -110,7 +99,7 @@ std::set<Prefix> prefixes_of(const std::set<HostAddresses::Ipv6>& addresses) {
   }
 }
 
-void pass_ipv6(const std::set<HostAddresses::Ipv6>& addresses, std::vector<sock_filter>& program) {
+void pass_ipv6(const std::set<IpAddress>& addresses, std::vector<sock_filter>& program) {
   for (const Prefix& prefix : prefixes_of(addresses)) {
     for (size_t i = 0; i < prefix.size(); ++i) {
       // The other words, and the statement that passes.
@@ -135,17 +124,16 @@ bool HostAddresses::contains(const HostAddresses& others) const {
   return std::ranges::includes(ipv4_, others.ipv4_) && std::ranges::includes(ipv6_, others.ipv6_);
 }
 
-void HostAddresses::add(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    add(ipv4_of(address));
+void HostAddresses::add(const IpAddress& address) {
+  if (address.is_v4()) {
+    ipv4_.insert(address.v4());
   } else {
-    add(ipv6_of(address));
+    ipv6_.insert(address);
   }
 }
 
-bool HostAddresses::contains(const sockaddr_storage& address) const {
-  return address.ss_family == AF_INET ? ipv4_.contains(ipv4_of(address))
-                                      : ipv6_.contains(ipv6_of(address));
+bool HostAddresses::contains(const IpAddress& address) const {
+  return address.is_v4() ? ipv4_.contains(address.v4()) : ipv6_.contains(address);
 }
 
 std::vector<sock_filter> HostAddresses::filter() const {
@@ -169,8 +157,9 @@ std::string HostAddresses::encode() const {
   };
   put(static_cast<uint32_t>(ipv4_.size()));
   std::ranges::for_each(ipv4_, put);
-  for (const Ipv6& address : ipv6_) {
-    bytes.append(reinterpret_cast<const char*>(address.data()), address.size());
+  for (const IpAddress& address : ipv6_) {
+    const IpAddress::Bytes& own = address.bytes();
+    bytes.append(own.begin(), own.end());
   }
   return bytes;
 }
@@ -189,12 +178,12 @@ HostAddresses HostAddresses::decode(std::string_view bytes) {
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t address = 0;
     take(&address, sizeof(address));
-    addresses.add(address);
+    addresses.add(IpAddress::v4(address));
   }
   while (!bytes.empty()) {
-    Ipv6 address;
+    IpAddress::Bytes address;
     take(address.data(), address.size());
-    addresses.add(address);
+    addresses.add(IpAddress(address));
   }
   return addresses;
 }

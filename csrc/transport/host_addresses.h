@@ -10,9 +10,7 @@
 #pragma once
 
 #include <linux/filter.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -20,26 +18,22 @@
 #include <string_view>
 #include <vector>
 
+#include "base/ip_address.h"
+
 namespace q7x2 {
 
 class HostAddresses {
  public:
-  using Ipv6 = std::array<uint8_t, 16>;
   /// How many ranges of IPv4 addresses, and prefixes of IPv6 addresses, a filter tells apart.
   static constexpr size_t kMostRanges = 256;
   static constexpr size_t kMostPrefixes = 128;
 
-  /// IPv4, in host byte order.
-  void add(uint32_t address) { ipv4_.insert(address); }
-  void add(const Ipv6& address) { ipv6_.insert(address); }
-  /// IPv4 or IPv6.
-  void add(const sockaddr_storage& address);
+  void add(const IpAddress& address);
   void add(const HostAddresses& others);
 
   bool empty() const { return ipv4_.empty() && ipv6_.empty(); }
   bool contains(const HostAddresses& others) const;
-  /// Whether `address`, which is IPv4 or IPv6, is one of them.
-  bool contains(const sockaddr_storage& address) const;
+  bool contains(const IpAddress& address) const;
 
   /// Passes packets from these addresses and drops all others. Empty: drops all.
   std::vector<sock_filter> filter() const;
@@ -49,8 +43,8 @@ class HostAddresses {
   static HostAddresses decode(std::string_view bytes);
 
  private:
-  std::set<uint32_t> ipv4_;
-  std::set<Ipv6> ipv6_;
+  std::set<uint32_t> ipv4_;  // in host byte order
+  std::set<IpAddress> ipv6_;
 };
 
 /// The socket takes packets that `filter` passes, and no others. Throws Error(kTransport).

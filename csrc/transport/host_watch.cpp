@@ -1,8 +1,5 @@
 #include "transport/host_watch.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -11,8 +8,8 @@
 
 namespace q7x2 {
 
-HostWatch::HostWatch(uint32_t address, uint16_t port, SilenceClock::Duration limit, TimePoint now)
-    : address_(address), port_(port), limit_(limit), clock_(limit, now) {}
+HostWatch::HostWatch(const IpEndpoint& endpoint, SilenceClock::Duration limit, TimePoint now)
+    : endpoint_(endpoint), limit_(limit), clock_(limit, now) {}
 
 bool HostWatch::is_silent(TimePoint now) {
   clock_.look(now);
@@ -35,20 +32,17 @@ void HostWatch::knock(TimePoint now) {
   if (clock_.is_doubtful(now) && now >= next_knock_) {
     next_knock_ = now + SilenceClock::period(limit_);
     knock_.close();
-    knock_ = start_connecting(address_, port_);
+    knock_ = start_connecting(endpoint_);
   }
 }
 
 std::string HostWatch::reason(TimePoint now) const {
-  const in_addr address{htonl(address_)};
-  std::array<char, INET_ADDRSTRLEN> name{};
-  ::inet_ntop(AF_INET, &address, name.data(), name.size());
   const auto silence = std::max(clock_.silence(now), limit_);
-  std::array<char, 128> text{};
+  std::array<char, 96> text{};
   std::snprintf(text.data(), text.size(),
-                "%s port %u, or the link to it, has not answered for %.1f s (Q7X2_SILENCE)",
-                name.data(), port_, std::chrono::duration<double>(silence).count());
-  return text.data();
+                ", or the link to it, has not answered for %.1f s (Q7X2_SILENCE)",
+                std::chrono::duration<double>(silence).count());
+  return endpoint_.text() + text.data();
 }
 
 }  // namespace q7x2

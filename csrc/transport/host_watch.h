@@ -5,9 +5,9 @@
 // is silent (silence_clock.h).
 #pragma once
 
-#include <cstdint>
 #include <string>
 
+#include "base/ip_address.h"
 #include "transport/private_socket.h"
 #include "transport/silence_clock.h"
 
@@ -17,8 +17,7 @@ class HostWatch {
  public:
   using TimePoint = SilenceClock::TimePoint;
 
-  /// `address`: IPv4, in host byte order.
-  HostWatch(uint32_t address, uint16_t port, SilenceClock::Duration limit, TimePoint now);
+  HostWatch(const IpEndpoint& endpoint, SilenceClock::Duration limit, TimePoint now);
 
   /// The host was heard at that time.
   void hear(TimePoint at) { clock_.hear(at); }
@@ -30,8 +29,7 @@ class HostWatch {
  private:
   void knock(TimePoint now);
 
-  const uint32_t address_;
-  const uint16_t port_;
+  const IpEndpoint endpoint_;
   const SilenceClock::Duration limit_;
   SilenceClock clock_;
   PrivateSocket knock_;

@@ -23,6 +23,7 @@ std::set<std::string> names_in(const char* directory) {
 std::string interfaces_here() {
   std::set<std::string> names = names_in("/sys/class/infiniband");
   for (const Nic& nic : usable_nics()) names.insert(nic.name);
+  for (const NicV6& nic : usable_v6_nics()) names.insert(nic.name);
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   return list.empty() ? "no interface is up here" : "here are " + list;

@@ -58,7 +58,7 @@ void take_event(int fd) {
 /// What belongs to the thread.
 class LifeLine::Holder {
  public:
-  Holder(uint64_t process, const MessageKey& key, const std::vector<uint32_t>& addresses)
+  Holder(uint64_t process, const MessageKey& key, const std::vector<IpAddress>& addresses)
       : listener_(process, key, addresses) {
     listen(process);
   }
@@ -87,8 +87,8 @@ class LifeLine::Holder {
   }
   void stop() { is_closed_ = true; }
   /// Keeps the calls until `admit_callers`; returns where they came from.
-  std::vector<sockaddr_storage> take_admission_calls() {
-    std::vector<sockaddr_storage> callers;
+  std::vector<IpAddress> take_admission_calls() {
+    std::vector<IpAddress> callers;
     for (HeartbeatListener::AdmissionCall& call : listener_.take_admission_calls()) {
       callers.push_back(call.caller);
       told_.push_back(std::move(call.line));
@@ -148,7 +148,7 @@ class LifeLine::Holder {
   bool is_closed_ = false;
 };
 
-LifeLine::LifeLine(uint64_t process, const MessageKey& key, const std::vector<uint32_t>& addresses,
+LifeLine::LifeLine(uint64_t process, const MessageKey& key, const std::vector<IpAddress>& addresses,
                    Duration period)
     : wake_(new_event()), news_(new_event()) {
   std::promise<uint16_t> port;
@@ -214,7 +214,7 @@ void LifeLine::take_turn(Holder& holder, Duration period) {
   if (holder.is_closed()) return;
   holder.look(Clock::now(), period);
   const std::vector<HeartbeatHello> farewells = holder.listener().take_farewells();
-  const std::vector<sockaddr_storage> callers = holder.take_admission_calls();
+  const std::vector<IpAddress> callers = holder.take_admission_calls();
   if (farewells.empty() && callers.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   farewells_.insert(farewells_.end(), farewells.begin(), farewells.end());
@@ -266,7 +266,7 @@ std::vector<HeartbeatHello> LifeLine::take_farewells() {
   return std::exchange(farewells_, {});
 }
 
-std::vector<sockaddr_storage> LifeLine::take_admission_calls() {
+std::vector<IpAddress> LifeLine::take_admission_calls() {
   if (!has_callers_) return {};
   const std::lock_guard<std::mutex> lock(mutex_);
   take_event(news_);

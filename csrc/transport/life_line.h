@@ -38,7 +38,7 @@ class LifeLine {
 
   /// `process`: this one. `key`: of messages to it. `addresses`: see HeartbeatListener. `period`:
   /// between two rounds of tidying. Throws Error(kTransport).
-  LifeLine(uint64_t process, const MessageKey& key, const std::vector<uint32_t>& addresses,
+  LifeLine(uint64_t process, const MessageKey& key, const std::vector<IpAddress>& addresses,
            Duration period);
   ~LifeLine();
   LifeLine(const LifeLine&) = delete;
@@ -53,7 +53,7 @@ class LifeLine {
   void open(const std::optional<HostAddresses>& hosts);
   void shut();
   /// The addresses of processes of the job that asked to be let connect since the last call.
-  std::vector<sockaddr_storage> take_admission_calls();
+  std::vector<IpAddress> take_admission_calls();
   /// Those of the last call may connect now, and learn it.
   void admit_callers();
   /// Ends all calls; returns when it is done. Takes no more.
@@ -81,7 +81,7 @@ class LifeLine {
   std::mutex mutex_;
   std::deque<Command> commands_;
   std::vector<HeartbeatHello> farewells_;
-  std::vector<sockaddr_storage> callers_;
+  std::vector<IpAddress> callers_;
   std::atomic<bool> has_farewells_{false};
   std::atomic<bool> has_callers_{false};
   size_t num_taken_ = 0;  // callers that were taken and not admitted

@@ -3,21 +3,19 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <set>
 #include <thread>
 
+#include "base/owned_fd.h"
 #include "transport/failure_detector.h"
 
 namespace q7x2 {
@@ -38,24 +36,10 @@ bool is_bridge(const std::string& name) {
   return std::filesystem::exists("/sys/class/net/" + name + "/bridge", ignored);
 }
 
-/// Whether an interface beside `nics` could be a way to other hosts, by IPv6 alone.
-bool has_others(const std::vector<Nic>& nics) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return true;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET6 ||
-        (each->ifa_flags & IFF_LOOPBACK) != 0 || (each->ifa_flags & IFF_RUNNING) == 0 ||
-        is_bridge(each->ifa_name) ||
-        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr)) {
-      continue;
-    }
-    if (std::none_of(nics.begin(), nics.end(),
-                     [&](const Nic& nic) { return nic.name == each->ifa_name; })) {
-      return true;
-    }
-  }
-  return false;
+/// Up, and neither a loopback nor a bridge.
+bool is_usable(const ifaddrs& interface) {
+  return (interface.ifa_flags & IFF_LOOPBACK) == 0 && (interface.ifa_flags & IFF_RUNNING) != 0 &&
+         !is_bridge(interface.ifa_name);
 }
 
 bool has_rdma() {
@@ -64,46 +48,46 @@ bool has_rdma() {
 }
 
 /// The address this host would send from to reach `target`; no packet is sent.
-std::optional<uint32_t> source_address(const sockaddr_in& target) {
-  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return std::nullopt;
-  sockaddr_in own{};
-  socklen_t length = sizeof(own);
-  const bool found =
-      ::connect(fd, reinterpret_cast<const sockaddr*>(&target), sizeof(target)) == 0 &&
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0;
-  ::close(fd);
-  return found ? std::optional(ntohl(own.sin_addr.s_addr)) : std::nullopt;
+std::optional<IpAddress> source_address(const IpAddress& target) {
+  constexpr uint16_t kAnyPort = 9;
+  const OwnedFd fd(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const SocketAddress to({target, kAnyPort});
+  if (fd < 0 || ::connect(fd, to.get(), to.size()) != 0) return std::nullopt;
+  const std::optional<IpEndpoint> own = IpEndpoint::own_of(fd);
+  return own ? std::optional(own->address) : std::nullopt;
 }
 
-std::optional<uint32_t> address_towards_master() {
-  sockaddr_in target{};
-  target.sin_family = AF_INET;
-  target.sin_port = htons(9);
-  // Any address outside: the default route is asked for, nobody is called.
-  target.sin_addr.s_addr = htonl(0x08080808);
-  if (const char* master = std::getenv("MASTER_ADDR"); master != nullptr && *master != '\0') {
-    addrinfo hints{};
-    hints.ai_family = AF_INET;
-    hints.ai_socktype = SOCK_DGRAM;
-    addrinfo* found = nullptr;
-    if (::getaddrinfo(master, nullptr, &hints, &found) != 0) return std::nullopt;
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
-    std::memcpy(&target.sin_addr, &reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr,
-                sizeof(target.sin_addr));
+/// Where the job's ranks meet. Without MASTER_ADDR any addresses outside: the default
+/// route is asked for, nobody is called.
+std::vector<IpAddress> masters() {
+  const char* const master = std::getenv("MASTER_ADDR");
+  if (master == nullptr || *master == '\0') {
+    constexpr IpAddress::Bytes kOutside{0x20, 0x01, 0x48, 0x60, 0x48, 0x60, 0,    0,
+                                        0,    0,    0,    0,    0,    0,    0x88, 0x88};
+    return {IpAddress::v4(0x08080808), IpAddress(kOutside)};
   }
-  return source_address(target);
+  return resolve(master);
+}
+
+/// From which this host sends to the first of `masters` that it has a route to.
+std::optional<IpAddress> address_towards_master() {
+  for (const IpAddress& master : masters()) {
+    if (const auto own = source_address(master)) return own;
+  }
+  return std::nullopt;
 }
 
 /// Without any interface the way to MASTER_ADDR may be out for a moment. UCX would leave it out for
 /// good, so it is waited for as long as a host may be silent.
 std::vector<Nic> nics_of_job() {
   std::vector<Nic> nics = usable_nics();
-  if (!nics.empty() || std::getenv("MASTER_ADDR") == nullptr) return nics;
-  const std::optional<uint32_t> own = address_towards_master();
-  if (!own || *own >> 24 == IN_LOOPBACKNET) return nics;
+  if (!nics.empty() || !usable_v6_nics().empty() || std::getenv("MASTER_ADDR") == nullptr) {
+    return nics;
+  }
+  const std::optional<IpAddress> own = address_towards_master();
+  if (!own || own->is_loopback()) return nics;
   const auto give_up = std::chrono::steady_clock::now() + silence_limit();
-  while (nics.empty() && std::chrono::steady_clock::now() < give_up) {
+  while (nics.empty() && usable_v6_nics().empty() && std::chrono::steady_clock::now() < give_up) {
     std::this_thread::sleep_for(kPause);
     nics = usable_nics();
   }
@@ -112,7 +96,7 @@ std::vector<Nic> nics_of_job() {
 
 /// The addresses of this host beside `address` and those of `beside`: IPv4, and IPv6 of interfaces
 /// that have no others.
-HostAddresses other_sources(uint32_t address, const std::vector<Nic>& beside) {
+HostAddresses other_sources(const IpAddress& address, const std::vector<Nic>& beside) {
   HostAddresses sources;
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return sources;
@@ -123,8 +107,9 @@ HostAddresses other_sources(uint32_t address, const std::vector<Nic>& beside) {
     with_ipv4.insert(each->ifa_name);
     const uint32_t own = number_of(each->ifa_addr);
     const bool is_loopback = (each->ifa_flags & IFF_LOOPBACK) != 0;
-    if (!is_loopback && own != address && !std::ranges::count(beside, own, &Nic::address)) {
-      sources.add(own);
+    if (!is_loopback && IpAddress::v4(own) != address &&
+        !std::ranges::count(beside, own, &Nic::address)) {
+      sources.add(IpAddress::v4(own));
     }
   }
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
@@ -132,30 +117,27 @@ HostAddresses other_sources(uint32_t address, const std::vector<Nic>& beside) {
         (each->ifa_flags & IFF_LOOPBACK) != 0 || with_ipv4.contains(each->ifa_name)) {
       continue;
     }
-    HostAddresses::Ipv6 own;
-    std::memcpy(own.data(), &reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr,
-                own.size());
-    sources.add(own);
+    sources.add(*IpAddress::of(each->ifa_addr));
   }
   return sources;
 }
 
 /// Where heartbeats of other hosts come to. `own`: the address towards MASTER_ADDR.
-uint32_t address_for_others(const std::vector<Nic>& nics, std::optional<uint32_t> own) {
+IpAddress address_for_others(const std::vector<Nic>& nics, const std::optional<IpAddress>& own) {
+  std::vector<std::pair<std::string, IpAddress>> all;
+  for (const Nic& nic : nics) all.emplace_back(nic.name, IpAddress::v4(nic.address));
+  for (const NicV6& nic : usable_v6_nics()) all.emplace_back(nic.name, nic.address);
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
   const std::string devices = chosen == nullptr ? "" : "," + std::string(chosen) + ",";
-  const auto find = [&](const auto& is_it) {
-    return std::find_if(nics.begin(), nics.end(), is_it);
-  };
-  auto found =
-      find([&](const Nic& nic) { return devices.find("," + nic.name + ",") != devices.npos; });
-  if (found == nics.end()) {
+  auto found = std::ranges::find_if(
+      all, [&](const auto& nic) { return devices.find("," + nic.first + ",") != devices.npos; });
+  if (found == all.end()) {
     // MASTER_ADDR may lead to the loopback on the host that has it.
-    found = find([&](const Nic& nic) { return own && nic.address == *own; });
+    found = std::ranges::find_if(all, [&](const auto& nic) { return own && nic.second == *own; });
   }
-  if (found != nics.end()) return found->address;
+  if (found != all.end()) return found->second;
   // An interface may just be coming up.
-  return !nics.empty() ? nics.front().address : own.value_or(INADDR_LOOPBACK);
+  return !all.empty() ? all.front().second : own.value_or(kLoopback);
 }
 
 }  // namespace
@@ -171,8 +153,7 @@ std::vector<Nic> usable_nics() {
   std::vector<Nic> nics;
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET ||
-        each->ifa_netmask == nullptr || (each->ifa_flags & IFF_LOOPBACK) != 0 ||
-        (each->ifa_flags & IFF_RUNNING) == 0 || is_bridge(each->ifa_name)) {
+        each->ifa_netmask == nullptr || !is_usable(*each)) {
       continue;
     }
     nics.push_back({each->ifa_name, number_of(each->ifa_addr),
@@ -181,21 +162,44 @@ std::vector<Nic> usable_nics() {
   return nics;
 }
 
+std::vector<NicV6> usable_v6_nics() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  std::set<std::string> with_ipv4;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET) {
+      with_ipv4.insert(each->ifa_name);
+    }
+  }
+  std::vector<NicV6> nics;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET6 || !is_usable(*each) ||
+        with_ipv4.contains(each->ifa_name) ||
+        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr)) {
+      continue;
+    }
+    nics.push_back({each->ifa_name, *IpAddress::of(each->ifa_addr)});
+  }
+  return nics;
+}
+
 NicRoles nic_roles() {
   const std::vector<Nic> nics = nics_of_job();
-  const std::optional<uint32_t> own = nics.size() != 1 ? address_towards_master() : std::nullopt;
-  const uint32_t address = address_for_others(nics, own);
+  const bool is_plain = nics.size() == 1 && usable_v6_nics().empty();
+  const std::optional<IpAddress> own = is_plain ? std::nullopt : address_towards_master();
+  const IpAddress address = address_for_others(nics, own);
   if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) {
     return {.shared = {},
             .beside = {},
             .address = address,
             .sources = other_sources(address, /*beside=*/{})};
   }
-  const auto main = std::find_if(nics.begin(), nics.end(),
-                                 [&](const Nic& nic) { return own && nic.address == *own; });
+  const auto main = std::ranges::find_if(
+      nics, [&](const Nic& nic) { return own && IpAddress::v4(nic.address) == *own; });
   NicRoles roles;
   roles.address = address;
-  if (main == nics.end() && has_others(nics)) {
+  if (main == nics.end() && !usable_v6_nics().empty()) {
     roles.sources = other_sources(address, roles.beside);
     return roles;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "transport/host_addresses.h"
 
 namespace q7x2 {
@@ -24,6 +25,15 @@ struct Nic {
 /// machines of a host hang on: those lead nowhere else.
 std::vector<Nic> usable_nics();
 
+/// An interface that has IPv6 alone.
+struct NicV6 {
+  std::string name;
+  IpAddress address;  ///< not one of the link alone (fe80::)
+};
+
+/// The same for interfaces without an IPv4 address. One may be there several times.
+std::vector<NicV6> usable_v6_nics();
+
 /// How this host is reached by all others of the job, and what it has beside that. Where the job's
 /// hosts are on several networks, those that only some of them are on must not be mistaken for the
 /// one that all are on.
@@ -31,9 +41,9 @@ struct NicRoles {
   /// UCX is confined to these; empty: to none, everything is the shared network.
   std::vector<std::string> shared;
   std::vector<Nic> beside;
-  /// At which the other hosts reach this one, in host byte order. Without a network it is that of
-  /// the loopback: then all ranks are here.
-  uint32_t address = 0;
+  /// At which the other hosts reach this one: IPv4 if it has an interface with that, else IPv6.
+  /// Without a network it is that of the loopback: then all ranks are here.
+  IpAddress address;
   /// Other addresses from which connections of this host may come.
   HostAddresses sources;
 };

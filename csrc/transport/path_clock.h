@@ -21,12 +21,13 @@
 #include <functional>
 #include <optional>
 
+#include "base/ip_address.h"
+
 namespace q7x2 {
 
 /// What the kernel says of a connection.
 struct PathSample {
-  uint32_t peer = 0;       ///< IPv4, in host byte order
-  uint16_t peer_port = 0;  ///< the listener's, if this end has opened the connection
+  IpEndpoint peer;  ///< the listener's port, if this end has opened the connection
   bool is_connecting = false;
   bool is_window_open = true;    ///< the receiver has room
   uint64_t acknowledged = 0;     ///< bytes

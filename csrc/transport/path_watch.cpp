@@ -8,7 +8,7 @@
 namespace q7x2 {
 
 std::vector<PathSample> PathWatch::look(TimePoint now, const std::vector<int>& workers,
-                                        const std::function<bool(uint32_t)>& answers) {
+                                        const std::function<bool(const IpAddress&)>& answers) {
   const PathClock::Duration period = SilenceClock::period(limit_);
   next_look_ = now + period;
   connections_.clear();
@@ -20,7 +20,7 @@ std::vector<PathSample> PathWatch::look(TimePoint now, const std::vector<int>& w
       PathClock& clock =
           clocks.emplace(inode, known == clocks_.end() ? PathClock(limit_) : known->second)
               .first->second;
-      if (clock.look(sample, now, period, [&] { return answers(sample.peer); })) {
+      if (clock.look(sample, now, period, [&] { return answers(sample.peer.address); })) {
         blocked.push_back(sample);
       }
       connections_.push_back(sample);

@@ -25,7 +25,7 @@ class PathWatch {
   /// `workers`: epoll descriptors of UCX's workers. `answers`: whether the host with this address
   /// answers elsewhere. Returns the connections that are blocked.
   std::vector<PathSample> look(TimePoint now, const std::vector<int>& workers,
-                               const std::function<bool(uint32_t)>& answers);
+                               const std::function<bool(const IpAddress&)>& answers);
   /// All connections, as they were at the last look.
   const std::vector<PathSample>& connections() const { return connections_; }
 

@@ -1,6 +1,4 @@
 // Who may connect to this process, and call its port; and where the ports of others are.
-#include <netinet/in.h>
-
 #include <optional>
 #include <string>
 
@@ -35,10 +33,10 @@ Heartbeat::Target PeerTable::port_of(const Peer& peer, HeartbeatHello::Topic top
   const bool is_beside = topic == HeartbeatHello::Topic::kPrivate;
   return {.process = peer.card.process,
           .incarnation = peer.incarnation,
-          .address = peer.same_host ? INADDR_LOOPBACK
-                     : is_beside    ? peer.beside_address
-                                    : peer.card.heartbeat_address,
-          .port = peer.card.heartbeat_port,
+          .endpoint = {peer.same_host ? kLoopback
+                       : is_beside    ? peer.beside_address
+                                      : peer.card.heartbeat_address,
+                       peer.card.heartbeat_port},
           .topic = topic,
           .key = secret_.key_to(peer.card.identity())};
 }
@@ -76,8 +74,8 @@ void PeerTable::admit(Locked& locked, const HostAddresses& hosts, bool are_other
 }
 
 void PeerTable::hear_admission_calls(Locked& locked) {
-  const std::vector<sockaddr_storage> callers = detector_.take_admission_calls();
-  for (const sockaddr_storage& address : callers) {
+  const std::vector<IpAddress> callers = detector_.take_admission_calls();
+  for (const IpAddress& address : callers) {
     HostAddresses caller;
     caller.add(address);
     try {

@@ -4,9 +4,6 @@
 // of a worker has both, in network order, so they say whose worker it is. If the other end has
 // opened the connection, its port is anybody's on that host; then it is nobody's to whom this end
 // has opened a connection itself.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -17,11 +14,8 @@
 namespace q7x2 {
 namespace {
 
-bool has_address(std::string_view worker, uint32_t address) {
-  const std::array<char, 4> bytes{static_cast<char>(address >> 24),
-                                  static_cast<char>(address >> 16), static_cast<char>(address >> 8),
-                                  static_cast<char>(address)};
-  return worker.find(std::string_view(bytes.data(), bytes.size())) != std::string_view::npos;
+bool has_address(std::string_view worker, const IpAddress& address) {
+  return worker.find(address.wire_bytes()) != std::string_view::npos;
 }
 
 bool has_port(std::string_view worker, uint16_t port) {
@@ -29,18 +23,10 @@ bool has_port(std::string_view worker, uint16_t port) {
   return worker.find(std::string_view(bytes.data(), bytes.size())) != std::string_view::npos;
 }
 
-/// "10.0.0.7 port 31000"
-std::string name_of(const PathSample& connection) {
-  const in_addr address{htonl(connection.peer)};
-  std::array<char, INET_ADDRSTRLEN> text{};
-  ::inet_ntop(AF_INET, &address, text.data(), text.size());
-  return std::string(text.data()) + " port " + std::to_string(connection.peer_port);
-}
-
 /// For whoever may have to change a firewall: what it lets pass, and what it does not.
 std::string why_blocked(const PathSample& connection, bool is_beside) {
   const std::string where =
-      "TCP to " + name_of(connection) + (is_beside ? " on the private link" : "");
+      "TCP to " + connection.peer.text() + (is_beside ? " on the private link" : "");
   return std::string(kPathToIsBlocked) +
          (connection.is_connecting ? ": a firewall drops " + where + ", which UCX listens at"
                                    : ": " + where + " is not acknowledged");
@@ -50,7 +36,7 @@ const Link& link_of(const Peer::Watched& user) {
   return user.is_beside ? user.peer->beside : user.peer->shared;
 }
 
-bool uses(const Peer::Watched& user, uint32_t address) {
+bool uses(const Peer::Watched& user, const IpAddress& address) {
   const Peer& peer = *user.peer;
   return peer.life.is_alive() && !peer.same_host && link_of(user).is_open() &&
          (!user.is_beside || peer.relies_on_beside) &&
@@ -65,7 +51,7 @@ void PeerTable::watch_paths(Locked& locked, TimePoint now) {
   }
   std::vector<int> workers;
   for (const pollfd& worker : reactor_.events(locked)) workers.push_back(worker.fd);
-  const auto answers = [&](uint32_t address) { return answers_elsewhere(address, now); };
+  const auto answers = [&](const IpAddress& address) { return answers_elsewhere(address, now); };
   for (const PathSample& connection : paths_.look(now, workers, answers)) {
     for (const Peer::Watched* user : users_of(connection)) {
       user->peer->is_blocked = true;
@@ -74,7 +60,7 @@ void PeerTable::watch_paths(Locked& locked, TimePoint now) {
   }
 }
 
-bool PeerTable::answers_elsewhere(uint32_t address, TimePoint now) const {
+bool PeerTable::answers_elsewhere(const IpAddress& address, TimePoint now) const {
   return std::ranges::any_of(peers_, [&](const auto& each) {
     const Peer& peer = *each.second;
     return std::ranges::any_of(std::array{&peer.watched_shared, &peer.watched_beside},
@@ -88,11 +74,11 @@ std::vector<Peer::Watched*> PeerTable::users_of(const PathSample& connection) {
   std::vector<Peer::Watched*> users;
   for (const auto& [process, peer] : peers_) {
     for (Peer::Watched* user : {&peer->watched_shared, &peer->watched_beside}) {
-      if (uses(*user, connection.peer)) users.push_back(user);
+      if (uses(*user, connection.peer.address)) users.push_back(user);
     }
   }
   const auto listens_there = [&](const Peer::Watched* user) {
-    return has_port(link_of(*user).address(), connection.peer_port);
+    return has_port(link_of(*user).address(), connection.peer.port);
   };
   if (std::ranges::any_of(users, listens_there)) {
     std::erase_if(users, [&](const auto* user) { return !listens_there(user); });
@@ -105,7 +91,8 @@ std::vector<Peer::Watched*> PeerTable::users_of(const PathSample& connection) {
 
 bool PeerTable::has_opened_another(const Peer::Watched& user, const PathSample& connection) const {
   return std::ranges::any_of(paths_.connections(), [&](const PathSample& each) {
-    return each.peer == connection.peer && has_port(link_of(user).address(), each.peer_port);
+    return each.peer.address == connection.peer.address &&
+           has_port(link_of(user).address(), each.peer.port);
   });
 }
 

@@ -38,7 +38,7 @@ std::string why_unreachable(const Reactor& reactor, const Peer& peer) {
 }  // namespace
 
 PeerTable::PeerTable(const JobSecret& secret, const Identity& self,
-                     const std::vector<uint32_t>& addresses, Reactor& reactor, OnDeath on_death)
+                     const std::vector<IpAddress>& addresses, Reactor& reactor, OnDeath on_death)
     : secret_(secret),
       reactor_(reactor),
       on_death_(std::move(on_death)),
@@ -343,7 +343,7 @@ void PeerTable::await_acknowledgements(Locked& locked, std::chrono::milliseconds
     detector_.look(now);  // for the answers; what else it finds concerns nobody any more
     bool all_reached = true;
     // A silent peer may have opened a connection, too, which UCX keeps when this end's is cut.
-    std::set<uint32_t> silent;
+    std::set<IpAddress> silent;
     for (const auto& [process, peer] : peers_) {
       if (peer->is_silent || peer->is_blocked) silent.insert(peer->card.heartbeat_address);
       if (peer->life.is_alive() && !takes_messages(*peer, now)) {

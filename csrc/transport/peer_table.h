@@ -63,9 +63,9 @@ struct Peer {
   bool has_given_up = false;  ///< it has given up the connection, and this end need not say so
   bool was_cut_off = false;   ///< this process has closed the connection, because the peer was late
 
-  Link shared;                  ///< over the network that all hosts share, or UCX's shared memory
-  Link beside;                  ///< the private link to its host, if there is one
-  uint32_t beside_address = 0;  ///< of the peer on it, IPv4 in host byte order
+  Link shared;               ///< over the network that all hosts share, or UCX's shared memory
+  Link beside;               ///< the private link to its host, if there is one
+  IpAddress beside_address;  ///< of the peer on it
   /// Groups rely on the private link, so its failure is the peer's. Until then it is only a failed
   /// attempt.
   bool relies_on_beside = false;
@@ -82,7 +82,7 @@ class PeerTable {
 
   /// `self`: this process. `addresses`: see HeartbeatListener. `on_death`: called once for each
   /// peer, after its links were cut. Throws what FailureDetector throws.
-  PeerTable(const JobSecret& secret, const Identity& self, const std::vector<uint32_t>& addresses,
+  PeerTable(const JobSecret& secret, const Identity& self, const std::vector<IpAddress>& addresses,
             Reactor& reactor, OnDeath on_death);
   PeerTable(const PeerTable&) = delete;
   PeerTable& operator=(const PeerTable&) = delete;
@@ -174,7 +174,7 @@ class PeerTable {
   void hear_admission_calls(Locked& locked);
   // peer_paths.cpp: whose paths are blocked.
   void watch_paths(Locked& locked, TimePoint now);
-  bool answers_elsewhere(uint32_t address, TimePoint now) const;
+  bool answers_elsewhere(const IpAddress& address, TimePoint now) const;
   std::vector<Peer::Watched*> users_of(const PathSample& connection);
   bool has_opened_another(const Peer::Watched& user, const PathSample& connection) const;
   /// Until the kernels of all peers have what was sent, or for `patience` none of it has arrived.

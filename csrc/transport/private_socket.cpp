@@ -90,10 +90,6 @@ PrivateSocket PrivateSocket::open(int family) {
       opened([&] { return ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
 }
 
-PrivateSocket PrivateSocket::open() {
-  return open(AF_INET);
-}
-
 PrivateSocket PrivateSocket::accept() const {
   return PrivateSocket(
       opened([&] { return ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));

@@ -23,10 +23,9 @@ class PrivateSocket {
   PrivateSocket(PrivateSocket&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   PrivateSocket& operator=(PrivateSocket&& other) noexcept;
 
-  /// A socket of this address family for streams, which does not block. Invalid if there is none.
+  /// A socket of this address family for streams, which does not block. Invalid if there is none;
+  /// errno says why.
   static PrivateSocket open(int family);
-  /// A TCP socket over IPv4 that does not block. Invalid if there is none; errno says why.
-  static PrivateSocket open();
   /// The next connection that has arrived, which does not block either. Invalid: there is none, or
   /// it cannot be had; errno says which.
   PrivateSocket accept() const;

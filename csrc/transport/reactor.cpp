@@ -120,7 +120,7 @@ std::vector<pollfd> Reactor::events(Locked&) const {
   return events;
 }
 
-size_t Reactor::unacknowledged_bytes(Locked&, const std::set<uint32_t>& silent) const {
+size_t Reactor::unacknowledged_bytes(Locked&, const std::set<IpAddress>& silent) const {
   size_t bytes = 0;
   for (const UcpWorker* worker : workers_) {
     bytes += q7x2::unacknowledged_bytes(worker->event_fd(), silent);

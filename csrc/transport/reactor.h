@@ -61,8 +61,8 @@ class Reactor {
   /// What becomes readable when an armed worker has an event.
   std::vector<pollfd> events(Locked&) const;
   /// Bytes that were sent by TCP and that the peers' kernels do not have yet, without those to
-  /// `silent` hosts (IPv4 in host byte order).
-  size_t unacknowledged_bytes(Locked&, const std::set<uint32_t>& silent) const;
+  /// `silent` hosts.
+  size_t unacknowledged_bytes(Locked&, const std::set<IpAddress>& silent) const;
 
   // Requests. Each is told to `take_completed` once, unless it is released before.
 

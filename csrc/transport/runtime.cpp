@@ -50,9 +50,9 @@ std::vector<std::weak_ptr<Runtime>> instances_;  // the newest last
 Runtime::Hooks hooks_;
 
 /// Those at which other hosts may call.
-std::vector<uint32_t> addresses_of(const NicRoles& nics) {
-  std::vector<uint32_t> addresses{nics.address};
-  for (const Nic& nic : nics.beside) addresses.push_back(nic.address);
+std::vector<IpAddress> addresses_of(const NicRoles& nics) {
+  std::vector<IpAddress> addresses{nics.address};
+  for (const Nic& nic : nics.beside) addresses.push_back(IpAddress::v4(nic.address));
   return addresses;
 }
 

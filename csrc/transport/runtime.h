@@ -103,7 +103,7 @@ class Runtime {
   /// What the flight recorder holds. Any thread.
   FlightSnapshot flight_snapshot(std::string reason);
   /// The address at which other hosts reach this one, for heartbeats.
-  uint32_t heartbeat_address() const { return nics_.address; }
+  const IpAddress& heartbeat_address() const { return nics_.address; }
   /// Other addresses from which connections of this host may come.
   const HostAddresses& sources() const { return nics_.sources; }
   /// Interfaces beside the shared network.

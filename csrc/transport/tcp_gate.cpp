@@ -58,20 +58,15 @@ ino_t inode_of(int fd) {
   return ::fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
-sockaddr_storage own_address(int socket, socklen_t& size) {
-  sockaddr_storage own{};
-  size = sizeof(own);
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0) cannot("looked at");
-  return own;
+IpEndpoint own_endpoint(int socket) {
+  const std::optional<IpEndpoint> own = IpEndpoint::own_of(socket);
+  if (!own) cannot("looked at");
+  return *own;
 }
 
 /// Whether a worker's address names the port: in network byte order, as UCX writes it.
 bool has_port(const std::string& address, int socket) {
-  socklen_t size = 0;
-  const sockaddr_storage own = own_address(socket, size);
-  const in_port_t port = own.ss_family == AF_INET
-                             ? reinterpret_cast<const sockaddr_in&>(own).sin_port
-                             : reinterpret_cast<const sockaddr_in6&>(own).sin6_port;
+  const in_port_t port = htons(own_endpoint(socket).port);
   return address.find(std::string_view(reinterpret_cast<const char*>(&port), sizeof(port))) !=
          std::string::npos;
 }
@@ -117,16 +112,15 @@ bool share_port(int socket, bool on) {
 /// Ends to listen, but stays bound. The kernel takes the port from a socket for which it has chosen
 /// it, so another one has it meanwhile.
 void stop_listening(int socket) {
-  socklen_t size = 0;
-  const sockaddr_storage own = own_address(socket, size);
-  const auto* const address = reinterpret_cast<const sockaddr*>(&own);
-  const OwnedFd keeper(::socket(own.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const IpEndpoint own = own_endpoint(socket);
+  const SocketAddress address(own);
+  const OwnedFd keeper(::socket(own.address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (keeper < 0 || !share_port(socket, true) || !share_port(keeper, true) ||
-      ::bind(keeper, address, size) != 0 || ::shutdown(socket, SHUT_RDWR) != 0) {
+      ::bind(keeper, address.get(), address.size()) != 0 || ::shutdown(socket, SHUT_RDWR) != 0) {
     cannot("closed");
   }
   // EINVAL: it has a port that UCX has chosen (UCX_TCP_PORT_RANGE), and keeps it.
-  if (::bind(socket, address, size) != 0 && errno != EINVAL) cannot("kept");
+  if (::bind(socket, address.get(), address.size()) != 0 && errno != EINVAL) cannot("kept");
   share_port(socket, false);
 }
 
@@ -134,11 +128,8 @@ void stop_listening(int socket) {
 void shut_out_others(int worker, const HostAddresses& hosts) {
   for (const Watched& interface : watched_by(worker)) {
     for (const Watched& each : watched_by(interface.fd)) {
-      sockaddr_storage peer{};
-      socklen_t size = sizeof(peer);
-      if (is_tcp(each.fd) &&
-          ::getpeername(each.fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
-          !hosts.contains(peer)) {
+      const std::optional<IpEndpoint> peer = IpEndpoint::peer_of(each.fd);
+      if (peer && is_tcp(each.fd) && !hosts.contains(peer->address)) {
         ::shutdown(each.fd, SHUT_RDWR);
       }
     }

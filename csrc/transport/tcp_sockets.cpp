@@ -8,6 +8,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -17,7 +20,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <tuple>
+#include <system_error>
 
 namespace q7x2 {
 
@@ -49,23 +52,14 @@ bool is_tcp(int fd) {
 
 namespace {
 
-/// Where a connection over IPv4 leads.
-std::optional<sockaddr_in> peer_of(int socket) {
-  sockaddr_in peer{};
-  socklen_t size = sizeof(peer);
-  const bool is_known = getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
-                        peer.sin_family == AF_INET;
-  return is_known ? std::optional(peer) : std::nullopt;
-}
-
-bool leads_to(const std::set<uint32_t>& hosts, int socket) {
-  const std::optional<sockaddr_in> peer = peer_of(socket);
-  return peer && hosts.contains(ntohl(peer->sin_addr.s_addr));
+bool leads_to(const std::set<IpAddress>& hosts, int socket) {
+  const std::optional<IpEndpoint> peer = IpEndpoint::peer_of(socket);
+  return peer && hosts.contains(peer->address);
 }
 
 }  // namespace
 
-size_t unacknowledged_bytes(int worker, const std::set<uint32_t>& silent) {
+size_t unacknowledged_bytes(int worker, const std::set<IpAddress>& silent) {
   size_t bytes = 0;
   for (const Watched& interface : watched_by(worker)) {
     for (const Watched& each : watched_by(interface.fd)) {
@@ -82,22 +76,19 @@ std::vector<ConnectionTotals> connection_totals(int worker) {
   std::vector<ConnectionTotals> all;
   for (const Watched& interface : watched_by(worker)) {
     for (const Watched& each : watched_by(interface.fd)) {
-      sockaddr_in own{};
-      socklen_t own_size = sizeof(own);
-      const std::optional<sockaddr_in> peer = peer_of(each.fd);
+      const std::optional<IpEndpoint> own = IpEndpoint::own_of(each.fd);
+      const std::optional<IpEndpoint> peer = IpEndpoint::peer_of(each.fd);
       tcp_info info{};
       socklen_t info_size = sizeof(info);
-      if (!peer || !is_tcp(each.fd) ||
-          getsockname(each.fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+      if (!own || !peer || !is_tcp(each.fd) ||
           getsockopt(each.fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0 ||
           info_size < offsetof(tcp_info, tcpi_sndbuf_limited)) {
         continue;
       }
       const uint64_t busy =
           info.tcpi_busy_time - std::min<uint64_t>(info.tcpi_rwnd_limited, info.tcpi_busy_time);
-      all.push_back({.peer = ntohl(peer->sin_addr.s_addr),
-                     .local_port = ntohs(own.sin_port),
-                     .peer_port = ntohs(peer->sin_port),
+      all.push_back({.peer = *peer,
+                     .local_port = own->port,
                      .acknowledged = info.tcpi_bytes_acked,
                      .busy = busy});
     }
@@ -115,19 +106,39 @@ uint64_t inode_of(int socket) {
   return fstat(socket, &status) == 0 ? status.st_ino : 0;
 }
 
+/// As the kernel's tables have it: words in network order, each printed as a number of this host.
+std::optional<IpAddress> address_in_table(const std::string& digits) {
+  constexpr size_t kDigits = 8;  // of a word
+  std::array<uint32_t, 4> words{};
+  if (digits.size() != kDigits && digits.size() != kDigits * words.size()) return std::nullopt;
+  for (size_t i = 0; i * kDigits < digits.size(); ++i) {
+    const char* const word = digits.data() + i * kDigits;
+    const auto [end, error] = std::from_chars(word, word + kDigits, words[i], 16);
+    if (error != std::errc() || end != word + kDigits) return std::nullopt;
+  }
+  if (digits.size() == kDigits) return IpAddress::v4(ntohl(words[0]));
+  return IpAddress(std::bit_cast<IpAddress::Bytes>(words));
+}
+
 /// Where connections lead that are not made yet, by inode: getpeername does not tell.
-std::map<uint64_t, std::pair<uint32_t, uint16_t>> targets_of_attempts() {
-  std::map<uint64_t, std::pair<uint32_t, uint16_t>> targets;
-  std::ifstream table("/proc/thread-self/net/tcp");
-  for (std::string line; std::getline(table, line);) {
-    unsigned address = 0;
-    unsigned port = 0;
-    unsigned state = 0;
-    unsigned long long inode = 0;
-    if (std::sscanf(line.c_str(), " %*d: %*x:%*x %x:%x %x %*x:%*x %*x:%*x %*x %*d %*d %llu",
-                    &address, &port, &state, &inode) == 4 &&
-        state == kConnecting) {
-      targets[inode] = {ntohl(address), static_cast<uint16_t>(port)};
+std::map<uint64_t, IpEndpoint> targets_of_attempts() {
+  std::map<uint64_t, IpEndpoint> targets;
+  for (const char* const name : {"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"}) {
+    std::ifstream table(name);
+    for (std::string line; std::getline(table, line);) {
+      std::array<char, 33> digits{};
+      unsigned port = 0;
+      unsigned state = 0;
+      unsigned long long inode = 0;
+      if (std::sscanf(line.c_str(),
+                      " %*d: %*[^:]:%*x %32[^:]:%x %x %*x:%*x %*x:%*x %*x %*d %*d %llu",
+                      digits.data(), &port, &state, &inode) != 4 ||
+          state != kConnecting) {
+        continue;
+      }
+      if (const auto address = address_in_table(digits.data())) {
+        targets[inode] = {*address, static_cast<uint16_t>(port)};
+      }
     }
   }
   return targets;
@@ -169,9 +180,8 @@ std::vector<std::pair<uint64_t, PathSample>> path_samples(int worker) {
       PathSample sample = sample_of(info, size >= offsetof(tcp_info, tcpi_snd_wnd) + 4);
       if (sample.is_connecting) {
         attempts.emplace_back(inode_of(each.fd), sample);
-      } else if (const std::optional<sockaddr_in> peer = peer_of(each.fd)) {
-        sample.peer = ntohl(peer->sin_addr.s_addr);
-        sample.peer_port = ntohs(peer->sin_port);
+      } else if (const std::optional<IpEndpoint> peer = IpEndpoint::peer_of(each.fd)) {
+        sample.peer = *peer;
         all.emplace_back(inode_of(each.fd), sample);
       }
     }
@@ -181,7 +191,7 @@ std::vector<std::pair<uint64_t, PathSample>> path_samples(int worker) {
     for (auto& [inode, sample] : attempts) {
       const auto found = targets.find(inode);
       if (found == targets.end()) continue;
-      std::tie(sample.peer, sample.peer_port) = found->second;
+      sample.peer = found->second;
       all.emplace_back(inode, sample);
     }
   }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "ledger/link_meter.h"
 #include "transport/path_clock.h"
 
@@ -24,14 +25,14 @@ struct Watched {
 std::vector<Watched> watched_by(int epoll);
 bool is_tcp(int fd);
 /// Bytes that the sockets of this worker have sent and the peers' kernels do not have yet.
-/// `worker`: its epoll descriptor. `silent`: hosts that are left out, IPv4 in host byte order.
-size_t unacknowledged_bytes(int worker, const std::set<uint32_t>& silent = {});
+/// `worker`: its epoll descriptor. `silent`: hosts that are left out.
+size_t unacknowledged_bytes(int worker, const std::set<IpAddress>& silent = {});
 
 /// What the sockets of this worker have sent. Empty where the kernel does not count it.
 std::vector<ConnectionTotals> connection_totals(int worker);
 
-/// What the kernel says of the sockets of this worker, by inode: those over IPv4 that are connected
-/// or connecting.
+/// What the kernel says of the sockets of this worker, by inode: those that are connected or
+/// connecting.
 std::vector<std::pair<uint64_t, PathSample>> path_samples(int worker);
 
 }  // namespace q7x2

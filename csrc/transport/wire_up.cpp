@@ -386,7 +386,7 @@ void WireUp::find_private_links(Group& group) {
     if (!peer.beside.exists() && network->second < theirs.size()) {
       peer.beside = Link(runtime_.reactor().private_worker(locked, nics[network->first]),
                          theirs[network->second]);
-      peer.beside_address = members.card(r).beside[network->second].address;
+      peer.beside_address = IpAddress::v4(members.card(r).beside[network->second].address);
       runtime_.peers().catch_up(locked, peer, Wire::kPrivate,
                                 renewed_[static_cast<size_t>(r)].opened_beside);
     }

@@ -24,7 +24,7 @@ Card example() {
   card.host_key = "boot/ipc/pid";
   card.hostname = "node-1";
   card.address = std::string("\0\xff address\0", 11);
-  card.heartbeat_address = 0x0a4d0001;
+  card.heartbeat_address = IpAddress::v4(0x0a4d0001);
   card.heartbeat_port = 40001;
   card.beside = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
   card.transports = "posix, sysv, tcp";

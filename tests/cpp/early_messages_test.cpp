@@ -65,8 +65,8 @@ class Loop {
   /// Else nobody may connect.
   static UcpWorker& open_to_this_host(UcpWorker& worker) {
     HostAddresses hosts;
-    hosts.add(INADDR_LOOPBACK);
-    for (const Nic& nic : usable_nics()) hosts.add(nic.address);
+    hosts.add(kLoopback);
+    for (const Nic& nic : usable_nics()) hosts.add(IpAddress::v4(nic.address));
     worker.admit(hosts);
     return worker;
   }

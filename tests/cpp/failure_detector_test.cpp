@@ -43,11 +43,11 @@ class Silence {
 };
 
 Heartbeat::Target target_of(const FailureDetector& detector, uint64_t process) {
-  return {.process = process, .address = INADDR_LOOPBACK, .port = detector.port(), .key = kKey};
+  return {.process = process, .endpoint = {kLoopback, detector.port()}, .key = kKey};
 }
 
 Heartbeat::Target deaf_target(const DeafPort& deaf) {
-  return {.process = kPeer, .address = INADDR_LOOPBACK, .port = deaf.port()};
+  return {.process = kPeer, .endpoint = {kLoopback, deaf.port()}};
 }
 
 bool eventually(const std::function<bool()>& condition) {
@@ -217,8 +217,7 @@ TEST(FailureDetector, AFarewellToNobodySaysSo) {
   FailureDetector peer(kPeer, kKey);
   char who = 0;
   peer.bid_farewell({.process = kMe,
-                     .address = INADDR_LOOPBACK,
-                     .port = port,
+                     .endpoint = {kLoopback, port},
                      .topic = HeartbeatHello::Topic::kBroken,
                      .key = kKey},
                     &who);
@@ -277,7 +276,7 @@ TEST(FailureDetector, APortThatRefusesIsAHostThatAnswers) {
     port = gone.port();
   }
   char who = 0;
-  me.watch_host({.process = kPeer, .address = INADDR_LOOPBACK, .port = port}, &who, Clock::now());
+  me.watch_host({.process = kPeer, .endpoint = {kLoopback, port}}, &who, Clock::now());
   const auto end = Clock::now() + milliseconds(800);
   while (Clock::now() < end) {
     EXPECT_TRUE(me.look(Clock::now()).empty());
@@ -294,7 +293,7 @@ TEST(FailureDetector, APortThatWasNamedLatelyAndRefusesIsAProcessThatHasEnded) {
     port = gone.port();
   }
   char who = 0;
-  me.watch_host({.process = kPeer, .address = INADDR_LOOPBACK, .port = port}, &who, Clock::now(),
+  me.watch_host({.process = kPeer, .endpoint = {kLoopback, port}}, &who, Clock::now(),
                 /*believes_refusals=*/true);
   std::vector<FailureDetector::Notice> notices;
   ASSERT_TRUE(eventually([&] {

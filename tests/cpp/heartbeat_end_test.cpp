@@ -44,9 +44,8 @@ TEST(HeartbeatEnd, WithoutAProofIsNotBelieved) {
   ASSERT_EQ(::getsockname(port, reinterpret_cast<sockaddr*>(&own), &size), 0);
   FailureDetector me(kMe, kKey);
   char who = 0;
-  me.watch_host(
-      {.process = kPeer, .address = INADDR_LOOPBACK, .port = ntohs(own.sin_port), .key = kKey},
-      &who, Clock::now());
+  me.watch_host({.process = kPeer, .endpoint = {kLoopback, ntohs(own.sin_port)}, .key = kKey}, &who,
+                Clock::now());
   using Turn = HeartbeatHello::Turn;
   // The connection that is answered, what is written into it, and the next call.
   for (const Turn forged : {Turn::kLeft, Turn::kGivenUp, Turn::kLeft}) {

@@ -71,14 +71,14 @@ TEST(HostWatch, AHostThatTakesCallsLives) {
   Port port;
   port.answer();
   const auto begin = Clock::now();
-  HostWatch watch(INADDR_LOOPBACK, port.number(), kLimit, begin);
+  HostWatch watch({kLoopback, port.number()}, kLimit, begin);
   EXPECT_FALSE(falls_silent(watch, begin));
 }
 
 TEST(HostWatch, AHostThatRefusesLives) {
   const Port port;
   const auto begin = Clock::now();
-  HostWatch watch(INADDR_LOOPBACK, port.number(), kLimit, begin);
+  HostWatch watch({kLoopback, port.number()}, kLimit, begin);
   EXPECT_FALSE(falls_silent(watch, begin));
 }
 
@@ -86,7 +86,7 @@ TEST(HostWatch, AHostThatDoesNeitherIsSilent) {
   Port port;
   port.fall_silent();
   const auto begin = Clock::now();
-  HostWatch watch(INADDR_LOOPBACK, port.number(), kLimit, begin);
+  HostWatch watch({kLoopback, port.number()}, kLimit, begin);
   ASSERT_TRUE(falls_silent(watch, begin));
   EXPECT_GE(Clock::now() - begin, kLimit * 9 / 10);
   EXPECT_EQ(watch.reason(begin), "127.0.0.1 port " + std::to_string(port.number()) +
@@ -98,7 +98,7 @@ TEST(HostWatch, WhatIsHeardCounts) {
   Port port;
   port.fall_silent();
   const auto begin = Clock::now();
-  HostWatch watch(INADDR_LOOPBACK, port.number(), kLimit, begin);
+  HostWatch watch({kLoopback, port.number()}, kLimit, begin);
   EXPECT_FALSE(watch.is_silent(begin + kLimit / 2));
   watch.hear(begin + kLimit / 2);
   EXPECT_FALSE(watch.is_silent(begin + kLimit));

@@ -231,7 +231,7 @@ TEST(PeerTable, AnEndThatSeesABreakTellsTheOther) {
     Bench other{.self = kProcess};
     const auto meet = [](Bench& bench, Bench& met, uint32_t incarnation) -> Peer& {
       Card card = bench.card(met.self, ::getpid());
-      card.heartbeat_address = INADDR_LOOPBACK;
+      card.heartbeat_address = kLoopback;
       {
         Locked locked(met.reactor.lock());
         card.heartbeat_port = met.table.heartbeat_port(locked);
@@ -268,7 +268,7 @@ TEST(PeerTable, AnEndIsSeenAlsoIfTheConnectionIsRenewedFirst) {
   run_bench([](Bench& one) {
     std::unique_ptr<Bench> other(new Bench{.self = kProcess});
     Card card = one.card(kProcess, ::getpid());
-    card.heartbeat_address = INADDR_LOOPBACK;
+    card.heartbeat_address = kLoopback;
     {
       Locked locked(other->reactor.lock());
       card.heartbeat_port = other->table.heartbeat_port(locked);
@@ -304,7 +304,7 @@ TEST(PeerTable, AHostThatDoesNotAnswerIsNotWaitedForAtTheEnd) {
     const test::DeafPort deaf;
     Card card = bench.card(kProcess);
     card.address = rank.get(1, "address");
-    card.heartbeat_address = INADDR_LOOPBACK;
+    card.heartbeat_address = kLoopback;
     card.heartbeat_port = deaf.port();
     {
       Locked locked(bench.reactor.lock());

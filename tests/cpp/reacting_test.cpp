@@ -65,7 +65,8 @@ class ReactingGroup {
         if (to == host) continue;
         for (const bool is_private : {false, true}) {
           if (is_private && find_link(known, host, to) == nullptr) continue;
-          rank.connections.push_back({.way = {to, is_private}, .totals = {.peer = 100U + to}});
+          rank.connections.push_back(
+              {.way = {to, is_private}, .totals = {.peer = {IpAddress::v4(100U + to)}}});
         }
       }
     }

@@ -24,7 +24,7 @@ constexpr uint32_t kHost = 0x7f000000;  // 127.0.0.x
 
 HostAddresses host(uint32_t last) {
   HostAddresses one;
-  one.add(kHost + last);
+  one.add(IpAddress::v4(kHost + last));
   return one;
 }
 

@@ -57,8 +57,8 @@ TEST_F(TcpSockets, WhatThePeersKernelDoesNotTakeIsNotAcknowledged) {
 
 TEST_F(TcpSockets, ASilentHostIsNotWaitedFor) {
   fill();
-  EXPECT_GT(unacknowledged_bytes(worker_.get(), {INADDR_LOOPBACK + 1}), 0U);
-  EXPECT_EQ(unacknowledged_bytes(worker_.get(), {INADDR_LOOPBACK}), 0U);
+  EXPECT_GT(unacknowledged_bytes(worker_.get(), {IpAddress::v4(INADDR_LOOPBACK + 1)}), 0U);
+  EXPECT_EQ(unacknowledged_bytes(worker_.get(), {kLoopback}), 0U);
   drain();
 }
 

@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "base/owned_fd.h"
 #include "comm.h"
 #include "ranks.h"
@@ -28,9 +29,19 @@ inline bool succeeds(const std::string& command) {
   return std::system((command + " > /dev/null 2>&1").c_str()) == 0;
 }
 
+/// The error is about the victim.
+inline void expect_named(const Error& error, ErrorCode code, const std::string& why) {
+  EXPECT_EQ(to_string(error.code()), std::string(to_string(code))) << error.what();
+  EXPECT_EQ(error.rank(), kVictim) << error.what();
+  EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+}
+
 /// A switch and a host per rank; the test is skipped where there can be none.
 class VirtualHosts : public ::testing::Test {
  protected:
+  /// `is_v6`: the hosts have addresses of IPv6 alone.
+  explicit VirtualHosts(bool is_v6 = false) : is_v6_(is_v6) {}
+
   void SetUp() override {
     if (::geteuid() != 0 || !succeeds("ip -V")) {
       GTEST_SKIP() << "network namespaces need root and iproute2";
@@ -43,13 +54,13 @@ class VirtualHosts : public ::testing::Test {
                  succeeds(on_switch("link set bridge up"));
     for (int r = 0; r < kRanks; ++r) {
       const std::string port = "port" + std::to_string(r);
-      const std::string address = "10.79.0." + std::to_string(r + 1) + "/24";
       is_up = is_up && succeeds("ip netns add " + host(r)) &&
               succeeds("ip link add eth0 netns " + host(r) + " type veth peer name " + port +
                        " netns " + switch_) &&
               succeeds(on_switch("link set " + port + " master bridge up")) &&
-              succeeds("ip -n " + host(r) + " address add " + address + " dev eth0") &&
               succeeds("ip -n " + host(r) + " link set eth0 up") &&
+              succeeds("ip -n " + host(r) + " address add " + address(r) +
+                       (is_v6_ ? "/64 dev eth0 nodad" : "/24 dev eth0")) &&
               succeeds("ip -n " + host(r) + " link set lo up");
     }
     ASSERT_TRUE(is_up);
@@ -59,6 +70,9 @@ class VirtualHosts : public ::testing::Test {
     succeeds("ip netns delete " + switch_);
   }
 
+  std::string address(int rank) const {
+    return (is_v6_ ? "fd79::" : "10.79.0.") + std::to_string(rank + 1);
+  }
   std::string host(int rank) const { return switch_ + "-h" + std::to_string(rank); }
   std::string on_switch(const std::string& command) const {
     return "ip -n " + switch_ + " " + command;
@@ -95,7 +109,7 @@ class VirtualHosts : public ::testing::Test {
           ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
           ::setenv("Q7X2_HOST_ID", std::to_string(rank.rank).c_str(), 1);
           ::setenv("Q7X2_SILENCE", silence, 1);
-          ::setenv("MASTER_ADDR", "10.79.0.1", 1);
+          ::setenv("MASTER_ADDR", address(0).c_str(), 1);
           ::setenv("UCX_TLS", "tcp", 1);
           Comm comm(rank.group("world", {}, connects));
           for (int i = 0; i < 3 && connects; ++i) reduce(comm);
@@ -129,6 +143,7 @@ class VirtualHosts : public ::testing::Test {
     EXPECT_EQ(std::count(data->begin(), data->end(), kRanks * (kRanks + 1) / 2), 10'000);
   }
 
+  const bool is_v6_;
   const std::string switch_ = "q7x2cpp-" + std::to_string(::getpid());
 };
 

@@ -23,7 +23,7 @@ import levels
 
 # Their tests compare trainings bit for bit. By the times of calls another algorithm may be chosen,
 # which adds in another order.
-REPEATS = ("cadence", "embedding", "fsdp", "hooks", "policies")
+REPEATS = ("cadence", "embedding", "fsdp", "hooks", "late", "optim", "overlap", "policy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
