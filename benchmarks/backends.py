@@ -25,7 +25,7 @@ EMPTY = "empty"
 
 # Fewer than one of so many bytes do not do with any codec: the traffic went another way.
 _MOST_COMPRESSION = 128
-# See docs/planner.md, "The calls themselves decide".
+# See docs/planner_choice.md, "The calls themselves decide".
 _SETTLED_AFTER = 50
 
 

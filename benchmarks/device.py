@@ -1,6 +1,6 @@
 """Device: what calls on device tensors cost beside the communication itself.
 
-The ranks use tensors of the stand-in accelerator (docs/testing.md). Three parts:
+The ranks use tensors of the stand-in accelerator (docs/testing_devices.md). Three parts:
 
 ``host``: rank 1 comes 20 ms late, so the communication takes 20 ms at least. Rank 0 measures how
 long ``all_reduce`` and ``wait()`` keep its host, and how long the stream takes to have the result.

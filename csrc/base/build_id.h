@@ -5,7 +5,7 @@
 
 namespace q7x2 {
 
-/// The version and a digest of all C++ sources, "0.1.0+4f9c21ab04d7". Equal for two builds of the
+/// The version and a digest of all C++ sources, "0.1.0a1+4f9c21ab04d7". Equal for two builds of the
 /// same sources, whatever the compiler, the processor and the version of torch.
 std::string build_id();
 

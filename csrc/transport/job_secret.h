@@ -14,7 +14,7 @@
 //   proof     of a message to P: HMAC(key to P; what kind of message it is, its bytes)
 //
 // HMAC is HMAC-SHA256. Of seals and proofs 128 bits are sent. All three are told apart by how they
-// begin. Without Q7X2_SECRET a seal only shows that the text is whole. docs/reliability.md says
+// begin. Without Q7X2_SECRET a seal only shows that the text is whole. docs/trust.md says
 // what follows from that.
 #pragma once
 

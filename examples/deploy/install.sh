@@ -3,7 +3,7 @@
 #
 #   install.sh WHEELS [REQUIREMENT...]
 #
-# REQUIREMENT is q7x2 if none is given; "q7x2==0.1.0+torch2.13" is the wheel for torch 2.13. torch,
+# REQUIREMENT is q7x2 if none is given; "q7x2==0.1.0a1+torch2.13" is the wheel for torch 2.13. torch,
 # UCX and rich come from PyPI. The Dockerfile
 # runs this script, and so does `./dev wheel` in an empty virtual environment.
 set -eu

@@ -1,4 +1,4 @@
-"""The stand-in accelerator as a device of torch, ``fake``: see docs/testing.md.
+"""The stand-in accelerator as a device of torch, ``fake``: see docs/testing_devices.md.
 
 ``load()`` registers it. After that ``torch.fake`` is its module, like ``torch.cuda``, and tensors
 are made with ``device="fake"`` or ``"fake:1"``. What controls it is here: ``paused``, ``slow``.

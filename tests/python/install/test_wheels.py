@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import pathlib
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import zipfile
 
 import pytest
 
+VERSION = importlib.metadata.version("q7x2")
 OTHER_TORCH = """
 import sys, torch
 torch.__version__ = "9.99.1+cpu"
@@ -28,9 +30,9 @@ def test_another_torch_gets_the_commands_that_help() -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     said = " ".join(done.stdout.split())  # the report breaks lines
-    assert "q7x2 0.1.0 was compiled for torch 2." in said
+    assert f"q7x2 {VERSION} was compiled for torch 2." in said
     assert "but this is torch 9.99.1+cpu" in said
-    assert "--find-links WHEELS 'q7x2==0.1.0+torch9.99'" in said
+    assert f"--find-links WHEELS 'q7x2=={VERSION}+torch9.99'" in said
     assert "pip install --no-build-isolation --force-reinstall --no-deps ." in said
 
 
