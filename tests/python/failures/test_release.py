@@ -7,11 +7,13 @@ nightly run has bounds for them: ten times those of the contract, for other test
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import interpreters
 import pytest
 import seeds
 
@@ -63,7 +65,9 @@ class Sites:
         for hosts, ranks_per_host in ((1, 3), (2, 2)):
             if hosts > 1 and lab_unavailable():
                 continue
-            site = stack.enter_context(Site(hosts, ranks_per_host))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "executable", interpreters.python())
+                site = stack.enter_context(Site(hosts, ranks_per_host))
             site.join(timeout=30)  # the first group of a process loads UCX
             site.leave()
             self._sites[hosts] = site
