@@ -25,6 +25,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -40,6 +41,7 @@ import types
 _AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "MKL_", "TORCH_DEVICE_BACKEND", "TORCH_CPP_LOG")
 _AT_ANY_TIME = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "PYTHON_EXEC")
 
+_OPTIONS = ("-u", "-B")
 _STREAMS = (0, 1, 2)
 _MOST_DESCRIPTORS = 32
 
@@ -127,12 +129,16 @@ class _Program:
             os.waitpid(self.pid, 0)
 
 
+def _split(args):
+    """The options that a copy knows, and what follows."""
+    what = list(itertools.dropwhile(lambda word: word in _OPTIONS, args)) or [""]
+    return args[: len(args) - len(what)], what
+
+
 def _is_possible(request):
     """Whether a copy of this interpreter does as a new one would."""
-    what = [word for word in request["args"][:2] if word != "-u"][:1]
-    if not what or (what[0].startswith("-") and what[0] not in ("-c", "-m")):
-        return False
-    if "--multiprocessing-fork" in request["args"]:  # it needs descriptors of its parent
+    _, (what, *_) = _split(request["args"])
+    if not what or (what.startswith("-") and what not in ("-c", "-m")):
         return False
     names = {name for name in {*request["env"], *os.environ} if name.startswith(_AT_START)}
     same = (request["env"].get(name) == os.environ.get(name) for name in names - {*_AT_ANY_TIME})
@@ -255,11 +261,10 @@ def _become(request, descriptors):
     os.environ.update(request["env"])
     if "TORCH_DISTRIBUTED_DEBUG" in os.environ:
         importlib.import_module("torch.distributed").set_debug_level_from_env()
-    what, *arguments = request["args"]
-    if what == "-u":
-        what, *arguments = arguments
-    if "PYTHONUNBUFFERED" in os.environ or request["args"][0] == "-u":
+    options, (what, *arguments) = _split(request["args"])
+    if "PYTHONUNBUFFERED" in os.environ or "-u" in options:
         sys.stdout.reconfigure(write_through=True)
+    sys.dont_write_bytecode |= "-B" in options
     sys.orig_argv = [sys.executable, *request["args"]]
     sys.executable = os.environ.get("PYTHON_EXEC", sys.executable)
     added = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
