@@ -222,12 +222,15 @@ def _next(program):
 def _fork(client):
     """Forks a copy into the client's namespaces; returns its number, here and there."""
     links = {kind: pathlib.Path(f"/proc/{client}/ns/{kind}") for kind in _NAMESPACES}
-    if all(link.samefile(f"/proc/self/ns/{kind}") for kind, link in links.items()):
-        pid = os.fork()
-        return pid, pid
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(open("/proc/self/ns/pid"))
-        theirs = {kind: stack.enter_context(link.open()) for kind, link in links.items()}
+        try:
+            theirs = {kind: stack.enter_context(link.open()) for kind, link in links.items()}
+        except FileNotFoundError as error:
+            raise ConnectionError("the client has ended") from error
+        if all(_is_own(kind, file) for kind, file in theirs.items()):
+            pid = os.fork()
+            return pid, pid
         _set_namespace(theirs.pop("pid"))  # of the children of this process, not its own
         pid = os.fork()
         if pid == 0:
@@ -237,6 +240,10 @@ def _fork(client):
         _set_namespace(own)
     numbers = pathlib.Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2]
     return pid, int(numbers.partition("\n")[0].split()[-1])
+
+
+def _is_own(kind, file):
+    return os.path.samestat(pathlib.Path(f"/proc/self/ns/{kind}").stat(), os.fstat(file.fileno()))
 
 
 def _set_namespace(file):
