@@ -189,7 +189,7 @@ def test_probe_alone_measures_this_host(tmp_path: Path) -> None:
             "--out",
             out,
         ],
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        env=os.environ | interpreters.environment() | {"XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,

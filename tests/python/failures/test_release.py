@@ -30,17 +30,14 @@ TRIALS = 1
 MAIN_CELLS = ("shared memory, one host", "ring, two hosts")
 # Events that are tried where a group is made, too.
 MAIN_ELSEWHERE = {
-    ("killed", "init, one host"),
     ("killed", "init, two hosts"),
     ("killed", "new_group, one host"),
-    ("killed", "new_group, two hosts"),
     ("exits", "send and recv, two hosts"),
     ("absent", "init, two hosts"),
     ("absent", "new_group, one host"),
     ("silent", "new_group, two hosts"),
     ("stopped", "init, two hosts"),
     ("stopped", "send and recv, two hosts"),
-    ("dead member", "new_group, one host"),
     ("dead member", "new_group, two hosts"),
 }
 

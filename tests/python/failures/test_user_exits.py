@@ -6,7 +6,7 @@ import signal
 
 import harness
 import pytest
-from pairs import each_value, nightly
+from pairs import nightly
 from process_state import wait_until_asleep
 
 pytestmark = pytest.mark.beyond("gloo", "aborts")
@@ -200,10 +200,8 @@ def test_exit_handler_that_communicates(tmp_path, backend) -> None:
             assert word not in result.stderr, result.describe()
 
 
-@pytest.mark.parametrize(
-    ("inside", "number"),
-    each_value(["several", "training"], {"2": signal.SIGINT, "15": signal.SIGTERM}),
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("inside", ["several", nightly("training", "test_sys_exit has it")])
 def test_signal(tmp_path, backend, number, inside) -> None:
     """SIGTERM ends the process; SIGINT raises KeyboardInterrupt in the main thread's collective."""
     source = (
