@@ -24,13 +24,14 @@ NONE = harness.GroupSpec("q7x2", key="servers", init="none")
 ENV = {"Q7X2_PROBE": "0"}
 
 
-def _run(arguments: Sequence[str], log: str, env: Mapping[str, str]) -> None:
+def _run(arguments: Sequence[str], log: str, env: Mapping[str, str], python: str) -> None:
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.update(env)
+    sys.executable = python
     from q7x2.cli import main
 
     sys.exit(main(["serve", *arguments]))
@@ -40,13 +41,20 @@ class ServerProcess:
     """``q7x2 serve``, forked from a process that has imported torch."""
 
     def __init__(
-        self, arguments: Sequence[str], log: pathlib.Path, env: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        log: pathlib.Path,
+        env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
+        """``python``: what it starts for each of several jobs."""
         self._log = log
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(harness.PRELOAD)
         self._process = context.Process(
-            target=_run, args=(tuple(arguments), str(log), dict(env or {})), daemon=True
+            target=_run,
+            args=(tuple(arguments), str(log), dict(env or {}), python),
+            daemon=True,
         )
         self._process.start()
 

@@ -1,14 +1,16 @@
 """A Python program that has imported torch and forks copies of itself that run programs.
 
-Each copy does what ``python ARGUMENTS`` does, but it starts in milliseconds instead of seconds. At
+Each copy does what ``python ARGUMENTS`` does, but it starts in milliseconds instead of seconds. It
+runs in the namespaces of its client, so on the client's virtual host, if it has one. At
 its end it runs what is registered with ``atexit``. To take the interpreter apart would cost more
-than what most programs do. With the variable ``Q7X2_TEST_WHOLE_END`` that happens, too, and so do
-the destructors and exit handlers of C++.
+than what most programs do. With ``Q7X2_TEST_WHOLE_END=all`` that happens, too, and so do the
+destructors and exit handlers of C++; with a number, in the rank of this number only.
 
 It listens on the Unix socket that its argument names. A connection is for one program. The client
-sends one line of JSON with three file descriptors, the program's standard streams::
+sends one line of JSON with file descriptors: the program's standard streams, and others that it
+inherits, whose numbers ``"more"`` has::
 
-    {"args": ["-m", "q7x2", ...], "env": {...}, "cwd": "...", "exact": false}
+    {"args": ["-m", "q7x2", ...], "env": {...}, "cwd": "...", "exact": false, "more": []}
 
 The answer is ``{"pid": n}``, or ``{"pid": null}`` for what only a new interpreter can do; with
 ``"exact": true`` it always is a copy. Then ``{"ask": "poll"}`` is answered with ``{"status": n}``
@@ -19,8 +21,11 @@ has ended is a zombie until one of them is asked. It is killed when the connecti
 import atexit
 import builtins
 import contextlib
+import ctypes
+import fcntl
 import gc
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -28,6 +33,7 @@ import runpy
 import selectors
 import signal
 import socket
+import struct
 import sys
 import types
 
@@ -35,7 +41,11 @@ import types
 _AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "MKL_", "TORCH_DEVICE_BACKEND", "TORCH_CPP_LOG")
 _AT_ANY_TIME = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "PYTHON_EXEC")
 
-_STREAMS = 3
+_OPTIONS = ("-u", "-B")
+_STREAMS = (0, 1, 2)
+_MOST_DESCRIPTORS = 32
+
+_NAMESPACES = ("pid", "ipc", "uts", "net", "mnt")
 
 _is_copy = False
 _code = 0
@@ -43,7 +53,8 @@ _code = 0
 
 @atexit.register  # the first one registered is the last one that runs
 def _end_early():
-    if not _is_copy or "Q7X2_TEST_WHOLE_END" in os.environ:
+    ends_whole = os.environ.get("Q7X2_TEST_WHOLE_END", "") in ("all", os.environ.get("RANK"))
+    if not _is_copy or ends_whole:
         return
     code = _code
     for stream in (sys.stdout, sys.stderr):
@@ -84,12 +95,19 @@ class _Program:
 
     def lines(self):
         """The requests that have arrived since; raises ConnectionError at the end of them."""
-        text, streams, _, _ = socket.recv_fds(self.connection, 1 << 16, _STREAMS)
+        text, streams, _, _ = socket.recv_fds(self.connection, 1 << 16, _MOST_DESCRIPTORS)
         self.streams += streams
         if not text:
             raise ConnectionError
         *lines, self.text = (self.text + text).split(b"\n")
         return map(json.loads, lines)
+
+    def client(self):
+        """The process that has connected."""
+        credentials = self.connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+        )
+        return struct.unpack("3i", credentials)[0]
 
     def answer(self, **values):
         with contextlib.suppress(ConnectionError):
@@ -111,12 +129,16 @@ class _Program:
             os.waitpid(self.pid, 0)
 
 
+def _split(args):
+    """The options that a copy knows, and what follows."""
+    what = list(itertools.dropwhile(lambda word: word in _OPTIONS, args)) or [""]
+    return args[: len(args) - len(what)], what
+
+
 def _is_possible(request):
     """Whether a copy of this interpreter does as a new one would."""
-    what = [word for word in request["args"][:2] if word != "-u"][:1]
-    if not what or (what[0].startswith("-") and what[0] not in ("-c", "-m")):
-        return False
-    if "--multiprocessing-fork" in request["args"]:  # it needs descriptors of its parent
+    _, (what, *_) = _split(request["args"])
+    if not what or (what.startswith("-") and what not in ("-c", "-m")):
         return False
     names = {name for name in {*request["env"], *os.environ} if name.startswith(_AT_START)}
     same = (request["env"].get(name) == os.environ.get(name) for name in names - {*_AT_ANY_TIME})
@@ -181,10 +203,12 @@ def _next(program):
     """Handles what a connection has sent. Returns the request to run in a copy, otherwise None."""
     for request in program.lines():
         if "args" in request:
-            program.pid = os.fork() if _is_possible(request) else None
+            seen = None  # the client's number of the program
+            if _is_possible(request):
+                program.pid, seen = _fork(program.client())
             if program.pid == 0:
                 return request
-            program.answer(pid=program.pid)
+            program.answer(pid=seen)
             for fd in program.streams:
                 os.close(fd)
             program.streams = []
@@ -195,9 +219,47 @@ def _next(program):
     return None
 
 
-def _become(request, streams):
-    """Takes on the request's streams, environment and folder; returns the program as a call."""
-    for number, fd in enumerate(streams):
+def _fork(client):
+    """Forks a copy into the client's namespaces; returns its number, here and there."""
+    links = {kind: pathlib.Path(f"/proc/{client}/ns/{kind}") for kind in _NAMESPACES}
+    with contextlib.ExitStack() as stack:
+        own = stack.enter_context(open("/proc/self/ns/pid"))
+        try:
+            theirs = {kind: stack.enter_context(link.open()) for kind, link in links.items()}
+        except FileNotFoundError as error:
+            raise ConnectionError("the client has ended") from error
+        if all(_is_own(kind, file) for kind, file in theirs.items()):
+            pid = os.fork()
+            return pid, pid
+        _set_namespace(theirs.pop("pid"))  # of the children of this process, not its own
+        pid = os.fork()
+        if pid == 0:
+            for file in theirs.values():
+                _set_namespace(file)
+            return 0, 0
+        _set_namespace(own)
+    numbers = pathlib.Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2]
+    return pid, int(numbers.partition("\n")[0].split()[-1])
+
+
+def _is_own(kind, file):
+    return os.path.samestat(pathlib.Path(f"/proc/self/ns/{kind}").stat(), os.fstat(file.fileno()))
+
+
+def _set_namespace(file):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(file.fileno(), 0) != 0:
+        raise OSError(ctypes.get_errno(), f"setns({file.name})")
+
+
+def _become(request, descriptors):
+    """Takes on the request's descriptors, environment and folder; returns the program as a call."""
+    numbers = [*_STREAMS, *request.get("more", [])]
+    # First out of the way: a number that is wanted may be that of another one.
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for fd in descriptors]
+    for fd in descriptors:
+        os.close(fd)
+    for number, fd in zip(numbers, kept, strict=True):
         os.dup2(fd, number)
         os.close(fd)
     sys.stdin = os.fdopen(0, closefd=False)
@@ -206,11 +268,10 @@ def _become(request, streams):
     os.environ.update(request["env"])
     if "TORCH_DISTRIBUTED_DEBUG" in os.environ:
         importlib.import_module("torch.distributed").set_debug_level_from_env()
-    what, *arguments = request["args"]
-    if what == "-u":
-        what, *arguments = arguments
-    if "PYTHONUNBUFFERED" in os.environ or request["args"][0] == "-u":
+    options, (what, *arguments) = _split(request["args"])
+    if "PYTHONUNBUFFERED" in os.environ or "-u" in options:
         sys.stdout.reconfigure(write_through=True)
+    sys.dont_write_bytecode |= "-B" in options
     sys.orig_argv = [sys.executable, *request["args"]]
     sys.executable = os.environ.get("PYTHON_EXEC", sys.executable)
     added = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]

@@ -14,6 +14,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from values import FEW
 from wrong_calls import CPU, ERRORS, breakable_group, works_still
 
 # More than one slice, of any collective and algorithm.
@@ -48,7 +49,7 @@ def error_of(call: Call, *, later: bool = False) -> str:
 
 
 @pytest.mark.parametrize("own", [(0, 3), (3, 0), (2, 3), (3, 2), (1, LARGE), (LARGE, 1)])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_own_piece_of_an_all_to_all_single(own: tuple[int, int]) -> None:
     sent, received = own
     me, world = dist.get_rank(), dist.get_world_size()
@@ -60,7 +61,7 @@ def test_own_piece_of_an_all_to_all_single(own: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("own", [(0, 3), (3, 0), (2, 3), (3, 2)])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_own_piece_of_an_all_to_all(own: tuple[int, int]) -> None:
     sent, received = own
     me, world = dist.get_rank(), dist.get_world_size()
@@ -90,7 +91,7 @@ def test_own_piece_in_a_coalesced_call() -> None:
     ("sent", "expected"), [(0, 3), (3, 0), (0, LARGE), (LARGE, 0), (LARGE, 2 * LARGE), (2, 1)]
 )
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_pieces_of_a_pair_in_an_all_to_all(sent: int, expected: int, single: bool) -> None:
     """Rank 0 sends what rank 1 does not expect."""
     me, world = dist.get_rank(), dist.get_world_size()
@@ -137,7 +138,7 @@ def test_parts_of_an_all_gather_in_another_order() -> None:
 
 @pytest.mark.parametrize("differs", ["longer", "shorter", "empty"])
 @pytest.mark.parametrize("collective", ["gather", "scatter"])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_a_part_of_another_length_than_the_root_has(collective: str, differs: str) -> None:
     """Lists may be uneven, so only the two ranks can compare."""
     me, world = dist.get_rank(), dist.get_world_size()
@@ -194,7 +195,7 @@ def assert_says_no_call_twice(text: str) -> None:
 @pytest.mark.parametrize(
     "collective", ["broadcast", "scatter", "gather", "all_gather", "all_gather_list", "all_to_all"]
 )
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_dtypes_of_equal_width(collective: str) -> None:
     """Rank 1 takes the bytes of floats for integers."""
     me, world = dist.get_rank(), dist.get_world_size()
@@ -238,7 +239,7 @@ def test_codecs_that_add_integers(differs: str) -> None:
 
 @pytest.mark.parametrize("collective", ["broadcast", "scatter", "reduce", "gather"])
 @pytest.mark.parametrize("turn", [0, 1])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_every_rank_names_another_root(collective: str, turn: int) -> None:
     """With ``turn`` 0 each rank takes itself for the root, with 1 its successor.
 

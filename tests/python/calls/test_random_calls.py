@@ -19,7 +19,7 @@ import torch.distributed as dist
 from random_calls import Caller
 from random_cases import Case, random_case
 
-CALLS = int(os.environ.get("Q7X2_RANDOM_CALLS", "200"))
+CALLS = int(os.environ.get("Q7X2_RANDOM_CALLS", "120"))
 SEED = str(seeds.seed())
 # A call that ends by this time has hung.
 TIMEOUT = float(os.environ.get("Q7X2_RANDOM_TIMEOUT", "60"))

@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from deadlines import shorten_timeout
 from harness import wait_until
-from values import Signals, assert_bits, f32, integers, meet, payload
+from values import FEW, Signals, assert_bits, f32, integers, meet, payload
 
 
 @pytest.mark.parametrize("size", [10, 100_000, 4 << 20])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_advances_while_everybody_sleeps(world_size: int, size: int) -> None:
     """No rank waits or polls through c10d: only the backend's own progress can finish it."""
     me = dist.get_rank()
@@ -255,18 +255,18 @@ def test_sequence_number_and_type_of_a_work() -> None:
 
 
 @pytest.mark.beyond("gloo", "does not tell of pieces")
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(*FEW)
 def test_pieces_are_ready_in_their_order(world_size: int) -> None:
     """What needs the beginning of a large result can start before the end has arrived."""
     me = dist.get_rank()
-    size = 8 << 20
+    size = 4 << 20
     tensor = integers(me, size, f32)
     expected = sum(integers(r, size, f32) for r in range(world_size))
     dist.barrier()
     work = dist.all_reduce(tensor, async_op=True)
     ready = 0
     while ready < tensor.nbytes:
-        work.wait_bytes(min(ready + (4 << 20), tensor.nbytes))
+        work.wait_bytes(min(ready + (2 << 20), tensor.nbytes))
         assert work.ready_bytes > ready
         ready = min(work.ready_bytes, tensor.nbytes)
         assert_bits(tensor[: ready // 4], expected[: ready // 4])

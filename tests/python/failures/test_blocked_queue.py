@@ -53,9 +53,12 @@ def move_together(store: dist.Store, rank: int, limit: int | None) -> None:
 def no_large_segment() -> Iterator[None]:
     """Once the other ranks have theirs, the kernel gives no more."""
     before = SHMMAX.read_text()
-    segments: list[list[str]] = []
-    while sum(int(each[3]) > BETWEEN for each in segments) < WRITER:
-        segments = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+
+    def others_have_theirs() -> bool:
+        lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        return sum(int(line.split()[3]) > BETWEEN for line in lines) >= WRITER
+
+    harness.wait_until(others_have_theirs)
     SHMMAX.write_text(str(BETWEEN))
     yield
     SHMMAX.write_text(before)

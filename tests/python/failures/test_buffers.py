@@ -21,7 +21,7 @@ from values import meet
 
 from benchmarks.faults.calls import check, summed, values
 
-RETRIES = 25
+RETRIES = 12
 RETRIES_NIGHTLY = 1000
 # A late write has this time to arrive. Later attempts on the same buffer find what comes later.
 QUIET_S = 0.005

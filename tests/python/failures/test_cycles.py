@@ -13,7 +13,7 @@ from deadlines import NEVER
 
 from benchmarks.faults.resources import Resources, held
 
-CYCLES = 60
+CYCLES = 35
 CYCLES_NIGHTLY = 1000
 SETTLED = 10  # the first cycles meet peers, load libraries, and fill caches
 MEMORY_PER_CYCLE = 64 << 10

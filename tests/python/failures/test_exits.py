@@ -7,6 +7,7 @@ import signal
 
 import harness
 import pytest
+from pairs import nightly
 from process_state import wait_until_asleep
 
 LEAVE = """
@@ -119,7 +120,15 @@ CALLS = {
 
 
 @pytest.mark.beyond("gloo", "goes on waiting")
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "all_reduce",
+        nightly("barrier", "it waits as all_reduce does"),
+        nightly("recv", "test_signal of test_user_exits.py interrupts one"),
+        "wait",
+    ],
+)
 def test_control_c_in_an_operation(backend, tmp_path, call) -> None:
     source = INTERRUPTED.format(call=CALLS[call])
     with harness.script(source, 2, tmp_path, args=[backend]) as processes:

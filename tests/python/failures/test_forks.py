@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 
+import interpreters
 import pytest
 import torch
 import torch.distributed as dist
@@ -119,6 +119,7 @@ SPAWNED = """
         dist.destroy_process_group()
 
     if __name__ == "__main__":
+        mp.set_executable(sys.executable)
         with tempfile.TemporaryDirectory() as directory:
             mp.spawn(run, args=(sys.argv[1], f"{directory}/store"), nprocs=2)
         print("spawned")
@@ -129,7 +130,11 @@ def test_torch_multiprocessing_spawn(backend, tmp_path) -> None:
     path = tmp_path / "spawn.py"
     path.write_text(textwrap.dedent(SPAWNED))
     done = subprocess.run(
-        [sys.executable, str(path), backend], capture_output=True, text=True, timeout=120
+        [interpreters.python(), str(path), backend],
+        env=os.environ | interpreters.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "spawned" in done.stdout

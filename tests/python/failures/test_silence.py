@@ -8,12 +8,12 @@ from __future__ import annotations
 import pathlib
 import re
 import shutil
-import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+import interpreters
 import pytest
 
 from benchmarks import lab as lab_package
@@ -138,7 +138,7 @@ def run(
     try:
         results = lab.run(
             # The shell stands between nsenter and the rank, else nsenter stops with it for good.
-            ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", script],
+            ["sh", "-c", '"$@"; exit $?', "sh", interpreters.python(), "-c", script],
             env={
                 "Q7X2_PROBE": "0",
                 "OMP_NUM_THREADS": "1",

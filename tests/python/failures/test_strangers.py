@@ -11,11 +11,11 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import interpreters
 import pytest
 import strangers
 import torch
@@ -44,11 +44,13 @@ ANOTHER_USER = [
 HELLO = b"q7hb" + (2).to_bytes(4, "little") + os.urandom(48)
 
 JOB = """
-    import ctypes, json, os, sys
+    import ctypes, json, os, resource, sys
     from datetime import timedelta
     import torch, torch.distributed as dist
     from strangers import listening
 
+    for limit in map(int, sys.argv[1:]):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     dist.init_process_group("q7x2", timeout=timedelta(seconds=600))
     rank, other = dist.get_rank(), 1 - dist.get_rank()
 
@@ -142,12 +144,12 @@ class Job:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(pathlib.Path(strangers.__file__).parent),
         }
-        limit = [] if limit_of_files is None else ["prlimit", f"--nofile={limit_of_files}"]
+        limit = [] if limit_of_files is None else [str(limit_of_files)]
         script = textwrap.dedent(JOB)
         self.env = env
         self.ranks = [
             Program(
-                [*lab.enter(rank), *limit, sys.executable, "-c", script],
+                [*lab.enter(rank), interpreters.python(), "-c", script, *limit],
                 {**env, "RANK": str(rank), "LOCAL_RANK": "0"},
             )
             for rank in range(RANKS)
@@ -288,7 +290,7 @@ def test_a_joiner_comes_after_a_stranger_held_1500_connections(lab: Lab) -> None
         job.check()
         handles = [facts["handle"] for facts in job.told("handle ")]
         joiner = Program(
-            [*lab.enter(JOINER_HOST), sys.executable, "-c", textwrap.dedent(JOINER)],
+            [*lab.enter(JOINER_HOST), interpreters.python(), "-c", textwrap.dedent(JOINER)],
             {name: value for name, value in job.env.items() if name != "WORLD_SIZE"},
         )
         handles.append(joiner.said()["handle"])

@@ -6,6 +6,7 @@ import signal
 
 import harness
 import pytest
+from pairs import nightly
 from process_state import wait_until_asleep
 
 pytestmark = pytest.mark.beyond("gloo", "aborts")
@@ -115,6 +116,7 @@ def training_alone():
 """
 
 AGAIN = pytest.mark.nightly("the same again: where the threads are is random")
+IN_SEVERAL = "`several` has a thread of each of these kinds"
 ABORTED = ("terminate called", "Fatal Python error", "Segmentation", "Aborted", "core dumped")
 
 INSIDE = {
@@ -130,6 +132,7 @@ INSIDE = {
     "training": "training()",
     "training alone": "training_alone()",
 }
+PARTS_OF_SEVERAL = ("loop", "blocked", "blocked on a future", "polling")
 
 
 def end(source: str, tmp_path, backend: str, expect: int) -> list[harness.ScriptResult]:
@@ -140,7 +143,9 @@ def end(source: str, tmp_path, backend: str, expect: int) -> list[harness.Script
     return results
 
 
-@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize(
+    "inside", [nightly(each, IN_SEVERAL) if each in PARTS_OF_SEVERAL else each for each in INSIDE]
+)
 def test_sys_exit(tmp_path, backend, inside) -> None:
     source = f"{INSIDE[inside]}\nsettle()\nsys.exit(5)\n"
     results = end(source, tmp_path, backend, 5)
@@ -154,7 +159,14 @@ def test_sys_exit_at_once(tmp_path, backend, turn) -> None:
     end("several()\nsys.exit(5)\n", tmp_path, backend, 5)
 
 
-@pytest.mark.parametrize("inside", ["several", "training", "callback"])
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "several",
+        nightly("training", "test_sys_exit has it"),
+        nightly("callback", "test_sys_exit has it"),
+    ],
+)
 def test_exception(tmp_path, backend, inside) -> None:
     source = f'{INSIDE[inside]}\nsettle()\nraise KeyError("the user\'s bug")\n'
     for result in end(source, tmp_path, backend, 1):
@@ -189,7 +201,7 @@ def test_exit_handler_that_communicates(tmp_path, backend) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("inside", ["several", "training"])
+@pytest.mark.parametrize("inside", ["several", nightly("training", "test_sys_exit has it")])
 def test_signal(tmp_path, backend, number, inside) -> None:
     """SIGTERM ends the process; SIGINT raises KeyboardInterrupt in the main thread's collective."""
     source = (

@@ -8,6 +8,7 @@ from datetime import timedelta
 import harness
 import pytest
 import torch.distributed as dist
+from pairs import each_value
 from process_state import wait_until_asleep
 from values import meet
 
@@ -29,8 +30,7 @@ CANNOT = """
 
 
 @pytest.mark.beyond("gloo", "the others wait for their deadline")
-@pytest.mark.parametrize("late", [0, 1])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(("victim", "late"), each_value([0, 1], [0, 1]))
 def test_a_rank_that_cannot_start_tells_the_others(backend, tmp_path, victim, late) -> None:
     args = [backend, str(victim), str(late)]
     results = harness.run_script(CANNOT, 3, tmp_path, 60, expect=3, args=args)

@@ -5,9 +5,9 @@ Between the two there is no order: what a rank says on one may overtake what it 
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
+import interpreters
 import pytest
 
 from benchmarks import lab as lab_package
@@ -48,7 +48,7 @@ def test_who_leaves_right_after_a_call_is_not_missed() -> None:
     links = tuple(Link(0, host, LINK_RATE) for host in range(1, HOSTS))
     with Lab(Topology(hosts=HOSTS, rate=NETWORK_RATE, links=links)) as lab:
         lab.run(
-            [sys.executable, "-c", textwrap.dedent(LEAVING)],
+            [interpreters.python(), "-c", textwrap.dedent(LEAVING)],
             env={"OMP_NUM_THREADS": "1", "Q7X2_PROBE": "force"},
             timeout_s=100,
         )

@@ -211,7 +211,7 @@ def test_a_group_of_the_same_name_in_one_store(
 def test_a_group_after_a_reset(world_size: int) -> None:
     """The reset ends the groups that used the connection; the next group has a new one."""
     rank = dist.get_rank()
-    for turn in range(10):
+    for turn in range(2 * world_size):  # each rank resets its own twice
         before = dist.new_group(timeout=timedelta(seconds=NEVER))
         total = torch.ones(100_000)
         dist.all_reduce(total, group=before)

@@ -68,7 +68,7 @@ def check_another_dies_at_any_time(new_pool: Any, cases: int) -> None:
 
 
 def test_all_survivors_of_another_death_get_the_same(new_pool) -> None:
-    check_another_dies_at_any_time(new_pool, 3)
+    check_another_dies_at_any_time(new_pool, 2)
 
 
 @pytest.mark.nightly("300 jobs")

@@ -12,6 +12,8 @@ import interpreters
 import pytest
 from harness import wait_until
 
+from benchmarks import lab
+
 STATE = """
 import os, sys, __main__
 print(__name__, sys.argv[1:], os.getcwd(), os.environ.get("WORD"), sys.path[0] or "empty")
@@ -82,8 +84,11 @@ told = Told()
 
 
 def test_an_interpreter_is_taken_apart_if_a_test_asks_for_it() -> None:
-    whole = run(interpreters.python(), "-c", DESTRUCTOR, Q7X2_TEST_WHOLE_END="1")
+    python = interpreters.python()
+    whole = run(python, "-c", DESTRUCTOR, Q7X2_TEST_WHOLE_END="all")
     assert whole[:2] == (0, "destroyed\n")
+    rank = run(python, "-c", DESTRUCTOR, Q7X2_TEST_WHOLE_END="1", RANK="1")
+    assert rank[:2] == (0, "destroyed\n")
 
 
 def test_it_ends_with_the_signal_that_ended_the_program() -> None:
@@ -109,6 +114,26 @@ def test_signals_are_passed_on_and_nobody_survives_a_kill() -> None:
         assert program.stdout.readline() == "asked to end\n"
         program.kill()
         wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
+
+
+def test_an_open_descriptor_is_inherited(tmp_path: pathlib.Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        code = f"import os; os.write({file.fileno()}, b'written')"
+        subprocess.run([interpreters.python(), "-c", code], pass_fds=[file.fileno()], check=True)
+    assert (tmp_path / "file").read_text() == "written"
+
+
+@pytest.mark.skipif(lab.unavailable() is not None, reason=str(lab.unavailable()))
+def test_a_program_on_a_virtual_host_is_a_copy_there() -> None:
+    code = """
+import os, socket, sys
+print("torch" in sys.modules, socket.gethostname(), os.readlink("/proc/self") == str(os.getpid()))
+sys.exit(7)
+"""
+    with lab.Lab(lab.Topology(hosts=1, rate="1gbit")) as hosts:
+        exit_code, out, _ = run(*hosts.enter(0), interpreters.python(), "-c", code)
+    is_copy = interpreters.python() != sys.executable
+    assert (exit_code, out) == (7, f"{is_copy} h0 True\n")
 
 
 def test_workers_of_torchrun_are_copies(tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pathlib
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ LEVELS = {
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 
+@functools.cache
 def modules() -> dict[str, pathlib.Path]:
     """By dotted name below ``q7x2``, without the package itself."""
     found = {}

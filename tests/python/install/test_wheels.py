@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 
+import interpreters
 import pytest
 
 VERSION = importlib.metadata.version("q7x2")
@@ -19,14 +20,14 @@ sys.exit(main(["info"]))
 """
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, program: str = sys.executable) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=240, check=False
+        [program, *arguments], capture_output=True, text=True, timeout=240, check=False
     )
 
 
 def test_another_torch_gets_the_commands_that_help() -> None:
-    done = python("-c", OTHER_TORCH)
+    done = python("-c", OTHER_TORCH, program=interpreters.python())
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     said = " ".join(done.stdout.split())  # the report breaks lines

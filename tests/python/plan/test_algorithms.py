@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -35,9 +36,27 @@ ALGORITHMS = (
 pytestmark = pytest.mark.beyond("gloo", "its algorithms cannot be chosen")
 
 
+# All algorithms reduce and move the same numbers, which take longer to make than to move.
+_sums: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+random_bits = functools.cache(payload)
+
+
+@functools.cache
+def _contribution(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    return integers(rank, size, dtype)
+
+
+def contribution(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Of this rank, in a tensor that a call may write to."""
+    return _contribution(dist.get_rank(), size, dtype).clone()
+
+
 def total(size: int, dtype: torch.dtype) -> torch.Tensor:
-    contributions = [integers(rank, size, dtype) for rank in range(dist.get_world_size())]
-    return torch.stack(contributions).to(torch.float64).sum(0).to(dtype)
+    world = dist.get_world_size()
+    if (world, size, dtype) not in _sums:
+        given = [integers(rank, size, dtype) for rank in range(world)]
+        _sums[world, size, dtype] = torch.stack(given).to(torch.float64).sum(0).to(dtype)
+    return _sums[world, size, dtype]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -48,18 +67,18 @@ def test_reductions(world_size: int, algorithm: str) -> None:
     for dtype in DTYPES:
         for size in SIZES if dtype == torch.float32 else SIZES[:-1]:  # bytes make the difference
             case = (algorithm, dtype, size)
-            tensor = integers(me, size, dtype)
+            tensor = contribution(size, dtype)
             dist.all_reduce(tensor, group=group)
             assert_bits(tensor, total(size, dtype), case)
 
             root = size % world_size
-            tensor = integers(me, size, dtype)
+            tensor = contribution(size, dtype)
             dist.reduce(tensor, root, group=group)
-            expected = total(size, dtype) if me == root else integers(me, size, dtype)
+            expected = total(size, dtype) if me == root else contribution(size, dtype)
             assert_bits(tensor, expected, case)
 
             part = torch.empty(size, dtype=dtype)
-            dist.reduce_scatter_tensor(part, integers(me, size * world_size, dtype), group=group)
+            dist.reduce_scatter_tensor(part, contribution(size * world_size, dtype), group=group)
             assert_bits(part, total(size * world_size, dtype)[size * me : size * (me + 1)], case)
     dist.destroy_process_group(group)
 
@@ -67,17 +86,18 @@ def test_reductions(world_size: int, algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.ranks(4, 5)
 def test_what_only_moves(world_size: int, algorithm: str) -> None:
+    me = dist.get_rank()
     group = dist.new_group(pg_options=q7x2.Options(algorithms=algorithm))
     for size in SIZES:
         root = size % world_size
-        tensor = payload(dist.get_rank(), size, torch.float32)
+        tensor = random_bits(me, size, torch.float32).clone()
         dist.broadcast(tensor, root, group=group)
-        assert_bits(tensor, payload(root, size, torch.float32), (algorithm, size))
+        assert_bits(tensor, random_bits(root, size, torch.float32), (algorithm, size))
 
         everybody = [torch.empty(size) for _ in range(world_size)]
-        dist.all_gather(everybody, payload(dist.get_rank(), size, torch.float32), group=group)
+        dist.all_gather(everybody, random_bits(me, size, torch.float32), group=group)
         for rank, other in enumerate(everybody):
-            assert_bits(other, payload(rank, size, torch.float32), (algorithm, size, rank))
+            assert_bits(other, random_bits(rank, size, torch.float32), (algorithm, size, rank))
         dist.barrier(group)
     dist.destroy_process_group(group)
 
@@ -137,20 +157,20 @@ def test_plans_of_two_hosts(world_size: int, placement: str, algorithm: str) -> 
     assert is_offered(fabric, "all_reduce", algorithm)
     for size in SIZES:
         case = (algorithm, size)
-        tensor = integers(me, size, torch.float32)
+        tensor = contribution(size, torch.float32)
         dist.all_reduce(tensor, group=group)
         assert_bits(tensor, total(size, torch.float32), case)
         if ":" in algorithm:  # so many leaders are for all-reduce only
             continue
 
         root = size % world_size
-        tensor = payload(me, size, torch.float32)
+        tensor = random_bits(me, size, torch.float32).clone()
         dist.broadcast(tensor, root, group=group)
-        assert_bits(tensor, payload(root, size, torch.float32), case)
+        assert_bits(tensor, random_bits(root, size, torch.float32), case)
 
-        tensor = integers(me, size, torch.float32)
+        tensor = contribution(size, torch.float32)
         dist.reduce(tensor, root, group=group)
-        expected = total(size, torch.float32) if me == root else integers(me, size, torch.float32)
+        expected = total(size, torch.float32) if me == root else contribution(size, torch.float32)
         assert_bits(tensor, expected, case)
     dist.destroy_process_group(group)
 
@@ -163,7 +183,7 @@ def test_rings_of_three_hosts(world_size: int, hosts: list[int]) -> None:
     group._get_backend(torch.device("cpu")).set_fabric(fabric)
     assert is_offered(fabric, "all_reduce", "blueconnect")
     for size in SIZES:
-        tensor = integers(dist.get_rank(), size, torch.float32)
+        tensor = contribution(size, torch.float32)
         dist.all_reduce(tensor, group=group)
         assert_bits(tensor, total(size, torch.float32), size)
     dist.destroy_process_group(group)

@@ -71,7 +71,7 @@ def test_runs_repeat_bit_for_bit(new_pool, backend, world_size) -> None:
     hashes = set()
     for _ in range(3):
         pool = new_pool(world_size)
-        hashes.update(pool.run(digest, harness.GroupSpec(backend), turns=10))
+        hashes.update(pool.run(digest, harness.GroupSpec(backend), turns=len(SIZES)))
         assert not pool.close()
     assert len(hashes) == 1
 

@@ -123,7 +123,7 @@ def test_explain_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "chain" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("hosts", [128, nightly(1024, "22 s of a core")])
+@pytest.mark.parametrize("hosts", [64, nightly(1024, "22 s of a core")])
 def test_simulate_many_ranks(capsys: pytest.CaptureFixture[str], hosts: int) -> None:
     arguments = ["simulate", "--size", "64M", "--hosts", str(hosts)]
     assert main([*arguments, "--algorithm", "halving_doubling"]) == 0

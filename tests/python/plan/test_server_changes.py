@@ -226,7 +226,7 @@ def kill_servers(job: Any, pool: harness.RankPool, shared: str, rounds: int) -> 
 
 
 def test_servers_killed_at_random_points(job, new_pool, shared) -> None:
-    kill_servers(job, new_pool(3, env=ENV), shared, rounds=4)
+    kill_servers(job, new_pool(3, env=ENV), shared, rounds=2)
 
 
 @pytest.mark.nightly("minutes: one hundred servers are killed in turn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -46,13 +47,17 @@ def choice(size: int, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
 
 def check_sums(group: dist.ProcessGroup | None = None) -> None:
-    ranks = dist.get_world_size()
     for count in (1, SIZE // 4 - 1, SIZE // 4, SIZE):
         for dtype in (torch.float32, torch.bfloat16):
             tensor = integers(dist.get_rank(), count, dtype)
             dist.all_reduce(tensor, group=group)
-            parts = [integers(rank, count, dtype).to(torch.float64) for rank in range(ranks)]
-            assert_bits(tensor, torch.stack(parts).sum(0).to(dtype), (count, dtype))
+            assert_bits(tensor, total(dist.get_world_size(), count, dtype), (count, dtype))
+
+
+@functools.cache
+def total(ranks: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    parts = [integers(rank, count, dtype).to(torch.float64) for rank in range(ranks)]
+    return torch.stack(parts).sum(0).to(dtype)
 
 
 @contextmanager
@@ -143,7 +148,8 @@ def test_the_trials_run_as_forced(shared: str) -> None:
 @pytest.mark.ranks(3, fresh=True)
 def test_every_collective_can_be_tuned(world_size: int, shared: str) -> None:
     with own_catalogue(shared):
-        results = q7x2.tune(collectives=COLLECTIVES, sizes=["4K", 5000], **QUICK)
+        brief = QUICK | {"seconds": 0.005}
+        results = q7x2.tune(collectives=COLLECTIVES, sizes=["4K", 5000], **brief)
     calls = [(each.collective, each.bytes) for each in results if each.chosen]
     assert calls == [(name, size) for name in COLLECTIVES for size in (4096, 8192)]
     check_sums()
