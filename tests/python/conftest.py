@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import failure_reports
 import harness
+import interpreters
 import leaks
 import levels
 
@@ -169,6 +171,14 @@ def new_pool() -> Iterator[Callable[..., harness.RankPool]]:
     for pool in pools:
         pool.usable = False  # such a test has judged its ranks itself: they are simply ended
         pool.close()
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started by ``sys.executable`` is a copy of an interpreter that has imported torch."""
+    for name, value in interpreters.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", interpreters.python())
 
 
 @pytest.fixture

@@ -14,20 +14,26 @@ The answer is ``{"pid": n}``, or ``{"pid": null}`` for what only a new interpret
 ``"exact": true`` it always is a copy. Then ``{"ask": "poll"}`` is answered with ``{"status": n}``
 (null while the program runs), and ``{"ask": "wait"}`` when the program has ended. A program that
 has ended is a zombie until one of them is asked. It is killed when the connection closes.
+
+A copy is in the namespaces of whoever asks for it, such as a virtual host, and ``pid`` is its
+number there.
 """
 
 import atexit
 import builtins
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import pathlib
+import platform
 import runpy
 import selectors
 import signal
 import socket
+import struct
 import sys
 import types
 
@@ -36,6 +42,17 @@ _AT_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "MKL_", "TORCH_DEVICE_BACKEND", "
 _AT_ANY_TIME = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "PYTHON_EXEC")
 
 _STREAMS = 3
+
+# The namespaces that a copy can enter, with what setns calls them.
+_NAMESPACES = {
+    "time": 0x80,
+    "mnt": 0x20000,
+    "uts": 0x4000000,
+    "ipc": 0x8000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+}
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 _is_copy = False
 _code = 0
@@ -82,6 +99,12 @@ class _Program:
         self.status = None
         self.waits = False
 
+    def client(self):
+        """The number of the process that asks."""
+        size = struct.calcsize("3i")
+        found = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        return struct.unpack("3i", found)[0]
+
     def lines(self):
         """The requests that have arrived since; raises ConnectionError at the end of them."""
         text, streams, _, _ = socket.recv_fds(self.connection, 1 << 16, _STREAMS)
@@ -109,6 +132,43 @@ class _Program:
         if self.pid is not None and self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
+
+
+def _enter(process, names):
+    """Enters those namespaces of a process, which a descriptor names."""
+    if names and _LIBC.setns(process, sum(_NAMESPACES[name] for name in names)):
+        raise RuntimeError(f"setns: {os.strerror(ctypes.get_errno())}")
+
+
+def _fork(client):
+    """Like ``os.fork``, but the child is in the namespaces of the client."""
+    here, there = (
+        {name: os.stat(f"/proc/{process}/ns/{name}").st_ino for name in _NAMESPACES}  # noqa: PTH116
+        for process in ("self", client)
+    )
+    others = {name for name in here if here[name] != there[name]}
+    if not others:
+        return os.fork()
+    before, client = os.pidfd_open(os.getpid()), os.pidfd_open(client)
+    # A namespace of processes has the children of whoever enters it, and nobody else.
+    _enter(client, others & {"pid"})
+    pid = os.fork()
+    if pid == 0:
+        _enter(client, others - {"pid"})
+        importlib.reload(platform)  # it remembers the name of the host
+    else:
+        _enter(before, others & {"pid"})
+    os.close(before)
+    os.close(client)
+    return pid
+
+
+def _number_inside(pid):
+    """The number of a process in its own namespace."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return pid
 
 
 def _is_possible(request):
@@ -159,7 +219,7 @@ def _serve(path):
                 program = programs[key.fileobj]
                 try:
                     request = _next(program)
-                except ConnectionError:
+                except (ConnectionError, FileNotFoundError, ProcessLookupError):  # it has gone
                     selector.unregister(program.connection)
                     del programs[program.connection]
                     program.close()
@@ -181,10 +241,10 @@ def _next(program):
     """Handles what a connection has sent. Returns the request to run in a copy, otherwise None."""
     for request in program.lines():
         if "args" in request:
-            program.pid = os.fork() if _is_possible(request) else None
+            program.pid = _fork(program.client()) if _is_possible(request) else None
             if program.pid == 0:
                 return request
-            program.answer(pid=program.pid)
+            program.answer(pid=program.pid and _number_inside(program.pid))
             for fd in program.streams:
                 os.close(fd)
             program.streams = []

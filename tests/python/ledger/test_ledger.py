@@ -7,7 +7,6 @@ import os
 import pathlib
 import sqlite3
 import subprocess
-import sys
 import textwrap
 from collections import Counter
 from typing import Any
@@ -372,7 +371,7 @@ dist.destroy_process_group()
     shell = f'if [ $RANK = 2 -o $RANK = 3 ]; then exec {clock} "$@"; else exec "$@"; fi'
     with Lab(Topology(hosts=2)) as lab:
         lab.run(
-            ["sh", "-c", shell, "sh", sys.executable, str(path)],
+            ["sh", "-c", shell, "sh", interpreters.python(), str(path)],
             ranks_per_host=2,
             env=environment(tmp_path),
             timeout_s=120,
