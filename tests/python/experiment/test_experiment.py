@@ -17,7 +17,7 @@ from q7x2.experiment import run as experiment_run
 FILE = """
 version = 1
 name = "sleep"
-command = ["-I", "{program}"]
+command = ["{program}"]
 launcher = ["env", "RANK=0"]
 seeds = [0, 1, 2, 3, 4, 5]
 metric = "printed:value"

@@ -221,7 +221,7 @@ def test_a_setting_counts_as_on_its_worst_network(
     [
         ("budget = 20", "", "budget: is missing"),
         ("budget = 20", "budget = 1", "budget: expected at least 2 runs, got 1"),
-        ("budget = 20", "budget = 14\nspeed = 3", r"unknown entries \['speed'\]"),
+        ("budget = 20", "budget = 20\nspeed = 3", r"unknown entries \['speed'\]"),
         ('"--bucket"', '"ALGO"', "variables: expected each name once"),
         ('variants = ["sra"]', "variants = []", "at least one variant"),
         ('name = "slow"', 'name = "fast"', "held_out: expected each name once"),
