@@ -12,6 +12,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from pairs import nightly
 from plain_model import Plain, batch, loss_of
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_same_on_all_ranks, f32, integers
@@ -142,7 +143,9 @@ def test_profiler_events_have_names_and_shapes(backend: str, world_size: int) ->
 
 
 @pytest.mark.beyond("gloo", "has no hooks")
-@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+@pytest.mark.parametrize(
+    "name", ["step.json.gz", nightly("step.json", "the test below has a plain file")]
+)
 @pytest.mark.ranks(2)
 def test_a_trace_shows_encode_wire_and_decode_of_each_bucket(
     world_size: int, name: str, shared: str

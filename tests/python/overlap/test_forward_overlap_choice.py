@@ -229,7 +229,7 @@ def check_chosen(pair: Pair, steps: int) -> None:
 
 
 @beyond
-@pytest.mark.parametrize("early", [0.0, None])
+@pytest.mark.parametrize("early", [None, nightly(0.0, "the default, which the next test has")])
 @pytest.mark.ranks(
     2,
     nightly(3, "a minute: the same with more ranks"),
