@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import failure_reports
 import harness
+import interpreters
 import leaks
 import levels
 
@@ -43,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "ranks(*world_sizes, timeout=30, deadline=60, fresh=False, init='file', env=None, "
-        "backend='{backend}', device_id=None): call the test on every rank of a process group; "
+        "stays=False, backend='{backend}', device_id=None): "
+        "call the test on every rank of a process group; "
         "the test may take `world_size` as an argument",
     )
     config.addinivalue_line(
@@ -102,19 +105,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     deadline = options.pop("deadline", 60.0)
     fresh = options.pop("fresh", False)
     env = options.pop("env", None)
+    has_own = fresh or (env and not options.pop("stays", False))
     if options:
         raise TypeError(f"pytest.mark.ranks has no option {', '.join(options)}")
-    if fresh or env:
+    if has_own:
         pool = harness.RankPool(world_size, env)
     else:
-        pool = pyfuncitem.config.stash[_POOLS].get(world_size)
+        pool = pyfuncitem.config.stash[_POOLS].get(world_size, env)
     problems: list[str] = []
     try:
         pool.run(pyfuncitem.obj, group, deadline, **kwargs)
     except harness.RankFailure as failure:
         problems.append(str(failure))
     finally:
-        if fresh or env:
+        if has_own:
             problems += pool.close()
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)
@@ -169,6 +173,14 @@ def new_pool() -> Iterator[Callable[..., harness.RankPool]]:
     for pool in pools:
         pool.usable = False  # such a test has judged its ranks itself: they are simply ended
         pool.close()
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started by ``sys.executable`` is a copy of an interpreter that has imported torch."""
+    for name, value in interpreters.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", interpreters.python())
 
 
 @pytest.fixture

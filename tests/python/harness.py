@@ -337,12 +337,12 @@ class RankPool:
 
 
 class RankPools:
-    """One standing pool a world size; a pool that a failure spoilt is replaced on next use."""
+    """Standing pools, by world size and variables; one that a failure spoilt is replaced."""
 
     _open: ClassVar[list[RankPools]] = []
 
     def __init__(self) -> None:
-        self._pools: dict[int, RankPool] = {}
+        self._pools: dict[tuple[int, frozenset[tuple[str, str]]], RankPool] = {}
         RankPools._open.append(self)
 
     @classmethod
@@ -351,19 +351,20 @@ class RankPools:
         pools = [pool for pools in cls._open for pool in pools._pools.values()]
         return {pool.pid(rank) for pool in pools for rank in range(pool.world_size)}
 
-    def get(self, world_size: int) -> RankPool:
-        pool = self._pools.get(world_size)
+    def get(self, world_size: int, env: Mapping[str, str] | None = None) -> RankPool:
+        key = world_size, frozenset((env or {}).items())
+        pool = self._pools.get(key)
         if pool is not None and not pool.usable:
             pool.close()
             pool = None
         if pool is None:
-            pool = self._pools[world_size] = RankPool(world_size)
+            pool = self._pools[key] = RankPool(world_size, env)
         return pool
 
     def close(self) -> list[str]:
         problems = []
-        for world_size, pool in self._pools.items():
-            problems += [f"world size {world_size}: {p}" for p in pool.close()]
+        for (world_size, env), pool in self._pools.items():
+            problems += [f"world size {world_size} {dict(env)}: {p}" for p in pool.close()]
         self._pools.clear()
         RankPools._open.remove(self)
         return problems

@@ -29,6 +29,7 @@ import itertools
 import json
 import os
 import pathlib
+import platform
 import runpy
 import selectors
 import signal
@@ -45,7 +46,16 @@ _OPTIONS = ("-u", "-B")
 _STREAMS = (0, 1, 2)
 _MOST_DESCRIPTORS = 32
 
-_NAMESPACES = ("pid", "ipc", "uts", "net", "mnt")
+# The namespaces that a copy can enter, with what setns calls them.
+_NAMESPACES = {
+    "time": 0x80,
+    "mnt": 0x20000,
+    "uts": 0x4000000,
+    "ipc": 0x8000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+}
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 _is_copy = False
 _code = 0
@@ -221,35 +231,41 @@ def _next(program):
 
 def _fork(client):
     """Forks a copy into the client's namespaces; returns its number, here and there."""
-    links = {kind: pathlib.Path(f"/proc/{client}/ns/{kind}") for kind in _NAMESPACES}
-    with contextlib.ExitStack() as stack:
-        own = stack.enter_context(open("/proc/self/ns/pid"))
-        try:
-            theirs = {kind: stack.enter_context(link.open()) for kind, link in links.items()}
-        except FileNotFoundError as error:
-            raise ConnectionError("the client has ended") from error
-        if all(_is_own(kind, file) for kind, file in theirs.items()):
+    try:
+        here, there = (
+            {name: os.stat(f"/proc/{process}/ns/{name}").st_ino for name in _NAMESPACES}  # noqa: PTH116
+            for process in ("self", client)
+        )
+        others = {name for name in here if here[name] != there[name]}
+        if not others:
             pid = os.fork()
             return pid, pid
-        _set_namespace(theirs.pop("pid"))  # of the children of this process, not its own
-        pid = os.fork()
-        if pid == 0:
-            for file in theirs.values():
-                _set_namespace(file)
-            return 0, 0
-        _set_namespace(own)
+        before, client = os.pidfd_open(os.getpid()), os.pidfd_open(client)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise ConnectionError("the client has ended") from error
+    # A namespace of processes has the children of whoever enters it, and nobody else.
+    _enter(client, others & {"pid"})
+    pid = os.fork()
+    if pid == 0:
+        _enter(client, others - {"pid"})
+        importlib.reload(platform)  # it remembers the name of the host
+    else:
+        _enter(before, others & {"pid"})
+    os.close(before)
+    os.close(client)
+    return pid, pid and _number_inside(pid)
+
+
+def _enter(process, names):
+    """Enters those namespaces of a process, which a descriptor names."""
+    if names and _LIBC.setns(process, sum(_NAMESPACES[name] for name in names)):
+        raise RuntimeError(f"setns: {os.strerror(ctypes.get_errno())}")
+
+
+def _number_inside(pid):
+    """The number of a process in its own namespace."""
     numbers = pathlib.Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2]
-    return pid, int(numbers.partition("\n")[0].split()[-1])
-
-
-def _is_own(kind, file):
-    return os.path.samestat(pathlib.Path(f"/proc/self/ns/{kind}").stat(), os.fstat(file.fileno()))
-
-
-def _set_namespace(file):
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(file.fileno(), 0) != 0:
-        raise OSError(ctypes.get_errno(), f"setns({file.name})")
+    return int(numbers.partition("\n")[0].split()[-1])
 
 
 def _become(request, descriptors):

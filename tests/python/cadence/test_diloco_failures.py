@@ -15,6 +15,7 @@ import torch.distributed as dist
 from diloco_training import SPARSE, assert_replicas_equal, flat, flattened, made, train, weights
 from harness import current_rank
 from members import Board
+from pairs import nightly
 from values import assert_bits
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -22,6 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sparse": {"every": 3, "compressor": SPARSE, "residual_decay": 0.9},
     "streaming": {"every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
 }
+KINDS = [nightly("diloco", "sparse is the same with residuals"), "sparse", "streaming"]
 
 
 def remembered(diloco: q7x2.DiLoCo) -> dict[Any, torch.Tensor]:
@@ -47,7 +49,7 @@ def train_until_failure(model: torch.nn.Module, diloco: q7x2.DiLoCo, first: int)
     raise AssertionError("nothing failed")
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.ranks(2)
 def test_a_failed_outer_step_is_undone_and_another_group_goes_on(kind: str) -> None:
     """Rank 1 stays away, so that rank 0 waits until its time is over."""
@@ -105,7 +107,7 @@ def test_a_rank_is_killed_and_the_others_go_on(
 
 
 @pytest.mark.beyond("gloo", "cannot reconfigure")
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.ranks(3, init="none", fresh=True)
 def test_a_rank_that_joins_takes_the_shared_weights(
     kind: str, world_size: int, shared: str

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from diloco_training import WEIGHTS_ONLY, backward, flat, skip_codecs, train
 from fsdp_training import net
 from hook_training import batch
+from pairs import nightly
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -45,7 +46,7 @@ def _sharded(mesh: DeviceMesh, seed: int = 0) -> nn.Module:
 def _made(
     model: nn.Module, group: dist.ProcessGroup | None, **options: Any
 ) -> tuple[nn.Module, q7x2.DiLoCo]:
-    inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)  # few calls of DTensor
     return model, q7x2.DiLoCo(model, inner, group=group, **options)
 
 
@@ -65,7 +66,10 @@ def _assert_replicas_equal(tensor: torch.Tensor, group: dist.ProcessGroup) -> No
     assert_bits(both[0], both[1], "shards of two replicas")
 
 
-@pytest.mark.parametrize("method", ["diloco", "averaged momentum", "streaming"])
+@pytest.mark.parametrize(
+    "method",
+    ["averaged momentum", "streaming", nightly("diloco", "averaged momentum is DiLoCo and more")],
+)
 @FOUR_RANKS
 def test_a_sharded_model_learns_what_a_plain_one_does(method: str) -> None:
     """A plain model of the same replica takes the batches of both ranks at once."""
@@ -73,7 +77,7 @@ def test_a_sharded_model_learns_what_a_plain_one_does(method: str) -> None:
     model, diloco = _made(_sharded(mesh), group, **METHODS[method])
     plain, reference = _made(net(), group, **METHODS[method])
     first = dist.get_rank() // 2 * 2
-    for step in range(13):
+    for step in range(8):
         train(model, diloco, range(step, step + 1))
         batches = [batch(rank, step, torch.float32) for rank in (first, first + 1)]
         losses = [nn.functional.mse_loss(plain(x), y) for x, y in batches]
@@ -94,7 +98,7 @@ def test_replicas_share_bits(method: str) -> None:
     mesh, group = _mesh()
     model, diloco = _made(_sharded(mesh, seed=dist.get_rank() // 2), group, **METHODS[method])
     _assert_replicas_equal(_shards(model), group)  # those of the first replica
-    train(model, diloco, range(12))
+    train(model, diloco, range(9))
     assert diloco.stats.outer_steps > 0
     _assert_replicas_equal(flat(diloco.shared_weights.values()), group)
 
@@ -157,7 +161,7 @@ def _refuse_asynchronous(call: Any, *tensors: Any, async_op: bool = False, **opt
 def test_measured_intervals_are_those_of_all_shards() -> None:
     mesh, group = _mesh()
     model, diloco = _made(_sharded(mesh), group, every=q7x2.FollowBandwidth(least=2, most=9))
-    for step in range(20):
+    for step in range(12):
         train(model, diloco, range(step, step + 1))
         intervals: list[Any] = [None] * 4
         dist.all_gather_object(intervals, diloco.interval)
@@ -171,14 +175,14 @@ def test_resumes_with_the_same_bits() -> None:
     train(model, diloco, range(7))  # an outer gradient is on the way
     kept = [shard.clone() for shard in _local(model)]
     inner, state = copy.deepcopy(diloco.inner.state_dict()), diloco.state_dict()
-    train(model, diloco, range(7, 14))
+    train(model, diloco, range(7, 11))
 
     other, resumed = _made(_sharded(mesh, seed=9), group, **METHODS["streaming"])
     for shard, tensor in zip(_local(other), kept, strict=True):
         shard.copy_(tensor)
     resumed.inner.load_state_dict(inner)
     resumed.load_state_dict(state)
-    train(other, resumed, range(7, 14))
+    train(other, resumed, range(7, 11))
     assert_bits(_shards(other), _shards(model), "weights")
 
 

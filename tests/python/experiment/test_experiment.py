@@ -8,7 +8,6 @@ import random
 import textwrap
 
 import pytest
-from pairs import nightly
 from q7x2 import cli
 from q7x2._core import sign_test
 from q7x2.experiment import file as experiment_file
@@ -74,8 +73,8 @@ def test_runs_are_interleaved_and_resumed(
     assert "another version of the file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("runs", [1, nightly(2, "half a minute of a core: real trainings")])
-def test_a_training_repeats_its_losses(runs: int, tmp_path: pathlib.Path) -> None:
+@pytest.mark.usefixtures("copies")
+def test_a_training_repeats_its_losses(tmp_path: pathlib.Path) -> None:
     program = """
 import sys
 import torch
@@ -98,7 +97,7 @@ dist.destroy_process_group()
     path.write_text(text.replace("[0, 1, 2, 3, 4, 5]", "[3, 1, 2, 4, 5, 6]"))
     experiment = experiment_file.read(path)
     case = experiment_program.Case((), {}, ("--slower", "1.0"))
-    folders = [tmp_path / str(run) for run in range(runs)]
+    folders = [tmp_path / str(run) for run in range(2)]
     losses = {experiment_program.run_once(experiment, 3, case, folder) for folder in folders}
     assert len(losses) == 1  # bit for bit
     assert losses.pop() > 0

@@ -105,6 +105,46 @@ while True:
 """
 
 
+WHERE = """
+import os, platform, signal, time
+names = ("ipc", "mnt", "net", "pid", "time", "uts")
+inner = {name: os.readlink(f"/proc/self/ns/{name}") for name in names}
+assert inner == {name: os.readlink(f"/proc/1/ns/{name}") for name in names}
+assert not [name for name in names if inner[name] == os.environ[name]]
+print(platform.node(), time.monotonic(), flush=True)
+signal.raise_signal(signal.SIGSTOP)
+print("asked to go on")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+def test_it_is_where_the_one_is_who_asks_for_it() -> None:
+    spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--time", "--monotonic=9000000"]
+    # Number 1 waits until the program has stopped, and passes on the signal by its own number.
+    shell = """
+    hostname elsewhere
+    "$@" & program=$!
+    while ! grep -q T.*stopped /proc/[0-9]*/status; do sleep 0.02; done
+    kill -CONT $program; wait $program
+    """
+    program = [interpreters.python(), "-c", WHERE]
+    names = ("ipc", "mnt", "net", "pid", "time", "uts")
+    here = {name: str(pathlib.Path(f"/proc/self/ns/{name}").readlink()) for name in names}
+    done = subprocess.run(
+        ["unshare", *spaces, "--fork", "--mount-proc", "sh", "-c", shell, "sh", *program],
+        env=os.environ | here,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    name, monotonic, *went_on = done.stdout.split(maxsplit=2)
+    assert name == "elsewhere"
+    assert float(monotonic) > 9_000_000
+    assert went_on == ["asked to go on\n"]
+
+
 def test_signals_are_passed_on_and_nobody_survives_a_kill() -> None:
     command = [interpreters.python(), "-c", WAITS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:

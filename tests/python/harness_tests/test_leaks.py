@@ -25,8 +25,12 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(("-n1", "--dist", "loadfile"), id="workers"),
-        pytest.param((), id="alone", marks=pytest.mark.nightly("a second run of the same")),
+        pytest.param((), id="alone"),
+        pytest.param(
+            ("-n1", "--dist", "loadfile"),
+            id="workers",
+            marks=pytest.mark.nightly("the same with one more interpreter"),
+        ),
     ],
 )
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root knows who made a file in /dev/shm")

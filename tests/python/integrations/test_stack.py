@@ -12,6 +12,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from pairs import nightly
 from plain_model import Plain, batch, loss_of
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_same_on_all_ranks, f32, integers
@@ -65,30 +66,6 @@ def compiled_step(x: torch.Tensor, world_size: int) -> torch.Tensor:
     return funcol.reduce_scatter_tensor(z, "sum", 0, dist.group.WORLD) * 3
 
 
-INDUCTOR = pytest.mark.skipif(
-    shutil.which("g++") is None and shutil.which("clang++") is None,
-    reason="inductor needs a C++ compiler",
-)
-
-
-@pytest.mark.parametrize(
-    "compiler",
-    [
-        "aot_eager",
-        pytest.param(
-            "inductor", marks=[INDUCTOR, pytest.mark.nightly("a minute: Inductor compiles C++")]
-        ),
-    ],
-)
-@pytest.mark.ranks(2, fresh=True, deadline=280)
-def test_compiled_functional_collectives(world_size: int, compiler: str) -> None:
-    x = integers(dist.get_rank(), 10, f32)
-    expected = compiled_step(x, world_size)
-    step = torch.compile(compiled_step, backend=compiler, fullgraph=True)
-    for _ in range(2):
-        assert_bits(step(x, world_size), expected + 0)
-
-
 def plain_collectives(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     dist.all_reduce(y)
@@ -96,11 +73,30 @@ def plain_collectives(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.ranks(2, fresh=True, deadline=120)
-def test_compile_rewrites_plain_collectives(world_size: int) -> None:
+def test_compiled_collectives(world_size: int) -> None:
+    """Functional ones, and plain ones, which the compiler rewrites."""
     x = integers(dist.get_rank(), 10, f32)
-    step = torch.compile(plain_collectives, backend="aot_eager", fullgraph=True)
-    expected = sum(integers(r, 10, f32) for r in range(world_size)) * 2 + 1
-    assert_bits(step(x), expected)
+    expected = compiled_step(x, world_size)
+    step = torch.compile(compiled_step, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        assert_bits(step(x, world_size), expected + 0)
+    plain = torch.compile(plain_collectives, backend="aot_eager", fullgraph=True)
+    total = sum(integers(r, 10, f32) for r in range(world_size))
+    assert_bits(plain(x), total * 2 + 1)
+
+
+@pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None,
+    reason="inductor needs a C++ compiler",
+)
+@pytest.mark.nightly("a minute: Inductor compiles C++")
+@pytest.mark.ranks(2, fresh=True, deadline=280)
+def test_functional_collectives_compiled_by_inductor(world_size: int) -> None:
+    x = integers(dist.get_rank(), 10, f32)
+    expected = compiled_step(x, world_size)
+    step = torch.compile(compiled_step, backend="inductor", fullgraph=True)
+    for _ in range(2):
+        assert_bits(step(x, world_size), expected + 0)
 
 
 # --- profiler, debug -----------------------------------------------------------------------------
@@ -147,7 +143,9 @@ def test_profiler_events_have_names_and_shapes(backend: str, world_size: int) ->
 
 
 @pytest.mark.beyond("gloo", "has no hooks")
-@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+@pytest.mark.parametrize(
+    "name", ["step.json.gz", nightly("step.json", "the test below has a plain file")]
+)
 @pytest.mark.ranks(2)
 def test_a_trace_shows_encode_wire_and_decode_of_each_bucket(
     world_size: int, name: str, shared: str

@@ -6,20 +6,22 @@ import os
 import re
 import signal
 import subprocess
-import sys
 
 import harness
+import interpreters
 import pytest
 
 
 @pytest.mark.timeout(600)
 def test_chosen_tests_of_pytorch(backend: str, tmp_path) -> None:
-    command = [sys.executable, str(harness.TESTS / "upstream"), "--backend", backend, "--quick"]
+    suite = str(harness.TESTS / "upstream" / "__main__.py")
+    command = [interpreters.python(), suite, "--backend", backend, "--quick"]
     with subprocess.Popen(
         [*command, "--out", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env=os.environ | interpreters.environment(),
         start_new_session=True,
     ) as process:
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import pathlib
-import sys
 import textwrap
 from typing import Any
 
+import interpreters
 import pytest
 from ledger_files import Training
 from q7x2 import cli
@@ -153,7 +153,7 @@ def test_bytes_are_those_of_the_interfaces(
     ledger = tmp_path / "ledger"
     with Lab(Topology(hosts=2, rate="1gbit")) as lab:
         run = lab.run(
-            [sys.executable, str(path)],
+            [interpreters.python(), str(path)],
             env={"Q7X2_LEDGER": str(ledger), "Q7X2_PROBE": "0"},
             timeout_s=120,
         )

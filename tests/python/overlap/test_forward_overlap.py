@@ -70,12 +70,12 @@ def check_bits() -> None:
     assert pair.attached.stats.chunks > 2
 
 
-@pytest.mark.ranks(*FEW, 4, env=RING, deadline=240, timeout=120)
+@pytest.mark.ranks(*FEW, 4, env=RING, stays=True, deadline=240, timeout=120)
 def test_with_a_ring_weights_have_the_bits_of_ddp() -> None:
     check_bits()
 
 
-@pytest.mark.ranks(3, env=ROUNDS_ONCE, deadline=240, timeout=120)
+@pytest.mark.ranks(3, env=ROUNDS_ONCE, stays=True, deadline=240, timeout=120)
 def test_with_algorithms_that_round_once_weights_have_the_bits_of_ddp() -> None:
     check_bits()
 

@@ -229,9 +229,14 @@ def check_chosen(pair: Pair, steps: int) -> None:
 
 
 @beyond
-@pytest.mark.parametrize("early", [0.0, None])
+@pytest.mark.parametrize("early", [None, nightly(0.0, "the default, which the next test has")])
 @pytest.mark.ranks(
-    2, nightly(3, "a minute: the same with more ranks"), env=RING, deadline=240, timeout=120
+    2,
+    nightly(3, "a minute: the same with more ranks"),
+    env=RING,
+    stays=True,
+    deadline=240,
+    timeout=120,
 )
 def test_weights_have_the_bits_of_ddp_whatever_is_chosen(early: float | None) -> None:
     pair = Pair(adamw, overlap=q7x2.ForwardOverlap(early=early))
@@ -252,7 +257,7 @@ def test_weights_have_the_bits_of_ddp_whatever_is_chosen(early: float | None) ->
 
 
 @beyond
-@pytest.mark.ranks(2, env=RING)
+@pytest.mark.ranks(2, env=RING, stays=True)
 def test_steps_that_accumulate_and_evaluate_are_measured() -> None:
     pair = Pair(adamw, overlap="forward")
     for step in range(12):
@@ -268,7 +273,7 @@ def test_steps_that_accumulate_and_evaluate_are_measured() -> None:
     check_chosen(pair, 12)
 
 
-@pytest.mark.ranks(2, env=RING)
+@pytest.mark.ranks(2, env=RING, stays=True)
 def test_a_rank_that_does_not_step_leaves_the_choice_to_the_defaults() -> None:
     pair = Pair(adamw, overlap="forward")
     for step in range(12):
@@ -282,7 +287,7 @@ def test_a_rank_that_does_not_step_leaves_the_choice_to_the_defaults() -> None:
 
 @beyond
 @pytest.mark.parametrize("before", [nightly(1, MORE), 3, nightly(4, MORE)])
-@pytest.mark.ranks(2, env=RING)
+@pytest.mark.ranks(2, env=RING, stays=True)
 def test_detached_while_it_measures(before: int) -> None:
     pair = Pair(adamw, overlap="forward")
     pair.train(range(before))
@@ -293,7 +298,7 @@ def test_detached_while_it_measures(before: int) -> None:
 
 
 @beyond
-@pytest.mark.ranks(2, env=RING)
+@pytest.mark.ranks(2, env=RING, stays=True)
 def test_an_exception_in_a_measured_backward() -> None:
     pair = Pair(adamw, overlap="forward")
     for step in range(12):

@@ -122,7 +122,7 @@ def check_states(pair: Pair) -> None:
 
 
 @beyond
-@pytest.mark.ranks(2, env=RING, deadline=240, timeout=120)
+@pytest.mark.ranks(2, env=RING, stays=True, deadline=240, timeout=120)
 def test_slow_overlap_ends_and_weights_keep_the_bits_of_ddp(tmp_path: pathlib.Path) -> None:
     pair = Pair(adamw, overlap="forward")
     slow = [True]
@@ -163,7 +163,7 @@ def test_slow_overlap_ends_and_weights_keep_the_bits_of_ddp(tmp_path: pathlib.Pa
 
 
 @beyond
-@pytest.mark.ranks(2, env=RING, deadline=240, timeout=120)
+@pytest.mark.ranks(2, env=RING, stays=True, deadline=240, timeout=120)
 def test_without_overlap_everything_is_as_with_ddp() -> None:
     """Accumulated gradients, a saved and a loaded state, clipping, detach."""
     pair = Pair(adamw, overlap=q7x2.ForwardOverlap(chunk_bytes=4 << 20))

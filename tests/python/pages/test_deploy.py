@@ -6,11 +6,11 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import harness
+import interpreters
 import pytest
 import slurm
 
@@ -29,9 +29,8 @@ needs_slurm = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.m
 
 
 def environment() -> dict[str, str]:
-    """This environment's programs first on PATH, and none of this job's own variables."""
-    programs = pathlib.Path(sys.executable).parent
-    return {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    """Our programs first on PATH, and none of this job's own variables."""
+    return interpreters.environment() | {"OMP_NUM_THREADS": "1"}
 
 
 def assert_is_whole(output: str, ranks: int) -> None:

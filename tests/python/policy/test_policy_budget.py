@@ -111,14 +111,14 @@ def _loss(model: nn.Module, seed: int) -> torch.Tensor:
 
 
 def train(policy: Any, kick: int | None, seed: int = 0) -> tuple[float, Any, Any]:
-    """240 steps with a validation each 20; at the step ``kick`` the learning rate rises 30 fold."""
+    """120 steps with a validation each 20; at the step ``kick`` the learning rate rises 30 fold."""
     ddp, hook = attached(q7x2.Quantize("int8"), Small(), attach={"policy": policy})
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2, momentum=0.9)
     hook.guard(model=ddp, optimizer=optimizer)
     with torch.no_grad():
         hook.observe(_loss(ddp.module, 999_999).item())
     rank, noticed = dist.get_rank(), []
-    while (step := hook.step) < 240:
+    while (step := hook.step) < 120:
         if step == kick:
             kick = None
             for group in optimizer.param_groups:
@@ -148,7 +148,8 @@ def test_a_forced_divergence_is_noticed_and_undone() -> None:
     kinds = [event.kind for event in policy.history]
     assert kinds.count("divergence") == kinds.count("roll_back") == 1
     assert_same_on_all_ranks(list(ddp.parameters()))
-    assert len(q7x2.plot_policy(policy).axes) == 3
+    if dist.get_rank() == 0:
+        assert len(q7x2.plot_policy(policy).axes) == 3
     tight = [train(budget(1), None, seed)[0] for seed in (0, 1)]
     noise = abs(tight[0] - tight[1])
     assert abs(loss - tight[0]) < max(3 * noise, 0.1 * tight[0]), (loss, tight)

@@ -1,14 +1,13 @@
-from __future__ import annotations
+"""What the tests of benchmarks and studies share."""
 
-import signal
-from collections.abc import Iterator
+from __future__ import annotations
 
 import pytest
 
+from benchmarks import openmpi
+
 
 @pytest.fixture(autouse=True)
-def handler_of_sigterm() -> Iterator[None]:
-    """`python -m benchmarks` sets one of its own."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+def _no_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each study looks for them in all folders of the environment, for the facts of its machine."""
+    monkeypatch.setattr(openmpi, "installations", list)

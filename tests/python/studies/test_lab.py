@@ -316,6 +316,7 @@ def test_an_explained_job_compares_algorithms_of_one_group() -> None:
         assert cell["history"]["candidates"]
 
 
+@pytest.mark.usefixtures("copies")
 @needs_lab
 def test_a_collective_crosses_the_network() -> None:
     job = launch.Job(
