@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 
 class Block(nn.Module):
@@ -33,7 +34,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(64, 64)
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.last = nn.Linear(64, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +90,9 @@ def backward(model: nn.Module, step: int, rank: int | None = None, scale: float 
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    """Fused: one operation for all parameters, since each one on a DTensor takes long."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
@@ -103,14 +106,33 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> l
 
 def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Of the shards that their ranks have."""
-    return {name: p.detach().full_tensor().clone() for name, p in model.named_parameters()}
+    return _whole({name: p.detach() for name, p in model.named_parameters()})
 
 
 def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return _whole({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+
+
+def _whole(sharded: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What `full_tensor` makes of rows over a mesh of one dimension; with one all-gather for all.
+
+    Each rank has the same number of rows, as long as there are any.
+    """
+    group = next(iter(sharded.values())).device_mesh.get_group()
+    ranks = dist.get_world_size(group)
+    padded = []
+    for tensor in sharded.values():
+        assert tensor.placements == (Shard(0),)
+        mine = tensor.to_local()
+        missing = -(-len(tensor) // ranks) - len(mine)
+        padded.append(torch.cat([mine, mine.new_zeros(missing, *mine.shape[1:])]))
+    sent = torch.cat([each.flatten() for each in padded])
+    everything = sent.new_empty(ranks * len(sent))
+    dist.all_gather_into_tensor(everything, sent, group)
+    pieces = everything.view(ranks, -1).split([each.numel() for each in padded], dim=1)
     return {
-        name: p.grad.full_tensor().clone()
-        for name, p in model.named_parameters()
-        if p.grad is not None
+        name: piece.reshape(ranks * len(each), *each.shape[1:])[: len(sharded[name])]
+        for (name, piece), each in zip(zip(sharded, pieces, strict=True), padded, strict=True)
     }
 
 
