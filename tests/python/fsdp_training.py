@@ -15,6 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 
+HOSTS, REPLICAS = ([0, 1], [2, 3]), ([0, 2], [1, 3])
+
 
 class Block(nn.Module):
     """Rows that the ranks cannot share equally, vectors, a frozen parameter."""
@@ -67,6 +69,16 @@ def mesh_over(backend: str, ranks: list[int] | None = None) -> DeviceMesh:
     """Of one dimension, with a process group of its own."""
     group = dist.new_group(ranks, backend=backend)
     return DeviceMesh.from_group(group, "cpu")
+
+
+def two_hosts() -> tuple[DeviceMesh, dist.ProcessGroup]:
+    """Of four ranks the two of a host, which share a model, and those with the same shards.
+
+    Over new groups: torch keeps what `init_device_mesh` has derived, also when its groups end.
+    """
+    hosts, replicas = ([dist.new_group(ranks) for ranks in pairs] for pairs in (HOSTS, REPLICAS))
+    rank = dist.get_rank()
+    return DeviceMesh.from_group(hosts[rank // 2], "cpu"), replicas[rank % 2]
 
 
 def sharded(mesh: DeviceMesh, model: Net | None = None, **options: Any) -> Net:
