@@ -221,7 +221,7 @@ def check(seed: int, cases: int) -> None:
 
 @pytest.mark.ranks(2, 3, deadline=240)
 def test_nothing_is_lost_if_ranks_are_idle() -> None:
-    check(int(SEED or 1), int(CASES or 25))
+    check(int(SEED or 1), int(CASES or 15))
 
 
 @pytest.mark.nightly("thousands of cases: minutes")
@@ -249,7 +249,8 @@ LOW_RANK = {
 
 
 def matrix_of(hook: Any, backend: str, scaler: bool = False) -> tuple[DDP, q7x2.Attached]:
-    group = dist.new_group(backend=backend)
+    is_default = backend == dist.get_backend()
+    group = dist.group.WORLD if is_default else dist.new_group(backend=backend)
     ddp = DDP(Given([(24, 24)], torch.float32), process_group=group)
     options: dict[str, Any] = {}
     if scaler:
@@ -273,17 +274,17 @@ def rank_one() -> torch.Tensor:
 @pytest.mark.parametrize("name", LOW_RANK)
 @pytest.mark.ranks(2)
 def test_a_matrix_that_the_ranks_use_in_turns_gets_their_gradients(name: str, backend: str) -> None:
-    """Rank 0 uses it for 20 steps, then rank 1. Its gradients have the rank that is sent."""
+    """Rank 0 uses it for 10 steps, then rank 1. Its gradients have the rank that is sent."""
     ddp, hook = matrix_of(LOW_RANK[name], backend)
     gradient = rank_one()
     mean = gradient.double() / 2
     errors = []
-    for step in range(20 + 12):
-        mine = gradient * float(dist.get_rank() == step // 20)
+    for step in range(10 + 6):
+        mine = gradient * float(dist.get_rank() == step // 10)
         error = float((reduced(ddp, mine) - mean).norm() / mean.norm())
         errors.append(round(error, 3))
         if name == "alternating":  # half of a power iteration finds the direction little by little
-            assert error < (1.0 if step % 20 < 2 else 0.2), errors
+            assert error < (1.0 if step % 10 < 2 else 0.2), errors
         else:
             assert error < 0.02, errors
     (local,) = hook.state_dict()["local"].values()
@@ -306,7 +307,7 @@ KEEPING = {
 def test_what_the_results_lack_does_not_grow_while_a_rank_is_idle(name: str, backend: str) -> None:
     """Error feedback delivers all but a bounded rest, whoever has rounded it."""
     ddp, _ = matrix_of(KEEPING[name], backend)
-    rank, steps = dist.get_rank(), 40
+    rank, steps = dist.get_rank(), 36
     generator = torch.Generator().manual_seed(rank)
     mine = torch.randn(24, 24, generator=generator) * float(rank < 2)
     mean = mine.double() / 3

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
 
 SEED = int(os.environ.get("Q7X2_RANDOM_SEED", "1"))
-CASES = int(os.environ.get("Q7X2_HOOK_CASES", "20"))
+CASES = int(os.environ.get("Q7X2_HOOK_CASES", "10"))
 
 DETERMINISTIC = [
     *("int8", "int4:g=512", "int3:g=64", "int2:g=32", "int8:g=256", "fp8_e4m3", "fp8_e5m2:g=32"),
