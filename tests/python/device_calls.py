@@ -5,12 +5,14 @@ Each returns what the call wrote, for a comparison with the same call on CPU ten
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
+from pairs import OTHERS, covering, nightly
 from torch import nn
 from values import assert_bits, integers, payload
 
@@ -141,14 +143,16 @@ def descend(model: nn.Module, weights: nn.Module, device: str, steps: int, width
 
 
 SIZES = [0, 1, 1023, 70_000]
+DTYPES = [torch.float32, torch.bfloat16, torch.int64]
+
+# By how many of a call, a size and a dtype meet in each combination.
+STRENGTHS = [2, nightly(3, OTHERS[2])]
 
 
-def compare_calls(device: str) -> None:
+def compare_calls(device: str, strength: int) -> None:
     """Every call gives the bits of CPU tensors, in the order of the current stream."""
-    for call in CALLS:
-        for dtype in (torch.float32, torch.bfloat16, torch.int64):
-            for size in SIZES:
-                _compare_one(call, device, size, dtype)
+    for call, size, dtype in covering(list(itertools.product(CALLS, SIZES, DTYPES)), strength):
+        _compare_one(call, device, size, dtype)
 
 
 def _compare_one(

@@ -13,6 +13,9 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+
+HOSTS, REPLICAS = ([0, 1], [2, 3]), ([0, 2], [1, 3])
 
 
 class Block(nn.Module):
@@ -33,7 +36,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(64, 64)
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.last = nn.Linear(64, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,6 +71,16 @@ def mesh_over(backend: str, ranks: list[int] | None = None) -> DeviceMesh:
     return DeviceMesh.from_group(group, "cpu")
 
 
+def two_hosts() -> tuple[DeviceMesh, dist.ProcessGroup]:
+    """Of four ranks the two of a host, which share a model, and those with the same shards.
+
+    Over new groups: torch keeps what `init_device_mesh` has derived, also when its groups end.
+    """
+    hosts, replicas = ([dist.new_group(ranks) for ranks in pairs] for pairs in (HOSTS, REPLICAS))
+    rank = dist.get_rank()
+    return DeviceMesh.from_group(hosts[rank // 2], "cpu"), replicas[rank % 2]
+
+
 def sharded(mesh: DeviceMesh, model: Net | None = None, **options: Any) -> Net:
     model = net() if model is None else model
     for block in model.blocks:
@@ -89,7 +102,9 @@ def backward(model: nn.Module, step: int, rank: int | None = None, scale: float 
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    """Fused: one operation for all parameters, since each one on a DTensor takes long."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
@@ -103,14 +118,33 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> l
 
 def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Of the shards that their ranks have."""
-    return {name: p.detach().full_tensor().clone() for name, p in model.named_parameters()}
+    return _whole({name: p.detach() for name, p in model.named_parameters()})
 
 
 def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return _whole({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+
+
+def _whole(sharded: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What `full_tensor` makes of rows over a mesh of one dimension; with one all-gather for all.
+
+    Each rank has the same number of rows, as long as there are any.
+    """
+    group = next(iter(sharded.values())).device_mesh.get_group()
+    ranks = dist.get_world_size(group)
+    padded = []
+    for tensor in sharded.values():
+        assert tensor.placements == (Shard(0),)
+        mine = tensor.to_local()
+        missing = -(-len(tensor) // ranks) - len(mine)
+        padded.append(torch.cat([mine, mine.new_zeros(missing, *mine.shape[1:])]))
+    sent = torch.cat([each.flatten() for each in padded])
+    everything = sent.new_empty(ranks * len(sent))
+    dist.all_gather_into_tensor(everything, sent, group)
+    pieces = everything.view(ranks, -1).split([each.numel() for each in padded], dim=1)
     return {
-        name: p.grad.full_tensor().clone()
-        for name, p in model.named_parameters()
-        if p.grad is not None
+        name: piece.reshape(ranks * len(each), *each.shape[1:])[: len(sharded[name])]
+        for (name, piece), each in zip(zip(sharded, pieces, strict=True), padded, strict=True)
     }
 
 

@@ -152,11 +152,7 @@ class RankPool:
             "qualname": qualname,
             "kwargs": kwargs,
             "group": group,
-            "init": {
-                "file": f"file://{self.directory}/store{self._serial}",
-                "tcp": f"tcp://127.0.0.1:{free_port()}",
-                "none": None,
-            }[group.init],
+            "init": self._url(group.init),
             "deadline": deadline,
         }
         self._started = True
@@ -170,6 +166,12 @@ class RankPool:
             # Of a rank that is gone, collect() finds the exit code.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.pipes[rank].send(task)
+
+    def _url(self, init: str) -> str | None:
+        """Where the ranks of the next body meet."""
+        if init == "tcp":
+            return f"tcp://127.0.0.1:{free_port()}"
+        return f"file://{self.directory}/store{self._serial}" if init == "file" else None
 
     def collect(self, grace: float = GRACE, stop_on_failure: bool = True) -> list[Outcome]:
         """Waits for every rank started; hung ranks dump their stacks and are killed.

@@ -210,10 +210,15 @@ def everybody(value: torch.Tensor) -> list[torch.Tensor]:
 
 
 def assert_same_on_all_ranks(tensors: list[torch.Tensor], case: object = "") -> None:
-    for i, tensor in enumerate(tensors):
-        all_of_them = everybody(tensor)
-        for other in all_of_them:
-            assert_bits(other, all_of_them[0], (case, i))
+    sizes = [raw(tensor).numel() for tensor in tensors]
+    first, *others = everybody(torch.cat([raw(tensor) for tensor in tensors]))  # in one message
+    for other in others:
+        for i, (mine, theirs) in enumerate(
+            zip(first.split(sizes), other.split(sizes), strict=True)
+        ):
+            kind, shape = tensors[i].dtype, tensors[i].shape
+            of_rank_0, of_another = (b.clone().view(kind).view(shape) for b in (mine, theirs))
+            assert_bits(of_another, of_rank_0, (case, i))
 
 
 def check_sum(group, ranks: list[int], salt: int = 0, size: int = 1000) -> None:

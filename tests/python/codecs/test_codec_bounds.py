@@ -129,7 +129,7 @@ def test_means_are_right_where_the_codec_says_so(name: str) -> None:
     """The mean of many messages, against its expected distance if errors are independent."""
     codec = load().Codec(name)
     assert codec.unbiased == (name in UNBIASED)
-    draws, worst = 200, 0.0
+    draws, worst = 100, 0.0
     for what, values in hard_inputs(codec.group or 512):
         total, squares = torch.zeros_like(values).double(), 0.0
         for draw in range(draws):

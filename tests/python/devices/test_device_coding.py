@@ -125,9 +125,9 @@ def test_results_beyond_fp16_are_not_finite(device_pool, shared: str, device: st
 
 
 def _counted(dtype: torch.dtype, share: float, codec: str) -> None:
-    dense = torch.ones(1 << 18, device="fake", dtype=dtype)
-    coded = torch.ones(1 << 18, device="fake", dtype=dtype)
-    residual = torch.zeros(1 << 18, device="fake")
+    dense = torch.ones(1 << 16, device="fake", dtype=dtype)
+    coded = torch.ones(1 << 16, device="fake", dtype=dtype)
+    residual = torch.zeros(1 << 16, device="fake")
     plain = sum(stand_in.bytes_of(lambda: dist.all_reduce(dense)))
     assert plain == 2 * dense.nbytes
 
@@ -159,10 +159,10 @@ def test_messages_cross_the_bus(
 def _counted_by_ddp() -> None:
     def bytes_of_a_step(hook: object) -> int:
         torch.manual_seed(0)
-        ddp = DDP(torch.nn.Linear(256, 256).to("fake"), bucket_cap_mb=100)
+        ddp = DDP(torch.nn.Linear(128, 128).to("fake"), bucket_cap_mb=100)
         q7x2.attach(ddp, hook)
-        x = torch.ones(4, 256, device="fake")
-        for _ in range(3):
+        x = torch.ones(4, 128, device="fake")
+        for _ in range(2):
             ddp(x).sum().backward()
         return sum(stand_in.bytes_of(lambda: ddp(x).sum().backward()))
 

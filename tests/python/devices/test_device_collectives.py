@@ -7,7 +7,7 @@ import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
-from device_calls import compare_calls
+from device_calls import STRENGTHS, compare_calls
 from pairs import nightly
 from values import assert_bits
 
@@ -15,8 +15,11 @@ pytestmark = stand_in.needs_accelerator
 
 
 @pytest.mark.parametrize("world", [nightly(2, "three ranks do more of the same"), 3])
-def test_bits_are_those_of_cpu_tensors(world: int, device_pool, shared: str, device: str) -> None:
-    stand_in.run(device_pool(world), compare_calls, shared, device)
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_bits_are_those_of_cpu_tensors(
+    strength: int, world: int, device_pool, shared: str, device: str
+) -> None:
+    stand_in.run(device_pool(world), compare_calls, shared, device, strength=strength)
 
 
 CODECS = ["none", "bf16", "int4", "onebit", "topk:0.1", "sumint8", "auto"]

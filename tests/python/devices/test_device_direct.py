@@ -19,7 +19,7 @@ import q7x2
 import stand_in
 import torch
 import torch.distributed as dist
-from device_calls import compare_calls, descend
+from device_calls import STRENGTHS, compare_calls, descend
 from pairs import each_value
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -36,14 +36,18 @@ def _calls(path: str) -> int:
     return sum(way["calls"] for way in ways if way["path"] == path)
 
 
-def _compare_all() -> None:
-    compare_calls("fake")
-    assert _calls("direct") > 100
+def _compare_all(strength: int) -> None:
+    compare_calls("fake", strength)
+    assert _calls("direct") > 40
 
 
 @pytest.mark.parametrize(("world", "path"), each_value([3, 2], ["auto", "direct"]))
-def test_bits_are_those_of_cpu_tensors(world: int, path: str, device_pool, shared: str) -> None:
-    stand_in.run(device_pool(world, with_driver=True), _compare_all, shared, device_path=path)
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_bits_are_those_of_cpu_tensors(
+    strength: int, world: int, path: str, device_pool, shared: str
+) -> None:
+    pool = device_pool(world, with_driver=True)
+    stand_in.run(pool, _compare_all, shared, device_path=path, strength=strength)
 
 
 def _all_gather(elements: int) -> torch.Tensor:

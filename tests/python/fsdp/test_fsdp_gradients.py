@@ -59,7 +59,7 @@ def test_gradients_and_residuals_together_are_exact(codec: str, backend: str) ->
         else:
             assert_close(received[name], gradient, name, rtol=1e-4, atol=1e-6)
     assert hook.step == 4
-    assert hook.stats.buckets == 4 * 4
+    assert hook.stats.buckets == 4 * 3
     assert hook.stats.message_bytes < hook.stats.gradient_bytes
 
 
@@ -219,7 +219,7 @@ def test_a_backward_that_raised_leaves_nothing_behind() -> None:
     backward(model, 1)
     exact = exact_gradients(1, range(2), weights)
     for name, gradient in whole_gradients(model).items():
-        if name.startswith(("blocks.1", "blocks.2")):  # were on their way; FSDP keeps the root's
+        if name.startswith("blocks.1"):  # were on their way; FSDP keeps the root's
             expected = exact.get_parameter(name).grad
             assert (gradient - expected).norm() < 0.02 * expected.norm(), name
     assert hook.step == 1

@@ -20,6 +20,7 @@ from fsdp_training import (
     sharded,
     sum_of_residuals,
     train,
+    two_hosts,
     whole_gradients,
     whole_weights,
 )
@@ -27,11 +28,10 @@ from pairs import each_value
 from policy_training import Script
 from q7x2.fsdp.facts import WireClock
 from q7x2.fsdp.treatments import GroupTreatment, combined
-from torch.distributed.device_mesh import init_device_mesh
 from values import assert_bits, assert_close
 
-INNER = [f"blocks.{i}.inner.weight" for i in range(3)]
-OUTER = [f"blocks.{i}.outer.weight" for i in range(3)]
+INNER = [f"blocks.{i}.inner.weight" for i in range(2)]
+OUTER = [f"blocks.{i}.outer.weight" for i in range(2)]
 MATRICES = ["first.weight", "last.weight", *INNER, *OUTER]
 
 
@@ -226,12 +226,11 @@ def test_a_step_that_one_rank_finds_not_finite_is_known_to_all() -> None:
     assert [facts.is_finite for facts in policy.facts] == [False]
 
 
-@pytest.mark.ranks(4, fresh=True)
+@pytest.mark.ranks(4)
 def test_policies_steer_shards_and_replicas() -> None:
     """Each with codecs of its own; all ranks have the same facts, and so the same history."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-    model = sharded(mesh["shards"])
-    replicas = mesh["replicas"].get_group()
+    mesh, replicas = two_hosts()
+    model = sharded(mesh)
     shards = q7x2.Accordion("int8", "int4:g=128", every=2, names=MATRICES)
     between = q7x2.BitAllocation("int8", ["int2:g=128"], every=3, names=["replicas:*"])
     seen = Script({0: q7x2.Decision(measures=True, candidates=["int2:g=128"])})
@@ -244,7 +243,7 @@ def test_policies_steer_shards_and_replicas() -> None:
     train(model, adam(model), range(6))
     hook.state_dict()
     assert {event.parameter for event in shards.history} == set(MATRICES)
-    names = {"replicas:root", *(f"replicas:blocks.{i}" for i in range(3))}
+    names = {"replicas:root", *(f"replicas:blocks.{i}" for i in range(2))}
     assert set(seen.facts[-1].gradients) == names | set(MATRICES)
     assert {event.parameter for event in between.history} == names
     assert all(gradient.uses == 4 for gradient in seen.facts[-1].gradients.values())
@@ -252,20 +251,19 @@ def test_policies_steer_shards_and_replicas() -> None:
     assert all(each == everybody[0] for each in everybody)
 
 
-@pytest.mark.ranks(4, fresh=True)
+@pytest.mark.ranks(4)
 def test_policies_steer_replicas_of_uncompressed_shards() -> None:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    mesh, replicas = two_hosts()
     sent = {}
     for level in ("int2:g=128", "int8:g=128"):
         policy = q7x2.Accordion(level, level, every=1)
-        model = sharded(mesh["shards"])
-        group = mesh["replicas"].get_group()
-        hook = q7x2.attach(model, q7x2.Quantize("int8"), replicas=group, policy=policy)
+        model = sharded(mesh)
+        hook = q7x2.attach(model, q7x2.Quantize("int8"), replicas=replicas, policy=policy)
         train(model, adam(model), range(2))
         before = hook.stats.message_bytes
         train(model, adam(model), range(2, 3))
         sent[level] = hook.stats.message_bytes - before
-        assert len({event.parameter for event in policy.history}) == 4
+        assert len({event.parameter for event in policy.history}) == 3
     assert sent["int8:g=128"] > 2 * sent["int2:g=128"]
 
 

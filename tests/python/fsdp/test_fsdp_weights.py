@@ -50,7 +50,7 @@ def test_all_ranks_compute_with_the_same_weights(codec: str, backend: str) -> No
     model, gathered, hook = compressed(backend, gradients="none", weights=codec)
     optimizer = adam(model)
     errors = []
-    for step in range(12):
+    for step in range(9):
         before = whole_weights(model)
         train(model, optimizer, range(step, step + 1))
         assert_same_on_all_ranks(list(gathered.weights.values()), (codec, step))
@@ -80,8 +80,8 @@ def test_differences_need_few_bytes_and_backward_none(backend: str) -> None:
     train(model, optimizer, range(2, 4))
     after = hook.stats
     row = sum(p.to_local().numel() for p in model.parameters())
-    assert after.gathers - before.gathers == 2 * 4
-    assert after.repeats - before.repeats == 2 * 3  # the root stays unsharded
+    assert after.gathers - before.gathers == 2 * 3
+    assert after.repeats - before.repeats == 2 * 2  # the root stays unsharded
     assert after.refreshes == before.refreshes
     assert after.weight_message_bytes - before.weight_message_bytes < 2 * 1.3 * row
 
@@ -166,17 +166,17 @@ def test_a_refresh_comes_after_so_many_steps() -> None:
         before = whole_weights(model)
         train(model, optimizer, range(step, step + 1))
         assert (largest_error(gathered, before) == 0) == (step % 3 == 0), step
-    assert hook.stats.refreshes == 3 * 4
+    assert hook.stats.refreshes == 3 * 3
 
 
-@pytest.mark.parametrize(("reshard", "backend"), each_value([True, False, 2], BACKENDS))
+@pytest.mark.parametrize(("reshard", "backend"), each_value([False, 2], BACKENDS))
 @pytest.mark.ranks(4)
-def test_weights_stay_or_are_gathered_again(reshard: bool | int, backend: str) -> None:
+def test_weights_stay_or_are_gathered_again(reshard: int, backend: str) -> None:
     """However FSDP keeps them between forward and backward, a training is the same."""
     losses = {}
     for way in (True, reshard):
         model, gathered, _ = compressed(backend, reshard_after_forward=way)
-        losses[way] = train(model, adam(model), range(6))
+        losses[way] = train(model, adam(model), range(4))
         assert_same_on_all_ranks(list(gathered.weights.values()))
     assert losses[True] == losses[reshard]
 
@@ -186,9 +186,9 @@ def test_weights_stay_or_are_gathered_again(reshard: bool | int, backend: str) -
 def test_mixed_precision(reduce: torch.dtype | None, backend: str) -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)
     plain = sharded(mesh_over(backend), mp_policy=policy)
-    expected = train(plain, adam(plain), range(20))
+    expected = train(plain, adam(plain), range(10))
     model, gathered, _ = compressed(backend, mp_policy=policy)
-    losses = train(model, adam(model), range(20))
+    losses = train(model, adam(model), range(10))
     assert_same_on_all_ranks(list(gathered.weights.values()))
     assert all(weights.dtype == torch.bfloat16 for weights in gathered.weights.values())
     assert abs(sum(losses[-5:]) - sum(expected[-5:])) < 0.05 * sum(expected[-5:])
@@ -209,7 +209,7 @@ def test_evaluation_between_steps() -> None:
     sent = hook.stats.weight_message_bytes
     with torch.inference_mode():
         again = forward(model)
-    assert hook.stats.weight_message_bytes == sent + 4
+    assert hook.stats.weight_message_bytes == sent + 3
     assert_bits(first.clone(), again.clone(), "repeated")
     assert_same_on_all_ranks(list(gathered.weights.values()))
     train(model, optimizer, range(2, 4))

@@ -76,7 +76,7 @@ def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any
     ddp, at_work = attached(hook, **options)
     first = last = 0.0
     optimizer = sgd(ddp, hook)
-    for step in range(12):
+    for step in range(10):  # the last one has the batch of the first
         optimizer.zero_grad()
         x, y = batch(dist.get_rank(), step % 3)
         loss = nn.functional.mse_loss(ddp(x), y)
@@ -85,11 +85,11 @@ def test_replicas_stay_the_same_bits_and_learn(hook: Any, options: dict[str, Any
         first, last = first or loss.item(), loss.item()
     assert last < 0.95 * first
     assert_same_on_all_ranks(parameters_of(ddp))
-    assert at_work.stats.steps == 12
+    assert at_work.stats.steps == 10
 
 
 @every_hook("delays")
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(2, nightly(3, MORE))
 def test_delays_do_not_change_a_bit(hook: Any, options: dict[str, Any]) -> None:
     """Gradients are ready in other order and at other times on every rank, with many buckets."""
     results = []

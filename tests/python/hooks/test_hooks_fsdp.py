@@ -1,7 +1,4 @@
-"""Hooks between the replicas of a model that FSDP2 shards: two hosts of two ranks each.
-
-Each test has processes of its own: torch keeps what it derives of a mesh, also when its groups end.
-"""
+"""Hooks between the replicas of a model that FSDP2 shards: two hosts of two ranks each."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from fsdp_training import Optional
+from fsdp_training import Optional, two_hosts
 from hook_training import assert_states_equal, backward
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -47,15 +44,15 @@ def model() -> nn.Module:
 
 def sharded() -> tuple[nn.Module, dist.ProcessGroup]:
     """Sharded over the ranks of a host, replicated over the hosts."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    mesh, replicas = two_hosts()
     whole = model()
     for block in list(whole)[:2]:
-        fully_shard(block, mesh=mesh["shards"])
-    fully_shard(whole, mesh=mesh["shards"])
-    return whole, mesh["replicas"].get_group()
+        fully_shard(block, mesh=mesh)
+    fully_shard(whole, mesh=mesh)
+    return whole, replicas
 
 
-@pytest.mark.ranks(4, fresh=True)
+@pytest.mark.ranks(4)
 def test_gradients_are_those_of_all_ranks() -> None:
     for name in HOOKS:
         check_gradients(name)
@@ -97,7 +94,7 @@ def check_gradients(name: str) -> None:
                 assert_bits(tensor, state["local"][kind]["residual"][module], module)
 
 
-@pytest.mark.ranks(4, fresh=True)
+@pytest.mark.ranks(4, fresh=True)  # torch keeps equal meshes, with the names of their groups
 def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
     fsdp, replicas = sharded()
     with pytest.raises(ValueError, match="needs replicas for an FSDP2 model"):
@@ -112,7 +109,7 @@ def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
         q7x2.attach(fsdp, q7x2.PowerSGD(rank=4), replicas=replicas)
 
 
-@pytest.mark.ranks(4, fresh=True)
+@pytest.mark.ranks(4)
 def test_a_step_ends_with_its_backward() -> None:
     """Whichever modules took part in it; FSDP says of none of them that it is the last."""
     for case in ("frozen", "together", "unused"):
@@ -120,19 +117,19 @@ def test_a_step_ends_with_its_backward() -> None:
 
 
 def check_steps(case: str) -> None:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    mesh, replicas = two_hosts()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Optional()
     if case == "frozen":
         model.first.requires_grad_(False)
     if case == "together":
-        fully_shard([model.first, model.second], mesh=mesh["shards"])
+        fully_shard([model.first, model.second], mesh=mesh)
     else:
-        fully_shard(model.first, mesh=mesh["shards"])
-        fully_shard(model.second, mesh=mesh["shards"])
-    fully_shard(model, mesh=mesh["shards"])
-    hook = q7x2.attach(model, q7x2.TopK(0.1, start_iter=0), replicas=mesh["replicas"].get_group())
+        fully_shard(model.first, mesh=mesh)
+        fully_shard(model.second, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    hook = q7x2.attach(model, q7x2.TopK(0.1, start_iter=0), replicas=replicas)
     for step in range(3):
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
         model(x, both=case != "unused" or step == 1).square().sum().backward()
@@ -142,7 +139,7 @@ def check_steps(case: str) -> None:
     assert any(residual.any() for residual in local["residual"].values())
 
 
-@pytest.mark.ranks(4, fresh=True)
+@pytest.mark.ranks(4)
 def test_a_distributed_checkpoint_holds_every_shards_state(shared: str) -> None:
     fsdp, replicas = sharded()
     hook = q7x2.attach(fsdp, HOOKS["batched"], replicas=replicas)

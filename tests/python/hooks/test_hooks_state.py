@@ -60,9 +60,9 @@ def test_resume_is_bit_identical(hook: Any, options: dict[str, Any], shared: str
         },
         path,
     )
-    train(ddp, optimizer, range(5, 9))
+    train(ddp, optimizer, range(5, 8))
     again, hook_again, optimizer = resumed(hook, torch.load(path), **options)
-    train(again, optimizer, range(5, 9))
+    train(again, optimizer, range(5, 8))
     for p, q in zip(parameters_of(again), parameters_of(ddp), strict=True):
         assert_bits(p, q)
     assert_states_equal(hook_again.state_dict(), at_work.state_dict())

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits
 
 SHAPES: list[tuple[int, ...]] = [(24, 16), (16, 16), (32, 8)]
+STEPS = 4
 # DDP's buckets begin with the parameters that were made last.
 UNUSED = {"the last bucket": 0, "one between": 1, "the first bucket": 2}
 TAKING_GIVEN = [
@@ -38,38 +39,50 @@ def gradients_of(step: int, unused: int) -> list[torch.Tensor | None]:
     return [None if i == unused else gradient for i, gradient in enumerate(given)]
 
 
-@pytest.mark.parametrize("where", UNUSED)
-@pytest.mark.parametrize("scaler", [False, True], ids=["", "scaler"])
+Result = tuple[dict[str, Any], list[torch.Tensor | None]]
+
+
+def trained(hook: Any, skips: bool, options: dict[str, Any]) -> list[Result]:
+    """For each bucket that may be unused: the state after some steps without it, and gradients."""
+    ddp = model(skips)
+    hook_at_work = q7x2.attach(ddp, hook, **options)
+    at_first = hook_at_work.state_dict()
+    results = []
+    for turn, unused in enumerate(UNUSED.values(), 1):
+        hook_at_work.load_state_dict(at_first)
+        for step in range(STEPS):
+            ddp.zero_grad()
+            ddp(gradients_of(step, unused)).backward()
+            assert hook_at_work.step == step + 1
+        if skips:
+            assert hook_at_work.stats.buckets == (len(SHAPES) - 1) * STEPS * turn
+        results.append((hook_at_work.state_dict(), [p.grad for p in ddp.parameters()]))
+    assert hook_at_work.stats.skipped_steps == 0
+    return results
+
+
 @pytest.mark.parametrize("hook", TAKING_GIVEN)
 @pytest.mark.ranks(2)
-def test_steps_end_without_the_buckets_that_are_left_out(
-    hook: Any, scaler: bool, where: str
-) -> None:
+def test_steps_end_without_the_buckets_that_are_left_out(hook: Any) -> None:
     """As without that option, bit by bit, and the state is at rest after each backward."""
-    results = []
-    for skips in (False, True):
-        ddp = model(skips)
-        hook_at_work = q7x2.attach(ddp, hook, **(exact() if scaler else {}))
-        for step in range(4):
-            ddp.zero_grad()
-            ddp(gradients_of(step, UNUSED[where])).backward()
-            assert hook_at_work.step == step + 1
-        assert hook_at_work.stats.skipped_steps == 0
-        if skips:
-            assert hook_at_work.stats.buckets < 3 * 4  # one was left out
-        state = hook_at_work.state_dict()
-        results.append((state, [p.grad for p in ddp.parameters()]))
-    (before, expected), (after, reduced) = results
-    for one, other in zip(reduced, expected, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None and other is not None:
-            assert_bits(one, other)
+    expected = trained(hook, False, {})
+    for options in ({}, exact()):
+        for where, one, other in zip(UNUSED, expected, trained(hook, True, options), strict=True):
+            assert_same_results(one, other, where)
+
+
+def assert_same_results(one: Result, other: Result, where: str) -> None:
+    (before, expected), (after, reduced) = one, other
+    for gradient, target in zip(reduced, expected, strict=True):
+        assert (gradient is None) == (target is None), where
+        if gradient is not None and target is not None:
+            assert_bits(gradient, target, where)
     assert before["step"] == after["step"]
     for key, part in before["local"].items():
         for kind, tensors in part.items():
             for name, tensor in tensors.items():
                 if isinstance(tensor, torch.Tensor):
-                    assert_bits(after["local"][key][kind][name], tensor, (kind, name))
+                    assert_bits(after["local"][key][kind][name], tensor, (where, kind, name))
 
 
 @pytest.mark.ranks(2)

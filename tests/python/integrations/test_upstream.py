@@ -1,4 +1,4 @@
-"""A few of PyTorch's own tests, aimed at the backend; docs/testing_special.md says how to run them all."""
+"""A few of PyTorch's own tests, aimed at the backend; docs/testing_special.md has the rest."""
 
 from __future__ import annotations
 
