@@ -91,8 +91,8 @@ uint64_t MatrixStacks::start_of(uint64_t iteration) const {
   return options_.reset_every > 0 ? iteration / options_.reset_every : 0;
 }
 
-bool MatrixStacks::restarts() const {
-  return iterations_ > 0 && start_of(iterations_) != start_of(iterations_ - 1);
+bool MatrixStacks::restarts_in(uint64_t iteration) const {
+  return iteration > 0 && start_of(iteration) != start_of(iteration - 1);
 }
 
 at::Tensor MatrixStacks::initial_basis(size_t number, uint64_t iteration) const {
@@ -109,13 +109,19 @@ at::Tensor MatrixStacks::initial_basis(size_t number, uint64_t iteration) const 
 }
 
 MatrixStacks::Bases MatrixStacks::bases_of(size_t number) const {
-  if (number < bases_.size() && bases_[number].basis.defined()) {
-    const auto& [basis, other] = bases_[number];
-    return {fitted(basis, number, iterations_),
-            options_.alternating ? fitted(other, number, iterations_ + 1) : at::Tensor()};
+  return {newest_basis(number, iterations_),
+          options_.alternating ? newest_basis(number, iterations_ + 1) : at::Tensor(), iterations_};
+}
+
+at::Tensor MatrixStacks::newest_basis(size_t number, uint64_t iteration) const {
+  const Bases known = number < bases_.size() ? bases_[number] : Bases{};
+  const auto is_its_turn = [&](uint64_t other) { return is_left(other) == is_left(iteration); };
+  for (uint64_t past = iterations_; past-- > known.iteration;) {
+    if (restarts_in(past) && is_its_turn(past)) return initial_basis(number, past);
   }
-  return {initial_basis(number, iterations_),
-          options_.alternating ? initial_basis(number, iterations_ + 1) : at::Tensor()};
+  const bool is_first = is_its_turn(known.iteration);
+  if (!known.basis.defined()) return initial_basis(number, is_first ? 0 : 1);
+  return fitted(is_first ? known.basis : known.other, number, iteration);
 }
 
 at::Tensor MatrixStacks::fitted(const at::Tensor& basis, size_t number, uint64_t iteration) const {
@@ -207,6 +213,7 @@ StackLayout& MatrixStacks::layout_of(const BucketExchange& exchange) {
 void MatrixStacks::remember(const Stack& stack, const std::vector<size_t>& parameters) {
   for (int64_t row = 0; row < stack.count(); ++row) {
     Bases& bases = bases_[parameters[stack.members[static_cast<size_t>(row)]]];
+    bases.iteration = iterations_;
     bases.basis = stack.basis.select(0, row);
     if (options_.alternating) bases.other = stack.other_basis.select(0, row);
   }
@@ -249,11 +256,10 @@ void MatrixStacks::forget_unused() {
 }
 
 void MatrixStacks::commit() {
-  bool moved = false;
   forget_unused();
+  if (!layouts_.empty()) ++iterations_;
   for (auto& [index, layout] : layouts_) {
     layout.used = false;
-    moved = true;
     for (const auto& stack : layout.stacks) {
       if (stack->owed.defined()) {
         std::swap(stack->owed, stack->next_owed);
@@ -265,7 +271,6 @@ void MatrixStacks::commit() {
       remember(*stack, parameters_[index]);
     }
   }
-  if (moved) ++iterations_;
 }
 
 void MatrixStacks::abort() {
@@ -315,6 +320,7 @@ void MatrixStacks::load(const HookState& shared) {
       }
       return without_zeros(saved->narrow(0, 0, its));
     };
+    loaded[number].iteration = count;
     loaded[number].basis = take("basis", count);
     if (options_.alternating) loaded[number].other = take("other_basis", count + 1);
   }

@@ -72,7 +72,7 @@ class MatrixStacks {
   /// The step's first product is M Q, and not M^T P.
   bool first_is_left() const { return is_left(iterations_); }
   /// This step starts from random bases, and not from the last one's.
-  bool restarts() const;
+  bool restarts() const { return restarts_in(iterations_); }
   void randomise(StackLayout& layout, const BucketExchange& exchange) const;
 
   /// Residuals are matrices then, and nothing is paid of them.
@@ -84,18 +84,23 @@ class MatrixStacks {
   void load(const HookState& shared);
 
  private:
-  /// Of a parameter: of this step, and with `alternating` the last one of the other side.
+  /// Of a parameter: for one iteration, and with `alternating` the last one of the other side.
   struct Bases {
     at::Tensor basis;  ///< undefined: not known yet
     at::Tensor other;
+    uint64_t iteration = 0;
   };
 
   bool is_left(uint64_t iteration) const { return !options_.alternating || iteration % 2 == 0; }
   /// Random bases that this iteration has in common with others, by number.
   uint64_t start_of(uint64_t iteration) const;
+  bool restarts_in(uint64_t iteration) const;
   /// Depends on the seed, the parameter's name and the iteration's start only.
   at::Tensor initial_basis(size_t number, uint64_t iteration) const;
+  /// For this iteration. DDP may have left the parameter's bucket out since they were made.
   Bases bases_of(size_t number) const;
+  /// The newest one of the side whose turn it is in `iteration`, this one or the next.
+  at::Tensor newest_basis(size_t number, uint64_t iteration) const;
   bool has_ranks_of_now(const StackLayout& layout, const BucketExchange& exchange) const;
   /// With as many columns as the rank has now.
   at::Tensor fitted(const at::Tensor& basis, size_t number, uint64_t iteration) const;

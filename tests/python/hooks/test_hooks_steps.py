@@ -71,6 +71,35 @@ def test_steps_end_without_the_buckets_that_are_left_out(hook: Any) -> None:
             assert_same_results(one, other, where)
 
 
+IN_TURNS = {
+    "plain": {},
+    "alternating": {"alternating": True},
+    "resets": {"reset_every": 3},
+    "cold": {"warm_start": False},
+    "batched": {"batched": True},
+}
+
+
+@pytest.mark.parametrize("options", IN_TURNS.values(), ids=IN_TURNS)
+@pytest.mark.ranks(2)
+def test_low_rank_factors_of_a_bucket_wait_while_it_is_left_out(options: dict[str, Any]) -> None:
+    """In each step another bucket is left out, none, or the same one for several steps."""
+    left_out = [0, 1, 2, 0, 0, 0, None, 1, 2, 1, None, 2, 2]
+    hook = q7x2.PowerSGD(rank=2, start_iter=0, **options)
+    without, with_it = (model(skips) for skips in (False, True))
+    states = [q7x2.attach(ddp, hook) for ddp in (without, with_it)]
+    for step, unused in enumerate(left_out):
+        for ddp in (without, with_it):
+            ddp.zero_grad()
+            ddp(gradients_of(step, -1 if unused is None else unused)).backward()
+        for i, (p, q) in enumerate(zip(without.parameters(), with_it.parameters(), strict=True)):
+            if p.grad is not None and q.grad is not None:
+                assert_bits(q.grad, p.grad, (step, i))
+    one, other = (state.state_dict()["shared"] for state in states)
+    for name, basis in one.get("basis", {}).items():
+        assert_bits(other["basis"][name], basis, name)
+
+
 def assert_same_results(one: Result, other: Result, where: str) -> None:
     (before, expected), (after, reduced) = one, other
     for gradient, target in zip(reduced, expected, strict=True):

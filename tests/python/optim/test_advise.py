@@ -66,8 +66,8 @@ def test_buckets_are_those_of_ddp() -> None:
     assert sizes == [int(size) for size in str(logged).split(",")] == [32768, 32768, 16384]
 
 
-def test_prices_are_those_of_the_page_on_hooks() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "hooks.md").read_text()
+def test_prices_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "decide.md").read_text()
     row = re.compile(
         r"^\| `q7x2\.(\w+)\((.*)\)` \|.*\| ([-+\d.]+ \([-+\d.]+ to [-+\d.]+\)) \|", re.M
     )
