@@ -4,8 +4,8 @@
     python cmake/wheel_index.py page FOLDER        # write FOLDER/index.html
 
 A wheel runs with one minor version of torch, and its metadata says so. Wheels for several of them
-would all have one name. So each gets a local version: ``0.1.0a1+torch2.13``. pip takes the one whose
-requirement fits the torch that the user asks for.
+would all have one name. So each gets a local version, such as ``0.1.0a1+torch2.13``. pip takes the
+one whose requirement fits the torch that the user asks for.
 """
 
 from __future__ import annotations
