@@ -23,6 +23,9 @@ import interpreters
 import leaks
 import levels
 
+# XDG_CACHE_HOME is another folder in each session, and to list all fonts takes ten seconds.
+os.environ.setdefault("MPLCONFIGDIR", str(harness.ROOT / "build" / "matplotlib"))
+
 # Their tests compare trainings bit for bit. By the times of calls another algorithm may be chosen,
 # which adds in another order.
 REPEATS = ("cadence", "embedding", "fsdp", "hooks", "late", "optim", "overlap", "policy")
