@@ -117,9 +117,12 @@ print("asked to go on")
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
 def test_it_is_where_the_one_is_who_asks_for_it() -> None:
     spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--time", "--monotonic=9000000"]
+    unshare = ["unshare", *spaces, "--fork", "--mount-proc"]
+    probe = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip(f"this machine makes no such namespaces: {probe.stderr.strip()}")
     # Number 1 waits until the program has stopped, and passes on the signal by its own number.
     shell = """
     hostname elsewhere
@@ -131,7 +134,7 @@ def test_it_is_where_the_one_is_who_asks_for_it() -> None:
     names = ("ipc", "mnt", "net", "pid", "time", "uts")
     here = {name: str(pathlib.Path(f"/proc/self/ns/{name}").readlink()) for name in names}
     done = subprocess.run(
-        ["unshare", *spaces, "--fork", "--mount-proc", "sh", "-c", shell, "sh", *program],
+        [*unshare, "sh", "-c", shell, "sh", *program],
         env=os.environ | here,
         capture_output=True,
         text=True,
