@@ -36,7 +36,7 @@ Error store_error(const std::exception& error) {
                    text.substr(0, text.find('\n')));
 }
 
-/// Nothing where the store is none on TCP, or its host has no address. IPv4 counts first.
+/// Nothing if the store does not use TCP, or if its host has no address. IPv4 counts first.
 std::optional<HostWatch> watch_of(const c10::intrusive_ptr<c10d::Store>& store) {
   const auto root = root_of(store);
   const auto* tcp = dynamic_cast<const c10d::TCPStore*>(root.get());

@@ -35,6 +35,8 @@ class IpAddress {
   /// In host byte order; only for IPv4.
   uint32_t v4() const;
   bool is_loopback() const;
+  /// One of IPv6 that is good for one link only, fe80::/10.
+  bool is_link_local() const { return bytes_[0] == 0xfe && (bytes_[1] & 0xc0) == 0x80; }
   /// AF_INET or AF_INET6
   int family() const { return is_v4() ? AF_INET : AF_INET6; }
   /// As it is on the wire: 4 bytes or 16.

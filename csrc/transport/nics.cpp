@@ -1,9 +1,7 @@
 #include "transport/nics.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,7 +10,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <set>
 #include <thread>
 
 #include "base/owned_fd.h"
@@ -27,19 +24,69 @@ uint32_t network_mask(uint8_t prefix) {
   return prefix == 0 ? 0 : ~uint32_t{0} << (32 - prefix);
 }
 
-uint32_t number_of(const sockaddr* address) {
-  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
-}
-
 bool is_bridge(const std::string& name) {
   std::error_code ignored;
   return std::filesystem::exists("/sys/class/net/" + name + "/bridge", ignored);
 }
 
-/// Up, and neither a loopback nor a bridge.
-bool is_usable(const ifaddrs& interface) {
-  return (interface.ifa_flags & IFF_LOOPBACK) == 0 && (interface.ifa_flags & IFF_RUNNING) != 0 &&
-         !is_bridge(interface.ifa_name);
+/// One address of an interface of this host.
+struct InterfaceAddress {
+  std::string name;
+  unsigned flags;  // IFF_*
+  IpAddress address;
+  std::optional<uint8_t> prefix;  // bits of its network, only for IPv4
+
+  bool is_loopback() const { return (flags & IFF_LOOPBACK) != 0; }
+  /// Up, and neither a loopback nor a bridge.
+  bool is_usable() const {
+    return !is_loopback() && (flags & IFF_RUNNING) != 0 && !is_bridge(name);
+  }
+};
+
+/// Nothing if the kernel does not tell.
+std::vector<InterfaceAddress> addresses_of_host() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  std::vector<InterfaceAddress> all;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    const auto address = each->ifa_addr == nullptr ? std::nullopt : IpAddress::of(each->ifa_addr);
+    if (!address) continue;
+    const auto mask =
+        each->ifa_netmask == nullptr ? std::nullopt : IpAddress::of(each->ifa_netmask);
+    const bool has_prefix = address->is_v4() && mask && mask->is_v4();
+    all.push_back({each->ifa_name, each->ifa_flags, *address,
+                   has_prefix ? std::optional(static_cast<uint8_t>(std::popcount(mask->v4())))
+                              : std::nullopt});
+  }
+  return all;
+}
+
+bool has_v4(const std::vector<InterfaceAddress>& all, const std::string& name) {
+  return std::ranges::any_of(
+      all, [&](const auto& each) { return each.name == name && each.address.is_v4(); });
+}
+
+/// The interfaces that are up.
+struct HostNics {
+  std::vector<Nic> v4;
+  std::vector<NicV6> v6;  // those without IPv4
+
+  bool empty() const { return v4.empty() && v6.empty(); }
+};
+
+HostNics nics_of_host() {
+  const std::vector<InterfaceAddress> all = addresses_of_host();
+  HostNics nics;
+  for (const InterfaceAddress& each : all) {
+    if (!each.is_usable()) continue;
+    if (each.prefix) {
+      nics.v4.push_back({each.name, each.address.v4(), *each.prefix});
+    } else if (!each.address.is_v4() && !each.address.is_link_local() && !has_v4(all, each.name)) {
+      nics.v6.push_back({each.name, each.address});
+    }
+  }
+  return nics;
 }
 
 bool has_rdma() {
@@ -57,8 +104,8 @@ std::optional<IpAddress> source_address(const IpAddress& target) {
   return own ? std::optional(own->address) : std::nullopt;
 }
 
-/// Where the job's ranks meet. Without MASTER_ADDR any addresses outside: the default
-/// route is asked for, nobody is called.
+/// Where the job's ranks meet. Without MASTER_ADDR any addresses outside: the default route is
+/// asked for, nobody is called.
 std::vector<IpAddress> masters() {
   const char* const master = std::getenv("MASTER_ADDR");
   if (master == nullptr || *master == '\0') {
@@ -79,17 +126,15 @@ std::optional<IpAddress> address_towards_master() {
 
 /// Without any interface the way to MASTER_ADDR may be out for a moment. UCX would leave it out for
 /// good, so it is waited for as long as a host may be silent.
-std::vector<Nic> nics_of_job() {
-  std::vector<Nic> nics = usable_nics();
-  if (!nics.empty() || !usable_v6_nics().empty() || std::getenv("MASTER_ADDR") == nullptr) {
-    return nics;
-  }
+HostNics nics_of_job() {
+  HostNics nics = nics_of_host();
+  if (!nics.empty() || std::getenv("MASTER_ADDR") == nullptr) return nics;
   const std::optional<IpAddress> own = address_towards_master();
   if (!own || own->is_loopback()) return nics;
   const auto give_up = std::chrono::steady_clock::now() + silence_limit();
-  while (nics.empty() && usable_v6_nics().empty() && std::chrono::steady_clock::now() < give_up) {
+  while (nics.empty() && std::chrono::steady_clock::now() < give_up) {
     std::this_thread::sleep_for(kPause);
-    nics = usable_nics();
+    nics = nics_of_host();
   }
   return nics;
 }
@@ -97,36 +142,24 @@ std::vector<Nic> nics_of_job() {
 /// The addresses of this host beside `address` and those of `beside`: IPv4, and IPv6 of interfaces
 /// that have no others.
 HostAddresses other_sources(const IpAddress& address, const std::vector<Nic>& beside) {
+  const std::vector<InterfaceAddress> all = addresses_of_host();
   HostAddresses sources;
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return sources;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
-  std::set<std::string> with_ipv4;
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
-    with_ipv4.insert(each->ifa_name);
-    const uint32_t own = number_of(each->ifa_addr);
-    const bool is_loopback = (each->ifa_flags & IFF_LOOPBACK) != 0;
-    if (!is_loopback && IpAddress::v4(own) != address &&
-        !std::ranges::count(beside, own, &Nic::address)) {
-      sources.add(IpAddress::v4(own));
-    }
-  }
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET6 ||
-        (each->ifa_flags & IFF_LOOPBACK) != 0 || with_ipv4.contains(each->ifa_name)) {
-      continue;
-    }
-    sources.add(*IpAddress::of(each->ifa_addr));
+  for (const InterfaceAddress& each : all) {
+    if (each.is_loopback()) continue;
+    const bool is_known =
+        each.address == address || std::ranges::any_of(beside, [&](const Nic& nic) {
+          return IpAddress::v4(nic.address) == each.address;
+        });
+    if (each.address.is_v4() ? !is_known : !has_v4(all, each.name)) sources.add(each.address);
   }
   return sources;
 }
 
 /// Where heartbeats of other hosts come to. `own`: the address towards MASTER_ADDR.
-IpAddress address_for_others(const std::vector<Nic>& nics, const std::optional<IpAddress>& own) {
+IpAddress address_for_others(const HostNics& nics, const std::optional<IpAddress>& own) {
   std::vector<std::pair<std::string, IpAddress>> all;
-  for (const Nic& nic : nics) all.emplace_back(nic.name, IpAddress::v4(nic.address));
-  for (const NicV6& nic : usable_v6_nics()) all.emplace_back(nic.name, nic.address);
+  for (const Nic& nic : nics.v4) all.emplace_back(nic.name, IpAddress::v4(nic.address));
+  for (const NicV6& nic : nics.v6) all.emplace_back(nic.name, nic.address);
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
   const std::string devices = chosen == nullptr ? "" : "," + std::string(chosen) + ",";
   auto found = std::ranges::find_if(
@@ -147,48 +180,19 @@ bool Nic::same_network(const Nic& other) const {
 }
 
 std::vector<Nic> usable_nics() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
-  std::vector<Nic> nics;
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET ||
-        each->ifa_netmask == nullptr || !is_usable(*each)) {
-      continue;
-    }
-    nics.push_back({each->ifa_name, number_of(each->ifa_addr),
-                    static_cast<uint8_t>(std::popcount(number_of(each->ifa_netmask)))});
-  }
-  return nics;
+  return nics_of_host().v4;
 }
 
 std::vector<NicV6> usable_v6_nics() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
-  std::set<std::string> with_ipv4;
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET) {
-      with_ipv4.insert(each->ifa_name);
-    }
-  }
-  std::vector<NicV6> nics;
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET6 || !is_usable(*each) ||
-        with_ipv4.contains(each->ifa_name) ||
-        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr)) {
-      continue;
-    }
-    nics.push_back({each->ifa_name, *IpAddress::of(each->ifa_addr)});
-  }
-  return nics;
+  return nics_of_host().v6;
 }
 
 NicRoles nic_roles() {
-  const std::vector<Nic> nics = nics_of_job();
-  const bool is_plain = nics.size() == 1 && usable_v6_nics().empty();
+  const HostNics all = nics_of_job();
+  const std::vector<Nic>& nics = all.v4;
+  const bool is_plain = nics.size() == 1 && all.v6.empty();
   const std::optional<IpAddress> own = is_plain ? std::nullopt : address_towards_master();
-  const IpAddress address = address_for_others(nics, own);
+  const IpAddress address = address_for_others(all, own);
   if (nics.empty() || std::getenv("UCX_NET_DEVICES") != nullptr || has_rdma()) {
     return {.shared = {},
             .beside = {},
@@ -199,7 +203,7 @@ NicRoles nic_roles() {
       nics, [&](const Nic& nic) { return own && IpAddress::v4(nic.address) == *own; });
   NicRoles roles;
   roles.address = address;
-  if (main == nics.end() && !usable_v6_nics().empty()) {
+  if (main == nics.end() && !all.v6.empty()) {
     roles.sources = other_sources(address, roles.beside);
     return roles;
   }

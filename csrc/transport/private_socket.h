@@ -23,8 +23,8 @@ class PrivateSocket {
   PrivateSocket(PrivateSocket&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   PrivateSocket& operator=(PrivateSocket&& other) noexcept;
 
-  /// A socket of this address family for streams, which does not block. Invalid if there is none;
-  /// errno says why.
+  /// A socket of this address family for streams, which does not block. Invalid if it fails; errno
+  /// says why.
   static PrivateSocket open(int family);
   /// The next connection that has arrived, which does not block either. Invalid: there is none, or
   /// it cannot be had; errno says which.

@@ -47,6 +47,13 @@ TEST(IpAddress, KnowsTheLoopback) {
   }
 }
 
+TEST(IpAddress, KnowsWhatIsOfOneLink) {
+  for (const char* text : {"fe80::1", "febf::1"}) EXPECT_TRUE(parse(text).is_link_local()) << text;
+  for (const char* text : {"fec0::1", "fd00::1", "::1", "10.0.0.1"}) {
+    EXPECT_FALSE(parse(text).is_link_local()) << text;
+  }
+}
+
 TEST(IpAddress, OfANameIpv4ComesFirst) {
   const std::vector<IpAddress> found = resolve("localhost");
   ASSERT_FALSE(found.empty());
