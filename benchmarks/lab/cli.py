@@ -78,7 +78,11 @@ def _up(args: argparse.Namespace) -> None:
     if _CURRENT.exists() and namespaces.owner(_CURRENT.read_text()):
         raise LabError("a lab is up already; `python -m benchmarks lab down` takes it down")
     # The lab outlives this command, so it belongs to a process that only waits to be ended.
-    keeper = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
+    # It must not keep a pipe open that somebody reads this command's output from.
+    null = subprocess.DEVNULL
+    keeper = subprocess.Popen(
+        ["sleep", "infinity"], stdin=null, stdout=null, stderr=null, start_new_session=True
+    )
     try:
         lab = Lab(topology, owner=keeper.pid)
         lab.up()
