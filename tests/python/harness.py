@@ -1,7 +1,7 @@
 """Runs test bodies on real rank processes and says what became of every one of them.
 
 A ``RankPool`` holds ``world_size`` processes, forked from a server that has already imported torch
-(some 20 ms a rank instead of two seconds of imports). A test body is named by module and qualified
+(20 ms per rank instead of two seconds of imports). A test body is named by module and qualified
 name and called on every rank with the same keyword arguments; its group comes from a
 ``GroupSpec``. ``collect`` returns one ``Outcome`` a rank: its value, its traceback, its exit code
 if it died, or, past the deadline, the stack of every thread at the point where it hung.

@@ -32,22 +32,16 @@ def follow(folder: pathlib.Path, *, on_hosts: bool) -> None:
     output = ""
     for info, code in FENCES:
         if info[:2] == ["bash", "step"]:
-            output = run(folder, code, on_hosts) if (info[2:] == ["lab"]) == on_hosts else ""
+            output = run(folder, code) if (info[2:] == ["lab"]) == on_hosts else ""
         elif info == ["text", "output"] and output:
             expect_lines(code, output)
 
 
-def run(folder: pathlib.Path, code: str, on_hosts: bool) -> str:
-    # Virtual hosts start programs elsewhere, where copies of an interpreter cannot be had.
-    programs = {"PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}"}
+def run(folder: pathlib.Path, code: str) -> str:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code.replace("./dev bench", "python -m benchmarks")],
         cwd=folder,
-        env={
-            **os.environ,
-            **(programs if on_hosts else interpreters.environment()),
-            "PYTHONPATH": str(ROOT),
-        },
+        env=os.environ | interpreters.environment() | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -79,4 +73,4 @@ def test_on_two_virtual_machines(tmp_path: pathlib.Path) -> None:
     try:
         follow(tmp_path, on_hosts=True)
     finally:
-        subprocess.run(["python", "-m", "benchmarks", "lab", "down"], cwd=ROOT, check=False)
+        run(tmp_path, "./dev bench lab down")

@@ -1,7 +1,7 @@
 """``DistributedTest`` of torch's wheel as a test case for ``BACKEND`` and ``WORLD_SIZE``.
 
 As test_distributed_spawn.py of PyTorch's repository makes it, except that the ranks are forked
-from this process, which has imported torch: some 20 ms a rank in place of five seconds.
+from this process, which has imported torch: 20 ms per rank instead of five seconds.
 """
 
 from __future__ import annotations
