@@ -71,7 +71,8 @@ class Event:
       deadline   seconds from the call's own deadline to its error
       creation   seconds from the call of new_group to its error
       recovery   all calls must succeed; seconds from the end of the event to the next result
-    `timeout` is the group's. `role`: see workload.ROLES.
+    `timeout` is the group's. `role`: see workload.ROLES. The victim of some roles is lost for the
+    benchmark, too, and says when right before.
     """
 
     name: str
@@ -83,6 +84,10 @@ class Event:
     hosts: tuple[int, ...] = (1, 2)
     same_host_s: float | None = SAME_HOST_S
     other_host_s: float | None = OTHER_HOST_S
+
+    @property
+    def loses_victim(self) -> bool:
+        return self.role in ("exits", "execs", "orphans")
 
     def fits(self, cell: Cell) -> bool:
         if cell.hosts not in self.hosts or cell.stage not in self.stages:
@@ -101,6 +106,9 @@ _PATIENCE_S = 5.0
 EVENTS = [
     Event("killed", "process killed", "release", _PATIENCE_S, stages=_EVERYWHERE),
     Event("exits", "rank raises and exits", "release", _PATIENCE_S, role="exits"),
+    Event("execs", "rank becomes another program", "release", _PATIENCE_S, role="execs"),
+    Event("orphans", "rank killed, its forked child lives on", "release", _PATIENCE_S,
+          role="orphans"),
     Event("leaves", "rank destroys the group early", "release", _PATIENCE_S, role="leaves"),
     Event("absent", "rank never arrives", "deadline", 1.0, role="absent",
           stages=_EVERYWHERE, same_host_s=LATE_S, other_host_s=LATE_S),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import q7x2
 import torch
@@ -23,6 +24,8 @@ from benchmarks.faults.workload import Raised, Report, Workload
 
 # A rank that no event reaches gives up by itself.
 _LONGEST_S = 90.0
+# What a rank leaves behind lives so long: longer than survivors may take to notice.
+_CHILD_S = 8
 
 
 class Leaves(Exception):
@@ -213,10 +216,21 @@ class Rank:
             return True
         if role == "leaves":
             dist.destroy_process_group()
-        elif role == "exits":
+        elif role in ("exits", "execs", "orphans"):
+            if role == "orphans":
+                _fork_child()
+                report.acted_at = time.monotonic()
             self._control.send(("event", report.acted_at))
-            raise Leaves(f"rank {self._rank} ends, on purpose")
+            self._end(role)
         return False
+
+    def _end(self, role: str) -> NoReturn:
+        if role == "exits":
+            raise Leaves(f"rank {self._rank} ends, on purpose")
+        if role == "execs":
+            os.execv("/bin/sleep", ["sleep", str(_CHILD_S)])
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("unreachable")
 
     def _next_call(self) -> Raised | None:
         if not dist.is_initialized():
@@ -227,6 +241,13 @@ class Rank:
         except Exception as error:
             return _raised("all_reduce", called, error)
         return None
+
+
+def _fork_child() -> None:
+    """A child that shares all files with this process, and outlives it by some seconds."""
+    if os.fork() == 0:
+        time.sleep(_CHILD_S)
+        os._exit(0)
 
 
 def _abort_twice(moment: float) -> float:

@@ -161,6 +161,8 @@ def _dead_member(setup: Setup) -> None:
 _INJURE = {
     "killed": _kill,
     "exits": _nothing,
+    "execs": _nothing,
+    "orphans": _nothing,
     "leaves": _nothing,
     "absent": _nothing,
     "silent": _silence,
@@ -183,7 +185,7 @@ def _collect(setup: Setup) -> None:
     victim = site.members[setup.victim]
     if event.name == "stopped":
         victim.signal(signal.SIGCONT)
-    if event.name == "exits":
+    if event.loses_victim:
         setup.moment = site.answer(victim, deadline)[1]
         victim.is_lost = True
     elif not victim.is_lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 # What one rank does instead of its call, when its time has come.
-ROLES = ("absent", "exits", "leaves", "odd", "aborts")
+ROLES = ("absent", "exits", "execs", "orphans", "leaves", "odd", "aborts")
 
 
 @dataclass(frozen=True)

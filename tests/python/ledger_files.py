@@ -148,10 +148,14 @@ class Training:
     then (``"compute"``), wanted (``"processor"``) or not needed (``"idle"``), in every step whose
     number is a multiple of ``late_every``. ``slow_host``: its
     rank sends and receives for ``slow`` ms more, on a ring. ``has_connections``: all ranks wait
-    equally then, and TCP connections are known.
+    equally then, and TCP connections are known. ``per_host``: so many ranks on each host; the first
+    of them waits for the first of the host before, and the others wait for it. ``busy``: for how
+    much of the time connections of other hosts are.
     """
 
     ranks: int = 4
+    per_host: int = 1
+    busy: float = 0.1
     steps: int = 50
     compute: float = 20
     wire: float = 5
@@ -201,7 +205,7 @@ class Training:
                 rank,
                 rows[rank],
                 ranks=self.ranks,
-                host=f"h{rank}",
+                host=f"h{rank // self.per_host}",
                 steps=ends[rank] if self.is_logged else (),
                 samples=samples[rank],
                 lost=0,
@@ -209,7 +213,8 @@ class Training:
         return (ends[0][-1][0] - ends[0][0][0]) * 1e-9
 
     def _row(self, rank: int, step: int, bucket: int, start: float, end: float) -> dict[str, Any]:
-        left = (rank - 1) % self.ranks
+        leader = rank - rank % self.per_host
+        left = leader if rank != leader else (rank - self.per_host) % self.ranks
         is_slow = self.slow_host in (rank, left)
         number = step * self.buckets + bucket
         return operation(
@@ -241,6 +246,8 @@ class Training:
         )
 
     def _connections(self, rank: int, time: float) -> dict[str, int]:
-        right = (rank + 1) % self.ranks
-        busy = 0.5 if self.slow_host in (rank, right) else 0.1
+        if rank % self.per_host:
+            return {}
+        right = (rank + self.per_host) % self.ranks
+        busy = 0.5 if self.slow_host in (rank, right) else self.busy
         return {f"10.0.0.{rank} 10.0.0.{right}": round(1e3 * busy * time)}

@@ -10,7 +10,7 @@ Time in which programs compute is no cause: it is what steps are for. The rest i
 - *launch*: a rank is idle before it launches what others wait for.
 - *calls*: bytes are on their way, and most of that time is of many small calls.
 - *codec*: encoding, decoding, and selecting what is sent.
-- *link*: bytes on their way otherwise; see ``slow_link``.
+- *link*: bytes on their way otherwise, between hosts or within one; see ``slow_link``.
 - *reduction*, *memory*: arithmetic of reductions, and copying.
 - *queue*: operations wait for others before them, or for a thread.
 
@@ -178,7 +178,10 @@ def _causes(
     links: dict[object, float] = {
         who: each for (part, who), each in blamed.items() if part == "wire"
     }
-    kind, (slow, text) = "link", ledger_slow_link.find(ledgers, links)
+    kind, (slow, text) = (
+        "link",
+        ledger_slow_link.find(ledgers, links, totals["wire"] / step if step else 0),
+    )
     if has_steps and (tiny := ledger_tiny_calls.find(timeline, *_span(paths), len(paths))):
         kind, slow, text = "calls", None, tiny
     causes.append(_periodic(Cause(kind, slow, totals["wire"], text), _parts(paths, "wire")))

@@ -1,4 +1,9 @@
-"""Which link between hosts is the slow one.
+"""What is slow while bytes are on their way: a link between hosts, or the memory of a host.
+
+Whoever waits for a rank of its own host may wait for the network all the same, because that rank
+waits for it: in a ring, or below a leader. So it is the network if TCP connections between hosts
+were busy for most of that time. If nothing is known of connections, as with RDMA, it is the host
+only if a rank waited clearly longer for ranks of its host than any rank for those of others.
 
 In a ring all ranks wait equally long, wherever the slow link is. So TCP connections decide, if the
 ledgers know them: the slow link is the one whose connections were busy longest (see
@@ -22,30 +27,40 @@ _Named = TypeVar("_Named", str, tuple[str, str])
 _MOST = 0.3
 # Times what is usual among the others.
 _OUTSTANDING = 1.5
+# Of the time in which ranks wait: for so much of it a slow network is busy.
+_MUCH = 0.5
 
 
 def find(
-    ledgers: Sequence[Ledger], waits: Mapping[object, float]
+    ledgers: Sequence[Ledger], waits: Mapping[object, float], share: float
 ) -> tuple[str | tuple[str, str] | None, str]:
     """The host, or the sending and the receiving host, and a sentence.
 
     ``waits``: what waiting on the critical path was for: seconds by the ranks that sent and waited.
+    ``share``: how much of the job's time that was.
     """
     hosts = {ledger.rank: ledger.facts["host"] for ledger in ledgers}
     between: defaultdict[tuple[str, str], float] = defaultdict(float)
     inside: defaultdict[str, float] = defaultdict(float)
+    longest = {"inside": 0.0, "between": 0.0}  # of one rank
     for who, seconds in waits.items():
         if isinstance(who, tuple) and who[0] in hosts and who[1] in hosts:
             sender, receiver = hosts[who[0]], hosts[who[1]]
             if sender == receiver:
                 inside[sender] += seconds
+                longest["inside"] = max(longest["inside"], seconds)
             else:
                 between[sender, receiver] += seconds
-    if sum(inside.values()) >= sum(between.values()):
+                longest["between"] = max(longest["between"], seconds)
+    busy = _busy(ledgers)
+    is_inside = longest["inside"] >= _OUTSTANDING * longest["between"]
+    if busy:
+        is_inside = is_inside and max(busy.values()) < _MUCH * share * _sampled(ledgers)
+    between = busy or between
+    if is_inside or not between:
         host = _outstanding(inside)
         text = "messages between ranks of one host take long"
         return host, text if host is None else f"{text}, mostly on {host}"
-    between = _busy(ledgers) or between
     ends: defaultdict[str, float] = defaultdict(float)
     for pair, amount in between.items():
         for host in pair:
@@ -67,6 +82,12 @@ def _outstanding(amounts: Mapping[_Named, float]) -> _Named | None:
         return largest
     others = statistics.median(each for name, each in amounts.items() if name != largest)
     return largest if amounts[largest] >= _OUTSTANDING * others else None
+
+
+def _sampled(ledgers: Sequence[Ledger]) -> float:
+    """Seconds from a rank's first sample to its last; the longest of the ranks."""
+    moments = [[each.steady_ns for each in ledger.samples] for ledger in ledgers]
+    return max((max(each) - min(each) for each in moments if each), default=0) * 1e-9
 
 
 def _busy(ledgers: Sequence[Ledger]) -> defaultdict[tuple[str, str], float]:

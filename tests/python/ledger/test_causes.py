@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ledger_files import Training
@@ -10,6 +12,7 @@ from q7x2._core import periods
 from q7x2.ledger import causes as ledger_causes
 from q7x2.ledger import rank_causes as ledger_rank_causes
 from q7x2.ledger import reader as ledger_reader
+from q7x2.ledger import slow_link as ledger_slow_link
 
 
 def causes_of(training: Training, directory: pathlib.Path) -> dict[str, ledger_causes.Cause]:
@@ -57,6 +60,54 @@ def test_hosts_that_are_equally_slow_are_not_named(tmp_path: pathlib.Path) -> No
     link = causes_of(Training(compute=5, wire=30), tmp_path)["link"]
     assert link.who is None
     assert link.text == "the network between the hosts takes long"
+
+
+@pytest.mark.parametrize("has_connections", [False, True], ids=["unknown", "connections"])
+@pytest.mark.parametrize("per_host", [2, 4])
+def test_who_waits_for_a_rank_that_waits_for_the_network(
+    per_host: int, has_connections: bool, tmp_path: pathlib.Path
+) -> None:
+    """Most ranks wait for the first of their host, as long as that one waits for another host."""
+    training = Training(
+        ranks=2 * per_host,
+        per_host=per_host,
+        compute=5,
+        wire=30,
+        has_connections=has_connections,
+        busy=0.8,
+    )
+    assert causes_of(training, tmp_path)["link"].text == "the network between the hosts takes long"
+
+
+@pytest.mark.parametrize(
+    ("busy", "text"),
+    [(0.1, "messages between ranks of one host take long"), (0.6, "the network between the hosts")],
+)
+def test_connections_decide_between_a_host_and_the_network(busy: float, text: str) -> None:
+    """Ranks of one host wait for each other for three times as long as for another host."""
+    ledgers = [invented_ledger(rank, busy) for rank in range(4)]
+    waits = {(0, 1): 3.0, (2, 3): 3.0, (0, 2): 1.0, (2, 0): 1.0}
+    assert ledger_slow_link.find(ledgers, waits, share=0.8)[1].startswith(text)
+
+
+def invented_ledger(rank: int, busy: float) -> Any:
+    """Of two ranks on each host, the first has a connection, busy for that share of ten seconds."""
+    samples = []
+    for second in (0, 10):
+        connections = {f"10.0.0.{rank} 10.0.0.{2 - rank}": round(busy * second * 1e6)}
+        samples.append(
+            SimpleNamespace(
+                steady_ns=second * 1_000_000_000, connections={} if rank % 2 else connections
+            )
+        )
+    return SimpleNamespace(rank=rank, facts={"host": f"h{rank // 2}"}, samples=samples)
+
+
+def test_messages_within_hosts_that_take_long(tmp_path: pathlib.Path) -> None:
+    """The network is idle meanwhile, and the first ranks of the hosts wait for nobody."""
+    training = Training(ranks=4, per_host=4, compute=5, wire=30)
+    link = causes_of(training, tmp_path)["link"]
+    assert link.text == "messages between ranks of one host take long, mostly on h0"
 
 
 # ---- how much longer -----------------------------------------------------------------------------
