@@ -23,6 +23,24 @@ std::vector<int> Placement::leaders() const {
   return ranks;
 }
 
+namespace {
+
+/// A Fabric has the private links that there were when it was measured. So it is one of other hosts
+/// where a host has other networks beside the shared one.
+std::string key_of(const Card& card) {
+  std::set<std::string> networks;
+  for (const Nic& nic : card.beside) {
+    const uint32_t mask = nic.prefix == 0 ? 0 : ~uint32_t{0} << (32 - nic.prefix);
+    networks.insert("/net:" + IpAddress::v4(nic.address & mask).text() + "/" +
+                    std::to_string(nic.prefix));
+  }
+  std::string key = card.host_key;
+  for (const std::string& network : networks) key += network;
+  return key;
+}
+
+}  // namespace
+
 Placement placement_of(const Group& group) {
   Placement placement;
   std::map<std::string, int> host_of_key;
@@ -36,7 +54,7 @@ Placement placement_of(const Group& group) {
     std::string name = card.hostname;
     for (int i = 2; !names.insert(name).second; ++i) name = card.hostname + "/" + std::to_string(i);
     placement.names.push_back(name);
-    placement.keys.push_back(card.host_key);
+    placement.keys.push_back(key_of(card));
   }
   return placement;
 }

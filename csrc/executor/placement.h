@@ -13,7 +13,7 @@ namespace q7x2 {
 struct Placement {
   std::vector<int> host_of;
   std::vector<std::string> names;
-  std::vector<std::string> keys;
+  std::vector<std::string> keys;  ///< host_key() of each host, and its private networks
 
   /// All ranks, by host and rank. The first is rank 0.
   std::vector<int> order() const;

@@ -5,6 +5,7 @@ Between the two there is no order: what a rank says on one may overtake what it 
 
 from __future__ import annotations
 
+import pathlib
 import textwrap
 
 import interpreters
@@ -12,6 +13,7 @@ import pytest
 
 from benchmarks import lab as lab_package
 from benchmarks.lab import Lab, Topology
+from benchmarks.lab.namespaces import call
 from benchmarks.lab.topology import Link
 
 HOSTS = 3
@@ -52,3 +54,27 @@ def test_who_leaves_right_after_a_call_is_not_missed() -> None:
             env={"OMP_NUM_THREADS": "1", "Q7X2_PROBE": "force"},
             timeout_s=100,
         )
+
+
+PRINTS_LINKS = """
+    import json, torch, torch.distributed as dist
+
+    dist.init_process_group("q7x2")
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    print("links:", len(json.loads(backend.fabric_json)["links"]))
+    dist.destroy_process_group()
+"""
+
+
+def test_a_link_that_was_not_there_before_is_measured(tmp_path: pathlib.Path) -> None:
+    """What the catalogue has of the same hosts without it does not count, and the reverse."""
+    with Lab(Topology(hosts=2, rate="1gbit", links=(Link(0, 1, "1gbit"),))) as lab:
+        for state, links in (("down", 0), ("up", 1), ("down", 0)):
+            call(*lab.enter(0), "ip", "link", "set", "link0", state)
+            result = lab.run(
+                [interpreters.python(), "-c", textwrap.dedent(PRINTS_LINKS)],
+                env={"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)},
+                timeout_s=100,
+            )
+            assert f"links: {links}" in result.ranks[0].output, state
+    assert len(list(tmp_path.glob("q7x2/*.json"))) == 2
