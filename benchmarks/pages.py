@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import planning, report
+from benchmarks import choices, degraded, planning, report
 from benchmarks.arguments import parse_size
 from benchmarks.bars import iperf_bound, rate_each_way
 from benchmarks.comparison import RESULTS
@@ -242,6 +242,14 @@ def _release() -> str:
     return fault_table.summary(json.loads((RESULTS / "faults.json").read_text())["rows"])
 
 
+def _choices() -> str:
+    return choices.table(json.loads((RESULTS / "choices.json").read_text())["rows"])
+
+
+def _degraded() -> str:
+    return degraded.table(json.loads((RESULTS / "degraded.json").read_text())["rows"])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": _speed,
     "missed": _missed,
@@ -255,6 +263,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "long": _long,
     "planning": _planning,
     "release": _release,
+    "choices": _choices,
+    "degraded": _degraded,
 }
 
 

@@ -203,6 +203,15 @@ class Lab:
         for interface in (f"up{rack}", f"down{rack}"):
             _shape("change", self.switch, interface, rate)
 
+    def set_pair_rate(self, a: int, b: int, rate: str) -> None:
+        """Shape what two hosts send each other over the switch, as on a slow route.
+
+        Others keep the rate of the topology. A host is in one such pair at most.
+        """
+        bits_per_second(rate)
+        for host, peer in ((a, b), (b, a)):
+            _shape_one_peer(self._host(host), self.topology.rate, self.topology.address(peer), rate)
+
     def pids(self, host: int) -> list[int]:
         """The processes on a host, by the numbers that the caller knows them by."""
         return namespaces.pids(self._host(host))
@@ -305,6 +314,22 @@ def _shape(action: str, namespace: str, interface: str, rate: str) -> None:
         *("tc", "-n", namespace, "qdisc", action, "dev", interface, "root", "tbf"),
         *("rate", rate, "burst", f"{_BURST_BYTES}b", "limit", str(queue)),
     )
+
+
+def _shape_one_peer(namespace: str, rate: str, peer: str, peer_rate: str) -> None:
+    """``eth0`` of a host: one rate for all, and within it another one towards one address."""
+    tc = ("tc", "-n", namespace)
+    call(*tc, "qdisc", "del", "dev", "eth0", "root")
+    call(*tc, "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "10")
+    every = ("dev", "eth0", "parent", "1:", "classid", "1:1", "htb", "rate", rate)
+    call(*tc, "class", "add", *every, "burst", f"{_BURST_BYTES}b")
+    for number, each in (("1:10", rate), ("1:20", peer_rate)):
+        leaf = ("dev", "eth0", "parent", "1:1", "classid", number, "htb", "rate", each)
+        call(*tc, "class", "add", *leaf, "ceil", each, "burst", f"{_BURST_BYTES}b")
+        queue = int(bits_per_second(each) / 8 * _QUEUE_S) + _BURST_BYTES
+        call(*tc, "qdisc", "add", "dev", "eth0", "parent", number, "bfifo", "limit", str(queue))
+    match = ("u32", "match", "ip", "dst", f"{peer}/32", "flowid", "1:20")
+    call(*tc, "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", *match)
 
 
 def _in_pid_namespace(pid: int) -> bool:

@@ -68,7 +68,7 @@ PRINTS_LINKS = """
 
 def test_a_link_that_was_not_there_before_is_measured(tmp_path: pathlib.Path) -> None:
     """What the catalogue has of the same hosts without it does not count, and the reverse."""
-    with Lab(Topology(hosts=2, rate="1gbit", links=(Link(0, 1, "1gbit"),))) as lab:
+    with Lab(Topology(hosts=2, rate="100mbit", links=(Link(0, 1, "500mbit"),))) as lab:
         for state, links in (("down", 0), ("up", 1), ("down", 0)):
             call(*lab.enter(0), "ip", "link", "set", "link0", state)
             result = lab.run(
