@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -160,6 +161,8 @@ class Lab:
                     "MASTER_ADDR": self.topology.address(hosts[0]),
                     "MASTER_PORT": str(port),
                     "GLOO_SOCKET_IFNAME": "eth0",
+                    # What is measured here is true of no other lab whose hosts have these names.
+                    "XDG_CACHE_HOME": str(_cache(self.name)),
                     **(env or {}),
                 }
             )
@@ -341,9 +344,15 @@ def _in_pid_namespace(pid: int) -> bool:
     return mine != its
 
 
+def _cache(name: str) -> Path:
+    """Where the processes of a lab keep what they have measured."""
+    return STATE / f"{name}.cache"
+
+
 def remove(name: str) -> None:
     """Takes the lab of that name down and forgets it."""
     namespaces.destroy(namespaces.labs().get(name, []))
+    shutil.rmtree(_cache(name), ignore_errors=True)
     for suffix in ("json", "hosts"):
         (STATE / f"{name}.{suffix}").unlink(missing_ok=True)
 
