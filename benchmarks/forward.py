@@ -179,7 +179,7 @@ class Training:
         self._attached = q7x2.attach(
             ours,
             q7x2.Allreduce(),
-            overlap=q7x2.ForwardOverlap(
+            overlap=q7x2.overlap.ForwardOverlap(
                 chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
             ),
             optimizer=optimizer,

@@ -134,10 +134,10 @@ class Training:
         if method == "DDP":
             self._ddp = DistributedDataParallel(self.model)
         elif method in ("backup workers", "gradient coding"):
-            self._quorum = q7x2.Quorum(self.model, self._sgd, **options)
+            self._quorum = q7x2.late.Quorum(self.model, self._sgd, **options)
         else:
-            mode = options.get("mode", q7x2.FollowLag())
-            self._late = q7x2.LateUpdates(self.model, self._sgd, mode=mode)
+            mode = options.get("mode", q7x2.late.FollowLag())
+            self._late = q7x2.late.LateUpdates(self.model, self._sgd, mode=mode)
 
     @property
     def updates(self) -> int:

@@ -62,7 +62,7 @@ class DelayedUpdates:
     of the elements are together. The others keep theirs for a later step.
 
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> updates = q7x2.DelayedUpdates(model, optimizer)
+    >>> updates = q7x2.cadence.DelayedUpdates(model, optimizer)
     >>> for x, y in batches:
     ...     loss_of(model(x), y).backward()
     ...     updates.step()

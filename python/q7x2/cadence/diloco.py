@@ -34,7 +34,7 @@ class DiLoCo:
     the weights that all ranks share. One class covers local SGD, SlowMo, DiLoCo, Streaming DiLoCo
     and SparseLoCo; docs/cadence.md has a table of their options and the papers.
 
-    >>> optimizer = q7x2.DiLoCo(model, torch.optim.AdamW(model.parameters()), every=30)
+    >>> optimizer = q7x2.cadence.DiLoCo(model, torch.optim.AdamW(model.parameters()), every=30)
     >>> loss_of(model(x), y).backward()
     >>> optimizer.step()  # the inner step; every 30th call is followed by the outer one
     >>> optimizer.zero_grad()

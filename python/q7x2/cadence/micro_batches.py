@@ -38,7 +38,7 @@ class MicroBatches:
     A micro-batch may be a single sample.
 
     >>> ddp = DistributedDataParallel(model)
-    >>> batches = q7x2.MicroBatches(total=32)
+    >>> batches = q7x2.cadence.MicroBatches(total=32)
     >>> for step in range(steps):
     ...     for index in range(batches.mine):
     ...         x, y = micro_batch(step, batches.first + index)

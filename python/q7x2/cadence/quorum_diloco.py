@@ -76,7 +76,7 @@ class QuorumDiLoCo:
     unless it would be older than ``staleness`` outer steps.
 
     >>> inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    >>> diloco = q7x2.QuorumDiLoCo(model, inner, every=30, need=3)
+    >>> diloco = q7x2.cadence.QuorumDiLoCo(model, inner, every=30, need=3)
     >>> while diloco.outer_steps < 100:
     ...     loss_of(model(x), y).backward()
     ...     diloco.step(tokens=x.numel())
@@ -149,14 +149,16 @@ class QuorumDiLoCo:
             random_seed=random_seed,
         )
         if outer.divide_by_rate:
-            raise ValueError("divide_by_rate needs the rates of all ranks: use q7x2.DiLoCo")
+            raise ValueError("divide_by_rate needs the rates of all ranks: use q7x2.cadence.DiLoCo")
         if compressor is not None and not load().Codec(compressor).has_messages:
             raise ValueError(f"compressor: {compressor!r} cannot encode the data of one rank alone")
         parameters = options.parameters_of(model)
         if parameters[0][1].device.type != "cpu":
             raise ValueError(f"expected parameters on the CPU, got {parameters[0][1].device}")
         if any(is_sharded(p) for _, p in parameters):
-            raise ValueError("expected plain parameters, got shards: q7x2.DiLoCo takes those")
+            raise ValueError(
+                "expected plain parameters, got shards: q7x2.cadence.DiLoCo takes those"
+            )
         group = dist.group.WORLD if group is None else group
         backend = backend_of(group, "QuorumDiLoCo")
         assert group is not None

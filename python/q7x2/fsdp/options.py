@@ -43,7 +43,8 @@ class Sharded:
         full_precision: Patterns of names of parameters that are never compressed.
         compress_vectors: Whether biases, norms and other parameters of one dimension are
             compressed.
-        edges: Between which ranks gradients are compressed, as ``q7x2.reduce_scatter`` takes it.
+        edges: Between which ranks gradients are compressed, as
+            ``q7x2.reduce_scatter_tensor`` takes it.
             Groups of other backends take ``"auto"`` only.
         random_seed: The seed of the codecs' random numbers.
         replicas: The hook that averages the shards of several replicas. It needs the argument

@@ -93,9 +93,9 @@ class Coded(FullPrecision):
 
 # What a codec's name alone stands for where gradients are sent (part "variants" of the study).
 @renamed(
-    choices="policy=q7x2.BitAllocation(...) of q7x2.attach",
-    choose_every="every of q7x2.BitAllocation",
-    critical_change="policy=q7x2.Accordion(...) of q7x2.attach",
+    choices="policy=q7x2.policy.BitAllocation(...) of q7x2.attach",
+    choose_every="every of q7x2.policy.BitAllocation",
+    critical_change="policy=q7x2.policy.Accordion(...) of q7x2.attach",
 )
 @dataclass(frozen=True)
 class Quantize(Coded):

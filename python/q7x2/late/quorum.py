@@ -52,7 +52,7 @@ class Quorum:
     n - copies + 1 of them have the exact gradient. All ranks go on with the same weights, bit for
     bit. A rank that finds its step closed takes what the others have, and goes on with them.
 
-    >>> quorum = q7x2.Quorum(model, torch.optim.SGD(model.parameters(), lr=0.1), need=3)
+    >>> quorum = q7x2.late.Quorum(model, torch.optim.SGD(model.parameters(), lr=0.1), need=3)
     >>> while quorum.steps < 1000:
     ...     x, y = batch_of(quorum.steps)
     ...     loss_of(model(x), y).backward()

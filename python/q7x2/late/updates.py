@@ -78,7 +78,7 @@ class LateUpdates:
     :class:`FollowLag` switches between them by the lag of the ranks.
 
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> late = q7x2.LateUpdates(model, optimizer, mode=q7x2.FollowLag())
+    >>> late = q7x2.late.LateUpdates(model, optimizer, mode=q7x2.late.FollowLag())
     >>> while late.version < 10_000:
     ...     loss_of(model(x), y).backward()
     ...     late.step(samples=len(x))

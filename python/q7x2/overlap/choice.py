@@ -26,7 +26,7 @@ class Candidate:
     """A combination of options, and what the simulation says of it.
 
     Attributes:
-        chunk_bytes, window, early: See :class:`q7x2.ForwardOverlap`.
+        chunk_bytes, window, early: See :class:`q7x2.overlap.ForwardOverlap`.
         chunks: Of all buckets.
         seconds: Of a step.
     """
@@ -39,7 +39,7 @@ class Candidate:
 
 
 class Chosen(NamedTuple):
-    """The options of :class:`q7x2.ForwardOverlap` without None."""
+    """The options of :class:`q7x2.overlap.ForwardOverlap` without None."""
 
     chunk_bytes: int
     window: int

@@ -17,8 +17,8 @@ class Accordion(Policy):
     residual. A gradient whose norm has changed by at least ``change`` since the last measurement
     is in a critical regime (Agarwal et al., Accordion, 2020).
 
-    >>> q7x2.attach(ddp, q7x2.PowerSGD(rank=8), policy=q7x2.Accordion(8, 2))
-    >>> q7x2.attach(ddp, q7x2.Quantize("int8"), policy=q7x2.Accordion("int8", "int4"))
+    >>> q7x2.attach(ddp, q7x2.PowerSGD(rank=8), policy=q7x2.policy.Accordion(8, 2))
+    >>> q7x2.attach(ddp, q7x2.Quantize("int8"), policy=q7x2.policy.Accordion("int8", "int4"))
 
     Args:
         mild: For critical regimes: a codec's name, or a rank of :class:`PowerSGD`, at most that of

@@ -12,7 +12,7 @@ from q7x2.policy.policy import Decision, Facts, Policy
 class Accumulate(Policy):
     """Reduce gradients once in so many backwards; the others add to them on their rank.
 
-    >>> policy = q7x2.Accumulate(q7x2.FollowBandwidth(share=0.2, most=8))
+    >>> policy = q7x2.policy.Accumulate(q7x2.policy.FollowBandwidth(share=0.2, most=8))
 
     Args:
         every: The number of backwards, or a function of :class:`CadenceFacts`:

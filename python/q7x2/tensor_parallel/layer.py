@@ -1,4 +1,4 @@
-"""Linear layers that :class:`q7x2.ColwiseOverlap` and :class:`q7x2.RowwiseOverlap` take over."""
+"""Linear layers that :class:`ColwiseOverlap` and :class:`RowwiseOverlap` take over."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class OverlappedLinear(nn.Linear):
 
 
 class ColwiseLinear(OverlappedLinear):
-    """What :class:`q7x2.ColwiseOverlap` makes of a Linear."""
+    """What :class:`q7x2.tensor_parallel.ColwiseOverlap` makes of a Linear."""
 
     _function = Column
 
@@ -195,7 +195,7 @@ class ColwiseLinear(OverlappedLinear):
 
 
 class RowwiseLinear(OverlappedLinear):
-    """What :class:`q7x2.RowwiseOverlap` makes of a Linear."""
+    """What :class:`q7x2.tensor_parallel.RowwiseOverlap` makes of a Linear."""
 
     _function = Row
 

@@ -29,7 +29,7 @@ EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 NEEDS_Q7X2 = pytest.mark.beyond("gloo", "has no codecs")
 
 
-def after_inner_steps(model: nn.Module, diloco: q7x2.DiLoCo) -> dict[str, torch.Tensor]:
+def after_inner_steps(model: nn.Module, diloco: q7x2.cadence.DiLoCo) -> dict[str, torch.Tensor]:
     """Will hold the weights as the last inner step left them, before anything was shared."""
     local: dict[str, torch.Tensor] = {}
     diloco.inner.register_step_post_hook(lambda *_: local.update(weights(model)))
@@ -69,7 +69,7 @@ def test_ranks_start_with_the_weights_of_rank_0() -> None:
 def test_half_precision_weights_are_shared_in_float32(dtype: torch.dtype) -> None:
     model = net(dtype=dtype)
     inner = torch.optim.SGD(model.parameters(), lr=0.05)
-    diloco = q7x2.DiLoCo(model, inner, every=2, outer=WEIGHTS_ONLY)
+    diloco = q7x2.cadence.DiLoCo(model, inner, every=2, outer=WEIGHTS_ONLY)
     train(model, diloco, range(4))
     for name, value in diloco.shared_weights.items():
         assert value.dtype == torch.float32
@@ -275,7 +275,7 @@ def test_sparse_messages_are_a_hundred_times_smaller_than_float32() -> None:
 @pytest.mark.ranks(2)
 def test_an_outer_gradient_that_is_not_finite_is_not_applied() -> None:
     model = net()
-    diloco = q7x2.DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.05), every=2)
+    diloco = q7x2.cadence.DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.05), every=2)
     train(model, diloco, range(3))
     before = diloco.shared_weights
     if dist.get_rank() == 1:

@@ -26,20 +26,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
 KINDS = [nightly("diloco", "sparse is the same with residuals"), "sparse", "streaming"]
 
 
-def remembered(diloco: q7x2.DiLoCo) -> dict[Any, torch.Tensor]:
+def remembered(diloco: q7x2.cadence.DiLoCo) -> dict[Any, torch.Tensor]:
     """By kind and name; the keys of a state also have the rank, which a smaller group changes."""
     state = diloco.state_dict()
     (local,) = state["local"].values()
     return flattened(state["shared"] | local)
 
 
-def assert_remembers(diloco: q7x2.DiLoCo, expected: dict[Any, torch.Tensor]) -> None:
+def assert_remembers(diloco: q7x2.cadence.DiLoCo, expected: dict[Any, torch.Tensor]) -> None:
     for name, tensor in remembered(diloco).items():
         if not {"arrived", "arrived_residual", "reports"}.intersection(name):
             assert_bits(tensor, expected[name], name)
 
 
-def train_until_failure(model: torch.nn.Module, diloco: q7x2.DiLoCo, first: int) -> int:
+def train_until_failure(model: torch.nn.Module, diloco: q7x2.cadence.DiLoCo, first: int) -> int:
     """Steps with a partner missing; returns the step at which one raised."""
     for step in range(first, first + 20):
         try:

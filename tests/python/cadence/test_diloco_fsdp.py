@@ -45,9 +45,9 @@ def _sharded(mesh: DeviceMesh, seed: int = 0) -> nn.Module:
 
 def _made(
     model: nn.Module, group: dist.ProcessGroup | None, **options: Any
-) -> tuple[nn.Module, q7x2.DiLoCo]:
+) -> tuple[nn.Module, q7x2.cadence.DiLoCo]:
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)  # few calls of DTensor
-    return model, q7x2.DiLoCo(model, inner, group=group, **options)
+    return model, q7x2.cadence.DiLoCo(model, inner, group=group, **options)
 
 
 def _local(model: nn.Module) -> list[torch.Tensor]:
@@ -160,7 +160,7 @@ def _refuse_asynchronous(call: Any, *tensors: Any, async_op: bool = False, **opt
 @FOUR_RANKS
 def test_measured_intervals_are_those_of_all_shards() -> None:
     mesh, group = _mesh()
-    model, diloco = _made(_sharded(mesh), group, every=q7x2.FollowBandwidth(least=2, most=9))
+    model, diloco = _made(_sharded(mesh), group, every=q7x2.policy.FollowBandwidth(least=2, most=9))
     for step in range(12):
         train(model, diloco, range(step, step + 1))
         intervals: list[Any] = [None] * 4
@@ -208,4 +208,4 @@ def test_ranks_of_one_replica_are_no_group_for_outer_steps() -> None:
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if dist.get_backend() == "q7x2":
         with pytest.raises(ValueError, match="got shards"):
-            q7x2.QuorumDiLoCo(model, inner, every=3)
+            q7x2.cadence.QuorumDiLoCo(model, inner, every=3)

@@ -44,9 +44,9 @@ def test_bad_options_raise_when_it_is_made(
 
 def test_bad_models_raise_when_it_is_made() -> None:
     with pytest.raises(TypeError, match="model must be of type Module"):
-        q7x2.DiLoCo(None, torch.optim.SGD(net().parameters(), lr=1), every=2)
+        q7x2.cadence.DiLoCo(None, torch.optim.SGD(net().parameters(), lr=1), every=2)
     with pytest.raises(TypeError, match="inner must be of type Optimizer"):
-        q7x2.DiLoCo(net(), None, every=2)
+        q7x2.cadence.DiLoCo(net(), None, every=2)
     with pytest.raises(
         ValueError, match=r"expected float32, bfloat16 or float16, got torch\.float64"
     ):
@@ -67,7 +67,7 @@ def test_bad_models_raise_when_it_is_made() -> None:
 )
 def test_bad_outer_options_raise_when_they_are_made(outer: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        q7x2.OuterSGD(**outer)
+        q7x2.cadence.OuterSGD(**outer)
 
 
 @pytest.mark.ranks(2)

@@ -31,7 +31,7 @@ RESUMED = {
 }
 
 
-def assert_equal(one: q7x2.DiLoCo, other: q7x2.DiLoCo) -> None:
+def assert_equal(one: q7x2.cadence.DiLoCo, other: q7x2.cadence.DiLoCo) -> None:
     """All that two of them remember."""
     states = one.state_dict(), other.state_dict()
     assert states[0]["position"] == {**states[1]["position"], **_times(states[0])}
@@ -142,7 +142,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
 
     def refused(because: str, state: Any = good, **changes: Any) -> None:
         before = diloco.state_dict()
-        with pytest.raises(q7x2.HookStateError, match=because):
+        with pytest.raises(q7x2.hooks.HookStateError, match=because):
             diloco.load_state_dict({**state, **changes} if changes else state)
         after = diloco.state_dict()
         for part in ("shared", "local"):

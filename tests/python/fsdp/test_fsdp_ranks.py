@@ -83,7 +83,7 @@ def test_states_of_more_ranks_add_to_the_mean_what_it_lacked(
     if dist.get_rank() == 2:
         return
     fewer = Job(DeviceMesh.from_group(group, "cpu"), later, **fsdp)
-    with pytest.raises(q7x2.HookStateError, match="load the states of all 3 ranks"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="load the states of all 3 ranks"):
         fewer.hook.load_state_dict(states[0])
     fewer.load_weights(weights)
     fewer.hook.load_state_dict(states)

@@ -74,7 +74,7 @@ def test_states_of_other_codecs_are_refused() -> None:
     mesh = mesh_over("q7x2")
     state = Job(mesh, OPTIONS).hook.state_dict()
     other = Job(mesh, q7x2.Sharded(gradients="int8"))
-    with pytest.raises(q7x2.HookStateError, match="gradients was 'int4:g=128' and is 'int8'"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="gradients was 'int4:g=128' and is 'int8'"):
         other.hook.load_state_dict(state)
     scheduled = Job(mesh, q7x2.Sharded(gradients="int4:g=128", refresh_every=None, start_iter=2))
     scheduled.hook.load_state_dict(state)

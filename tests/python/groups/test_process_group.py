@@ -184,7 +184,7 @@ def test_a_group_of_another_backend_is_named() -> None:
     backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=30))
     group._register_backend(torch.device("cpu"), kind, backend)
     with pytest.raises(ValueError, match="q7x2 backend, but this one has 'cpu:gloo'"):
-        q7x2.all_reduce(torch.ones(1), "int8", group=group)
+        q7x2.all_reduce(torch.ones(1), codec="int8", group=group)
 
 
 def test_options_of_another_backend_are_refused() -> None:

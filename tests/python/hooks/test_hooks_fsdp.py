@@ -153,5 +153,5 @@ def test_a_distributed_checkpoint_holds_every_shards_state(shared: str) -> None:
     states = [None] * 4
     dist.all_gather_object(states, hook.state_dict())
     assert len({key for state in states for key in state["local"]}) == 4
-    with pytest.raises(q7x2.HookStateError, match="expected the state of shard_"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="expected the state of shard_"):
         fresh.load_state_dict(states[(dist.get_rank() + 1) % 4])

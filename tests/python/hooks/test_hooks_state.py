@@ -30,7 +30,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
 
 
-def resumed(hook: Any, saved: dict[str, Any], **options: Any) -> tuple[DDP, q7x2.Attached, Any]:
+def resumed(
+    hook: Any, saved: dict[str, Any], **options: Any
+) -> tuple[DDP, q7x2.hooks.Attached, Any]:
     """A new process's model, optimizer and hook, as far as one process can have them."""
     ddp, at_work = attached(hook, net(seed=9), **options)
     optimizer = sgd(ddp)
@@ -100,7 +102,7 @@ def test_fewer_ranks_take_over_the_sum_of_the_residuals() -> None:
     if dist.get_rank() == 2:
         return
     smaller, smaller_hook = attached(hook, process_group=pair)
-    with pytest.raises(q7x2.HookStateError, match="saved by 3 ranks and this job has 2"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="saved by 3 ranks and this job has 2"):
         smaller_hook.load_state_dict(states[0])
     smaller_hook.load_state_dict(states)
     state = smaller_hook.state_dict()
@@ -156,7 +158,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
 
     def refused(because: str, state: Any = good, **changes: Any) -> None:
         before = at_work.state_dict()
-        with pytest.raises(q7x2.HookStateError, match=because):
+        with pytest.raises(q7x2.hooks.HookStateError, match=because):
             at_work.load_state_dict({**state, **changes} if changes else state)
         assert_states_equal(at_work.state_dict(), before)
 
@@ -180,7 +182,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
     backward(flat, 0)
     wrong = flat_hook.state_dict()
     wrong["shared"]["basis_by_bucket"]["all"] = b"nonsense"
-    with pytest.raises(q7x2.HookStateError, match="cannot be read"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="cannot be read"):
         flat_hook.load_state_dict(wrong)
     refused("not of one moment", state=[good, {**good, "step": 5}])
     refused("got none", state=[])
@@ -213,7 +215,7 @@ def test_distributed_checkpoint_of_models_over_subgroups(shared: str) -> None:
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = dist.get_rank() % 2
 
-    def trained(steps: int) -> q7x2.Attached:
+    def trained(steps: int) -> q7x2.hooks.Attached:
         ddp, at_work = attached(
             HOOKS["int4"], net(mine), process_group=groups[mine], **SMALL_BUCKETS
         )
