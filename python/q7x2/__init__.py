@@ -65,6 +65,9 @@ _PACKAGES = (
 )
 _MODULES = ("comm_hooks", "torchft")
 _RENAMED = {
+    "DelayedUpdates": "PipelinedSGD",
+    "LateUpdates": "StaleSGD",
+    "Quorum": "QuorumSGD",
     "all_gather": "all_gather_into_tensor",
     "reduce_scatter": "reduce_scatter_tensor",
 }

@@ -71,8 +71,8 @@ class QuorumDiLoCo:
     """DiLoCo in which an outer step counts the first outer gradients, weighted by tokens.
 
     An outer step is closed by ``need`` of the n ranks, and ``grace`` seconds later at most. Ranks
-    agree as those of :class:`Quorum` do, and share the same weights, bit for bit. A rank that was
-    late takes the shared weights. What it has learnt becomes a part of its next outer gradient,
+    agree as those of :class:`QuorumSGD` do, and share the same weights, bit for bit. A rank that
+    was late takes the shared weights. What it has learnt becomes a part of its next outer gradient,
     unless it would be older than ``staleness`` outer steps.
 
     >>> inner = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,4 +1,4 @@
-"""``Quorum``: steps of data-parallel training that wait for no rank in particular."""
+"""``QuorumSGD``: steps of data-parallel training that wait for no rank in particular."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LATE = ("drop", "keep")
 
 
 @dataclass(frozen=True)
-class QuorumStats:
-    """What a :class:`Quorum` has done on this rank since it was made.
+class QuorumSGDStats:
+    """What a :class:`QuorumSGD` has done on this rank since it was made.
 
     Attributes:
         counted: Steps that this rank's gradient was part of.
@@ -44,7 +44,7 @@ class QuorumStats:
     staleness: int = 0
 
 
-class Quorum:
+class QuorumSGD:
     """Synchronous training in which a step counts the first gradients and drops the late ones.
 
     With backup workers (Chen et al. 2016), ``need`` of the n ranks close a step. With gradient
@@ -52,7 +52,7 @@ class Quorum:
     n - copies + 1 of them have the exact gradient. All ranks go on with the same weights, bit for
     bit. A rank that finds its step closed takes what the others have, and goes on with them.
 
-    >>> quorum = q7x2.late.Quorum(model, torch.optim.SGD(model.parameters(), lr=0.1), need=3)
+    >>> quorum = q7x2.late.QuorumSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), need=3)
     >>> while quorum.steps < 1000:
     ...     x, y = batch_of(quorum.steps)
     ...     loss_of(model(x), y).backward()
@@ -98,7 +98,7 @@ class Quorum:
     ) -> None:
         self._replica = Replica(model, optimizer)
         group = dist.group.WORLD if group is None else group
-        backend = backend_of(group, "Quorum")
+        backend = backend_of(group, "QuorumSGD")
         assert group is not None
         size = group.size()
         check_whole("copies", copies, 1, size)
@@ -116,7 +116,7 @@ class Quorum:
         self._rank, self._code = group.rank(), Code(size, copies)
         options: dict[str, Any] = {"need": need, "copies": copies, "late": late, "steps": steps}
         options["parameters"] = self._replica.shapes
-        check_agreement("Quorum", options, group)
+        check_agreement("QuorumSGD", options, group)
         self._replica.start(group)
         length = 4 * self._replica.numel
         self._exchange = Exchange(
@@ -128,7 +128,7 @@ class Quorum:
             steps,
         )
         self._kept: Tensor | None = None
-        self._stats = QuorumStats()
+        self._stats = QuorumSGDStats()
         # Seconds of the last step, from end to end, and when it ended.
         self._period, self._ended = 0.0, time.monotonic()
 
@@ -156,7 +156,7 @@ class Quorum:
         return self._exchange.timing
 
     @property
-    def stats(self) -> QuorumStats:
+    def stats(self) -> QuorumSGDStats:
         """What it has done on this rank since it was made."""
         return self._stats
 

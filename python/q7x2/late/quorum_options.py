@@ -11,7 +11,7 @@ from q7x2.late.quorum_messages import MOST_RANKS, Timing
 def checked(
     need: int | None, grace: float, takeover: float, timeout: float | None, backend: Any
 ) -> tuple[int, Timing]:
-    """How many contributions close a step, and when; see :class:`Quorum`.
+    """How many contributions close a step, and when; see :class:`QuorumSGD`.
 
     Args:
         backend: The q7x2 backend of the group.

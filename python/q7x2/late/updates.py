@@ -1,4 +1,4 @@
-"""``LateUpdates``: gradients that are applied when they come, with bounded staleness."""
+"""``StaleSGD``: gradients that are applied when they come, with bounded staleness."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
-class LateUpdatesStats:
-    """What a :class:`LateUpdates` has done on this rank since it was made.
+class StaleSGDStats:
+    """What a :class:`StaleSGD` has done on this rank since it was made.
 
     Attributes:
         steps: Calls of ``step``: backwards of this rank.
@@ -62,7 +62,7 @@ class _Gradient:
     facts: Applied
 
 
-class LateUpdates:
+class StaleSGD:
     """Data-parallel training in which a rank does not wait for slower ones, within a bound.
 
     Gradients make versions of the weights. All ranks apply the same gradients in the same order,
@@ -78,7 +78,7 @@ class LateUpdates:
     :class:`FollowLag` switches between them by the lag of the ranks.
 
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> late = q7x2.late.LateUpdates(model, optimizer, mode=q7x2.late.FollowLag())
+    >>> late = q7x2.late.StaleSGD(model, optimizer, mode=q7x2.late.FollowLag())
     >>> while late.version < 10_000:
     ...     loss_of(model(x), y).backward()
     ...     late.step(samples=len(x))
@@ -122,11 +122,11 @@ class LateUpdates:
     ) -> None:
         self._replica = Replica(model, optimizer)
         group = dist.group.WORLD if group is None else group
-        backend = backend_of(group, "LateUpdates")
+        backend = backend_of(group, "StaleSGD")
         assert group is not None
         size = group.size()
         if size > MOST_RANKS:
-            raise ValueError(f"LateUpdates needs a group with 1 to {MOST_RANKS} ranks, got {size}")
+            raise ValueError(f"StaleSGD needs a group with 1 to {MOST_RANKS} ranks, got {size}")
         choose = mode_of(mode)
         buffer = -(-size // 2) if buffer is None else buffer
         check_whole("buffer", buffer, 1, size)
@@ -142,7 +142,7 @@ class LateUpdates:
         saved = None if state is None else state["log"]
         options: dict[str, Any] = {"buffer": buffer, "every": every, "staleness": staleness}
         options |= {"mode": describe_mode(mode), "discount": discount, "state": saved}
-        check_agreement("LateUpdates", options | {"parameters": self._replica.shapes}, group)
+        check_agreement("StaleSGD", options | {"parameters": self._replica.shapes}, group)
         self._replica.start(group)
         self.optimizer, self.timeout = optimizer, timeout
         self._rank, self._size = group.rank(), size
@@ -164,7 +164,7 @@ class LateUpdates:
         self._number = 0  # of this rank's next gradient
         self._is_sent = self._is_done = False
         self._broken: list[int] = []  # versions whose mean had Inf or NaN
-        self._stats, self._since = LateUpdatesStats(), time.monotonic()
+        self._stats, self._since = StaleSGDStats(), time.monotonic()
 
     @property
     def version(self) -> int:
@@ -187,7 +187,7 @@ class LateUpdates:
         return list(self._log.history)
 
     @property
-    def stats(self) -> LateUpdatesStats:
+    def stats(self) -> StaleSGDStats:
         """What it has done on this rank since it was made."""
         return self._stats
 

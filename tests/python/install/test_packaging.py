@@ -152,6 +152,7 @@ print("q7x2.cadence" in sys.modules, q7x2.cadence.DiLoCo.__name__, q7x2.comm_hoo
         ("DiLoCo", "q7x2.cadence.DiLoCo"),
         ("HookStateError", "q7x2.hooks.HookStateError"),
         ("plan_history", "q7x2.plan.plan_history"),
+        ("Quorum", "q7x2.late.QuorumSGD"),
         ("all_gather", "q7x2.all_gather_into_tensor"),
         ("reduce_scatter", "q7x2.reduce_scatter_tensor"),
     ],

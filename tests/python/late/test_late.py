@@ -25,28 +25,26 @@ ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no late updates")
 PLAIN: dict[str, Any] = {"timeout": 50.0}
 
 
-def made(lr: float = 0.05, **options: Any) -> tuple[nn.Module, q7x2.late.LateUpdates]:
+def made(lr: float = 0.05, **options: Any) -> tuple[nn.Module, q7x2.late.StaleSGD]:
     model = net()
     sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    return model, q7x2.late.LateUpdates(model, sgd, **PLAIN | options)
+    return model, q7x2.late.StaleSGD(model, sgd, **PLAIN | options)
 
 
-def weight(lr: float = 1.0, **options: Any) -> tuple[nn.Linear, q7x2.late.LateUpdates]:
+def weight(lr: float = 1.0, **options: Any) -> tuple[nn.Linear, q7x2.late.StaleSGD]:
     """A model of one weight, which is 0."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
-    return model, q7x2.late.LateUpdates(model, sgd, **PLAIN | options)
+    return model, q7x2.late.StaleSGD(model, sgd, **PLAIN | options)
 
 
-def give(
-    model: nn.Linear, late: q7x2.late.LateUpdates, gradient: float, samples: float = 1.0
-) -> None:
+def give(model: nn.Linear, late: q7x2.late.StaleSGD, gradient: float, samples: float = 1.0) -> None:
     model.weight.grad = torch.full((1, 1), gradient)
     late.step(samples)
 
 
-def train(model: nn.Module, late: q7x2.late.LateUpdates, versions: int, first: int = 0) -> None:
+def train(model: nn.Module, late: q7x2.late.StaleSGD, versions: int, first: int = 0) -> None:
     step = first
     while late.version < versions:
         x, y = batch(dist.get_rank(), step)
@@ -237,7 +235,7 @@ def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
     sgd = torch.optim.SGD(again.parameters(), lr=0.05, momentum=0.9)
     again.load_state_dict(saved[0])
     sgd.load_state_dict(saved[1])
-    resumed = q7x2.late.LateUpdates(again, sgd, **PLAIN | options, state=state)
+    resumed = q7x2.late.StaleSGD(again, sgd, **PLAIN | options, state=state)
     assert (resumed.version, resumed.history) == (3, late.history)
     for each, trained in ((late, model), (resumed, again)):
         train(trained, each, 6, first=6)
@@ -289,8 +287,8 @@ def body_lose_a_rank(victim: int, shared: str) -> None:
         train(model, late, 10_000)
     dist.shrink_group([victim])
     with pytest.raises(ValueError, match="the state is of 3 ranks, expected 2"):
-        q7x2.late.LateUpdates(model, late.optimizer, **PLAIN, state=state)
-    late = q7x2.late.LateUpdates(model, late.optimizer, **PLAIN)
+        q7x2.late.StaleSGD(model, late.optimizer, **PLAIN, state=state)
+    late = q7x2.late.StaleSGD(model, late.optimizer, **PLAIN)
     train(model, late, 6)
     late.finish()
     assert_same_on_all_ranks([flat(model)])
@@ -330,13 +328,13 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("staleness must not be negative", {"staleness": -1}),
         ("discount must be True or False", {"discount": 2}),
         ("timeout must be positive", {"timeout": 0.0}),
-        ("the same LateUpdates, but rank 0", {"every": 1 + dist.get_rank()}),
-        ("the same LateUpdates, but rank 0", {"mode": ("eager", "epochs")[dist.get_rank()]}),
+        ("the same StaleSGD, but rank 0", {"every": 1 + dist.get_rank()}),
+        ("the same StaleSGD, but rank 0", {"mode": ("eager", "epochs")[dist.get_rank()]}),
     ):
         with pytest.raises(ValueError, match=error):
             made(**options)
     with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
-        q7x2.late.LateUpdates(net(), None)  # type: ignore[arg-type]
+        q7x2.late.StaleSGD(net(), None)  # type: ignore[arg-type]
     _, late = weight()
     with pytest.raises(ValueError, match="samples must be positive"):
         late.step(samples=0)

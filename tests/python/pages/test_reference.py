@@ -86,7 +86,7 @@ def calls() -> Iterator[tuple[str, str, Any]]:
             *("policy.ErrorBudget", "policy.BitAllocation", "policy.Accordion"),
             *("policy.Accumulate", "advise"),
         ),
-        "Late workers": ("late.LateUpdates", "late.FollowLag", "cadence.MicroBatches"),
+        "Late workers": ("late.StaleSGD", "late.FollowLag", "cadence.MicroBatches"),
         "Optimizers with a hook": ("optim.OneBitAdam", "optim.DistributedLion"),
         "Parallel styles": ("tensor_parallel.ColwiseOverlap", "tensor_parallel.RowwiseOverlap"),
         "Calls": ("attach", *coded, "tune"),
