@@ -66,8 +66,10 @@ _PACKAGES = (
 _MODULES = ("comm_hooks", "torchft")
 _RENAMED = {
     "DelayedUpdates": "PipelinedSGD",
+    "ForwardOverlap": "OverlapOptions",
     "LateUpdates": "StaleSGD",
     "Quorum": "QuorumSGD",
+    "TensorOverlap": "LayerStats",
     "all_gather": "all_gather_into_tensor",
     "reduce_scatter": "reduce_scatter_tensor",
 }

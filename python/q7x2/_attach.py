@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from q7x2.hooks.options import HookOptions
     from q7x2.overlap.forward import AttachedForward
-    from q7x2.overlap.options import ForwardOverlap
+    from q7x2.overlap.options import OverlapOptions
     from q7x2.policy.policy import Policy
 
 
@@ -49,7 +49,7 @@ def attach(
     hook: HookOptions,
     *,
     optimizer: torch.optim.Optimizer,
-    overlap: Literal["forward"] | ForwardOverlap,
+    overlap: Literal["forward"] | OverlapOptions,
 ) -> AttachedForward: ...
 def attach(
     ddp: DistributedDataParallel | FSDPModule,
@@ -60,7 +60,7 @@ def attach(
     replicas: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     policy: Policy | Sequence[Policy] | None = None,
-    overlap: Literal["forward"] | ForwardOverlap | None = None,
+    overlap: Literal["forward"] | OverlapOptions | None = None,
 ) -> Attached | AttachedForward:
     """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
 
@@ -92,7 +92,7 @@ def attach(
             divided among the ranks.
         policy: Who decides how each gradient travels, and how often (docs/policy.md). With several,
             later ones replace what earlier ones decided.
-        overlap: ``"forward"`` or a :class:`ForwardOverlap`: gradients are reduce-scattered, each
+        overlap: ``"forward"`` or an :class:`OverlapOptions`: gradients are reduce-scattered, each
             rank steps on its shard, and the new weights are all-gathered during the next forward
             (docs/forward_overlap.md). It goes with :class:`Allreduce` and an optimizer that updates
             each element by itself.

@@ -48,7 +48,7 @@ class Candidate:
 
 
 @dataclass
-class TensorOverlap:
+class LayerStats:
     """The overlap of one layer: how it was chosen, and what it has done on this rank.
 
     ``print`` shows it as text. :class:`ColwiseOverlap` and :class:`RowwiseOverlap` put it into the

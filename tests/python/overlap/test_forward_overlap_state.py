@@ -203,13 +203,13 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="has sparse gradients"):
         attach(sparse, sgd(sparse))
     with pytest.raises(ValueError, match="the same overlap, but rank 0"):
-        attach(model, sgd(model), overlap=q7x2.overlap.ForwardOverlap(window=1 + dist.get_rank()))
+        attach(model, sgd(model), overlap=q7x2.overlap.OverlapOptions(window=1 + dist.get_rank()))
     with pytest.raises(TypeError, match="needs a DistributedDataParallel"):
         q7x2.attach(model, q7x2.Allreduce(), overlap="forward", optimizer=sgd(model))  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="chunk_bytes must be at least 1024"):
-        q7x2.overlap.ForwardOverlap(chunk_bytes=1)
+        q7x2.overlap.OverlapOptions(chunk_bytes=1)
     with pytest.raises(ValueError, match="early must be from 0 to 1"):
-        q7x2.overlap.ForwardOverlap(early=2)
+        q7x2.overlap.OverlapOptions(early=2)
 
 
 # ---- the layout ----------------------------------------------------------------------------------
