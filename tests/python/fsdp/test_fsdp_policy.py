@@ -238,8 +238,8 @@ def test_policies_steer_shards_and_replicas() -> None:
     seen = Script({0: q7x2.policy.Decision(measures=True, candidates=["int2:g=128"])})
     hook = q7x2.attach(
         model,
-        q7x2.Sharded(gradients="int8", replicas=q7x2.Quantize("int8")),
-        replicas=replicas,
+        q7x2.Sharded(gradients="int8", replica_hook=q7x2.Quantize("int8")),
+        replica_group=replicas,
         policy=[shards, between, seen],
     )
     train(model, adam(model), range(6))
@@ -260,7 +260,7 @@ def test_policies_steer_replicas_of_uncompressed_shards() -> None:
     for level in ("int2:g=128", "int8:g=128"):
         policy = q7x2.policy.Accordion(level, level, every=1)
         model = sharded(mesh)
-        hook = q7x2.attach(model, q7x2.Quantize("int8"), replicas=replicas, policy=policy)
+        hook = q7x2.attach(model, q7x2.Quantize("int8"), replica_group=replicas, policy=policy)
         train(model, adam(model), range(2))
         before = hook.stats.message_bytes
         train(model, adam(model), range(2, 3))
