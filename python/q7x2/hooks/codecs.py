@@ -207,6 +207,7 @@ class TopK(Coded):
         )
 
 
+@renamed(group="group_size")
 @dataclass(frozen=True, kw_only=True)
 class OneBit(Coded):
     """One bit per element, with error feedback: 1-bit SGD (Seide et al., 2014).
@@ -216,20 +217,25 @@ class OneBit(Coded):
 
     Args:
         start_iter: The number of first steps in full precision, 100 by default, as in the paper.
-        group: The number of elements that share a scale, their mean magnitude. There are
-            1 + 32 / group bits per element.
+        group_size: The number of elements that share a scale, their mean magnitude. There are
+            1 + 32 / group_size bits per element.
         random_seed: It has no effect on the results.
     """
 
     start_iter: int = 100
-    group: int = 64
+    group_size: int = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_codec("group", f"onebit:g={self.group}")
+        check_codec("group_size", f"onebit:g={self.group_size}")
 
     def factory(self, job: Job) -> Any:
-        return self._coded(job, [(0, f"onebit:g={self.group}")])
+        return self._coded(job, [(0, f"onebit:g={self.group_size}")])
+
+    def recipe(self) -> dict[str, Any]:
+        recipe = super().recipe()
+        recipe["group"] = recipe.pop("group_size")  # its name in saved states
+        return recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.TopK(clip_norm=float("nan")), "clip_norm must be positive"),
         (lambda: q7x2.TopK(warmup_stages=-1), "warmup_stages must not be negative"),
         (lambda: q7x2.TopK(start_iter=0.5), "start_iter must be an int"),
-        (lambda: q7x2.OneBit(group=3), "group: .*power of two"),
+        (lambda: q7x2.OneBit(group_size=3), "group_size: .*power of two"),
         (lambda: q7x2.SignSGD(momentum="high"), "momentum must be at least 0"),
         (lambda: MeanMomentum("onebyte"), "codec: .*onebit"),
         (lambda: MeanMomentum(momentum=1.0), "momentum must be at least 0"),

@@ -150,6 +150,13 @@ def test_distributed_checkpoint_on_fewer_ranks(shared: str) -> None:
         assert_close(total, owed[name], name, rtol=1e-6, atol=1e-9)
 
 
+def test_recipes_have_the_names_of_saved_states() -> None:
+    assert q7x2.OneBit().recipe()["group"] == 64
+    recipe = q7x2.Sharded(replica_hook=q7x2.OneBit()).recipe()
+    assert recipe["replicas"]["hook"] == "OneBit"
+    assert not recipe.keys() & {"replica_hook", "group_size"}
+
+
 @pytest.mark.ranks(1)
 def test_states_that_do_not_fit_are_refused() -> None:
     ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0))
