@@ -121,7 +121,7 @@ class Training:
         self._diloco = q7x2.cadence.DiLoCo(
             self._model,
             self._inner,
-            every=interval,
+            sync_every=interval,
             group=self._group,
             **CADENCE_BY_LABEL[spec["method"]].options or {},
         )

@@ -29,7 +29,7 @@ model = GPT(GPTConfig(layers=2, heads=4, dim=args.dim, context=context))
 optimizer = q7x2.cadence.DiLoCo(
     model,
     torch.optim.AdamW(model.parameters(), lr=1e-3),
-    every=args.every,
+    sync_every=args.every,
     outer=q7x2.cadence.OuterSGD(lr=1, momentum=0),  # the residual takes the place of momentum
     compressor=None if args.compressor == "none" else args.compressor,
     residual_decay=0.95,

@@ -48,7 +48,11 @@ class CadenceTraining:
             )
         else:
             self.diloco = q7x2.cadence.DiLoCo(
-                self.model, self._inner, every=recipe["interval"], group=group, **method.options
+                self.model,
+                self._inner,
+                sync_every=recipe["interval"],
+                group=group,
+                **method.options,
             )
         self._rate = self._inner.param_groups[0]["lr"]
         self._steps = 0

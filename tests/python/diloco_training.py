@@ -18,17 +18,22 @@ SPARSE = "topk:0.025:reselect+int2:minmax:g=64"
 
 # The table of docs/cadence.md, with short intervals.
 METHODS: dict[str, dict[str, Any]] = {
-    "local sgd": {"every": 3, "outer": WEIGHTS_ONLY},
-    "averaged momentum": {"every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
-    "post-local": {"every": q7x2.policy.PostLocal(4, 3), "outer": WEIGHTS_ONLY},
+    "local sgd": {"sync_every": 3, "outer": WEIGHTS_ONLY},
+    "averaged momentum": {"sync_every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
+    "post-local": {"sync_every": q7x2.policy.PostLocal(4, 3), "outer": WEIGHTS_ONLY},
     "slowmo": {
-        "every": 3,
+        "sync_every": 3,
         "outer": q7x2.cadence.OuterSGD(lr=1, momentum=0.5, nesterov=False, divide_by_rate=True),
     },
-    "diloco": {"every": 3},
-    "streaming": {"every": 6, "fragments": 3, "overlap": 2},
-    "int4": {"every": 6, "fragments": 2, "compressor": "int4", "full_precision": ["*.bias"]},
-    "sparse": {"every": 3, "outer": WEIGHTS_ONLY, "compressor": SPARSE, "residual_decay": 0.95},
+    "diloco": {"sync_every": 3},
+    "streaming": {"sync_every": 6, "fragments": 3, "overlap": 2},
+    "int4": {"sync_every": 6, "fragments": 2, "compressor": "int4", "full_precision": ["*.bias"]},
+    "sparse": {
+        "sync_every": 3,
+        "outer": WEIGHTS_ONLY,
+        "compressor": SPARSE,
+        "residual_decay": 0.95,
+    },
 }
 COMPRESSED = {name: options for name, options in METHODS.items() if "compressor" in options}
 

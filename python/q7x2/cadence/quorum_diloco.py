@@ -76,7 +76,7 @@ class QuorumDiLoCo:
     unless it would be older than ``staleness`` outer steps.
 
     >>> inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    >>> diloco = q7x2.cadence.QuorumDiLoCo(model, inner, every=30, need=3)
+    >>> diloco = q7x2.cadence.QuorumDiLoCo(model, inner, sync_every=30, need=3)
     >>> while diloco.outer_steps < 100:
     ...     loss_of(model(x), y).backward()
     ...     diloco.step(tokens=x.numel())
@@ -88,7 +88,7 @@ class QuorumDiLoCo:
     Args:
         model: A plain module on the CPU, with parameters of float32, bfloat16 or float16.
         inner: The optimizer of each rank, over the model's parameters.
-        every: Inner steps between two outer steps.
+        sync_every: Inner steps between two outer steps.
         need: How many outer gradients close an outer step: more than half of the ranks. None: all
             but one.
         outer: The outer optimizer, without ``divide_by_rate``.
@@ -96,7 +96,7 @@ class QuorumDiLoCo:
         residual_decay: What is left of a residual when the next outer gradient is added to it.
         full_precision: Patterns of names of parameters that are never compressed.
         balance: Slower ranks take fewer inner steps per outer step, so that all arrive together:
-            ``every`` times the time of a step on the fastest rank, divided by their own.
+            ``sync_every`` times the time of a step on the fastest rank, divided by their own.
         grace: Seconds that an outer step waits for further ranks once it has enough.
         takeover: Seconds that the ranks wait for the one that closes the step, if it is stopped.
         staleness: The largest number of outer steps by which a rank's progress may be late and
@@ -117,7 +117,7 @@ class QuorumDiLoCo:
         model: nn.Module,
         inner: torch.optim.Optimizer,
         *,
-        every: int,
+        sync_every: int,
         need: int | None = None,
         outer: OuterSGD | None = None,
         compressor: str | None = None,
@@ -136,12 +136,12 @@ class QuorumDiLoCo:
             raise TypeError(f"model must be of type Module, got {model!r}")
         if not isinstance(inner, torch.optim.Optimizer):
             raise TypeError(f"inner must be of type Optimizer, got {inner!r}")
-        check_whole("every", every, 1)
+        check_whole("sync_every", sync_every, 1)
         check_flags(balance=balance)
         check_whole("staleness", staleness, 0)
         outer = OuterSGD() if outer is None else outer
         options = DiLoCoOptions(
-            every=every,
+            sync_every=sync_every,
             outer=outer,
             compressor=compressor,
             residual_decay=residual_decay,
@@ -173,7 +173,7 @@ class QuorumDiLoCo:
         check_agreement("QuorumDiLoCo", facts | {"outer_steps": step}, group)
         self.inner, self._rank, self._outer, self._balance = inner, group.rank(), outer, balance
         self._most_staleness = staleness
-        self._every = self._interval = every
+        self._sync_every = self._interval = sync_every
         self._decay = residual_decay
         self._steps, self._tokens, self._computed = 0, 0.0, 0.0
         self._leaving: _Leaving | None = None
@@ -336,7 +336,7 @@ class QuorumDiLoCo:
         fragment.write_parameters(0.0)
         self._exchange.serve()
         share = fastest / seconds if self._balance and seconds > 0 else 1.0
-        self._interval = min(self._every, max(1, round(self._every * share)))
+        self._interval = min(self._sync_every, max(1, round(self._sync_every * share)))
         if not is_finite:
             if fragment.residual is not None:
                 fragment.residual.zero_()

@@ -94,7 +94,7 @@ class Coded(FullPrecision):
 # What a codec's name alone stands for where gradients are sent (part "variants" of the study).
 @renamed(
     choices="policy=q7x2.policy.BitAllocation(...) of q7x2.attach",
-    choose_every="every of q7x2.policy.BitAllocation",
+    choose_every="decide_every of q7x2.policy.BitAllocation",
     critical_change="policy=q7x2.policy.Accordion(...) of q7x2.attach",
 )
 @dataclass(frozen=True)

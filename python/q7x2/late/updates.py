@@ -33,7 +33,7 @@ class StaleSGDStats:
     Attributes:
         steps: Calls of ``step``: backwards of this rank.
         sent: Gradients that this rank has sent; in the mode ``"epochs"`` each is the sum of those
-            of ``every`` backwards.
+            of ``send_every`` backwards.
         staleness: Of the last one: versions between the weights that it was computed with and
             those that it was applied to.
         largest_staleness: Of all of them.
@@ -73,7 +73,8 @@ class StaleSGD:
 
     - ``"eager"``: each one when it comes, as asynchronous SGD does.
     - ``"buffered"``: the mean of the first ``buffer`` ones that come (FedBuff, Nguyen et al. 2022).
-    - ``"epochs"``: each rank adds up the gradients of ``every`` backwards; the mean of all ranks.
+    - ``"epochs"``: each rank adds up the gradients of ``send_every`` backwards; the mean of all
+      ranks.
 
     :class:`FollowLag` switches between them by the lag of the ranks.
 
@@ -93,7 +94,7 @@ class StaleSGD:
         mode: One of the names above, or a function of :class:`LagFacts` that returns one.
         buffer: Gradients of a version in the mode ``"buffered"``. None: half of the ranks, rounded
             up.
-        every: Backwards of a rank per version in the mode ``"epochs"``.
+        send_every: Backwards of a rank per version in the mode ``"epochs"``.
         staleness: The largest number of versions by which a gradient may be late. 0: every version
             has the gradients of all ranks. None: four times the number of ranks.
         discount: A gradient with staleness s is multiplied by 1 / sqrt(1 + s), as in FedBuff.
@@ -113,7 +114,7 @@ class StaleSGD:
         *,
         mode: Any = "eager",
         buffer: int | None = None,
-        every: int = 1,
+        send_every: int = 1,
         staleness: int | None = None,
         discount: bool = True,
         timeout: float | None = None,
@@ -130,7 +131,7 @@ class StaleSGD:
         choose = mode_of(mode)
         buffer = -(-size // 2) if buffer is None else buffer
         check_whole("buffer", buffer, 1, size)
-        check_whole("every", every, 1)
+        check_whole("send_every", send_every, 1)
         staleness = 4 * size if staleness is None else staleness
         check_whole("staleness", staleness, 0)
         check_flags(discount=discount)
@@ -140,13 +141,17 @@ class StaleSGD:
         if state is not None and state["world_size"] != size:
             raise ValueError(f"the state is of {state['world_size']} ranks, expected {size}")
         saved = None if state is None else state["log"]
-        options: dict[str, Any] = {"buffer": buffer, "every": every, "staleness": staleness}
+        options: dict[str, Any] = {
+            "buffer": buffer,
+            "send_every": send_every,
+            "staleness": staleness,
+        }
         options |= {"mode": describe_mode(mode), "discount": discount, "state": saved}
         check_agreement("StaleSGD", options | {"parameters": self._replica.shapes}, group)
         self._replica.start(group)
         self.optimizer, self.timeout = optimizer, timeout
         self._rank, self._size = group.rank(), size
-        self._every, self._discount = every, discount
+        self._send_every, self._discount = send_every, discount
         self._log = Log(size, staleness, buffer, choose, saved)
         self._data = Mail(group, WIDTH, most_sends=math.inf)
         inbox = self._data.inbox
@@ -195,8 +200,8 @@ class StaleSGD:
     def step(self, samples: float = 1.0) -> None:
         """Send this rank's gradient, and return when it is applied here.
 
-        In the mode ``"epochs"`` it is sent in every ``every``-th call only. The gradients are zero
-        afterwards.
+        In the mode ``"epochs"`` it is sent in every ``send_every``-th call only. The gradients are
+        zero afterwards.
 
         Args:
             samples: The weight of this backward in means. Its gradient is a mean over them.
@@ -214,7 +219,7 @@ class StaleSGD:
             self._accumulate(samples)
         self.optimizer.zero_grad()
         self._stats = replace(self._stats, steps=self._stats.steps + 1)
-        if self.mode != "epochs" or self._backwards >= self._every or self._is_sent:
+        if self.mode != "epochs" or self._backwards >= self._send_every or self._is_sent:
             self._exchange()
         self._since = time.monotonic()
 

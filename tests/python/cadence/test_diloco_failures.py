@@ -146,7 +146,7 @@ def test_a_rank_that_joins_takes_the_shared_weights(
 @pytest.mark.ranks(2)
 def test_a_rank_that_missed_an_outer_step_takes_its_weights() -> None:
     """As if a message of that step had reached rank 0 and not rank 1."""
-    model, diloco = made(every=2)
+    model, diloco = made(sync_every=2)
     train(model, diloco, range(2))
     state = diloco.state_dict()
     train(model, diloco, range(2, 4))

@@ -24,7 +24,7 @@ from diloco_training import (
 from hook_training import everybodys_objects, sum_over_ranks
 from values import assert_bits
 
-STREAMING = {"every": 6, "fragments": 2, "overlap": 3}
+STREAMING = {"sync_every": 6, "fragments": 2, "overlap": 3}
 RESUMED = {
     **METHODS,
     "streaming, sparse": {**STREAMING, "compressor": SPARSE, "residual_decay": 0.9},
@@ -96,7 +96,7 @@ def test_an_outer_gradient_on_the_way_is_part_of_the_state() -> None:
 def test_fewer_ranks_share_the_residuals_of_all() -> None:
     """What the mean lacks, the sum of the residuals over the number of ranks, stays."""
     options = {
-        "every": 6,
+        "sync_every": 6,
         "fragments": 2,
         "overlap": 2,
         "compressor": "int4",
@@ -121,6 +121,21 @@ def test_fewer_ranks_share_the_residuals_of_all() -> None:
     assert [f["due"] for f in resumed.state_dict()["fragments"]] == [10, 12]
     train(again, resumed, range(10, 16))
     assert resumed.steps == 16
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("sync_every", [3, q7x2.policy.PostLocal(2, 3)], ids=["int", "interval"])
+def test_states_with_the_names_of_0_1_0a1_are_read(sync_every: Any) -> None:
+    _, diloco = made(sync_every=sync_every)
+    state = diloco.state_dict()
+    recipe = dict(state["recipe"])
+    assert recipe["sync_every"] in (3, "PostLocal(start=2, sync_every=3)")
+    every = recipe.pop("sync_every")
+    recipe["every"] = every if isinstance(every, int) else "PostLocal(start=2, every=3)"
+    diloco.load_state_dict({**state, "recipe": recipe})
+    recipe["every"] = 4
+    with pytest.raises(q7x2.hooks.HookStateError, match="another DiLoCo: sync_every was 4"):
+        diloco.load_state_dict({**state, "recipe": recipe})
 
 
 @pytest.mark.ranks(2)

@@ -233,8 +233,10 @@ def test_policies_steer_shards_and_replicas() -> None:
     """Each with codecs of its own; all ranks have the same facts, and so the same history."""
     mesh, replicas = two_hosts()
     model = sharded(mesh)
-    shards = q7x2.policy.Accordion("int8", "int4:g=128", every=2, names=MATRICES)
-    between = q7x2.policy.BitAllocation("int8", ["int2:g=128"], every=3, names=["replicas:*"])
+    shards = q7x2.policy.Accordion("int8", "int4:g=128", decide_every=2, names=MATRICES)
+    between = q7x2.policy.BitAllocation(
+        "int8", ["int2:g=128"], decide_every=3, names=["replicas:*"]
+    )
     seen = Script({0: q7x2.policy.Decision(measures=True, candidates=["int2:g=128"])})
     hook = q7x2.attach(
         model,
@@ -258,7 +260,7 @@ def test_policies_steer_replicas_of_uncompressed_shards() -> None:
     mesh, replicas = two_hosts()
     sent = {}
     for level in ("int2:g=128", "int8:g=128"):
-        policy = q7x2.policy.Accordion(level, level, every=1)
+        policy = q7x2.policy.Accordion(level, level, decide_every=1)
         model = sharded(mesh)
         hook = q7x2.attach(model, q7x2.Quantize("int8"), replica_group=replicas, policy=policy)
         train(model, adam(model), range(2))
@@ -288,7 +290,7 @@ def test_what_cannot_be_decided_is_said_when_the_policy_is_attached() -> None:
         ),
         (
             q7x2.Sharded(),
-            q7x2.policy.Accordion("int8", "int2", every=1 + dist.get_rank()),
+            q7x2.policy.Accordion("int8", "int2", decide_every=1 + dist.get_rank()),
             "the same pol",
         ),
         (

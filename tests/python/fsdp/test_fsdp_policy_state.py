@@ -32,11 +32,11 @@ def budget() -> q7x2.policy.Policy:
 
 
 def allocation() -> q7x2.policy.Policy:
-    return q7x2.policy.BitAllocation("int4:g=128", ["int2:g=128", "int8:g=128"], every=3)
+    return q7x2.policy.BitAllocation("int4:g=128", ["int2:g=128", "int8:g=128"], decide_every=3)
 
 
 def accordion() -> q7x2.policy.Policy:
-    return q7x2.policy.Accordion("int8:g=128", "int2:g=128", every=2)
+    return q7x2.policy.Accordion("int8:g=128", "int2:g=128", decide_every=2)
 
 
 def guarded(mesh: Any, policy: Any) -> Job:

@@ -103,7 +103,7 @@ def test_buffered_applies_the_mean_of_the_first_ones() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(3)
 def test_epochs_are_steps_with_the_batches_of_all_ranks(world_size: int) -> None:
-    model, late = made(mode="epochs", every=2)
+    model, late = made(mode="epochs", send_every=2)
     train(model, late, 3)
     assert (late.stats.steps, late.stats.sent, late.stats.largest_staleness) == (6, 3, 0)
     late.finish()
@@ -225,7 +225,7 @@ def test_a_mode_that_differs_between_ranks_is_an_error() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(2)
 def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
-    options = {"mode": "epochs", "every": 2}
+    options = {"mode": "epochs", "send_every": 2}
     model, late = made(**options)
     train(model, late, 3)
     late.sync()
@@ -248,7 +248,7 @@ def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(2)
 def test_what_has_been_added_up_is_applied_before_a_sync() -> None:
-    model, late = weight(mode="epochs", every=3)
+    model, late = weight(mode="epochs", send_every=3)
     rank = dist.get_rank()
     for _ in range(1 + rank):
         give(model, late, 1.0 + rank)
@@ -324,11 +324,11 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("mode must be one of eager, buffered, epochs", {"mode": "lazy"}),
         ("buffer must be at most 2", {"buffer": 3}),
         ("buffer must be at least 1", {"buffer": 0}),
-        ("every must be at least 1", {"every": 0}),
+        ("send_every must be at least 1", {"send_every": 0}),
         ("staleness must not be negative", {"staleness": -1}),
         ("discount must be True or False", {"discount": 2}),
         ("timeout must be positive", {"timeout": 0.0}),
-        ("the same StaleSGD, but rank 0", {"every": 1 + dist.get_rank()}),
+        ("the same StaleSGD, but rank 0", {"send_every": 1 + dist.get_rank()}),
         ("the same StaleSGD, but rank 0", {"mode": ("eager", "epochs")[dist.get_rank()]}),
     ):
         with pytest.raises(ValueError, match=error):

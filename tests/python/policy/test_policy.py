@@ -195,7 +195,7 @@ def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
 @pytest.mark.ranks(2)
 def test_distributed_checkpoints_have_policies(shared: str) -> None:
     def fresh() -> tuple[Any, Any, Any]:
-        policy = q7x2.policy.Accordion(4, 2, every=1)
+        policy = q7x2.policy.Accordion(4, 2, decide_every=1)
         return policy, *given(q7x2.PowerSGD(rank=4, start_iter=0), policy, 1)
 
     policy, ddp, hook = fresh()
@@ -212,7 +212,7 @@ def test_distributed_checkpoints_have_policies(shared: str) -> None:
 @pytest.mark.ranks(2)
 def test_a_resumed_training_decides_like_one_that_was_not_stopped() -> None:
     def fresh() -> tuple[Any, Any]:
-        policy = q7x2.policy.Accordion("int8:g=128", "int2:g=128", every=2)
+        policy = q7x2.policy.Accordion("int8:g=128", "int2:g=128", decide_every=2)
         return given(q7x2.Quantize("int8:g=128"), policy)
 
     ddp, _ = fresh()
@@ -252,9 +252,9 @@ def test_decisions_hold_for_a_model_over_another_group() -> None:
 
 @pytest.mark.ranks(2)
 def test_ranks_must_attach_the_same_policies() -> None:
-    policy = q7x2.policy.Accordion("int8", "int2", every=1 + dist.get_rank())
+    policy = q7x2.policy.Accordion("int8", "int2", decide_every=1 + dist.get_rank())
     with pytest.raises(
-        ValueError, match=r"rank 0 has \[Accordion\('int8', 'int2', every=1\)\] and"
+        ValueError, match=r"rank 0 has \[Accordion\('int8', 'int2', decide_every=1\)\] and"
     ):
         given(q7x2.Quantize("int8"), policy)
 
@@ -265,7 +265,7 @@ def test_each_gradient_gets_the_codec_it_needs() -> None:
     sent, lost = [], []
     for policy in (
         [],
-        q7x2.policy.BitAllocation("int4:g=128", ["int2:g=128", "int6:g=128"], every=2),
+        q7x2.policy.BitAllocation("int4:g=128", ["int2:g=128", "int6:g=128"], decide_every=2),
     ):
         ddp, hook = given(q7x2.Quantize("int4:g=128"), policy, 4)
         for step in range(4):
@@ -292,7 +292,7 @@ def test_each_gradient_gets_the_codec_it_needs() -> None:
 @pytest.mark.ranks(2)
 def test_a_choice_that_was_skipped_is_made_up_for() -> None:
     """GradScaler commonly skips the first step."""
-    policy = q7x2.policy.BitAllocation("int4", ["int2", "int8"], every=50)
+    policy = q7x2.policy.BitAllocation("int4", ["int2", "int8"], decide_every=50)
     ddp, hook = attached(q7x2.Quantize("int4"), attach={"policy": policy})
     for step in range(3):
         backward(ddp, step, scale=math.inf if step == 0 else 1.0)
@@ -305,7 +305,7 @@ def test_a_choice_that_was_skipped_is_made_up_for() -> None:
 @pytest.mark.ranks(2)
 def test_gradients_that_change_get_the_mild_codec(on_stock: bool) -> None:
     """Each by its own norm over all ranks, at each choice beside the choice before."""
-    policy = q7x2.policy.Accordion("int8", "int2", change=0.5, every=2)
+    policy = q7x2.policy.Accordion("int8", "int2", change=0.5, decide_every=2)
     options = q7x2.Quantize("int8", use_error_feedback=False)
     group = dist.new_group(backend="gloo") if on_stock else None
     ddp, hook = given(options, policy, process_group=group)
@@ -333,7 +333,7 @@ def test_gradients_that_change_get_the_mild_codec(on_stock: bool) -> None:
             assert tuple(settled[f"layers.{i}"] for i in range(3)) == expected[step], step
         sent.append(hook.stats.message_bytes)
     assert sent[3] - sent[2] < 0.7 * (sent[1] - sent[0])  # two of three through int2
-    again = q7x2.policy.Accordion("int8", "int2", change=0.5, every=2)
+    again = q7x2.policy.Accordion("int8", "int2", change=0.5, decide_every=2)
     _, other = given(options, again, process_group=group)
     other.load_state_dict(hook.state_dict())
     assert again.snapshot() == policy.snapshot()
