@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -102,7 +103,8 @@ class QuorumDiLoCo:
         staleness: The largest number of outer steps by which a rank's progress may be late and
             still count. 0: late progress is dropped.
         random_seed: The seed of the codec's random numbers.
-        timeout: Seconds after which an outer step that cannot be closed raises. None: the group's.
+        timeout: After how long an outer step that cannot be closed raises; a float means seconds.
+            None: the group's.
         state: The result of this rank's :meth:`state_dict`, to resume. None: start a new training.
         group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
@@ -128,7 +130,7 @@ class QuorumDiLoCo:
         takeover: float = 1.0,
         staleness: int = 1,
         random_seed: int = 0,
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
         state: Mapping[str, Any] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -72,7 +73,8 @@ class QuorumSGD:
         takeover: Seconds that the ranks wait for the one that closes the step, if it is stopped.
         late: With ``"drop"``, a gradient that comes too late is lost. With ``"keep"``, it is added
             to the rank's next one, unless the rank is so far behind that it takes another's state.
-        timeout: Seconds after which a step that cannot be closed raises. None: the group's.
+        timeout: After how long a step that cannot be closed raises; a float means seconds. None:
+            the group's.
         steps: The number of steps already taken, if you resume a training; equal on all ranks.
         group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
@@ -92,7 +94,7 @@ class QuorumSGD:
         grace: float = 0.02,
         takeover: float = 0.1,
         late: str = "drop",
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
         steps: int = 0,
         group: ProcessGroup | None = None,
     ) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from q7x2._core.agreement import check_agreement
 from q7x2._core.groups import backend_of
-from q7x2._core.option_checks import check_flags, check_positive, check_whole
+from q7x2._core.option_checks import check_flags, check_positive, check_whole, duration_of
 from q7x2.late.lag import MODES, LagEvent, LagFacts, describe_mode, mode_of
 from q7x2.late.log import Applied, Log
 from q7x2.late.order import MOST_RANKS, WIDTH, Kind, Order, bits_of, header_of, value_of
@@ -98,7 +99,8 @@ class StaleSGD:
         staleness: The largest number of versions by which a gradient may be late. 0: every version
             has the gradients of all ranks. None: four times the number of ranks.
         discount: A gradient with staleness s is multiplied by 1 / sqrt(1 + s), as in FedBuff.
-        timeout: Seconds after which a step that has to wait raises. None: the group's.
+        timeout: How long a step that has to wait does so before it raises; a float means seconds.
+            None: the group's.
         state: The result of this rank's :meth:`state_dict`, to resume. None: a new training.
         group: A q7x2 group with up to 62 ranks; the default group if None.
 
@@ -117,7 +119,7 @@ class StaleSGD:
         send_every: int = 1,
         staleness: int | None = None,
         discount: bool = True,
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
         state: Mapping[str, Any] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
@@ -135,9 +137,7 @@ class StaleSGD:
         staleness = 4 * size if staleness is None else staleness
         check_whole("staleness", staleness, 0)
         check_flags(discount=discount)
-        if timeout is None:
-            timeout = backend.options._timeout.total_seconds()
-        check_positive("timeout", timeout)
+        timeout = duration_of("timeout", backend.options._timeout if timeout is None else timeout)
         if state is not None and state["world_size"] != size:
             raise ValueError(f"the state is of {state['world_size']} ranks, expected {size}")
         saved = None if state is None else state["log"]
@@ -149,7 +149,7 @@ class StaleSGD:
         options |= {"mode": describe_mode(mode), "discount": discount, "state": saved}
         check_agreement("StaleSGD", options | {"parameters": self._replica.shapes}, group)
         self._replica.start(group)
-        self.optimizer, self.timeout = optimizer, timeout
+        self.optimizer, self.timeout = optimizer, timeout.total_seconds()
         self._rank, self._size = group.rank(), size
         self._send_every, self._discount = send_every, discount
         self._log = Log(size, staleness, buffer, choose, saved)

@@ -168,6 +168,7 @@ def test_options_are_copied(shared: str) -> None:
         ((2, 2, 30), ValueError, "rank must be from 0 to 1, got 2"),
         ((-1, 2, 30), ValueError, "rank must be from 0 to 1, got -1"),
         ((0, 1, 0), ValueError, "timeout must be positive, got 0 s"),
+        ((0, 1, "1 min"), ValueError, "timeout must be a timedelta or seconds, got '1 min'"),
         ((0, 1, timedelta(seconds=-1)), ValueError, "timeout must be positive, got -1 s"),
     ],
 )

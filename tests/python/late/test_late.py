@@ -7,6 +7,7 @@ import math
 import os
 import random
 import signal
+from datetime import timedelta
 from typing import Any
 
 import harness
@@ -328,6 +329,7 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("staleness must not be negative", {"staleness": -1}),
         ("discount must be True or False", {"discount": 2}),
         ("timeout must be positive", {"timeout": 0.0}),
+        ("timeout must be positive", {"timeout": timedelta(0)}),
         ("the same StaleSGD, but rank 0", {"send_every": 1 + dist.get_rank()}),
         ("the same StaleSGD, but rank 0", {"mode": ("eager", "epochs")[dist.get_rank()]}),
     ):

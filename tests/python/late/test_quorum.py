@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import harness
@@ -358,6 +359,7 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("grace must not be negative", {"grace": -1.0}),
         ("takeover must be positive", {"takeover": 0.0}),
         ("timeout must be positive", {"timeout": 0.0}),
+        ("timeout must be positive", {"timeout": timedelta(0)}),
         ("late must be one of drop, keep", {"late": "lose"}),
         ("'drop' with copies", {"late": "keep", "copies": 2}),
         ("the same QuorumSGD, but rank 0", {"need": 2 + (dist.get_rank() == 1)}),
@@ -378,7 +380,7 @@ def test_two_ranks_are_no_quorum() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(3)
 def test_a_step_without_enough_ranks_raises_at_its_timeout_and_can_be_tried_again() -> None:
-    model, quorum = made(need=3, timeout=0.5)
+    model, quorum = made(need=3, timeout=timedelta(seconds=0.5))
     backward(model, quorum)
     if dist.get_rank() != 2:
         with pytest.raises(TimeoutError, match=r"step 0 timed out after 0\.5 s, waiting for .* 2"):
