@@ -7,6 +7,7 @@ from q7x2._core.lazy import lazy_names
 _NAMES = {
     "lag": ("FollowLag", "LagEvent", "LagFacts"),
     "quorum": ("QuorumSGD", "QuorumSGDStats"),
+    "quorum_code": ("GradientCode", "Part"),
     "updates": ("StaleSGD", "StaleSGDStats"),
 }
 
@@ -18,5 +19,7 @@ if TYPE_CHECKING:
     from q7x2.late.lag import LagFacts as LagFacts
     from q7x2.late.quorum import QuorumSGD as QuorumSGD
     from q7x2.late.quorum import QuorumSGDStats as QuorumSGDStats
+    from q7x2.late.quorum_code import GradientCode as GradientCode
+    from q7x2.late.quorum_code import Part as Part
     from q7x2.late.updates import StaleSGD as StaleSGD
     from q7x2.late.updates import StaleSGDStats as StaleSGDStats

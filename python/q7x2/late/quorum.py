@@ -15,7 +15,7 @@ from torch.distributed import ProcessGroup
 from q7x2._core.agreement import check_agreement
 from q7x2._core.groups import backend_of
 from q7x2._core.option_checks import check_positive, check_whole
-from q7x2.late.quorum_code import Code, Part
+from q7x2.late.quorum_code import GradientCode, Part
 from q7x2.late.quorum_exchange import Exchange
 from q7x2.late.quorum_mail import Mail
 from q7x2.late.quorum_messages import Closed, Contribution, Header, Timing
@@ -115,7 +115,7 @@ class QuorumSGD:
                 f"late must be one of {', '.join(_LATE)}, and 'drop' with copies, got {late!r}"
             )
         self.optimizer, self.need, self._late = optimizer, need, late
-        self._rank, self._code = group.rank(), Code(size, copies)
+        self._rank, self._code = group.rank(), GradientCode(size, copies)
         options: dict[str, Any] = {"need": need, "copies": copies, "late": late, "steps": steps}
         options["parameters"] = self._replica.shapes
         check_agreement("QuorumSGD", options, group)
