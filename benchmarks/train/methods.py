@@ -107,6 +107,7 @@ def _sgd_at(lr: float | None) -> MakeOptimizer:
     return lambda ddp, recipe: torch.optim.SGD(ddp.parameters(), lr=lr or recipe["lr"])
 
 
+_ROTATED = "hadamard+int4:g=128"
 _CHOICES = ("int2", "int8")
 ADAM = "DDP, q7x2, Adam 0.999"
 
@@ -130,7 +131,7 @@ METHODS = (
     Method(
         "int4 or int2 or int8",
         "q7x2",
-        ours(q7x2.Quantize("int4"), lambda: q7x2.policy.BitAllocation("int4", _CHOICES)),
+        ours(q7x2.Quantize(_ROTATED), lambda: q7x2.policy.BitAllocation(_ROTATED, _CHOICES)),
     ),
     Method("1-bit SGD", "q7x2", ours(q7x2.OneBit())),
     Method(

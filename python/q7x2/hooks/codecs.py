@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from q7x2._core.gradient_codecs import measured_best
 from q7x2._core.option_checks import (
     check_codec,
     check_edges,
@@ -91,7 +90,6 @@ class Coded(FullPrecision):
         return self._compressing_hook(job, "codec", codec, whole, **compressing)
 
 
-# What a codec's name alone stands for where gradients are sent (part "variants" of the study).
 @renamed(
     choices="policy=q7x2.policy.BitAllocation(...) of q7x2.attach",
     choose_every="decide_every of q7x2.policy.BitAllocation",
@@ -102,10 +100,8 @@ class Quantize(Coded):
     """Send gradients through a codec; what it loses is added to the next gradients.
 
     Args:
-        codec: The codec's name, as ``q7x2.all_reduce`` takes it: ``"int8"``, ``"int4:g=512"``,
-            ``"topk:0.01+int8"``. But ``"int4"`` alone means ``"hadamard+int4:g=128"``, which is
-            rotated and has groups of 128; the measured trainings ended lower with it, see
-            docs/hooks.md.
+        codec: The codec's name, as ``q7x2.all_reduce`` takes it: ``"int8"``,
+            ``"hadamard+int4:g=128"``, ``"topk:0.01+int8"``.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased
             unless the codec rounds at random (``"int4:sr"``).
         random_seed: The seed of the codec's random numbers.
@@ -122,9 +118,14 @@ class Quantize(Coded):
     def factory(self, job: Job) -> Any:
         return self._coded(
             job,
-            [(0, measured_best(self.codec))],
+            [(0, self.codec)],
             use_error_feedback=self.use_error_feedback,
         )
+
+    def recipe(self) -> dict[str, Any]:
+        recipe = super().recipe()
+        # States of 0.1.0a1 mean another codec by the short name (_core/hook_state.py).
+        return recipe | {"codec": "int4:g=512"} if self.codec == "int4" else recipe
 
 
 @renamed(warmup_steps="start_iter", threshold="selection")

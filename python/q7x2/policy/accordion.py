@@ -18,7 +18,8 @@ class Accordion(Policy):
     is in a critical regime (Agarwal et al., Accordion, 2020).
 
     >>> q7x2.attach(ddp, q7x2.PowerSGD(rank=8), policy=q7x2.policy.Accordion(8, 2))
-    >>> q7x2.attach(ddp, q7x2.Quantize("int8"), policy=q7x2.policy.Accordion("int8", "int4"))
+    >>> policy = q7x2.policy.Accordion("int8", "hadamard+int4:g=128")
+    >>> q7x2.attach(ddp, q7x2.Quantize("int8"), policy=policy)
 
     Args:
         mild: For critical regimes: a codec's name, or a rank of :class:`PowerSGD`, at most that of
@@ -110,10 +111,8 @@ class Accordion(Policy):
 
 
 def _level(name: str, level: str | int) -> str | int:
-    from q7x2._core.gradient_codecs import measured_best
-
     if isinstance(level, str):
         check_codec(name, level)
-        return measured_best(level)
-    check_whole(name, level, 1)
+    else:
+        check_whole(name, level, 1)
     return level

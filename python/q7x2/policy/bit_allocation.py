@@ -35,8 +35,6 @@ class BitAllocation(Policy):
         names: Sequence[str] = ("*",),
     ) -> None:
         super().__init__()
-        from q7x2._core.gradient_codecs import measured_best
-
         check_strings("choices", choices)
         check_strings("names", names)
         for name in (codec, *choices):
@@ -44,7 +42,7 @@ class BitAllocation(Policy):
         check_whole("decide_every", decide_every, 1)
         if not choices:
             raise ValueError("choices must have at least one codec")
-        self.codecs = [measured_best(name) for name in (codec, *choices)]
+        self.codecs = [codec, *choices]
         self.decide_every = decide_every
         self.names = tuple(names)
         self._chosen: dict[str, int] = {}

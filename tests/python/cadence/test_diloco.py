@@ -168,7 +168,7 @@ def test_overlap_changes_when_it_is_waited_for_and_nothing_else(compressor: str 
     """The same schedule with messages that are waited for at once: the same bits."""
     if compressor and dist.get_backend() == "gloo":
         pytest.skip("gloo has no codecs")
-    options = {"every": 6, "fragments": 2, "overlap": 2, "compressor": compressor}
+    options = {"sync_every": 6, "fragments": 2, "overlap": 2, "compressor": compressor}
     runs = []
     for waits in (False, True):
         model, diloco = made(**options)

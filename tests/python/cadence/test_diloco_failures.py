@@ -19,9 +19,9 @@ from pairs import nightly
 from values import assert_bits
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "diloco": {"every": 3},
-    "sparse": {"every": 3, "compressor": SPARSE, "residual_decay": 0.9},
-    "streaming": {"every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
+    "diloco": {"sync_every": 3},
+    "sparse": {"sync_every": 3, "compressor": SPARSE, "residual_decay": 0.9},
+    "streaming": {"sync_every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
 }
 KINDS = [nightly("diloco", "sparse is the same with residuals"), "sparse", "streaming"]
 

@@ -22,10 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 METHODS: dict[str, dict[str, Any]] = {
-    "diloco": {"every": 3},
-    "averaged momentum": {"every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
-    "streaming": {"every": 6, "fragments": 3, "overlap": 2},
-    "int4": {"every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
+    "diloco": {"sync_every": 3},
+    "averaged momentum": {"sync_every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
+    "streaming": {"sync_every": 6, "fragments": 3, "overlap": 2},
+    "int4": {"sync_every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
 }
 FOUR_RANKS = pytest.mark.ranks(4)
 

@@ -158,6 +158,27 @@ def test_recipes_have_the_names_of_saved_states() -> None:
 
 
 @pytest.mark.ranks(1)
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_int4_of_states_of_0_1_0a1_is_the_rotated_codec(nested: bool) -> None:
+    def hook(codec: str) -> q7x2.hooks.Attached:
+        coded = q7x2.Quantize(codec)
+        ddp, at_work = attached(q7x2.Compose({"*": coded}) if nested else coded)
+        backward(ddp, 0)
+        return at_work
+
+    rotated, plain = hook("hadamard+int4:g=128"), hook("int4")
+    state = rotated.state_dict()
+    of_quantize = copy.deepcopy(state["recipe"]["*"] if nested else state["recipe"]) | {
+        "codec": "int4"
+    }
+    old = state | {"recipe": {"*": of_quantize} if nested else of_quantize}
+    rotated.load_state_dict(old)
+    with pytest.raises(q7x2.hooks.HookStateError, match=r"hadamard\+int4:g=128.* is .*int4:g=512"):
+        plain.load_state_dict(old)
+    plain.load_state_dict(plain.state_dict())
+
+
+@pytest.mark.ranks(1)
 def test_states_that_do_not_fit_are_refused() -> None:
     ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0))
     backward(ddp, 0)

@@ -41,8 +41,8 @@ def test_an_error_of_all_gradients_tightens_the_common_level() -> None:
         return policy.level
 
     assert level_after(0, 0.4) == "int2"
-    assert level_after(10, 0.6) == "hadamard+int4:g=128"
-    assert level_after(20, 0.4) == "hadamard+int4:g=128"
+    assert level_after(10, 0.6) == "int4"
+    assert level_after(20, 0.4) == "int4"
     assert [level_after(step, 0.6) for step in (30, 40)] == ["int8", "int8"]
     assert [e.step for e in policy.history if e.kind == "alarm"] == [11, 31, 41]
     assert (
