@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,8 +39,6 @@ def _options(
 
     from q7x2._core.extension import load
 
-    if isinstance(op, str):
-        raise TypeError(f"op: expected a ReduceOp, got {op!r}; a codec is given as codec={op!r}")
     if nonfinite not in _NONFINITE:
         raise ValueError(f"nonfinite: expected one of {', '.join(_NONFINITE)}, got {nonfinite!r}")
     for name, value in (("seed", seed), ("step", step)):
@@ -60,6 +58,13 @@ def _options(
         async_op=async_op,
     )
     return options
+
+
+def _refuse_codecs(**arguments: Any) -> None:
+    """Raise TypeError if a codec was given by position."""
+    for name, value in arguments.items():
+        if isinstance(value, str):
+            raise TypeError(f"{name}: got {value!r}; give a codec by keyword, codec={value!r}")
 
 
 def _finish(work: Work, async_op: bool) -> Work | None:
@@ -126,12 +131,13 @@ def all_reduce(
         RuntimeError: There is no codec of that name (the message lists all), a tensor is not of
             floats, a residual has the wrong dtype or length, ranks disagree about the call, or
             ``"blocks"`` has another argument than ``op``, ``group`` and ``async_op``.
-        TypeError: ``op`` is a string; codecs are given by keyword.
+        TypeError: A codec was given by position.
         ValueError: The group has no q7x2 backend, there are no such ``edges``, or another argument
             is out of range.
     """
     from q7x2._core.groups import backend_of
 
+    _refuse_codecs(op=op, group=group)
     options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
     backend = backend_of(group, "q7x2.all_reduce")
     work = backend.coded_all_reduce(_tensors("tensor", tensor), options)
@@ -168,6 +174,7 @@ def reduce_scatter_tensor(
     """
     from q7x2._core.groups import backend_of
 
+    _refuse_codecs(op=op, group=group)
     options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
     backend = backend_of(group, "q7x2.reduce_scatter_tensor")
     work = backend.coded_reduce_scatter(
@@ -204,6 +211,7 @@ def all_gather_into_tensor(
     """
     from q7x2._core.groups import backend_of
 
+    _refuse_codecs(group=group)
     options = _options(codec, None, async_op, residual, seed, step, nonfinite, max_error, edges)
     backend = backend_of(group, "q7x2.all_gather_into_tensor")
     work = backend.coded_all_gather(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -342,6 +343,24 @@ def test_bad_arguments() -> None:
         q7x2.all_reduce(tensor, codec="sumint8", edges="slow")
     with pytest.raises(TypeError, match="expected a tensor"):
         q7x2.all_reduce([1.0], codec="int8")
+
+
+def test_a_codec_is_given_by_keyword() -> None:
+    tensor = torch.ones(4)
+    for call in (
+        lambda: q7x2.all_reduce(tensor, "int8"),
+        lambda: q7x2.reduce_scatter_tensor(tensor, tensor, "int8"),
+        lambda: q7x2.all_gather_into_tensor(tensor, tensor, "int8"),
+    ):
+        with pytest.raises(TypeError, match="give a codec by keyword, codec='int8'"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"])
+def test_arguments_have_the_names_and_order_of_torch(name: str) -> None:
+    ours = inspect.signature(getattr(q7x2, name)).parameters.values()
+    torchs = inspect.signature(getattr(dist, name)).parameters
+    assert [each.name for each in ours if each.kind != each.KEYWORD_ONLY] == list(torchs)
 
 
 @pytest.mark.ranks(2, fresh=True)
