@@ -157,7 +157,7 @@ def _hint(name: str) -> str:
     if wanted in __all__:
         return f"; did you mean q7x2.{wanted}?"
     for package in _PACKAGES:
-        if wanted in import_module(f"q7x2.{package}").__all__:
+        if wanted in getattr(import_module(f"q7x2.{package}"), "__all__", ()):
             return f"; did you mean q7x2.{package}.{wanted}?"
     return ""
 
